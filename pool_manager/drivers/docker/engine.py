@@ -28,7 +28,7 @@ _MEANINGS: Final = (
     ("could not select device driver", CONFIGURE),
     ("unresolvable cdi devices", GENERATE),
     ("driver not loaded", "load the NVIDIA driver: sudo modprobe nvidia, or reboot"),
-    ("no space left on device", "free some: docker system prune"),
+    ("no space left on device", "free disk space: docker system prune"),
     ("docker-init", "install it: sudo apt-get install tini, or docker-ce of Docker itself"),
     ("bind source path does not exist", "the engine must run on the same machine"),
     ("minimum memory limit", "give the function more memory: --memory MIB"),

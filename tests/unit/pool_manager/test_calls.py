@@ -41,7 +41,7 @@ def door() -> Iterator[Door]:
 
 
 async def test_a_call_s_result_is_returned(calls: BlockingCalls) -> None:
-    """All are done in one thread, which is not the loop's."""
+    """All calls run in one thread, which is not the event loop's."""
     first = await calls.run(threading.get_ident)
 
     assert first == await calls.run(threading.get_ident) != threading.get_ident()
@@ -57,7 +57,7 @@ async def test_a_call_s_error_is_raised(calls: BlockingCalls) -> None:
 
 
 async def test_a_call_that_hangs_is_given_up(door: Door) -> None:
-    """While it hangs all others are refused at once; when it ends all is well again."""
+    """While a call hangs, others are refused at once; when it ends, calls work again."""
     now = [0.0]
     calls = BlockingCalls("the driver", limit_s=SHORT_S, clock=lambda: now[0])
     with pytest.raises(Unanswered, match=r"the driver did not answer for 0\.01 s"):

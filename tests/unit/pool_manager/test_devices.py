@@ -28,7 +28,7 @@ def test_slots_draw_on_one_memory() -> None:
 def test_the_smaller_of_machine_and_control_group_counts(
     tmp_path: Path, limit: str, mib: float
 ) -> None:
-    """A container's limit counts where it is below the machine's memory."""
+    """The memory is the smaller of the machine's and the control group's limit."""
     meminfo, group = tmp_path / "meminfo", tmp_path / "memory.max"
     meminfo.write_text(MEMINFO)
     group.write_text(limit)
@@ -42,5 +42,5 @@ def test_memory_that_cannot_be_read_is_not_accounted(tmp_path: Path) -> None:
 
 
 def test_this_machine_has_memory() -> None:
-    """The real files are read."""
+    """The real files can be read."""
     assert host_memory_mib() > 100.0

@@ -155,7 +155,7 @@ async def test_a_waiter_wakes_a_pool(rig: Rig) -> None:
 
 
 async def test_a_cold_start_has_a_receipt(rig: Rig) -> None:
-    """The first run completes it, and it is kept with the kind of device."""
+    """The first run completes a cold start, which is recorded with the kind of device."""
     warm = await rig.warm()
     link = GatewayLink()
     await link.open(Path(warm.replicas[0].path))
@@ -241,7 +241,8 @@ async def test_a_new_worker_is_told_everything(rig: Rig) -> None:
 
 
 async def test_living_pools_are_told_again(rig: Rig) -> None:
-    """A gateway that missed a change or could not connect hears of every replica with each tick."""
+    """Live pools are published at every tick, for gateways that missed a change or could not
+    connect."""
     await rig.warm()
     rig.gateway.hold(0)
     told = len(rig.gateway.messages)
@@ -285,7 +286,7 @@ async def test_a_trial_gives_its_report(rig: Rig) -> None:
     indirect=["rig"],
 )
 async def test_a_trial_may_be_refused(rig: Rig, stage: str, reason: str) -> None:
-    """The reason is the replica's, with the stage for everybody and its log for admins."""
+    """A refused trial has the replica's reason, the stage for callers and the log for admins."""
     rig.gateway.hold(0)
 
     with pytest.raises(ModelRefused, match=reason) as caught:
@@ -430,7 +431,7 @@ def test_replica_ids_skip_recorded_replicas(
 
 
 async def test_what_replicas_have_of_devices_is_kept(rig: Rig) -> None:
-    """Under the function's name, from the launch on, without waiting for the replica's end."""
+    """Usage is recorded under the function's name from the launch on, before the replica's end."""
     warm = await rig.warm()
 
     rig.manager._use.flush()
@@ -456,7 +457,7 @@ async def test_of_an_unknown_pool_nothing_is_seen(tmp_path: Path) -> None:
 
 
 async def test_decisions_are_told_as_they_are_made(tmp_path: Path) -> None:
-    """The same ones that are kept."""
+    """Subscribers get the same decisions that are kept."""
     told: list[tuple[str, Decision]] = []
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")

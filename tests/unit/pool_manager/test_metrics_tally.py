@@ -37,7 +37,7 @@ class Told(Play):
 
 
 def test_a_start_is_counted_when_it_has_ended() -> None:
-    """Ready, and its cold start once its first run is known."""
+    """A start is counted as ready when loaded, its cold start after the first run."""
     play = Told(A)
     play.demand(a=1)
     assert play.starts == {}
@@ -50,7 +50,7 @@ def test_a_start_is_counted_when_it_has_ended() -> None:
 
 
 def test_a_standby_starts_ahead_and_then_with_a_model() -> None:
-    """Two starts of one process."""
+    """A standby counts as two starts: one without and one with a model."""
     play = Told(A, standbys=1)
     play.demand()
     play.tick(2.0)
@@ -138,7 +138,7 @@ def test_an_eviction_counts_when_the_victim_goes() -> None:
 
 
 def test_a_release_that_is_tried_again_counts_once() -> None:
-    """The device is quarantined until it shows that the replica is gone."""
+    """A release that is retried counts once."""
     play = Told(A)
     play.warm(a="r1")
     play.on(events.Lost("r1", "was killed by SIGKILL"))
@@ -175,7 +175,7 @@ def test_nothing_is_remembered_of_what_is_gone() -> None:
 
 
 def test_a_copy_grows_no_more() -> None:
-    """A thread shows it."""
+    """A copy of the counts does not change later."""
     play = Told(A)
     copy = play.tally.counts.copy()
     play.warm(a="r1")
@@ -184,7 +184,7 @@ def test_a_copy_grows_no_more() -> None:
 
 
 def test_whatever_is_counted_has_a_label() -> None:
-    """The page shows these from the start."""
+    """All label values are exported from the start."""
     play = Told(A, B)
     play.warm(a="r1")
     play.demand(1.0, b=1)

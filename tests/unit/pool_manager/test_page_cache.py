@@ -36,7 +36,7 @@ def evict(fd: int) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_was_just_written_is_there(fd: int, way: type) -> None:
-    """All of it, and any part of it."""
+    """A file that was just written is resident, as a whole and in parts."""
     assert way(fd, 0, SIZE)
     assert way(fd, PAGE_BYTES - 1, 2)
     assert way(fd, SIZE - 1, 1)
@@ -62,7 +62,7 @@ def test_a_missing_page_is_noticed(fd: int) -> None:
 
 
 def test_an_old_kernel_is_asked_otherwise(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system call that is not there is no error."""
+    """Without the cachestat system call the fallback is used."""
     monkeypatch.setattr(read_ahead, "CACHESTAT", 100_000)
 
     assert cached_pages(fd, 0, SIZE) is None
@@ -70,7 +70,7 @@ def test_an_old_kernel_is_asked_otherwise(fd: int, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_is_no_file_is_an_error() -> None:
-    """The caller hears of it."""
+    """A bad descriptor raises OSError."""
     with pytest.raises(OSError, match="Bad file descriptor"):
         is_resident(-1, 0, SIZE)
 

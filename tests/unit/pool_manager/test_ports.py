@@ -10,7 +10,7 @@ from tests.support.replicas import NO_BUNDLE, ModelFolder, binding
 
 
 async def test_bundles_are_materialised_where_asked(tmp_path: Path) -> None:
-    """A binding's files come into the folder named, as links to what is kept."""
+    """A binding's files are linked into the given folder."""
     kept, target = tmp_path / "kept", tmp_path / "target"
     kept.mkdir()
     (kept / "model.onnx").write_text("model")

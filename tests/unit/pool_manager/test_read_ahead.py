@@ -70,8 +70,7 @@ def never() -> bool:
 
 
 def test_a_model_is_in_memory_afterwards(weights: Path) -> None:
-    """All of its bytes, some of which the kernel may have added of its own; nothing is read
-    twice."""
+    """After the read all bytes are resident, and nothing is read twice."""
     assert 8 * MIB <= read_model(weights.parent, SPEC, SIZE, never) <= SIZE
     assert resident(weights)
     assert read_model(weights.parent, SPEC, SIZE, never) == 0
@@ -104,7 +103,7 @@ def test_a_folder_that_is_gone_is_no_error(tmp_path: Path) -> None:
 
 
 def test_what_goes_while_it_is_read_is_left(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The replica will say so."""
+    """A file that disappears during the read ends it without an error."""
 
     def fail(*_: object) -> bool:
         raise OSError("I/O error")
@@ -194,12 +193,12 @@ def test_the_largest_file_is_read_first() -> None:
     ],
 )
 def test_no_more_is_read_than_allowed(bytes_max: int, expected: list[Portion]) -> None:
-    """The last file that fits in part is read in part."""
+    """At most the limit is read; the last file may be read in part."""
     assert plan(FILES, PLAIN, bytes_max) == expected
 
 
 def test_of_a_prepared_model_only_that_is_read() -> None:
-    """The files it was made of are not touched at a start."""
+    """Of a prepared model only its own files are read, not those of the original."""
     files = [*FILES, Portion(".prepared/ab/quick.onnx", 5), Portion(".prepared/cd/fast.onnx", 9)]
 
     assert plan(files, prepared(".prepared/ab/quick.onnx"), 1000) == [files[3]]
@@ -207,5 +206,5 @@ def test_of_a_prepared_model_only_that_is_read() -> None:
 
 
 def test_empty_files_are_not_read() -> None:
-    """There is nothing in them."""
+    """Empty files are skipped."""
     assert plan([Portion("a", 0)], PLAIN, 1000) == []

@@ -50,7 +50,7 @@ def test_the_newest_decisions_are_kept() -> None:
 
 
 def test_an_interval_ends_with_its_state() -> None:
-    """A state is recorded when another follows; a new reason for the same state is none."""
+    """A state is recorded when another follows; a new reason for the same state does not count."""
     rig = Rig()
 
     rig.look("cold", "no calls", 1000.0)
@@ -82,7 +82,7 @@ def test_a_forgotten_pool_begins_anew() -> None:
 
 
 def test_a_receipt_is_kept() -> None:
-    """A cold start is recorded with its device kind, its phases and how it ended."""
+    """A cold start is recorded with its device kind, phases and outcome."""
     rig = Rig()
     done = RecordColdStart(KEY, "aaaa0001", "cpu:0", 12.34567, {"load": 10.0}, "ready")
 

@@ -75,7 +75,7 @@ def test_a_worker_that_comes_back_is_told_anew(rig: Rig) -> None:
 
 
 def test_a_pool_that_is_gone_is_forgotten(rig: Rig) -> None:
-    """Gateways hear of its end, and its binding is let go."""
+    """The end of a pool is published, and its binding is dropped."""
     rig.publisher.add_worker("w1")
     rig.play.on(events.PoolRemoved(KEY))
     rig.publisher.publish(frozenset({KEY}))

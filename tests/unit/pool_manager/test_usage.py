@@ -44,7 +44,7 @@ def test_a_life_is_counted_by_stage() -> None:
 
 
 def test_seconds_go_to_the_minutes_they_were_in() -> None:
-    """A span over the end of a minute is divided, the busy part of it evenly."""
+    """A span over the end of a minute is divided, and its busy part evenly."""
     meter = UsageMeter(OFFSET_S)
     up(meter, now=50.0)
     meter.report_busy("r1", 10_000, 70.0)
@@ -119,7 +119,8 @@ def test_busy_now_is_the_mean_of_the_last_seconds() -> None:
 
 
 def test_standbys_are_idle_and_nobodys() -> None:
-    """A standby on a GPU has its seconds under no name; one for the CPU has no device to have."""
+    """A standby's seconds on a GPU are idle and have no owner; one for the CPU has no device and
+    does not count."""
     meter = UsageMeter(OFFSET_S)
     nobody = Owner("", "", 0)
     meter.set_stage("s1", nobody, "cuda:0", "standby", 0.0)
@@ -320,7 +321,7 @@ def test_it_is_handed_over_every_ten_seconds() -> None:
 
 
 def test_what_is_about_no_replica_is_nothing() -> None:
-    """Most events are about pools."""
+    """Events about pools do not affect the usage."""
     rig = Rig()
     rig.feed(events.Tick(), 1.0)
     rig.watch.observe(object())

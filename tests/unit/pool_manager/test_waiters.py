@@ -62,7 +62,7 @@ async def test_a_trial_has_its_report(desk: Desk) -> None:
 
 
 async def test_a_refusal_says_why(desk: Desk) -> None:
-    """Reason and stage are for the caller, the last lines for admins."""
+    """Callers get reason and stage, admins also the last log lines."""
     trial = await desk.trial()
 
     desk.trials.end(EndTrial(KEY, {}, "load", "opset 99", ("line",)))
@@ -97,7 +97,7 @@ async def test_a_start_that_fails_has_a_stage(desk: Desk) -> None:
 async def test_a_kill_from_outside_is_no_refusal_of_the_model(
     desk: Desk, reason: str, kind: type[Refused]
 ) -> None:
-    """A crash, and a kill for the memory cap, are the model's; KILL and TERM are not."""
+    """A crash and a kill at the memory cap refuse the model; KILL and TERM from outside do not."""
     trial = await desk.trial()
 
     desk.trials.end(EndTrial(KEY, reason=reason))
@@ -108,7 +108,7 @@ async def test_a_kill_from_outside_is_no_refusal_of_the_model(
 
 
 async def test_the_end_of_nobodys_trial_is_ignored(desk: Desk) -> None:
-    """An answer for a deploy that left, or a second one, changes nothing."""
+    """A late or second answer to a trial has no effect."""
     desk.trials.end(EndTrial(KEY, {"load_ms": 5.0}))
     trial = await desk.trial()
     desk.trials.end(EndTrial(KEY, {"load_ms": 6.0}))
@@ -205,7 +205,7 @@ async def test_patience_is_each_ones_own(desk: Desk) -> None:
 
 
 async def test_who_waits_is_told_that_the_server_goes(desk: Desk) -> None:
-    """Trials and asks end at once; a trial that has its answer keeps it."""
+    """At a shutdown all waits end at once; a trial that already has its answer keeps it."""
     asking, trial = await desk.warm(), await desk.trial()
     trials = PendingTrials()
     done = desk.tasks.spawn("tries", trials.wait(KEY, lambda: None))
@@ -273,7 +273,7 @@ async def test_the_engine_is_asked_until_it_answers() -> None:
 
 
 async def test_it_can_be_lost_again() -> None:
-    """A second loss is watched like the first."""
+    """A second loss of the engine is watched like the first."""
     fed: list[events.Event] = []
     done = asyncio.Semaphore(0)
 

@@ -11,7 +11,7 @@ from pool_manager.core import commands
 
 
 def test_the_union_names_every_command() -> None:
-    """A command that is defined is one the shell must know."""
+    """The union `Command` contains every command class."""
     defined = {
         value
         for value in vars(commands).values()

@@ -110,7 +110,7 @@ def test_a_cordoned_device_gets_nothing() -> None:
 
 
 def test_who_was_to_get_the_device_looks_elsewhere() -> None:
-    """A claim ends with the device; the next one is made where there is room to be had."""
+    """A reservation ends with its device; the next one is made where there is room."""
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C), devices=[G1, G2])
     play.warm(a="r1")
     play.warm(b="r2")
@@ -144,7 +144,7 @@ def test_what_cannot_be_released_keeps_its_device() -> None:
 
 
 def test_strange_devices_are_ignored() -> None:
-    """A device that this host does not have can neither be lost nor come back."""
+    """Loss and return of unknown devices are ignored."""
     play = serving()
 
     assert play.on(events.DeviceLost("g9", "XID 79", True)) == []
@@ -163,7 +163,7 @@ def test_what_is_gone_stays_gone_until_it_is_back() -> None:
 
 @pytest.mark.parametrize("event", [GONE, UNFIT])
 def test_a_trial_is_run_again_elsewhere(event: events.DeviceLost) -> None:
-    """A model is not refused for what a broken device makes of it."""
+    """A trial on a lost device is restarted elsewhere and does not refuse the model."""
     play = Play(PoolSpec(A, role="trial"), devices=[G1, G2])
     play.tick(5.0)
     assert play.on(events.Greeted("r1", {})) == [Bind("r1", A)]
@@ -229,7 +229,7 @@ def test_nobody_is_asked_to_go_on_a_half_known_world() -> None:
 
 @pytest.mark.parametrize("event", [GONE, UNFIT])
 def test_standbys_go_with_their_device_and_come_back_with_it(event: events.DeviceLost) -> None:
-    """The device's own standby ends, and is not replaced while the device is cordoned."""
+    """A lost device's standby ends, and is not replaced while the device is cordoned."""
     play = Play(devices=[G1], gpu_standbys=1)
     play.demand()
     play.on(events.Greeted("r1", {}))

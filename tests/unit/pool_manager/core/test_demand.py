@@ -65,13 +65,13 @@ def test_a_worker_that_counts_anew_is_believed(book: DemandTable) -> None:
 
 
 def test_silence_is_noticed(book: DemandTable) -> None:
-    """A worker is silent after more than three seconds, not before."""
+    """A worker is silent after more than three seconds without a report, not before."""
     assert book.silent_workers(13.0) == []
     assert book.silent_workers(13.1) == ["w1"]
 
 
 def test_a_lost_worker_holds_nothing(book: DemandTable) -> None:
-    """Forgetting names the pools that had load; forgetting a stranger names none."""
+    """Removing a worker returns the pools that had load; removing an unknown one returns none."""
     assert {A, B} == book.remove("w1")
     assert set() == book.remove("w1")
     assert book.is_empty

@@ -11,7 +11,7 @@ from pool_manager.core import events
 
 
 def test_the_union_names_every_event() -> None:
-    """An event that is defined is one the machine must take."""
+    """The union `Event` contains every event class."""
     defined = {
         value
         for value in vars(events).values()

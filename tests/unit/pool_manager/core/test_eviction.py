@@ -127,7 +127,7 @@ def test_a_second_replica_drains_nobody() -> None:
 
 
 def test_a_deploy_waits_longer() -> None:
-    """A trial has a busy replica drained too, but only after half a minute."""
+    """A trial may preempt a busy replica too, but only after half a minute."""
     play = Play(PoolSpec(A), devices=1)
     play.run(a=1)
     play.ready("r1")
@@ -196,7 +196,7 @@ def test_two_revisions_share_the_functions_max() -> None:
 
 
 def test_a_busy_revision_gives_way_to_the_other() -> None:
-    """Both are called and only one may be there: they take turns."""
+    """Two busy revisions of a function with `max` 1 take turns."""
     play = Play(*revisions())
     play.hear({A: RUNS})
     play.ready("r1")
@@ -277,7 +277,7 @@ def test_beside_may_go_over_max_and_evict_strangers() -> None:
 
 
 def test_beside_goes_over_max_once() -> None:
-    """A floor of the new revision is not met at the cost of the one that serves."""
+    """A floor of the new revision is not filled at the cost of the serving one."""
     play = Play(*revisions(), devices=4)
     play.hear({A: RUNS})
     play.ready("r1")
@@ -356,7 +356,7 @@ def test_surplus_gives_way_before_the_last() -> None:
 
 
 def test_idle_surplus_goes_before_the_last_one() -> None:
-    """Taking one of two idle replicas costs less than taking an only one not used for longer."""
+    """Evicting one of two idle replicas costs less than evicting another pool's only one."""
     play = Play(PoolSpec(A), PoolSpec(B, max=2), PoolSpec(C), devices=3)
     play.warm(a="r1")
     play.run(b=8)
@@ -369,7 +369,7 @@ def test_idle_surplus_goes_before_the_last_one() -> None:
 
 
 def test_nobody_gives_way_below_the_floor() -> None:
-    """Replicas that `min` asks for are not drained for others."""
+    """Replicas within `min` are not drained for other pools."""
     play = Play(PoolSpec(A, min=1), PoolSpec(B), devices=1)
     play.demand()
     play.ready("r1")
@@ -379,7 +379,8 @@ def test_nobody_gives_way_below_the_floor() -> None:
 
 
 def test_who_was_found_first_by_an_event_is_not_asked_twice() -> None:
-    """Two that come at once each get a victim of their own, and a floor is kept by both."""
+    """Two pools that need room in the same event get different victims, and both respect the
+    floor."""
     play = Play(PoolSpec(A, min=2, max=3), PoolSpec(B), PoolSpec(C), devices=3)
     play.demand()
     play.ready("r1", "r2")
@@ -393,7 +394,7 @@ def test_who_was_found_first_by_an_event_is_not_asked_twice() -> None:
 
 
 def test_a_standby_given_away_is_no_victim() -> None:
-    """A standby that one pool has got in this moment is not taken from it by the next."""
+    """A standby assigned in the same step is not a victim of the next pool."""
     play = Play(
         PoolSpec(A, memory_mib=1_300),
         PoolSpec(B, memory_mib=400),
@@ -426,7 +427,7 @@ def test_a_standby_too_many_goes_first() -> None:
 
 
 def test_a_trial_is_nobodys_victim() -> None:
-    """A deploy's replica is neither evicted nor drained for callers."""
+    """A trial is neither evicted nor preempted."""
     play = Play(PoolSpec(A), PoolSpec(B, role="trial"), devices=1)
     play.tick(5.0)
     play.on(events.Greeted("r1", {}))

@@ -25,7 +25,7 @@ def standby(id: str, state: State = State.STANDBY) -> Replica:
 
 
 def test_a_definition_makes_a_pool_or_changes_it() -> None:
-    """A pool that is defined again keeps its replicas, has the new settings and is wanted."""
+    """A redefined pool keeps its replicas and has the new settings."""
     there = host(PoolSpec(A1))
     pool = there.pools[A1]
     pool.removed, pool.quiet_until_s = True, 100.0
@@ -35,7 +35,7 @@ def test_a_definition_makes_a_pool_or_changes_it() -> None:
 
 
 def test_revisions_of_a_function_know_each_other() -> None:
-    """Siblings are the other revisions; a pool without a function has none."""
+    """Siblings are the other revisions of a function; a pool without a function has none."""
     there = host(PoolSpec(A1, function="default/a"), PoolSpec(A2, function="default/a"))
     other = there.define(PoolSpec(B))
 
@@ -101,7 +101,7 @@ def test_a_standby_that_waits_is_used_before_one_that_starts() -> None:
 
 
 def test_without_standbys_there_is_none() -> None:
-    """A host that keeps none has no pool of them."""
+    """A host without standbys has no pool for them."""
     assert host().standbys() == []
 
 
@@ -122,7 +122,7 @@ def test_an_assigned_standby_is_a_replica_of_its_pool() -> None:
 
 
 def test_a_need_is_what_was_declared_or_measured() -> None:
-    """The larger of both counts."""
+    """A need uses the larger of the stored and the measured memory."""
     there = host(PoolSpec(A1, device_kind="cuda", share=0.5, memory_mib=100.0))
     pool = there.pools[A1]
     assert there.need(pool) == Need(A1, "cuda", 0.5, 100.0)
@@ -151,7 +151,7 @@ def test_each_gpu_has_a_pool_of_standbys() -> None:
 
 
 def test_everybody_on_a_device_is_known() -> None:
-    """Replicas and, on a GPU, its standbys; those for the CPU are on none of its slots."""
+    """`on` returns replicas and a GPU's standbys; standbys for the CPU are on no slot."""
     there = host(PoolSpec(A1))
     there.keep_standbys("", 1)
     there.keep_standbys("gpu", 1)
@@ -167,7 +167,8 @@ def test_everybody_on_a_device_is_known() -> None:
 
 
 def test_a_trial_takes_what_others_leave() -> None:
-    """All of an empty device, the rest of a shared one, and nothing where nothing is left."""
+    """A trial takes all of an empty device, the rest of a shared one, and nothing if nothing is
+    left."""
     there = host(PoolSpec(A1, share=0.4), PoolSpec(B, role="trial", share=0.1))
     there.add(Replica("r1", A1, "gpu", "serve", 0.0))
 

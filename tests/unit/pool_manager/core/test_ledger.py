@@ -17,7 +17,8 @@ def need(memory_mib: float = 0.0, share: float = 1.0, pool: str = "a", kind: str
 
 
 def test_what_is_charged_is_on_its_device_and_in_its_bank() -> None:
-    """A replica takes a share of one device and memory of all that draw on the same bank."""
+    """A replica takes a share of its device and memory of its bank, which several devices may
+    share."""
     ledger = Ledger([*CPUS, GPU])
 
     ledger.charge("r1", "cpu0", 0.5, 300.0)
@@ -43,7 +44,8 @@ def test_what_is_released_is_free() -> None:
 
 
 def test_the_device_free_for_longest_comes_first() -> None:
-    """Devices take turns, so one that makes starts fail is not the only one tried."""
+    """Devices are used in rotation, so that one on which starts fail is not tried again and
+    again."""
     ledger = Ledger(CPUS)
     ledger.charge("r1", "cpu0", 1.0, 0.0)
     ledger.release("r1")
@@ -52,7 +54,7 @@ def test_the_device_free_for_longest_comes_first() -> None:
 
 
 def test_a_second_charge_replaces_the_first() -> None:
-    """A standby that becomes a replica, or one that moves, is counted once."""
+    """A second charge of the same replica replaces the first."""
     ledger = Ledger([*CPUS, GPU])
     ledger.charge_bank("r1", "ram", 80.0)
     assert ledger.charge_of("r1") == Charge("", "ram", 0.0, 80.0)
@@ -64,7 +66,7 @@ def test_a_second_charge_replaces_the_first() -> None:
 
 
 def test_what_was_measured_is_charged() -> None:
-    """A replica that takes more than was thought leaves less for others, also less than none."""
+    """A larger measurement leaves less for others, possibly less than nothing."""
     ledger = Ledger(CPUS)
     ledger.charge("r1", "cpu0", 0.5, 100.0)
 
@@ -76,7 +78,7 @@ def test_what_was_measured_is_charged() -> None:
 
 
 def test_a_device_that_is_no_more_is_charged_to_nobody() -> None:
-    """An adopted replica may be on a device that this host no longer has."""
+    """A replica on an unknown device is charged to no device."""
     ledger = Ledger(CPUS)
 
     ledger.charge("old", "gone", 1.0, 100.0)
@@ -110,7 +112,8 @@ def test_shares_add_up_to_one_device(shares: list[float], share: float, expected
 
 
 def test_who_leaves_leaves_its_share_and_memory() -> None:
-    """A device is judged as it will be without those who are to go; strangers leave nothing."""
+    """A device is judged without the share and memory of replicas that leave; unknown ids are
+    ignored."""
     ledger = Ledger(CPUS)
     ledger.charge("r1", "cpu0", 1.0, 700.0)
 
@@ -137,7 +140,7 @@ def test_memory_of_unknown_size_is_not_accounted() -> None:
 
 
 def test_the_kind_must_be_right() -> None:
-    """A need for a kind is met by that kind only, one for any by all."""
+    """A need for a kind is met by that kind only, one for any kind by all."""
     ledger = Ledger([*CPUS, GPU])
 
     assert [ledger.fits_kind("gpu", need(kind=kind)) for kind in ("any", "cuda", "cpu")] == [

@@ -79,7 +79,7 @@ def test_a_defect_with_one_pool_keeps_no_other_from_its_start(
 
 
 def test_a_start_comes_before_its_launch() -> None:
-    """The replica is recorded, and its device taken, when the launch is commanded."""
+    """The replica is recorded and its device charged when the launch is commanded."""
     play = Play(PoolSpec(A))
 
     (launch,) = play.demand(a=1)
@@ -195,7 +195,8 @@ def test_a_failed_load_backs_off() -> None:
 
 
 def test_after_five_failed_loads_every_waiter_is_woken() -> None:
-    """The fifth failure in a row publishes the pool as failing, with reason and last lines."""
+    """The fifth failure in a row publishes the pool as failing, with the reason and the last log
+    lines."""
     play = Play(PoolSpec(A))
     for number in range(1, 6):
         play.demand(60.0, a=1)
@@ -314,7 +315,7 @@ def test_nobody_is_evicted_below_the_floor_or_while_busy() -> None:
 
 
 def test_a_trial_is_not_evicted_and_evicts() -> None:
-    """A deploy takes the device of an idle replica and keeps it to its end."""
+    """A trial evicts an idle replica and keeps its device until its end."""
     play = Play(PoolSpec(A), devices=1)
     play.demand(a=1)
     play.ready("r1")
@@ -338,7 +339,7 @@ def test_a_trial_that_found_no_room_is_tried_again() -> None:
 
 
 def test_a_trial_ends_and_can_be_wanted_again() -> None:
-    """A second trial of the same key is run, also while the first is still being released."""
+    """A second trial with the same key is run, also while the first is still being released."""
     play = Play(PoolSpec(A, role="trial"))
     play.demand()
     play.tick()
@@ -367,7 +368,7 @@ def test_who_waits_for_longest_gets_the_device() -> None:
 
 
 def test_a_missing_kind_of_device_is_said() -> None:
-    """A function that needs a GPU on a host without one waits with a reason."""
+    """A function that needs a GPU on a host without one waits with that reason."""
     play = Play(PoolSpec(A, device_kind="cuda"))
 
     assert play.demand(a=1) == []
@@ -389,7 +390,7 @@ def test_found_replicas_are_kept() -> None:
 
 
 def test_a_found_replica_without_a_function_goes() -> None:
-    """A replica of a function that was removed is released and its pool forgotten."""
+    """An adopted replica of a removed function is released and its pool removed."""
     play = Play(is_open=False)
 
     assert play.on(events.Found("old", A, "cpu0")) == [Release("old", "the pool was removed")]
@@ -415,7 +416,7 @@ def test_a_removed_pool_drains_and_is_forgotten() -> None:
 
 
 def test_a_pool_defined_again_while_it_goes_stays() -> None:
-    """A revision that is deployed again before its last replica has gone is served."""
+    """A revision that is deployed again before its last replica has stopped is served."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     play.ready("r1")
@@ -427,7 +428,7 @@ def test_a_pool_defined_again_while_it_goes_stays() -> None:
 
 
 def test_removing_what_is_not_there_does_nothing() -> None:
-    """An unknown pool is removed without a word, and demand for one is kept for later."""
+    """Removing an unknown pool has no effect, and demand for an unknown pool is kept."""
     play = Play()
     play.published.clear()
 
@@ -438,7 +439,7 @@ def test_removing_what_is_not_there_does_nothing() -> None:
 
 
 def test_new_settings_hold_at_once() -> None:
-    """A floor that is raised is met by the event that raised it."""
+    """A raised `min` is met in the step that raised it."""
     play = Play(PoolSpec(A))
     play.demand()
 
@@ -446,7 +447,7 @@ def test_new_settings_hold_at_once() -> None:
 
 
 def test_a_worker_that_is_gone_holds_nothing() -> None:
-    """Load ends with the worker's connection, or after 3 s of silence."""
+    """A worker's load ends with its connection, or after 3 s of silence."""
     play = Play(PoolSpec(A, idle_s=0.0), PoolSpec(B, idle_s=0.0))
     play.demand(a=1)
     play.demand(worker="w2", b=1)
@@ -476,7 +477,7 @@ def test_a_shutdown_lets_everybody_finish() -> None:
 
 
 def test_a_drain_that_hangs_is_pressed_by_ticks() -> None:
-    """Time alone brings a replica that does not answer to its end."""
+    """Ticks alone end a replica that does not drain."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     play.ready("r1")
@@ -501,7 +502,7 @@ def test_decisions_carry_their_reasons() -> None:
 
 
 def test_a_new_replica_gets_a_new_id() -> None:
-    """Ids are those the source gives, one for each start."""
+    """Each start takes a new id from the generator."""
     play = Play(PoolSpec(A), devices=1)
     play.demand(a=1)
     play.ready("r1")
@@ -530,7 +531,8 @@ def test_what_there_is_can_be_seen() -> None:
 
 
 def test_a_pool_is_decided_on_once_that_is_allowed() -> None:
-    """A floor that adopted replicas meet is known to be wanted, though no event is about it."""
+    """The wanted number of a pool whose adopted replicas meet its floor is decided without an event
+    about it."""
     play = Play(PoolSpec(A, min=1), is_open=False)
     play.on(events.Found("old", A, "cpu0"))
     play.on(events.ReplicasListed())
@@ -545,7 +547,7 @@ def test_a_pool_is_decided_on_once_that_is_allowed() -> None:
 
 @pytest.mark.parametrize("is_silent", [False, True])
 def test_load_that_ended_with_its_worker_is_no_measure(is_silent: bool) -> None:
-    """The windows learn that a worker is gone: what it held does not count for ever."""
+    """The load windows record the end of a lost worker's load."""
     play = Play(PoolSpec(A, max=4), devices=4)
     play.run(a=1)
     play.ready("r1")
@@ -573,7 +575,7 @@ def test_a_removed_pool_does_not_look_as_if_it_woke() -> None:
 
 
 def test_a_back_off_that_nobody_waits_for_ends_quietly() -> None:
-    """A failed pool is looked at when its pause is over, and then no more."""
+    """A failed pool is settled when its back-off ends, and then no more."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     play.lose("r1")
@@ -689,7 +691,7 @@ def test_a_tick_is_asked_for_when_a_stay_ends() -> None:
 
 
 def test_a_tick_is_asked_for_when_a_back_off_ends() -> None:
-    """A start that failed is tried again in time, not up to a second later."""
+    """`due_s` is the end of a back-off, so that the next try is not up to a second late."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     play.lose("r1")

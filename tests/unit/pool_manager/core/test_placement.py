@@ -27,7 +27,7 @@ def need(share: float = 1.0, memory_mib: float = 0.0, kind: str = "any") -> Need
 
 
 def house(*charges: tuple[str, str, float, float], devices: list[Device] = GPUS) -> Ledger:
-    """(id, device, share, MiB) of replicas."""
+    """A ledger with replicas given as (id, device, share, MiB)."""
     ledger = Ledger(devices)
     for charge in charges:
         ledger.charge(*charge)
@@ -49,7 +49,7 @@ def test_a_free_device_is_found() -> None:
 
 
 def test_who_shares_goes_where_most_are() -> None:
-    """Devices are packed, so that whole ones stay free for those who need one."""
+    """Shared devices are packed, so that whole devices stay free."""
     ledger = house(("r1", "g2", 0.5, 0.0))
 
     assert find_device(need(0.5), ledger) == "g2"
@@ -57,7 +57,7 @@ def test_who_shares_goes_where_most_are() -> None:
 
 
 def test_memory_decides_where() -> None:
-    """A device with too little memory left is passed over."""
+    """A device with too little free memory is skipped."""
     ledger = house(("r1", "g2", 0.1, 9_000.0))
 
     assert find_device(need(0.1, 2_000.0), ledger) == "g1"
@@ -95,7 +95,7 @@ def test_a_set_is_judged_by_its_sum() -> None:
 
 
 def test_who_proved_superfluous_stays() -> None:
-    """A small one chosen first is spared if the large one that followed is enough."""
+    """A small victim chosen first is spared if the larger one that follows suffices."""
     ledger = house(("a1", "g1", 0.1, 1_000.0), ("a2", "g1", 0.1, 8_000.0), devices=GPUS[:1])
 
     assert plan_eviction(need(0.1, 5_000.0), ledger, candidates(a1=1.0, a2=2.0)) == EvictionPlan(
@@ -167,14 +167,14 @@ def test_a_device_claimed_by_another_is_not_cleared() -> None:
 
 
 def test_one_on_a_device_that_is_no_more_makes_no_room() -> None:
-    """An adopted replica on a lost device frees nothing that could be used."""
+    """An adopted replica on an unknown device makes no room."""
     ledger = house(("old", "gone", 1.0, 100.0), ("r1", "g1", 1.0, 0.0), devices=GPUS[:1])
 
     assert plan_eviction(need(), ledger, candidates(old=0.1, r1=1.0)) == EvictionPlan("g1", ("r1",))
 
 
 def test_why_there_is_no_place_is_said() -> None:
-    """A missing kind, a need larger than any device, lacking memory and a full house differ."""
+    """The reasons of a missing kind, a too large need, lacking memory and used devices differ."""
     ledger = house(("r1", "g1", 1.0, 0.0), ("r2", "g2", 0.5, 9_000.0))
 
     assert placement_obstacle(need(kind="npu"), ledger) == "no device of kind npu"
@@ -260,7 +260,7 @@ def test_who_may_go_anywhere_gets_a_gpu_first() -> None:
 
 
 def test_a_shared_gpu_comes_before_a_shared_slot() -> None:
-    """The kind decides first, then where most are."""
+    """The kind decides first, then the number of replicas."""
     ledger = house(("r1", "c1", 0.1, 0.0), ("r2", "g2", 0.1, 0.0), devices=[*CPUS, *GPUS])
 
     assert find_device(need(0.5), ledger) == "g2"
@@ -270,7 +270,7 @@ def test_a_shared_gpu_comes_before_a_shared_slot() -> None:
 
 
 def test_who_takes_the_rest_takes_a_whole_device_first() -> None:
-    """Else what is left of the one with fewest others."""
+    """A trial gets a whole device, otherwise the rest of the one with the fewest replicas."""
     rest = Need("new", takes_rest=True)
     shared = [("r1", "g1", 0.1, 0.0), ("r2", "g1", 0.1, 0.0), ("r3", "g2", 0.5, 0.0)]
 
@@ -281,7 +281,7 @@ def test_who_takes_the_rest_takes_a_whole_device_first() -> None:
 
 
 def test_why_names_the_devices_that_may_not_be_used() -> None:
-    """How many there are, which, and for what reason; those of another kind do not matter."""
+    """The reason has the number, ids and causes of cordoned devices of the right kind."""
     ledger = house(("r1", "g2", 1.0, 0.0), devices=[*GPUS, *CPUS])
     ledger.cordon("g1", Cordon("XID 79", is_gone=True))
     assert placement_obstacle(need(kind="cuda"), ledger) == (

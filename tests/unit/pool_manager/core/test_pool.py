@@ -136,7 +136,7 @@ def test_a_removed_pool_wakes_for_nobody() -> None:
 
 
 def test_its_memory_is_the_larger_of_what_was_said_and_measured() -> None:
-    """A declared size that is too small is not believed."""
+    """The memory is the larger of the stored and the measured value."""
     sized = Pool(PoolSpec(KEY, memory_mib=100.0))
     assert sized.memory_mib == 100.0
 
@@ -154,7 +154,7 @@ def test_replicas_are_counted_by_what_becomes_of_them() -> None:
 
 
 def test_idle_time_runs_since_the_last_use_of_pool_or_replica() -> None:
-    """Whichever was later."""
+    """Idle time counts from the later use of pool and replica."""
     used = pool(State.READY)
     (replica,) = used.replicas.values()
     replica.last_used_s = 40.0
@@ -177,8 +177,8 @@ def test_a_cold_start_counts_from_its_first_waiter() -> None:
 
 
 def test_who_waits_in_vain_is_known() -> None:
-    """A pool is unserved from the first look at a waiter without a replica until one can serve; a
-    deploy waits without any."""
+    """A pool is unserved from the first settling with a waiting call and no replica until one can
+    serve; a trial needs no calls."""
     called = pool()
     called.observe_load(1, 0, 2.0, 100.0)
     called.observe_load(1, 0, 3.0, 101.0)
@@ -194,7 +194,7 @@ def test_who_waits_in_vain_is_known() -> None:
 
 
 def test_a_call_counts_although_it_is_over() -> None:
-    """Most calls of a warm function are over when the gateway next speaks of it."""
+    """A call counts as a use even if it is over when the gateway reports it."""
     called = pool()
     for now in (100.0, 110.0):
         called.record_call(now)
@@ -229,7 +229,7 @@ def test_who_loads_for_longer_costs_more() -> None:
 
 
 def test_a_load_never_measured_is_assumed() -> None:
-    """A revision that was never loaded is not free to evict."""
+    """A revision that was never loaded has a positive eviction cost."""
     assert (
         eviction_cost(used_at(50.0), 0.0, 100.0)
         == eviction_cost(used_at(50.0), UNKNOWN_RELOAD_S, 100.0)
@@ -243,7 +243,8 @@ def test_a_habit_is_known_by_its_gaps() -> None:
 
 
 def test_a_habit_that_ends_is_forgotten() -> None:
-    """A pool that was called often and then not for an hour is worth less than its silence."""
+    """A pool that was called often and then not for an hour costs less than its silence
+    suggests."""
     call_rate = used_at(100.0, 101.0, 102.0)
 
     assert call_rate.per_second(105.0) == pytest.approx(1.0)
@@ -265,5 +266,5 @@ def test_new_gaps_weigh_more_than_old_ones() -> None:
 
 
 def test_a_burst_is_no_more_than_one_use_a_second() -> None:
-    """Very short gaps do not make a replica priceless."""
+    """Very short gaps count as one call per second."""
     assert used_at(100.0, 100.1, 100.2).per_second(100.2) == 1.0

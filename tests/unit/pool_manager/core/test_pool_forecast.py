@@ -19,7 +19,7 @@ def pool(*states: State, **spec: float) -> Pool:
 
 
 def test_a_pool_without_anything_is_at_rest() -> None:
-    """The usual case of very many functions."""
+    """A pool without replicas and calls is at rest."""
     assert forecast(pool(), 0, 105.0) is AT_REST
 
 
@@ -63,5 +63,5 @@ def test_what_is_busy_or_a_floor_does_not_sleep(busy: int, floor: int) -> None:
 
 
 def test_what_is_overdue_sleeps_now() -> None:
-    """A refusal or a slow tick makes no negative time."""
+    """After a refusal or a late Tick the remaining time is not negative."""
     assert forecast(pool(State.READY), 0, 500.0).sleeps_in_s == 0.0

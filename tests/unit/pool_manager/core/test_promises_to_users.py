@@ -33,8 +33,8 @@ def test_the_first_request_is_not_dropped_while_waking() -> None:
 
 
 def test_a_cold_start_is_not_killed_by_the_platform_itself() -> None:
-    """The pain: the idle timer runs while a large model loads and stops it before it ever
-    served. Here idle time begins when the replica is ready."""
+    """Problem: the idle timer runs while a large model loads and stops it before it ever served.
+    Here idle time begins when the replica is ready."""
     play = Play(PoolSpec(A, idle_s=5.0, load_s=60.0))
     play.demand(a=1)
     play.demand()
@@ -117,8 +117,8 @@ def test_two_models_that_are_called_in_turns_do_not_only_load() -> None:
 
 
 def test_one_waiting_model_does_not_hold_up_another() -> None:
-    """The pain: a model that cannot be placed stands in the way of one that could. Here each
-    waits for what it needs, and only for that."""
+    """Problem: a model that cannot be placed blocks one that could. Here each pool waits only for
+    what it needs."""
     play = Play(PoolSpec(A, device_kind="cuda"), PoolSpec(B), devices=1)
 
     assert launched(play.demand(a=1, b=1)) == [("r1", "cpu0")]
@@ -126,8 +126,8 @@ def test_one_waiting_model_does_not_hold_up_another() -> None:
 
 
 def test_a_burst_at_zero_starts_one_copy() -> None:
-    """The pain: a hundred requests for a cold model start a hundred copies of it. Here one is
-    started, and more only when that one is ready and has too much to do."""
+    """Problem: a hundred requests for a cold model start a hundred copies of it. Here one is
+    started, and more only when that one is ready and overloaded."""
     play = Play(PoolSpec(A, max=8), devices=8)
 
     starts = launched(play.demand(a=100))
@@ -167,8 +167,8 @@ def test_every_decision_says_why() -> None:
 
 
 def test_looking_wakes_nothing() -> None:
-    """The pain: a health check or a metrics scrape keeps a model awake, or wakes it. Here neither
-    time nor looks start anything, and they are no use that idle time begins anew with."""
+    """Problem: a health check or a metrics scrape wakes a model or keeps it awake. Here neither
+    time nor queries start anything or count as use."""
     play = Play(PoolSpec(A, idle_s=10.0))
     play.demand()
     for _ in range(100):
@@ -227,8 +227,8 @@ def test_panic_never_takes_a_replica_away() -> None:
 
 
 def test_models_share_a_device_as_far_as_its_memory_goes() -> None:
-    """The pain: one small model per GPU, or one too many and all of them crash. Here models are
-    placed by what they were measured to take, and a reserve is kept."""
+    """Problem: one small model per GPU, or one too many and all of them crash. Here models are
+    placed by their measured memory, with a reserve."""
     small = [PoolSpec(f"default/{name}@1", share=0.3, memory_mib=4_000) for name in "abc"]
     play = Play(*small, devices=[GPU])
 
@@ -263,8 +263,8 @@ def test_cold_does_not_look_gone() -> None:
 
 
 def test_a_standby_shortens_the_next_cold_start() -> None:
-    """The pain: every cold start pays for a process start and imports that are always the same.
-    Here a replica is ready for them, is used once, and is replaced."""
+    """Problem: every cold start pays for the same process start and imports. Here a standby has
+    done both, is used once, and is replaced."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=2, standbys=1)
     assert launched(play.tick(5.0)) == [("r1", "")]
     play.on(events.Greeted("r1", {"start": 3.0}))

@@ -52,7 +52,8 @@ def test_a_drain_ends_with_term_and_kill() -> None:
 
 
 def test_after_term_nobody_comes_back() -> None:
-    """A refusal that crosses TERM is too late: no request is sent to what is about to end."""
+    """A refusal that arrives after TERM is ignored: no request is sent to a replica that is about
+    to end."""
     house = House(State.READY)
     house.drain(300.0)
     house.enforce_deadline(30.0)
@@ -65,7 +66,7 @@ def test_after_term_nobody_comes_back() -> None:
 
 @pytest.mark.parametrize("state", [State.STARTING, State.STANDBY, State.LOADING])
 def test_a_start_that_hangs_is_a_failure(state: State) -> None:
-    """A replica that does not get ready in time is given up and counts against its pool."""
+    """A replica that is not ready in time is released and counts as a failure of its pool."""
     house = House(state)
     house.on(events.Begun("r1"))
 
@@ -78,7 +79,7 @@ def test_a_start_that_hangs_is_a_failure(state: State) -> None:
 
 
 def test_a_crash_while_serving_is_no_failed_load() -> None:
-    """The end of a replica that had been ready brings no back-off."""
+    """The end of a replica that had been ready causes no back-off."""
     house = House(State.READY)
 
     assert house.on(events.Lost("r1", "exit 139")) == [Release("r1", "exit 139")]
@@ -158,7 +159,7 @@ def test_what_still_runs_is_kept() -> None:
 
 
 def test_nobody_is_blamed_while_the_engine_is_away() -> None:
-    """A start that hangs then is given up, but no failure."""
+    """A start above its time limit while the engine is away is released but is no failure."""
     house = House()
     house.host.engine_down = "no answer"
     house.on(events.Begun("r1"))
@@ -207,7 +208,7 @@ def test_the_largest_need_counts(load_s: float, gib: int, expected: float) -> No
 
 
 def test_idle_time_has_no_part_in_loading() -> None:
-    """A function that may sleep after a second has all the time it needs to load."""
+    """The load time limit does not depend on `idle_s`."""
     assert load_limit_s(PoolSpec(KEY)) == load_limit_s(PoolSpec(KEY, idle_s=1.0))
 
 
@@ -238,7 +239,8 @@ def test_a_standby_may_wait_for_ever() -> None:
 
 
 def test_a_trial_has_time_to_check_and_prepare() -> None:
-    """On top of what loading may take: its server gives up waiting for that before."""
+    """A trial's time limit is the load limit plus the time for verification and preparation; the
+    server ends its wait for the preparation earlier."""
     trial = Replica("r1", KEY, "cpu0", "trial", 0.0, State.LOADING)
 
     assert state_limit_s(trial, PoolSpec(KEY, role="trial")) == 150.0

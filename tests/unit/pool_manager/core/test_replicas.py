@@ -45,7 +45,8 @@ def test_a_replica_that_has_its_model_is_not_told_again() -> None:
 
 
 def test_a_loaded_replica_serves_as_it_says() -> None:
-    """Limit, marks, memory and phases are what the replica reported; the past is forgiven."""
+    """Limit, marks, memory and phases are those that the replica reported; earlier failures are
+    reset."""
     house = House(State.LOADING)
     house.pool.record_failure("no memory", (), 0.0)
 
@@ -71,7 +72,7 @@ def test_a_loaded_replica_serves_as_it_says() -> None:
     ],
 )
 def test_what_crossed_a_change_is_ignored(state: State, event: events.Event) -> None:
-    """An event that does not belong to the present state changes nothing and asks nothing."""
+    """An event that does not fit the present state has no effect."""
     house = House(state)
 
     assert house.on(event) == []
@@ -79,7 +80,7 @@ def test_what_crossed_a_change_is_ignored(state: State, event: events.Event) -> 
 
 
 def test_strangers_are_ignored() -> None:
-    """Events about replicas that are gone touch no pool."""
+    """Events about unknown replicas touch no pool."""
     house = House(is_empty=True)
 
     assert house.on(events.Lost("r9", "exit 0")) == []
@@ -89,7 +90,7 @@ def test_strangers_are_ignored() -> None:
 
 @pytest.mark.parametrize("state", [State.STARTING, State.LOADING])
 def test_standing_in_line_is_no_part_of_its_time(state: State) -> None:
-    """A start has all of its time from when it has begun."""
+    """The time limit of a start counts from the end of its wait in the start queue."""
     house = House(state)
     house.now += 59.0
 
@@ -117,7 +118,7 @@ def test_who_has_begun_too_late_is_not_held_up() -> None:
 
 
 def test_a_first_run_completes_the_receipt() -> None:
-    """A cold start lasts from the first waiter to the first result."""
+    """A cold start lasts from the first waiting call to the first result."""
     house = House(State.READY)
     house.replica.phases = {"load": 5.0}
     house.replica.waiting_since_s = 98.0
@@ -167,7 +168,8 @@ def test_without_a_waiter_the_phases_are_the_whole() -> None:
 
 
 def test_a_drain_may_be_refused_once() -> None:
-    """A replica that was used in the meantime is ready again, with the time of its last use."""
+    """A replica that was used in the meantime becomes ready again, with the time of its last
+    use."""
     house = House(State.READY)
     assert house.drain(300.0) == [Drain("r1", 300.0)]
     assert house.replica.can_serve
@@ -207,7 +209,7 @@ def test_a_trial_that_loads_is_over() -> None:
 
 
 def test_a_trial_that_fails_says_why() -> None:
-    """Stage, reason and last lines are passed on; no back-off is counted."""
+    """A trial's failure has stage, reason and last log lines, and causes no back-off."""
     house = House(State.LOADING, "trial")
 
     commands = house.on(events.Lost("r1", "opset 99", ("line",), "load"))
@@ -218,8 +220,7 @@ def test_a_trial_that_fails_says_why() -> None:
 
 
 def test_a_found_replica_is_given_time_to_greet() -> None:
-    """A replica of an earlier manager is not released before it could say what it serves, and its
-    silence is no failed load."""
+    """An adopted replica has time to connect, and its silence is no failed load."""
     house = House(is_empty=True)
     house.on(events.Found("r1", KEY, "cpu0"))
     replica = house.host.find("r1")
@@ -254,7 +255,7 @@ def test_a_found_trial_goes_and_its_pool_stays() -> None:
 
 
 def test_a_trial_that_nobody_is_to_blame_for_is_run_again() -> None:
-    """A deploy is not refused because the engine restarted."""
+    """A trial that ended without fault, e.g. because the engine restarted, is run again."""
     house = House(State.LOADING, "trial")
 
     assert house.on(events.Lost("r1", "engine restarted", is_its_fault=False)) == [
@@ -357,7 +358,7 @@ def test_what_is_found_on_a_device_that_is_no_more_is_ended(role: Role) -> None:
 
 
 def test_what_is_found_nowhere_is_ended() -> None:
-    """A record that binds a replica but names no device is of no use."""
+    """A bound replica without a device is released."""
     house = House(is_empty=True)
 
     assert house.on(events.Found("old", KEY, "")) == [
@@ -392,7 +393,7 @@ def test_the_others_are_told_and_it_is_kept_once() -> None:
     ("role", "batches"), [("trial", True), ("standby", True), ("serve", False)]
 )
 def test_only_what_joins_requests_is_believed(role: Role, batches: bool) -> None:
-    """A hostile replica can do no more than end the batching of its own revision."""
+    """A hostile replica can only end the batching of its own revision."""
     made = house(role=role, batches=batches)
 
     assert made.on(REFUTED) == []
@@ -400,7 +401,7 @@ def test_only_what_joins_requests_is_believed(role: Role, batches: bool) -> None
 
 
 def test_one_that_says_it_again_to_a_new_manager_is_believed() -> None:
-    """The earlier one may have ended before it was kept."""
+    """A repeated refutation is stored: the earlier manager may have ended before it stored it."""
     made = house(State.LOADING)
     made.replica.adopted = True
 

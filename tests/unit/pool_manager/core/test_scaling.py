@@ -46,7 +46,8 @@ def test_a_burst_at_zero_wants_one() -> None:
 
 
 def test_what_one_cannot_take_is_wanted_at_once() -> None:
-    """Load of twice what is ready is a burst: the short window decides, without a minute's wait."""
+    """Load of twice the ready replicas is a burst: the short window decides, without a minute's
+    wait."""
     pace = Pace(spec())
     pace.seconds(3, busy=8, ready=0)
 
@@ -67,7 +68,7 @@ def test_load_that_lasts_is_followed_by_the_stable_window() -> None:
 
 
 def test_load_that_falls_is_followed_slowly() -> None:
-    """Replicas go as the minute's mean falls, one after the other, never by a single second."""
+    """The number falls with the mean over a minute, step by step, never by a single second."""
     pace = Pace(spec())
     pace.seconds(STABLE_S, busy=8, ready=4)
 
@@ -91,7 +92,7 @@ def test_panic_never_scales_down() -> None:
 
 
 def test_a_new_panic_knows_nothing_of_an_old_one() -> None:
-    """A small burst is not answered with the size of one long over."""
+    """A new panic does not use the peak of an earlier one."""
     pace = Pace(spec())
     pace.seconds(6, busy=20, ready=1)
     assert pace.want(20, 1).replicas == 10
@@ -185,12 +186,12 @@ def test_nothing_observed_is_nothing() -> None:
 
 
 def test_the_mean_is_over_the_seconds_known() -> None:
-    """A pool that was called three seconds ago is judged by three seconds."""
+    """The mean covers only observed seconds."""
     assert window(3, 6, 9).mean(STABLE_S, 102.0) == 6.0
 
 
 def test_a_window_forgets_what_is_older() -> None:
-    """The short window has seen only its own seconds."""
+    """The short window covers only its own seconds."""
     loads = window(*[60] * 10, *[6] * PANIC_S)
 
     assert loads.mean(PANIC_S, 115.0) == 6.0

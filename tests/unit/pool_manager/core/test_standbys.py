@@ -63,7 +63,7 @@ def test_one_that_is_still_starting_is_told_when_it_greets() -> None:
 
 
 def test_a_standby_is_for_the_cpu() -> None:
-    """A function on a GPU is started anew."""
+    """A function on a GPU does not use a standby for the CPU."""
     play = opened(PoolSpec(A, device_kind="cuda"), devices=[*cpus(1), GPU])
 
     assert launched(play.demand(a=1)) == [("r2", "gpu")]
@@ -78,7 +78,7 @@ def test_a_host_without_cpu_slots_keeps_none() -> None:
 
 
 def test_a_used_one_is_replaced_when_nobody_wakes_up() -> None:
-    """The cold start has the CPU for itself; afterwards the next standby is started."""
+    """A used standby is replaced after the cold start, which has the CPU for itself."""
     play = opened(PoolSpec(A))
     play.demand(a=1)
     assert play.tick() == []
@@ -88,7 +88,7 @@ def test_a_used_one_is_replaced_when_nobody_wakes_up() -> None:
 
 
 def test_a_used_one_is_replaced_after_a_while_in_any_case() -> None:
-    """A cold start that takes long does not keep the next one from being short."""
+    """A long cold start delays the replacement of a standby for a limited time only."""
     play = opened(PoolSpec(A))
     play.demand(a=1)
     assert play.tick() == []
@@ -150,7 +150,7 @@ def test_found_standbys_are_used_and_too_many_go() -> None:
 
 
 def test_a_host_that_keeps_none_lets_found_ones_go() -> None:
-    """A standby of an earlier manager is of no use where none is to be."""
+    """Standbys of an earlier manager are stopped on a host without standbys."""
     play = Play(is_open=False)
 
     assert play.on(events.Found("old", "", "", "standby")) == [
@@ -159,14 +159,14 @@ def test_a_host_that_keeps_none_lets_found_ones_go() -> None:
 
 
 def test_standbys_go_with_the_server() -> None:
-    """A shutdown leaves none."""
+    """A shutdown stops the standbys."""
     play = opened()
 
     assert play.on(events.Shutdown()) == [Release("r1", "the server is shutting down")]
 
 
 def test_standbys_are_nobodys_to_see() -> None:
-    """Gateways never hear of them."""
+    """Standbys are not published."""
     play = opened()
     play.lose("r1")
     play.tick(5.0)
@@ -176,7 +176,7 @@ def test_standbys_are_nobodys_to_see() -> None:
 
 @pytest.mark.parametrize("role", ["serve", "trial"])
 def test_a_standby_serves_deploys_as_well(role: str) -> None:
-    """A trial is as quick to start as a cold function."""
+    """A trial may start from a standby."""
     play = opened()
 
     commands = play.on(events.PoolDefined(PoolSpec(A, min=1, role=role)))  # type: ignore[arg-type]
@@ -221,7 +221,7 @@ def test_each_gpu_has_standbys_of_its_own() -> None:
 
 
 def test_a_gpus_standby_is_for_that_gpu() -> None:
-    """The function gets the one of the device it is put on; that of another is left alone."""
+    """A function uses the standby of its device, not that of another one."""
     play = on_gpus(PoolSpec(A), PoolSpec(B, device_kind="cpu"))
 
     assert assigned(play.demand(a=1)) == [("r1", A)]
@@ -253,7 +253,7 @@ def test_a_gpus_standby_may_be_beside_who_is_alone() -> None:
 
 
 def test_a_gpus_standby_needs_memory_of_that_gpu() -> None:
-    """Beside a model that leaves too little of it there is none."""
+    """No standby is started beside a model that leaves too little memory."""
     play = on_gpus(PoolSpec(A, memory_mib=9_500.0), devices=[GPU])
     play.demand(a=1)
     play.on(events.Loaded("r1", 4, True, 9_500.0, {}))

@@ -85,7 +85,7 @@ def test_what_hangs_holds_nobody_up_for_long() -> None:
 
 
 def test_who_leaves_the_line_is_never_begun() -> None:
-    """Strangers that leave change nothing."""
+    """A removed start is never admitted; removing unknown ids has no effect."""
     starts, turns = standing(a=StartPriority(Rank.WAITER, 1.0), b=StartPriority(Rank.WAITER, 2.0))
 
     starts.remove("a")

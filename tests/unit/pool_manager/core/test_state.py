@@ -41,13 +41,13 @@ def test_every_pair_is_in_the_table_or_raises(state: State, step: Step) -> None:
 
 @pytest.mark.parametrize("state", State)
 def test_no_state_is_a_dead_end(state: State) -> None:
-    """Every state is reached from a start, and from every state a replica can stop."""
+    """Every state can be reached from a start, and from every state a replica can stop."""
     assert state in reachable(State.STARTING)
     assert State.STOPPED in reachable(state)
 
 
 def test_every_failure_goes_to_releasing() -> None:
-    """A replica that is lost in any living state keeps its device until that is proved free."""
+    """A replica lost in any live state keeps its device until its end is proved."""
     living = set(State) - {State.RELEASING, State.STOPPED}
 
     assert {State.RELEASING} == {advance(state, Step.LOST) for state in living}
@@ -82,6 +82,6 @@ def test_what_goes_will_be_gone_soon(state: State) -> None:
 
 
 def test_a_device_without_a_bank_is_its_own() -> None:
-    """Devices share memory only where they say so."""
+    """A device without a named bank has its own."""
     assert Device("gpu", "cuda").bank == "gpu"
     assert Device("cpu0", "cpu", 1_000, "ram").bank == "ram"

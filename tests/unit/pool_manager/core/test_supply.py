@@ -35,7 +35,7 @@ def test_what_is_too_much_goes_newest_first() -> None:
 
 
 def test_what_is_coming_is_no_surplus() -> None:
-    """A replica that still loads is not counted against one that serves."""
+    """A replica that is still loading is not counted as surplus to a serving one."""
     play = Play(PoolSpec(A, min=2, max=2))
     play.demand()
     play.ready("r1")
@@ -192,7 +192,7 @@ def test_one_that_is_about_to_go_is_not_warm() -> None:
 
 
 def test_a_warm_up_that_fails_is_told() -> None:
-    """The first failed load ends it, with the reason; nothing is tried again for it."""
+    """The first failed load ends a warm-up with the reason, without a retry."""
     play = Play(PoolSpec(A))
     play.demand()
     play.on(events.WarmRequested(A))
@@ -254,7 +254,7 @@ def test_nobody_waits_for_a_pool_that_is_not_there() -> None:
 
 
 def test_what_fits_beside_nothing_is_not_waited_for() -> None:
-    """`beside` without room is answered at once, and what was tried is forgotten."""
+    """`beside` without room is answered at once, and the request is removed."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.run(b=1)
     play.ready("r1")

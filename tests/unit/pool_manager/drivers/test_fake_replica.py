@@ -150,7 +150,7 @@ async def test_a_standby_becomes_what_it_is_bound_to(play: Play, role: str) -> N
 
 
 async def test_a_loaded_replica_says_what_it_takes(play: Play) -> None:
-    """LOADED carries the revision, the limit of its batch, and the phases of its script."""
+    """LOADED has the revision, the limit of its batch, and the phases of its script."""
     async with asyncio.TaskGroup() as group:
         play.live(group, Script(load_s=3.0, batch=4))
         await play.greet()
@@ -182,7 +182,7 @@ async def test_a_trial_reports_its_script(play: Play, batch: int, batchable: boo
 
 
 async def test_a_refused_load_is_told(play: Play) -> None:
-    """The reason is the script's, and the replica waits to be ended."""
+    """LOAD_FAILED has the script's reason, and the replica waits for its release."""
     async with asyncio.TaskGroup() as group:
         play.live(group, Script(refuse_load="no such opset"))
         await play.greet()
@@ -234,7 +234,7 @@ async def test_without_a_manager_it_ends(play: Play) -> None:
 
 
 async def test_a_broken_protocol_ends_it(play: Play) -> None:
-    """A frame that has no place on the control link ends a fake replica."""
+    """An unexpected frame on the control link ends a fake replica."""
     async with asyncio.TaskGroup() as group:
         play.live(group, Script())
         await play.greet()

@@ -113,7 +113,7 @@ async def test_what_arrives_during_a_run_is_the_next_batch(rig: Rig) -> None:
 
 
 async def test_the_limit_is_kept(rig: Rig) -> None:
-    """Over the limit a request is handed back, and its link hears when there is room."""
+    """A request above the limit is handed back, and its link gets WINDOW when there is room."""
     full, turned_away = await rig.link(), await rig.link()
     for id in range(1, 5):
         full.request(id)
@@ -169,7 +169,7 @@ async def test_a_hurried_drain_hands_back(rig: Rig) -> None:
 
 
 async def test_idle_is_when_nothing_is_owed(rig: Rig) -> None:
-    """A running request makes it busy; afterwards the time counts from its end."""
+    """A running request makes the service busy; afterwards idle time counts from its end."""
     link = await rig.link()
     link.request(1)
     await link.next(Kind.STARTED)
@@ -226,7 +226,7 @@ async def test_every_run_may_fail(rig: Rig) -> None:
     "frame", [pack(Kind.HELLO, aux=VERSION + 1), pack(Kind.PING)], ids=["version", "kind"]
 )
 async def test_a_broken_protocol_ends_the_link(rig: Rig, frame: list[bytes]) -> None:
-    """Another version, or a frame of another link, loses its link and no other."""
+    """A wrong version or an unexpected frame ends its link and no other."""
     bad, good = await rig.link(), await rig.link()
 
     with capture_logs():
@@ -287,6 +287,6 @@ def test_a_plain_script_has_no_fault() -> None:
     ],
 )
 def test_an_impossible_script_is_refused(field: str, value: Any, reason: str) -> None:
-    """A value out of its range is named with what was expected."""
+    """An out-of-range value is refused with its name and the expected range."""
     with pytest.raises(ValueError, match=reason):
         Script(**{field: value})

@@ -108,7 +108,7 @@ async def test_a_replica_has_a_group_and_an_environment_of_its_own(rig: Rig) -> 
 
 
 async def test_the_memory_cap_is_on_private_memory(rig: Rig) -> None:
-    """The cap limits data, where mapped weights do not count, and nothing else."""
+    """The cap limits private memory but not mapped weights."""
     pid = await rig.start(memory_mib=512)
     limits = about(pid, "limits").decode().splitlines()
     values = {line[:26].strip(): line[26:].split()[:2] for line in limits}
@@ -118,7 +118,7 @@ async def test_the_memory_cap_is_on_private_memory(rig: Rig) -> None:
 
 
 async def test_a_cap_may_come_later(rig: Rig) -> None:
-    """A replica that was started without is capped for good; no cap leaves it as it is."""
+    """A cap set later is permanent; no cap changes nothing."""
     pid = await rig.start()
 
     await rig.driver.limit(rig.record)
@@ -223,5 +223,5 @@ async def test_an_exhausted_server_starts_nothing(
     ],
 )
 def test_ends_are_told_in_words(code: int | None, text: str) -> None:
-    """An exit code, a signal by its name, and neither where the process was only adopted."""
+    """Exits are described by code or signal name; an adopted process has neither."""
     assert processes.describe_exit(code) == text

@@ -66,7 +66,7 @@ def test_a_replica_is_known_by_its_command_line(start: Start, tmp_path: Path) ->
 
 
 def test_children_are_no_replicas(start: Start, tmp_path: Path) -> None:
-    """A child that did not exec has the same command line, and so has one that a shell started."""
+    """Children with the same command line, forked or started by a shell, are not replicas."""
     process = start(FORKS)
     start(start_new_session=False)
 
@@ -103,7 +103,7 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.usefixtures("how")
 @pytest.mark.parametrize("is_child", [True, False])
 def test_an_orphan_is_ended_with_its_group(start: Start, *, is_child: bool) -> None:
-    """The leader has ended, its child runs on: KILL finds it, and then nothing runs."""
+    """If the leader has ended and its child still runs, KILL ends the child."""
     process = start(ORPHANS)
     group = ProcessGroup(process.pid, os.pidfd_open(process.pid), process if is_child else None)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -123,7 +123,7 @@ def test_an_orphan_is_ended_with_its_group(start: Start, *, is_child: bool) -> N
 def test_a_number_that_was_given_out_again_is_not_signalled(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group is gone and its number another's: no signal is sent, and nothing runs of it."""
+    """A reused pid is not signalled, and the group counts as ended."""
     gone, stranger = start("print()"), start()
     group = ProcessGroup(gone.pid, os.pidfd_open(gone.pid), None)
     gone.wait()

@@ -29,7 +29,7 @@ def test_the_range_by_default() -> None:
     "text", ["", "5", "0:65536", "1000:255", "1000-2000", "2147483000:1000", "1:1:1", "-1:300"]
 )
 def test_a_range_that_is_none(text: str) -> None:
-    """Root is in none, and it has room for a server's replicas."""
+    """A malformed range, one with root, and one too small for a server's replicas are refused."""
     with pytest.raises(ValueError, match="expected FIRST:COUNT, at least 256 ids from 1"):
         parse_range(text)
 
@@ -45,7 +45,7 @@ def test_a_range_that_is_none(text: str) -> None:
     ],
 )
 def test_a_namespace_without_the_range(uid_map: str, advice: str) -> None:
-    """The reason names a range that fits, where there is one."""
+    """The reason names a range that fits, if there is one."""
     reason = misfit(RANGE, uid_map)
 
     assert reason.endswith(f"in this user namespace; {advice}")

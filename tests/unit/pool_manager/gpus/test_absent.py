@@ -18,5 +18,5 @@ async def test_there_is_nothing() -> None:
 
 
 def test_it_may_be_known_why() -> None:
-    """A driver that cannot be used is not the same as none."""
+    """`silence` distinguishes an unusable driver from a missing one."""
     assert NoGpus("it hangs").silence == "it hangs"

@@ -106,7 +106,7 @@ async def test_what_is_not_there_is_an_error() -> None:
 
 
 async def test_replicas_whose_driver_is_away_cannot_be_told() -> None:
-    """The server does not start, as it would not either way."""
+    """The server does not start if the replicas' driver does not answer."""
     driver = FakeDriver()
     driver.away = "nobody listens"
     with pytest.raises(EngineDown):
@@ -130,7 +130,8 @@ async def test_adopted_replicas_are_not_foreign(board: Board) -> None:
 
 
 async def test_what_went_while_the_server_started_is_not_foreign(board: Board) -> None:
-    """Replicas of an earlier server may end just then; a driver that falls silent hides that."""
+    """Memory of replicas that end during the server's start is not foreign, even if the driver then
+    falls silent."""
     board.claim(A, 7, 1_000)
     found = await find_gpus("all")
     board.end(7)

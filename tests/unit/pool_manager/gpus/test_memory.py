@@ -90,7 +90,7 @@ def test_without_a_gpu_none_can_be_named() -> None:
 
 @pytest.mark.parametrize("setting", ["0,0", "0,GPU-a", "1,1:0"])
 def test_a_gpu_is_named_once(setting: str) -> None:
-    """Twice is a mistake."""
+    """A GPU named twice is an error."""
     with pytest.raises(BadRequest, match=r"got .* again"):
         choose(setting, SEEN)
 

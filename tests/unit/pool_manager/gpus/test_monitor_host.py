@@ -208,7 +208,7 @@ async def test_what_came_too_late_is_judged_with_the_next_answer(make: Make, boa
 
 
 async def test_a_session_that_has_ended_is_begun_anew(gpus: GpuMonitor) -> None:
-    """A driver that was loaded anew answers no session from before, though no GPU is missing."""
+    """After the driver was reloaded, the session is renewed, though no GPU is missing."""
     with suppress(pynvml.NVMLError_Uninitialized):
         while True:  # NVML counts sessions: those that other tests of this process left open, too
             pynvml.nvmlShutdown()

@@ -28,7 +28,7 @@ def look(
 
 
 def test_nothing_happens_while_all_is_well(watch: GpuHealth) -> None:
-    """Whether or not the session is new."""
+    """Without errors there are no events, in an old or a new session."""
     assert look(watch, A, M1, M2) == Verdict()
     assert look(watch, A, M1, M2, renewed=True) == Verdict()
     assert watch.gone == frozenset()
@@ -64,7 +64,8 @@ def test_a_gpu_that_answers_again_is_back(watch: GpuHealth) -> None:
 
 
 def test_a_gpu_that_fell_off_the_bus_is_gone_at_once(watch: GpuHealth) -> None:
-    """Although the driver still lists it; it is back only after a look without errors."""
+    """A GPU with XID 79 is lost although the driver still lists it, and is back only after a poll
+    without errors."""
     fallen = (XidEvent("GPU-a", 79),)
 
     assert look(watch, A, M1, M2, xids=fallen, renewed=True).events == [
@@ -90,7 +91,7 @@ def test_a_gpu_that_needs_a_reset_is_left(watch: GpuHealth) -> None:
 
 
 def test_an_application_s_error_is_only_noted(watch: GpuHealth) -> None:
-    """The GPU is well."""
+    """An application's error is only logged."""
     seen = look(watch, A, M1, M2, xids=(XidEvent("GPU-a", 31), XidEvent("GPU-a", 9999)))
 
     assert seen == Verdict([], ["GPU-a: XID 31: memory page fault", "GPU-a: XID 9999"])
@@ -107,7 +108,7 @@ def test_errors_of_other_gpus_are_only_noted(watch: GpuHealth) -> None:
 def test_a_slice_is_hit_by_what_is_its_own(
     watch: GpuHealth, instance: int | None, hit: list[str]
 ) -> None:
-    """An error of the whole GPU is one of all its slices."""
+    """An error of the whole GPU affects all its slices."""
     seen = look(watch, A, M1, M2, xids=(XidEvent("GPU-b", 95, instance),))
 
     assert [event.device for event in seen.events] == hit

@@ -22,7 +22,7 @@ def test_each_error_has_a_severity(wanted: Severity, numbers: list[int]) -> None
 
 
 def test_no_error_is_in_two_classes() -> None:
-    """The tables do not contradict each other."""
+    """No error is in two tables."""
     tables = [monitor.GONE, monitor.NEEDS_RESET, monitor.APPLICATION]
 
     assert len({number for table in tables for number in table}) == sum(map(len, tables))

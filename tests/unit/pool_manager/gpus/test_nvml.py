@@ -77,7 +77,7 @@ def test_the_driver_says_how_busy_a_gpu_is(nvml: Nvml, board: Board) -> None:
 
 
 def test_slices_take_the_place_of_their_gpu(nvml: Nvml, board: Board) -> None:
-    """A GPU in MIG mode is read as its slices, each with memory and processes of its own."""
+    """A GPU in MIG mode is read as its slices, each with its own memory and processes."""
     board.add(
         Gpu("MIG-1", 10_000, parent=B, instance=1, name="B MIG 1g.10gb"),
         Gpu("MIG-2", 20_000, parent=B, instance=5),
@@ -197,7 +197,7 @@ def test_a_driver_may_report_no_errors(nvml: Nvml, board: Board, call: str) -> N
 
 
 def test_no_driver_is_told_from_a_bad_one(board: Board) -> None:
-    """A host without a driver is a normal host; a driver that does not fit its library is not."""
+    """A missing driver is distinguished from one that does not match its library."""
     board.init = NO_DRIVER
     board.write()
     with pytest.raises(NoDriver, match="Driver Not Loaded") as absent:
@@ -211,7 +211,7 @@ def test_no_driver_is_told_from_a_bad_one(board: Board) -> None:
 
 
 def test_a_driver_that_goes_away_is_said(nvml: Nvml, board: Board) -> None:
-    """A look finds no driver any more."""
+    """A driver that disappears raises NoDriver at the next read."""
     board.answer("nvmlDeviceGetCount_v2", NO_DRIVER)
 
     with pytest.raises(NoDriver):
@@ -219,14 +219,14 @@ def test_a_driver_that_goes_away_is_said(nvml: Nvml, board: Board) -> None:
 
 
 def test_closing_twice_does_no_harm(nvml: Nvml) -> None:
-    """A session that has ended is ended."""
+    """A second `close` has no effect."""
     nvml.xids()
     nvml.close()
     nvml.close()
 
 
 def test_a_device_is_found_by_its_uuid() -> None:
-    """A slice is found like a GPU; what does not answer is not."""
+    """GPUs and slices are found by UUID; unknown ones are not."""
     slice_ = Reading("MIG-1", "0:0", parent="GPU-a")
     seen = Snapshot("580", (slice_, Reading("GPU-b", "1")), {"GPU-c": "GPU is lost"})
 

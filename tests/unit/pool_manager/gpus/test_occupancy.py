@@ -147,7 +147,7 @@ async def test_what_cannot_be_measured_stays_charged(log: list[Any]) -> None:
 
 
 def test_only_gpus_are_its_concern(log: list[Any]) -> None:
-    """A slot of the CPU is not, nor is no device at all; without GPUs nothing is."""
+    """Only replicas on GPUs are covered, not those on CPU slots or without a device."""
     tenants = tenancy(Driver(log), Gpus(log))
     for id, device in (("r1", GPU), ("r2", "cpu:0"), ("r3", "")):
         tenants.begin(id, device)
@@ -170,7 +170,7 @@ async def test_a_replica_is_ended_before_its_gpu_is_looked_at(log: list[Any]) ->
 
 
 async def test_processes_are_remembered_until_it_is_proved(log: list[Any]) -> None:
-    """A release that is tried again looks for all that the replica ever had."""
+    """A retried release looks for all processes that the replica ever had."""
     gpus = Gpus(log, left="still there")
     driver = Driver(log, frozenset({7}), frozenset({8}), frozenset())
     tenants = tenancy(driver, gpus)

@@ -40,7 +40,8 @@ async def adopt(stage: Stage) -> list[events.Event]:
 
 
 async def test_what_runs_and_has_a_record_is_adopted(stage: Stage) -> None:
-    """A replica of a function with its pool, a standby without one; each is listened to again."""
+    """Running replicas with a record are adopted with their pools, standbys without one, and their
+    links are opened."""
     await stage.ready(ID)
     await stage.standby(STANDBY)
     for id in (ID, STANDBY):

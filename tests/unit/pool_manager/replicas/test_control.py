@@ -100,7 +100,7 @@ async def read(link: BlockingLink, kind: Kind) -> Any:
 
 
 async def test_the_right_token_is_accepted(rig: Rig) -> None:
-    """The greeting becomes an event with those phases that are known and numbers."""
+    """A HELLO with the right token becomes an event with the known, valid phases."""
     rig.open()
 
     await rig.greet(phases={"start": 1.23456, "import": 2, "lunch": 3, "bind": "x"})
@@ -162,7 +162,7 @@ async def test_a_replica_that_served_before_is_taken_over(rig: Rig) -> None:
 
 
 async def test_a_replica_that_lies_about_itself_is_refused(rig: Rig) -> None:
-    """A malformed `loaded` is no greeting, and nothing is fed."""
+    """A HELLO with a malformed `loaded` is refused and emits nothing."""
     rig.open()
 
     with capture_logs() as logs, pytest.raises(LinkError, match="refused"):
@@ -173,7 +173,7 @@ async def test_a_replica_that_lies_about_itself_is_refused(rig: Rig) -> None:
 
 
 async def test_a_replica_is_told_what_to_do(rig: Rig) -> None:
-    """BIND carries the whole binding; DRAIN how long it must have been idle, in milliseconds."""
+    """BIND contains the whole binding; DRAIN the required idle time in milliseconds."""
     rig.open()
     link = await rig.greeted()
     spec = ModelSpec("digits@1", model="model.onnx")
@@ -290,7 +290,7 @@ async def test_a_statement_is_short(rig: Rig) -> None:
 async def test_a_broken_protocol_ends_the_link(
     rig: Rig, kind: Kind, body: bytes, reason: str
 ) -> None:
-    """A replica may run foreign code: what is malformed loses it, with the reason."""
+    """A malformed frame ends the link with the reason, since replicas may run foreign code."""
     rig.open()
     link = await rig.greeted()
 
@@ -302,7 +302,7 @@ async def test_a_broken_protocol_ends_the_link(
 
 
 async def test_the_end_of_the_link_is_told(rig: Rig) -> None:
-    """A replica that hangs up is lost."""
+    """A replica that closes its link is lost."""
     rig.open()
     (await rig.greeted()).close()
 
@@ -310,7 +310,7 @@ async def test_the_end_of_the_link_is_told(rig: Rig) -> None:
 
 
 async def test_a_silent_replica_is_lost(rig: Rig) -> None:
-    """Three PINGs without an answer are enough."""
+    """A replica is lost after three unanswered PINGs."""
     rig.open(ping_s=0.0)
     link = await rig.greeted()
 
@@ -319,7 +319,7 @@ async def test_a_silent_replica_is_lost(rig: Rig) -> None:
 
 
 async def test_an_answer_starts_the_count_anew(rig: Rig) -> None:
-    """A replica that answers at last is kept, and has three PINGs again."""
+    """An answer resets the count of missed PINGs."""
     rig.open()
     link = await rig.greeted()
 

@@ -53,7 +53,7 @@ def test_numbers_that_are_none_are_refused(changes: dict[str, Any], reason: str)
 
 
 def test_phases_that_are_no_times_are_left_out() -> None:
-    """A receipt has only what can be a duration."""
+    """Phases that are not valid durations are dropped."""
     given = {
         "load": NAN,
         "bind": -1,
@@ -68,7 +68,7 @@ def test_phases_that_are_no_times_are_left_out() -> None:
 
 
 def test_a_reason_can_be_sent_and_stored() -> None:
-    """Half a character in JSON would stop every message that it is part of."""
+    """Lone surrogates are replaced, since they would break every message that contains them."""
     failed = control.parse_load_failed(
         "0a", json.loads('{"reason": "no \\ud800", "stage": ["load"]}')
     )

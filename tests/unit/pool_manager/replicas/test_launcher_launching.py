@@ -118,7 +118,7 @@ async def test_a_standby_is_bound_to_nothing(stage: Stage) -> None:
 async def test_a_standby_is_given_its_model(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
-    """Files, then the record, then the limits, then the message; its log becomes the function's."""
+    """The order is: files, record, limits, message; the log becomes the function's."""
     (tmp_path / "handler.py").touch()
     caps = Caps(stage)
     monkeypatch.setattr(stage.driver, "limit", caps.limit)
@@ -200,7 +200,7 @@ async def test_a_standby_whose_files_cannot_come_is_told(stage: Stage, error: Ex
 async def test_a_standby_that_cannot_be_limited_is_told(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model is not loaded without the limits of its function."""
+    """A standby that cannot be limited is lost: no model is loaded without its limits."""
 
     async def fail(record: ReplicaRecord) -> None:
         raise DriverError("no such limit")
@@ -219,7 +219,7 @@ async def test_a_standby_that_cannot_be_limited_is_told(
 
 @pytest.mark.parametrize("who", ["nobody", "bound", "starting"])
 async def test_only_a_standby_can_be_assigned(stage: Stage, who: str) -> None:
-    """Anything else is lost with the reason, and no file is laid out for it."""
+    """Assigning any other replica is a loss with the reason, and no file is linked for it."""
     if who == "bound":
         await stage.ready(ID)
     elif who == "starting":
@@ -282,7 +282,7 @@ async def test_a_standby_may_greet_before_its_driver_knows_that_it_runs(
 
 
 async def test_a_release_outruns_no_assignment(stage: Stage) -> None:
-    """A standby given up while its files come leaves none of them behind."""
+    """A standby released while its files are linked leaves none of them behind."""
     await stage.standby(ID)
     bundles = stage.launcher._bundles = GatedBundles()
     stage.assign(ID)
@@ -336,7 +336,7 @@ async def test_an_adopted_replica_has_its_log(stage: Stage) -> None:
 
 @pytest.mark.parametrize("error", [BadBundle("a blob is missing"), OSError(28, "disk full")])
 async def test_a_bundle_that_cannot_come_is_told(stage: Stage, error: Exception) -> None:
-    """The replica is lost with the reason, and can be released."""
+    """If the bundle cannot be linked, the replica is lost with the reason, and can be released."""
     stage.launcher._bundles = BadBundles(error)
 
     with capture_logs() as logs:
@@ -351,8 +351,8 @@ async def test_a_bundle_that_cannot_come_is_told(stage: Stage, error: Exception)
 async def test_a_launch_that_fails_is_told(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, number: int, *, is_its_fault: bool
 ) -> None:
-    """A driver's error ends the start, and what was made for it is removed; the function is not
-    blamed where it is the server that has no descriptor left."""
+    """A driver's error ends the start and removes its files; the function is not at fault if the
+    server has no free descriptor."""
 
     async def fail(*_: object) -> None:
         raise DriverError("no interpreter") from OSError(number, "x")
@@ -369,7 +369,7 @@ async def test_a_launch_that_fails_is_told(
 
 
 async def test_two_starts_of_one_id_cannot_be(stage: Stage) -> None:
-    """The second one finds the record of the first and is lost; the first one lives."""
+    """A second start with the same id is lost, and the first one continues."""
     await stage.ready(ID)
 
     with capture_logs():
@@ -596,7 +596,7 @@ async def test_a_release_with_a_defect_is_told(
 
 
 async def test_termination_reaches_the_driver(stage: Stage) -> None:
-    """TERM makes the replica go."""
+    """`terminate` sends TERM to the replica."""
     await stage.ready(ID)
 
     stage.launcher.terminate(ID)
@@ -656,7 +656,8 @@ async def test_a_standby_is_measured_where_it_got_its_model(on_gpu: Stage) -> No
 
 
 async def test_a_gpu_that_is_not_given_back_keeps_its_replica(on_gpu: Stage, gpu: OneGpu) -> None:
-    """Although nothing of it runs any more; the next try may find it free."""
+    """A replica whose GPU memory is not freed keeps its device, though no process is left; the next
+    try may succeed."""
     await on_gpu.ready(ID)
     gpu.left = "GPU-a still shows pid 7"
     on_gpu.launcher.release(ID)

@@ -40,7 +40,7 @@ async def drained(follow: Follow) -> list[LogLines]:
 
 
 async def test_lines_come_as_they_are_written(followers: Followers, log: Path) -> None:
-    """Whole ones, each once; the last one of a replica that is gone needs no end."""
+    """Whole lines are returned once; the last line of a replica that is gone needs no end."""
     with followers.follow("digits") as follow:
         followers.begin("a1", log)
         assert await follow.read() == []
@@ -70,7 +70,7 @@ async def test_a_log_that_begins_anew_within_a_line(followers: Followers, log: P
 
 
 async def test_what_concerns_others_is_not_heard(followers: Followers, log: Path) -> None:
-    """Replicas of other functions are no part of it, and after the block nothing is."""
+    """Other functions' replicas are not followed, and none after the block."""
     write(log, b"one\n")
     with followers.follow("tones") as follow:
         followers.begin("a1", log)
@@ -122,7 +122,7 @@ def test_a_cursor_is_read() -> None:
 
 
 async def test_too_many_replicas_have_no_cursor(followers: Followers, log: Path) -> None:
-    """Rather none than one that no header may hold."""
+    """A cursor too long for a header is left out."""
     with followers.follow("digits") as follow:
         for number in range(logs.CURSOR_MAX):
             follow.add(f"{number:x}", log)

@@ -6,7 +6,7 @@ from pool_manager.replicas.logs import LINE_MAX, LineSplitter, left_out
 
 
 def test_lines_are_whole() -> None:
-    """A line is given when it has ended; carriage returns before the end are no part of it."""
+    """A line is returned when it has ended, without a trailing carriage return."""
     lines = LineSplitter()
 
     assert lines.add(b"one\ntw") == ["one"]
@@ -17,7 +17,7 @@ def test_lines_are_whole() -> None:
 
 
 def test_characters_may_be_cut() -> None:
-    """A character in two pieces is one; what is no UTF-8 is shown as such."""
+    """A character split into two pieces is joined; invalid UTF-8 is replaced."""
     lines = LineSplitter()
 
     assert lines.add("ä".encode()[:1]) == []

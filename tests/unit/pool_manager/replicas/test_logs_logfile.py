@@ -85,7 +85,7 @@ def test_a_log_without_holes_begins_anew(log: Path) -> None:
 def test_a_log_that_is_cut_is_as_old_as_before(
     log: Path, monkeypatch: pytest.MonkeyPatch, has_holes: bool
 ) -> None:
-    """Or what an engine has kept from that time on would be taken for known."""
+    """A cut log keeps its modification time, from which `Spool` continues."""
     write(log, LINE * (LIMIT // len(LINE) + 1))
     os.utime(log, ns=(1, 1_000_000_007))
     if not has_holes:
@@ -106,7 +106,7 @@ def test_a_log_has_an_end(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_disk_that_fails_is_told(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other errors than the want of holes are not taken for one."""
+    """Errors other than missing hole support are raised."""
     descriptor = os.open(log, os.O_RDONLY)
 
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -119,7 +119,7 @@ def test_a_disk_that_fails_is_told(log: Path, monkeypatch: pytest.MonkeyPatch) -
     ("count", "place"), [(1, 8), (2, 4), (3, 0), (9, 0)], ids=["one", "two", "all", "more"]
 )
 def test_the_last_lines_are_found(log: Path, count: int, place: int) -> None:
-    """The place where they begin; a line that has not ended counts as well."""
+    """The last lines are found, including an unfinished one."""
     write(log, b"aaa\nbbb\nccc")
 
     assert logs.find_last_lines(log, count, 100) == place
@@ -136,7 +136,7 @@ def test_the_last_lines_are_whole(log: Path) -> None:
 
 
 def test_a_log_that_is_nothing_but_a_hole(log: Path) -> None:
-    """A sparse file has no lines, and is no error."""
+    """A sparse file without data has no lines, and is no error."""
     os.truncate(log, 10 * BLOCK)
 
     assert logs.read_log(log, 0, 10) == LogChunk(10 * BLOCK, b"")

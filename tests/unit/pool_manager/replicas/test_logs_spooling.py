@@ -75,7 +75,8 @@ async def test_a_replica_may_go_while_its_output_is_read(tmp_path: Path) -> None
 
 
 def test_a_line_in_parts_is_one() -> None:
-    """The engine repeats the time within a long line; one that has not ended waits."""
+    """A line in parts is joined, since the engine repeats its timestamp; an unfinished line
+    waits."""
     output = f"{ONE} abc{ONE} def\n{TWO} gh".encode()
 
     assert fresh(output, "") == (b"abcdef\n", ONE)

@@ -29,7 +29,7 @@ async def stage(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def test_logs_are_kept_bounded(stage: Stage) -> None:
-    """Every living replica's log is cut when it has grown, also between two ticks."""
+    """Every live replica's log is cut when it has grown, also between two ticks."""
     await stage.ready(ID)
     [log] = stage.launcher.folders.logs("digits")
     kept = stage.launcher.output
@@ -82,7 +82,7 @@ async def test_what_a_driver_keeps_is_fetched_once_at_a_time(stage: Stage) -> No
 
 
 async def test_logs_of_gone_functions_go(stage: Stage) -> None:
-    """Unless something is still written there."""
+    """Logs of removed functions are removed, unless they are in use."""
     await stage.ready(ID)
     [log] = stage.launcher.folders.logs("digits")
 

@@ -107,7 +107,7 @@ async def test_files_come_with_the_report(heard: Heard) -> None:
 
 
 async def test_what_does_not_concern_it_passes_at_once(heard: Heard) -> None:
-    """Reports of trials that do not prepare, replicas it does not know, and everything else."""
+    """Other events and reports of trials that do not prepare are emitted at once."""
     others = [
         events.FirstRun(ID, 1.0),
         events.Lost(ID, "gone"),
@@ -129,7 +129,7 @@ def rubbish(question: Frame) -> Iterable[bytes]:
 
 
 async def test_a_lie_costs_the_preparation_only(heard: Heard) -> None:
-    """The report is passed on with the reason."""
+    """An invalid answer loses only the preparation; the report has the reason."""
     report = await heard.outcome(rubbish)
 
     assert report["prepared"] is None
@@ -186,7 +186,7 @@ async def test_a_full_disk_costs_the_preparation_only(heard: Heard, error: Excep
 
 
 async def test_one_that_never_ends_is_not_waited_for(heard: Heard) -> None:
-    """The time is bounded by the bundle's size."""
+    """The wait for a trial is limited by the bundle's size."""
 
     def silent(question: Frame) -> Iterable[bytes]:
         return [frame(Kind.PART, question.id, b"{}")]
@@ -357,8 +357,8 @@ def end_with_a_body(question: Frame) -> Iterable[bytes]:
     ],
 )
 async def test_frames_are_exact(answer: Answer, reason: str, tmp_path: Path) -> None:
-    """Anything but the bytes announced, in as few parts as can be, ends it with the reason, and
-    no frame is free."""
+    """Any deviation from the announced bytes, split into the fewest parts, ends the fetch with the
+    reason."""
     with pytest.raises(LinkError, match=reason):
         await fetched(tmp_path, answer)
 
@@ -366,7 +366,8 @@ async def test_frames_are_exact(answer: Answer, reason: str, tmp_path: Path) -> 
 
 
 async def test_one_that_hangs_up(tmp_path: Path) -> None:
-    """A trial that ends between two answers is a ConnectionError, for it has most likely died."""
+    """A trial that ends between two answers raises ConnectionError, since it has most likely
+    died."""
 
     def hanging_up(question: Frame) -> Iterable[bytes]:
         return honest(question) if question.aux == Part.DESCRIPTION else []
@@ -376,7 +377,7 @@ async def test_one_that_hangs_up(tmp_path: Path) -> None:
 
 
 async def test_nobody_there(tmp_path: Path) -> None:
-    """A trial that does not listen any more is an OSError."""
+    """A trial that does not listen raises OSError."""
     with pytest.raises(OSError, match="No such file"):
         await fetch(tmp_path / "data.sock", ModelFolder(tmp_path), BOUND)
 
@@ -420,7 +421,7 @@ async def test_what_cannot_be_kept_is_told(error: Exception, tmp_path: Path) -> 
     ],
 )
 def test_a_description_must_make_sense(changes: dict[str, Any], reason: str) -> None:
-    """Files of other names, sizes beyond the limit and numbers that are none are refused."""
+    """Foreign file names, sizes above the limit and invalid numbers are refused."""
     with pytest.raises(LinkError, match=reason):
         described(description(**changes), "model.onnx", MIB)
 
@@ -433,7 +434,7 @@ def test_a_description_must_be_an_object(data: bytes) -> None:
 
 
 def test_a_description_is_short() -> None:
-    """Text and tables without end are not even read."""
+    """Descriptions that are too long are not parsed."""
     with pytest.raises(LinkError, match="at most 65536 bytes"):
         described(description() + b" " * 65536, "model.onnx", MIB)
     many = {str(rows): 1.0 for rows in range(1, 1000)}

@@ -60,7 +60,7 @@ def test_a_bound_record_names_its_pool_and_device(tmp_path: Path) -> None:
 
 
 def test_a_replica_is_told_all_of_it(tmp_path: Path) -> None:
-    """The one message holds model, place, limits and the phases so far."""
+    """The bind request contains model, device, limits and the phases so far."""
     record = records.bound(standby(tmp_path), ASSIGN, BINDING, "cpu", 512)
 
     told = records.bind_request(record, SPEC, 101.5)
@@ -87,7 +87,8 @@ def test_nobody_is_told_of_no_model(tmp_path: Path) -> None:
 def test_a_cap_that_was_named_holds(
     tmp_path: Path, own: int, default: int, caps_all: bool, expected: int
 ) -> None:
-    """The function's own, else the server's default, else none unless every replica needs one."""
+    """The cap is the function's, else the server's default, else none unless every replica needs
+    one."""
     settings = pool_settings(tmp_path, memory_mib=default, caps_all=caps_all)
 
     assert records.cap_mib(replace(BINDING, memory_mib=own), settings, "cpu") == expected

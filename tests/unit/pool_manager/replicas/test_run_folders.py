@@ -58,7 +58,7 @@ def test_a_record_is_read_again(folders: RunFolders) -> None:
 
 
 def test_a_slot_is_recorded_once(folders: RunFolders) -> None:
-    """Two starts under one id cannot be."""
+    """A second record with the same id is refused."""
     folders.record(RECORD)
 
     with pytest.raises(FileExistsError):
@@ -66,7 +66,7 @@ def test_a_slot_is_recorded_once(folders: RunFolders) -> None:
 
 
 def test_a_record_is_replaced(folders: RunFolders) -> None:
-    """The new one takes the old one's place, as often as there is a new one, and is as private."""
+    """A record can be replaced repeatedly, with the same file mode."""
     folders.record(RECORD)
 
     for bound in ("default/digits@2", "default/digits@3"):
@@ -85,7 +85,7 @@ def test_only_a_record_can_be_replaced(folders: RunFolders) -> None:
 
 
 def test_a_standby_is_read_again(folders: RunFolders) -> None:
-    """A record without a function is as good as any other."""
+    """A standby's record without a function can be read."""
     standby = replace(RECORD, bound="", namespace="", device="", role="standby")
     folders.record(standby)
 
@@ -94,7 +94,8 @@ def test_a_standby_is_read_again(folders: RunFolders) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "x"}', '{"surprise": 1}'])
 def test_an_unreadable_record_is_told(folders: RunFolders, text: str) -> None:
-    """A record that is broken, foreign or missing stands as None, so that it can be removed."""
+    """An unreadable, foreign or missing record is reported as None, so that the replica can be
+    removed."""
     folders.run_dir(ID).mkdir()
     folders.run_dir("aaaa0002").mkdir()
     (folders.run_dir(ID) / "replica.json").write_text(text)
@@ -103,7 +104,7 @@ def test_an_unreadable_record_is_told(folders: RunFolders, text: str) -> None:
 
 
 def test_listeners_are_heard(folders: RunFolders) -> None:
-    """Both sockets take connections, also where an earlier manager left its file."""
+    """Both sockets accept connections, also if an earlier manager left its file."""
     folders.record(RECORD)
     folders.listen_control(ID).close()
 
@@ -124,7 +125,7 @@ def test_a_listener_that_cannot_be_made_leaves_nothing(folders: RunFolders) -> N
 
 
 def test_old_logs_make_room(folders: RunFolders) -> None:
-    """A function keeps the logs of its newest replicas, the coming one included."""
+    """A function keeps the logs of its newest replicas, including the starting one."""
     for number in range(4):
         path = folders.log_file("digits", f"aaaa000{number}")
         path.touch()
@@ -154,7 +155,7 @@ def test_the_log_of_a_standby_comes_along(folders: RunFolders) -> None:
 
 
 def test_logs_over_the_limit_are_trimmed(folders: RunFolders) -> None:
-    """The oldest go; a function without logs has none to lose."""
+    """The oldest logs are removed; a function without logs is no error."""
     for number in range(4):
         path = folders.claim_log("digits", f"aaaa000{number}")
         path.touch()
@@ -169,7 +170,7 @@ def test_logs_over_the_limit_are_trimmed(folders: RunFolders) -> None:
 def test_a_log_that_goes_while_it_is_looked_for_is_left_out(
     folders: RunFolders, settings: PoolSettings
 ) -> None:
-    """Another thread trims the same folder: here a name that leads nowhere any more."""
+    """A log that is removed concurrently is left out."""
     for id in ("a", "b"):
         folders.log_file("f", id).touch()
     (settings.log_dir / "f" / "gone.log").symlink_to(settings.log_dir / "nothing")
@@ -258,7 +259,7 @@ def test_logs_of_gone_functions_stay_for_an_hour(folders: RunFolders) -> None:
 
 
 def test_a_tail_begins_with_a_line(tmp_path: Path) -> None:
-    """A line that was cut is left out; a short or missing file is given as it is."""
+    """A partial first line is left out; a short or missing file is returned as it is."""
     path = tmp_path / "log"
     path.write_bytes(b"first\nsecond\nthird\n")
 
@@ -268,7 +269,7 @@ def test_a_tail_begins_with_a_line(tmp_path: Path) -> None:
 
 
 def test_last_lines_are_text(tmp_path: Path) -> None:
-    """Lines are cut to 500 characters, and bytes that are no UTF-8 do no harm."""
+    """Lines are cut to 500 characters, and invalid UTF-8 is replaced."""
     path = tmp_path / "log"
     path.write_bytes(b"first\n" + b"x" * 600 + b"\n\xff\n")
 
@@ -276,7 +277,7 @@ def test_last_lines_are_text(tmp_path: Path) -> None:
 
 
 def test_a_replica_is_removed_with_all_it_had(folders: RunFolders) -> None:
-    """Run and model folders go; removing again is harmless."""
+    """Run and model folders are removed; a second removal has no effect."""
     folders.record(RECORD)
     folders.model_dir(ID).mkdir()
 
@@ -390,7 +391,7 @@ def test_records_that_cannot_be_opened_are_not_missing(
 
 
 def test_what_is_no_folder_is_no_replicas(folders: RunFolders) -> None:
-    """The server has sockets of its own beside the run folders."""
+    """Files beside the run folders, like the server's sockets, are not replicas."""
     folders.record(RECORD)
     folders.run_dir("admin.sock").touch()
 

@@ -78,7 +78,8 @@ class TestOfARealEngine:
         assert containers.owned(api, "another") == []
 
     def test_ends(self, api: docker.APIClient, run: Run) -> None:
-        """None while it runs, the code when it ended, nothing known when it is gone."""
+        """`exit_of` is None while it runs, has the code after its end, and no code once it is
+        gone."""
         container, ended = run(), run(ECHO)
         api.wait(ended)
         running = containers.exit_of(api, container)
@@ -106,7 +107,7 @@ class TestOfARealEngine:
         assert containers.output(api, container, 0) is None
 
     def test_term_is_passed_on(self, api: docker.APIClient, run: Run) -> None:
-        """The first process gives it to the program."""
+        """TERM is forwarded by the first process to the program."""
         container = run()
 
         containers.terminate(api, container)
@@ -114,7 +115,7 @@ class TestOfARealEngine:
         assert api.wait(container)["StatusCode"] == 143
 
     def test_output(self, api: docker.APIClient, run: Run) -> None:
-        """Both streams as they were written, behind their times, also after the end."""
+        """`output` returns both streams with timestamps, also after the end."""
         container = run(ECHO)
         api.wait(container)
 
@@ -123,7 +124,7 @@ class TestOfARealEngine:
         assert fresh(containers.output(api, container, 1) or b"", last) == (b"", last)
 
     def test_limits_and_name(self, api: docker.APIClient, run: Run) -> None:
-        """Raised and lowered while it runs; a second time does no harm."""
+        """Limits can be raised and lowered while a container runs, repeatedly."""
         container = run()
         for memory in (64 * 2**20, 3000 * 2**20, 100 * 2**20, 100 * 2**20):
             limits = {

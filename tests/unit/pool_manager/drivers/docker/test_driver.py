@@ -129,7 +129,7 @@ def users(played: Played) -> list[str]:
 
 
 async def test_every_replica_has_a_user_of_its_own(played: Played) -> None:
-    """Out of the data folder's slice, by a label as well; and group and user are one number."""
+    """Each replica has its own user id and group of the data folder's slice, also as a label."""
     for id in ("aaaa0001", "aaaa0002", "aaaa0003"):
         await played.driver.start(replace(RECORD, id=id), NOWHERE, NOWHERE)
 
@@ -211,7 +211,7 @@ async def test_an_end_before_the_start_has_returned(played: Played) -> None:
 
 
 async def test_the_end_of_an_earlier_try(played: Played) -> None:
-    """A container that a start tried and gave up is not the replica."""
+    """Events of a container that a start tried and gave up are not those of the replica."""
     start = played.begin_start()
     await played.asked("start a container")
     played.hear("c0", 128)

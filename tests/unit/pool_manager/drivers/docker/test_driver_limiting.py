@@ -43,7 +43,7 @@ def limiter(client: Recorder, tasks: Tasks) -> ContainerLimiter:
 
 
 async def test_limits_at_once(tasks: Tasks) -> None:
-    """Set, and named, before the call returns; a refusal is the caller's."""
+    """Limits and name are set before `now` returns; a refusal is raised."""
     client = Recorder(limit=[None, TOO_LARGE])
 
     await limiter(client, tasks).now(running(), RECORD)
@@ -54,7 +54,7 @@ async def test_limits_at_once(tasks: Tasks) -> None:
 
 
 async def test_a_name_that_is_taken_costs_nothing(tasks: Tasks) -> None:
-    """The limits are what matters."""
+    """A name conflict does not fail the limits."""
     client = Recorder(rename=[refusal(409, "The container name is already in use")])
 
     await limiter(client, tasks).now(running(), RECORD)
@@ -95,7 +95,7 @@ async def test_who_cannot_be_limited_is_ended(tasks: Tasks) -> None:
 
 
 async def test_who_has_ended_is_left_alone(tasks: Tasks) -> None:
-    """There is nothing to limit any more."""
+    """A container that has ended is not limited."""
     client, known = Recorder(), running()
     known.is_reported = True
 

@@ -104,7 +104,7 @@ def opened(path: Path, times: Times = LONG, starts_at_once: int = 1) -> Iterator
 
 
 async def test_calls_and_starts_are_answered(tmp_path: Path) -> None:
-    """Both in the newest version that the engine knows."""
+    """Calls and starts use the newest version that the engine knows."""
     with answering(tmp_path) as server, opened(tmp_path) as engine:
         assert await engine.call("ask", lambda client: client.info()) == INFO
         assert await engine.start("ask", lambda client: client.info()) == INFO
@@ -205,7 +205,7 @@ async def test_what_was_cancelled_before_it_began_is_never_done(tmp_path: Path) 
 
 
 async def test_an_engine_that_hangs(tmp_path: Path) -> None:
-    """A call ends in its time; closing does not wait for ever for what is still under way."""
+    """A call to an engine that hangs ends in time, and `close` does not wait for it."""
     with answering(tmp_path) as server, opened(tmp_path, Times(call_s=1, close_s=0.1)) as engine:
         server.gate.clear()
         with pytest.raises(EngineDown, match="cannot ask: the engine gave no answer in time"):
@@ -238,7 +238,7 @@ async def test_a_defect_is_the_callers(tmp_path: Path) -> None:
 
 
 def test_no_engine(tmp_path: Path) -> None:
-    """The socket is named, and what may start one."""
+    """The error names the socket and the command that starts an engine."""
     with pytest.raises(EngineDown) as failed:
         Engine(f"unix://{tmp_path}/d.sock", 1, SHORT)
 

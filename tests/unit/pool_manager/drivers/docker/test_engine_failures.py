@@ -39,7 +39,11 @@ SAID = [
         "nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown",
         "load the NVIDIA driver: sudo modprobe nvidia, or reboot",
     ),
-    (500, "mkdir /var/lib/docker/tmp: no space left on device", "free some: docker system prune"),
+    (
+        500,
+        "mkdir /var/lib/docker/tmp: no space left on device",
+        "free disk space: docker system prune",
+    ),
     (
         500,
         'exec: "docker-init": executable file not found in $PATH',
@@ -66,7 +70,7 @@ SAID = [
 
 @pytest.mark.parametrize(("code", "said", "todo"), SAID)
 def test_a_refusal_names_what_mends_it(code: int, said: str, todo: str) -> None:
-    """The engine's own words, and the command."""
+    """The error has the engine's message and the command that helps."""
     error = translate(refusal(code, said), "start a container")
 
     assert type(error) is DriverError
@@ -144,7 +148,7 @@ def test_a_limit_below_what_is_taken() -> None:
 
 
 def test_another_version_of_the_api() -> None:
-    """Whether too new or too old, as docker-py and as this driver pass it on."""
+    """A version that is too new or too old is recognised, in docker-py's errors and in ours."""
     said = "client version 1.44 is too new. Maximum supported API version is 1.41"
     old = "client version 1.24 is too old. Minimum supported API version is 1.44, please upgrade"
 
@@ -154,7 +158,7 @@ def test_another_version_of_the_api() -> None:
 
 
 def test_states_of_what_was_asked_for() -> None:
-    """Gone, or in a state that forbids it; a lost connection is neither."""
+    """ "Not found" and "conflict" are recognised; a lost connection is neither."""
     gone, busy = refusal(404, "No such container: c1"), refusal(409, "is not running")
     lost = requests.exceptions.ConnectionError()
 

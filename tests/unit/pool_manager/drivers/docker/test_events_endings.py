@@ -28,7 +28,7 @@ from pool_manager.drivers.docker.events import (
     ],
 )
 def test_an_end_in_words(code: int | None, out_of_memory: bool, said: str) -> None:
-    """Want of memory explains a KILL alone: what it killed may have been some other process."""
+    """Lack of memory explains only a KILL: the kernel may have killed another process."""
     assert describe_exit(code, out_of_memory=out_of_memory) == said
 
 
@@ -54,7 +54,7 @@ async def test_early_news_counts_for_its_container() -> None:
 
 
 async def test_early_news_has_a_limit() -> None:
-    """A start tries a few times; more is not kept."""
+    """The number of kept early events is limited."""
     known = KnownContainer()
     for code in range(100):
         known.keep(ContainerEvent("c1", code))

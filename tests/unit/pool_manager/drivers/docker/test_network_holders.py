@@ -28,7 +28,7 @@ def made(client: Recorder, tasks: Tasks) -> tuple[NetworkHolders, RecordedEngine
 
 
 async def test_two_are_kept_and_each_is_used_once(tasks: Tasks) -> None:
-    """Taken, each is another; when there is none left, there is none."""
+    """Two holders are kept, and each is used once; without one `take` returns None."""
     holders, _ = made(Recorder(), tasks)
     holders.refill()
     holders.refill()

@@ -144,7 +144,7 @@ def test_a_standby_has_a_cap_of_its_own(role: Any, memory_mib: int) -> None:
 
 
 def test_a_small_log_has_the_smallest_file() -> None:
-    """The engine's files for a log have at least 4 KiB each."""
+    """The engine's log files have at least 4 KiB each."""
     config = spec.replica(RECORD, "image:1", OWNER, replace(PLACE, log_bytes=10), 9001)
 
     assert config["HostConfig"]["LogConfig"]["Config"] == {"max-size": "4096", "max-file": "2"}
@@ -159,7 +159,7 @@ def test_names_are_for_people() -> None:
 
 
 def test_an_owner_is_a_data_folder() -> None:
-    """The same folder is the same owner after a restart, and another is another."""
+    """The owner's name is stable for a folder, and differs between folders."""
     assert spec.owner_name(Path("/data/a")) == spec.owner_name(Path("/data/a"))
     assert spec.owner_name(Path("/data/a")) != spec.owner_name(Path("/data/b"))
 
@@ -191,12 +191,12 @@ FOUND_NONE: dict[str, Any] = CDI_DIRS | {
     ],
 )
 def test_the_ways_that_an_engine_may_know(info: dict[str, Any], expected: list[Way]) -> None:
-    """The best first: devices described in files where the engine has found some or may."""
+    """The ways are ordered: CDI first, if the engine has found devices or may find them."""
     assert ways(info) == expected
 
 
 def test_by_cdi() -> None:
-    """The device by its qualified name, and no capabilities: files say them."""
+    """CDI requests the device by its qualified name, without capabilities."""
     assert by_cdi(PLAIN, GPU)["HostConfig"] == {
         "ReadonlyRootfs": True,
         "DeviceRequests": [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={GPU}"]}],
@@ -217,7 +217,7 @@ def test_by_request() -> None:
 
 
 def test_by_runtime() -> None:
-    """Variables that the toolkit's runtime reads, beside those there are."""
+    """The runtime's variables are added to the existing environment."""
     made = by_runtime(PLAIN, GPU)
 
     assert made["HostConfig"] == {"ReadonlyRootfs": True, "Runtime": "nvidia"}
@@ -230,7 +230,7 @@ def test_by_runtime() -> None:
 
 @pytest.mark.parametrize("way", [by_cdi, by_request, by_runtime])
 def test_a_way_leaves_the_configuration_as_it_is(way: Way) -> None:
-    """The next way begins with the same."""
+    """A way does not modify the configuration, which the next way uses."""
     way(PLAIN, GPU)
 
     assert PLAIN == {"Env": ["A=1"], "HostConfig": {"ReadonlyRootfs": True}}
