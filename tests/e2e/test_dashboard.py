@@ -127,14 +127,14 @@ async def test_an_operator_changes_what_runs(server: ServerProcess, digits: Gate
         await page.get_by_role("dialog").get_by_role("textbox").fill("digits")
         await delete.click()
         await expect(notes).to_contain_text("digits is deleted")
-        await page.get_by_text("no function of this name").wait_for()
+        await page.get_by_text("no function with this name").wait_for()
 
 
 async def scale(view: View, *, least: str, idle_s: str) -> None:
     """Change the function's scaling in its dialog."""
     await act(view, "Scale")
     dialog = view.page.get_by_role("dialog")
-    await dialog.get_by_label("Least replicas").fill(least)
+    await dialog.get_by_label("Minimum replicas").fill(least)
     await dialog.get_by_label("Idle time").fill(idle_s)
     await dialog.get_by_role("button", name="Change").click()
     await expect(dialog).to_have_count(0)

@@ -255,7 +255,7 @@ async def test_another_idle_time_is_worked_out_and_applied() -> None:
     """Asked before it is changed, and changed only as it was read."""
     async with page_of("#/fn/digits", "#advice-title") as (dashboard, view):
         page = view.page
-        await page.get_by_role("button", name="Work it out").click()
+        await page.get_by_role("button", name="Simulate").click()
         await page.get_by_role("button", name="Apply an idle time of 10 min").click()
         dialog = page.get_by_role("dialog")
         await dialog.get_by_text("of idle device time").wait_for()
@@ -286,7 +286,7 @@ async def test_a_timeline_of_many_is_few_rows() -> None:
         await page.locator(".tl-list .tl-row").last.locator(".lane path").first.wait_for()
         assert await view.count(".tl-list .tl-row") < 60
 
-        cursor = page.get_by_role("slider", name="Look at a time of all devices")
+        cursor = page.get_by_role("slider", name="Time cursor of all devices")
         await cursor.focus()
         before = await cursor.get_attribute("aria-valuetext")
         await page.keyboard.press("ArrowLeft")
@@ -305,7 +305,7 @@ async def test_everybody_can_use_a_functions_page(scheme: Scheme, width: int) ->
         await page.locator(".play-preview").wait_for()
         await page.get_by_role("button", name="Invoke").click()
         await page.locator(".outcome-status").wait_for()
-        await page.get_by_role("button", name="Work it out").click()
+        await page.get_by_role("button", name="Simulate").click()
         await page.locator(".advice").wait_for()
 
         assert await view.faults() == []

@@ -193,7 +193,7 @@ async def test_actions_ask_where_they_hurt() -> None:
 
         await page.get_by_role("button", name="Actions of digits", exact=True).click()
         await page.get_by_role("menuitem", name="Scale").click()
-        most = page.get_by_label("Most replicas")
+        most = page.get_by_label("Maximum replicas")
         await most.fill("x")
         await page.get_by_text("expected a whole number").wait_for()
         await most.fill("7")

@@ -64,7 +64,7 @@ async def test_a_function_is_seen_to_wake_and_sleep(
 
         await page.get_by_role("button", name="Actions of tiny").click()
         await page.get_by_role("menuitem", name="Scale").click()
-        await page.get_by_label("Most replicas").fill("2")
+        await page.get_by_label("Maximum replicas").fill("2")
         await page.get_by_role("button", name="Change").click()
         await page.get_by_text("0 to 2 replicas").wait_for()
         assert view.complaints == []

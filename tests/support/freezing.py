@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,10 +20,10 @@ def freeze(pid: int) -> None:
     on, on a busy machine long enough to answer a request.
     """
     os.kill(pid, signal.SIGSTOP)
-    end = time.monotonic() + STOPS_S
+    end, pause = time.monotonic() + STOPS_S, threading.Event()
     while not _stands_still(pid):
         assert time.monotonic() < end, f"process {pid} does not stop"
-        time.sleep(0.001)
+        pause.wait(0.001)
 
 
 @contextmanager

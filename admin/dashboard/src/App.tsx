@@ -31,8 +31,8 @@ export function App() {
       } catch (error) {
         const isRefused = error instanceof Problem && (error.status === 401 || error.status === 403);
         if (isRefused) leave(`The key is not accepted: ${error.message}`);
-        // An unreachable server says nothing about the key: it stays for the next try.
-        else setEntry({ at: "door", why: `No way in: ${wordsOf(error)}` });
+        // An unreachable server has not rejected the key: keep it for the next attempt.
+        else setEntry({ at: "door", why: `Cannot connect: ${wordsOf(error)}` });
       }
     },
     [leave],

@@ -1,6 +1,6 @@
 import { useActions } from "./ActionsHost.tsx";
 
-/** Opens the menu of a function. `isReachable`: the Tab key stops at it. */
+/** Button that opens a function's menu. `isReachable`: the Tab key stops at it. */
 export function ActionsButton({ name, isReachable = true }: { name: string; isReachable?: boolean }) {
   const { openMenu } = useActions();
   return (

@@ -24,9 +24,9 @@ interface Note {
 }
 
 export interface Actions {
-  /** Do it, after a question where it hurts. */
+  /** Run the action, after a confirmation if it disrupts callers. */
   ask(kind: ActionKind, name: string): void;
-  /** Run something and tell of its course; whether it went well. */
+  /** Run a task and show its progress and result; resolves to whether it succeeded. */
   run(doing: string, work: () => Promise<string>): Promise<boolean>;
   /** Show the menu of a function's actions beside `anchor`. */
   openMenu(name: string, anchor: HTMLElement): void;
@@ -39,11 +39,11 @@ const ActionsContext = createContext<Actions | null>(null);
 
 export function useActions(): Actions {
   const found = useContext(ActionsContext);
-  if (!found) throw new Error("an action outside of its host");
+  if (!found) throw new Error("useActions needs an ActionsHost around it");
   return found;
 }
 
-/** Where actions are asked for and told of: one place for all pages, as a row may go meanwhile. */
+/** Runs actions and shows their messages. One host serves all pages, since a row may disappear meanwhile. */
 export function ActionsHost({ children }: { children: ReactNode }) {
   const { client, store } = useSite();
   const [asked, setAsked] = useState<Asked | null>(null);

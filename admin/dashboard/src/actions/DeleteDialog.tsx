@@ -4,7 +4,7 @@ import { useSite } from "../store/hooks.ts";
 import * as actions from "./actions.ts";
 import { useActions } from "./ActionsHost.tsx";
 
-/** Deletes a function for good, once its name was typed. */
+/** Deletes a function permanently, after its name was typed. */
 export function DeleteDialog({ name, onClose }: { name: string; onClose: () => void }) {
   const { client } = useSite();
   const { run } = useActions();
@@ -22,7 +22,7 @@ export function DeleteDialog({ name, onClose }: { name: string; onClose: () => v
   return (
     <Dialog title={`Delete ${name}?`} onClose={onClose}>
       <form className="stack" onSubmit={submit}>
-        <p>All its revisions go. Requests being run are finished, held ones are refused. It cannot be undone.</p>
+        <p>All revisions are deleted. Running requests finish; held requests are refused. This cannot be undone.</p>
         <div>
           <label className="label" htmlFor={id}>
             Type <strong className="mono">{name}</strong> to go on

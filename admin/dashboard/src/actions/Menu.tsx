@@ -10,7 +10,7 @@ const ITEMS: readonly { kind: ActionKind; title: string }[] = [
   { kind: "delete", title: "Delete …" },
 ];
 
-/** The actions of a function beside `anchor`, which gets the focus back. */
+/** Menu of a function's actions beside `anchor`. The focus returns to `anchor` when it closes. */
 export function Menu({ name, anchor, onClose }: { name: string; anchor: HTMLElement; onClose: () => void }) {
   const box = useRef<HTMLDivElement>(null);
   const { ask } = useActions();

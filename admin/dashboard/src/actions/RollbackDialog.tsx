@@ -18,7 +18,7 @@ interface Shown {
   previous?: number | null;
 }
 
-/** Gives the traffic to an earlier revision. `to` is the one chosen at first. */
+/** Moves the traffic to an earlier revision. `to` is the initial choice. */
 export function RollbackDialog({ name, onClose, to = null }: { name: string; onClose: () => void; to?: number | null }) {
   const { client, store } = useSite();
   const { run } = useActions();
@@ -54,8 +54,8 @@ export function RollbackDialog({ name, onClose, to = null }: { name: string; onC
   return (
     <Dialog title={`Roll ${name} back`} onClose={onClose}>
       <form className="stack" onSubmit={submit}>
-        <p>Calls of the plain name go to the revision chosen here once it is ready.</p>
-        {shown && !others.length && <p className="note">It has no other revision.</p>}
+        <p>Calls without a revision number go to the chosen revision once it is ready.</p>
+        {shown && !others.length && <p className="note">There is no other revision.</p>}
         {others.length > 0 && (
           <fieldset className="choices">
             <legend className="label">Revision</legend>

@@ -9,12 +9,12 @@ import { useActions } from "./ActionsHost.tsx";
 import { changeOf, faultsOf, type ScalingText } from "./scaling.ts";
 
 const FIELDS: readonly { key: keyof Scaling; title: string; hint: string }[] = [
-  { key: "min", title: "Least replicas", hint: "kept warm also while nobody calls" },
-  { key: "max", title: "Most replicas", hint: "however many requests wait" },
-  { key: "idle_s", title: "Idle time, seconds", hint: "without a request, until a replica goes" },
+  { key: "min", title: "Minimum replicas", hint: "kept warm without calls" },
+  { key: "max", title: "Maximum replicas", hint: "limit under load" },
+  { key: "idle_s", title: "Idle time, seconds", hint: "without requests before a replica stops" },
 ];
 
-/** Changes min, max and idle time. `idle_s` fills in another idle time than the present one. */
+/** Form for min, max and idle time. `idle_s` is the initial idle time if not the current one. */
 export function ScaleDialog({ name, onClose, idle_s }: { name: string; onClose: () => void; idle_s?: number }) {
   const { client } = useSite();
   const { run } = useActions();

@@ -2,7 +2,7 @@ import { Dialog } from "../design/Dialog.tsx";
 import { plural } from "../design/format.ts";
 import { useFunction } from "../store/hooks.ts";
 
-/** Asked where requests are there: they are finished, but the next one waits for a cold start. */
+/** Confirmation for a function with requests: these are finished, but the next one waits for a cold start. */
 export function SleepDialog({ name, onClose, onSleep }: { name: string; onClose: () => void; onSleep: () => void }) {
   const line = useFunction(name);
   return (

@@ -8,7 +8,7 @@ const LIMITS: Record<keyof Scaling, { least: number; most: number; isWhole: bool
   idle_s: { least: 0, most: 31_536_000, isWhole: false },
 };
 
-/** What is wrong with each field as typed; none is nothing wrong. The server has the last word. */
+/** Errors by field, empty if all are valid. The server validates again. */
 export function faultsOf(text: ScalingText): Partial<ScalingText> {
   const faults: Partial<ScalingText> = {};
   for (const key of ["min", "max", "idle_s"] as const) {
@@ -21,7 +21,7 @@ export function faultsOf(text: ScalingText): Partial<ScalingText> {
   return faults;
 }
 
-/** The fields that are other than before. */
+/** The fields that differ from the current settings. */
 export function changeOf(text: ScalingText, before: Scaling): Partial<Scaling> {
   const change: Partial<Scaling> = {};
   for (const key of ["min", "max", "idle_s"] as const) {

@@ -7,11 +7,11 @@ export interface Asking {
   method?: string;
   /** Sent as JSON. */
   json?: unknown;
-  /** Sent as it is. */
+  /** Sent unchanged. */
   body?: BodyInit;
   headers?: Record<string, string>;
   signal?: AbortSignal;
-  /** How long until it is given up; null for streams and whatever may be held. */
+  /** Timeout; null for streams and for calls that may be held. */
   timeout_ms?: number | null;
 }
 
@@ -22,8 +22,8 @@ export interface Answered<T> {
 }
 
 /**
- * Asks this page's server. Every call has the key as a bearer; a 401 is told to `onRefused`, so that
- * the page asks for another key.
+ * HTTP client of this page's server. Every request carries the key as a bearer token. A 401 calls `onRefused`,
+ * so that the page asks for another key.
  */
 export class Client {
   constructor(
@@ -32,7 +32,7 @@ export class Client {
     private readonly fetcher: typeof fetch = (input, init) => fetch(input, init),
   ) {}
 
-  /** The response whatever its status; throws Problem where none came, AbortError where aborted. */
+  /** The response of any status. Throws Problem if none arrived, AbortError if aborted. */
   async send(path: string, asking: Asking = {}): Promise<Response> {
     const headers = new Headers(asking.headers);
     headers.set("Authorization", `Bearer ${this.key}`);
@@ -62,7 +62,7 @@ export class Client {
     }
   }
 
-  /** The answer's JSON; throws Problem for any status but 2xx. */
+  /** The answer's JSON. Throws Problem for any status other than 2xx. */
   async ask<T>(path: string, asking: Asking = {}): Promise<Answered<T>> {
     const response = await this.send(ADMIN + path, asking);
     const text = await response.text();
@@ -80,7 +80,7 @@ export class Client {
   }
 }
 
-/** `name` as a part of a path. */
+/** `name` encoded as a path segment. */
 export function functionPath(name: string): string {
   return `/functions/${encodeURIComponent(name)}`;
 }

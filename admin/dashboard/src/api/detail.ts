@@ -1,11 +1,11 @@
-/** What GET /functions/{name} and its parts answer beside the line. */
+/** Answers of GET /functions/{name} and its subresources, beside FunctionLine. */
 
 import type { FunctionLine, Phase } from "./types.ts";
 
 export interface TensorSpec {
   name: string;
   dtype: string;
-  /** -1 is a dimension that each request may choose. */
+  /** -1 is a dynamic dimension. */
   shape: number[];
 }
 
@@ -15,7 +15,7 @@ export interface Signature {
   outputs: TensorSpec[];
 }
 
-/** What function.toml says of an input beside its tensor. */
+/** Settings of an input in function.toml, beside its tensor. */
 export interface InputRule {
   kind: "tensor" | "image" | "audio" | "bytes" | "json";
   finite?: boolean;
@@ -24,7 +24,7 @@ export interface InputRule {
   bytes?: { length: number | null; pad: number } | null;
 }
 
-/** What one way to make a session costs. `cpu_ms` by rows. */
+/** Cost of one way to create a session. `cpu_ms` is keyed by rows. */
 export interface SessionTimes {
   load_ms: number;
   first_ms: number;
@@ -35,7 +35,7 @@ export interface Profile {
   device_kind: string;
   load_ms: number;
   memory_mib: number;
-  /** Of one run, by rows. */
+  /** Latency of one run, keyed by rows. */
   latency_ms: Record<string, number>;
   batchable: boolean;
   why_not: string;
@@ -58,7 +58,7 @@ export interface Revision {
   signature: Signature;
   profile: Profile | null;
   batch_max: number;
-  /** Whether requests share runs, or why not. */
+  /** Whether requests are batched, or the reason why not. */
   batching: string;
 }
 
@@ -67,7 +67,7 @@ export interface Quantiles {
   p90_ms: number;
 }
 
-/** Cold starts of one kind: on which devices, with or without a standby. */
+/** Cold starts of one kind: device kind, with or without a standby. */
 export interface ColdStartRow {
   device_kind: string;
   standby: boolean;
@@ -92,7 +92,7 @@ export interface FunctionDetail extends FunctionLine {
   output: { tensor: string; labels: string[]; top_k: number };
   batching: { mode: string; max_size: number; wait_ms: number };
   device: { kind: string; memory_mib: number; share: number };
-  /** Where GET .../sample takes its body from. */
+  /** The source of the body that GET .../sample answers. */
   sample: "manifest" | "zeros";
   revisions: Revision[];
   previous: number | null;

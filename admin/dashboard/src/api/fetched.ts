@@ -5,10 +5,10 @@ import { Problem, wordsOf } from "./problem.ts";
 import { Refresher } from "./refresher.ts";
 
 export interface Fetched<T> {
-  /** The last that came for this path, also while it is asked for again. */
+  /** The last answer for this path, also while it is fetched again. */
   data: T | null;
   etag: string | null;
-  /** Why the last try failed; null when it did not. */
+  /** The error of the last fetch; null if it succeeded. */
   problem: Problem | null;
   reload: () => void;
 }
@@ -23,8 +23,8 @@ interface State<T> {
 const LEAST_MS = 2_000;
 
 /**
- * What the admin API answers at `path`, asked for again whenever `version` changes, and while the
- * component is there. Nothing is asked while `path` is null.
+ * The admin API's answer at `path`, fetched again whenever `version` changes while the
+ * component is mounted. Nothing is fetched while `path` is null.
  */
 export function useFetched<T>(path: string | null, version: string | number = "", least_ms = LEAST_MS): Fetched<T> {
   const { client } = useSite();

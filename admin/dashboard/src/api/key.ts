@@ -1,6 +1,6 @@
 /**
- * The access key of this tab. It is kept for the tab's session and for this origin only (a cookie
- * would go to every port of the host), and leaves the address bar and the history at once.
+ * The access key of this tab, kept in the tab's session storage for this origin only (a cookie
+ * would be sent to every port of the host). It is removed from the address bar and the history at once.
  */
 const PLACE = "fngate.key";
 const FRAGMENT = /^#key=([^&]+)$/;
@@ -17,7 +17,7 @@ export function forgetKey(): void {
   sessionStorage.removeItem(PLACE);
 }
 
-/** The key that a fragment `#key=...` carries, decoded; null for any other fragment. */
+/** The decoded key of a fragment `#key=...`; null for any other fragment. */
 export function keyOf(fragment: string): string | null {
   const found = FRAGMENT.exec(fragment)?.[1];
   if (!found) return null;
@@ -28,7 +28,7 @@ export function keyOf(fragment: string): string | null {
   }
 }
 
-/** Take a key out of the page's address, if there is one; the address is then the overview's. */
+/** Remove the key from the page's address, if it has one, and return it; the address becomes the overview's. */
 export function takeKeyFromAddress(): string | null {
   const key = keyOf(location.hash);
   if (location.hash.startsWith("#key=")) history.replaceState(null, "", "#/");

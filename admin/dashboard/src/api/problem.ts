@@ -1,8 +1,8 @@
-/** An error answer of the server, application/problem+json, or the lack of any answer. */
+/** An error answer of the server (application/problem+json), or a missing answer. */
 export class Problem extends Error {
   override readonly name = "Problem";
 
-  /** `status` is 0 where no answer came. `more` is the whole body. */
+  /** `status` is 0 if no answer arrived. `more` is the whole body. */
   constructor(
     readonly status: number,
     readonly code: string,
@@ -14,7 +14,7 @@ export class Problem extends Error {
   }
 }
 
-/** The problem that an answer's body tells, whatever it is. */
+/** The problem in an answer's body; any other body becomes a generic problem. */
 export function problemOf(status: number, body: string): Problem {
   try {
     const data: unknown = JSON.parse(body);
@@ -24,12 +24,12 @@ export function problemOf(status: number, body: string): Problem {
       return new Problem(status, text("code"), text("title"), text("detail"), fields);
     }
   } catch {
-    // Not JSON: a proxy on the way may have answered.
+    // Not JSON: a proxy in between may have answered.
   }
   return new Problem(status, "", `HTTP ${status}`, body.slice(0, 300));
 }
 
-/** What to tell a person about whatever was thrown. */
+/** The message to show for a thrown value. */
 export function wordsOf(error: unknown): string {
   if (error instanceof Problem) return error.message;
   return error instanceof Error ? error.message : String(error);

@@ -1,6 +1,6 @@
 /**
- * Fetches again when it is asked to, one at a time and not more often than every `least_ms`. Whoever
- * asks meanwhile is served by the next one, so that a busy server is not asked for every event.
+ * Refetches on request: one fetch at a time, at most one per `least_ms`. Requests that arrive
+ * meanwhile share the next fetch, so that a busy server is not polled for every event.
  */
 export class Refresher {
   private readonly stopped = new AbortController();
@@ -9,7 +9,7 @@ export class Refresher {
   private isAsked = false;
   private began_ms = -Infinity;
 
-  /** `fetch` tells its own failures. */
+  /** `fetch` handles its own errors. */
   constructor(
     private readonly fetch: (signal: AbortSignal) => Promise<void>,
     private readonly least_ms: number,

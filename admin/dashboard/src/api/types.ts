@@ -1,4 +1,4 @@
-/** What the admin API answers and sends, field by field. Times end in _s (Unix seconds) or _ms. */
+/** Types of the admin API's answers and events. Times end in _s (Unix seconds) or _ms. */
 
 export const STATES = ["cold", "waking", "warm", "draining", "failing"] as const;
 export type FunctionState = (typeof STATES)[number];
@@ -30,7 +30,7 @@ export interface FunctionLine {
   rate: number;
   p50_ms: number | null;
   p95_ms: number | null;
-  /** When its idle replica goes; null if it does not, or is busy. */
+  /** When its idle replica stops; null if it stays or is busy. */
   sleeps_at_s: number | null;
   /** While waking. */
   phase: Phase | null;
@@ -66,18 +66,18 @@ export interface Device {
   capability: string | null;
   driver: string | null;
   bank: string | null;
-  /** What replicas may have of it. */
+  /** Memory that replicas may use. */
   memory_mib: number;
-  /** What replicas are counted with. */
+  /** Memory charged for replicas. */
   charged_mib: number;
-  /** What its driver sees in use, by whomever. */
+  /** Memory in use as the driver reports it, by any process. */
   used_mib: number | null;
   total_mib: number | null;
   foreign_mib: number | null;
   state: DeviceState;
   reason: string;
   replicas: string[];
-  /** Share of the last seconds with a model running, 0..1; null unknown. */
+  /** Fraction of the last seconds with a model running, 0..1; null if unknown. */
   busy: number | null;
 }
 
@@ -99,7 +99,7 @@ export interface ColdStart {
   outcome: string;
 }
 
-/** Requests that were answered with an error: `count` alike since the last. */
+/** Requests answered with an error: `count` equal ones since the previous event. */
 export interface CallError {
   function: string;
   revision: string | null;
@@ -163,7 +163,7 @@ export interface ServerEvents {
 
 export type ServerEvent = { [T in keyof ServerEvents]: { type: T; data: ServerEvents[T] } }[keyof ServerEvents];
 
-/** What POST .../sleep, PATCH and the like answer beside the function. */
+/** Answers of POST .../sleep, PATCH and similar routes, beside the function. */
 export interface Scaling {
   min: number;
   max: number;

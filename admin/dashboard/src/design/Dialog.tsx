@@ -2,8 +2,8 @@ import { useEffect, useId, useRef, type ReactNode } from "react";
 import "./dialog.css";
 
 /**
- * A modal dialog, shown while it is mounted. The browser keeps the focus inside and gives it back
- * afterwards; Escape and a click beside it close, unless `isBusy`.
+ * Modal dialog, open while it is mounted. The browser keeps the focus inside and restores it
+ * afterwards. Escape and a click outside close it, unless `isBusy`.
  */
 export function Dialog({
   title,

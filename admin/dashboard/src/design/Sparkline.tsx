@@ -1,4 +1,4 @@
-/** The shape of a row of numbers, without a scale: how it went, not how much. */
+/** Line of a series of numbers without a scale: it shows the trend, not the amount. */
 export function sparkPath(values: readonly number[], width: number, height: number): string {
   const top = Math.max(...values, 1e-9);
   const step = width / Math.max(1, values.length - 1);
@@ -6,7 +6,7 @@ export function sparkPath(values: readonly number[], width: number, height: numb
   return values.length ? `M${values.map(point).join("L")}` : "";
 }
 
-/** `label` says in words what is to be seen. */
+/** `label` describes the line for screen readers. */
 export function Sparkline({ values, width, height, label }: { values: readonly number[]; width: number; height: number; label: string }) {
   return (
     <svg className="spark" width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="img" aria-label={label}>

@@ -1,7 +1,7 @@
 import type { ReactElement } from "react";
 import "./state.css";
 
-/** A mark for each state: told apart by its shape, too, for whoever sees no colours. */
+/** Mark of each state. Shapes differ too, for readers who cannot tell the colours apart. */
 const SHAPES: Record<string, ReactElement> = {
   cold: <circle cx="6" cy="6" r="4.2" fill="none" stroke="currentColor" strokeWidth="1.6" />,
   waking: (
@@ -15,7 +15,7 @@ const SHAPES: Record<string, ReactElement> = {
   failing: <path d="M6 .6 11.4 6 6 11.4.6 6zM5.2 3v3.6h1.6V3zm0 4.6V9h1.6V7.6z" fill="currentColor" fillRule="evenodd" />,
 };
 
-/** States of replicas and devices, drawn as the state of a function that they are most like. */
+/** States of replicas and devices, shown as the closest state of a function. */
 const LIKE: Record<string, string> = {
   starting: "waking",
   loading: "waking",
@@ -41,7 +41,7 @@ export function StateMark({ state }: { state: string }) {
   );
 }
 
-/** The mark and the word. `more` goes on in the same colour: "warm 2/4". */
+/** The mark and the word. `more` follows in the same colour: "warm 2/4". */
 export function StateText({ state, word = state, more }: { state: string; word?: string; more?: string }) {
   return (
     <span className={`state ${lookOf(state)}`}>

@@ -1,4 +1,4 @@
-/** Numbers and times for people: short, of one width where they change, never more exact than they are. */
+/** Formats numbers and times for people: short, with a constant width where they change, no false precision. */
 
 const NONE = "–";
 
@@ -9,7 +9,7 @@ export function count(value: number): string {
   return Number.isInteger(value) ? String(value) : value.toFixed(value < 100 ? 1 : 0);
 }
 
-/** A rate per second; 0 is a dash, as most functions are quiet. */
+/** A rate per second; 0 becomes a dash, since most functions have no calls. */
 export function rate(value: number): string {
   if (value <= 0) return NONE;
   return value < 0.1 ? "<0.1" : count(value);
@@ -23,7 +23,7 @@ export function millis(value: number | null | undefined): string {
   return value < 60_000 ? `${(value / 1000).toFixed(value < 10_000 ? 2 : 1)} s` : span(value / 1000);
 }
 
-/** A stretch of time in its two largest units: "45 s", "4 min 05 s", "2 h 10 min", "3 d 4 h". */
+/** A duration in its two largest units: "45 s", "4 min 05 s", "2 h 10 min", "3 d 4 h". */
 export function span(seconds: number): string {
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 60) return `${whole} s`;
@@ -33,7 +33,7 @@ export function span(seconds: number): string {
   return `${Math.floor(whole / 86_400)} d ${Math.floor((whole % 86_400) / 3600)} h`;
 }
 
-/** As a clock that runs down: "0:45", "12:05", "1:02:00". */
+/** A countdown: "0:45", "12:05", "1:02:00". */
 export function countdown(seconds: number): string {
   const whole = Math.max(0, Math.ceil(seconds));
   const two = (n: number) => String(n).padStart(2, "0");
@@ -42,7 +42,7 @@ export function countdown(seconds: number): string {
   return hours ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
 }
 
-/** How long ago, in one unit: "now", "12 s ago", "3 min ago". */
+/** Time since an event, in one unit: "now", "12 s ago", "3 min ago". */
 export function ago(seconds: number): string {
   if (seconds < 2) return "now";
   if (seconds < 60) return `${Math.floor(seconds)} s ago`;
@@ -58,12 +58,12 @@ export function mebibytes(value: number | null | undefined): string {
   return `${(value / 1024).toFixed(value < 102_400 ? 1 : 0)} GiB`;
 }
 
-/** A share of 1 as whole per cent. */
+/** A fraction 0..1 as whole per cent. */
 export function percent(share: number | null | undefined): string {
   return share === null || share === undefined ? NONE : `${Math.round(share * 100)}%`;
 }
 
-/** A clock time of this machine's zone: "14:03:09". */
+/** A time of day in the browser's time zone: "14:03:09". */
 export function clockTime(at_s: number): string {
   return new Date(at_s * 1000).toLocaleTimeString("en-GB");
 }

@@ -2,7 +2,7 @@ import { useEffect, useState, useSyncExternalStore, type RefObject } from "react
 
 const narrow = window.matchMedia("(max-width: 640px)");
 
-/** Whether the window is as narrow as a phone's. */
+/** Whether the window is at most as wide as a phone. */
 export function useIsNarrow(): boolean {
   return useSyncExternalStore(
     (listener) => {
@@ -13,7 +13,7 @@ export function useIsNarrow(): boolean {
   );
 }
 
-/** The last of `steps` (ascending widths in px) that `box` is as wide as; the first where none is. */
+/** Index of the largest of `steps` (ascending widths in px) that fits into `box`; 0 if none does. */
 export function useStep(box: RefObject<HTMLElement | null>, steps: readonly number[]): number {
   const [step, setStep] = useState(() => stepOf(window.innerWidth, steps));
   useEffect(() => {

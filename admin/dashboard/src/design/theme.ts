@@ -6,7 +6,7 @@ const PLACE = "fngate.theme";
 const listeners = new Set<() => void>();
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
-/** What was chosen here, else what the system has. */
+/** The theme chosen on this page, else the system's. */
 export function theme(): Theme {
   const chosen = localStorage.getItem(PLACE);
   if (chosen === "light" || chosen === "dark") return chosen;
@@ -18,7 +18,7 @@ function show(): void {
   for (const listener of [...listeners]) listener();
 }
 
-/** Choose one; the one that the system has is followed again, not kept. */
+/** Choose a theme. Choosing the system's theme follows the system again instead of storing it. */
 export function choose(next: Theme): void {
   const system: Theme = dark.matches ? "dark" : "light";
   if (next === system) localStorage.removeItem(PLACE);

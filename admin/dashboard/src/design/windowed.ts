@@ -9,9 +9,9 @@ export interface Span {
 const STEP = 4;
 
 /**
- * The rows of `count` of equal `height` that are in sight, with a few around them, when the list's
+ * The visible rows of `count` rows of equal `height`, plus a few around them, when the list's
  * top lies `top` px below the viewport's (negative: scrolled past) and the viewport is `view` px
- * high. It moves in steps of a few rows, so that most scrolling draws nothing anew.
+ * high. The range moves in steps of a few rows, so that most scrolling renders nothing.
  */
 export function spanOf(count: number, height: number, top: number, view: number, around = 4): Span {
   const above = Math.floor(-top / height) - around;
@@ -21,8 +21,8 @@ export function spanOf(count: number, height: number, top: number, view: number,
 }
 
 /**
- * Which rows of a list to draw. `list` is the element as high as all rows; it scrolls in `scroller`,
- * or with the page where that is null.
+ * The rows of a list to render. `list` is the element as high as all rows; it scrolls in `scroller`,
+ * or with the page if that is null.
  */
 export function useWindowed(
   list: RefObject<HTMLElement | null>,

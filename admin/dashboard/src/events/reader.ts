@@ -4,7 +4,7 @@ import type { ServerEvent } from "../api/types.ts";
 import { waitBefore } from "./backoff.ts";
 import { EventParser } from "./sse.ts";
 
-/** The server beats every second: silence this long is a connection that is gone. */
+/** The server sends a beat every second: after this much silence the connection counts as lost. */
 const SILENCE_MS = 10_000;
 
 export type Connection =
@@ -20,8 +20,8 @@ export interface Reading {
 }
 
 /**
- * Follows the server's events until it is stopped. A lost stream is taken up again after the last
- * event that came; a key that is refused ends it.
+ * Follows the server's events until stopped. A lost stream resumes after the last received
+ * event. A refused key ends the reader.
  */
 export class EventReader {
   private lastId: string | null = null;
@@ -45,7 +45,7 @@ export class EventReader {
     this.wake();
   }
 
-  /** Try again now, as when the network or the tab is back. */
+  /** Reconnect now: the network or the tab is back. */
   hurry(): void {
     this.wake();
   }
@@ -62,7 +62,7 @@ export class EventReader {
     }
   }
 
-  /** One stream to its end: why it ended, null where the key is refused. */
+  /** Read one stream to its end. Returns why it ended; null if the key was refused. */
   private async follow(): Promise<string | null> {
     const watch = new AbortController();
     const signal = AbortSignal.any([watch.signal, this.stopped.signal]);
@@ -95,8 +95,8 @@ export class EventReader {
       this.reading.onEvent({ type: event.type, data: JSON.parse(event.data) } as ServerEvent);
       if (event.type === "reset") this.lastId = null;
       if (event.type === "reset" || event.type === "ready") this.isWhole = event.type === "ready";
-      // After it was taken, as one that cannot be read is to be asked for again; and not within a
-      // snapshot, whose rest would never come.
+      // Recorded after the event was applied: an unreadable event is requested again. Not within a
+      // snapshot: the server would not send its remaining events again.
       if (this.isWhole && event.id !== null) this.lastId = event.id;
     }
   }

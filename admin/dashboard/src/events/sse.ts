@@ -1,16 +1,16 @@
-/** One event of a text/event-stream. `id` is null where it has none. */
+/** One event of a text/event-stream. `id` is null if it has none. */
 export interface StreamEvent {
   type: string;
   id: string | null;
   data: string;
 }
 
-/** Characters of one event; a server that sends more is not ours. */
+/** Maximum characters of one event; fngate sends no larger ones. */
 export const EVENT_MAX = 4_000_000;
 
 /**
- * Reads a text/event-stream as it comes, by the rules of the HTML standard (section 9.2.6), for
- * what fngate sends: `retry` and comments are read over. Pure: text in, events out.
+ * Incremental parser of text/event-stream (HTML standard, section 9.2.6), as far as fngate uses it:
+ * `retry` and comments are ignored. Pure: text in, events out.
  */
 export class EventParser {
   private rest = "";
@@ -19,7 +19,7 @@ export class EventParser {
   private id: string | null = null;
   private size = 0;
 
-  /** The events that end within `text`; throws RangeError for one longer than EVENT_MAX. */
+  /** The events that end within `text`. Throws RangeError for an event longer than EVENT_MAX. */
   feed(text: string): StreamEvent[] {
     const found: StreamEvent[] = [];
     this.rest += text;
@@ -55,13 +55,13 @@ export class EventParser {
   }
 }
 
-/** Where the line from `start` ends and the next begins; null while its end has not come. */
+/** End of the line that begins at `start`, and the start of the next line; null if the end has not arrived. */
 function lineEnd(text: string, start: number): { at: number; next: number } | null {
   const feed = text.indexOf("\n", start);
   const stretch = feed < 0 ? text : text.slice(start, feed);
   const ret = feed < 0 ? text.indexOf("\r", start) : stretch.indexOf("\r") < 0 ? -1 : start + stretch.indexOf("\r");
   if (ret >= 0) {
-    // After a carriage return a line feed may follow in the next piece.
+    // A carriage return at the end: its line feed may be in the next piece.
     if (ret === text.length - 1) return null;
     return { at: ret, next: text[ret + 1] === "\n" ? ret + 2 : ret + 1 };
   }

@@ -8,7 +8,7 @@ import "./logs.css";
 
 const ROW_PX = 19;
 
-/** What the function's replicas write, as they write it. */
+/** Live log of the function's replicas. */
 export const LogPanel = memo(function LogPanel({ name }: { name: string }) {
   const { all, state, came } = useLog(name);
   const [held, setHeld] = useState<{ lines: readonly Line[]; came: number } | null>(null);
@@ -46,7 +46,7 @@ export const LogPanel = memo(function LogPanel({ name }: { name: string }) {
         none={source.length ? `None of ${count(source.length)} lines has “${filter}”.` : noneYet(state)}
       />
       {source.length >= LINES_MAX && (
-        <p className="small muted log-foot">The last {count(LINES_MAX)} lines; earlier ones are gone from this page.</p>
+        <p className="small muted log-foot">The last {count(LINES_MAX)} lines; earlier lines are not kept on this page.</p>
       )}
     </section>
   );
@@ -65,7 +65,7 @@ function useLog(name: string): { all: readonly Line[]; state: Following; came: n
       setAll(lines.all);
     };
     const onLines = () => {
-      // Once per frame, however many pieces came.
+      // Once per frame for any number of received pieces.
       frame ||= requestAnimationFrame(draw);
     };
     void follow(client, name, lines, { onLines, onState: setState }, stop.signal);
@@ -129,6 +129,6 @@ function wordsFor(state: Following, isHeld: boolean, missed: number): string {
 
 function noneYet(state: Following): string {
   return state.is === "live"
-    ? "Nothing was written yet. Replicas of this function write here as soon as one starts."
+    ? "No output yet. Output appears here as soon as a replica starts."
     : "";
 }

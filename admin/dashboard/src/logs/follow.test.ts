@@ -29,7 +29,7 @@ async function followed(answers: (() => Response)[]): Promise<{ texts: string[];
 
 test("lines come one by one, and that a replica is gone", async () => {
   const { texts, states } = await followed([() => new Response(LINES + END)]);
-  expect(texts).toEqual(["a", "b", "this replica is gone"]);
+  expect(texts).toEqual(["a", "b", "this replica has ended"]);
   expect(states.map(({ is }) => is)).toEqual(["live", "away"]);
 });
 

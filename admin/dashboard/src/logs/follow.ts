@@ -7,7 +7,7 @@ import { LINES_MAX, type Lines } from "./lines.ts";
 export type Following =
   { is: "connecting" } | { is: "live" } | { is: "away"; why: string } | { is: "ended"; why: string };
 
-/** Lines that are asked for at the beginning. */
+/** Lines requested at the start. */
 const FIRST = 500;
 
 export interface Told {
@@ -16,8 +16,8 @@ export interface Told {
 }
 
 /**
- * Follows what a function's replicas write into `lines`, until `signal`. A broken stream is begun
- * anew, from an empty page, for the server gives the last lines again.
+ * Follows the output of a function's replicas into `lines` until `signal` aborts. A broken stream
+ * restarts with no lines, since the server sends the last lines again.
  */
 export async function follow(
   client: Client,
@@ -41,7 +41,7 @@ export async function follow(
   }
 }
 
-/** One stream to its end; whether anything came. */
+/** Read one stream to its end. Returns whether anything arrived. */
 async function once(client: Client, name: string, lines: Lines, told: Told, signal: AbortSignal): Promise<boolean> {
   const headers = { Accept: "text/event-stream" };
   const path = `${ADMIN}${functionPath(name)}/logs?lines=${Math.min(FIRST, LINES_MAX)}`;
@@ -61,10 +61,10 @@ async function once(client: Client, name: string, lines: Lines, told: Told, sign
   }
 }
 
-/** The lines of one event; none of a type that this page does not know. */
+/** The lines of one event; empty for an unknown event type. */
 export function read(type: string, data: string): { replica: string; text: string; isNote?: boolean }[] {
   const { replica, text } = JSON.parse(data) as { replica: string; text?: string };
-  if (type === "end") return [{ replica, text: "this replica is gone", isNote: true }];
+  if (type === "end") return [{ replica, text: "this replica has ended", isNote: true }];
   if (type !== "lines" || typeof text !== "string") return [];
   const texts = text.replace(/\n$/, "").split("\n");
   return texts.map((text) => ({ replica, text: plain(text) }));

@@ -1,11 +1,11 @@
-/** The last lines of a log, bounded, and what of them is looked at. */
+/** The last lines of a log, bounded, and their filters. */
 
 export interface Line {
-  /** Counts all lines that ever came. */
+  /** Sequence number over all lines received. */
   n: number;
   replica: string;
   text: string;
-  /** What the page says itself, such as that a replica is gone. */
+  /** A note of the page itself, for example that a replica has ended. */
   isNote: boolean;
 }
 
@@ -18,12 +18,12 @@ export class Lines {
 
   constructor(private readonly max = LINES_MAX) {}
 
-  /** How many lines ever came. */
+  /** Number of lines received. */
   get count(): number {
     return this.came;
   }
 
-  /** Oldest first, as of now: later lines do not change it. */
+  /** A copy of the lines, oldest first; later lines do not change it. */
   get all(): readonly Line[] {
     return this.kept;
   }
@@ -44,7 +44,7 @@ export class Lines {
   }
 }
 
-/** Lines that have `filter` in them, whatever its case; of one replica where that is named. */
+/** The lines that contain `filter`, ignoring case; of one replica if it is given. */
 export function matching(lines: readonly Line[], filter: string, replica = ""): readonly Line[] {
   const wanted = filter.trim().toLowerCase();
   if (!wanted && !replica) return lines;
@@ -53,7 +53,7 @@ export function matching(lines: readonly Line[], filter: string, replica = ""): 
   );
 }
 
-/** Whether a list scrolled like this shows its end, give or take a row. */
+/** Whether a list with this scroll position shows its end, within one row. */
 export function isAtEnd(
   scroll: { scrollTop: number; clientHeight: number; scrollHeight: number },
   row_px: number,

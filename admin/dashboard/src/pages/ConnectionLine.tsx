@@ -5,7 +5,7 @@ import { useConnection, useSite } from "../store/hooks.ts";
 
 const LATE_S = 4;
 
-/** Whether what is shown is what is so: live, so many seconds behind, or without a connection. */
+/** State of the event stream: live, seconds behind, or disconnected. */
 export function ConnectionLine() {
   const connection = useConnection();
   const { store } = useSite();

@@ -1,7 +1,7 @@
 import { useState, type FormEvent } from "react";
 import "./login.css";
 
-/** Asks for the key. `known` is one that could not be tried, as the server was away. */
+/** Login form. `known` is a key that could not be checked because the server was unreachable. */
 export function Login({ why, isAsking, known, onKey }: { why: string; isAsking: boolean; known: string; onKey: (key: string) => void }) {
   const [key, setKey] = useState(known);
   const submit = (event: FormEvent) => {
@@ -36,7 +36,7 @@ export function Login({ why, isAsking, known, onKey }: { why: string; isAsking: 
           {why}
         </p>
         <button className="button primary" type="submit" disabled={isAsking || !key.trim()}>
-          {isAsking ? "Looking …" : "Open the dashboard"}
+          {isAsking ? "Connecting …" : "Open the dashboard"}
         </button>
       </form>
     </main>

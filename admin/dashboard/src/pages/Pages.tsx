@@ -11,7 +11,7 @@ import { Overview } from "./overview/Overview.tsx";
 import { TimelinePage } from "./timeline/TimelinePage.tsx";
 import { TopBar } from "./TopBar.tsx";
 
-/** Everything behind the login: one store fed by one stream, and the page that the address names. */
+/** All pages behind the login: one store, fed by one event stream, and the page of the current route. */
 export function Pages({ client, session, onLeave }: { client: Client; session: Session; onLeave: (why: string) => void }) {
   const site = useMemo(() => ({ store: new Store(), client, session }), [client, session]);
 

@@ -42,7 +42,7 @@ export function TopBar({ onLeave }: { onLeave: () => void }) {
   );
 }
 
-/** The address after the # is the page's, so the browser cannot be left to jump by it. */
+/** Skip link. The fragment holds the route, so a plain anchor cannot be used. */
 function toContent(event: { preventDefault(): void }): void {
   event.preventDefault();
   document.getElementById("content")?.focus();

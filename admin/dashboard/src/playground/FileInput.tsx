@@ -6,7 +6,7 @@ import type { Fault } from "./tensor.ts";
 
 const NOUN = { image: "picture", audio: "WAV file", bytes: "file" };
 
-/** A file that is dropped, pasted or picked; a picture is shown. */
+/** File input by drop, paste or selection, with a preview of pictures. */
 export function FileInput({
   field,
   file,
@@ -30,7 +30,7 @@ export function FileInput({
     take(event.dataTransfer.files);
   };
   useEffect(() => {
-    // On the whole page: nobody knows that a drop zone must have the focus first.
+    // On the whole page: pasting should work without focusing the drop zone first.
     const paste = (event: ClipboardEvent) => {
       const [file] = event.clipboardData?.files ?? [];
       if (file) onFile(file);

@@ -6,7 +6,7 @@ export interface Chosen {
   priority: Priority;
 }
 
-/** How long the call may be held, and whom it goes before. */
+/** Options of a call: wait budget and priority. */
 export function Options({
   chosen,
   usual_s,
@@ -51,7 +51,7 @@ export function Options({
   );
 }
 
-/** Whole seconds of a typed wait; null for none. */
+/** The entered wait in whole seconds; null for none. */
 export function waitOf(text: string): number | null {
   return /^\d{1,9}$/.test(text.trim()) ? Number(text) : null;
 }

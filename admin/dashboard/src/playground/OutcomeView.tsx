@@ -4,7 +4,7 @@ import { bars, type Score } from "./answer.ts";
 import type { Outcome } from "./call.ts";
 import type { Receipt } from "./receipt.ts";
 
-/** What came of a call. */
+/** Result of a call. */
 export function OutcomeView({ outcome }: { outcome: Outcome }) {
   const { status, problem, receipt, shown } = outcome;
   return (
@@ -70,7 +70,7 @@ function ReceiptBar({ receipt }: { receipt: Receipt }) {
   );
 }
 
-/** Server-Timing is exact to microseconds, and a warm call takes few of them. */
+/** Server-Timing has microseconds, which a warm call needs. */
 function exact(ms: number): string {
   if (ms === 0) return "0";
   return ms < 1 ? `${ms.toFixed(3)} ms` : millis(ms);

@@ -23,12 +23,12 @@ interface Draft {
   raw: { type: string; text: string };
 }
 
-/** Text that is checked at every key; more only when it is sent. */
+/** Maximum text that is validated at every keystroke; longer text is validated when it is sent. */
 const LIVE_MAX = 50_000;
-/** Text that a page can still edit without stumbling: zeros for a large picture and more. */
+/** Maximum text that the page can edit smoothly. */
 const TEXT_MAX = 2_000_000;
 
-/** Calls the function from a form made of its signature. */
+/** Form, made from the signature, that calls the function. */
 export const Playground = memo(function Playground({ detail, whyNot }: { detail: FunctionDetail; whyNot: string }) {
   const form = useMemo(() => formOf(detail), [detail.signature, detail.inputs]);
   const [draft, setDraft] = useState<Draft>({
@@ -232,7 +232,7 @@ function bodyOf(form: Form, draft: Draft, body_mib: number): Built {
   return { body: fileBody(form.file, draft.file) };
 }
 
-/** What the server says of one input stands beside that input, too. */
+/** The server's error for one input, shown beside that input as well. */
 function faultsOf({ problem }: Outcome): Map<string, Fault> {
   const { input, expected, got } = problem?.more ?? {};
   const isTold = [input, expected, got].every((text) => typeof text === "string");

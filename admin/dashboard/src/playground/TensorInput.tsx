@@ -2,7 +2,7 @@ import { useId } from "react";
 import type { TextField } from "./form.ts";
 import type { Fault } from "./tensor.ts";
 
-/** One input as JSON, with what is wrong with it beside it. */
+/** One input as JSON, with its error. */
 export function TensorInput({
   field,
   text,

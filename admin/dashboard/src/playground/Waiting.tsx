@@ -5,7 +5,7 @@ import { StateText } from "../design/State.tsx";
 import { Doing } from "../pages/function/Header.tsx";
 import { useSecond } from "../store/clock.ts";
 
-/** While a call is out: what its function is doing. */
+/** State of the function while a call is running. */
 export function Waiting({ line }: { line: FunctionLine | undefined }) {
   const [began] = useState(() => performance.now());
   useSecond();

@@ -1,4 +1,4 @@
-/** What came back from a call, as far as a page can show it. */
+/** An answer's body in a form that the page can show. */
 
 import { pretty } from "./form.ts";
 
@@ -8,20 +8,20 @@ export interface Score {
 }
 
 export interface Shown {
-  /** The best labels of each row, where the function has them. */
+  /** The best labels of each row, if the function has labels. */
   top: Score[][];
   text: string;
-  /** Bytes that are not shown; 0 where all is. */
+  /** Bytes that are not shown; 0 if all are. */
   cut: number;
 }
 
-/** Bytes of a JSON answer that are read for its labels; a larger one is only shown from its start. */
+/** Maximum bytes of a JSON answer that is parsed for labels; of a larger one only the start is shown. */
 export const READ_MAX = 4 * 2 ** 20;
 export const SHOWN_MAX = 64 * 1024;
 const ROWS_MAX = 20;
 const LABELS_MAX = 20;
 
-/** An answer's body for a reader; throws nothing, whatever it is. */
+/** Convert an answer's body for display. Never throws. */
 export function shownOf(type: string, body: Uint8Array): Shown {
   const media = (type.split(";")[0] ?? "").trim().toLowerCase();
   const isJson = media === "application/json" || media.endsWith("+json");
@@ -32,7 +32,7 @@ export function shownOf(type: string, body: Uint8Array): Shown {
       const data: unknown = JSON.parse(new TextDecoder().decode(body));
       return { top: topOf(data), ...cutTo(pretty(data)) };
     } catch {
-      // Shown as it came.
+      // Not JSON: shown unchanged.
     }
   }
   const shown = new TextDecoder().decode(body.subarray(0, SHOWN_MAX));
@@ -51,7 +51,7 @@ export function topOf(data: unknown): Score[][] {
   );
 }
 
-/** How long the bar of each score is, 0..1: probabilities as they are, other scores by the best. */
+/** Bar length (0..1) of each score: probabilities unchanged, other scores relative to the best. */
 export function bars(row: Score[]): number[] {
   const isShare = row.every(({ score }) => score >= 0 && score <= 1);
   if (isShare) return row.map(({ score }) => score);

@@ -8,31 +8,31 @@ export type Priority = "high" | "normal" | "low";
 
 export interface Asked {
   body: Body;
-  /** Seconds this call agrees to be held; null leaves it to the function. */
+  /** Maximum seconds to be held; null for the function's setting. */
   wait_s: number | null;
   priority: Priority;
 }
 
 export interface Outcome {
-  /** 0 where no answer came. */
+  /** 0 if no answer arrived. */
   status: number;
   ms: number;
   type: string;
   size: number;
   revision: string;
   request_id: string;
-  /** What of the options the server applied. */
+  /** The options that the server applied. */
   applied: string;
   receipt: Receipt | null;
   problem: Problem | null;
   shown: Shown;
 }
 
-/** RFC 9218: fngate takes urgency 0-2 for high, 4-7 for low. */
+/** RFC 9218: fngate treats urgency 0-2 as high, 4-7 as low. */
 const URGENCY: Record<Priority, string | null> = { high: "u=1", normal: null, low: "u=6" };
 const NOTHING: Shown = { top: [], text: "", cut: 0 };
 
-/** Call the function. Throws AbortError only, when `signal` is aborted. */
+/** Call the function. Throws only AbortError, when `signal` aborts. */
 export async function invoke(client: Client, name: string, asked: Asked, signal: AbortSignal): Promise<Outcome> {
   const headers: Record<string, string> = { "Content-Type": asked.body.type };
   if (asked.wait_s !== null) headers["Prefer"] = `wait=${asked.wait_s}`;
@@ -72,7 +72,7 @@ function outcomeOf(response: Response, bytes: Uint8Array, size: number, ms: numb
   };
 }
 
-/** The body's first `max` bytes and one more, and its size as far as it is known. */
+/** The body's first `max + 1` bytes, and its size if known. */
 async function read(response: Response, max: number): Promise<{ bytes: Uint8Array; size: number }> {
   const said = Number(response.headers.get("Content-Length") ?? 0);
   const reader = response.body?.getReader();

@@ -63,7 +63,7 @@ test("a json function takes an object", () => {
   for (const [text, got] of [
     ["", "nothing"],
     ["[1]", "[1]"],
-    ["{", /no JSON/],
+    ["{", /invalid JSON/],
   ] as const) {
     const built = textBody(texts, { body: text });
     expect("faults" in built && built.faults.get("body")?.got).toMatch(got);

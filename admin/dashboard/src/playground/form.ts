@@ -1,17 +1,17 @@
-/** The form that a signature asks for, and the body that comes of it. */
+/** The form for a signature, and the request body that it produces. */
 
 import type { InputRule, Signature, TensorSpec } from "../api/detail.ts";
 import { checkRows, checkText, described, type Fault } from "./tensor.ts";
 
 export type FieldKind = "tensor" | "json" | "image" | "audio" | "bytes";
 
-/** What of a function its form is made from. */
+/** The parts of a function that define its form. */
 export interface Callable {
   signature: Signature;
   inputs: Record<string, InputRule>;
 }
 
-/** A part of a call's body that is typed in, as JSON. */
+/** A field of the body, entered as JSON text. */
 export interface TextField {
   name: string;
   kind: "tensor" | "json";
@@ -25,18 +25,18 @@ export interface FileField {
   kind: "image" | "audio" | "bytes";
   /** For <input accept>. */
   accept: string;
-  /** What a file without a type of its own is sent as. */
+  /** Content type of a file that has none. */
   type: string;
   hint: string;
 }
 
 export interface Form {
   texts: TextField[];
-  /** Where the function takes a file as it is; `texts` are then the other way. */
+  /** The file input if the function accepts a raw file; `texts` are then the alternative. */
   file: FileField | null;
 }
 
-/** What makes a request. */
+/** Content type and body of a request. */
 export interface Body {
   type: string;
   content: string | Blob;
@@ -44,7 +44,7 @@ export interface Body {
 
 export type Built = { body: Body } | { faults: Map<string, Fault> };
 
-/** The name of a json function's only field, and of what is wrong with a body as a whole. */
+/** Name of a json function's only field, and key of errors of the whole body. */
 export const BODY = "body";
 
 export function formOf({ signature, inputs }: Callable): Form {
@@ -97,8 +97,8 @@ export function fileBody(field: FileField, file: Blob): Body {
 }
 
 /**
- * The fields' texts as the request's body. They go out as they were typed, for a number of 64 bits
- * would lose its end on the way through this language.
+ * The request body made of the fields' texts. They are sent as entered, since a 64-bit number
+ * would lose digits in JavaScript.
  */
 export function textBody(fields: TextField[], texts: Record<string, string>): Built {
   const faults = new Map<string, Fault>();
@@ -139,11 +139,11 @@ function objectFault(text: string): Fault | null {
     if (typeof value === "object" && value !== null && !Array.isArray(value)) return null;
     return { expected, got: text.trim() ? text.trim().slice(0, 60) : "nothing" };
   } catch (error) {
-    return { expected, got: `text that is no JSON: ${(error as Error).message}` };
+    return { expected, got: `invalid JSON: ${(error as Error).message}` };
   }
 }
 
-/** The texts that a JSON sample, `{"inputs": {...}}`, fills the fields with. */
+/** The fields' texts for a JSON sample, `{"inputs": {...}}`. */
 export function textsOf(fields: TextField[], sample: string): Record<string, string> {
   const { inputs } = JSON.parse(sample) as { inputs: Record<string, unknown> };
   return Object.fromEntries(
@@ -153,7 +153,7 @@ export function textsOf(fields: TextField[], sample: string): Record<string, str
 
 const LINE_MAX = 100;
 
-/** JSON whose innermost lists keep to one line as long as they fit. */
+/** JSON text with the innermost lists on one line where they fit. */
 export function pretty(value: unknown, indent = ""): string {
   const flat = JSON.stringify(value) ?? "null";
   if (flat.length + indent.length <= LINE_MAX || typeof value !== "object" || value === null) return spaced(flat);
@@ -181,7 +181,7 @@ function wrapped(values: unknown[], indent: string): string {
   return `[\n${lines.map((text) => `${indent}  ${text}`).join("\n")}\n${indent}]`;
 }
 
-/** A space after every comma between numbers; anything with text in it stays as it is. */
+/** Add a space after every comma between numbers; lists that contain text stay unchanged. */
 function spaced(flat: string): string {
   return flat.includes('"') ? flat : flat.replaceAll(",", ", ");
 }

@@ -1,10 +1,10 @@
-/** `Server-Timing` (W3C Server Timing) as the parts of one call's way. */
+/** Parser of `Server-Timing` (W3C Server Timing) into the phases of one call. */
 
 import { PHASES, type Phase } from "../api/types.ts";
 
 export interface Metric {
   name: string;
-  /** Milliseconds; null where the metric has none. */
+  /** Milliseconds; null if the metric has no duration. */
   ms: number | null;
   text: string;
 }
@@ -20,14 +20,14 @@ export interface Receipt {
   parts: Part[];
   totalMs: number;
   replica: string;
-  /** What started, as "digits@3 on cpu:0"; "" for a warm call. */
+  /** The started replica's revision and device, as "digits@3 on cpu:0"; "" for a warm call. */
   cold: string;
   rows: string;
 }
 
 const METRICS_MAX = 64;
 
-/** The header's metrics in their order; what cannot be read is left out. */
+/** The header's metrics in order; unreadable ones are skipped. */
 export function parseServerTiming(header: string): Metric[] {
   const found: Metric[] = [];
   for (const text of splitQuoted(header, ",").slice(0, METRICS_MAX)) {
@@ -47,8 +47,8 @@ export function parseServerTiming(header: string): Metric[] {
 }
 
 /**
- * Where a call's time went. A held call's `queue` covers its cold start: the phases stand in its
- * place, and what is left of it stays as `queue`.
+ * Breakdown of a call's time. A held call's `queue` includes its cold start: the phases replace
+ * that part, and the remainder stays as `queue`.
  */
 export function receiptOf(header: string): Receipt | null {
   const metrics = parseServerTiming(header);

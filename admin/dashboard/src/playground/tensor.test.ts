@@ -34,8 +34,8 @@ test.each([
   expect(got(text, wanted)).toBe(told);
 });
 
-test("text that is no JSON says so", () => {
-  expect(got("[1,", spec("FP32", -1))).toMatch(/^FP32 of shape \[-1\] \| text that is no JSON: /);
+test("text that is not JSON is reported", () => {
+  expect(got("[1,", spec("FP32", -1))).toMatch(/^FP32 of shape \[-1\] \| invalid JSON: /);
 });
 
 test("a long wrong value is cut", () => {

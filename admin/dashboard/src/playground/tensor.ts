@@ -1,4 +1,4 @@
-/** JSON text against a tensor's dtype and shape, in the words that the server uses itself. */
+/** Validation of JSON text against a tensor's dtype and shape, with the server's error wording. */
 
 import type { TensorSpec } from "../api/detail.ts";
 
@@ -23,26 +23,26 @@ export function described(spec: TensorSpec): string {
   return `${spec.dtype} of shape [${spec.shape.join(", ")}]`;
 }
 
-/** Whether `text` is a value of `spec`: its shape if so, else what was expected and what came. */
+/** Validate `text` against `spec`. Returns its shape, or what was expected and what was found. */
 export function checkText(text: string, spec: TensorSpec): Checked {
   if (text.trim() === "") return fault(described(spec), "nothing");
   let value: unknown;
   try {
     value = JSON.parse(text);
   } catch (error) {
-    return fault(described(spec), `text that is no JSON: ${(error as Error).message}`);
+    return fault(described(spec), `invalid JSON: ${(error as Error).message}`);
   }
   return checkValue(value, spec);
 }
 
-/** Whether `value` fits `spec`. Lists of a dynamic axis must have one length. */
+/** Validate `value` against `spec`. Lists along a dynamic axis must have equal lengths. */
 export function checkValue(value: unknown, spec: TensorSpec): Checked {
   const shape: number[] = [];
   const found = walk(value, spec, 0, [], shape);
   return found ? { fault: found } : { shape };
 }
 
-/** Rows of inputs that share a dynamic first axis must agree; the first that does not, by name. */
+/** Inputs with a dynamic first axis must have equal rows. Returns the first that differs, by name. */
 export function checkRows(shapes: Map<string, number[]>, specs: TensorSpec[]): [string, Fault] | null {
   let first: [string, number] | null = null;
   for (const spec of specs) {
@@ -88,7 +88,7 @@ function element(value: unknown, dtype: string, at: number[]): Fault | null {
   }
   if (!Number.isInteger(value)) return wrong(`an integer for ${dtype}`, value, at);
   const [low, high] = integerRange(dtype);
-  // Beyond 2^53 a parsed number is rounded: the very ends of 64 bits are the server's to judge.
+  // Beyond 2^53 a parsed number is rounded: the server checks the limits of 64-bit types.
   return value >= low && value <= high ? null : wrong(`an integer from ${low} to ${high}`, value, at);
 }
 

@@ -10,7 +10,7 @@ export interface Call {
 
 export const HISTORY = 10;
 
-/** The calls of this page: one at a time, the last ten kept. */
+/** The calls of this page: one at a time; the last ten are kept. */
 export function useCalls(name: string) {
   const { client } = useSite();
   const [history, setHistory] = useState<readonly Call[]>([]);
@@ -29,7 +29,7 @@ export function useCalls(name: string) {
         );
         return outcome;
       } catch {
-        return null; // Given up: the server frees its place.
+        return null; // Aborted: the server cancels the request.
       } finally {
         setIsOut(false);
       }

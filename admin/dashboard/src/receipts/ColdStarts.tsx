@@ -9,10 +9,10 @@ import { Quantiles } from "./Quantiles.tsx";
 import { keyOf, length_ms, rest, scaleOf, segments, sentence } from "./waterfall.ts";
 
 const SHOWN = 12;
-/** What is in no phase. */
+/** The time outside of all phases. */
 const OTHER = "other";
 
-/** The last cold starts as bars on one scale, and what they usually take. `starts`: newest first. */
+/** The last cold starts as bars on one scale, and their quantiles. `starts`: newest first. */
 export function ColdStarts({ starts, table }: { starts: readonly ColdStart[]; table: ColdStartRow[] }) {
   const [pointed, setPointed] = useState<string | null>(null);
   const shown = starts.slice(0, SHOWN);
@@ -21,7 +21,7 @@ export function ColdStarts({ starts, table }: { starts: readonly ColdStart[]; ta
   if (!looked) {
     return (
       <p className="panel-body muted">
-        No cold start yet. The first call wakes the function, and its phases stand here.
+        No cold start yet. The first call wakes the function; its phases appear here.
       </p>
     );
   }
@@ -81,7 +81,7 @@ function Fall({
   const words = `${millis(start.total_ms)} ${isReady ? "" : `${start.outcome} `}on ${start.device_kind}: ${sentence(start.phases)}`;
   const point = () => onPoint(keyOf(start));
   return (
-    // A stop for the keyboard, as its phases show in the legend only while it is pointed at.
+    // Focusable, since its phases show in the legend only while it is pointed at.
     <li className={old_s < 3 ? "fall is-new" : "fall"} tabIndex={0} onMouseEnter={point} onFocus={point} title={words}>
       <span className="muted">{ago(old_s)}</span>
       <span className="cut small fall-where">

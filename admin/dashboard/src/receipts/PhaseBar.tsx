@@ -8,7 +8,7 @@ export interface Piece {
   share: number;
 }
 
-/** Pieces in a row on a rail; what it says in words stands beside it, so it is hidden from readers. */
+/** Adjacent segments on a rail. The text beside it says the same, so it is hidden from screen readers. */
 export function PhaseBar({ pieces, height = 14 }: { pieces: Piece[]; height?: number }) {
   return (
     <svg
@@ -41,7 +41,7 @@ export interface Key {
   text: string;
 }
 
-/** What each colour means, and how long it took in what is looked at, which is `of`. */
+/** Legend: each colour's phase and its time in the selected cold start, named by `of`. */
 export function Legend({ keys, of = "" }: { keys: Key[]; of?: string }) {
   return (
     <ul className="phase-legend">

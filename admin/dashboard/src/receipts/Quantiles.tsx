@@ -2,7 +2,7 @@ import type { ColdStartRow } from "../api/detail.ts";
 import { PHASES } from "../api/types.ts";
 import { millis } from "../design/format.ts";
 
-/** Medians and ninetieth percentiles of every phase, per kind of cold start. */
+/** Medians and 90th percentiles of every phase, per kind of cold start. */
 export function Quantiles({ table }: { table: ColdStartRow[] }) {
   const phases = PHASES.filter((phase) => table.some((row) => row.phases[phase]));
   return (

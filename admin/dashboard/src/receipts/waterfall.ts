@@ -6,12 +6,12 @@ import { millis } from "../design/format.ts";
 export interface Segment {
   phase: Phase;
   ms: number;
-  /** Where it begins and how long it is, 0..1 of the scale. */
+  /** Start and length as fractions (0..1) of the scale. */
   from: number;
   share: number;
 }
 
-/** The phases one after the other, in their order; what took no time has no bar. */
+/** The phases in order, one after the other; a phase of 0 ms has no bar. */
 export function segments(phases: Phases, scale_ms: number): Segment[] {
   let from = 0;
   const found: Segment[] = [];
@@ -25,13 +25,13 @@ export function segments(phases: Phases, scale_ms: number): Segment[] {
   return found;
 }
 
-/** What one phase after the other takes; `total_ms` may lack what its first run took. */
+/** Sum of the phases in ms; `total_ms` may exclude the first run. */
 export function length_ms(start: Pick<ColdStart, "phases" | "total_ms">): number {
   const sum = PHASES.reduce((total, phase) => total + (start.phases[phase] ?? 0), 0);
   return Math.max(sum, start.total_ms);
 }
 
-/** What of a cold start is in no phase: its call's way there and back, and waits between them. */
+/** Time of a cold start outside of all phases: the call's transport, and waits between phases. */
 export function rest(
   start: Pick<ColdStart, "phases" | "total_ms">,
   scale_ms: number,
@@ -42,7 +42,7 @@ export function rest(
   return share > 0.004 ? { from, share } : null;
 }
 
-/** A round length that all of these fit into, ms. */
+/** The smallest round scale in ms that fits all starts. */
 export function scaleOf(starts: readonly Pick<ColdStart, "phases" | "total_ms">[]): number {
   return roundUp(Math.max(1, ...starts.map(length_ms)));
 }
@@ -54,7 +54,7 @@ export function roundUp(value: number): number {
   return step * power;
 }
 
-/** The phases in words, longest first, for whoever does not see bars. */
+/** The phases as text, longest first, for screen readers. */
 export function sentence(phases: Phases): string {
   const taken = PHASES.flatMap((phase) => {
     const ms = phases[phase] ?? 0;
@@ -64,6 +64,6 @@ export function sentence(phases: Phases): string {
   return taken.map(({ phase, ms }) => `${phase} ${millis(ms)}`).join(", ") || "no phase was measured";
 }
 
-/** What tells one cold start from another: a replica is never started twice. */
+/** Key of a cold start: a replica starts only once. */
 export const keyOf = (start: Pick<ColdStart, "replica" | "at_s">): string =>
   `${start.replica} ${start.at_s.toFixed(1)}`;

@@ -12,18 +12,18 @@ function subscribe(listener: () => void): () => void {
   };
 }
 
-/** The route of the page's present address. */
+/** The route of the current address. */
 export function useRoute(): Route {
   const hash = useSyncExternalStore(subscribe, () => location.hash);
   return useMemo(() => routeOf(hash), [hash]);
 }
 
-/** Go to `hash`, as a step that "back" takes back. */
+/** Navigate to `hash` and add an entry to the browser's history. */
 export function go(hash: string): void {
   location.hash = hash;
 }
 
-/** Let the address say `hash` without a step: for what is typed and chosen on one page. */
+/** Replace the address by `hash` without a history entry: for filters and fields of one page. */
 export function settle(hash: string): void {
   if (location.hash === hash) return;
   history.replaceState(null, "", hash);

@@ -1,11 +1,11 @@
-/** Where the page is, as its address says after the #. */
+/** The page's route, encoded in the address after the #. */
 export type Route =
   | { page: "overview"; query: URLSearchParams }
   | { page: "function"; name: string; query: URLSearchParams }
   | { page: "timeline"; query: URLSearchParams }
   | { page: "nowhere"; query: URLSearchParams };
 
-/** `#/fn/digits?x=1` taken apart; anything that is no address of ours is nowhere. */
+/** Parse `#/fn/digits?x=1`; an unknown address gives the route "nowhere". */
 export function routeOf(hash: string): Route {
   const [path = "", ...rest] = hash.replace(/^#/, "").split("?");
   const query = new URLSearchParams(rest.join("?"));
@@ -22,7 +22,7 @@ export function routeOf(hash: string): Route {
   return { page: "nowhere", query };
 }
 
-/** `path` with the parts of `query` that are set. */
+/** `path` followed by the entries of `query` that are set. */
 export function hashOf(path: string, query: Record<string, string> = {}): string {
   const set = Object.entries(query).filter(([, value]) => value !== "");
   const text = new URLSearchParams(set).toString();

@@ -1,12 +1,12 @@
 import type { CallError, ColdStart, Decision, Replica } from "../api/types.ts";
 
-/** A replica that is no more, as it was last. */
+/** A replica that has ended, in its last known state. */
 export interface Departed {
   readonly replica: Replica;
   readonly at_s: number;
 }
 
-/** What happened to one function, newest first. */
+/** Events of one function, newest first. */
 export interface Activity {
   readonly decisions: readonly Decision[];
   readonly errors: readonly CallError[];
@@ -15,14 +15,14 @@ export interface Activity {
 }
 
 export const KEPT = 50;
-/** Of all functions together; of the one that was quiet longest only its last error is left. */
+/** Limit over all functions; of the least recently active one only the last error is kept. */
 export const KEPT_IN_ALL = 400;
-/** Functions of which just the last error is left. */
+/** Functions of which only the last error is kept. */
 const ERRORS_LEFT = 2_000;
 export const DEPARTED_KEPT = 5;
 export const QUIET: Activity = { decisions: [], errors: [], coldStarts: [], departed: [] };
 
-/** Activity of many functions, bounded. Values are replaced, never changed. */
+/** Activity of many functions, bounded. Values are replaced, never mutated. */
 export class Activities {
   private readonly byName = new Map<string, Activity>();
   private readonly left = new Map<string, Activity>();
@@ -42,7 +42,7 @@ export class Activities {
     this.keep(item.name, { ...rest, coldStarts: newest(item, coldStarts) });
   }
 
-  /** Errors alike in a row are one line that counts. */
+  /** Equal consecutive errors are one line with a count. */
   error(item: CallError): void {
     const { errors, ...rest } = this.get(item.function);
     const [last, ...before] = errors;
@@ -51,7 +51,7 @@ export class Activities {
     this.keep(item.function, { ...rest, errors: merged });
   }
 
-  /** Kept with its last words, which may come in the same moment as its end. */
+  /** Keep an ended replica with its last event, which may arrive in the same moment. */
   departed(replica: Replica, at_s: number): void {
     const activity = this.get(replica.function);
     const departed = [{ replica, at_s }, ...activity.departed].slice(0, DEPARTED_KEPT);
@@ -75,7 +75,7 @@ export class Activities {
   }
 
   private keep(name: string, activity: Activity): void {
-    // A map keeps the order of insertion: put back, it is the youngest.
+    // A map keeps the insertion order: reinserting makes this entry the youngest.
     this.forget(name);
     this.byName.set(name, activity);
     this.kept += sizeOf(activity);

@@ -1,7 +1,7 @@
 import { useSyncExternalStore } from "react";
 
-/** One tick per second for all that counts: a timer of each row's own would wake the page a
- * thousand times a second. It stands still while nobody looks at it. */
+/** One shared tick per second: a timer per row would wake the page a
+ * thousand times a second. It pauses while the page is hidden. */
 class Clock {
   private readonly listeners = new Set<() => void>();
   private timer: ReturnType<typeof setInterval> | undefined;
@@ -29,7 +29,7 @@ class Clock {
 
 const clock = new Clock();
 
-/** Draw the component anew every second. */
+/** Render the component every second. */
 export function useSecond(): number {
   return useSyncExternalStore(clock.subscribe, clock.read);
 }

@@ -5,7 +5,7 @@ import type { Connection } from "../events/reader.ts";
 import type { Activity } from "./activity.ts";
 import { topic, type Store } from "./store.ts";
 
-/** What every page works with. */
+/** The objects that every page uses. */
 export interface Site {
   store: Store;
   client: Client;
@@ -16,11 +16,11 @@ export const SiteContext = createContext<Site | null>(null);
 
 export function useSite(): Site {
   const site = useContext(SiteContext);
-  if (!site) throw new Error("a page outside of its site");
+  if (!site) throw new Error("this hook needs a SiteContext around it");
   return site;
 }
 
-/** `read()` now and whenever `name` is touched. It must give the same value while nothing changed. */
+/** The value of `read()`, updated when topic `name` changes. `read` must return the same value if nothing changed. */
 export function useTopic<T>(name: string, read: (store: Store) => T): T {
   const { store } = useSite();
   const subscribe = useCallback((listener: () => void) => store.topics.subscribe(name, listener), [store, name]);
@@ -42,14 +42,14 @@ export const useBeat = (): Beat | null => useTopic(topic.beat, (store) => store.
 
 export const useConnection = (): Connection => useTopic(topic.connection, (store) => store.connection);
 
-/** Counts: compute from the store what belongs to a version of it. */
+/** Version counter: recompute derived values when it changes. */
 export const useNamesVersion = (): number => useTopic(topic.names, (store) => store.namesVersion);
 export const useOrderVersion = (): number => useTopic(topic.order, (store) => store.orderVersion);
 export const useReplicasVersion = (): number => useTopic(topic.replicas, (store) => store.replicasVersion);
 export const useDevicesVersion = (): number => useTopic(topic.devices, (store) => store.devicesVersion);
 export const useOperationsVersion = (): number => useTopic(topic.operations, (store) => store.operationsVersion);
 
-/** Whether this key may deploy, scale, wake and delete; the reason where it may not. */
+/** Whether this key may deploy, scale, warm and delete, with the reason if not. */
 export function useMayDeploy(): { may: boolean; why: string } {
   const { scopes } = useSite().session;
   const may = scopes.includes("admin") || scopes.includes("deploy");

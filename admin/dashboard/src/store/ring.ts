@@ -1,4 +1,4 @@
-/** The last `size` numbers of a row, oldest first; what was not there yet is 0. */
+/** Ring buffer of the last `size` numbers, oldest first; missing ones are 0. */
 export class Ring {
   private readonly values: Float32Array;
   private head = 0;
@@ -14,7 +14,7 @@ export class Ring {
     this.head = (this.head + 1) % this.size;
   }
 
-  /** Whether nothing but zeros is in it. */
+  /** Whether all numbers are 0. */
   get isFlat(): boolean {
     return Math.abs(this.sum) < 1e-9;
   }

@@ -16,8 +16,8 @@ export const SPARK = 60;
 const OPERATIONS_KEPT = 50;
 
 /**
- * Topics: a row of its own for `fn:NAME`, `replica:ID`, `device:ID`, `activity:NAME`; `names` when a
- * function comes or goes, `order` once a second when states and numbers may sort otherwise.
+ * Topics: one per row for `fn:NAME`, `replica:ID`, `device:ID`, `activity:NAME`; `names` when a
+ * function is added or removed; `order` once a second, when states and numbers may change the order.
  */
 export const topic = {
   fn: (name: string) => `fn:${name}`,
@@ -33,7 +33,7 @@ export const topic = {
   operations: "operations",
 } as const;
 
-/** A snapshot while it comes. */
+/** A snapshot that is still arriving. */
 interface Coming {
   server: ServerFacts;
   functions: Map<string, FunctionLine>;
@@ -42,12 +42,12 @@ interface Coming {
 }
 
 /**
- * All that the page knows of its server, outside of React: events go in, subscribers are told once
- * per frame. Values are replaced, never changed, so a reader may compare them by identity. Bounded
- * by what the server has: rings, activity and operations have limits of their own.
+ * State of the server as the page knows it, outside of React: events come in, subscribers are notified once
+ * per frame. Values are replaced, never mutated, so readers may compare them by identity. Bounded
+ * by the number of functions on the server; rings, activity and operations have their own limits.
  *
- * A snapshot is kept apart until it is whole. Until then the old picture stays, and says so: a list
- * that is emptied and filled again loses the reader's place.
+ * An arriving snapshot replaces the state only when complete. Until then the old state stays visible,
+ * marked as stale: a list that empties and refills loses the reader's place.
  */
 export class Store {
   readonly functions = new Map<string, FunctionLine>();
@@ -59,16 +59,16 @@ export class Store {
   server: ServerFacts | null = null;
   beat: Beat | null = null;
   connection: Connection = { is: "connecting" };
-  /** Whether a snapshot is whole; what is shown before may lack rows. */
+  /** Whether a complete snapshot has arrived; rows may be missing before. */
   isWhole = false;
-  /** Counts changes of which functions there are. */
+  /** Version of the set of functions. */
   namesVersion = 0;
-  /** Counts the seconds. */
+  /** Counter of seconds. */
   orderVersion = 0;
   replicasVersion = 0;
   devicesVersion = 0;
   operationsVersion = 0;
-  /** How far the server's clock is ahead of this machine's, ms. */
+  /** Offset of the server's clock from this machine's, ms; positive if the server is ahead. */
   skew_ms = 0;
   private coming: Coming | null = null;
   private beatAt_ms = 0;
@@ -82,22 +82,22 @@ export class Store {
     this.topics = new Topics(schedule);
   }
 
-  /** The rates of the last SPARK seconds; null for a function that nobody called. */
+  /** The rates of the last SPARK seconds; null for a function without calls. */
   ring(name: string): Ring | null {
     return this.rings.get(name) ?? null;
   }
 
-  /** The server's clock now, Unix s. */
+  /** The current time by the server's clock, Unix s. */
   serverNow_s(): number {
     return (this.now_ms() + this.skew_ms) / 1000;
   }
 
-  /** Seconds since the last word of the server; null before the first. */
+  /** Seconds since the server's last event; null before the first. */
   silence_s(): number | null {
     return this.beatAt_ms ? (this.now_ms() - this.beatAt_ms) / 1000 : null;
   }
 
-  /** When the line's present ready_in_ms was heard, Unix ms of this machine. */
+  /** When the line's current ready_in_ms arrived, Unix ms of this machine. */
   heardAt_ms(name: string): number {
     return this.phaseSince.get(name)?.at_ms ?? this.now_ms();
   }
@@ -146,12 +146,12 @@ export class Store {
       case "beat":
         return this.putBeat(event.data);
       default:
-        // A newer server may send what this page does not know.
+        // A newer server may send unknown event types.
         return;
     }
   }
 
-  /** Let a whole snapshot take the place of what was known. */
+  /** Replace the state by a complete snapshot. */
   private take(coming: Coming): void {
     this.coming = null;
     this.server = coming.server;
@@ -162,7 +162,7 @@ export class Store {
     for (const name of [...this.functions.keys()]) if (!coming.functions.has(name)) this.dropFunction(name);
     for (const id of [...this.replicas.keys()]) if (!coming.replicas.has(id)) this.dropReplica(id);
     for (const id of [...this.devices.keys()]) if (!coming.devices.has(id)) this.dropDevice(id);
-    // Also the ends of replicas that nobody has told of.
+    // This includes replicas whose end was never reported.
     this.activities.clear();
     for (const line of coming.functions.values()) this.putFunction(line);
     for (const replica of coming.replicas.values()) this.putReplica(replica);
@@ -249,7 +249,7 @@ export class Store {
     this.orderVersion += 1;
     this.topics.touch(topic.order);
     this.topics.touch(topic.beat);
-    // A resumed stream has no snapshot and so no `ready`: the first beat says that it runs.
+    // A resumed stream has no snapshot and so no `ready`: the first beat shows that it is live.
     if (this.connection.is !== "live" && this.isWhole && !this.coming) this.setConnection({ is: "live" });
   }
 
@@ -259,7 +259,7 @@ export class Store {
   }
 }
 
-/** Put an event of a snapshot into it; whether it was one. */
+/** Add an event to the arriving snapshot. Returns whether it belongs to one. */
 function collect(coming: Coming, event: ServerEvent): boolean {
   switch (event.type) {
     case "functions":

@@ -1,14 +1,14 @@
-/** When to tell subscribers: once per frame. */
+/** Schedules notifications once per animation frame. */
 export type Schedule = (flush: () => void) => void;
 
 export const perFrame: Schedule = (flush) => {
-  // No frames are drawn in a hidden tab: what changed waits there, as a set of names.
+  // A hidden tab has no frames: changed topics wait in the set.
   requestAnimationFrame(flush);
 };
 
 /**
- * Subscriptions by topic. Changes between two frames are told once; a subscriber hears only of its
- * own topic, so that one changed row draws one row.
+ * Subscriptions by topic. Changes between two frames cause one notification; subscribers get only
+ * their own topic, so that one changed row renders one row.
  */
 export class Topics {
   private readonly listeners = new Map<string, Set<() => void>>();

@@ -8,12 +8,12 @@ import { ApplyIdle } from "./ApplyIdle.tsx";
 import type { Advice } from "./types.ts";
 import { brief, exactly, signed, time } from "./words.ts";
 
-/** The server plays a day through its policy, several times over. */
+/** Timeout of a request in which the server simulates a day, once per idle time. */
 const PATIENCE_MS = 120_000;
 
 type Asked = { is: "no" } | { is: "out" } | { is: "told"; advice: Advice } | { is: "refused"; why: string };
 
-/** What another idle time would have cost or saved; worked out when it is asked for. */
+/** Simulated cost of other idle times, computed on request. */
 export const AdvicePanel = memo(function AdvicePanel({ name }: { name: string }) {
   const [asked, setAsked] = useState<Asked>({ is: "no" });
   const { client } = useSite();
@@ -34,21 +34,21 @@ export const AdvicePanel = memo(function AdvicePanel({ name }: { name: string })
   return (
     <section className="panel" aria-labelledby="advice-title">
       <div className="panel-head">
-        <h2 id="advice-title">Another idle time</h2>
+        <h2 id="advice-title">Other idle times</h2>
         <span className="spread" />
         <button className="button" type="button" disabled={asked.is === "out"} onClick={() => void ask()}>
-          {asked.is === "told" ? "Again" : "Work it out"}
+          {asked.is === "told" ? "Simulate again" : "Simulate"}
         </button>
       </div>
       <div aria-live="polite">
         {asked.is === "no" && (
           <p className="panel-body muted">
-            What the last day would have cost, had replicas stayed longer or shorter: its requests played once more
+            The requests of the last day, simulated once for each idle time: cost in device time and cold starts
             through the policy.
           </p>
         )}
         {asked.is === "out" && (
-          <p className="panel-body muted">The last day is played through, once for each idle time …</p>
+          <p className="panel-body muted">Simulating the last day, once for each idle time …</p>
         )}
         {asked.is === "refused" && (
           <div className="panel-body">

@@ -6,7 +6,7 @@ import { useSite } from "../store/hooks.ts";
 import type { Compared } from "./advice.ts";
 import { exactly, signed } from "./words.ts";
 
-/** Asks before the idle time is changed, and says what that would have meant. */
+/** Confirmation of a new idle time, with its simulated effect. */
 export function ApplyIdle({
   name,
   row,

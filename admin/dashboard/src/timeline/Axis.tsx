@@ -3,7 +3,7 @@ import { ticks, x, type Scale } from "./lanes.ts";
 
 const APART_PX = 64;
 
-/** The times under a lane; `cursor_s` is where one looks. */
+/** The time axis below a lane; `cursor_s` is the position of the cursor. */
 export function Axis({ scale, cursor_s }: { scale: Scale; cursor_s: number | null }) {
   const zone_s = -new Date(scale.to_s * 1000).getTimezoneOffset() * 60;
   return (

@@ -3,8 +3,8 @@ import { clockTime } from "../design/format.ts";
 import type { Scale } from "./lanes.ts";
 
 /**
- * Lanes with a cursor over time that pointer and arrow keys move. `words` tell what is there, which
- * is also what a screen reader says at every step.
+ * Lanes with a time cursor that the pointer and the arrow keys move. `words` describes the position;
+ * screen readers read it at every step.
  */
 export function Cursor({
   scale,

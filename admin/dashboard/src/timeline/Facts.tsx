@@ -1,4 +1,4 @@
-/** Sums with their names, side by side. */
+/** Labelled totals, side by side. */
 export function Facts({ facts }: { facts: readonly (readonly [string, string])[] }) {
   return (
     <dl className="use-facts">

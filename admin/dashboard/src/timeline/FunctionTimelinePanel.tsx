@@ -16,7 +16,7 @@ import { time, timesOf } from "./words.ts";
 const EVERY_MS = 30_000;
 const DEVICES_SHOWN = 6;
 
-/** When the function was cold, waking, idle and busy, and who called. `version` changes with its state. */
+/** The function's states and calls over time. `version` changes with its state. */
 export const FunctionTimelinePanel = memo(function FunctionTimelinePanel({
   name,
   version,
@@ -65,7 +65,7 @@ function Drawn({ data }: { data: FunctionTimeline }) {
           bucket_s={bucket_s}
           cursor_s={cursor_s}
           words={words}
-          label="Look at a time of this function"
+          label="Time cursor of this function"
           onMove={setCursor}
         >
           <States data={data} scale={scale} cursor_s={cursor_s} />
@@ -127,7 +127,7 @@ function States({ data, scale, cursor_s }: { data: FunctionTimeline; scale: Scal
 }
 
 function Arrivals({ data, scale, cursor_s }: { data: FunctionTimeline; scale: Scale; cursor_s: number | null }) {
-  // Arrivals are kept per minute, whatever the buckets are.
+  // Arrivals are stored per minute, independent of the bucket size.
   const path = useMemo(() => barPath(data.arrivals, Math.max(60, data.bucket_s), scale, 22), [data, scale]);
   return (
     <div className="lane-named">

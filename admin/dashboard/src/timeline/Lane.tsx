@@ -2,7 +2,7 @@ import { memo, useMemo } from "react";
 import { PARTS, stack, x, type Scale } from "./lanes.ts";
 import type { Use } from "./types.ts";
 
-/** Device-seconds of one device or function over time: three shapes however many buckets. */
+/** Device-seconds of one device or function over time: three SVG paths for any number of buckets. */
 export const Lane = memo(function Lane({
   use,
   bucket_s,

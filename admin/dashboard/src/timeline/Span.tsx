@@ -1,11 +1,11 @@
 export type Hours = 1 | 24;
 
-/** "?hours=24" of an address; one hour for anything else. */
+/** The hours of "?hours=24" in an address; 1 for anything else. */
 export function hoursOf(query: URLSearchParams): Hours {
   return query.get("hours") === "24" ? 24 : 1;
 }
 
-/** The last hour or the last day. */
+/** Switch between the last hour and the last day. */
 export function SpanChoice({ hours, onHours }: { hours: Hours; onHours: (hours: Hours) => void }) {
   return (
     <div className="play-ways" role="group" aria-label="How far back">
@@ -18,7 +18,7 @@ export function SpanChoice({ hours, onHours }: { hours: Hours; onHours: (hours: 
   );
 }
 
-/** What the colours of lanes mean. */
+/** Legend of the lanes' colours. */
 export function UseLegend({ withStates = false }: { withStates?: boolean }) {
   const keys = [
     ["busy", "a model runs"],

@@ -1,16 +1,16 @@
-/** What another idle time would have meant, row by row against the present one. */
+/** Simulated idle times, each compared with the current one. */
 
 import type { AdviceRow } from "./types.ts";
 
 export interface Compared extends AdviceRow {
-  /** Against the row as it is; negative is less. 0 for that row itself. */
+  /** Difference from the current idle time; negative is less, 0 for the current row. */
   more_idle_device_s: number;
   more_waited_s: number;
-  /** Idle device-seconds, 0..1 of the most. */
+  /** Idle device-seconds as a fraction (0..1) of the largest row. */
   share: number;
 }
 
-/** The rows by idle time with their differences; without a present row there are none. */
+/** The rows by idle time with their differences; empty if the current idle time has no row. */
 export function compared(rows: readonly AdviceRow[]): Compared[] {
   const now = rows.find((row) => row.is_current);
   const most = Math.max(1e-9, ...rows.map((row) => row.idle_device_s));

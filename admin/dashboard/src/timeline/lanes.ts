@@ -1,4 +1,4 @@
-/** Time on a line: where buckets, states and ticks lie. */
+/** Geometry of a time axis: positions of buckets, states and ticks. */
 
 import type { StateBlock, Use } from "./types.ts";
 
@@ -6,10 +6,10 @@ export const PARTS = ["busy", "idle", "waking"] as const;
 export type Part = (typeof PARTS)[number];
 export type Paths = Record<Part, string>;
 
-/** A cold start of a tenth of a second is still to be seen in a bucket of ten minutes. */
+/** Minimum height, so that a cold start of 0.1 s is visible in a bucket of ten minutes. */
 const LEAST_PX = 1;
 
-/** A stretch of time `from_s`..`to_s` drawn `width` wide. */
+/** The time range `from_s`..`to_s` on a width of `width` px. */
 export interface Scale {
   from_s: number;
   to_s: number;
@@ -21,7 +21,7 @@ export function x(scale: Scale, at_s: number): number {
   return Math.min(1, Math.max(0, share)) * scale.width;
 }
 
-/** One bucket per time: of several devices the sum, in order. */
+/** One bucket per time, in order: the sum over all devices. */
 export function summed(use: readonly Use[]): Use[] {
   const byTime = new Map<number, Use>();
   for (const one of use) {
@@ -37,8 +37,8 @@ export function summed(use: readonly Use[]): Use[] {
 }
 
 /**
- * Three stacked shapes, busy lowest. A bucket is full where its seconds are `bucket_s` times
- * `devices`, or as many as the fullest bucket has. Two decimals, so that a day of a lane is short.
+ * Three stacked shapes, busy at the bottom. A bucket is full when its seconds equal `bucket_s` times
+ * `devices`, or the seconds of the fullest bucket. Two decimals keep the path of a day short.
  */
 export function stack(use: readonly Use[], bucket_s: number, scale: Scale, height: number, devices = 1): Paths {
   const peak = Math.max(bucket_s * devices, ...use.map((one) => one.busy_s + one.idle_s + one.waking_s));
@@ -59,7 +59,7 @@ export function stack(use: readonly Use[], bucket_s: number, scale: Scale, heigh
   return paths;
 }
 
-/** Bars of counts on one scale, as one shape. */
+/** Bars of counts on one scale, as one SVG path. */
 export function barPath(
   items: readonly { at_s: number; count: number }[],
   bucket_s: number,
@@ -85,7 +85,7 @@ export interface Block {
   width: number;
 }
 
-/** States as blocks in order; what is narrower than a third of a pixel belongs to its neighbour. */
+/** States as blocks in order; a block narrower than a third of a pixel joins its neighbour. */
 export function blocks(states: readonly StateBlock[], scale: Scale): Block[] {
   const found: Block[] = [];
   for (const one of [...states].sort((a, b) => a.from_s - b.from_s)) {
@@ -101,7 +101,7 @@ export function blocks(states: readonly StateBlock[], scale: Scale): Block[] {
 
 const STEPS_S = [60, 300, 600, 900, 1800, 3600, 7200, 10_800, 14_400, 21_600, 43_200, 86_400];
 
-/** Times worth a mark, at least `apart` px from each other, on whole hours and minutes of the zone. */
+/** Tick times at least `apart` px from each other, on whole hours and minutes of the time zone. */
 export function ticks(scale: Scale, apart: number, zone_s: number): number[] {
   const span_s = scale.to_s - scale.from_s;
   const least_s = (span_s * apart) / Math.max(1, scale.width);

@@ -1,6 +1,6 @@
-/** What the timeline and advice routes answer. */
+/** Answers of the timeline and advice routes. */
 
-/** Device-seconds of one bucket that begins at `at_s`. */
+/** Device-seconds of the bucket that begins at `at_s`. */
 export interface Use {
   at_s: number;
   waking_s: number;

@@ -1,6 +1,6 @@
 import { useLayoutEffect, useState, type RefObject } from "react";
 
-/** How wide an element is, in whole px, also after the window has changed. */
+/** The width of an element in whole px, updated when the window changes. */
 export function useWidth(box: RefObject<HTMLElement | null>, first = 600): number {
   const [width, setWidth] = useState(first);
   useLayoutEffect(() => {

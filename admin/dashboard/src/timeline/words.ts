@@ -1,7 +1,7 @@
 import { count, span } from "../design/format.ts";
 import type { Totals, Use } from "./types.ts";
 
-/** Device-time in words: "busy 3 min 05 s, idle 1 h 02 min, waking 4 s". */
+/** Device time as text: "busy 3 min 05 s, idle 1 h 02 min, waking 4 s". */
 export function timesOf(use: Totals | Use | undefined): string {
   if (!use) return "nothing ran";
   const parts = [
@@ -13,7 +13,7 @@ export function timesOf(use: Totals | Use | undefined): string {
   return told.join(", ") || "nothing ran";
 }
 
-/** Seconds as people say them; below ten with a decimal. */
+/** A duration with one unit; one decimal below ten. */
 export function time(seconds: number): string {
   return seconds > 0 && seconds < 9.95 ? `${seconds.toFixed(1)} s` : span(seconds);
 }
@@ -25,13 +25,13 @@ export function brief(seconds: number): string {
   return `${(seconds / 3600).toFixed(seconds < 360_000 ? 1 : 0)} h`;
 }
 
-/** A setting in seconds, exactly: "0 s", "90 s", "5 min", "1 h". */
+/** A setting in seconds, not rounded: "0 s", "90 s", "5 min", "1 h". */
 export function exactly(seconds: number): string {
   if (seconds >= 3600 && seconds % 3600 === 0) return `${seconds / 3600} h`;
   return seconds >= 60 && seconds % 60 === 0 ? `${seconds / 60} min` : `${seconds} s`;
 }
 
-/** Share of its time that a device was busy, 0..1. */
+/** Fraction of the time that a device was busy, 0..1. */
 export function busyShare(use: Totals, span_s: number): number {
   return span_s > 0 ? Math.min(1, use.busy_s / span_s) : 0;
 }

@@ -31,7 +31,7 @@ from registry.errors import (
     UnknownFunction,
     WaitBudgetOver,
 )
-from registry.exchange import Expected, Load, PoolEndpoints
+from registry.exchange import Expected, Load, PoolEndpoints, ReplicaEndpoint
 from runtime_image.contract.link import NotStarted
 from runtime_image.link.meta import RequestMeta
 
@@ -228,6 +228,18 @@ def test_news_of_a_waking_pool_leave_its_waiters(dispatcher: Dispatcher) -> None
     assert dispatcher.loads(NOW) == {KEY: Load(1, 0, 0.0)}
 
 
+def test_waking_ends_when_the_manager_publishes_a_replica(dispatcher: Dispatcher) -> None:
+    """The time a pool has been waking counts from the first caller to the first replica."""
+    dispatcher.submit(call(), NOW)
+    pool = dispatcher.pool(KEY)
+    assert pool.waking_s(NOW + 2.0) == 2.0
+
+    replica = ReplicaEndpoint("r1", "", 1, True, "cpu:0", {})
+    dispatcher.on_endpoints(KEY, PoolEndpoints([replica], "warm", "1 ready"), NOW + 2.0)
+
+    assert pool.waking_s(NOW + 3.0) == 0.0
+
+
 def test_a_removed_pool_is_forgotten_with_its_last_link(dispatcher: Dispatcher) -> None:
     """Waiters get an answer at once; what runs is finished first."""
     up(dispatcher, limit=1)
@@ -342,6 +354,26 @@ def test_a_draining_replica_gets_nothing_new(dispatcher: Dispatcher) -> None:
     assert dispatcher.links["r1"].closing
 
 
+def test_a_goaway_without_calls_closes_the_link(dispatcher: Dispatcher) -> None:
+    """A replica that drains gets no further call, also where no call has to move."""
+    up(dispatcher, "r1")
+
+    assert dispatcher.on_goaway("r1", 0, NOW) == []
+    assert dispatcher.submit(call(), NOW) == []
+    assert dispatcher.loads(NOW) == {KEY: Load(1, 0, 0.0)}
+
+
+def test_answers_set_the_retry_after_of_a_full_queue(dispatcher: Dispatcher) -> None:
+    """One call in two seconds was answered and two wait: room is expected in four seconds."""
+    up(dispatcher, limit=1)
+    calls = [call() for _ in range(4)]
+    for each in calls:
+        dispatcher.submit(each, NOW)
+    dispatcher.on_ended("r1", calls[0].id, NOW)
+
+    assert dispatcher.pool(KEY).retry_after_s(NOW + 2.0) == 4
+
+
 def test_a_goaway_settles_what_came_after_it(dispatcher: Dispatcher) -> None:
     """Later ids are sent elsewhere at once, in order; what the replica says of them later is
     known already."""
@@ -451,6 +483,21 @@ def test_a_request_that_kills_three_replicas_is_poison(dispatcher: Dispatcher) -
     assert refused.value.retry_after_s == 45.0
     dispatcher.sweep(NOW + 60.0)
     dispatcher.submit(call(b"bad"), NOW + 60.0)
+
+
+def test_calls_take_the_fast_path_again_once_no_body_is_refused(dispatcher: Dispatcher) -> None:
+    """While one body is refused, every body has to be checked; the sweep ends that."""
+    each = call(b"bad")
+    dispatcher.submit(each, NOW)
+    for number in range(3):
+        up(dispatcher, f"r{number}")
+        started(dispatcher, each, f"r{number}")
+        dispatcher.on_link_lost(f"r{number}", NOW)
+    up(dispatcher)
+
+    assert dispatcher.send_now(call(b"good"), NOW + 1.0) is None
+    dispatcher.sweep(NOW + 60.0)
+    assert dispatcher.send_now(call(b"good"), NOW + 60.0) is not None
 
 
 def test_what_may_not_run_twice_fails_with_its_replica(dispatcher: Dispatcher) -> None:

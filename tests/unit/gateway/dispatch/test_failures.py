@@ -187,6 +187,17 @@ def test_only_the_last_times_in_vain_are_kept(failures: CallFailures, pool: Pool
     ]
 
 
+def test_a_full_replica_takes_back_just_the_send_that_it_refused(
+    failures: CallFailures, pool: Pool
+) -> None:
+    """Sends before that one stay counted."""
+    refused, link = call(Stage.SENT, sends=3), Link("r1", KEY, 4, marks_started=True)
+
+    failures.on_not_started(refused, link, pool, NotStarted.FULL, NOW, [])
+
+    assert refused.sends == 2
+
+
 def test_a_death_that_ends_a_call_is_no_time_in_vain(failures: CallFailures, pool: Pool) -> None:
     """It is how the last time ended."""
     killer = call(Stage.STARTED, may_rerun=False)

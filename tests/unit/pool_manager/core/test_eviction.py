@@ -116,6 +116,37 @@ def test_a_busy_replica_gives_way_after_a_while() -> None:
     assert play.hear({A: HELD, B: RUNS, C: HELD}, 1.0) == []
 
 
+def test_the_longest_served_of_several_busy_replicas_is_drained() -> None:
+    """Both are past their residency; the order of names and devices does not decide."""
+    play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
+    play.run(b=1)
+    play.ready("r1")
+    play.run(5.0, a=1, b=1)
+    play.ready("r2")
+    loads = {A: RUNS, B: RUNS}
+    play.hear(loads, 30.0)
+
+    play.hear(loads | {C: HELD}, 1.0)
+    assert play.hear(loads | {C: HELD}, PREEMPT_AFTER_S) == [Drain("r1", None)]
+
+
+def test_the_device_of_the_longest_served_replica_is_reserved() -> None:
+    """Where no replica is past its residency, a waiting pool reserves the device that will be free
+    for eviction first."""
+    play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
+    play.run(b=1)
+    play.ready("r1")
+    play.run(2.0, a=1, b=1)
+    play.ready("r2")
+    loads = {A: RUNS, B: RUNS, C: HELD}
+
+    play.hear(loads, 0.5)
+    play.hear(loads, PREEMPT_AFTER_S)
+
+    reserved = play.machine.host.ledger.reservations.keys()
+    assert reserved == {play.replica("r1").device}
+
+
 def test_a_second_replica_drains_nobody() -> None:
     """Only a pool without any replica may preempt busy replicas."""
     play = Play(PoolSpec(A, max=2), PoolSpec(B))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pool_manager.core.host import GPU_STANDBY_MIB, STANDBY_KEY, STANDBY_MIB, Host
+from pool_manager.core.host import COLD, GPU_STANDBY_MIB, STANDBY_KEY, STANDBY_MIB, Host
 from pool_manager.core.ledger import Charge, Need, Reservation
 from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.core.state import Device, PoolSpec, Replica, State
@@ -41,6 +41,18 @@ def test_revisions_of_a_function_know_each_other() -> None:
 
     assert [pool.key for pool in there.siblings(there.pools[A1])] == [A2]
     assert list(there.siblings(other)) == []
+
+
+def test_a_cold_pool_still_publishes_how_its_replicas_ended() -> None:
+    """Gateways need the cause of a death after the pool is cold again."""
+    there = host(PoolSpec(A1), PoolSpec(B))
+    pool = there.pools[A1]
+    pool.ended["r1"] = "was killed by SIGKILL"
+
+    shown = there.endpoints(pool, 0.0)
+
+    assert (shown.state, shown.ended) == (COLD.state, {"r1": "was killed by SIGKILL"})
+    assert there.endpoints(there.pools[B], 0.0) == COLD
 
 
 def test_a_forgotten_pool_leaves_nothing() -> None:

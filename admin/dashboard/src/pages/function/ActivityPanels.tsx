@@ -7,7 +7,7 @@ import { joined } from "./recent.ts";
 
 const MAX = 50;
 
-/** What was decided about the function and why, newest first. */
+/** The scheduler's decisions about the function with reasons, newest first. */
 export function DecisionsPanel({ name, why }: { name: string; why: Why | null }) {
   const { decisions } = useActivity(name);
   const { store } = useSite();
@@ -20,7 +20,7 @@ export function DecisionsPanel({ name, why }: { name: string; why: Why | null })
       </div>
       {why?.blocked && <p className="note warn fn-blocked">{why.blocked}</p>}
       {items.length === 0 ? (
-        <p className="panel-body muted">Nothing was decided since the server started.</p>
+        <p className="panel-body muted">No decisions since the server started.</p>
       ) : (
         <ol className="happenings" tabIndex={0} aria-label="Decisions, newest first">
           {items.map((item) => (
@@ -37,7 +37,7 @@ export function DecisionsPanel({ name, why }: { name: string; why: Why | null })
 
 const decisionKey = (item: { at_s: number; text: string }): string => `${item.at_s.toFixed(2)} ${item.text}`;
 
-/** Requests that ended with an error that was not their client's, newest first. */
+/** Requests that failed through no fault of the client, newest first. */
 export function ErrorsPanel({ errors }: { errors: readonly CallError[] }) {
   const { store } = useSite();
   useSecond();
@@ -47,7 +47,7 @@ export function ErrorsPanel({ errors }: { errors: readonly CallError[] }) {
         <h2 id="errors-title">Errors</h2>
       </div>
       {errors.length === 0 ? (
-        <p className="panel-body muted">None that the function or the server caused.</p>
+        <p className="panel-body muted">No errors of the function or the server.</p>
       ) : (
         <ol className="happenings" tabIndex={0} aria-label="Errors, newest first">
           {errors.map((error) => (

@@ -10,21 +10,21 @@ const BUTTONS: readonly { kind: ActionKind; title: string }[] = [
   { kind: "delete", title: "Delete" },
 ];
 
-/** What can be done to the function, each with the reason where it cannot. */
+/** Actions on the function, each with the reason if it is unavailable. */
 export function FunctionActions({ line, revisions }: { line: FunctionLine; revisions: number | null }) {
   const { ask } = useActions();
   const { may, why } = useMayDeploy();
   const needless: Partial<Record<ActionKind, string>> = {
     ...(line.state === "warm" ? { warm: "it is warm" } : {}),
     ...(line.state === "cold" ? { sleep: "it is cold" } : {}),
-    ...(revisions === 1 ? { rollback: "it has one revision only" } : {}),
+    ...(revisions === 1 ? { rollback: "there is only one revision" } : {}),
   };
   return (
     <div className="row-of" role="group" aria-label={`Actions of ${line.name}`}>
       {BUTTONS.map(({ kind, title }) => {
         const reason = may ? (needless[kind] ?? "") : why;
         return (
-          // Not `disabled`: whoever cannot press it must still reach it to learn why.
+          // Not `disabled`: keyboard users must reach it to read the reason.
           <button
             key={kind}
             className={kind === "delete" ? "button danger" : "button"}

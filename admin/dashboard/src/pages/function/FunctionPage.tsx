@@ -17,7 +17,7 @@ import { SignaturePanel } from "./SignaturePanel.tsx";
 import { useFunctionData } from "./useFunctionData.ts";
 import "./function.css";
 
-/** Everything about one function, as it is now, and a way to call it. */
+/** One function: live state, history, settings, and a form to call it. */
 export function FunctionPage({ name }: { name: string; query: URLSearchParams }) {
   const line = useFunction(name);
   const { session } = useSite();
@@ -60,7 +60,7 @@ export function FunctionPage({ name }: { name: string; query: URLSearchParams })
   );
 }
 
-/** Not there, or not there yet: until a snapshot is whole nobody can tell. */
+/** Unknown function. Before a complete snapshot it may still appear. */
 function Missing({ name, why }: { name: string; why: string }) {
   const { store } = useSite();
   const connection = useConnection();
@@ -73,13 +73,13 @@ function Missing({ name, why }: { name: string; why: string }) {
       </nav>
       <h1>{name}</h1>
       <p className="muted" role="status">
-        {isKnown ? why || "There is no function of this name, or no longer." : "…"}
+        {isKnown ? why || "There is no function with this name." : "…"}
       </p>
     </div>
   );
 }
 
-/** Why this key may not invoke; "" where it may. */
+/** Why this key may not invoke; "" if it may. */
 export function whyNotInvoke({ scopes }: Session, name: string): string {
   const may = ["admin", "invoke", `invoke:${name}`].some((scope) => scopes.includes(scope));
   return may ? "" : `this key has ${scopes.join(", ")}; calling ${name} needs the scope invoke`;

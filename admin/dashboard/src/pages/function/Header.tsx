@@ -7,7 +7,7 @@ import { useSecond } from "../../store/clock.ts";
 import { topic } from "../../store/store.ts";
 import { useSite, useTopic } from "../../store/hooks.ts";
 
-/** What the function is doing, in one glance. `actions` stand at its side. */
+/** State of the function at a glance, with `actions` beside it. */
 export function Header({ line, actions }: { line: FunctionLine; actions: ReactNode }) {
   return (
     <header className="fn-head panel">
@@ -35,7 +35,7 @@ export function Header({ line, actions }: { line: FunctionLine; actions: ReactNo
   );
 }
 
-/** While it wakes: the phase and the time left; while it idles: until it sleeps. */
+/** While waking: phase and remaining time. While idle: time until the replica stops. */
 export function Doing({ line }: { line: FunctionLine }) {
   const { store } = useSite();
   useSecond();
@@ -55,7 +55,7 @@ export function Doing({ line }: { line: FunctionLine }) {
   return null;
 }
 
-/** Milliseconds until it is ready, by what was expected `heard_ms` ago; null where nobody can tell. */
+/** Expected milliseconds until ready, from the estimate that arrived `heard_ms` ago; null if unknown. */
 export function leftOf(line: Pick<FunctionLine, "ready_in_ms">, heard_ms: number): number | null {
   return line.ready_in_ms === null ? null : line.ready_in_ms - heard_ms;
 }

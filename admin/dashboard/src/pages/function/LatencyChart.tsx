@@ -4,7 +4,7 @@ const WIDTH = 216;
 const HEIGHT = 46;
 const FOOT = 13;
 
-/** How long one run takes by rows: a bar per batch size that deploy tried. `knee` is the one used. */
+/** Latency of one run by rows: one bar per batch size that the deploy measured. `knee` is the size in use. */
 export function LatencyChart({ latency_ms, knee }: { latency_ms: Record<string, number>; knee: number }) {
   const tried = Object.entries(latency_ms)
     .map(([rows, ms]) => ({ rows: Number(rows), ms }))

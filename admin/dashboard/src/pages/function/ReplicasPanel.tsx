@@ -8,7 +8,7 @@ import { useSecond } from "../../store/clock.ts";
 import { useActivity, useReplicasVersion, useSite } from "../../store/hooks.ts";
 import { endOf } from "./recent.ts";
 
-/** The function's replicas as they are, and the last that went, with the reason. */
+/** The function's replicas, and the last ended ones with the reason. */
 export function ReplicasPanel({ name }: { name: string }) {
   const { store } = useSite();
   const version = useReplicasVersion();
@@ -25,7 +25,7 @@ export function ReplicasPanel({ name }: { name: string }) {
         <h2 id="replicas-title">Replicas</h2>
         <span className="tag">{replicas.length}</span>
       </div>
-      {replicas.length + gone.length === 0 && <p className="panel-body muted">None: the function costs nothing now.</p>}
+      {replicas.length + gone.length === 0 && <p className="panel-body muted">None. The function uses no device.</p>}
       <ul className="replicas">
         {replicas.map((replica) => (
           <li key={replica.id}>

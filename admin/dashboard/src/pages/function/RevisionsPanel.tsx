@@ -4,14 +4,14 @@ import { ago, bytes, mebibytes, millis } from "../../design/format.ts";
 import { useSite } from "../../store/hooks.ts";
 import { LatencyChart } from "./LatencyChart.tsx";
 
-/** Every revision with what deploy measured of it, newest first. */
+/** All revisions with the measurements of their deploys, newest first. */
 export const RevisionsPanel = memo(function RevisionsPanel({
   detail,
   whyNot,
   onRollback,
 }: {
   detail: FunctionDetail;
-  /** Why this key may not roll back; "" where it may. */
+  /** Why this key may not roll back; "" if it may. */
   whyNot: string;
   onRollback: (to: number) => void;
 }) {
@@ -112,7 +112,7 @@ function Row({
   );
 }
 
-/** What the preparation gains at load, as "load 240 → 2 ms", or why there is none. */
+/** The gain of the preparation at load, as "load 240 → 2 ms", or why there is none. */
 export function preparedOf({ prepared, why_not_prepared }: Profile): string {
   if (!prepared) return why_not_prepared ? `no: ${why_not_prepared}` : "no";
   const before = prepared.original.load_ms + prepared.original.first_ms;

@@ -3,7 +3,7 @@ import type { FunctionLine } from "../../api/types.ts";
 import { count, mebibytes } from "../../design/format.ts";
 import { exactly } from "../../timeline/words.ts";
 
-/** What function.toml and `fnctl scale` have set. Scaling is the line's: it changes while one looks. */
+/** Settings of function.toml and `fnctl scale`. Scaling comes from the function's line, which is live. */
 export function SettingsPanel({ detail, line }: { detail: FunctionDetail; line: FunctionLine }) {
   const { limits, batching, device } = detail;
   const groups: [string, [string, string][]][] = [

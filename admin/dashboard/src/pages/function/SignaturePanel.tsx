@@ -1,7 +1,7 @@
 import { memo, useState } from "react";
 import type { FunctionDetail, InputRule, TensorSpec } from "../../api/detail.ts";
 
-/** What the function takes and gives, and a call that can be pasted into a shell. */
+/** Inputs and outputs of the function, and a curl command to copy. */
 export const SignaturePanel = memo(function SignaturePanel({ detail }: { detail: FunctionDetail }) {
   const { signature, inputs } = detail;
   const isOpen = signature.kind !== "tensors";
@@ -89,7 +89,7 @@ function Example({ text }: { text: string }) {
       await navigator.clipboard.writeText(text);
       setSaid("copied");
     } catch {
-      // Only a page from https or this machine may use the clipboard.
+      // The clipboard is available only over https or on localhost.
       setSaid("select the text and copy it");
     }
   };

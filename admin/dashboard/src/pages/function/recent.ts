@@ -1,10 +1,10 @@
-/** What was fetched joined with what has come since, newest first. */
+/** Fetched items merged with items of the event stream, newest first. */
 
 interface Dated {
   at_s: number;
 }
 
-/** Why a replica ended, as the decisions about its function tell it; "" where they do not. */
+/** Why a replica ended, from its function's decisions; "" if they do not say. */
 export function endOf(id: string, decisions: readonly { text: string }[]): string {
   const start = `${id} ended: `;
   return decisions.find(({ text }) => text.startsWith(start))?.text.slice(start.length) ?? "";

@@ -9,7 +9,7 @@ import { joined } from "./recent.ts";
 const STARTS_MAX = 20;
 
 /**
- * What the page needs beside the event store: asked for once, and again when something happened
+ * Data of the page beside the event store: fetched once, and again after each event
  * that changes it.
  */
 export function useFunctionData(name: string, line: FunctionLine | undefined) {
@@ -29,7 +29,7 @@ export function useFunctionData(name: string, line: FunctionLine | undefined) {
   return { detail, why: why.data, errors: errors.data?.items ?? activity.errors, starts };
 }
 
-/** How many operations of this function have ended, of those that are known. */
+/** Number of ended operations of this function among the known ones. */
 function useEnded(name: string): number {
   const { store } = useSite();
   useOperationsVersion();

@@ -7,7 +7,7 @@ import { useDevice, useDevicesVersion, useReplica, useSite } from "../../store/h
 import { useIsNarrow } from "../../design/narrow.ts";
 import { useSums } from "./Totals.tsx";
 
-/** Every device with what is on it. Folded up where there is little room. */
+/** All devices with their replicas. Collapsed in narrow windows. */
 export function Devices() {
   const { store } = useSite();
   const version = useDevicesVersion();
@@ -74,7 +74,7 @@ function Busy({ share }: { share: number | null }) {
   );
 }
 
-/** A bar of what replicas are counted with, and a line where the driver sees the end of what is used. */
+/** Bar of the memory charged for replicas, with a line at the use that the driver reports. */
 function Memory({ device }: { device: Device }) {
   const total = device.total_mib ?? device.memory_mib;
   const part = (value: number) => `${Math.min(100, (value / Math.max(1, total)) * 100)}%`;

@@ -11,12 +11,12 @@ import { FunctionRow } from "./FunctionRow.tsx";
 import { nextRow } from "./keys.ts";
 import { Toolbar } from "./Toolbar.tsx";
 
-/** Widths from which the list is a table, and one with all columns. */
+/** Minimum widths (px) for a table, and for a table with all columns. */
 const STEPS = [0, 660, 1000] as const;
 const ROW = 46;
 const CARD = 124;
 
-/** All functions as rows, of which only those in sight are drawn. */
+/** All functions as rows; only visible rows are rendered. */
 export function FunctionList({ query }: { query: URLSearchParams }) {
   const view = useMemo(() => viewOf(query), [query]);
   const show = useCallback((next: View) => settle(hashOf("/", queryOf(next))), []);
@@ -32,7 +32,7 @@ export function FunctionList({ query }: { query: URLSearchParams }) {
   const { store } = useSite();
 
   const rows = names.slice(span.first, span.end).map((name, at) => ({ name, at: span.first + at }));
-  // The row with the focus stays in the page wherever it is scrolled to, or the focus would be lost.
+  // The focused row stays mounted while scrolled out of view, or the focus would be lost.
   const isActiveDrawn = active.at >= span.first && active.at < span.end;
   const activeName = names[active.at];
   if (!isActiveDrawn && activeName !== undefined) rows.push({ name: activeName, at: active.at });
@@ -74,14 +74,14 @@ export function FunctionList({ query }: { query: URLSearchParams }) {
         <p className="functions-none muted">
           {store.functions.size ? (
             <>
-              None of {plural(store.functions.size, "function")} is like that.{" "}
+              None of {plural(store.functions.size, "function")} matches.{" "}
               <button type="button" className="button" onClick={() => show({ ...view, text: "", states: [] })}>
                 Show all
               </button>
             </>
           ) : store.isWhole ? (
             <>
-              No functions yet: <code>fnctl deploy PATH</code> brings the first.
+              No functions yet: deploy one with <code>fnctl deploy PATH</code>.
             </>
           ) : (
             "Waiting for the server …"
@@ -94,8 +94,8 @@ export function FunctionList({ query }: { query: URLSearchParams }) {
 
 const isCardsOf = (step: number): boolean => step === 0;
 
-/** The names in the view's order. While `isHeld` (the pointer is on the list) rows stay where they
- * are: nothing may slip away under a click. */
+/** The names in the view's order. While `isHeld` (the pointer is on the list) rows do not move:
+ * a row must not move away under a click. */
 function useArranged(view: View, isHeld: boolean): string[] {
   const { store } = useSite();
   const names = useNamesVersion();
@@ -105,7 +105,7 @@ function useArranged(view: View, isHeld: boolean): string[] {
   const version = held.current;
   return useMemo(
     () => arrange(store.functions.values(), view, (name) => store.activities.get(name).errors[0]?.at_s ?? 0),
-    // The maps change in place: the versions say when.
+    // The maps are mutated in place: the versions show when.
     [store, view, names, version],
   );
 }
@@ -116,13 +116,13 @@ interface Active {
   onKey(event: KeyboardEvent, isCards: boolean): void;
 }
 
-/** The row that the keyboard is on. It is kept by name, as rows move. */
+/** The row with the keyboard focus, kept by name since rows move. */
 function useActive(names: readonly string[], list: React.RefObject<HTMLDivElement | null>, height: number): Active {
   const [name, set] = useState<string | null>(null);
   const at = Math.max(0, name === null ? 0 : names.indexOf(name));
   const wanted = useRef<string | null>(null);
 
-  // After the drawing in which the row came into the page.
+  // After the render that mounted the row.
   useEffect(() => {
     if (wanted.current === null) return;
     const row = list.current?.querySelector<HTMLElement>('[aria-selected="true"]');

@@ -12,7 +12,7 @@ import type { Column } from "./columns.ts";
 
 interface Row {
   name: string;
-  /** Its place in the list, from 0. */
+  /** Position in the list, from 0. */
   at: number;
   height: number;
   columns: readonly Column[];
@@ -20,7 +20,7 @@ interface Row {
   onActive: (name: string) => void;
 }
 
-/** One function in its place: a row that only moves draws none of its cells anew. */
+/** One positioned row: moving it does not render its cells again. */
 export const FunctionRow = memo(function FunctionRow({ name, at, height, columns, isActive, onActive }: Row) {
   return (
     <div
@@ -40,7 +40,7 @@ export const FunctionRow = memo(function FunctionRow({ name, at, height, columns
   );
 });
 
-/** Drawn anew only when the function's own line changes; what counts down draws itself. */
+/** Rendered only when the function's own line changes; countdowns render themselves. */
 const Cells = memo(function Cells({ name, columns, isActive }: { name: string; columns: readonly Column[]; isActive: boolean }) {
   const line = useFunction(name);
   if (!line) return null;
@@ -100,7 +100,7 @@ function Status({ line }: { line: FunctionLine }) {
   );
 }
 
-/** The phase it is in, and how long it should still take, running down. */
+/** The current phase, with a countdown of its expected remaining time. */
 function Waking({ line }: { line: FunctionLine }) {
   useSecond();
   const { store } = useSite();

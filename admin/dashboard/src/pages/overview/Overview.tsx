@@ -3,7 +3,7 @@ import { FunctionList } from "./FunctionList.tsx";
 import { Totals } from "./Totals.tsx";
 import "./overview.css";
 
-/** The whole server at a glance: totals, devices, functions. */
+/** Overview of the server: totals, devices, functions. */
 export function Overview({ query }: { query: URLSearchParams }) {
   return (
     <div className="page live overview">

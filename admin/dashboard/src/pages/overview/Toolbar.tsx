@@ -6,7 +6,7 @@ import { SORTS, type SortKey, type View } from "./arrange.ts";
 import { SORTABLE } from "./columns.ts";
 import { useSums } from "./Totals.tsx";
 
-/** Search, and the states with how many functions are in each: a click shows only those. */
+/** Search field, and filters by state with the number of functions in each. */
 export function Toolbar({ view, onView, shown, isCards }: { view: View; onView: (view: View) => void; shown: number; isCards: boolean }) {
   const sums = useSums();
   const search = useRef<HTMLInputElement>(null);
@@ -58,7 +58,7 @@ export function Toolbar({ view, onView, shown, isCards }: { view: View; onView: 
   );
 }
 
-/** Cards have no heads to click on. */
+/** Sort control for cards, which have no column heads. */
 function SortChoice({ view, onView }: { view: View; onView: (view: View) => void }) {
   const chosen = `${view.isDescending ? "-" : ""}${view.sort}`;
   const choose = (value: string) => {
@@ -75,7 +75,7 @@ function SortChoice({ view, onView }: { view: View; onView: (view: View) => void
   );
 }
 
-/** "/" anywhere but in a field leads to the search. */
+/** The key "/" focuses the search, except in an input field. */
 function useSlash(search: React.RefObject<HTMLInputElement | null>): void {
   useEffect(() => {
     const onKey = (event: KeyboardEvent) => {

@@ -4,14 +4,14 @@ import { count, rate } from "../../design/format.ts";
 import { useBeat, useNamesVersion, useOrderVersion, useSite } from "../../store/hooks.ts";
 import { sumsOf, type Sums } from "./totals.ts";
 
-/** The sums of all functions, replicas and devices: new each second. */
+/** Totals of functions, replicas and devices, updated each second. */
 export function useSums(): Sums {
   const { store } = useSite();
   const names = useNamesVersion();
   const order = useOrderVersion();
   return useMemo(
     () => sumsOf(store.functions.values(), store.replicas.values(), store.devices.values()),
-    // The maps change in place: the versions say when.
+    // The maps are mutated in place: the versions show when.
     [store, names, order],
   );
 }
@@ -33,7 +33,7 @@ export function Totals() {
         <span className="total-name">Server</span>
         <StateText state={look} word={readyz?.status ?? "unknown"} />
         <span className="total-more clamp" title={readyz?.reasons.join("\n")}>
-          {readyz ? readyz.reasons.join("; ") || "accepts calls" : "not heard of yet"}
+          {readyz ? readyz.reasons.join("; ") || "accepts calls" : "no report yet"}
         </span>
       </div>
     </section>

@@ -3,10 +3,10 @@ import { STATES, type FunctionLine, type FunctionState } from "../../api/types.t
 export const SORTS = ["state", "name", "held", "in_flight", "rate", "p50_ms", "p95_ms", "sleeps_at_s", "error"] as const;
 export type SortKey = (typeof SORTS)[number];
 
-/** Which functions are shown and in which order; all of it stands in the address. */
+/** Filter and order of the functions, stored in the address. */
 export interface View {
   text: string;
-  /** Empty: all. */
+  /** Empty for all states. */
   states: readonly FunctionState[];
   sort: SortKey;
   isDescending: boolean;
@@ -14,10 +14,10 @@ export interface View {
 
 export const FIRST_SORT: SortKey = "state";
 
-/** What needs a look comes first. */
+/** States that need attention come first. */
 const URGENCY: Record<FunctionState, number> = { failing: 0, waking: 1, draining: 2, warm: 3, cold: 4 };
 
-/** The view that an address asks for; what it does not know, it leaves out. */
+/** The view encoded in an address; unknown values are ignored. */
 export function viewOf(query: URLSearchParams): View {
   const asked = query.get("sort") ?? FIRST_SORT;
   const key = asked.replace(/^-/, "");
@@ -31,13 +31,13 @@ export function viewOf(query: URLSearchParams): View {
   };
 }
 
-/** The address's query for a view; what is as usual is left out. */
+/** The address's query for a view, without default values. */
 export function queryOf(view: View): Record<string, string> {
   const sort = `${view.isDescending ? "-" : ""}${view.sort}`;
   return { q: view.text, state: view.states.join(","), sort: sort === FIRST_SORT ? "" : sort };
 }
 
-/** The view after a click on a column's head: the same one turns, a number begins with the largest. */
+/** The view after a click on a column head: a second click reverses; numbers start with the largest. */
 export function sortedBy(view: View, key: SortKey): View {
   if (view.sort === key) return { ...view, isDescending: !view.isDescending };
   return { ...view, sort: key, isDescending: !(key === "name" || key === "state" || key === "sleeps_at_s") };
@@ -51,7 +51,7 @@ export function isFound(line: FunctionLine, words: readonly string[]): boolean {
   return words.every((word) => where.includes(word));
 }
 
-/** Names of the functions to show, in order. `errorAt_s` tells when a function's last error was. */
+/** Names of the functions to show, in order. `errorAt_s` returns the time of a function's last error. */
 export function arrange(lines: Iterable<FunctionLine>, view: View, errorAt_s: (name: string) => number): string[] {
   const words = view.text.toLowerCase().split(/\s+/).filter(Boolean);
   const shown: { name: string; value: number | string | null }[] = [];
@@ -77,13 +77,13 @@ function valueOf(line: FunctionLine, key: SortKey, errorAt_s: (name: string) => 
   }
 }
 
-/** What has no value comes last, whichever way it is sorted. */
+/** Functions without a value come last in both directions. */
 function compare(a: number | string | null, b: number | string | null, way: number): number {
   if (a === null || b === null) return a === b ? 0 : a === null ? 1 : -1;
   if (typeof a === "string" || typeof b === "string") return way * byName(String(a), String(b));
   return way * (a - b);
 }
 
-/** "a-2" before "a-10". A collator of its own is a hundred times faster than localeCompare. */
+/** "a-2" before "a-10". A reused collator is a hundred times faster than localeCompare. */
 const collator = new Intl.Collator("en", { numeric: true });
 const byName = (a: string, b: string) => collator.compare(a, b);

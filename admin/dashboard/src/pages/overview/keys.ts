@@ -1,4 +1,4 @@
-/** The row that a key leads to from row `at` of `count`; null for a key that leads nowhere. */
+/** The row that a key moves to from row `at` of `count`; null for other keys. */
 export function nextRow(key: string, at: number, count: number, page: number): number | null {
   const last = count - 1;
   switch (key) {

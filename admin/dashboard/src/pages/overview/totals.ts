@@ -9,7 +9,7 @@ export interface Sums {
   devices: number;
 }
 
-/** How many of everything. A replica without a function of its own is none that serves. */
+/** Totals. Replicas without a function (standbys) are not counted as serving. */
 export function sumsOf(functions: Iterable<FunctionLine>, replicas: Iterable<Replica>, devices: Iterable<Device>): Sums {
   const sums: Sums = {
     states: { cold: 0, waking: 0, warm: 0, draining: 0, failing: 0 },

@@ -56,7 +56,7 @@ export function FunctionLanes({ data, hours }: { data: Timeline; hours: Hours })
   );
 }
 
-/** The lanes of what is in sight, as they come. */
+/** The lanes of the visible functions, as they arrive. */
 function useLanes(hours: Hours, seen: readonly FunctionUse[]): LaneCache | null {
   const { client } = useSite();
   const [cache, setCache] = useState<LaneCache | null>(null);

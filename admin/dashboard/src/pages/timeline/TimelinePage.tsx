@@ -18,7 +18,7 @@ import { FunctionLanes } from "./FunctionLanes.tsx";
 
 const EVERY_S = 15;
 
-/** What devices and functions did in the last hour or day. */
+/** Use of devices and functions in the last hour or day. */
 export function TimelinePage({ query }: { query: URLSearchParams }) {
   const hours = hoursOf(query);
   const beat = useBeat();
@@ -114,7 +114,7 @@ function Devices({ data }: { data: Timeline }) {
             bucket_s={bucket_s}
             cursor_s={cursor_s}
             words={words}
-            label="Look at a time of all devices"
+            label="Time cursor of all devices"
             onMove={setCursor}
           >
             <Axis scale={scale} cursor_s={cursor_s} />

@@ -1,15 +1,15 @@
 import { summed } from "../../timeline/lanes.ts";
 import type { FunctionTimeline, Use } from "../../timeline/types.ts";
 
-/** A function's lane: what came, or null while it comes. */
+/** A function's lane, or null while it is being fetched. */
 export type Drawn = readonly Use[] | null;
 
 const AT_ONCE = 3;
 const KEPT = 300;
 
 /**
- * Lanes of functions, fetched as they come into sight, a few at once, the last asked for first: who
- * scrolls past two hundred functions does not wait for those that are out of sight again.
+ * Lanes of functions, fetched when they become visible, a few at once, latest request first: a reader who
+ * scrolls past two hundred functions does not wait for those that are no longer visible.
  */
 export class LaneCache {
   private readonly lanes = new Map<string, Drawn>();
@@ -22,13 +22,13 @@ export class LaneCache {
     private readonly onChange: () => void,
   ) {}
 
-  /** The lane of `name`, which is fetched if nobody has yet. */
+  /** The lane of `name`; starts a fetch if there was none. */
   get(name: string): Drawn {
     const known = this.lanes.get(name);
     return known === undefined ? null : known;
   }
 
-  /** These are in sight; others that still wait are given up. */
+  /** Set the visible functions; pending fetches of others are dropped. */
   want(names: readonly string[]): void {
     this.waiting = names.filter((name) => !this.lanes.has(name));
     this.next();
@@ -54,7 +54,7 @@ export class LaneCache {
       const { use } = await this.fetch(name, this.stopped.signal);
       this.keep(name, summed(use));
     } catch {
-      // An empty lane; its row says the sums, which came with the list.
+      // An empty lane; its row shows the totals, which came with the list.
       this.keep(name, []);
     }
     this.out -= 1;
