@@ -76,9 +76,8 @@ class StartGate:
         now = self._clock()
         for id in self._starts.admit(self._turn, now):
             waiting = self._waiting[id]
-            if (
-                not waiting.done()
-            ):  # else its task was cancelled in this turn of the loop, and will leave
+            # A done future was cancelled in this iteration of the loop; its task leaves the gate.
+            if not waiting.done():
                 waiting.set_result(True)
         if self._timer is not None:
             self._timer.cancel()
