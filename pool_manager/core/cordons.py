@@ -66,7 +66,7 @@ class Cordons:
 
     def _end(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
         """Release a replica without failure or back-off: its pool may start elsewhere at once."""
-        commands.append(Note(replica.pool, f"stops {replica.id}: {why}"))
+        commands.append(Note(replica.pool, f"{replica.id} is stopped: {why}"))
         self._replicas.release(replica, why, now, commands)
 
     def _drain(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:

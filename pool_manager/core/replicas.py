@@ -102,7 +102,7 @@ class ReplicaLifecycle:
         """Drain a replica. With `if_idle_s` it may refuse if it was used within that many seconds.
         A replica without a model has nothing to finish and is released at once."""
         replica.why = why
-        commands.append(Note(replica.pool, f"stops {replica.id}: {why}"))
+        commands.append(Note(replica.pool, f"{replica.id} is asked to stop: {why}"))
         if replica.state in (State.STARTING, State.STANDBY):
             self.release(replica, why, now, commands)
             return
@@ -217,7 +217,7 @@ class ReplicaLifecycle:
         self.add(replica, now)
         if key != STANDBY_KEY and replica.device not in self._host.ledger.devices:
             why = f"this host has no device {replica.device or 'without a name'}"
-            commands.append(Note(key, f"stops {replica.id}: {why}"))
+            commands.append(Note(key, f"{replica.id} is stopped: {why}"))
             self.release(replica, why, now, commands)
         elif event.role == "trial":
             self.release(replica, "its deploy ended with the earlier manager", now, commands)

@@ -36,7 +36,7 @@ def test_what_is_on_a_device_that_is_gone_ends_at_once() -> None:
     assert launched(commands) == [("r2", "g2")]
     assert play.pool("a").failures == 0
     assert [note.text for note in play.notes if "gone" in note.text] == [
-        "stops r1: g1 is gone: XID 79"
+        "r1 is stopped: g1 is gone: XID 79"
     ]
 
 

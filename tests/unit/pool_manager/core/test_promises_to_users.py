@@ -60,7 +60,7 @@ def test_nothing_is_killed_while_it_works() -> None:
     assert [c for c in commands if isinstance(c, Drain)] == [Drain("r2", None)]
     ends = [c for c in commands if isinstance(c, Terminate | Release)]
     assert [type(c) for c in ends] == [Terminate, Release]
-    drained = next(n for n in play.notes if n.text.startswith("stops r2:"))
+    drained = next(n for n in play.notes if n.text.startswith("r2 is asked to stop:"))
     assert drained.key == A
     assert (DRAIN_S, TERM_S) == (30.0, 5.0)
 

@@ -176,7 +176,7 @@ def test_every_end_is_noted_with_its_reason() -> None:
     house.replicas.enforce_deadline(house.replica, house.now + 30.0, commands)
 
     assert [one.text for one in commands if isinstance(one, Note)] == [
-        "stops r1: put to sleep",
+        "r1 is asked to stop: put to sleep",
         "r1 is terminated: it did not drain: put to sleep",
     ]
 
