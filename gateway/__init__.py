@@ -1,1 +1,1 @@
-"""What is asked: HTTP in, answers out."""
+"""The request side: HTTP, admission, dispatch to replicas, answers, metrics and traces."""

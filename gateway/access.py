@@ -1,4 +1,4 @@
-"""Access control: hosts, origins, keys, scopes. Pure."""
+"""Access control by Host header, origin, key and scope. Pure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Access:
-    """The rules of one server.
+    """Access rules of one server.
 
-    The admin token may do everything. While there are no keys, a loopback server lets anyone
-    invoke and read health and metrics; everything under /admin always needs the token or a key.
+    The admin token has every scope. While a loopback server has no keys, invoking, health and
+    metrics need no authorization. Everything under /admin always needs the token or a key.
     """
 
     def __init__(
         self, listen: str, public_hosts: Iterable[str], ring: KeyRing, token_sha256: str
     ) -> None:
-        """`token_sha256` is the admin token's fingerprint."""
+        """Create the rules; `token_sha256` is the admin token's fingerprint."""
         names = {*public_hosts, listen}
         self._is_local = listen in LOOPBACK
         if self._is_local:
@@ -37,7 +37,7 @@ class Access:
         self._token = token_sha256
 
     def check_host(self, host: str) -> None:
-        """Raises ForeignHost unless the Host header names this server."""
+        """Raise ForeignHost unless the Host header names this server."""
         known = self._known.get(host)
         if known is None:
             known = _host_name(host) in self._hosts
@@ -50,15 +50,17 @@ class Access:
             )
 
     def check_origin(self, origin: str | None, fetch_site: str | None, host: str) -> None:
-        """Raises ForeignOrigin for a browser's request from a page of another origin. `origin` and
-        `fetch_site` are the headers Origin and Sec-Fetch-Site, None where missing."""
+        """Raise ForeignOrigin for a browser's request from a page of another origin.
+
+        `origin` and `fetch_site` are the headers Origin and Sec-Fetch-Site, None where missing.
+        """
         if origin is not None and origin.partition("://")[2] != host:
             raise ForeignOrigin(f"a page of {origin[:100]!r} may not call this server")
         if origin is None and fetch_site in ("cross-site", "same-site"):
             raise ForeignOrigin("a page of another site may not call this server")
 
     def check(self, authorization: str | None, need: Need, name: str = "") -> None:
-        """Raises NoKey or WrongScope unless the caller may do `need` (to function `name`)."""
+        """Raise NoKey or WrongScope unless the caller has scope `need` (for function `name`)."""
         if need == "invoke" and authorization is None and self.is_open:
             return
         scopes = self.scopes(authorization)
@@ -66,7 +68,7 @@ class Access:
             raise WrongScope(f"this needs the scope {need}, the key has {', '.join(scopes)}")
 
     def is_admin(self, authorization: str | None) -> bool:
-        """Whether the caller has the scope admin."""
+        """Return whether the caller has the scope admin."""
         try:
             return "admin" in self.scopes(authorization)
         except NoKey:
@@ -74,11 +76,11 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Whether invoking needs no key."""
+        """Whether anyone may invoke without a key."""
         return self._is_local and not len(self.ring)
 
     def scopes(self, authorization: str | None) -> tuple[str, ...]:
-        """The scopes of a bearer key; "admin" allows everything. Raises NoKey."""
+        """Return the scopes of a bearer key; "admin" includes all others. Raises NoKey."""
         scheme, _, secret = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not secret:
             raise NoKey("expected the header Authorization: Bearer <key>")
@@ -100,8 +102,10 @@ def _allows(scopes: tuple[str, ...], need: Need, name: str) -> bool:
 
 
 def _host_name(host: str) -> str | None:
-    """The name in a Host header (RFC 9110 section 7.2), in lower case and without port and
-    brackets; None where it is no host with at most a port behind it."""
+    """Return the lower-case host of a Host header (RFC 9110 section 7.2) without port and brackets.
+
+    None if the header is malformed.
+    """
     found = _HOST.fullmatch(host)
     return None if found is None else (found[1] or found[2]).lower()
 

@@ -1,8 +1,8 @@
-"""One connection per replica: requests out as frames, answers back to their calls.
+"""Data links: one connection per replica carries requests out and answers back, as frames.
 
-`DataLinks` connects to every replica that the pool manager lists, and sends what the dispatcher
-commands. Whatever a replica sends is checked: a frame that breaks the protocol raises LinkError,
-which ends the link.
+`DataLinks` connects to every replica that the pool manager lists and sends the requests that the
+dispatcher assigns. Every received frame is validated. A frame that violates the protocol raises
+LinkError, which closes the link.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ CLOSING: Final = "the gateway closes"
 CONNECT_TRIES: Final = 5
 CONNECT_RETRY_S: Final = 0.2
 IDLE_FRAMES_MAX: Final = 10_000
-"""Frames between two final ones (RESPONSE, FAILED, CANCELLED) of a link. They cost a replica
-nothing and this process CPU time; honest replicas send a few per request."""
-# Module constants: each of these look-ups happens for every answer.
+"""Max frames on a link between two final ones (RESPONSE, FAILED, CANCELLED). They are free for the
+replica and cost this process CPU time; an honest replica sends a few per request."""
+# Module constants: every answer would otherwise repeat these attribute look-ups.
 _RESPONSE, _SLAB, _FIRST = Kind.RESPONSE, int(Flag.SLAB), int(Flag.FIRST)
 _ALONE, _TRACE = int(Flag.ALONE), int(Flag.TRACE)
 
 
 class Delivered(NamedTuple):
-    """A replica's answer and facts about the replica.
+    """A replica's answer, with facts about the replica.
 
-    `json_length` is 0 unless the answer is binary with a JSON head. `is_first`: the replica's first
-    run made the answer. `connected_s`: when the link came up (monotonic seconds). `phases`: those
-    of the replica's cold start, in milliseconds.
+    `json_length` is 0 unless the answer is binary with a JSON head. `is_first`: this is the answer
+    of the replica's first run. `connected_s`: when the link was established (monotonic seconds).
+    `phases`: the phases of the replica's cold start, in milliseconds.
     """
 
     meta: AnswerMeta
@@ -64,15 +64,15 @@ class Delivered(NamedTuple):
 
 Outcome = Delivered | RequestError | FnError
 _delivered: Callable[[tuple[Any, ...]], Delivered] = partial(tuple.__new__, Delivered)
-"""Makes a Delivered without the Python frame of the named tuple's own constructor."""
+"""Construct a Delivered without the Python frame of the named tuple's own constructor."""
 
 
 @dataclass(slots=True, eq=False)
 class HeldCall(Call):
-    """A call and the callback for its outcome: `done` is called once, unless the client left.
+    """A call and the callback for its outcome.
 
-    `slot`: where the body lies in shared memory, if it does. The code that made the call releases
-    that reference.
+    `done` is called exactly once, unless the client disconnects first. `slot`: the body's place in
+    shared memory, None for a body outside of it. The creator of the call releases that reference.
     """
 
     done: Callable[[Outcome], None] = lambda _outcome: None
@@ -81,8 +81,11 @@ class HeldCall(Call):
 
 @dataclass(slots=True)
 class _Peer:
-    """A replica with a link, or whose link is being made. `connected_s`: when HELLO came
-    (monotonic seconds), 0 before. `idle_frames`: frames since the last final one."""
+    """A replica with an established or pending link.
+
+    `connected_s`: when HELLO arrived (monotonic seconds), 0 before. `idle_frames`: frames since the
+    last final one.
+    """
 
     endpoint: ReplicaEndpoint
     pool: str
@@ -105,9 +108,12 @@ class DataLinks:
         on_link_lost: Callable[[str], None],
         on_answered: Callable[[str, HeldCall | None, Outcome | None], None],
     ) -> None:
-        """`perform` executes the dispatcher's commands. `on_link_lost(pool)` is called for every
-        link that ends, `on_answered(pool, call, outcome)` for every final frame: `call` is None
-        where the client has left, `outcome` is None where the replica cancelled the request."""
+        """Create the links.
+
+        `perform` executes the dispatcher's commands. `on_link_lost(pool)` is called for every link
+        that ends. `on_answered(pool, call, outcome)` is called for every final frame: `call` is
+        None if the client has disconnected, `outcome` is None if the replica cancelled the request.
+        """
         self._worker = worker
         self._dispatcher = dispatcher
         self._slabs = slabs
@@ -120,8 +126,11 @@ class DataLinks:
         """Ids of the replicas that the manager lists, by pool."""
 
     def reconcile(self, pool: str, endpoints: list[ReplicaEndpoint]) -> None:
-        """Connect to replicas that are new. A link to a replica that is no longer listed ends by
-        itself: the replica drains, or dies."""
+        """Connect to newly listed replicas.
+
+        Links to replicas that are no longer listed are not closed here: those replicas drain or
+        die, and the link ends with them.
+        """
         self._listed[pool] = {endpoint.id for endpoint in endpoints}
         if not endpoints:
             del self._listed[pool]
@@ -134,7 +143,7 @@ class DataLinks:
             self._tasks.spawn(f"connect {endpoint.id}", self._connect(endpoint.id))
 
     def send(self, link: str, id: int, call: Call) -> None:
-        """Send a request."""
+        """Send a call as request `id`."""
         peer = self._peers[link]
         stream, meta, body = peer.stream, call.meta, call.body
         assert stream is not None
@@ -153,26 +162,29 @@ class DataLinks:
         stream.send(pack(Kind.REQUEST, id, body, meta=packed, flags=flags, aux=timeout_ms))
 
     def recall(self, link: str, id: int) -> None:
-        """Tell the replica that a request is no longer wanted."""
+        """Send CANCEL: the client of request `id` has disconnected."""
         stream = self._peers[link].stream
         assert stream is not None
         stream.send(pack(Kind.CANCEL, id))
 
     def abort(self, link: str, reason: str) -> None:
-        """End a link whose replica broke the protocol; a listed replica gets a new one."""
+        """Close the link of a replica that violated the protocol.
+
+        A replica that is still listed gets a new link.
+        """
         stream = self._peers[link].stream
         assert stream is not None
         stream.abort(reason)
 
     def close(self) -> None:
-        """End every link for good."""
+        """Close every link; none is re-established."""
         self._listed.clear()
         for peer in self._peers.values():
             if peer.stream is not None:
                 peer.stream.abort(CLOSING)
 
     async def _connect(self, id: str) -> None:
-        """Connect to a replica: CONNECT_TRIES times, with a pause, while it is listed."""
+        """Connect to a replica: up to CONNECT_TRIES attempts, while the manager lists it."""
         peer = self._peers[id]
         for attempt in range(CONNECT_TRIES):
             if attempt:
@@ -188,7 +200,7 @@ class DataLinks:
         self._peers.pop(id, None)
 
     async def _open(self, id: str, peer: _Peer) -> None:
-        """Connect and send HELLO, once. Raises OSError."""
+        """Connect once and send HELLO. Raises OSError."""
         stream = FrameStream(
             partial(self._on_frame, id, peer),
             lambda reason: self._on_stream_lost(id, reason),
@@ -208,7 +220,7 @@ class DataLinks:
 
     def _on_stream_lost(self, id: str, reason: str) -> None:
         peer = self._peers.pop(id, None)
-        # A replica that sleeps or is stopped ends its links, and so does a gateway that closes.
+        # Expected when a replica sleeps or stops, and when this gateway shuts down.
         say = log.debug if reason in (CLOSED, CLOSING) else log.info
         say("a data link ended", replica=id, reason=reason)
         if peer is not None and peer.shared is not None:
@@ -230,8 +242,8 @@ class DataLinks:
         if kind is not _RESPONSE or not peer.connected_s:
             self._on_other_frame(id, peer, frame, now)
             return
-        # A malformed answer ends the link with its call still on it, and the call is retried: the
-        # whole frame is read before the call is taken off the link.
+        # Parse the whole frame before the call is removed from the link: a malformed answer closes
+        # the link, and the calls that are still on it are retried.
         meta, endpoint = unpack_answer(packed), peer.endpoint
         if flags & _SLAB:
             body = self._copy_answer(peer, frame)
@@ -242,7 +254,7 @@ class DataLinks:
         self._on_final(id, peer, request, _delivered(answer), now)
 
     def _on_other_frame(self, id: str, peer: _Peer, frame: Frame, now: float) -> None:
-        """Any frame but an answer."""
+        """Handle any frame but an answer."""
         kind = frame.kind
         if kind is Kind.HELLO:
             self._on_hello(id, frame, now)
@@ -290,7 +302,7 @@ class DataLinks:
     def _on_final(
         self, id: str, peer: _Peer, request: int, outcome: Outcome | None, now: float
     ) -> None:
-        """The last frame of a request."""
+        """Handle the last frame of a request."""
         try:
             call, commands = self._dispatcher.on_ended(id, request, now)
         except KeyError:
@@ -306,7 +318,7 @@ class DataLinks:
 
     @staticmethod
     def _copy_answer(peer: _Peer, frame: Frame) -> bytes:
-        """An answer from the replica's slab; FREED lets the replica use that memory again."""
+        """Copy an answer from the replica's slab; FREED lets the replica reuse that memory."""
         assert peer.stream is not None
         assert peer.shared is not None
         body = peer.shared.read_answer(frame.body)

@@ -1,6 +1,7 @@
-"""Adds the cause of a replica's death to the errors of the calls that it ran.
+"""Adds the cause of a replica's death to the errors of its calls.
 
-A gateway sees the link break. The pool manager learns how the process ended a moment later.
+A gateway process detects the broken link at once. The pool manager publishes how the process ended
+a moment later.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from gateway.data_links import HeldCall
 from registry.errors import FnError, Poison
 
 CAUSE_TIMEOUT_S: Final = 1.0
-"""How long an error waits for the cause."""
+"""Max seconds that an error waits for the cause."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,9 +26,9 @@ class _Deferred:
 
 
 class DeathCauses:
-    """Defers the errors of calls whose replica died until the cause is known, or time is up.
+    """Holds back the errors of calls whose replica died, until the cause is known.
 
-    For the loop's thread alone.
+    After `timeout_s` seconds the error is sent without it. Event loop thread only.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_s: float = CAUSE_TIMEOUT_S) -> None:
@@ -36,8 +37,10 @@ class DeathCauses:
         self._deferred: dict[str, list[_Deferred]] = {}
 
     def defer(self, call: HeldCall, error: FnError, causes: Mapping[str, str]) -> None:
-        """Answer `call` with `error` and the cause, now or later. `causes`: those known so far, by
-        replica."""
+        """Answer `call` with `error` and the cause, as soon as the cause is known.
+
+        `causes`: the causes known so far, by replica.
+        """
         cause = causes.get(call.link)
         if cause is not None:
             call.done(_with_cause(error, cause))
@@ -46,18 +49,18 @@ class DeathCauses:
         self._deferred.setdefault(call.link, []).append(_Deferred(call, error, timer))
 
     def on_causes(self, causes: Mapping[str, str]) -> None:
-        """The pool manager has published how these replicas died."""
+        """Complete the errors of replicas whose cause of death the pool manager has published."""
         for replica in self._deferred.keys() & causes.keys():
             for one in self._deferred.pop(replica):
                 one.timer.cancel()
                 one.call.done(_with_cause(one.error, causes[replica]))
 
     def cancel(self, call: HeldCall) -> None:
-        """The client of a call has left: it gets no answer."""
+        """Discard the error of a call whose client has disconnected."""
         self._pop(call)
 
     def close(self) -> None:
-        """Answer every deferred call without a cause."""
+        """Answer every deferred call, without a cause."""
         for call in [one.call for several in self._deferred.values() for one in several]:
             self._expire(call)
 

@@ -1,7 +1,7 @@
-"""The shell around the dispatcher: calls in, frames out, answers back.
+"""The I/O shell around the dispatcher: calls in, frames out, answers back.
 
 `Delivery` executes the dispatcher's commands and reports demand to the pool manager.
-`follow_traffic` has waiting calls move when a function's traffic goes to another revision.
+`follow_traffic` moves waiting calls when a function's traffic moves to another revision.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ GONE: Final = PoolEndpoints([], "gone", "removed")
 
 
 class Delivery:
-    """Owns the dispatcher. For the loop's thread alone.
+    """Owner of the dispatcher. Event loop thread only.
 
-    Demand goes to the manager at once when a call waits at a pool without a replica, when another
-    pool falls idle meanwhile, or a link is lost, and every second for all pools with load. Between
-    these edges counts change with every request, and the manager would decide nothing differently.
+    Demand is reported every second for all pools with load. It is also reported at once when a call
+    waits at a pool without a replica, when another pool becomes idle meanwhile, and when a link is
+    lost. Other changes happen with every request and would not change the manager's decisions.
 
-    `slabs` has slots for large bodies of calls.
+    `slabs` provides shared memory for large bodies.
     """
 
     def __init__(
@@ -56,7 +56,10 @@ class Delivery:
         history: CallHistory,
         store: CounterStore | None = None,
     ) -> None:
-        """`store` has the ledger's counters; without one they are in this process's memory."""
+        """Create the dispatcher and its links, in the event loop's thread.
+
+        `store` holds the ledger's counters; by default they are in this process's memory.
+        """
         self._ledger = Ledger(store or LocalStore())
         self._loop = asyncio.get_running_loop()
         self._worker = worker
@@ -84,14 +87,14 @@ class Delivery:
         self._is_closed = False
 
     def open(self) -> None:
-        """Start the reports to the manager and the sweep of deadlines."""
+        """Start the periodic demand reports and the sweep of deadlines."""
         self._report_all()
         self._tasks.root("sweep", every(SWEEP_S, self._sweep))
         self._tasks.root("demand", every(DEMAND_S, self._report_all))
 
     @property
     def tasks(self) -> Tasks:
-        """The owner of the background tasks."""
+        """Owner of the background tasks."""
         return self._tasks
 
     async def close(self) -> None:
@@ -104,11 +107,11 @@ class Delivery:
         self._pools.worker_lost(self._worker)
 
     def on_manager_lost(self) -> None:
-        """The pool manager is gone for good; see `Dispatcher.on_manager_lost`."""
+        """Handle the final loss of the pool manager; see `Dispatcher.on_manager_lost`."""
         self._perform(self._dispatcher.on_manager_lost(monotonic()))
 
     async def wait_idle(self) -> None:
-        """Return when every accepted call has ended."""
+        """Wait until every accepted call has ended."""
         self._idle = asyncio.Event()
         if not self._dispatcher.is_idle:
             await self._idle.wait()
@@ -116,20 +119,20 @@ class Delivery:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of request bodies that are arriving, waiting or in flight."""
+        """Bytes of request bodies that are arriving, queued or in flight."""
         return self._dispatcher.held_bytes
 
     def reserve(self, count: int) -> None:
-        """Add `count` bytes of arriving bodies to the held ones; a negative count gives back."""
+        """Add `count` bytes of arriving bodies to the held bytes; a negative count subtracts."""
         self._dispatcher.reserve(count)
 
     def is_cold(self, pool: str) -> bool:
-        """Whether a call for this pool would wait for a replica to start."""
+        """Return whether a call for this pool would wait for a replica to start."""
         view = self._dispatcher.pools.get(pool)
         return view is None or not view.is_connected
 
     def send_now(self, call: HeldCall) -> bool:
-        """Accept a call and send it at once. False where only `submit` can decide about it."""
+        """Accept a call and send it at once. Returns False if only `submit` can decide about it."""
         sent = self._dispatcher.send_now(call, call.arrived_s)
         if sent is None:
             return False
@@ -138,7 +141,7 @@ class Delivery:
         return True
 
     def submit(self, call: HeldCall) -> None:
-        """Accept a call. Raises as `Dispatcher.submit` does; then the call was not accepted."""
+        """Accept a call. Raises like `Dispatcher.submit`; the call is then not accepted."""
         if call.pool not in self._dispatcher.pools:
             self._update_expected(call.pool)
         try:
@@ -151,7 +154,7 @@ class Delivery:
                 self._report_soon(call.pool)
 
     def cancel(self, call: HeldCall) -> None:
-        """The client of a call has left."""
+        """Cancel a call whose client has disconnected."""
         before = call.stage
         self._death_causes.cancel(call)
         commands = self._dispatcher.cancel(call, monotonic())
@@ -161,12 +164,12 @@ class Delivery:
         self._perform(commands)
 
     def move(self, source: str, target: str, rerun_policy: RerunPolicy | None) -> None:
-        """A function's traffic moved; see `Dispatcher.on_traffic_moved`."""
+        """Move a function's traffic; see `Dispatcher.on_traffic_moved`."""
         self._perform(self._dispatcher.on_traffic_moved(source, target, rerun_policy, monotonic()))
         self._report_soon(source)
 
     def receive_endpoints(self, data: bytes) -> None:
-        """Apply the manager's Endpoints. Those that come after `close` are ignored."""
+        """Apply an Endpoints message of the manager. Messages after `close` are ignored."""
         if self._is_closed:
             return
         message = decode_endpoints(data)
@@ -178,20 +181,20 @@ class Delivery:
                 self._on_endpoints(key, GONE, now)
 
     def endpoints(self, pool: str) -> PoolEndpoints:
-        """The endpoints that the manager last published of a pool; an unknown pool is cold."""
+        """Return the endpoints that the manager last published for a pool; cold if unknown."""
         view = self._dispatcher.pools.get(pool)
         return view.endpoints if view else UNKNOWN
 
     def states(self) -> dict[str, str]:
-        """The state of every pool but those that are cold and not called."""
+        """Return the state of every pool except cold pools without calls."""
         return {key: pool.endpoints.state for key, pool in self._dispatcher.pools.items()}
 
     def loads(self) -> dict[str, Load]:
-        """Requests held and in flight, per pool."""
+        """Return the queued and in-flight requests per pool."""
         return self._dispatcher.loads(monotonic())
 
     def balance(self) -> Balance:
-        """The ledger of all calls accepted here, at this moment."""
+        """Return the current ledger of all calls accepted by this process."""
         pools = self._dispatcher.pools.items()
         held = {key: count for key, pool in pools if (count := len(pool.queue))}
         owed = {key: count for key, pool in pools if (count := pool.owed)}
@@ -211,7 +214,7 @@ class Delivery:
         for command in commands:
             try:
                 self._execute(command)
-            except Exception:  # a defect with one call must not strand the others
+            except Exception:  # a defect in one call must not strand the others
                 log.exception("a command could not be done", wanted=type(command).__name__)
         if self._idle is not None and self._dispatcher.is_idle:
             self._idle.set()
@@ -244,19 +247,18 @@ class Delivery:
         self.slabs.sweep(now)
 
     def _report_soon(self, pool: str) -> None:
-        """Report demand of this pool, and of the pool that its calls follow to, before the loop's
-        next turn."""
+        """Report demand of this pool, and of its successor, before the loop's next iteration."""
         if not self._urgent:
             self._loop.call_soon(self._report_urgent)
         self._urgent |= {pool, self._dispatcher.successor(pool)}
 
     def _on_answered(self, pool: str, call: HeldCall | None, outcome: Outcome | None) -> None:
-        """A replica has ended a call; `call` is None where its client has left."""
+        """Finish a call that a replica has ended; `call` is None if its client has disconnected."""
         if self._reports.on_ended(pool):
             self._report_soon(pool)
         if call is not None:
             self._ledger.end("completed" if isinstance(outcome, Delivered) else "failed")
-            call.done(outcome or ReplicaDied("the replica gave the request up"))
+            call.done(outcome or ReplicaDied("the replica cancelled the request"))
 
     def _report_urgent(self) -> None:
         keys, self._urgent = self._urgent, set()
@@ -272,7 +274,10 @@ class Delivery:
 
 
 def follow_traffic(catalog: Catalog, delivery: Delivery) -> Callable[[], None]:
-    """Move waiting calls with their function's traffic, until the returned function is called."""
+    """Subscribe to the catalog: waiting calls move with their function's traffic.
+
+    Returns a function that ends the subscription.
+    """
 
     def changed(change: Change) -> None:
         before, after = change.before, change.after
@@ -284,13 +289,16 @@ def follow_traffic(catalog: Catalog, delivery: Delivery) -> Callable[[], None]:
 
 
 def rerun_policy(before: Deployed, after: Deployed) -> RerunPolicy | None:
-    """How `after` runs calls meant for `before`; None where their inputs may not fit `after`."""
+    """Return how `after` runs calls meant for `before`; None if inputs may not fit `after`."""
     if breaks(before.revision, after.revision):
         return None
     return RerunPolicy(may_rerun(after), after.function.limits.timeout_s)
 
 
 def may_rerun(deployed: Deployed) -> bool:
-    """Whether a request that had started may run again; a handler may have had effects."""
+    """Return whether a request that had started may run again.
+
+    With `retry: auto` a handler may not: it may have had side effects.
+    """
     retry = deployed.function.limits.retry
     return retry == "always" or (retry == "auto" and not deployed.revision.handler)

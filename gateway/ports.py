@@ -1,4 +1,4 @@
-"""What the gateway needs from others; `admin/compose.py` plugs it in."""
+"""Interfaces that the gateway depends on; `admin/compose.py` provides the implementations."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from registry.exchange import Expected
 
 
 class Pools(Protocol):
-    """The pool manager, by serialised messages only (`registry.exchange`)."""
+    """The pool manager, reached by serialised messages only (`registry.exchange`)."""
 
     def receive_demand(self, data: bytes) -> None:
-        """Take in a Demand."""
+        """Process a serialised Demand."""
 
     def worker_lost(self, worker: str) -> None:
-        """The gateway process `worker` holds no requests any more."""
+        """Forget the demand of gateway process `worker`: it holds no requests any more."""
 
 
 class CallHistory(Protocol):
-    """Earlier cold starts, and a count of arrivals."""
+    """History of cold starts and arrivals."""
 
     def expected(self, pool: str) -> Expected:
-        """How long the next cold start of a revision is expected to take."""
+        """Return the expected duration of a revision's next cold start."""
 
     def arrived(self, namespace: str, name: str) -> None:
         """Count one request for a function."""

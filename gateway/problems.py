@@ -1,4 +1,4 @@
-"""The one table that turns errors into HTTP answers (RFC 9457, application/problem+json)."""
+"""The one table that maps errors to HTTP answers (RFC 9457, application/problem+json)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.EngineDown: 503,
     errors.SupervisorAway: 503,
 }
-"""One row per class of the tree; nothing else in the project names a status."""
+"""One row per error class. No other module defines a status code."""
 
 FROM_REPLICA: dict[str, type[errors.FnError]] = {
     codes.BAD_INPUT: errors.BadInput,
@@ -71,15 +71,15 @@ FROM_REPLICA: dict[str, type[errors.FnError]] = {
     codes.EXECUTION_TIMEOUT: errors.ExecutionTimeout,
     codes.ANSWER_TOO_LARGE: errors.AnswerTooLarge,
 }
-"""A request error's code, from a replica or a codec, to its place in the tree."""
+"""Error class of each request error code that a replica or a codec raises."""
 
 OK, CREATED, ACCEPTED = 200, 201, 202
 FOUND, MOVED, NOT_MODIFIED = 302, 308, 304
 MISTAKES, FAILURES = 400, 500
-"""The first status of client errors, and of server errors."""
+"""First status of client errors, and of server errors."""
 
 NOT_READY = 503
-"""The status by which load balancers skip a server."""
+"""Status that makes a load balancer skip this server."""
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -91,37 +91,37 @@ ENDS_CONNECTION = (
     errors.HeadTooLarge,
     errors.TooManyConnections,
 )
-"""Errors after which the rest of what a client sends is not read as requests."""
+"""Errors after which the connection is closed: the rest of the client's bytes are not parsed as
+requests."""
 
 
 def is_worth_keeping(error: errors.FnError) -> bool:
-    """Whether operators are shown the error: not a mistake of the client alone."""
+    """Return whether operators see this error: any server error, and a full queue."""
     status = STATUS[type(error)]
     return status >= STATUS[errors.FnError] or status == STATUS[errors.QueueFull]
 
 
 def from_request_error(error: RequestError) -> errors.FnError:
-    """The tree's error for one that a codec or a replica raised."""
+    """Convert an error of a codec or a replica to the gateway's error class."""
     data = error.to_json()
     fields: dict[str, Any] = {key: data[key] for key in ("input", "expected", "got") if key in data}
     return FROM_REPLICA[error.code](error.message, detail=fields)
 
 
 def is_servers_fault(status: int) -> bool:
-    """Whether an answer with this status is a server error, not the client's."""
+    """Return whether this status is a server error."""
     return status >= FAILURES
 
 
 def outcome(status: int) -> str:
-    """The outcome of an answer: "ok", "refused" (client error or rate or queue limit, 4xx), or
-    "failed"."""
+    """Return "ok", "refused" (4xx: client error, or rate or queue limit) or "failed" (5xx)."""
     if status < MISTAKES:
         return "ok"
     return "failed" if is_servers_fault(status) else "refused"
 
 
 def document(error: errors.FnError, *, for_admin: bool = False) -> dict[str, Any]:
-    """The problem as JSON data."""
+    """Return the problem document as JSON data. `for_admin` adds the admin-only fields."""
     problem = {
         "type": f"urn:fngate:problem:{error.code}",
         "title": error.title,
@@ -138,7 +138,7 @@ def document(error: errors.FnError, *, for_admin: bool = False) -> dict[str, Any
 
 
 def reply(error: errors.FnError, *, for_admin: bool = False) -> Reply:
-    """The problem as a whole answer."""
+    """Return the problem document as a complete reply."""
     headers = [("Content-Type", CONTENT_TYPE)]
     if error.retry_after_s is not None:
         headers.append(("Retry-After", str(max(1, math.ceil(error.retry_after_s)))))
@@ -157,7 +157,7 @@ def reply(error: errors.FnError, *, for_admin: bool = False) -> Reply:
 def answer(
     error: errors.FnError, headers: dict[str, str] | None = None, *, for_admin: bool = False
 ) -> web.Response:
-    """The problem as aiohttp's response, with further `headers`."""
+    """Return the problem document as an aiohttp response, with additional `headers`."""
     status, own, body = reply(error, for_admin=for_admin)
     return web.Response(status=status, body=body, headers={**(headers or {}), **dict(own)})
 
@@ -165,7 +165,7 @@ def answer(
 def json_answer(
     data: object, status: int = OK, headers: dict[str, str] | None = None
 ) -> web.Response:
-    """Plain JSON data as an HTTP response."""
+    """Return JSON data as an aiohttp response."""
     return web.Response(
         status=status,
         body=_encoded(data),
@@ -175,8 +175,11 @@ def json_answer(
 
 
 def _encoded(data: object) -> bytes:
-    """JSON bytes. Bytes from a client that are no UTF-8 are lone surrogates here; only the standard
-    library writes those, as escapes."""
+    """Encode as JSON.
+
+    A client's bytes that are not UTF-8 appear here as lone surrogates; only the standard library
+    encodes those, as escapes.
+    """
     try:
         return msgspec.json.encode(data)
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""HTTP answers as plain data: their bytes, and their `Server-Timing` header (W3C)."""
+"""HTTP answers as plain data, their serialisation, and the header `Server-Timing` (W3C)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from runtime_image.link.meta import AnswerMeta
 
 Body = bytes | bytearray | memoryview
 PIECE: Final = 64 * 1024
-"""Bytes. A body of this length or more is written on its own, not copied behind its head."""
+"""Bytes. A body of at least this length is written separately instead of being copied behind its
+head."""
 CLOSE: Final = ("Connection", "close")
 _PHRASES: Final = {int(status): status.phrase for status in HTTPStatus}
 
 
 class Reply(NamedTuple):
-    """A whole answer. `headers` are all but Content-Length, Date and Server, in order.
+    """A complete HTTP answer.
 
-    Names and values are made by this program, never by a replica. The one value from a client is a
-    request id of few harmless characters.
+    `headers` has, in order, all headers except Content-Length, Date and Server. Names and values
+    are never copied from a replica. The only value from a client is a request id of few harmless
+    characters.
     """
 
     status: int
@@ -31,18 +33,18 @@ class Reply(NamedTuple):
 
     @property
     def closes(self) -> bool:
-        """Whether this is the last answer of its connection."""
+        """Whether the connection closes after this answer."""
         return CLOSE in self.headers
 
 
 make_reply: Callable[[tuple[int, tuple[tuple[str, str], ...], Body]], Reply] = partial(
     tuple.__new__, Reply
 )
-"""Makes a Reply without the Python frame of the named tuple's own constructor."""
+"""Construct a Reply without the Python frame of the named tuple's own constructor."""
 
 
 class Writer:
-    """Writes replies as bytes of HTTP/1.1 (RFC 9112). `wall` gives Unix seconds, for Date."""
+    """Serialises replies as HTTP/1.1 (RFC 9112). `wall` returns Unix seconds, for Date."""
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
@@ -50,7 +52,7 @@ class Writer:
         self._tail = ""
 
     def pieces(self, reply: Reply) -> list[Body]:
-        """The bytes to write in order; a large body is a piece of its own."""
+        """Return the buffers to write, in order; a large body is a buffer of its own."""
         second = int(self._wall())
         if second != self._second:
             self._second = second
@@ -67,8 +69,11 @@ class Writer:
 
 
 class Receipt(NamedTuple):
-    """How a replica answered one request. `phases` of the cold start that the request waited for,
-    in milliseconds; empty where there was none."""
+    """How a replica served one request.
+
+    `phases`: the phases of the cold start that the request waited for, in milliseconds; empty if it
+    waited for none.
+    """
 
     revision: str
     replica: str
@@ -87,11 +92,11 @@ class Receipt(NamedTuple):
 make_receipt: Callable[
     [tuple[str, str, str, float, dict[str, float], bool, AnswerMeta]], Receipt
 ] = partial(tuple.__new__, Receipt)
-"""Makes a Receipt without the Python frame of the named tuple's own constructor."""
+"""Construct a Receipt without the Python frame of the named tuple's own constructor."""
 
 
 def server_timing(receipt: Receipt) -> str:
-    """The header's value. A cold start has the metric `cold` and one for each phase."""
+    """Return the header's value. A cold start has the metric `cold` and one metric per phase."""
     revision, replica, device, queue_ms, phases, is_first, meta = receipt
     _, decode_us, batch_us, compute_us, encode_us, rows = meta
     cold = all_phases = ""
@@ -108,5 +113,5 @@ def server_timing(receipt: Receipt) -> str:
 
 @lru_cache(maxsize=8192)
 def _ms(us: int) -> str:
-    """Microseconds as milliseconds with three digits; short times recur, so they are cached."""
+    """Format microseconds as milliseconds with three decimals. Cached: short durations recur."""
     return f"{us / 1e3:.3f}"

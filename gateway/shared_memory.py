@@ -1,17 +1,18 @@
-"""Large bodies in shared memory: slabs for requests, and what a link's replica may read of them.
+"""Large request and answer bodies in shared memory, and what each replica may access of them.
 
-A `SlabPool` has one slab per pool, made when its first large body comes. Request bodies lie in
-slots of it, which the pool's replicas read in place. Invariants:
+A `SlabPool` has one slab per pool, created for the pool's first large body. Request bodies are
+placed in slots of the slab, and the pool's replicas read them in place. Invariants:
 
-- A slot is allocated again only after its last reference was released.
+- A slot is reused only after its last reference was released.
 - Resident memory, including slabs that a replica still has mapped, stays within a budget.
-- Where there is no room, the body goes in a frame.
+- If there is no room, the body travels in a frame.
 
-Pages of a sealed slab cannot be given back one by one. A slab that was idle for long enough is
-retired as a whole; the pool's next large body makes a new one.
+The pages of a sealed slab cannot be released one by one. A slab that was idle for long enough is
+retired as a whole; the pool's next large body creates a new one.
 
 A `SharedLink` is the shared-memory half of one data link. Everything that a replica sends is
-checked. Its answers are copied with pread: a mapping of its memory could end this process.
+validated. Its answers are copied with pread: access to a mapping of its memory could crash this
+process.
 """
 
 from __future__ import annotations
@@ -43,34 +44,35 @@ from runtime_image.link.shared_memory import (
 log = structlog.get_logger()
 
 SLABS_MAX: Final = 64
-"""Slabs at once, including retired ones that are still mapped."""
+"""Max slabs, including retired ones that are still mapped."""
 TOUCHED_MAX: Final = 32 * 2**20
-"""Bytes. A slab that has touched more is retired after SHORT_IDLE_S."""
+"""Bytes. An idle slab that has touched more is retired after SHORT_IDLE_S, others after
+LONG_IDLE_S."""
 SHORT_IDLE_S: Final = 10.0
 LONG_IDLE_S: Final = 300.0
 RETRY_S: Final = 10.0
-"""Seconds until slabs are made again after one could not be made."""
+"""Seconds without new slabs after the system refused one."""
 BUDGET_FACTOR: Final = 2
-"""Bytes of resident memory of all slabs, in multiples of the capacity."""
+"""Max resident bytes of all slabs, as a multiple of the capacity."""
 
 ANSWER_SLABS_MAX: Final = 2
-"""Slabs that a replica may have announced on one link at once."""
+"""Max slabs that a replica may have announced on one link at once."""
 NOTICES_MAX: Final = 64
-"""Notices that a replica may send on one link in all; an honest one sends one."""
+"""Max notices of a replica during the life of one link; an honest one sends one."""
 HELLO_MAX: Final = 4096
-"""Bytes of a HELLO's body."""
+"""Max bytes of a HELLO's body."""
 LOST_MAX: Final = 4
-"""Lost links of one replica with an open side channel. Beyond, new links of the replica get no side
-channel: each lost one costs a descriptor, and the slots of what was in flight."""
+"""Max lost links of one replica whose side channel is still open. Beyond that, new links of the
+replica get no side channel: each lost one costs a descriptor and the slots that were in flight."""
 
 Body = bytes | bytearray | memoryview
 
 
 class SlabPool:
-    """All slabs of this process. For the loop's thread alone."""
+    """All slabs of this process. Event loop thread only."""
 
     def __init__(self, capacity: int) -> None:
-        """`capacity`: bytes of one slab, at most."""
+        """Create the pool without slabs. `capacity`: max bytes of one slab."""
         self._capacity = capacity // BLOCK * BLOCK
         self._numbers = count(1)
         self._live: dict[str, Slab] = {}
@@ -83,16 +85,16 @@ class SlabPool:
 
     @property
     def touched(self) -> int:
-        """Resident bytes of all slabs, at most."""
+        """Upper bound of the resident bytes of all slabs."""
         return sum(slab.allocator.touched for slab in self._all())
 
     def lost_link_count(self, replica: str) -> int:
-        """Links to `replica` that have ended while it may still read bodies of them."""
+        """Return how many lost links to `replica` still let it read bodies."""
         return sum(link.is_lost for link in self.links if link.replica == replica)
 
     def allocate(self, pool: str, length: int) -> BodySlot | None:
-        """A slot for a body that is about to be read. None where the body is to go in a frame: it
-        is small, uploads fill half of the capacity, or there is no memory."""
+        """Return a slot for an arriving body, None if it has to travel in a frame: it is small,
+        uploads fill half of the capacity, or there is no memory."""
         if length < SLAB_BODY_MIN or self._filling + length > self._capacity // 2:
             return None
         slab = self._live.get(pool) or self._make_slab(pool)
@@ -107,16 +109,15 @@ class SlabPool:
         return BodySlot(self, slab, offset, length)
 
     def on_filled(self, slot: BodySlot) -> None:
-        """The body in `slot` is whole."""
+        """Stop counting the body in `slot` as an upload: it is complete."""
         self._filling -= len(slot.view)
 
     def free(self, slot: BodySlot) -> None:
-        """The last reference to `slot` was released."""
+        """Free the memory of `slot`, whose last reference was released."""
         slot.slab.allocator.free(slot.offset, len(slot.view))
 
     def sweep(self, now: float) -> None:
-        """Retire slabs that were idle for long enough, and close unmapped ones. To be called about
-        ten times a second."""
+        """Retire slabs that were idle for long enough and close unmapped ones."""
         self._retry(now)
         for slab in list(self._live.values()):
             if not slab.allocator.is_empty:
@@ -130,8 +131,7 @@ class SlabPool:
         self._close_unmapped()
 
     def close(self) -> None:
-        """The gateway shuts down: end every side channel and release every slab. Calls that are
-        still in flight keep their views."""
+        """End every side channel and release every slab. Calls in flight keep their views."""
         self._is_usable, self._capacity = False, 0
         for link in list(self.links):
             link.close()
@@ -160,7 +160,7 @@ class SlabPool:
         return slab
 
     def _retry(self, now: float) -> None:
-        """Memory or descriptors that were missing may be there after a while."""
+        """Allow new slabs again RETRY_S after memory or descriptors ran out."""
         if self._is_usable or not self._capacity:
             return
         if not self._retry_at_s:
@@ -169,7 +169,7 @@ class SlabPool:
             self._is_usable, self._retry_at_s = True, 0.0
 
     def _has_memory(self, slab: Slab, end: int) -> bool:
-        """Whether `slab` may be touched up to `end`; idle slabs of other pools are evicted."""
+        """Return whether `slab` may be touched up to `end`; evicts other, idle slabs if needed."""
         more = max(0, -(-end // BLOCK) * BLOCK - slab.allocator.touched)
         while self.touched + more > BUDGET_FACTOR * self._capacity:
             if not self._evict(slab):
@@ -177,11 +177,11 @@ class SlabPool:
         return True
 
     def _evict(self, spared: Slab | None = None) -> bool:
-        """Retire the slab that was idle for longest; whether its memory came free at once."""
+        """Retire the slab that has been idle longest; return whether this released memory."""
         idle = [s for s in self._live.values() if s.allocator.is_empty and s is not spared]
         if not idle:
             return False
-        # A slab that no sweep has found idle yet became idle after all that were found.
+        # idle_since_s is 0 until a sweep sees the slab idle: such a slab became idle last.
         victim = min(idle, key=lambda slab: slab.idle_since_s or float("inf"))
         before = len(self._retired)
         self._retire(victim)
@@ -204,14 +204,14 @@ class SlabPool:
 
 
 class Slab:
-    """Request bodies of one pool, in memory that this process alone writes.
+    """Request bodies of one pool, in memory that only this process writes.
 
-    `number` names the slab on side channels. `idle_since_s`: when a sweep first found it empty
+    `number` identifies the slab on side channels. `idle_since_s`: when a sweep first found it empty
     (monotonic seconds), 0 while it is in use.
     """
 
     def __init__(self, number: int, pool: str, capacity: int) -> None:
-        """Raises OSError where there is no memory or descriptor for it."""
+        """Map new memory. Raises OSError if there is no memory or no descriptor."""
         self.number = number
         self.pool = pool
         self.allocator = Allocator(capacity)
@@ -230,17 +230,17 @@ class Slab:
             os.close(descriptor)
 
     def view(self, offset: int, length: int) -> memoryview:
-        """A part of it, writable."""
+        """Return a writable view of one part."""
         return self._view[offset : offset + length]
 
     def retire(self) -> None:
-        """Unmap it here, once no view refers to it. Mappings of replicas keep it resident."""
+        """Unmap the slab here, once no view refers to it. Mappings of replicas keep it resident."""
         self._view = memoryview(b"")
         os.close(self.descriptor)
         self.descriptor = -1
 
     def is_unmapped(self) -> bool:
-        """Whether no process has it mapped any more; for retired slabs."""
+        """Return whether no process maps the slab any more; for retired slabs."""
         return is_unread(self._own)
 
     def close(self) -> None:
@@ -249,10 +249,10 @@ class Slab:
 
 
 class BodySlot:
-    """A part of a slab for one body, with a count of references.
+    """Reference-counted part of a slab that holds one body.
 
-    The code that made the call has one reference, and so has each link that the body was sent on
-    until its replica lets go of the request. `view` is writable and exactly as long as the body.
+    The creator of the call has one reference. Each link that the body was sent on has another one
+    until its replica releases the request. `view` is writable and exactly as long as the body.
     """
 
     __slots__ = ("_references", "_slabs", "is_filling", "offset", "slab", "view")
@@ -266,7 +266,7 @@ class BodySlot:
         self.is_filling = True
 
     def mark_filled(self) -> None:
-        """The body is whole and no longer counts as an upload."""
+        """Mark the body as complete: it no longer counts as an upload."""
         if self.is_filling:
             self._slabs.on_filled(self)
             self.is_filling = False
@@ -277,7 +277,7 @@ class BodySlot:
         self._references += 1
 
     def release(self) -> None:
-        """Drop a reference; each is to be released exactly once."""
+        """Drop a reference; to be called exactly once per reference."""
         assert self._references > 0, "a slot that was freed"
         self._references -= 1
         if not self._references:
@@ -286,19 +286,20 @@ class BodySlot:
 
 
 class SharedLink:
-    """The side channel of one data link: request slots that the replica reads, and its answers.
+    """Side channel of one data link: request slots that the replica reads, and its answer slabs.
 
-    Made before the link. A slot whose body the replica reads in place is held until the replica
-    lets go of the request. Once the link is lost, it is held until the side channel ends: then the
-    process is gone, or has unmapped everything of this link. A slot whose body went in a frame is
-    held no longer than the link. `is_lost`: the link has ended, the side channel has not.
+    Created before the link. A slot whose body the replica reads in place is held until the replica
+    releases the request. If the link is lost first, the slot is held until the side channel ends:
+    then the replica's process has exited or has unmapped everything of this link. A slot whose body
+    travelled in a frame is released with the link at the latest. `is_lost`: the link has ended, the
+    side channel has not.
     """
 
     def __init__(
         self, replica: str, pool: str, slabs: SlabPool, on_ended: Callable[[str], None]
     ) -> None:
-        """`on_ended(reason)` is called once, when the replica's end of the side channel is gone or
-        breaks the protocol. Raises OSError where there are no descriptors left."""
+        """Create the socket pair. `on_ended(reason)` is called once, when the replica closes its
+        end or violates the protocol. Raises OSError if there are no descriptors left."""
         self.replica = replica
         self.is_lost = False
         self._pool = pool
@@ -311,26 +312,25 @@ class SharedLink:
         self._is_open = True
         self._announced: set[int] = set()
         self._in_place: dict[int, BodySlot] = {}
-        """By request id: slots that the replica reads in place."""
+        """Slots that the replica reads in place, by request id."""
         self._framed: dict[int, BodySlot] = {}
-        """By request id: slots whose body went in a frame."""
+        """Slots whose body travelled in a frame, by request id."""
         self._answers: dict[int, int] = {}
-        """Descriptors of the replica's slabs by number."""
+        """Descriptors of the replica's slabs, by slab number."""
         self._notices = 0
 
     @property
     def descriptors(self) -> list[int]:
-        """The replica's end, to be sent beside HELLO; empty where LOST_MAX is reached."""
+        """The replica's end, to be sent with HELLO; empty if LOST_MAX is reached."""
         is_trusted = self._slabs.lost_link_count(self.replica) < LOST_MAX
         return [self._theirs.fileno()] if is_trusted else []
 
     def hello_sent(self) -> None:
-        """HELLO carries the replica's end: close this process's copy of it."""
+        """Close this process's copy of the replica's end, which HELLO has carried over."""
         self._theirs.close()
 
     def on_hello(self, body: bytes | bytearray) -> None:
-        """The replica's HELLO came; its JSON says whether the replica uses the side channel. Raises
-        LinkError."""
+        """Process the replica's HELLO, which accepts or declines slabs. Raises LinkError."""
         if not _accepts_slabs(body):
             self.close()
             return
@@ -339,10 +339,10 @@ class SharedLink:
         self._loop.add_reader(self._channel.sock, self._on_readable)
 
     def send(self, id: int, slot: BodySlot, body: Body) -> tuple[Body, int]:
-        """Body and flags of REQUEST `id`, whose body lies in `slot`."""
+        """Return body and flags of the frame REQUEST `id`, whose body is in `slot`."""
         slot.acquire()
         if not self._can_read(slot):
-            # Held all the same: the transport may not have written all of it yet.
+            # The slot is held nevertheless: the transport may not have written all of it yet.
             self._framed[id] = slot
             return body, 0
         self._in_place[id] = slot
@@ -350,13 +350,13 @@ class SharedLink:
         return place.pack(), Flag.SLAB
 
     def release(self, id: int) -> None:
-        """The replica has let go of a request."""
+        """Release the slot of a request that the replica has released."""
         slot = self._in_place.pop(id, None) or self._framed.pop(id, None)
         if slot is not None:
             slot.release()
 
     def read_answer(self, packed: bytes | bytearray) -> bytes:
-        """A copy of the answer that a RESPONSE with the flag SLAB names. Raises LinkError."""
+        """Copy the answer that a RESPONSE with the flag SLAB refers to. Raises LinkError."""
         place = unpack_range(packed)
         if place.slab not in self._answers:
             self._read_notices()
@@ -376,8 +376,7 @@ class SharedLink:
         return body
 
     def on_link_lost(self) -> None:
-        """The link is gone. Slots that the replica may still read are kept until the side channel
-        ends."""
+        """Release all slots except those that the replica may still read in place."""
         self.is_lost = True
         self._release_all(self._framed)
         self._close_answers()
@@ -385,13 +384,13 @@ class SharedLink:
             self.close()
 
     def on_retired(self, number: int) -> None:
-        """The pool has retired a slab: the replica is to unmap it."""
+        """Notify the replica that the pool has retired a slab."""
         if number in self._announced:
             self._announced.discard(number)
             self._channel.retire(number)
 
     def close(self) -> None:
-        """End the side channel and release every slot."""
+        """Close the side channel and release every slot."""
         if not self._is_open:
             return
         self._is_open = False
@@ -405,9 +404,11 @@ class SharedLink:
         self._release_all(self._in_place)
 
     def _can_read(self, slot: BodySlot) -> bool:
-        """Whether the replica has, or has just been sent, the slab of `slot`. The slab of another
-        revision is not shown to it, as other callers' bodies lie there: the call has followed its
-        function's traffic."""
+        """Return whether the replica has the slab of `slot`; announces the slab if needed.
+
+        A slab of another revision is never shared, because other callers' bodies are in it. That
+        case occurs when the call has followed its function's traffic.
+        """
         slab = slot.slab
         if not self._is_agreed or not self._is_open or slab.pool != self._pool:
             return False
@@ -429,8 +430,10 @@ class SharedLink:
         self._on_ended(reason)
 
     def _read_notices(self) -> None:
-        """Read what the replica announces and retires; the end of the channel ends this link.
-        Raises LinkError."""
+        """Read the replica's notices; closes this link if the channel has ended.
+
+        Raises LinkError.
+        """
         try:
             while self._is_open and (notice := self._channel.receive()) is not None:
                 self._notices += 1
@@ -477,8 +480,7 @@ class SharedLink:
 
 
 def _accepts_slabs(hello: bytes | bytearray) -> bool:
-    """Whether the body of a replica's HELLO accepts the side channel; it may be empty. Raises
-    LinkError."""
+    """Return whether a replica's HELLO, which may be empty, accepts slabs. Raises LinkError."""
     if not hello:
         return False
     try:

@@ -1,1 +1,1 @@
-"""What exists: nouns, errors, the durable store, bundles."""
+"""Functions, revisions and bundles: their data model, errors, manifest and durable store."""

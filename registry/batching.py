@@ -1,7 +1,7 @@
-"""Whether requests of a revision share runs, and why. Pure.
+"""Decides whether requests of a revision are batched, and states the reason. Pure.
 
-A profile is believed only where it was made by the present rules for the model that the revision
-runs: other rules were weaker, and a bundle may hold several models.
+A profile is used only if the current rules made it for the model that the revision runs: earlier
+rules were weaker, and a bundle may contain several models.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ HANDLER = 'a handler may mix rows: [batching] mode = "always" in function.toml j
 
 
 def rows_of(revision: Revision, profile: Profile | None) -> int:
-    """Rows of one run at most; 1 where requests run one by one."""
+    """Return the max rows of one run; 1 if requests run one by one."""
     if profile is None or _why_off(revision, profile):
         return 1
     return max(1, min(profile.batch_max, revision.batching.max_size or profile.batch_max))
 
 
 def is_current(revision: Revision, profile: Profile) -> bool:
-    """Whether a profile was made by the present rules, for what the revision runs."""
+    """Return whether the current rules made this profile, for the model that the revision runs."""
     return profile.proof >= PROOF and profile.model == revision.model
 
 
 def is_stale(revision: Revision, profile: Profile | None) -> bool:
-    """Whether a new trial might let a revision's requests be joined: they were, by other rules."""
+    """Return whether a new trial might allow batching that earlier rules had allowed."""
     if profile is None or is_current(revision, profile) or revision.batching.mode == "off":
         return False
     if revision.handler and revision.batching.mode != "always":
@@ -37,32 +37,32 @@ def is_stale(revision: Revision, profile: Profile | None) -> bool:
 
 
 def summary(revision: Revision, profile: Profile | None) -> str:
-    """In words: "up to 32 rows", or "off" and why."""
+    """Return the result in words: "up to 32 rows", or "off" and the reason."""
     if profile is None:
         return f"off: {NOT_ANALYSED}"
     if why := _why_off(revision, profile):
         return f"off: {why}" if profile.profiled else f"off (unprofiled): {why}"
     if profile.batch_max == 1:
-        return "off: it could, but several rows in one run are no faster"
+        return "off: possible, but several rows in one run are no faster"
     rows = rows_of(revision, profile)
     if rows == 1:
-        return "off, as asked"
+        return "off, as requested: max_size is 1"
     unproven = "" if profile.batchable else ", on by function.toml, not proven"
     return f"up to {rows} rows{unproven}"
 
 
 def with_refutation(profile: Profile, earlier: Profile | None) -> Profile:
-    """`profile` with what a joined run of the same model has shown before."""
+    """Return `profile` with the refutation of an earlier profile of the same model, if any."""
     if earlier is None or earlier.model != profile.model or not earlier.refuted_at_runtime:
         return profile
     return replace(profile, refuted_at_runtime=earlier.refuted_at_runtime)
 
 
 def _why_off(revision: Revision, profile: Profile) -> str:
-    """ "" where rows may be joined."""
+    """Return why rows may not be joined, "" if they may."""
     mode = revision.batching.mode
     if mode == "off":
-        return "as function.toml asks"
+        return "as set in function.toml"
     if revision.handler and mode != "always":
         return HANDLER
     if not is_current(revision, profile):

@@ -1,4 +1,4 @@
-"""The deployed functions, in memory, so that no request waits for the database."""
+"""Catalog of the deployed functions, in memory, so that no request waits for the database."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ log = structlog.get_logger()
 
 SUBSCRIBERS_MAX: Final = 1000
 NEIGHBOURS: Final = 100
-"""Names before and after an unknown one, by the alphabet, that it is compared with."""
+"""How many alphabetically adjacent names, on each side, an unknown name is compared with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """One revision with its function and what was measured about it, None before a profile."""
+    """One revision with its function and its profile, None if it was not profiled."""
 
     function: Function
     revision: Revision
@@ -31,8 +31,11 @@ class Deployed:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of one function. `before` and `after` are what its plain name means; None where
-    it did not or does not exist. `revisions` are the numbers that exist after the change."""
+    """One change of one function.
+
+    `before` and `after` are what the plain name resolves to; None if it does not exist. `revisions`
+    are the numbers that exist after the change.
+    """
 
     kind: Literal["put", "remove"]
     namespace: str
@@ -43,9 +46,9 @@ class Change:
 
 
 class Catalog:
-    """Functions and their revisions by name. One thread, no lock, no waiting.
+    """Functions and their revisions by name. Single-threaded, no locks, never blocks.
 
-    Whoever writes the store puts the same thing here afterwards; subscribers then hear of it.
+    Code that writes to the store puts the same data here afterwards; subscribers are then notified.
     """
 
     def __init__(self, deployed: Iterable[Deployed] = ()) -> None:
@@ -54,32 +57,32 @@ class Catalog:
         self._names: list[tuple[str, str]] = []
         self._subscribers: dict[object, Callable[[Change], None]] = {}
         self.version = 0
-        """Another number after every change."""
+        """Changes with every modification."""
         for one in deployed:
             self.put(one)
 
     def resolve(self, ref: str, namespace: str = NAMESPACE) -> Deployed:
-        """What "digits" (the current revision) or "digits@2" means.
+        """Return what "digits" (the current revision) or "digits@2" refers to.
 
-        Raises UnknownFunction, whose `detail["nearest"]` lists names that look like it, or
-        UnknownRevision, whose `detail["revisions"]` lists the numbers there are.
+        Raises UnknownFunction, whose `detail["nearest"]` lists similar names, or UnknownRevision,
+        whose `detail["revisions"]` lists the existing numbers.
         """
         found = self._refs.get((namespace, ref))
         return found if found is not None else self._explain(ref, namespace)
 
     def find(self, ref: str, namespace: str = NAMESPACE) -> Deployed | None:
-        """Like `resolve`, but None instead of an error."""
+        """Return like `resolve`, but None instead of an error."""
         return self._refs.get((namespace, ref))
 
     def all(self) -> tuple[Deployed, ...]:
-        """The current revision of every function, by namespace and name."""
+        """Return the current revision of every function, by namespace and name."""
         current = (self._refs.get(key) for key in self._names)
         return tuple(one for one in current if one is not None)
 
     def walk(self, start: str = "", namespace: str = NAMESPACE) -> Iterator[Deployed]:
-        """The current revision of each function from the name `start` on, which need not exist.
+        """Iterate over the current revisions of functions from the name `start` on.
 
-        To be read at once, before anything changes.
+        No function needs to have the name `start`. To be consumed at once, before anything changes.
         """
         for place in range(bisect_left(self._names, (namespace, start)), len(self._names)):
             current = self._refs.get(self._names[place])
@@ -89,21 +92,24 @@ class Catalog:
                 yield current
 
     def every(self) -> Iterator[Deployed]:
-        """Every revision of every function, in no order; to be read at once like `walk`."""
+        """Iterate over every revision of every function, unordered.
+
+        To be consumed at once, like `walk`.
+        """
         for (_, ref), deployed in self._refs.items():
             if "@" in ref:
                 yield deployed
 
     def revisions(self, name: str, namespace: str = NAMESPACE) -> tuple[Deployed, ...]:
-        """Every revision of one function, oldest first; empty where there is no such function."""
+        """Return every revision of one function, oldest first; empty for an unknown function."""
         numbers = self._numbers.get((namespace, name), ())
         return tuple(self._refs[namespace, f"{name}@{number}"] for number in numbers)
 
     def put(self, deployed: Deployed) -> None:
         """Add or replace a revision, and replace its function's settings.
 
-        `deployed.function.revision` says which revision the plain name means from now on; it may
-        be another one than `deployed.revision`, which then only waits for traffic to move.
+        `deployed.function.revision` is the revision that the plain name refers to from now on. If
+        it is not `deployed.revision`, the latter only waits for traffic to move.
         """
         function, revision = deployed.function, deployed.revision
         if (function.namespace, function.name) != (revision.namespace, revision.name):
@@ -119,16 +125,16 @@ class Catalog:
         self._set_function(function, before)
 
     def put_function(self, function: Function) -> None:
-        """Replace a function's settings or move its traffic; its revisions stay.
+        """Replace a function's settings or move its traffic; its revisions do not change.
 
-        Raises UnknownFunction, or UnknownRevision where `function.revision` does not exist.
+        Raises UnknownFunction, or UnknownRevision if `function.revision` does not exist.
         """
         self.resolve(f"{function.name}@{function.revision}", function.namespace)
         before = self._refs.get((function.namespace, function.name))
         self._set_function(function, before)
 
     def remove(self, name: str, namespace: str = NAMESPACE) -> None:
-        """Forget a function with all its revisions. Raises UnknownFunction."""
+        """Remove a function with all its revisions. Raises UnknownFunction."""
         numbers = self._numbers.pop((namespace, name), None)
         if numbers is None:
             raise self._unknown_function(name, namespace)
@@ -141,7 +147,7 @@ class Catalog:
     def remove_revisions(
         self, name: str, numbers: Iterable[int], namespace: str = NAMESPACE
     ) -> None:
-        """Forget revisions. Raises UnknownRevision, or ValueError for the current one."""
+        """Remove revisions. Raises UnknownRevision, or ValueError for the current one."""
         current = self.resolve(name, namespace)
         for number in sorted(numbers):
             if number == current.revision.number:
@@ -153,10 +159,10 @@ class Catalog:
         self._tell(self._put_change(current.function, current))
 
     def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:
-        """Call `callback` in the same thread after each change, until the returned one is called.
+        """Call `callback` in the same thread after each change.
 
-        A callback sees the catalog as it is after the change. One that raises is logged, and the
-        others are still called.
+        Returns a function that ends the subscription. A callback sees the catalog after the change.
+        If one raises, the error is logged and the others are still called.
         """
         if len(self._subscribers) >= SUBSCRIBERS_MAX:
             raise RuntimeError(f"the catalog has {SUBSCRIBERS_MAX} subscribers already")
@@ -174,8 +180,8 @@ class Catalog:
             ref = (namespace, f"{name}@{number}")
             self._refs[ref] = replace(self._refs[ref], function=function)
         current = self._refs.get((namespace, f"{name}@{function.revision}"))
-        # At start the current revision may come after an older one; until then the plain name
-        # means nothing, rather than something nobody chose.
+        # At start-up an older revision may be added before the current one. Until then the plain
+        # name resolves to nothing, rather than to a wrong revision.
         if current is None:
             self._refs.pop((namespace, name), None)
         else:
@@ -191,7 +197,7 @@ class Catalog:
         for callback in list(self._subscribers.values()):
             try:
                 callback(change)
-            except Exception:  # one subscriber's error is not the others' business
+            except Exception:  # one subscriber's error must not affect the others
                 log.exception("a subscriber of the catalog failed", name=change.name)
 
     def _unknown_function(self, name: str, namespace: str) -> UnknownFunction:
@@ -200,7 +206,7 @@ class Catalog:
         return UnknownFunction(f"no function {name[:80]!r}{hint}", detail={"nearest": near})
 
     def _neighbours(self, name: str, namespace: str) -> list[str]:
-        """Names that stand near `name` in the alphabet: comparing with all would take too long."""
+        """Return names that are alphabetically close to `name`; comparing all takes too long."""
         place = bisect_left(self._names, (namespace, name))
         around = self._names[max(0, place - NEIGHBOURS) : place + NEIGHBOURS]
         return [other for space, other in around if space == namespace]

@@ -1,7 +1,8 @@
-"""Whether callers of one revision can call another without noticing. Pure.
+"""Checks whether clients of one revision can call another one unchanged. Pure.
 
-Taking more is no break: an input with a dimension that was fixed and is free now, an output more.
-Nor is it one if an output's dimension becomes free or fixed, for that follows from the input's.
+Accepting more is compatible: an input dimension that was fixed and is now dynamic, or an additional
+output. An output dimension that becomes dynamic or fixed is compatible, too, because it follows
+from the input's.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from registry.model import Revision
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 
 PLAIN = "tensor"
-"""The kind of an input that nothing is declared of; every kind that has a tensor takes it too."""
+"""Kind of an undeclared input; every kind that has a tensor accepts this one too."""
 
 
 def breaks(old: Revision, new: Revision) -> list[str]:
-    """What callers of `old` would stumble over at `new`, one sentence each; empty for nothing."""
+    """Return what would break clients of `old` when they call `new`, one sentence each."""
     if old.signature.kind != new.signature.kind:
         return [f"it took {old.signature.kind} and now takes {new.signature.kind}"]
     found = _inputs(old.signature, new.signature)
@@ -49,7 +50,7 @@ def _inputs(old: Signature, new: Signature) -> list[str]:
 
 def _outputs(old: Sequence[TensorSpec], new: Sequence[TensorSpec]) -> list[str]:
     if not new:
-        return []  # a handler without a model: nothing is known of what it gives
+        return []  # a handler without a model: its outputs are unknown
     now = {spec.name: spec for spec in new}
     found = []
     for spec in old:
@@ -66,7 +67,10 @@ def _kind(revision: Revision, name: str) -> str:
 
 
 def _kinds(name: str, old: str, new: str) -> list[str]:
-    """A body of the kind declared before must still be read; a tensor is as long as it fits."""
+    """Check that bodies of the kind declared before are still accepted.
+
+    Plain tensors need no check here: every kind that has a tensor accepts them if the tensor fits.
+    """
     if old in (PLAIN, new):
         return []
     return [f"input {name!r} was declared as {old} and is now {new}"]
@@ -77,7 +81,7 @@ def _same(old: TensorSpec, new: TensorSpec) -> bool:
 
 
 def _takes(old: TensorSpec, new: TensorSpec) -> bool:
-    """Whether every tensor that fits `old` fits `new`."""
+    """Return whether every tensor that fits `old` fits `new`."""
     return (
         old.dtype == new.dtype
         and len(old.shape) == len(new.shape)
@@ -86,7 +90,7 @@ def _takes(old: TensorSpec, new: TensorSpec) -> bool:
 
 
 def _resembles(old: TensorSpec, new: TensorSpec) -> bool:
-    """Whether an output looks as before, except for dimensions that follow from the input's."""
+    """Return whether an output is unchanged, except for dimensions that follow from the input's."""
     return (
         old.dtype == new.dtype
         and len(old.shape) == len(new.shape)

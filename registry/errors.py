@@ -1,4 +1,4 @@
-"""The one tree of errors that reach a caller. No HTTP here; `gateway/problems.py` maps it."""
+"""The class tree of all errors that can reach a client; `gateway/problems.py` maps it to HTTP."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any, ClassVar
 
 
 class FnError(Exception):
-    """Root of the tree. `retry_after_s` is an honest estimate, `detail` extra data for the answer.
+    """Root of the tree.
 
-    `admin_detail` is only shown to callers who may administrate.
+    `retry_after_s` is a realistic estimate. `detail` is additional data for the answer,
+    `admin_detail` is shown only to callers with the scope admin.
     """
 
     code: ClassVar[str] = "internal"
-    title: ClassVar[str] = "Something went wrong inside fngate"
+    title: ClassVar[str] = "Internal error in fngate"
 
     def __init__(
         self,
@@ -30,14 +31,14 @@ class FnError(Exception):
 
 
 class Unknown(FnError):
-    """Nothing has that name."""
+    """The named object does not exist."""
 
     code = "unknown"
     title = "Not found"
 
 
 class UnknownFunction(Unknown):
-    """No function has that name; `detail["nearest"]` lists names that look like it."""
+    """No function has that name; `detail["nearest"]` lists similar names."""
 
     code = "unknown_function"
     title = "Unknown function"
@@ -51,7 +52,7 @@ class UnknownRevision(Unknown):
 
 
 class BadRequest(FnError):
-    """What came does not fit what was expected; the text names both."""
+    """The request is not valid; the text names the expected and the actual value."""
 
     code = "bad_request"
     title = "Bad request"
@@ -65,22 +66,21 @@ class BadInput(BadRequest):
 
 
 class UnsupportedType(FnError):
-    """The function takes no such content type."""
+    """The function does not accept this content type."""
 
     code = "unsupported_type"
     title = "Unsupported content type"
 
 
 class UnsupportedEncoding(FnError):
-    """The body has a content coding that is not decoded; `detail["accepted"]` lists those that
-    are."""
+    """The body's content coding is not supported; `detail["accepted"]` lists the supported ones."""
 
     code = "unsupported_encoding"
     title = "Unsupported content encoding"
 
 
 class ExpectationFailed(FnError):
-    """The header Expect asks for something other than 100-continue."""
+    """The header Expect has a value other than 100-continue."""
 
     code = "expectation_failed"
     title = "The expectation cannot be met"
@@ -90,39 +90,39 @@ class HeadTimeout(FnError):
     """The head of a request did not arrive in time."""
 
     code = "head_timeout"
-    title = "The request head came too slowly"
+    title = "The request head arrived too slowly"
 
 
 class HeadTooLarge(FnError):
-    """The head of a request is over the limit."""
+    """The head of a request exceeds the limit."""
 
     code = "head_too_large"
     title = "The request head is too large"
 
 
 class TooManyConnections(FnError):
-    """Every connection that this process may have is in use."""
+    """All connections that this process may have are in use."""
 
     code = "too_many_connections"
     title = "Too many connections"
 
 
 class NotAcceptable(FnError):
-    """The answer cannot be given in any form the client accepts."""
+    """The answer is not available in any form that the client accepts."""
 
     code = "not_acceptable"
     title = "Not acceptable"
 
 
 class MethodNotAllowed(FnError):
-    """The route exists, but not with this method; `detail["allow"]` lists those it has."""
+    """The route exists, but not with this method; `detail["allow"]` lists its methods."""
 
     code = "method_not_allowed"
     title = "Method not allowed"
 
 
 class BodyTooLarge(FnError):
-    """The body is over the limit."""
+    """The body exceeds the limit."""
 
     code = "body_too_large"
     title = "The body is too large"
@@ -132,32 +132,32 @@ class BodyTimeout(FnError):
     """The body did not arrive in time."""
 
     code = "body_timeout"
-    title = "The body came too slowly"
+    title = "The body arrived too slowly"
 
 
 class QueueFull(FnError):
-    """The waiters' queue is full, by count or by bytes."""
+    """The function's queue is full, by number of requests or by bytes."""
 
     code = "queue_full"
     title = "Too many requests are waiting"
 
 
 class BodyEvicted(QueueFull):
-    """The body was given up while it arrived: others needed the memory and came faster."""
+    """The upload was cancelled: faster uploads needed the memory."""
 
     code = "body_evicted"
     title = "No memory for this body"
 
 
 class WaitBudgetOver(FnError):
-    """The request was not started within the time its client agreed to wait."""
+    """The request was not started within its wait budget."""
 
     code = "wait_budget_over"
     title = "Not started within the wait budget"
 
 
 class FunctionFailing(FnError):
-    """The function cannot be loaded at present."""
+    """The function currently fails to load."""
 
     code = "function_failing"
     title = "The function fails to load"
@@ -178,140 +178,140 @@ class ExecutionTimeout(FnError):
 
 
 class ReplicaDied(FnError):
-    """The replica died under this request and its retries are used up."""
+    """The replica died while running this request, or gave it up, and it is not sent again."""
 
     code = "replica_died"
     title = "The replica died"
 
 
 class Poison(FnError):
-    """This very request killed a replica while running alone."""
+    """This request killed several replicas, the last one while running alone."""
 
     code = "poison"
     title = "This request kills the model"
 
 
 class AnswerTooLarge(FnError):
-    """The answer is over the limit."""
+    """The answer exceeds the limit."""
 
     code = "answer_too_large"
     title = "The answer is too large"
 
 
 class ShuttingDown(FnError):
-    """The server is going away and takes nothing new."""
+    """The server is shutting down and accepts nothing new."""
 
     code = "shutting_down"
     title = "Shutting down"
 
 
 class NoKey(FnError):
-    """A key is needed and none, or an unknown one, was given."""
+    """The request has no key, or an unknown one."""
 
     code = "no_key"
     title = "A key is needed"
 
 
 class WrongScope(FnError):
-    """The key does not allow this."""
+    """The key's scopes do not allow this."""
 
     code = "wrong_scope"
     title = "The key does not allow this"
 
 
 class ForeignOrigin(FnError):
-    """A page of another origin may not call."""
+    """A browser page of another origin may not call this server."""
 
     code = "foreign_origin"
     title = "Foreign origin"
 
 
 class ForeignHost(FnError):
-    """The Host header names nothing served here."""
+    """The Host header does not name this server."""
 
     code = "foreign_host"
     title = "Foreign host"
 
 
 class Refused(FnError):
-    """A deploy was refused; nothing was changed. The text is the reason."""
+    """A deploy was refused; nothing was changed. The text gives the reason."""
 
     code = "refused"
     title = "The deploy was refused"
 
 
 class BadBundle(Refused):
-    """The files of a bundle break its rules."""
+    """The files of a bundle violate its rules."""
 
     code = "bad_bundle"
     title = "The bundle was refused"
 
 
 class BadManifest(Refused):
-    """function.toml is wrong; the text names key and value."""
+    """function.toml is not valid; the text names key and value."""
 
     code = "bad_manifest"
     title = "function.toml was refused"
 
 
 class ModelRefused(Refused):
-    """The throw-away replica could not load the model or run its sample."""
+    """The trial replica could not load the model or run its sample."""
 
     code = "model_refused"
     title = "The model was refused"
 
 
 class TrialKilled(Refused):
-    """The throw-away replica was killed by somebody else; nothing is known of the model."""
+    """The trial replica was killed from outside; the model was not judged."""
 
     code = "trial_killed"
     title = "The trial was killed"
 
 
 class Incompatible(Refused):
-    """Callers of the present revision could not call the new one; `detail["breaks"]` lists why."""
+    """Clients of the current revision could not call the new one; `detail["breaks"]` lists why."""
 
     code = "incompatible"
     title = "Callers would break"
 
 
 class Conflict(FnError):
-    """The present state does not allow it."""
+    """The current state does not allow the operation."""
 
     code = "conflict"
     title = "Conflict"
 
 
 class PreconditionFailed(FnError):
-    """What is to be changed has changed since it was read."""
+    """The object has changed since the client read it."""
 
     code = "precondition_failed"
     title = "Changed in the meantime"
 
 
 class PreconditionRequired(FnError):
-    """A change must say what it is a change of."""
+    """A change must name the version that it is based on (If-Match)."""
 
     code = "precondition_required"
     title = "If-Match is missing"
 
 
 class NoRoom(FnError):
-    """No device has room for a replica at present."""
+    """No device currently has room for a replica."""
 
     code = "no_room"
-    title = "There is no room"
+    title = "No device has room"
 
 
 class AdviceUnavailable(FnError):
-    """No advice can be worked out at present."""
+    """Advice cannot be computed at present."""
 
     code = "advice_unavailable"
     title = "No advice at present"
 
 
 class StoreUnavailable(FnError):
-    """The store cannot be written or read now: disk full, database locked."""
+    """The store cannot be read or written at present: disk full, database locked."""
 
     code = "store_unavailable"
     title = "The store is not available"
@@ -325,14 +325,14 @@ class DriverError(FnError):
 
 
 class EngineDown(DriverError):
-    """What the driver drives does not answer at all; what runs may run on."""
+    """The container engine does not answer; running replicas may continue."""
 
     code = "engine_down"
     title = "The engine does not answer"
 
 
 class SupervisorAway(FnError):
-    """The process that owns store and replicas does not answer; calls of functions may."""
+    """The process that owns store and replicas does not answer; function calls may still work."""
 
     code = "supervisor_away"
     title = "The server's supervisor does not answer"

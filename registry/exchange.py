@@ -1,6 +1,7 @@
-"""The two plain messages between gateway and pool manager.
+"""Messages between gateway and pool manager.
 
-They are passed serialised even inside one process, so that a socket changes only the transport.
+They are passed serialised even within one process, so that using a socket changes only the
+transport.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import msgspec
 
 
 class Load(msgspec.Struct, array_like=True, frozen=True):
-    """What one gateway worker has for one revision."""
+    """Load of one gateway worker on one revision."""
 
     queued: int
     in_flight: int
@@ -25,10 +26,11 @@ NOTHING = Load(0, 0, 0.0)
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """Gateway worker -> manager. `full`: revisions not named have no demand; then `called` names
-    those that were called since the last full one, most of which are over already.
+    """Message from a gateway worker to the manager.
 
-    It ends with the worker's connection, or after 3 s of silence.
+    `full`: revisions that are not listed have no demand. `called` then lists the revisions that
+    were called since the last full message; most of these calls have ended already. The demand
+    expires when the worker disconnects, or after 3 s without a message.
     """
 
     worker: str
@@ -39,11 +41,11 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 class ReplicaEndpoint(msgspec.Struct, frozen=True):
-    """A replica that may be called over the Unix socket at `path`.
+    """A replica that accepts calls on the Unix socket at `path`.
 
-    `limit` is how many requests it takes at once over all gateways. `marks_started`: it says which
-    requests have begun to run; otherwise whatever was sent counts as started. `phases` are the
-    milliseconds of its cold start so far, `first_run` excepted.
+    `limit` is the max number of concurrent requests over all gateways. `marks_started`: it reports
+    which requests have started to run; otherwise every sent request counts as started. `phases` are
+    the milliseconds of its cold start so far, without `first_run`.
     """
 
     id: str
@@ -55,9 +57,10 @@ class ReplicaEndpoint(msgspec.Struct, frozen=True):
 
 
 class PoolEndpoints(msgspec.Struct, frozen=True):
-    """What a gateway may know of one pool. `state` is cold, waking, warm, draining or failing.
+    """State of one pool for the gateways. `state` is cold, waking, warm, draining or failing.
 
-    `ended` says how the last replicas died that had served, by their ids, in words for callers.
+    `ended` gives the cause of death of recent replicas that had served, by replica id, as text for
+    clients.
     """
 
     replicas: list[ReplicaEndpoint]
@@ -69,7 +72,10 @@ class PoolEndpoints(msgspec.Struct, frozen=True):
 
 
 class Endpoints(msgspec.Struct, frozen=True):
-    """Manager -> every gateway worker. `full`: pools not named are gone."""
+    """Message from the manager to every gateway worker.
+
+    `full`: pools that are not listed are gone.
+    """
 
     seq: int
     full: bool
@@ -77,8 +83,10 @@ class Endpoints(msgspec.Struct, frozen=True):
 
 
 class Expected(msgspec.Struct, array_like=True, frozen=True):
-    """How long the next cold start of a revision takes: a tenth, half and nine tenths take no
-    longer. `samples` is how many of its own cold starts say so, 0 for a guess."""
+    """Expected duration of a revision's next cold start, as percentiles.
+
+    `samples` is how many of its own cold starts the estimate is based on, 0 for a guess.
+    """
 
     p10_s: float
     p50_s: float
@@ -92,10 +100,10 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def decode_demand(data: bytes) -> Demand:
-    """Raises msgspec.DecodeError on anything that is no Demand."""
+    """Decode a Demand. Raises msgspec.DecodeError on anything else."""
     return _demand.decode(data)
 
 
 def decode_endpoints(data: bytes) -> Endpoints:
-    """Raises msgspec.DecodeError on anything that is no Endpoints."""
+    """Decode an Endpoints message. Raises msgspec.DecodeError on anything else."""
     return _endpoints.decode(data)

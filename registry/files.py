@@ -1,4 +1,4 @@
-"""Files that survive a power cut, and the folder that only one server may hold."""
+"""Durable file operations, and the lock of the data directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PID_MAX_CHARS: Final = 20
 
 
 def unavailable(error: OSError) -> StoreUnavailable:
-    """Our error for one of the filesystem's; running out of room is said in so many words."""
+    """Convert an OSError to StoreUnavailable; the text names a full disk explicitly."""
     reason = error.strerror or str(error)
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in _FULL:
@@ -30,8 +30,10 @@ def unavailable(error: OSError) -> StoreUnavailable:
 
 
 def is_exhausted(error: BaseException | None) -> bool:
-    """Whether this process or the machine has no descriptor left: the error, or its cause, says
-    nothing of what was opened, and a later try may succeed."""
+    """Return whether the error or one of its causes is a lack of descriptors, here or system-wide.
+
+    Such an error says nothing about the file that was opened, and a later attempt may succeed.
+    """
     while error is not None:
         if isinstance(error, OSError) and error.errno in _EXHAUSTED:
             return True
@@ -40,7 +42,7 @@ def is_exhausted(error: BaseException | None) -> bool:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable: fsync of a file does not cover its own name."""
+    """Make the names in `folder` durable: fsync of a file does not cover the file's own name."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -50,10 +52,10 @@ def fsync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int = 0o600) -> Iterator[Path]:
-    """A new, empty file to be filled by the block, which then takes the place of `path`, durably.
+    """Yield a new, empty file for the block to fill, then replace `path` by it, durably.
 
-    Readers see the old bytes or the new ones, never a mixture. Where the block raises, nothing
-    is left and the old file stays. Raises StoreUnavailable.
+    Readers see the old bytes or the new ones, never a mixture. If the block raises, the new file is
+    removed and the old one remains. Raises StoreUnavailable.
     """
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -76,24 +78,24 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[Path]:
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace the file at `path`: readers see the old bytes or the new ones, never a mixture.
 
-    The new ones are durable on return. Raises StoreUnavailable; the old file is then untouched.
+    The new bytes are durable on return. Raises StoreUnavailable; the old file is then unchanged.
     """
     with replacing(path, mode) as fresh:
         fresh.write_bytes(data)
 
 
 def make_private(folder: Path) -> None:
-    """Make `folder` unless it is there; nobody but this user may enter it. Raises OSError."""
+    """Create `folder` if needed, and restrict it to this user. Raises OSError."""
     folder.mkdir(mode=0o700, exist_ok=True)
     if stat.S_IMODE(folder.stat().st_mode) & 0o077:
         folder.chmod(0o700)
 
 
 class DataDirectory:
-    """The data directory, held by this server until `close`.
+    """The data directory, locked by this server until `close`.
 
-    The lock is flock(2) on `DATA/lock`: the kernel drops it with the process, so that a crash
-    leaves nothing to clean up. The file holds the holder's pid, for the one who is refused.
+    The lock is flock(2) on `DATA/lock`: the kernel releases it when the process ends, so that a
+    crash leaves nothing to clean up. The file contains the holder's pid for error messages.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -102,11 +104,10 @@ class DataDirectory:
 
     @classmethod
     def open(cls, path: Path) -> DataDirectory:
-        """Create the folder if need be, for this user only, and take its lock.
+        """Create the folder if needed, for this user only, and take its lock.
 
-        A folder that exists keeps its mode: it may be one that others are meant to read.
-
-        Raises Conflict naming the holder's pid where another server has it, or StoreUnavailable.
+        An existing folder keeps its mode, because other users may be meant to read it. Raises
+        Conflict, naming the holder's pid, if another server has the lock, or StoreUnavailable.
         """
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -121,7 +122,7 @@ class DataDirectory:
         return cls(path, descriptor)
 
     def close(self) -> None:
-        """Let the next server in. Closing twice is fine."""
+        """Release the lock. Idempotent."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -139,7 +140,7 @@ def _take(path: Path, descriptor: int) -> None:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     except BlockingIOError as error:
-        # Between the holder's lock and its pid there is a moment with nothing to read.
+        # The holder writes its pid shortly after taking the lock: the file may still be empty.
         holder = os.pread(descriptor, _PID_MAX_CHARS, 0).decode(errors="replace").strip()
         raise Conflict(
             f"{path} is in use by another server (pid {holder or 'unknown'}); "

@@ -1,4 +1,4 @@
-"""The nouns: functions, revisions, bundles, profiles, keys, operations. Frozen plain data."""
+"""Frozen data classes: functions, revisions, bundles, profiles, keys, operations, history."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from runtime_image.contract.model import EqualAxes, InputRule, OutputRule, Prepa
 from runtime_image.contract.signature import Signature
 
 NAMESPACE = "default"
-"""The only owner of names today; part of every key all the same."""
+"""The only namespace at present; nevertheless part of every key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How many replicas. `idle_s`: seconds without a request before a replica may go."""
+    """Number of replicas. `idle_s`: seconds without a request before a replica may be stopped."""
 
     min: int = 0
     max: int = 1
@@ -23,8 +23,11 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Per-function limits. `retry`: "auto" also re-runs what had started, unless a handler runs;
-    "always" and "never" say it outright."""
+    """Per-function limits.
+
+    `retry`: "auto" reruns a request that had started, unless the function has a handler; "always"
+    and "never" apply regardless.
+    """
 
     timeout_s: float = 60.0
     wait_s: float = 55.0
@@ -35,7 +38,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNeed:
-    """What a replica needs. `memory_mib` is its memory cap, 0 for the driver's default."""
+    """Requirements of a replica. `memory_mib` is its memory cap, 0 for the driver's default."""
 
     kind: Literal["any", "cpu", "cuda"] = "any"
     memory_mib: int = 0
@@ -44,8 +47,11 @@ class DeviceNeed:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """`auto` batches where deploy proved it, `always` also where nothing refuted it; `max_size` 0
-    leaves the size to the profile."""
+    """Batching settings.
+
+    `auto` batches if the deploy proved that it is safe, `always` also if no comparison refuted it.
+    `max_size` 0 uses the profile's size.
+    """
 
     mode: Literal["auto", "always", "off"] = "auto"
     max_size: int = 0
@@ -63,21 +69,23 @@ class BundleFile:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The files of one revision, sorted by path; `digest` is sha256 over that list."""
+    """The files of one revision, sorted by path; `digest` is the sha256 of that list."""
 
     digest: str
     files: tuple[BundleFile, ...]
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total bytes of all files."""
         return sum(file.size for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A name that clients call. `revision` is the number calls go to. Changing anything here
-    makes no new revision."""
+    """A name that clients call. `revision` is the number of the revision that serves calls.
+
+    Changes of a function's settings do not create a revision.
+    """
 
     name: str
     revision: int
@@ -91,7 +99,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """Immutable: what is run. `model` and `handler` are paths in the bundle, "" for none."""
+    """Immutable definition of what runs. `model` and `handler` are bundle paths, "" for none."""
 
     name: str
     number: int
@@ -110,24 +118,26 @@ class Revision:
 
     @property
     def ref(self) -> str:
-        """What people write: digits@3."""
+        """Reference in user-facing text: digits@3."""
         return f"{self.name}@{self.number}"
 
     @property
     def key(self) -> str:
-        """What identifies its pool everywhere: default/digits@3."""
+        """Key of its pool in messages and metrics: default/digits@3."""
         return pool_key(self.namespace, self.name, self.number)
 
 
 def pool_key(namespace: str, name: str, number: int) -> str:
-    """The key of a revision's pool, as it stands in messages and metrics."""
+    """Return the key of a revision's pool, as used in messages and metrics."""
     return f"{namespace}/{name}@{number}"
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTimes:
-    """What one way to make a session costs: load and first run in milliseconds, and CPU time per
-    run in milliseconds by rows."""
+    """Cost of one way to create a session.
+
+    Load and first run in milliseconds, and CPU milliseconds per run by rows.
+    """
 
     load_ms: float
     first_ms: float
@@ -136,9 +146,11 @@ class SessionTimes:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a deploy made of a model ahead: `files` to lie beside those of its bundle, and what
-    its sessions cost against the model as it is. A bundle may hold several models: this is of
-    the one at `model`."""
+    """Result of preparing a model during deploy.
+
+    `files` are laid out beside those of its bundle. The session times compare the original and the
+    prepared model. A bundle may contain several models: this belongs to the one at `model`.
+    """
 
     model: str
     preparation: Preparation
@@ -149,21 +161,21 @@ class Prepared:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total bytes of all files."""
         return sum(file.size for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What deploy measured for (bundle, engine, device kind). Milliseconds and MiB.
+    """Measurements of a deploy for (bundle, engine, device kind). Milliseconds and MiB.
 
-    `latency_ms` is per run, keyed by rows. `batch_max` is the knee: more rows gain nothing.
-    `memory_mib` is with both sessions where `prepared` has two. `why_not_prepared` is "" where it
-    is prepared, or nobody tried.
+    `latency_ms` is per run, by rows. `batch_max` is the knee: more rows gain nothing. `memory_mib`
+    includes both sessions if `prepared` has two. `why_not_prepared` is "" if the model is prepared,
+    or if preparation was not tried.
 
-    `batchable`, `why_not`, `operator`, `equal_axes` and `compared` as in the trial's `Report`, by
-    rules of version `proof` (0: before they had a number) for the bundle's file `model`.
-    `refuted_at_runtime` is what a joined run of a replica showed; "" for nothing. It stays when
+    `batchable`, `why_not`, `operator`, `equal_axes` and `compared` are as in the trial's `Report`,
+    by rules of version `proof` (0: before rules had versions) for the bundle's file `model`.
+    `refuted_at_runtime` is what a batched run of a replica showed, "" for nothing. It is kept when
     the model is tried again.
     """
 
@@ -190,7 +202,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An access key; only its sha256 (hex) is kept. Scopes: invoke[:name], read, deploy, admin."""
+    """An access key; only its sha256 (hex) is stored.
+
+    Scopes: invoke[:name], read, deploy, admin.
+    """
 
     id: str
     sha256: str
@@ -205,7 +220,7 @@ OperationKind = Literal["deploy", "rollback"]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Slow work that survives a restart. `request` is all that is needed to do it again."""
+    """Long-running work that survives a restart. `request` contains everything to run it again."""
 
     id: str
     kind: OperationKind
@@ -222,7 +237,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """One cold start with its receipt. `phases` in milliseconds; `at_s` is Unix seconds."""
+    """One cold start with its receipt. `phases` in milliseconds; `at_s` in Unix seconds."""
 
     namespace: str
     name: str
@@ -250,11 +265,11 @@ class StateInterval:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a revision's replicas had of one device in the minute starting at `minute_s` (Unix
-    seconds), in device-seconds: `waking_s` starting and loading, `busy_s` running the model,
-    `idle_s` ready and not running. Of one minute there may be several; they add up.
+    """Use of one device by a revision's replicas in one minute from `minute_s` (Unix seconds).
 
-    Standbys on a GPU are nobody's: their name is "" and their number 0.
+    In device-seconds: `waking_s` starting and loading, `busy_s` running the model, `idle_s` ready
+    and not running. Several records of one minute add up. Standbys on a GPU belong to no function:
+    their name is "" and their number 0.
     """
 
     namespace: str

@@ -1,4 +1,4 @@
-"""Names of functions, and how people write which revision they mean."""
+"""Names of functions, and references to revisions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from registry.errors import BadRequest
 
 NAME_MAX: Final = 63
-"""Characters; a name is then a valid DNS label too."""
+"""Max characters; a name is then also a valid DNS label."""
 NAME_RULE: Final = (
     f"a name of at most {NAME_MAX} characters: a-z, 0-9 and '-', "
     "beginning with a letter and not ending with '-'"
@@ -23,35 +23,35 @@ _SHOWN_MAX: Final = 80
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` may name a function, a namespace or a label's key."""
+    """Return whether `text` is a valid name of a function, a namespace or a label's key."""
     return _NAME.fullmatch(text) is not None
 
 
 def check_name(text: str) -> str:
-    """Return `text` unchanged. Raises BadRequest where it is no name."""
+    """Return `text` unchanged. Raises BadRequest if it is not a valid name."""
     if not is_name(text):
         raise BadRequest(f"expected {NAME_RULE}; got {text[:_SHOWN_MAX]!r}")
     return text
 
 
 def name_from_file(file: str) -> str:
-    """The name a model file suggests: "My Model_v2.onnx" gives "my-model-v2".
+    """Derive a name from a model file: "My Model_v2.onnx" gives "my-model-v2".
 
-    Accents are dropped and every run of other characters becomes one '-'. Raises BadRequest where
-    what remains does not begin with a letter: a guess would be a name nobody expects.
+    Accents are dropped, and every run of other characters becomes one '-'. Raises BadRequest if the
+    rest does not begin with a letter: a guessed name would be a surprise.
     """
     plain = unicodedata.normalize("NFKD", PurePath(file).stem).encode("ascii", "ignore").decode()
     name = re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")[:NAME_MAX].rstrip("-")
     if not is_name(name):
         raise BadRequest(
-            f"cannot make a name of {file[:_SHOWN_MAX]!r}: a name begins with a letter; "
+            f"cannot derive a name from {file[:_SHOWN_MAX]!r}: a name begins with a letter; "
             "choose one with --name"
         )
     return name
 
 
 def nearest(name: str, names: Iterable[str], limit: int = 3) -> list[str]:
-    """Up to `limit` of `names` that look like `name`, best first."""
+    """Return up to `limit` of `names` that are similar to `name`, best first."""
     return difflib.get_close_matches(name[:_SHOWN_MAX], list(names), n=limit, cutoff=0.6)
 
 

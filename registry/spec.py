@@ -1,4 +1,4 @@
-"""What a replica is told about a revision, derived from what the store knows. Pure."""
+"""Derives a replica's model specification from a revision and its profile. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.signature import Signature
 
 INLINE_BELOW_MS: Final = 0.1
-"""A run shorter than this costs less than handing it to a thread."""
+"""A shorter run costs less than passing it to a thread."""
 
 
 def model_spec(deployed: Deployed) -> ModelSpec:
-    """The spec that binds a replica to `deployed.revision`.
+    """Return the specification that binds a replica to `deployed.revision`.
 
-    Rows are batched only where `registry.batching` allows it.
+    Rows are batched only if `registry.batching` allows it.
     """
     revision, profile = deployed.revision, deployed.profile
     batch_max = rows_of(revision, profile)
@@ -43,17 +43,19 @@ def model_spec(deployed: Deployed) -> ModelSpec:
 
 
 def prepared_of(deployed: Deployed) -> Prepared | None:
-    """What was prepared for this revision: a profile is its bundle's, which may hold other models
-    too."""
+    """Return the prepared files of this revision's model, None if there are none.
+
+    A profile belongs to the bundle, which may contain other models, too.
+    """
     prepared = deployed.profile.prepared if deployed.profile else None
     return prepared if prepared and prepared.model == deployed.revision.model else None
 
 
 def settings_equal(a: Revision, b: Revision) -> bool:
-    """Whether deploying `b` over `a` would change nothing, so that no new revision is made.
+    """Return whether deploying `b` over `a` would change nothing.
 
-    Number and time say nothing about what runs, and the signature follows from the rest: it is
-    not known yet when a deploy asks.
+    No new revision is then needed. Number and time do not affect what runs. The signature follows
+    from the rest, and is not known yet at this point of a deploy.
     """
     return _comparable(a) == _comparable(b)
 

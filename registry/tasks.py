@@ -1,4 +1,4 @@
-"""Background tasks: each has one owner, a name, and an end that is seen."""
+"""Background tasks with an owner and a name, whose end is never unnoticed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ log = structlog.get_logger()
 
 
 class Tasks:
-    """Named tasks with one owner, who cancels and awaits them with `close`.
+    """Named background tasks of one owner, which cancels and awaits them with `close`.
 
-    A task that raises is logged with its name; the owner and the other tasks go on. A root task
-    runs as long as its owner: its return is logged like an error, and `reasons` reports its end
-    until the owner closes. One that was cancelled was ended by its owner.
+    A task that raises is logged with its name; the owner and the other tasks continue. A root task
+    must run as long as its owner: if it returns, this is logged like an error, and `reasons`
+    reports it until the owner closes. Only the owner cancels tasks, so a cancelled task is not
+    reported.
 
-    `limit` bounds how many may be alive at once; one more raises RuntimeError, because a caller
-    that can exceed it lacks a bound of its own.
+    `limit` bounds the number of live tasks. One more raises RuntimeError, because a caller that can
+    exceed it lacks its own limit.
     """
 
     def __init__(self, owner: str, limit: int = 10_000) -> None:
@@ -49,11 +50,11 @@ class Tasks:
         return task
 
     def running(self) -> list[str]:
-        """Names of the root tasks that run, in the order of their starts."""
+        """Return the names of the running root tasks, in the order of their starts."""
         return list(self._roots.values())
 
     def reasons(self) -> list[str]:
-        """A reason for /readyz per root task that ended by itself; empty when all is well."""
+        """Return a reason for /readyz per root task that ended by itself."""
         return [f"task {self._owner}:{name} ended: {how}" for name, how in self._ends.items()]
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -69,7 +70,7 @@ class Tasks:
             log.error("a background task died", task=task.get_name(), exc_info=error)
 
     async def close(self) -> None:
-        """Cancel and await the tasks that run; one that does not end within 10 s is logged."""
+        """Cancel and await all tasks; one that does not end within 10 s is logged."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -85,9 +86,9 @@ class Tasks:
 
 
 class Alarm:
-    """Calls `action` once, at the earliest time set since the last call.
+    """Timer that calls `action` once, at the earliest time set since the last call.
 
-    Times are those of `clock`, in seconds.
+    Times are those of `clock`, in seconds. Event loop thread only.
     """
 
     def __init__(self, clock: Callable[[], float], action: Callable[[], None]) -> None:
@@ -97,7 +98,7 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, at_s: float) -> None:
-        """Call `action` at `at_s` or earlier; infinity sets nothing."""
+        """Call `action` at `at_s` or earlier; infinity has no effect."""
         if at_s >= self._at_s:
             return
         self.clear()
@@ -106,7 +107,7 @@ class Alarm:
         self._timer = loop.call_later(max(0.0, at_s - self._clock()), self._ring)
 
     def clear(self) -> None:
-        """Forget all times."""
+        """Cancel all set times."""
         self._at_s = inf
         if self._timer is not None:
             self._timer.cancel()
@@ -118,7 +119,7 @@ class Alarm:
 
 
 def every(period_s: float, action: Callable[[], Any]) -> Coroutine[Any, Any, None]:
-    """Call `action` every `period_s` seconds for ever; its errors are logged.
+    """Return an endless coroutine that calls `action` every `period_s` seconds and logs its errors.
 
     Raises TypeError for a coroutine function, which would be called and never awaited.
     """
@@ -132,5 +133,5 @@ async def _every(period_s: float, action: Callable[[], Any]) -> None:
         await asyncio.sleep(period_s)
         try:
             action()
-        except Exception:  # one bad tick must not stop the clock
+        except Exception:  # one failed call must not stop the period
             log.exception("a periodic action failed")

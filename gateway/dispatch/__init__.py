@@ -1,1 +1,1 @@
-"""Which waiting request goes to which replica. Pure: events and `now` in, commands out."""
+"""Assigns waiting requests to replicas. Pure: events and `now` in, commands out."""

@@ -1,4 +1,4 @@
-"""One accepted request, the link it is sent on, and what the dispatcher asks of its shell."""
+"""Calls, the links they are sent on, and the commands of the dispatcher to its shell."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from runtime_image.contract.link import ID_MAX
 from runtime_image.link.meta import RequestMeta
 
 RERUN_WAIT_S = 60.0
-"""How long a call that had started may wait to start again, beyond its timeout: other calls that
-run alone may come first."""
+"""Seconds, beyond its timeout, that a call that had started may wait for its second start: other
+calls that run alone may precede it."""
 
 
 class Attempt(NamedTuple):
     """One send of a call that ended without an answer; times are monotonic seconds.
 
-    `has_died`: the replica is gone; otherwise it returned the call.
+    `has_died`: the replica died; otherwise it returned the call.
     """
 
     replica: str
@@ -36,7 +36,7 @@ class Priority(IntEnum):
 
 
 class Stage(Enum):
-    """How far a call has come. ABANDONED: its client has gone, but a replica still has it."""
+    """Progress of a call. ABANDONED: the client has disconnected; a replica still has the call."""
 
     QUEUED = "queued"
     SENT = "sent"
@@ -47,13 +47,13 @@ class Stage(Enum):
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A request from its last body byte to its answer. Times are monotonic seconds.
+    """One accepted request, from its last body byte to its answer. Times are monotonic seconds.
 
-    `wait_until_s`: when it must have started. `may_rerun`: it may run again after it had started.
-    `pinned`: its client named the revision, so it does not follow the function's traffic.
-    `deaths`: replicas that died while they ran it. `alone`: it must run in a batch of one.
-    `was_held`: no replica was connected when it came. `position`: its number among all accepted
-    calls, which orders queues. `overdue_s`: when its replica must have released it after a recall,
+    `wait_until_s`: deadline for its start. `may_rerun`: it may run again after it had started.
+    `pinned`: the client named the revision, so the call does not follow the function's traffic.
+    `deaths`: number of replicas that died while running it. `alone`: it must run in a batch of one.
+    `was_held`: no replica was connected when it arrived. `position`: its number among all accepted
+    calls, which orders queues. `overdue_s`: deadline for its replica to release it after a recall,
     0 while unknown. `attempts`: the last sends without an answer, oldest first.
     """
 
@@ -81,14 +81,16 @@ class Call:
     attempts: tuple[Attempt, ...] = ()
 
     def run_alone(self, now: float) -> None:
-        """Mark a call that had started, or whose batch had, to run again alone. Its wait budget was
-        for the first start, and is extended for the second."""
+        """Mark a call that had started, or whose batch had, to run again in a batch of one.
+
+        Its wait budget was for the first start and is extended for the second one.
+        """
         self.alone = True
         self.wait_until_s = max(self.wait_until_s, now + self.timeout_s + RERUN_WAIT_S)
 
 
 class Send(NamedTuple):
-    """Send `call` as request `id` over `link`."""
+    """Command: send `call` as request `id` over `link`."""
 
     link: str
     id: int
@@ -97,7 +99,7 @@ class Send(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Tell the replica that the client of request `id` has gone."""
+    """Command: notify the replica that the client of request `id` has disconnected."""
 
     link: str
     id: int
@@ -105,7 +107,7 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Answer `call` with this error."""
+    """Command: answer `call` with this error."""
 
     call: Call
     error: FnError
@@ -113,7 +115,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """End a link whose replica does not release a recalled request."""
+    """Command: close a link whose replica does not release a recalled request."""
 
     link: str
     reason: str
@@ -124,12 +126,12 @@ Command = Send | Recall | Fail | GiveUp
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """A connected replica, and the requests that are in flight there from this process.
+    """A connected replica and the requests of this process that are in flight there.
 
-    `limit`: requests it takes from here at most. `marks_started`: it says when requests start.
-    `full`: it turned a request away, and sends WINDOW when it has room. `closing`: it takes no new
-    requests. `settled`: ids that were requeued after GOAWAY and that it may still return.
-    `given_up`: the shell was told to end it.
+    `limit`: max requests in flight. `marks_started`: the replica reports when requests start.
+    `full`: it rejected a request and will send WINDOW when it has room. `closing`: it accepts no
+    new requests. `settled`: ids that were requeued after GOAWAY and that it may still return.
+    `given_up`: the shell was commanded to close the link.
     """
 
     id: str
@@ -144,12 +146,12 @@ class Link:
     given_up: bool = False
 
     def send(self, call: Call, now: float) -> Send:
-        """Put `call` in flight under an id that is not in use; ids wrap at ID_MAX."""
+        """Put `call` in flight under an unused id; ids wrap around at ID_MAX."""
         id = self.last_id % ID_MAX + 1
         while id in self.in_flight:
             id = id % ID_MAX + 1
         self.last_id = call.id = id
-        # A call that runs alone is marked when it starts even where others are not.
+        # Every replica reports the start of a call that runs alone.
         call.stage = Stage.SENT if self.marks_started or call.alone else Stage.STARTED
         call.link = self.id
         call.sent_s = call.started_s = now
@@ -158,7 +160,10 @@ class Link:
         return Send(self.id, id, call)
 
     def sent_after(self, id: int) -> list[Call]:
-        """Calls in flight sent after `id`, in that order; ids are compared modulo wrap."""
+        """Return the calls in flight that were sent after `id`, in order.
+
+        Ids are compared modulo their wrap-around.
+        """
         half = (ID_MAX + 1) // 2
         return [
             call for sent, call in self.in_flight.items() if 0 < (sent - id) % (ID_MAX + 1) < half

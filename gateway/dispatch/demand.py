@@ -1,13 +1,14 @@
-"""Which pools' demand is reported to the manager, and when.
+"""Decides which pools' demand is reported to the pool manager, and when.
 
 1. At once, when a call is held at a pool without a replica.
-2. At once, when a pool's last request ends while such a call waits: an idle replica may make room.
-3. At once, when a link is lost, or when traffic has moved.
+2. At once, when a pool's last request ends while such a call waits: its idle replica may be evicted
+   to make room.
+3. At once, when a link is lost or traffic has moved.
 4. Every second: all pools with load.
 
-Reports 1 to 3 are partial: they name the pools they are about, and those that have fallen idle
-since they were reported as busy. All else changes with every request, and the manager would decide
-nothing differently if it knew.
+Reports 1 to 3 are partial. They contain the pools concerned, and the pools that have become idle
+since they were reported as busy. Other changes happen with every request and would not change the
+manager's decisions.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from registry.exchange import Load
 
 
 class DemandReports:
-    """Remembers what was reported. `load` gives the load of a pool now, `is_cold` whether it has no
-    replica that takes calls.
+    """Tracks what was reported, and selects the pools of the next report.
 
-    A pool that is cold and has queued calls starves. No method but `full` walks over all pools: the
-    end of a request costs the same however many starve.
+    `load` returns the current load of a pool, `is_cold` whether it has no replica that accepts
+    calls. A pool that is cold and has queued calls is starving. Only `full` iterates over all
+    pools: the cost of a request's end does not depend on the number of starving pools.
     """
 
     def __init__(self, load: Callable[[str], Load], is_cold: Callable[[str], bool]) -> None:
@@ -32,20 +33,20 @@ class DemandReports:
         self._reported_busy: set[str] = set()
         self._ended: set[str] = set()
         """Pools reported as busy in which a request has ended since: only these can be idle."""
-        # A plain dict's first key takes longer to find with each one removed before it.
+        # In a plain dict, finding the first key takes longer with each key removed before it.
         self._starving: OrderedDict[str, None] = OrderedDict()
 
     def on_held(self, pool: str) -> None:
-        """A call waits at a pool without a replica."""
+        """Record that a call waits at a pool without a replica."""
         self._starving[pool] = None
 
     def on_ended(self, pool: str) -> bool:
-        """Note the end of a request, answered or not; True if the pool must be reported at once.
+        """Record the end of a request, answered or not; return True to report the pool at once.
 
         1. The pool was reported as busy: the next partial report checks it.
-        2. No pool starves, or this one still has load: it cannot make room for another pool.
-        3. The first pool that was held still starves: report at once.
-        4. It has a replica by now, or its callers left: forget it, try the next.
+        2. No pool is starving, or this pool still has load: it cannot make room for another pool.
+        3. The pool that was held first is still starving: report at once.
+        4. It has a replica by now, or its clients have disconnected: drop it and check the next.
         """
         if pool in self._reported_busy:  # 1
             self._ended.add(pool)
@@ -59,7 +60,7 @@ class DemandReports:
         return False
 
     def partial(self, pools: Iterable[str]) -> dict[str, Load]:
-        """A partial report: these pools, and those that have fallen idle since they were busy."""
+        """Return a partial report: these pools, and pools that became idle since the last one."""
         ended = {key: self._load(key) for key in self._ended}
         self._ended.clear()
         loads = {key: load for key, load in ended.items() if not load.busy}
@@ -69,6 +70,6 @@ class DemandReports:
         return loads
 
     def full(self, loads: dict[str, Load]) -> None:
-        """Note a full report: `loads` of all pools that have any."""
+        """Record a full report: `loads` of all pools that have any."""
         self._reported_busy = set(loads)
         self._ended.clear()

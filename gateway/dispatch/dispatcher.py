@@ -1,8 +1,8 @@
 """The dispatcher: events of clients, manager and replicas in, commands for the shell out.
 
-Invariants: a call is in one queue, or in flight on one link, or done; a link never has more than
-its limit in flight; no call is queued while a link of its pool has room. The order of decisions
-and their reasons: design.md.
+Invariants: a call is in one queue, in flight on one link, or done; a link never has more than its
+limit in flight; no call is queued while a link of its pool has room. The order of decisions and
+their reasons: design.md.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from registry.exchange import NOTHING, Load, PoolEndpoints
 from runtime_image.contract.link import NotStarted
 
 REFUSING = frozenset({"gone", "failing"})
-"""States in which `Pool.refusal` may give an error although a replica has room."""
+"""States in which `Pool.refusal` may return an error although a replica has room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one gateway process."""
+    """Limits of one gateway process: bytes of held bodies, reruns of a call that had started."""
 
     bytes_max: int = 256 * 2**20
     retries: int = 2
 
 
 class Dispatcher:
-    """One per gateway process. Every method returns the commands its event leads to."""
+    """Dispatcher of one gateway process. Methods return the commands that an event requires."""
 
     def __init__(self, limits: Limits) -> None:
         self._bytes_max = limits.bytes_max
@@ -47,17 +47,17 @@ class Dispatcher:
     # Events of clients
 
     def submit(self, call: Call, now: float) -> list[Command]:
-        """Send a call, put it into a queue, or raise the error with which it is refused.
+        """Send a call, queue it, or raise the error with which it is refused.
 
-        1. Its function's traffic moved while its body arrived: it goes to the successor.
+        1. The function's traffic moved while the body arrived: use the successor pool.
         2. The pool serves no calls: UnknownFunction, ShuttingDown or FunctionFailing.
         3. The queue is full: QueueFull.
-        4. The bodies held would exceed `bytes_max`: QueueFull.
-        5. Its body killed replicas within REFUSED_S: Poison.
-        6. The queue is empty and a replica has room: the call is sent.
-        7. No replica is connected, and a cold start exceeds the call's wait budget: WaitBudgetOver.
-           The pool is woken all the same; `call.was_held` says so.
-        8. The call is queued. If no replica is connected, `call.was_held` says so: the pool wakes.
+        4. The held bodies would exceed `bytes_max`: QueueFull.
+        5. The body killed replicas within REFUSED_S: Poison.
+        6. The queue is empty and a replica has room: send the call.
+        7. No replica is connected, and a cold start would exceed the call's wait budget:
+           WaitBudgetOver. The pool is woken nevertheless, and `call.was_held` is set.
+        8. Queue the call. If no replica is connected, `call.was_held` is set and the pool is woken.
         """
         pool = self._redirects.redirect(call, self.pool(call.pool), now)  # 1
         error = pool.refusal(now)
@@ -65,7 +65,7 @@ class Dispatcher:
             raise error
         waiting, held_bytes = len(pool.queue), self.held_bytes
         if waiting >= call.queue_max:  # 3
-            text = f"{waiting} requests wait already, at most {call.queue_max} may"
+            text = f"{waiting} requests are queued already, at most {call.queue_max} may wait"
             raise QueueFull(text, retry_after_s=pool.retry_after_s(now))
         if held_bytes + len(call.body) > self._bytes_max:  # 4
             text = (
@@ -86,7 +86,7 @@ class Dispatcher:
         if call.was_held and pool.starts_too_late(budget_s, now):  # 7
             pool.wake(now)
             text = (
-                f"the function is started, which takes about {pool.cold_start.p50_s:.3g} s;"
+                f"the function is starting, which takes about {pool.cold_start.p50_s:.3g} s;"
                 f" this request may wait {budget_s:.3g} s"
             )
             raise WaitBudgetOver(text, retry_after_s=pool.retry_after_s(now))
@@ -97,8 +97,10 @@ class Dispatcher:
         return []
 
     def send_now(self, call: Call, now: float) -> Send | None:
-        """Case 6 of `submit`, the most frequent one, without the checks for the others; None, and
-        nothing has changed, if another case may apply."""
+        """Fast path: case 6 of `submit`, the most frequent one, without the checks for the others.
+
+        Returns None, with nothing changed, if another case may apply.
+        """
         key = call.pool
         pool = self.pools.get(key)
         if pool is None or pool.queue or key in self._redirects.successors or self._poison.until_s:
@@ -115,7 +117,7 @@ class Dispatcher:
         return link.send(call, now)
 
     def cancel(self, call: Call, now: float) -> list[Command]:
-        """The client has gone: remove its call from the queue, or recall it from its replica."""
+        """Remove the call of a disconnected client from its queue, or recall it."""
         commands: list[Command] = []
         pool = self.pools.get(call.pool)
         if pool is None:
@@ -124,19 +126,19 @@ class Dispatcher:
         return commands + self._serve(pool, now)
 
     def reserve(self, count: int) -> None:
-        """Add `count` bytes of bodies that still arrive to those held; negative to subtract."""
+        """Add `count` bytes of arriving bodies to the held bytes; a negative count subtracts."""
         self._failures.held_bytes += count
 
     # Events of the manager
 
     def pool(self, key: str) -> Pool:
-        """The pool of a revision, created if unknown; `sweep` drops pools at rest."""
+        """Return the pool of a revision, created if unknown; `sweep` drops pools at rest."""
         if key not in self.pools:
             self.pools[key] = Pool(key, has_manager=self._has_manager)
         return self.pools[key]
 
     def on_endpoints(self, key: str, endpoints: PoolEndpoints, now: float) -> list[Command]:
-        """The manager published a pool's state; failing and removed pools refuse queued calls."""
+        """Apply a pool's published state; failing and removed pools refuse queued calls."""
         if key not in self.pools and endpoints == UNKNOWN:
             return []
         pool = self.pool(key)
@@ -150,7 +152,7 @@ class Dispatcher:
         return commands
 
     def on_manager_lost(self, now: float) -> list[Command]:
-        """The manager is gone for good: from now on pools without a replica refuse all calls."""
+        """Handle the final loss of the manager: pools without a replica refuse all calls."""
         self._has_manager = False
         commands: list[Command] = []
         for pool in self.pools.values():
@@ -161,10 +163,10 @@ class Dispatcher:
     def on_traffic_moved(
         self, source: str, target: str, policy: RerunPolicy | None, now: float
     ) -> list[Command]:
-        """A function's traffic moved from one revision to another.
+        """Redirect a function's calls from one revision to another.
 
         Calls by plain name that have not started follow it under `policy`, now and when a replica
-        returns them. `policy` None: they do not fit the new revision, and stay.
+        returns them. `policy` None: their inputs may not fit the new revision, so they stay.
         """
         self._redirects.on_traffic_moved(source, target, policy)
         old = self.pool(source)
@@ -172,13 +174,13 @@ class Dispatcher:
         return self._serve(old, now)
 
     def successor(self, key: str) -> str:
-        """The pool that has the traffic of `key` now; `key` itself where it has not moved."""
+        """Return the pool that now has the traffic of `key`; `key` itself if it has not moved."""
         return self._redirects.successor(key)
 
     # Events of replicas
 
     def on_link_up(self, link: Link, now: float) -> list[Command]:
-        """A replica is connected."""
+        """Add the link of a replica that connected."""
         self.links[link.id] = link
         pool = self.pool(link.pool)
         pool.links[link.id] = link
@@ -186,7 +188,7 @@ class Dispatcher:
         return self._serve(pool, now)
 
     def on_link_lost(self, link_id: str, now: float) -> list[Command]:
-        """A replica died or its link broke: each call in flight there is requeued or ended."""
+        """Requeue or fail each call in flight on a link that broke, or whose replica died."""
         link = self.links.pop(link_id, None)
         if link is None:
             return []
@@ -200,7 +202,7 @@ class Dispatcher:
         return commands
 
     def on_started(self, link_id: str, ids: list[int], now: float) -> None:
-        """The replica says that these requests run."""
+        """Mark requests as started, as reported by the replica."""
         link = self.links[link_id]
         for id in ids:
             call = link.in_flight.get(id)
@@ -209,7 +211,7 @@ class Dispatcher:
                 call.started_s = now
 
     def on_ended(self, link_id: str, id: int, now: float) -> tuple[Call | None, list[Command]]:
-        """The replica has finished request `id`: its call, None if the client has gone.
+        """Finish request `id`; return its call, or None if the client has disconnected.
 
         Raises KeyError for an id that is not in flight.
         """
@@ -224,7 +226,10 @@ class Dispatcher:
         return wanted, self._serve(pool, now) if pool.queue else []
 
     def on_not_started(self, link_id: str, id: int, reason: int, now: float) -> list[Command]:
-        """The replica returned request `id`. Raises KeyError for an id that is not in flight."""
+        """Handle the return of request `id` by a replica that has not run it.
+
+        Raises KeyError for an id that is not in flight.
+        """
         link = self.links[link_id]
         if id in link.settled:
             link.settled.discard(id)
@@ -236,7 +241,7 @@ class Dispatcher:
         return commands + self._serve(pool, now)
 
     def on_goaway(self, link_id: str, last_id: int, now: float) -> list[Command]:
-        """The replica drains: requests sent after `last_id` never reach it and are requeued."""
+        """Drain a link: requests sent after `last_id` were not accepted there and are requeued."""
         link = self.links[link_id]
         link.closing = True
         pool = self.pools[link.pool]
@@ -248,7 +253,7 @@ class Dispatcher:
         return commands + self._serve(pool, now)
 
     def on_window(self, link_id: str, now: float) -> list[Command]:
-        """The replica has room again."""
+        """Resume sending to a replica that has room again."""
         link = self.links[link_id]
         link.full = False
         return self._serve(self.pools[link.pool], now)
@@ -256,7 +261,7 @@ class Dispatcher:
     # Time and state
 
     def sweep(self, now: float) -> list[Command]:
-        """End calls whose time is over and drop pools at rest; called about ten times a second."""
+        """Fail calls past their deadline and drop pools at rest; called ten times a second."""
         self._poison.sweep(now)
         self.pools = {key: pool for key, pool in self.pools.items() if not pool.is_at_rest}
         commands: list[Command] = []
@@ -266,23 +271,23 @@ class Dispatcher:
         return commands
 
     def loads(self, now: float) -> dict[str, Load]:
-        """The demand for every pool that has any."""
+        """Return the demand of every pool that has any."""
         loads = ((key, self.load(key, now)) for key in self.pools)
         return {key: load for key, load in loads if load.busy}
 
     def load(self, key: str, now: float) -> Load:
-        """The demand for one pool."""
+        """Return the demand of one pool."""
         pool = self.pools.get(key)
         return NOTHING if pool is None else pool.load(now)
 
     def take_called(self) -> list[str]:
-        """The pools called since the last `take_called`."""
+        """Return the pools that were called since the last `take_called`."""
         called, self._called = self._called, set()
         return list(called)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the bodies of all calls that have not ended, and of those reserved."""
+        """Bytes of the bodies of all calls that have not ended, including reserved ones."""
         return self._failures.held_bytes
 
     @property
@@ -290,10 +295,10 @@ class Dispatcher:
         """Whether no call is queued or in flight."""
         return not any(pool.queue or pool.in_flight for pool in self.pools.values())
 
-    # Inside
+    # Internals
 
     def _serve(self, pool: Pool, now: float) -> list[Command]:
-        """Send queued calls of this pool, and those it may just have passed to its successor."""
+        """Send queued calls of this pool, and those that may just have moved to its successor."""
         commands = self._send_queued(pool, now)
         successor = self._redirects.successor(pool.key)
         if successor != pool.key:
@@ -301,7 +306,7 @@ class Dispatcher:
         return commands
 
     def _send_queued(self, pool: Pool, now: float) -> list[Command]:
-        """Send queued calls while a replica has room, each to the least loaded."""
+        """Send queued calls while a replica has room, each to the least loaded one."""
         commands: list[Command] = []
         while pool.queue:
             link = pool.least_loaded_link()

@@ -1,4 +1,4 @@
-"""What becomes of calls whose replica dies or returns them, or whose time is over."""
+"""Failure handling: calls whose replica dies or returns them, or whose deadline has passed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from registry.errors import ExecutionTimeout, FnError, Poison, ReplicaDied, Wait
 from runtime_image.contract.link import NotStarted
 
 SENDS_MAX = 12
-"""Sends of one call, beside those that met a full replica; more mean a loop."""
+"""Max sends of one call, not counting those rejected by a full replica; more indicate a loop."""
 TIMEOUT_GRACE_S = 5.0
-"""The replica itself ends a late run; this much later the gateway stops waiting for it."""
+"""Seconds beyond the timeout that the gateway waits: the replica itself ends a late run first."""
 REFUSED_S = 60.0
 REFUSED_MAX = 1000
 
 
 class PoisonList:
-    """Bodies that killed replicas, refused for REFUSED_S: digests only, REFUSED_MAX at most.
+    """Digests of bodies that killed replicas: each is refused for REFUSED_S, at most REFUSED_MAX.
 
-    `until_s`: when each digest is forgotten, oldest first.
+    `until_s`: when each digest expires, oldest first.
     """
 
     def __init__(self) -> None:
@@ -37,22 +37,22 @@ class PoisonList:
             self.until_s.popitem(last=False)
 
     def seconds_left(self, call: Call, now: float) -> float:
-        """How long the body of `call` is still refused; 0 if it is not."""
+        """Return how long the body of `call` is still refused; 0 if it is not."""
         if not self.until_s:
             return 0.0
         return max(0.0, self.until_s.get(_digest(call), 0.0) - now)
 
     def sweep(self, now: float) -> None:
-        """Forget the digests whose time is over."""
+        """Drop expired digests."""
         while self.until_s and next(iter(self.until_s.values())) <= now:
             self.until_s.popitem(last=False)
 
 
 class CallFailures:
-    """Ends calls or puts them back into the queue; each method appends to `commands`.
+    """Fails calls or requeues them; each method appends to `commands`.
 
-    `retries`: how often a call that had started may run again. `held_bytes`: the bodies of all
-    calls that have not ended.
+    `retries`: how often a call that had started may run again. `held_bytes`: total size of the
+    bodies of all calls that have not ended.
     """
 
     def __init__(self, retries: int, redirects: TrafficRedirects, poison: PoisonList) -> None:
@@ -62,14 +62,14 @@ class CallFailures:
         self.held_bytes = 0
 
     def on_replica_died(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Requeue or end a call whose replica died, or whose link to it broke.
+        """Requeue or fail a call whose replica died, or whose link broke.
 
-        1. Its client has gone: nothing is owed.
-        2. It had started, and may not run twice: ReplicaDied.
-        3. It had started, and more than `retries` replicas died of it: Poison, and its body is
-           refused for REFUSED_S.
+        1. The client has disconnected: nothing to do.
+        2. It had started and may not run twice: ReplicaDied.
+        3. It had started, and more than `retries` replicas died while running it: Poison. Its body
+           is refused for REFUSED_S.
         4. It had started: it runs again, alone.
-        5. It had not started: it is sent again. No death is counted, but the sends are.
+        5. It had not started: it is sent again. The send is counted, the death is not.
         """
         if call.stage is Stage.ABANDONED:  # 1
             return
@@ -90,14 +90,14 @@ class CallFailures:
     def on_not_started(
         self, call: Call, link: Link, pool: Pool, reason: int, now: float, commands: list[Command]
     ) -> None:
-        """Requeue or end a call that its replica returned without an answer.
+        """Requeue or fail a call that its replica returned without an answer.
 
-        1. The replica is full: nothing is sent to it until it says WINDOW. This send is not
-           counted: other gateways fill replicas too, so it is no sign of a loop.
+        1. The replica is full: nothing is sent to it until WINDOW. This send is not counted: other
+           gateway processes fill replicas too, so it does not indicate a loop.
         2. The replica drains: nothing is sent to it any more.
-        3. Its batch ran out of time because of another request: it is to run alone.
-        4. Its client has gone: nothing is owed.
-        5. The replica had said that it started, and it may not run twice: ExecutionTimeout.
+        3. The batch timed out because of another request: this one must run alone.
+        4. The client has disconnected: nothing to do.
+        5. The replica had reported its start, and it may not run twice: ExecutionTimeout.
         6. Otherwise it is sent again.
         """
         if reason == NotStarted.FULL:  # 1
@@ -119,15 +119,15 @@ class CallFailures:
     def _requeue(
         self, call: Call, pool: Pool, now: float, commands: list[Command], *, has_died: bool
     ) -> None:
-        """Put a call back into the queue, or end it.
+        """Requeue a call, or fail it.
 
-        1. Its function's traffic has moved: it waits for the revision that has it now.
-        2. No call may wait there: the pool's error.
-        3. It was sent SENDS_MAX times: ReplicaDied.
-        4. It takes its old position.
+        1. The function's traffic has moved: use the pool of the revision that has it now.
+        2. That pool refuses calls: its error.
+        3. The call was sent SENDS_MAX times: ReplicaDied.
+        4. Insert it at its old position.
         """
         attempt = Attempt(call.link, call.sent_s, now, has_died)
-        # Sends that met a full replica are not counted, so only the last attempts are kept.
+        # Sends rejected by a full replica are unbounded, so only the last attempts are kept.
         call.attempts = (*call.attempts[1 - SENDS_MAX :], attempt)
         pool = self._redirects.redirect(call, pool, now)  # 1
         error = pool.refusal(now)  # 2
@@ -140,16 +140,17 @@ class CallFailures:
         pool.queue.reinsert(call)
 
     def sweep(self, pool: Pool, now: float) -> list[Command]:
-        """End every call of a pool whose time is over.
+        """Fail every call of a pool whose deadline has passed.
 
-        1. No replica is left and none can be started: all that wait are refused.
-        2. A call waits, or was sent and has not started, beyond its wait budget: WaitBudgetOver.
-        3. A call runs TIMEOUT_GRACE_S beyond its timeout: ExecutionTimeout. Its replica has as
-           long again to let go of it.
-        4. A recalled call may be part of a run that goes on for others: its replica has the time of
-           one run to let go of it.
-        5. The replica does not let go of it: the link is given up. It would stay without answers,
-           and its pool would never be idle.
+        1. No replica is left and none can be started: all queued calls are refused.
+        2. A call is queued, or was sent and has not started, beyond its wait budget:
+           WaitBudgetOver.
+        3. A call runs TIMEOUT_GRACE_S beyond its timeout: ExecutionTimeout. The replica has another
+           TIMEOUT_GRACE_S to release it.
+        4. A recalled call may be part of a run that continues for other calls: the replica has the
+           time of one run to release it.
+        5. The replica does not release it: the link is closed. Otherwise the call would occupy the
+           link for good, and its pool would never be idle.
         """
         commands = [] if pool.has_manager else self.refuse_queued(pool, now)  # 1
         for call in [each for each in pool.queue if now >= each.wait_until_s]:  # 2
@@ -170,11 +171,11 @@ class CallFailures:
                     call.overdue_s = now + call.timeout_s + TIMEOUT_GRACE_S
                 elif call.stage is Stage.ABANDONED and now >= call.overdue_s and not link.given_up:
                     link.given_up = link.closing = True  # 5
-                    commands.append(GiveUp(link.id, "the replica does not let go of a request"))
+                    commands.append(GiveUp(link.id, "the replica does not release a request"))
         return commands
 
     def refuse_queued(self, pool: Pool, now: float) -> list[Command]:
-        """End every call in the queue of a pool that calls may not wait for."""
+        """Fail every queued call of a pool that refuses calls."""
         commands: list[Command] = []
         error = pool.refusal(now)
         if error is not None:
@@ -184,7 +185,7 @@ class CallFailures:
         return commands
 
     def drop(self, call: Call, pool: Pool, commands: list[Command]) -> None:
-        """Forget a call whose client has gone or was answered; recall it from its replica."""
+        """Remove a call that was answered or whose client has disconnected; recall it if sent."""
         if call.stage is Stage.QUEUED:
             pool.queue.remove(call)
             call.stage = Stage.DONE
@@ -196,7 +197,7 @@ class CallFailures:
         self.held_bytes -= len(call.body)
 
     def fail(self, call: Call, error: FnError, commands: list[Command]) -> None:
-        """End a call that is neither queued nor in flight."""
+        """Fail a call that is neither queued nor in flight."""
         call.stage = Stage.DONE
         self.held_bytes -= len(call.body)
         commands.append(Fail(call, error))

@@ -1,4 +1,4 @@
-"""One revision as the dispatcher sees it: its queue, its replicas, who may wait for it."""
+"""The dispatcher's view of one revision: its queue, its links and its cold start."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from registry.errors import FnError, FunctionFailing, ShuttingDown, UnknownFunct
 from registry.exchange import Expected, Load, PoolEndpoints
 
 WINDOW_S = 10.0
-"""The rate of answers is that of the last so many seconds."""
+"""Seconds over which the rate of answers is measured."""
 RATE_SAMPLES_MAX = 1024
 RETRY_MIN_S = 1
 RETRY_MAX_S = 60
 RETRY_UNKNOWN_S = 5
-"""Retry-After where nothing was answered within WINDOW_S."""
+"""Retry-After, in seconds, if nothing was answered within WINDOW_S."""
 TAKEOVER_S = 2.0
-"""Retry-After of a process whose server has gone."""
+"""Retry-After, in seconds, of a process whose pool manager is gone."""
 SAMPLES_ENOUGH = 5
-"""Cold starts that must be known before a call is refused because the next one takes too long."""
+"""Min measured cold starts before calls are refused because the next one takes too long."""
 UNKNOWN_COLD_START = Expected(0.0, 5.0, 5.0, 0)
 UNKNOWN = PoolEndpoints([], "cold", "no calls")
 
 
 @dataclass(slots=True)
 class Pool:
-    """The queue and the links of one revision, and what the manager last said of it.
+    """The queue and the links of one revision, and the manager's last report of it.
 
-    `retry_at_s`: `endpoints.retry_after_s` on this process's clock. `cold_start`: what the next one
-    is expected to take. `answered_s`: when the last answers came. `waking_since_s`: since when the
-    pool has been woken, None while it is not. `wake_until_s`: until then it is woken for callers
-    that were refused because their wait budgets were too short; 0 while there are none.
-    `has_manager`: replicas can be started.
+    `retry_at_s`: `endpoints.retry_after_s` on this process's clock. `cold_start`: expected duration
+    of the next one. `answered_s`: times of the last answers. `waking_since_s`: since when the pool
+    has been woken, None while it is not. `wake_until_s`: keep waking the pool until then for
+    callers that were refused because their wait budgets were too short; 0 = off. `has_manager`:
+    replicas can be started.
     """
 
     key: str
@@ -50,13 +50,13 @@ class Pool:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether the pool is as an unknown one: cold, without a reason, and no call waits."""
+        """Whether the pool equals an unknown one: cold, no reason, no waiting calls."""
         is_asked = self.queue or self.wake_until_s
         return self.endpoints == UNKNOWN and not self.links and not is_asked
 
     @property
     def is_connected(self) -> bool:
-        """Whether a replica is connected that takes calls, with room or without."""
+        """Whether a connected replica accepts calls, with room or without."""
         for link in self.links.values():  # noqa: SIM110 - any() of a generator takes thrice as long
             if not link.closing:
                 return True
@@ -64,11 +64,11 @@ class Pool:
 
     @property
     def has_replica(self) -> bool:
-        """Whether there is a replica that takes calls, or will once it is connected."""
+        """Whether a replica accepts calls, or will once it is connected."""
         return bool(self.endpoints.replicas) or self.is_connected
 
     def least_loaded_link(self) -> Link | None:
-        """The link with the fewest requests in flight of those with room, None if all are full."""
+        """Return the link with room and the fewest requests in flight, None if all are full."""
         best: Link | None = None
         fewest = 0
         for link in self.links.values():
@@ -81,21 +81,21 @@ class Pool:
 
     @property
     def in_flight(self) -> int:
-        """Requests at replicas from here, recalled ones too."""
+        """Number of requests of this process at replicas, including recalled ones."""
         return sum(len(link.in_flight) for link in self.links.values())
 
     @property
     def owed(self) -> int:
-        """Requests at replicas from here whose clients still wait."""
+        """Number of requests of this process at replicas whose clients are still connected."""
         calls = (call for link in self.links.values() for call in link.in_flight.values())
         return sum(call.stage is not Stage.ABANDONED for call in calls)
 
     def refusal(self, now: float) -> FnError | None:
-        """The error for calls that need this pool, None while calls may wait for it."""
+        """Return the error for calls that need this pool, None while calls may wait for it."""
         if self.endpoints.state == "gone":
             return UnknownFunction("the function was removed")
         if not self.has_manager and not self.is_connected:
-            text = "nothing can be started: the server is gone, and the next one has to take over"
+            text = "no replica can be started until a new server process takes over"
             return ShuttingDown(text, retry_after_s=TAKEOVER_S)
         if self.endpoints.state != "failing" or now >= self.retry_at_s:
             return None
@@ -106,20 +106,20 @@ class Pool:
         )
 
     def waking_s(self, now: float) -> float:
-        """How long the pool has been woken, 0 while it is not."""
+        """Return for how long the pool has been woken, 0 while it is not."""
         return 0.0 if self.waking_since_s is None else now - self.waking_since_s
 
     def starts_too_late(self, budget_s: float, now: float) -> bool:
-        """Whether the cold start all but certainly (p10) takes longer than `budget_s` from now."""
+        """Return whether the cold start almost certainly (p10) exceeds `budget_s` from now."""
         if self.has_replica or self.cold_start.samples < SAMPLES_ENOUGH:
             return False
         return self.cold_start.p10_s - self.waking_s(now) > budget_s
 
     def retry_after_s(self, now: float) -> int:
-        """Whole seconds, RETRY_MIN_S to RETRY_MAX_S, after which one more call is served soon.
+        """Return the seconds (RETRY_MIN_S to RETRY_MAX_S) until one more call would be served soon.
 
-        1. There is no replica: what is left of most cold starts (p90).
-        2. A call was answered within WINDOW_S: as long as the queue takes at that rate.
+        1. There is no replica: the rest of most cold starts (p90).
+        2. A call was answered within WINDOW_S: the time to serve the queue at that rate.
         3. None was: RETRY_UNKNOWN_S.
         """
         if not self.has_replica:  # 1
@@ -131,12 +131,12 @@ class Pool:
         return max(RETRY_MIN_S, min(RETRY_MAX_S, ceil(seconds)))
 
     def wake(self, now: float) -> None:
-        """Wake the pool for refused callers, for one cold start at most."""
+        """Wake the pool for refused callers, for at most the duration of one cold start."""
         self.wake_until_s = now + max(0.0, self.cold_start.p90_s - self.waking_s(now))
         self.update_waking(now)
 
     def update_waking(self, now: float) -> None:
-        """Note when the waking of the pool begins and when it ends."""
+        """Update since when the pool has been woken."""
         has_replica = self.has_replica
         if has_replica or now >= self.wake_until_s:
             self.wake_until_s = 0.0
@@ -147,9 +147,9 @@ class Pool:
             self.waking_since_s = now
 
     def load(self, now: float) -> Load:
-        """The demand for this pool: queued calls, requests in flight, the longest wait.
+        """Return the demand for this pool: queued calls, requests in flight, the longest wait.
 
-        While the pool is woken for refused callers they count as one more queued call, which came
+        While the pool is woken for refused callers, they count as one more queued call that arrived
         when the waking began.
         """
         has_refused = now < self.wake_until_s

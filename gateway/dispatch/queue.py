@@ -1,4 +1,4 @@
-"""The queue of one revision: three priorities, each in order of arrival."""
+"""Queue of one revision: three priorities, each in order of arrival."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TURNS: tuple[Priority, ...] = (
 class CallQueue:
     """Calls of three priorities, served 8:3:1 while calls of all three wait.
 
-    Within a priority calls stand in the order of `Call.position`. The dispatcher numbers positions
-    over all pools, so a call keeps its own when it comes back and when it changes the queue.
+    Within a priority, calls are ordered by `Call.position`. The dispatcher numbers positions over
+    all pools, so a call keeps its position when it is requeued or moves to another queue.
     """
 
     def __init__(self) -> None:
@@ -44,18 +44,18 @@ class CallQueue:
             yield from queued
 
     def append(self, call: Call) -> None:
-        """Add a call whose position is beyond all others'."""
+        """Add a call whose position is higher than all others."""
         self._by_priority[call.priority].append(call)
 
     def reinsert(self, call: Call) -> None:
-        """Put back a call that was sent and came back, at its old position."""
+        """Requeue a call that was sent and returned, at its old position."""
         queued = self._by_priority[call.priority]
-        # Only calls that came back too can have lower positions, and they are few.
+        # Only other returned calls can have lower positions, and they are few.
         ahead = sum(1 for _ in takewhile(lambda other: other.position < call.position, queued))
         queued.insert(ahead, call)
 
     def pop(self) -> Call:
-        """Remove and return the next call to be served. Raises IndexError if the queue is empty."""
+        """Remove and return the next call to serve. Raises IndexError if the queue is empty."""
         for _ in TURNS:
             queued = self._by_priority[TURNS[self._turn]]
             self._turn = (self._turn + 1) % len(TURNS)
@@ -76,7 +76,10 @@ class CallQueue:
             queued.extend(staying)
 
     def merge(self, calls: Sequence[Call]) -> None:
-        """Add calls of another queue at their positions. Within a priority `calls` are in order."""
+        """Insert calls of another queue at their positions.
+
+        Within each priority, `calls` are in order.
+        """
         for priority, queued in zip(Priority, self._by_priority, strict=True):
             coming = [call for call in calls if call.priority is priority]
             merged = list(merge(queued, coming, key=lambda call: call.position))
@@ -91,7 +94,7 @@ class CallQueue:
         return calls
 
     def oldest_s(self) -> float:
-        """When the call that waits longest arrived; infinite if the queue is empty."""
+        """Return when the call that has waited longest arrived; infinity for an empty queue."""
         return min(
             (queued[0].arrived_s for queued in self._by_priority if queued), default=float("inf")
         )

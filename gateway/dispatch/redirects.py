@@ -1,4 +1,4 @@
-"""Which calls follow their function's traffic to another revision, and how they run there.
+"""Redirects: which calls follow their function's traffic to another revision.
 
 A call follows if its client gave the function's plain name and it has never started. A call that
 had started when its replica died stays with its revision: its deaths count against that model.
@@ -15,16 +15,17 @@ from gateway.dispatch.pool import Pool
 
 @dataclass(frozen=True, slots=True)
 class RerunPolicy:
-    """How the revision that has the traffic now runs the calls that followed it."""
+    """Timeout and rerun rule of redirected calls, from the revision that has the traffic now."""
 
     may_rerun: bool
     timeout_s: float
 
 
 class TrafficRedirects:
-    """The successor of each revision that lost its function's traffic. `pool` gives a pool by key.
+    """The successor of each revision that lost its function's traffic.
 
-    A revision that has the traffic has no successor, so redirects never form a circle.
+    A revision that has the traffic has no successor, so redirects never form a cycle. `pool`
+    returns a pool by key.
     """
 
     def __init__(self, pool: Callable[[str], Pool]) -> None:
@@ -32,7 +33,10 @@ class TrafficRedirects:
         self.successors: dict[str, tuple[str, RerunPolicy]] = {}
 
     def on_traffic_moved(self, source: str, target: str, policy: RerunPolicy | None) -> None:
-        """Redirect calls from `source` to `target`; `policy` None: they do not fit it, and stay."""
+        """Redirect calls from `source` to `target`.
+
+        With `policy` None the calls stay: their inputs may not fit `target`.
+        """
         self.successors.pop(target, None)
         self.successors.pop(source, None)
         if policy is None:
@@ -49,16 +53,16 @@ class TrafficRedirects:
             del self.successors[source]
 
     def successor(self, key: str) -> str:
-        """The pool that has the traffic of `key` now; `key` itself where it has not moved."""
+        """Return the pool that now has the traffic of `key`; `key` itself if it has not moved."""
         found = self.successors.get(key)
         return found[0] if found else key
 
     def redirect(self, call: Call, pool: Pool, now: float) -> Pool:
-        """The pool that serves `call` from now on, and where that is another one, its policy.
+        """Return the pool that serves `call` from now on; apply its policy if it is another one.
 
-        The call stays in `pool` if its traffic has not moved, if its client named the revision, if
-        the call had started once, and while the successor refuses calls. It keeps its wait budget
-        and its position.
+        The call stays in `pool` if the traffic has not moved, if the client named the revision, if
+        the call had started once, or while the successor refuses calls. Its wait budget and
+        position do not change.
         """
         found = self.successors.get(pool.key) if self.successors else None
         if found is None or call.pinned or call.alone:

@@ -1,1 +1,1 @@
-"""Routes, bodies and answers of the gateway."""
+"""HTTP side of the gateway: routes, connections, request bodies and replies."""

@@ -1,8 +1,8 @@
-"""From a request's head to its admission: access, limits, wait budget and priority.
+"""Admission of a request by its head: access, limits, wait budget and priority.
 
-`Admissions` remembers the admission of a head while nothing it depends on changes. `ColdCheck`
-checks the input of a request whose function is cold: bad input wakes no device. `Prefer: wait` is
-that of RFC 7240, `Priority` that of RFC 9218.
+`Admissions` caches the admission of a head until the catalog or the keys change. `ColdCheck`
+validates the input of requests for cold functions, so that bad input never wakes a device. `Prefer:
+wait` is defined by RFC 7240, `Priority` by RFC 9218.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from runtime_image.link.meta import RequestMeta
 REQUEST_ID: Final = "X-Request-Id"
 TRACEPARENT: Final = "traceparent"
 HEAD_MAX: Final = 1024
-"""Characters of a head that is remembered."""
+"""Max characters of a cached head."""
 KEPT_MAX: Final = 4096
-"""Heads remembered; then all are forgotten, which costs each of them one more check."""
+"""Max cached heads. At the limit the cache is cleared, and each head is checked once more."""
 IN_LOOP_MAX: Final = 64 * 1024
-"""Bytes. Larger bodies would hold up the loop and are checked in a thread."""
+"""Bytes. Larger bodies are checked in a thread, because they would block the event loop."""
 WAITING_MAX: Final = 64
-"""Large bodies that may wait for the check."""
+"""Max large bodies that wait for the check."""
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _WAIT: Final = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?([^\",;\s]*)\"?", re.IGNORECASE)
 _SECONDS: Final = re.compile("[0-9]{1,9}")
@@ -45,8 +45,11 @@ OnChecked = Callable[[BaseException | None], None]
 
 
 class Correlation(NamedTuple):
-    """The ids by which others know a request: "" where the client sent none, or one that may not
-    stand in headers and logs. Apart from the head, because it differs with each request."""
+    """Ids that correlate a request with other systems.
+
+    "" where the client sent none, or one that is not safe in headers and logs. Separate from the
+    head because they differ in each request.
+    """
 
     request_id: str = ""
     traceparent: str = ""
@@ -56,7 +59,7 @@ NOT_CORRELATED: Final = Correlation()
 
 
 def correlate(header: Callable[[str], str | None]) -> Correlation:
-    """The correlation of a request; `header(name)` gives the first value of a header."""
+    """Return the correlation of a request; `header(name)` returns the first value of a header."""
     request_id, traceparent = header(REQUEST_ID), header(TRACEPARENT)
     if request_id is None and traceparent is None:
         return NOT_CORRELATED
@@ -66,7 +69,7 @@ def correlate(header: Callable[[str], str | None]) -> Correlation:
 
 
 class Head(NamedTuple):
-    """The head of one request to `/fn/{ref}`. Headers that are missing are None."""
+    """Head of one request to `/fn/{ref}`. Missing headers are None."""
 
     ref: str
     host: str
@@ -81,12 +84,14 @@ class Head(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The function's name, without a revision."""
+        """The function's name, without the revision."""
         return self.ref.partition("@")[0]
 
     def meta(self) -> RequestMeta:
-        """What the replica gets of the head, without a trace. Raises BadRequest on a malformed
-        length."""
+        """Return the part of the head that is sent to the replica, without a trace.
+
+        Raises BadRequest on a malformed length.
+        """
         length = self.json_length
         if length and not (length.isdecimal() and len(length) < 12):
             text = f"Inference-Header-Content-Length: expected a number, got {length[:40]!r}"
@@ -100,7 +105,7 @@ class Head(NamedTuple):
 
 
 def make_head(ref: str, host: str, header: Callable[[str], str | None]) -> Head:
-    """The head of a request; `header(name)` gives the first value of a header."""
+    """Build the head of a request; `header(name)` returns the first value of a header."""
     return Head(
         ref,
         host,
@@ -116,8 +121,10 @@ def make_head(ref: str, host: str, header: Callable[[str], str | None]) -> Head:
 
 
 class Admission(NamedTuple):
-    """How calls with one head are held and run. `applied`: the value of Preference-Applied;
-    `as_of`: the catalog's version."""
+    """Rules for holding and running the calls with one head.
+
+    `applied`: value of Preference-Applied. `as_of`: version of the catalog.
+    """
 
     deployed: Deployed
     pool: str
@@ -134,13 +141,16 @@ class Admission(NamedTuple):
 
 
 class Admissions:
-    """Admissions by head. A head says who calls and what: with the same keys and the same catalog,
-    the same head gets the same admission. The reader of HTTP makes a key for each head."""
+    """Cache of admissions by head.
+
+    With the same keys and the same catalog, the same head always gets the same admission. The HTTP
+    reader provides a cache key for each head.
+    """
 
     def __init__(
         self, access: Access, catalog: Catalog, wait_max_s: float, held_bytes_max: int
     ) -> None:
-        """`held_bytes_max` bounds all bodies together, and so each one."""
+        """Create an empty cache. `held_bytes_max` bounds all bodies together, so each one, too."""
         self._access = access
         self._catalog = catalog
         self._wait_max_s = wait_max_s
@@ -149,14 +159,16 @@ class Admissions:
         self._as_of = self._keys_as_of = -1
 
     def find(self, key: Hashable) -> Admission | None:
-        """The admission of a head that was admitted before, unless something changed since."""
+        """Return the cached admission of a head, None if there is none or it is outdated."""
         if self._as_of != self._catalog.version or self._keys_as_of != self._access.ring.version:
             self._forget_all()
         return self._known.get(key)
 
     def resolve(self, head: Head) -> Deployed:
-        """The function and revision that a head calls. Raises FnError where there is none, or the
-        caller may not invoke it."""
+        """Return the function and revision that a head calls, after all access checks.
+
+        Raises FnError if there is none, or the caller may not invoke it.
+        """
         access = self._access
         access.check_host(head.host)
         access.check_origin(head.origin, head.fetch_site, head.host)
@@ -164,8 +176,10 @@ class Admissions:
         return self._catalog.resolve(head.ref)
 
     def admit(self, key: Hashable, head: Head, deployed: Deployed) -> Admission:
-        """Read the rest of a head that `find` does not know. Raises BadRequest; then the head is
-        not remembered."""
+        """Parse the rest of a head that `find` does not know, and cache its admission.
+
+        Raises BadRequest; the head is then not cached.
+        """
         limits = deployed.function.limits
         wait_s, applied = requested_wait_s(head.prefer, limits.wait_s, self._wait_max_s)
         admission = Admission(
@@ -191,14 +205,16 @@ class Admissions:
         return admission
 
     def _forget_all(self) -> None:
-        """The catalog or the keys have changed."""
+        """Clear the cache after a change of the catalog or the keys."""
         self._as_of, self._keys_as_of = self._catalog.version, self._access.ring.version
         self._known.clear()
 
 
 def requested_wait_s(prefer: str | None, default_s: float, most_s: float) -> tuple[float, str]:
-    """Seconds that the client agrees to wait, and the value of `Preference-Applied`. A `wait` that
-    is no whole number of seconds is ignored (RFC 7240 section 2)."""
+    """Return the wait budget in seconds, and the value of `Preference-Applied`.
+
+    A `wait` that is not a whole number of seconds is ignored (RFC 7240 section 2).
+    """
     match = _WAIT.search(prefer) if prefer else None
     if match is None or not _SECONDS.fullmatch(match[1]):
         return default_s, ""
@@ -207,7 +223,7 @@ def requested_wait_s(prefer: str | None, default_s: float, most_s: float) -> tup
 
 
 def requested_priority(header: str | None) -> Priority:
-    """Urgency 0-2 is high, 3 (the default) normal, 4-7 low; a malformed header is ignored."""
+    """Map urgency 0-2 to high, 3 (the default) to normal, 4-7 to low; ignore a malformed header."""
     match = _URGENCY.search(header) if header else None
     if match is None or match[1] not in set("01234567"):
         return Priority.NORMAL
@@ -218,7 +234,7 @@ def requested_priority(header: str | None) -> Priority:
 
 
 class ColdCheck:
-    """Checks request bodies: small ones in the loop, large ones in a thread."""
+    """Validates request bodies: small ones in the event loop, large ones in a thread."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cold-check")
@@ -227,10 +243,11 @@ class ColdCheck:
     def check(
         self, meta: RequestMeta, body: Body, revision: Revision, on_checked: OnChecked
     ) -> asyncio.Future[None] | None:
-        """Check a small body at once and return None. Raises RequestError where it does not fit.
+        """Check a body of at most IN_LOOP_MAX bytes at once and return None.
 
-        A large body is checked in the thread. Then `on_checked` is called in the loop with the
-        error, or None, unless the future was cancelled. Raises QueueFull where too many wait.
+        A larger body is checked in the thread. `on_checked` is then called in the event loop with
+        the error, or None, unless the returned future was cancelled. Raises RequestError for a
+        small body that does not fit the signature, and QueueFull if too many large bodies wait.
         """
         if len(body) <= IN_LOOP_MAX:
             _check(meta, body, revision)
@@ -249,7 +266,7 @@ class ColdCheck:
             on_checked(future.exception())
 
     def close(self) -> None:
-        """End the thread after the check that is running."""
+        """Stop the thread after the current check."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
 

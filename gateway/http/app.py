@@ -1,7 +1,7 @@
-"""The gateway's routes, error boundary and listening socket.
+"""Routes, error boundary and listening socket of the gateway.
 
-`Gateway` has the routes that every gateway process serves by itself, `StatePages` those that one
-process per server has. `Site` listens.
+`Gateway` adds the routes that every gateway process serves, `StatePages` those that only one
+process per server has. `Site` owns the listening socket.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from runtime_image.contract.signature import DYNAMIC, TensorSpec
 log = structlog.get_logger()
 
 EXAMPLE_ITEMS_MAX: Final = 256
-"""Items of a tensor that an example shows as JSON; a larger one is shown as its type."""
+"""Max items of a tensor that an example shows as JSON; a larger one is shown as its type."""
 VARIES: Final = {"Vary": "Accept"}
 BACKLOG: Final = 1024
 SWEEP_S: Final = 1.0
 EVENTS_FLUSH_S: Final = 0.25
 TRACES_FLUSH_S: Final = 1.0
-"""Longer than EVENTS_FLUSH_S: each batch is an HTTP request, as much work as 20 traces."""
+"""Longer than EVENTS_FLUSH_S: each batch is an HTTP request, as expensive as 20 traces."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Gateway:
-    """Serves `/fn` and `/healthz`."""
+    """The routes `/fn` and `/healthz`."""
 
     def __init__(self, invoker: Invoker) -> None:
         self.invoker = invoker
@@ -68,7 +68,7 @@ class Gateway:
         app.on_response_prepare.append(self._end_connection)
 
     async def close(self, _app: web.Application) -> None:
-        """aiohttp's clean-up signal: end the threads of the routes."""
+        """Stop the threads that the routes use (aiohttp clean-up signal)."""
         self.invoker.cold_check.close()
         self.invoker.inflation.close()
         if self.invoker.access_log is not None:
@@ -77,7 +77,7 @@ class Gateway:
             self.invoker.tracer.close()
 
     async def _end_connection(self, _request: web.Request, response: web.StreamResponse) -> None:
-        """aiohttp's signal before a response is sent: at shutdown it is the connection's last."""
+        """At shutdown, make this response the last of its connection (aiohttp signal)."""
         if self.gate.headers:
             response.force_close()
             response.headers.update(self.gate.headers)
@@ -105,14 +105,17 @@ class Gateway:
 
 
 class ErrorBoundary:
-    """Wraps every route but invoking: checks host and origin, turns errors into problems."""
+    """Wraps every route except invoking: checks Host and Origin, turns errors into problems."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
 
     def wrap(self, handler: Handler, *, is_linked: bool = False) -> Handler:
-        """`handler` behind the boundary. `is_linked`: pages of other sites may link to it, because
-        it changes nothing and answers every caller alike."""
+        """Return `handler` behind the boundary.
+
+        `is_linked`: pages of other sites may link to the route, because it changes nothing and
+        gives every caller the same answer.
+        """
         access = self.access
 
         async def checked(request: web.Request) -> web.StreamResponse:
@@ -127,7 +130,7 @@ class ErrorBoundary:
             except FnError as error:
                 is_admin = access.is_admin(headers.get("Authorization"))
                 return problems.answer(error, for_admin=is_admin)
-            except Exception:  # the boundary: a defect must not show its insides
+            except Exception:  # error boundary: a defect must not expose internals
                 log.exception("a request failed", path=request.path)
                 return problems.answer(FnError("see the server's log"))
 
@@ -141,22 +144,23 @@ class ErrorBoundary:
 
 
 class MetricsPage(Protocol):
-    """The page `/metrics`."""
+    """Content of the page `/metrics`."""
 
     async def refresh(self) -> None:
-        """Fetch the numbers of other processes. `snapshot` follows in the same turn."""
+        """Fetch the numbers of other processes. `snapshot` follows in the same loop iteration."""
 
     def snapshot(self) -> None:
-        """Read the present gauges, in the loop's thread; `render` follows."""
+        """Read the current gauges, in the event loop's thread; `render` follows."""
 
     def render(self, form: PageFormat) -> bytes:
-        """The page's bytes; to be called in a thread."""
+        """Return the page's bytes; to be called in a thread."""
 
 
 class StatePages:
     """Health and metrics routes; unknown paths get a 404 problem document.
 
-    `reasons()` lists what is wrong at present, `is_open()` says whether calls are accepted.
+    `reasons()` lists the current problems of the server, `is_open()` returns whether calls are
+    accepted.
     """
 
     def __init__(
@@ -172,7 +176,10 @@ class StatePages:
         self._is_open = is_open
 
     def add_routes(self, app: web.Application) -> None:
-        """Add the routes, the last ones of an application: they match every path."""
+        """Add the routes.
+
+        They must be the application's last ones, because they match every path.
+        """
         wrap, add = self._boundary.wrap, app.router.add_get
         add("/readyz", wrap(self._readyz), expect_handler=continue_later)
         add("/metrics", wrap(self._metrics), expect_handler=continue_later)
@@ -180,7 +187,7 @@ class StatePages:
         app.router.add_route("*", "/{rest:.*}", rest, expect_handler=continue_later)
 
     async def _readyz(self, _request: web.Request) -> web.Response:
-        """200 while calls are accepted, even where the server is degraded."""
+        """Return 200 while calls are accepted, even if the server is degraded."""
         if not self._is_open():
             stopping = {"status": "stopping", "reasons": ["shutting down"]}
             return problems.json_answer(stopping, problems.NOT_READY)
@@ -199,10 +206,10 @@ class StatePages:
 
 
 class Site:
-    """Listens, until `stop`; connections go on until `close`."""
+    """The listening socket. `stop` ends accepting; connections remain open until `close`."""
 
     def __init__(self, invoker: Invoker, writer: Writer, runner: web.AppRunner) -> None:
-        """`runner`'s server has been set up."""
+        """Create the connection handlers. `runner` has been set up."""
         assert runner.server is not None
         self._settings: GatewaySettings = invoker.settings
         self._events = invoker.access_log
@@ -217,7 +224,10 @@ class Site:
         self._server: asyncio.Server | None = None
 
     async def start(self, *, reuse_port: bool = False) -> int:
-        """Accept connections. Returns the port; raises OSError where it cannot be had."""
+        """Start accepting connections and return the port.
+
+        Raises OSError if the port is not available.
+        """
         factory = self._fast_path if self._settings.fast_front else self._handlers
         self._server = await asyncio.get_running_loop().create_server(
             factory,
@@ -239,7 +249,7 @@ class Site:
         self._handlers.sweep()
 
     async def stop(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         if self._server is not None:
             self._server.close()
 
@@ -253,8 +263,11 @@ class Site:
 async def stop_serving(
     gateway: Gateway, delivery: Delivery, seconds: float, *, is_orphaned: bool = False
 ) -> None:
-    """Close the gate and wait for accepted requests, `seconds` at most. `is_orphaned`: the pool
-    manager is gone; open connections may go on calling ready replicas until none does."""
+    """Close the gate and wait for accepted requests, at most `seconds`.
+
+    `is_orphaned`: the pool manager is gone. Requests on open connections are then still served by
+    ready replicas, until none is active.
+    """
     try:
         async with asyncio.timeout(seconds):
             if is_orphaned:
@@ -267,7 +280,7 @@ async def stop_serving(
 
 
 def describe(deployed: Deployed, endpoints: PoolEndpoints, origin: str) -> dict[str, Any]:
-    """The function as JSON data. `origin` is how the client reached this server."""
+    """Return the function as JSON data. `origin` is the scheme and host that the client used."""
     function, revision = deployed.function, deployed.revision
     return {
         "name": function.name,
@@ -287,7 +300,7 @@ def describe(deployed: Deployed, endpoints: PoolEndpoints, origin: str) -> dict[
 
 
 def example(deployed: Deployed, origin: str) -> str:
-    """A curl command that calls the function, with zeros for numbers."""
+    """Return a curl command that calls the function, with zeros for numbers."""
     url = f"{origin}/fn/{deployed.function.name}"
     for rule in deployed.revision.inputs.values():
         if rule.kind == "image":
@@ -303,8 +316,10 @@ def example(deployed: Deployed, origin: str) -> str:
 
 
 def zeros(tensor: TensorSpec, items_max: int) -> Any | None:
-    """The smallest value that fits, as JSON: dynamic dimensions are 1, numbers 0. None where it
-    has more than `items_max` items."""
+    """Return the smallest JSON value that fits: dynamic dimensions are 1, numbers 0.
+
+    None if it has more than `items_max` items.
+    """
     shape = _smallest_shape(tensor)
     if math.prod(shape) > items_max:
         return None

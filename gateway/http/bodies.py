@@ -1,6 +1,6 @@
-"""Request bodies, read with limits on size, time and memory.
+"""Reading of request bodies, with limits on size, time and memory.
 
-`receive` reads the body of a request that aiohttp parsed. `BodyReceiver` receives the rest of a
+`receive` reads the body of a request that aiohttp has parsed. `BodyReceiver` receives the rest of a
 large body of the fast path into shared memory.
 """
 
@@ -21,30 +21,34 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class BodySink(Protocol):
-    """Takes a body in: where it is put, and what it counts against."""
+    """Destination of a body, and the memory budget that its bytes are reserved from."""
 
     def buffer(self, length: int) -> memoryview | None:
-        """Memory for a body of `length` bytes; None where any will do."""
+        """Return memory for a body of `length` bytes; None if the reader may use its own."""
 
     def count(self, count: int, on_evicted: OnEvicted) -> None:
-        """Count `count` more bytes. Raises FnError where there is no memory for them; `on_evicted`
-        is called if the memory is needed later."""
+        """Reserve `count` more bytes. Raises FnError if there is no memory for them.
+
+        `on_evicted` is called if the memory is needed for other requests later.
+        """
 
 
 class UncountedBody(BodySink):
-    """For small bodies of clients with a key, which are not counted."""
+    """Sink for small bodies of authorized clients: nothing is reserved."""
 
     def buffer(self, length: int) -> memoryview | None:  # noqa: ARG002 - the protocol's signature
-        """Any memory will do."""
+        """Return None: the reader uses its own memory."""
         return None
 
     def count(self, count: int, on_evicted: OnEvicted) -> None:
-        """Nothing is counted."""
+        """Do nothing."""
 
 
 def check_framing(request: web.BaseRequest) -> None:
-    """Raises BadRequest where readers of HTTP could disagree about the body's end, and
-    ExpectationFailed on any expectation but 100-continue."""
+    """Raise BadRequest if HTTP parsers could disagree about the end of the body.
+
+    Raise ExpectationFailed on any expectation except 100-continue.
+    """
     headers = request.headers
     if hdrs.TRANSFER_ENCODING in headers:
         coding = ", ".join(headers.getall(hdrs.TRANSFER_ENCODING))
@@ -56,12 +60,12 @@ def check_framing(request: web.BaseRequest) -> None:
 
 
 def is_expecting(request: web.BaseRequest) -> bool:
-    """Whether the client waits for "100 Continue" before it sends its body."""
+    """Return whether the client sent `Expect: 100-continue`."""
     return hdrs.EXPECT in request.headers and request.version >= HttpVersion11
 
 
 def is_awaiting_continue(request: web.BaseRequest) -> bool:
-    """Whether the client waits for "100 Continue" and has not sent its body."""
+    """Return whether the client still waits for "100 Continue" before it sends its body."""
     return is_expecting(request) and not request.content.is_eof()
 
 
@@ -69,16 +73,16 @@ async def send_continue(request: web.BaseRequest) -> None:
     """Send "100 Continue" to a client that waits for it. To be called after all checks."""
     if is_awaiting_continue(request):
         await request.writer.write(CONTINUE)
-        # aiohttp takes any output for the start of the answer.
+        # aiohttp treats any output as the start of the response.
         request.writer.output_size = 0
 
 
 async def continue_later(_request: web.Request) -> None:
-    """aiohttp's handler of Expect does nothing: `send_continue` comes after all checks."""
+    """Do nothing (aiohttp's Expect handler): `send_continue` is called after all checks."""
 
 
 async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
-    """The whole body. Raises as `receive` does."""
+    """Return the complete body. Raises like `receive`."""
     inflation = Inflation(inflating_threads())
     try:
         return bytes(await receive(request, most, seconds, UncountedBody(), inflation))
@@ -89,11 +93,11 @@ async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
 async def receive(
     request: web.BaseRequest, most: int, seconds: float, sink: BodySink, inflation: Inflation
 ) -> Body:
-    """The whole body without its content coding, in memory of `sink` if that has any. Raises
-    BodyTooLarge, before reading where the length is known.
+    """Return the complete body, without its content coding.
 
-    Also raises UnsupportedEncoding, BodyTimeout, BodyEvicted, and BadRequest where the body is
-    broken off or badly encoded.
+    It is in the memory of `sink` if that provides any. Raises BodyTooLarge, before reading if the
+    length is known. Also raises UnsupportedEncoding, BodyTimeout and BodyEvicted, and BadRequest if
+    the body is truncated or badly encoded.
     """
     encoding = encoding_of(request.headers.getall(hdrs.CONTENT_ENCODING, []))
     length = request.content_length
@@ -108,13 +112,13 @@ async def receive(
             return await reading.inflated(encoding, inflation)
         return await reading.whole(length)
     except web.RequestPayloadError as error:
-        # Its text is "400, message:", then what is wrong on a line of its own.
-        reason = str(error).partition("\n")[2].strip() or "it is broken off"
+        # The text is "400, message:", followed by the reason on a separate line.
+        reason = str(error).partition("\n")[2].strip() or "it is truncated"
         raise BadRequest(f"the body cannot be read: {reason[:200]}") from error
 
 
 class _Reading:
-    """One body on its way from `request` to `sink`."""
+    """One body that is being read from `request` into `sink`."""
 
     def __init__(self, request: web.BaseRequest, most: int, seconds: float, sink: BodySink) -> None:
         self._request = request
@@ -125,13 +129,13 @@ class _Reading:
         self._error: FnError | None = None
 
     async def whole(self, length: int | None) -> Body:
-        """The body as it comes; `length` is None where that is not told."""
-        if self._request.content.is_eof():  # the body came with the head: no timer is needed
+        """Return the body unchanged; `length` is None if the client did not send it."""
+        if self._request.content.is_eof():  # the body arrived with the head: no timer is needed
             return self._all_read()
         return await self._in_time(self._place(length))
 
     async def inflated(self, encoding: str, inflation: Inflation) -> Body:
-        """The body without its coding."""
+        """Return the body without its content coding."""
         return await self._in_time(self._inflate(encoding, inflation))
 
     async def _inflate(self, encoding: str, inflation: Inflation) -> Body:
@@ -157,7 +161,7 @@ class _Reading:
                 try:
                     raise error from None
                 finally:
-                    del error  # it keeps this frame, and with it the body
+                    del error  # the traceback references this frame, and so the body
             raise BodyTimeout(f"the body did not arrive within {self._seconds:g} s") from None
 
     async def _place(self, length: int | None) -> Body:
@@ -195,7 +199,7 @@ class _Reading:
         self._sink.count(count, self._on_evicted)
 
     def _on_evicted(self, error: FnError) -> None:
-        """Stop reading the body at once: its memory is needed."""
+        """Stop reading the body at once: its memory is needed for other requests."""
         self._error = error
         if not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time())
@@ -211,17 +215,18 @@ def _too_large(got: int, most: int) -> BodyTooLarge:
 
 
 LARGE_READ: Final = 32 * 1024
-"""Bytes. A client whose reads are this large is fast."""
+"""Bytes. A client whose reads are at least this large is fast."""
 READS_AHEAD: Final = 4
-"""Reads that are counted ahead for a fast client."""
+"""Number of reads that are counted in advance for a fast client."""
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
-    """Takes the place of a connection's protocol while `view` is filled from the socket.
+    """Protocol that receives a body from the socket into `view`.
 
-    `on_received(count)` counts bytes. After a large read the next ones are counted ahead, because
-    counting takes a twentieth of the time of a read. `on_complete()` is called when the view is
-    full, `on_lost(error)` when the client leaves before.
+    It replaces the connection's protocol meanwhile. `on_received(count)` counts bytes. After a
+    large read the next reads are counted in advance, because counting takes a twentieth of the time
+    of a read. `on_complete()` is called when the view is full, `on_lost(error)` if the client
+    disconnects first.
     """
 
     __slots__ = ("_ahead", "_filled", "_on_complete", "_on_lost", "_on_received", "_view")
@@ -241,11 +246,11 @@ class BodyReceiver(asyncio.BufferedProtocol):
         self._ahead = 0
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the protocol's signature
-        """asyncio's: where to receive; never empty, for the last byte ends it."""
+        """Return the receive buffer (asyncio). Never empty: the last byte ends this protocol."""
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """asyncio's: bytes came."""
+        """Process received bytes (asyncio)."""
         self._filled += nbytes
         if self._filled == len(self._view):
             self._view = memoryview(b"")
@@ -259,14 +264,17 @@ class BodyReceiver(asyncio.BufferedProtocol):
             self._on_received(nbytes - counted + self._ahead)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio's: the client has left."""
+        """Report that the client has disconnected (asyncio)."""
         self._view = memoryview(b"")
         self._on_lost(exc)
 
 
 class BodyDiscarder(asyncio.Protocol):
-    """Drops the rest of a refused body: a connection that is closed with bytes unread is reset, and
-    its client might lose the answer. `on_lost(error)` is called when the client is gone."""
+    """Protocol that discards the rest of a refused body.
+
+    Closing a socket with unread bytes resets the connection, and the client might lose the answer.
+    `on_lost(error)` is called when the client disconnects.
+    """
 
     __slots__ = ("_on_lost",)
 
@@ -274,16 +282,19 @@ class BodyDiscarder(asyncio.Protocol):
         self._on_lost = on_lost
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: more of it."""
+        """Discard received bytes (asyncio)."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio's: the client has left."""
+        """Report that the client has disconnected (asyncio)."""
         self._on_lost(exc)
 
 
 def switch_protocol(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
-    """Give a transport another protocol. Nothing may be received in between: one protocol takes
-    bytes, the other receives them into its own buffer."""
+    """Give a transport another protocol.
+
+    Reading is paused meanwhile: the old protocol may take bytes while the new one receives into its
+    own buffer.
+    """
     transport.pause_reading()
     transport.set_protocol(protocol)
     transport.resume_reading()

@@ -1,11 +1,11 @@
-"""Connections of clients: how many there may be, and whether a client still reads.
+"""Client connections: their number, and detection of clients that no longer read.
 
-`ConnectionLimit` bounds them, so that descriptors are left for everything else.
+`ConnectionLimit` bounds the connections, so that descriptors remain for everything else.
 
-The last segment of a TCP connection says that no more comes, not whether its sender still reads
-(RFC 9293 section 3.6). A client that is gone answers the next bytes with a reset. So
-`may_be_reading` sends "100 Continue", which a client skips that did not ask for it (RFC 9110
-section 15.2.1), and polls the connection again.
+The last segment of a TCP connection (FIN) says that the sender sends no more data, not whether it
+still reads (RFC 9293 section 3.6). A client that has closed its socket answers further bytes with a
+reset. So `may_be_reading` sends "100 Continue", which clients ignore if they did not request it
+(RFC 9110 section 15.2.1), and polls the connection again.
 """
 
 from __future__ import annotations
@@ -25,36 +25,37 @@ from gateway.http.bodies import CONTINUE
 log = structlog.get_logger()
 
 KEPT_BACK: Final = 64
-"""Descriptors for replicas, logs and files, besides those in use when the limit is made."""
+"""Descriptors reserved for replicas, logs and files, besides those in use when the limit is
+computed."""
 EVICTED_SHARE: Final = 32
-"""The part of all connections that one eviction closes: to find the quietest, it sorts all."""
+"""One eviction closes 1/N of all connections, because it sorts them all to find the quietest."""
 AGAIN_S: Final = 0.1
-"""Seconds for which newcomers are refused at once after no connection was idle."""
+"""Seconds for which new connections are refused at once after an eviction found none idle."""
 LOG_S: Final = 60.0
 """Seconds between two log lines about refused connections."""
 
 
 class ClientConnection(Protocol):
-    """One connection of a client."""
+    """One client connection, as seen by the limit."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request of it is being read or answered."""
+        """Whether no request of this connection is being read or answered."""
 
     @property
     def quiet_s(self) -> int:
-        """Seconds since its last byte."""
+        """Seconds since the last received byte."""
 
     @property
     def opened_s(self) -> float:
         """When it was opened, in seconds of any clock."""
 
     def evict(self) -> None:
-        """Close it; it is idle."""
+        """Close the connection, which is idle."""
 
 
 class ConnectionLimit:
-    """Bounds the connections of this process to `most`. `clock` gives seconds."""
+    """Limits the connections of this process to `most`. `clock` returns seconds."""
 
     def __init__(self, most: int, clock: Callable[[], float]) -> None:
         self._most = most
@@ -69,8 +70,10 @@ class ConnectionLimit:
         self._groups.append(group)
 
     def admit(self, newcomer: ClientConnection) -> bool:
-        """Whether there is room for a connection that is in a tracked group already. The quietest
-        idle connections are closed for it."""
+        """Return whether there is room for a new connection, which is already in a tracked group.
+
+        Closes the quietest idle connections to make room.
+        """
         if sum(map(len, self._groups)) <= self._most or self._evict(newcomer):
             return True
         self._refused += 1
@@ -96,8 +99,11 @@ class ConnectionLimit:
 
 
 def connections_max(wanted: int) -> int:
-    """The number of connections that this process may have: `wanted`, or what its limit of
-    descriptors (RLIMIT_NOFILE) leaves beside those in use and those kept back. At least 1."""
+    """Return the number of connections that this process may have, at least 1.
+
+    That is `wanted`, or what the limit of descriptors (RLIMIT_NOFILE) leaves besides those in use
+    and those reserved.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
@@ -109,7 +115,7 @@ def connections_max(wanted: int) -> int:
 
 
 def is_gone(transport: asyncio.Transport) -> bool:
-    """Whether the connection was reset, or closed in both directions. Does not block."""
+    """Return whether the connection was reset, or closed in both directions. Does not block."""
     poll = select.poll()
     try:
         poll.register(transport.get_extra_info("socket").fileno(), 0)
@@ -119,16 +125,16 @@ def is_gone(transport: asyncio.Transport) -> bool:
 
 
 def may_be_reading(transport: asyncio.Transport) -> bool:
-    """Whether the client may still read an answer after it has closed its sending side.
+    """Return whether the client may still read an answer after it closed its sending side.
 
-    On the same machine the result is right at once. Elsewhere the reset takes a round trip, and
-    `is_gone` is true later.
+    For a client on the same machine the result is correct at once. For others the reset takes a
+    round trip, and `is_gone` returns True later.
     """
     if transport.is_closing() or is_gone(transport):
         return False
     sock = transport.get_extra_info("socket")
     if sock.family == socket.AF_UNIX:
-        return True  # there the system tells both apart
+        return True  # poll distinguishes both cases for Unix sockets
     written = 0
     if not transport.get_write_buffer_size():
         try:

@@ -1,4 +1,4 @@
-"""What answering a call needs: the collaborators of one gateway process, and its request gate."""
+"""Collaborators of one gateway process that an invocation uses, and its request gate."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ from registry.errors import ShuttingDown
 
 
 class Invoker(NamedTuple):
-    """The collaborators of an invocation. `wall` gives Unix seconds, `new_id` a request id that no
-    other request has. Without `access_log` and `tracer` single requests leave no record."""
+    """Collaborators of an invocation.
+
+    `wall` returns Unix seconds, `new_id` a unique request id. Without `access_log` and `tracer`,
+    single requests are not recorded.
+    """
 
     settings: GatewaySettings
     access: Access
@@ -61,10 +64,10 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     tracer: Tracer | None = None,
     on_cold_start: OnColdStart | None = None,
 ) -> Invoker:
-    """The invoker of this process; to be called in the loop. `wall` gives Unix seconds.
+    """Create the invoker of this process, in the event loop. `wall` returns Unix seconds.
 
-    `write_access` writes events of the access log, `store` has the counters of `/metrics`, and
-    `on_cold_start` takes the place of counting cold starts in this process.
+    `write_access` writes events of the access log, `store` holds the counters of `/metrics`, and
+    `on_cold_start` replaces the counting of cold starts in this process.
     """
     loop = asyncio.get_running_loop()
     metrics = Metrics(
@@ -101,22 +104,22 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
 
 
 def request_ids(prefix: str) -> Callable[[], str]:
-    """Makes ids that begin with `prefix`, each once; no Python frame per id."""
+    """Return a function that makes unique ids with `prefix`, without a Python frame per id."""
     return map(f"{prefix}-{{:x}}".format, itertools.count(1)).__next__
 
 
 class RequestGate:
-    """Counts active requests and is closed at shutdown. For the loop's thread alone."""
+    """Counts active requests and rejects new ones during shutdown. Event loop thread only."""
 
     def __init__(self) -> None:
         self.is_open = True
         self.headers: tuple[tuple[str, str], ...] = ()
-        """Further headers of every answer: at shutdown, each is the last one of its connection."""
+        """Headers added to every answer; during shutdown each is the last of its connection."""
         self.active = 0
         self._drained = asyncio.Event()
 
     def enter(self) -> None:
-        """Count one more active request. Raises ShuttingDown once the gate is closed."""
+        """Count one more active request. Raises ShuttingDown if the gate is closed."""
         if not self.is_open:
             raise ShuttingDown("the server is shutting down", retry_after_s=5)
         self.active += 1
@@ -128,13 +131,15 @@ class RequestGate:
             self._drained.set()
 
     async def close(self) -> None:
-        """Admit no more requests, and return when none is active."""
+        """Admit no more requests, and wait until none is active."""
         self.is_open = False
         await self.drain()
 
     async def drain(self) -> None:
-        """Return when no request is active. Until then requests of open connections are admitted,
-        but each is the last one of its connection."""
+        """Wait until no request is active.
+
+        Meanwhile requests on open connections are admitted, but each is the last of its connection.
+        """
         self.headers = (CLOSE,)
         while self.active:
             self._drained.clear()

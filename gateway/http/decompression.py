@@ -1,7 +1,7 @@
 """Decompression of request bodies: gzip and deflate (RFC 9110 section 8.4.1).
 
-A body of some kilobytes may inflate to gigabytes. So it is inflated in threads, a bounded step at a
-time, and no further than the limit of the body.
+A body of a few kilobytes may inflate to gigabytes. So it is inflated in threads, in steps of
+bounded size, and no further than the limit of the body.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from registry.errors import BadRequest, BodyTooLarge, UnsupportedEncoding
 
 ACCEPTED: Final = ("gzip", "deflate")
 STEP: Final = 256 * 1024
-"""Bytes that one step makes at most; between two steps other bodies have their turn."""
+"""Max bytes that one step produces; other bodies take turns between steps."""
 WINDOW: Final = 64 * 1024
-"""Bytes of input that zlib gets at once: it copies those that it has not used."""
+"""Bytes of input passed to zlib at once: zlib copies the part that it has not consumed."""
 MEMBERS_MAX: Final = 1000
-"""Streams in one body, one after the other; each costs a decoder of its own."""
+"""Max concatenated streams in one body; each needs its own decoder."""
 AT_ONCE: Final = 2
-"""Bodies that are inflated at once; others wait in memory."""
+"""Bodies that are inflated concurrently; others wait in memory."""
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _CM_DEFLATE: Final = 8
-"""The compression method in the first byte of a zlib stream (RFC 1950)."""
+"""Compression method in the first byte of a zlib stream (RFC 1950)."""
 
 
 def encoding_of(values: list[str]) -> str:
-    """The coding that the values of Content-Encoding name, "" for none. Raises
-    UnsupportedEncoding."""
+    """Return the coding that the values of Content-Encoding name, "" for none.
+
+    Raises UnsupportedEncoding.
+    """
     named = ",".join(values).strip()
     found = named.lower()
     if found in ("", "identity"):
@@ -43,10 +45,13 @@ def encoding_of(values: list[str]) -> str:
 
 
 class Inflater:
-    """One body. `step` may be called from any thread, by one caller at a time."""
+    """Decoder of one body. `step` may be called from any thread, by one caller at a time."""
 
     def __init__(self, body: bytes | bytearray, encoding: str) -> None:
-        """`encoding` is one of ACCEPTED. Many clients send deflate without the zlib wrapper."""
+        """Create the decoder; `encoding` is one of ACCEPTED.
+
+        Many clients send deflate without the zlib wrapper, so both forms are detected.
+        """
         bare = encoding == "deflate" and body[:1] and body[0] & 0xF != _CM_DEFLATE
         self._wbits = _GZIP if encoding == "gzip" else -zlib.MAX_WBITS if bare else zlib.MAX_WBITS
         self._encoding = encoding
@@ -62,7 +67,7 @@ class Inflater:
         return not self._rest and self._at == len(self._body) and self._stream.eof
 
     def step(self, most: int = STEP) -> bytes:
-        """The next bytes, at most `most`. Raises BadRequest where the body is malformed."""
+        """Return the next bytes, at most `most`. Raises BadRequest if the body is malformed."""
         pieces: list[bytes] = []
         while most > 0 and not self.is_done:
             try:
@@ -100,12 +105,13 @@ class Inflation:
     async def inflate(
         self, body: bytes | bytearray, encoding: str, most: int, grow: Callable[[int], None]
     ) -> bytes:
-        """The inflated body. `grow(count)` is called before `count` bytes more are kept.
+        """Return the inflated body. `grow(count)` is called before `count` more bytes are kept.
 
-        Raises BodyTooLarge over `most` bytes, at once, BadRequest, and what `grow` raises.
+        Raises BodyTooLarge as soon as `most` bytes are exceeded, BadRequest, and any error of
+        `grow`.
         """
         loop = asyncio.get_running_loop()
-        # Not one buffer that grows: many of them at once would leave holes everywhere in the heap.
+        # A list instead of one growing buffer: many growing buffers would fragment the heap.
         pieces: list[bytes] = []
         size = 0
         try:
@@ -116,21 +122,21 @@ class Inflation:
                     piece = await loop.run_in_executor(self._executor, inflater.step, step)
                     size += len(piece)
                     if size > most:
-                        text = f"expected at most {most} bytes after {encoding} is undone, got more"
+                        text = f"expected at most {most} bytes after {encoding} decoding, got more"
                         raise BodyTooLarge(text)
                     grow(len(piece))
                     pieces.append(piece)
             return b"".join(pieces)
         finally:
-            pieces.clear()  # an error that is kept for a while keeps this frame alive
+            pieces.clear()  # an error that is kept for a while references this frame
 
     def close(self) -> None:
-        """Start no further step; a step that runs is not waited for."""
+        """Cancel all further steps without waiting for running ones."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 def inflating_threads() -> ThreadPoolExecutor:
-    """Half of the processors, so that the event loop has one for itself where there are two."""
+    """Return threads for half of the processors: with two, the event loop keeps one for itself."""
     threads = max(1, (os.cpu_count() or 1) // 2)
     return ThreadPoolExecutor(threads, thread_name_prefix="inflate")
 

@@ -1,9 +1,8 @@
-"""The fast path: reads plain `POST /fn` requests without aiohttp.
+"""Fast path: reads plain `POST /fn` requests without aiohttp.
 
-A connection has one owner at a time. While only plain requests have come, the owner is a
-`Connection`. At the first byte of anything else aiohttp takes over, with all bytes that were not
-answered, for the rest of the connection. Both use `Invocation`: admission, dispatch, metrics and
-errors are the same.
+A connection has one owner at a time. As long as only plain requests arrive, the owner is a
+`Connection`. At the first byte of anything else, aiohttp takes over all unanswered bytes and the
+rest of the connection. Both use `Invocation`: admission, dispatch, metrics and errors are the same.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from registry.errors import BodyEvicted, BodyTimeout, FnError
 from runtime_image.contract.link import SLAB_BODY_MIN
 
 QUIET_MAX: Final = 3630
-"""Seconds without a byte after which a connection is closed, as aiohttp does."""
+"""Seconds without a byte after which a connection is closed, the same as aiohttp's."""
 LINGER_S: Final = 2.0
-"""Seconds for which the rest of a refused body is read, so that its client reads the answer."""
+"""Seconds for which the rest of a refused body is read, so that the client reads the answer."""
 _END: Final = b"\r\n\r\n"
 
 
 class FastPath:
-    """The connections of one listening socket that the fast path reads."""
+    """All fast-path connections of one listening socket."""
 
     def __init__(
         self,
@@ -44,7 +43,10 @@ class FastPath:
         fallback: Callable[[], asyncio.BaseProtocol],
         limit: ConnectionLimit,
     ) -> None:
-        """`fallback` makes aiohttp's handler of a connection; `limit` bounds the connections."""
+        """Create the factory.
+
+        `fallback` creates aiohttp's handler; `limit` bounds the connections.
+        """
         self.invoker = invoker
         self.writer = writer
         self.fallback = fallback
@@ -57,12 +59,14 @@ class FastPath:
         limit.track(self.connections)
 
     def __call__(self) -> asyncio.Protocol:
-        """A new connection's protocol."""
+        """Return the protocol of a new connection."""
         return Connection(self)
 
     def sweep(self) -> None:
-        """Close connections that are quiet for too long, end uploads that take too long, and abort
-        connections whose client is gone. To be called once a second."""
+        """Close connections that exceed a time limit; to be called once a second.
+
+        These are quiet connections, slow uploads, and half-closed connections whose client is gone.
+        """
         now = monotonic()
         for connection in list(self.connections):
             connection.tick()
@@ -78,7 +82,7 @@ class FastPath:
             connection.close()
 
     async def wait_closed(self, seconds: float) -> None:
-        """Return when all connections are closed: clients have `seconds` to read their answers."""
+        """Wait until all connections are closed: clients have `seconds` to read their answers."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.connections:
@@ -88,7 +92,7 @@ class FastPath:
             connection.abort()
 
     def discard(self, connection: Connection) -> None:
-        """A connection is closed, or has another owner."""
+        """Remove a connection that is closed or was handed over."""
         self.connections.discard(connection)
         self.uploads.pop(connection, None)
         self.half_closed.discard(connection)
@@ -96,7 +100,7 @@ class FastPath:
 
 
 class Connection(asyncio.Protocol):
-    """One connection of a client; its requests are answered one after the other."""
+    """One client connection; its requests are answered one after the other."""
 
     __slots__ = (
         "_ahead",
@@ -133,11 +137,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether every request that came is answered."""
+        """Whether every received request is answered."""
         return self._invocation is None and not self._unparsed and not self._is_discarding
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: a client came."""
+        """Accept or refuse a new connection (asyncio)."""
         self._transport = cast("asyncio.Transport", transport)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         fast_path = self._fast_path
@@ -148,7 +152,7 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: bytes came."""
+        """Process received bytes (asyncio)."""
         self.quiet_s = 0
         if self._invocation is None and not self._unparsed:
             self._begin_request(data)
@@ -158,19 +162,22 @@ class Connection(asyncio.Protocol):
             self._read_ahead(data)
 
     def pause_writing(self) -> None:
-        """asyncio's: the client does not read its answers, so its requests are not read either."""
+        """Stop reading requests: the client does not read its answers (asyncio)."""
         self._is_full = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """asyncio's: the client reads again."""
+        """Continue reading: the client reads its answers again (asyncio)."""
         self._is_full = False
         if self._transport is not None and not self._unparsed:
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """asyncio's: the client sends no more; True keeps the connection for the answer."""
+        """Handle the client's end of sending (asyncio).
+
+        Returns True to keep the connection open for the pending answer.
+        """
         transport = self._transport
         is_owed = self._invocation is not None or bool(self._unparsed)
         if transport is None or not is_owed or self._missing or not may_be_reading(transport):
@@ -180,14 +187,14 @@ class Connection(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
-        """asyncio's: the client is gone."""
+        """Cancel the request in flight: the client has disconnected (asyncio)."""
         self._detach()
         invocation, self._invocation = self._invocation, None
         if invocation is not None:
             invocation.cancel()
 
     def expire(self) -> None:
-        """The body has not come in time."""
+        """Refuse a body that did not arrive in time."""
         if self._is_discarding:
             self.close()
             return
@@ -195,19 +202,19 @@ class Connection(asyncio.Protocol):
         self._refuse(BodyTimeout(f"the body did not arrive within {seconds:g} s"))
 
     def tick(self) -> None:
-        """One second has passed."""
+        """Count one second; close the connection if it has been quiet for too long."""
         self.quiet_s += 1
         quiet_max = self._fast_path.invoker.settings.head_read_s if self._is_new else QUIET_MAX
         if self.quiet_s > quiet_max and self._invocation is None:
             self.close()
 
     def abort_if_gone(self) -> None:
-        """The client has closed its sending side: abort where it does not read either."""
+        """Abort a half-closed connection whose client does not read either."""
         if self._transport is not None and is_gone(self._transport):
             self._transport.abort()
 
     def evict(self) -> None:
-        """Close the connection, which is idle, for another."""
+        """Close this idle connection to make room for another one."""
         self.close()
 
     def close(self) -> None:
@@ -216,13 +223,16 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close the connection at once, with answers unsent."""
+        """Close the connection at once, discarding unsent answers."""
         if self._transport is not None:
             self._transport.abort()
 
     def _begin_request(self, data: bytes) -> None:
-        """The first bytes of a request. Where it is not plain, or is refused, aiohttp reads it
-        again and answers: nothing was done for it yet."""
+        """Parse the first bytes of a request.
+
+        If the request is not plain or is refused, aiohttp parses it again and answers: no work has
+        been done for it yet.
+        """
         self._is_new = False
         end = data.find(_END) + 4
         plain = self._fast_path.parse_head(data[:end]) if end > 3 else None
@@ -251,8 +261,7 @@ class Connection(asyncio.Protocol):
             invocation.run(data[end:discard])
 
     def _receive(self, invocation: Invocation, begun: bytes, discard: int) -> None:
-        """The body is large, or not whole yet. The rest of a large one is received into shared
-        memory."""
+        """Receive a body that is large or incomplete; into shared memory if it is large."""
         view = invocation.buffer(len(begun) + discard)
         if view is not None:
             view[: len(begun)] = begun
@@ -273,12 +282,12 @@ class Connection(asyncio.Protocol):
             switch_protocol(self._transport, upload)
 
     def on_received(self, count: int) -> None:
-        """The `BodyReceiver` has received `count` more bytes."""
+        """Count `count` bytes that the `BodyReceiver` has received."""
         self.quiet_s = 0
         self._count(count)
 
     def _count(self, count: int) -> bool:
-        """Count bytes of a body that is not whole; False where there is no memory for them."""
+        """Count bytes of an incomplete body; False if there is no memory for them."""
         if self._invocation is None:
             return False
         try:
@@ -289,7 +298,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def _refuse(self, error: FnError) -> None:
-        """Refuse a body before it is whole: answer, and read the rest for LINGER_S at most."""
+        """Refuse an incomplete body: answer, then discard the rest for at most LINGER_S."""
         invocation, transport = self._invocation, self._transport
         if invocation is None or transport is None:
             return
@@ -297,12 +306,12 @@ class Connection(asyncio.Protocol):
         self._body = bytearray()
         self._is_discarding = True
         self._fast_path.uploads[self] = monotonic() + LINGER_S
-        # The memory it was received in is given back: nothing may be received there any more.
+        # The memory that it was received in is released: the socket must not write to it any more.
         switch_protocol(transport, BodyDiscarder(self.connection_lost))
         invocation.fail(error)
 
     def on_body_complete(self) -> None:
-        """The `BodyReceiver` has received the whole body."""
+        """Run the call: the `BodyReceiver` has received the complete body."""
         transport, invocation = self._transport, self._invocation
         if transport is None or invocation is None:
             return
@@ -312,7 +321,7 @@ class Connection(asyncio.Protocol):
         invocation.run(b"")
 
     def _continue_body(self, data: bytes) -> None:
-        """More of the body."""
+        """Process more bytes of the body."""
         if len(data) > self._missing:
             self._read_ahead(data[self._missing :])
             data = data[: self._missing]
@@ -326,8 +335,10 @@ class Connection(asyncio.Protocol):
             self._invocation.run(body)
 
     def _read_ahead(self, data: bytes) -> None:
-        """Keep bytes of the next request, which came before this one is answered; aiohttp is going
-        to read them. Reading goes on for a while, because it notices when the client leaves."""
+        """Keep bytes of the next request that arrived before this one is answered, for aiohttp.
+
+        Reading continues up to a limit, because only a read detects that the client disconnects.
+        """
         if self._is_last:
             return
         if self._ahead is None:
@@ -343,15 +354,17 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _drop_ahead(self, _error: FnError) -> None:
-        """The memory is needed: drop what was read ahead. The connection ends after the present
-        answer."""
+        """Drop what was read ahead: its memory is needed.
+
+        The connection closes after this answer.
+        """
         self._unparsed.clear()
         self._is_last = True
         if self._invocation is None:
             self.close()
 
     def _reply(self, reply: Reply) -> None:
-        """Answer the request in flight. Its client may have left in this turn."""
+        """Answer the request in flight, unless its client disconnected in this loop iteration."""
         self._invocation = None
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -362,14 +375,17 @@ class Connection(asyncio.Protocol):
             return  # `expire` closes
         closes = CLOSE in reply.headers
         if self._unparsed and not closes:
-            # In a turn of its own: the caller may be in the middle of other answers.
+            # In a later loop iteration: the caller may be in the middle of other answers.
             asyncio.get_running_loop().call_soon(self._hand_over)
         elif closes or self._is_last or self._is_ended:
             transport.close()
 
     def _hand_over(self) -> None:
-        """Make aiohttp the owner. It gets the unparsed bytes read by read: of two requests in one
-        read, of which the second is malformed, aiohttp answers only that one."""
+        """Make aiohttp the owner.
+
+        It gets the unparsed bytes read by read: if one read contains two requests and the second
+        one is malformed, aiohttp answers only the second.
+        """
         transport = self._transport
         if transport is None or transport.is_closing():
             return

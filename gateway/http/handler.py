@@ -1,7 +1,7 @@
-"""aiohttp's handler of one connection, with further limits, and problem documents as answers.
+"""aiohttp's connection handler, with additional limits and problem documents as answers.
 
-It bounds the time and size of request heads, reads one request ahead at most, answers malformed
-HTTP with a problem document, and answers clients that have closed their sending side.
+It bounds the time and size of request heads, reads ahead up to a limit, answers malformed HTTP with
+a problem document, and answers clients that have closed their sending side.
 """
 
 from __future__ import annotations
@@ -29,17 +29,21 @@ from registry.errors import (
 )
 
 HEAD_MAX: Final = 32 * 1024
-"""Bytes of a request's head; aiohttp bounds only its lines and their number, to a mebibyte."""
+"""Max bytes of a request's head; aiohttp bounds only single lines and their number, in total a
+mebibyte."""
 READS_MAX: Final = 64
 AHEAD_MAX: Final = 1024 * 1024
-"""Reads, and bytes, of later requests. At either limit reading stops until the present answer is
-out; meanwhile a client that leaves is not noticed."""
+"""Max reads, and max bytes, of later requests. At either limit reading stops until the current
+answer is sent; meanwhile a client that disconnects is not detected."""
 READ_SIZE: Final = 64 * 1024
-"""Bytes. aiohttp stops reading a body from the socket when twice as many wait to be read."""
+"""Bytes. aiohttp stops reading a body from the socket while twice as many are buffered."""
 
 
 class HandlerFactory:
-    """Makes the handlers of one site, and has their collaborators. `handlers`: those connected."""
+    """Creates the handlers of one site and holds their collaborators.
+
+    `handlers`: the handlers of open connections.
+    """
 
     def __init__(
         self,
@@ -59,21 +63,21 @@ class HandlerFactory:
         self._loop = asyncio.get_running_loop()
 
     def __call__(self) -> ConnectionHandler:
-        """The handler of a new connection."""
+        """Return the handler of a new connection."""
         return ConnectionHandler(self, self._loop, is_new=True)
 
     def adopt(self) -> ConnectionHandler:
-        """The handler of a connection that the fast path has accepted."""
+        """Return the handler of a connection that the fast path hands over."""
         return ConnectionHandler(self, self._loop, is_new=False)
 
     def sweep(self) -> None:
-        """Close connections that take too long; to be called once a second."""
+        """Close connections that exceed a time limit; to be called once a second."""
         for handler in list(self.handlers):
             handler.tick()
 
 
 class ConnectionHandler(RequestHandler):
-    """One connection."""
+    """Handler of one connection."""
 
     __slots__ = (
         "_ahead",
@@ -113,25 +117,25 @@ class ConnectionHandler(RequestHandler):
 
     @property
     def is_idle(self) -> bool:
-        """Whether every request that was read is answered."""
+        """Whether every parsed request is answered."""
         return self._request_count == self._answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: a client came, or the fast path hands its connection over."""
+        """Accept or refuse a new connection, or take one over from the fast path (asyncio)."""
         super().connection_made(transport)
         self._shared.handlers.add(self)
         if self._is_new and not self._shared.limit.admit(self):
             self._refuse(connection_refused())
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """asyncio's: the client is gone."""
+        """Release everything: the client has disconnected (asyncio)."""
         self._shared.handlers.discard(self)
         self._release()
         self._ahead.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: bytes came. aiohttp calls it with none, to go on with those it has."""
+        """Process received bytes (asyncio). aiohttp passes b"" to continue with buffered ones."""
         self.quiet_s = 0
         if data and self._is_ahead():
             self._read_ahead(data)
@@ -147,11 +151,14 @@ class ConnectionHandler(RequestHandler):
             self._head_size = self._head_age_s = 0
             self._release()
         elif data and self.is_idle and self._is_body_whole():
-            # Otherwise it is the rest of a refused body, which aiohttp drops for a while.
+            # Otherwise these bytes belong to a refused body, which aiohttp discards for a while.
             self._head_grows(len(data))
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's own never keeps it open
-        """asyncio's: the client sends no more; True keeps the connection for the answer."""
+        """Handle the client's end of sending (asyncio).
+
+        Returns True to keep the connection open for the pending answer.
+        """
         transport = self.transport
         if self.is_idle or transport is None or not self._is_body_whole() or self._is_http_1_0():
             return False
@@ -161,7 +168,7 @@ class ConnectionHandler(RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """aiohttp's: write an answer. Then parse what was read ahead."""
+        """Write an answer (aiohttp), then parse what was read ahead."""
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
@@ -175,12 +182,12 @@ class ConnectionHandler(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """aiohttp's: the answer to malformed HTTP, and to a defect; the connection ends."""
+        """Return the answer to malformed HTTP, or to a defect; the connection closes (aiohttp)."""
         error: FnError
         if isinstance(exc, HttpProcessingError):
-            # The rest of the text quotes the client, whose bytes may be a key.
+            # The rest of the text quotes the client's bytes, which may contain a key.
             reason = (message or "").partition("\n")[0].partition(":")[0].strip()
-            error = BadRequest(f"the request is no HTTP: {reason[:200] or type(exc).__name__}")
+            error = BadRequest(f"the request is not HTTP: {reason[:200] or type(exc).__name__}")
             self.logger.warning("a request is no HTTP: %s", type(exc).__name__)
         else:
             error = FnError("see the server's log")
@@ -192,18 +199,21 @@ class ConnectionHandler(RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """aiohttp's: an error outside of a request. One while the rest of a body is drained is not
-        logged: the body may be malformed or break off, and the client has its answer."""
+        """Log an error outside of a request (aiohttp).
+
+        Errors while the rest of a body is discarded are not logged: the body may be malformed or
+        truncated, and the client has its answer.
+        """
         is_body = isinstance(kw.get("exc_info"), web.RequestPayloadError)
         if not is_body and self.transport is not None:
             super().log_exception(*args, **kw)
 
     def evict(self) -> None:
-        """Close the connection, which is idle, to make room for another."""
+        """Close this idle connection to make room for another one."""
         self.force_close()
 
     def tick(self) -> None:
-        """One second has passed."""
+        """Count one second; refuse a head or close a connection that takes too long."""
         self.quiet_s += 1
         most_s = self._shared.head_read_s
         if self._is_ended and self.transport is not None and is_gone(self.transport):
@@ -216,8 +226,11 @@ class ConnectionHandler(RequestHandler):
             self.force_close()
 
     def _on_bad_chunks(self, body: StreamReader) -> None:
-        """The chunks of a body are malformed. aiohttp has queued an error as if it were the next
-        request, and the reader of the body would wait for ever: raise the error there instead."""
+        """Fail the reader of a body whose chunks are malformed.
+
+        aiohttp has queued an error as if it were the next request, and the body's reader would
+        never end.
+        """
         if self._messages:
             self._messages.pop()
             self._request_count -= 1
@@ -225,7 +238,7 @@ class ConnectionHandler(RequestHandler):
         self.close()
 
     def _is_http_1_0(self) -> bool:
-        """Whether a client of HTTP/1.0 waits: "100 Continue" would be an answer to it."""
+        """Return whether an HTTP/1.0 client waits: it would take "100 Continue" for the answer."""
         unanswered = [message for message, _ in self._messages]
         if self._current_request is not None:
             unanswered.append(self._current_request._message)
@@ -235,7 +248,7 @@ class ConnectionHandler(RequestHandler):
         return self._last_body is None or self._last_body.is_eof()
 
     def _is_ahead(self) -> bool:
-        """Whether bytes that come now belong to a request after the one being answered."""
+        """Return whether bytes received now belong to a request after the one being answered."""
         return not self.is_idle and not self._upgraded and self._is_body_whole()
 
     def _read_ahead(self, data: bytes) -> None:
@@ -253,7 +266,7 @@ class ConnectionHandler(RequestHandler):
             self.transport.pause_reading()
 
     def _parse_ahead(self) -> None:
-        """Parse what was read ahead, now that its turn has come."""
+        """Parse what was read ahead, once the current request is answered."""
         if self._ahead and self.is_idle:
             data = b"".join(self._ahead)
             self._ahead.clear()
@@ -286,8 +299,10 @@ class ConnectionHandler(RequestHandler):
             self._reservation = None
 
     def _on_evicted(self, error: FnError) -> None:
-        """The memory is needed: refuse a head that is not whole, or drop what was read ahead; then
-        the connection ends after the present answer."""
+        """Refuse an incomplete head, or drop what was read ahead: its memory is needed.
+
+        In the second case the connection closes after the current answer.
+        """
         self._ahead.clear()
         if self.is_idle:
             self._refuse(error)
@@ -295,7 +310,7 @@ class ConnectionHandler(RequestHandler):
             self.close()
 
     def _refuse(self, error: FnError) -> None:
-        """Answer without a request, and close."""
+        """Send an error without a request, and close."""
         if self.transport is not None and not self._force_close:
             for piece in self._shared.writer.pieces(problems.reply(error)):
                 self.transport.write(piece)
@@ -304,6 +319,6 @@ class ConnectionHandler(RequestHandler):
 
 
 def connection_refused() -> TooManyConnections:
-    """The error that a connection beyond the limit gets."""
-    text = "this server has as many connections as it can; idle ones were closed"
+    """Return the error for a connection beyond the limit."""
+    text = "the server has reached its limit of connections, and none of them is idle"
     return TooManyConnections(text, retry_after_s=1.0)

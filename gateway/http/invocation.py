@@ -1,7 +1,7 @@
-"""One invocation from its head to its reply, and how aiohttp's requests become one.
+"""One invocation from its head to its reply, and the adapter for requests that aiohttp reads.
 
-`Invocation` works by callbacks only and serves both readers of HTTP: the fast path, and `invoke`
-for the requests that aiohttp reads.
+`Invocation` uses only callbacks and serves both HTTP readers: the fast path, and `invoke` for
+requests that aiohttp reads.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from runtime_image.link.meta import RequestMeta
 log = structlog.get_logger()
 
 MARK_S: Final = 0.01
-"""Seconds between two exemplars of untraced warm requests: each takes as long as counting."""
+"""Seconds between two exemplars of untraced warm requests: making one takes as long as counting."""
 
 
 class Invocation:
-    """One request: `admit` its head, then `run` its body. `reply` is called once, now or later,
-    unless `cancel` or `release` comes first.
+    """One request: `admit` its head, then `run` its body.
 
-    `request_id` is the client's, or one of this process. `trace` is None where the request is not
+    `reply` is called exactly once, at once or later, unless `cancel` or `release` is called first.
+    `request_id` is the client's, or one made by this process. `trace` is None if the request is not
     traced.
     """
 
@@ -102,12 +102,15 @@ class Invocation:
         tracer = invoker.tracer
         self.trace = None if tracer is None else tracer.begin(correlation.traceparent)
         self._size = 0
-        # Also true where neither the access log nor a trace is to have a record.
+        # Also true if neither the access log nor a trace needs a record.
         self._is_recorded = invoker.access_log is None and self.trace is None
 
     def admit(self, key: Hashable) -> int:
-        """Admit the head, which the reader of HTTP knows again by `key`. Returns the limit of the
-        body in bytes. Raises FnError, for `fail` to answer with."""
+        """Admit the head; return the limit of the body in bytes.
+
+        `key` identifies the head in the cache of admissions. Raises FnError, which the caller
+        passes to `fail`.
+        """
         invoker = self._invoker
         invoker.gate.enter()
         self._is_admitted = True
@@ -120,21 +123,28 @@ class Invocation:
         return admission.body_max
 
     def buffer(self, length: int) -> memoryview | None:
-        """Shared memory to receive a body of `length` bytes in, so that it is not copied again;
-        None where there is none for it. To be called at most once."""
+        """Return shared memory to receive a body of `length` bytes in, which saves a copy.
+
+        None if there is none for it. To be called at most once.
+        """
         self._slot = self._invoker.delivery.slabs.allocate(self._admission.pool, length)
         return self._slot.view if self._slot is not None else None
 
     def count(self, count: int, on_evicted: OnEvicted) -> None:
-        """Count `count` more bytes of a body that is not whole yet. Raises BodyEvicted where there
-        is no memory for them; `on_evicted` is called if the memory is needed later."""
+        """Count `count` more bytes of an incomplete body.
+
+        Raises BodyEvicted if there is no memory for them. `on_evicted` is called if the memory is
+        needed for other requests later.
+        """
         if self._reservation is None:
             self._reservation = self._invoker.body_budget.open(on_evicted)
         self._reservation.grow(count)
 
     def run(self, body: Body) -> None:
-        """The body is whole: send the call, or hold it. `body` is not used where `buffer` gave a
-        view."""
+        """Send the call, or hold it: the body is complete.
+
+        `body` is not used if `buffer` returned a view.
+        """
         invoker, admission, slot = self._invoker, self._admission, self._slot
         try:
             if slot is not None:
@@ -142,7 +152,7 @@ class Invocation:
                 body = slot.view.toreadonly()
             self._size = len(body)
             if self._reservation is not None:
-                self._release_memory()  # in this very turn the bytes are the call's
+                self._release_memory()  # in this loop iteration the call takes the bytes over
             revision = admission.deployed.revision
             invoker.history.arrived(revision.namespace, revision.name)
             now = monotonic()
@@ -150,7 +160,7 @@ class Invocation:
             traceparent = self._correlation.traceparent if trace is None else trace.traceparent
             if traceparent:
                 meta = RequestMeta(*meta[:3], traceparent)
-            # By position: names take as long as making the call.
+            # Positional: keyword arguments would take as long as creating the call.
             self._call = call = HeldCall(
                 admission.pool,
                 meta,
@@ -165,16 +175,16 @@ class Invocation:
                 slot=slot,
                 done=self._on_outcome,
             )
-            # Unless something was deployed or removed since the head came.
+            # Only if nothing was deployed or removed since the head arrived.
             if invoker.catalog.version == admission.as_of and invoker.delivery.send_now(call):
                 return
             self._call = None
             self._hold(call)
-        except Exception as error:  # noqa: BLE001 - the boundary: `fail` hides the insides
+        except Exception as error:  # noqa: BLE001 - error boundary: `fail` hides internals
             self.fail(error)
 
     def fail(self, error: BaseException, call: HeldCall | None = None) -> None:
-        """Answer with a problem. `call`: the call, if it was accepted."""
+        """Answer with a problem document. `call`: the call, if it was accepted."""
         if isinstance(error, RequestError):
             error = problems.from_request_error(error)
         if not isinstance(error, FnError):
@@ -192,7 +202,7 @@ class Invocation:
         self._reply_problem(error.code, problems.reply(error, for_admin=for_admin), call)
 
     def cancel(self) -> None:
-        """The client has left: take its call from the queue or recall it."""
+        """Remove the call from its queue, or recall it: the client has disconnected."""
         if self._check is not None:
             self._check.cancel()
         if self._call is not None:
@@ -202,8 +212,10 @@ class Invocation:
         self.release()
 
     def release(self) -> None:
-        """Give back what the request holds: its place in the gate, its slot, its memory. Without a
-        reply, the request was as if it had never been: another reader answers it."""
+        """Release the request's place in the gate, its slot and its memory.
+
+        After `release` without a reply, another reader answers the request as if it were new.
+        """
         if self._is_admitted:
             self._is_admitted = False
             self._invoker.gate.exit()
@@ -214,15 +226,17 @@ class Invocation:
             self._release_memory()
 
     def _release_memory(self) -> None:
-        """Give back the memory reserved for the body. An accepted call counts its body itself."""
+        """Release the memory reserved for the body. An accepted call counts its own body."""
         if self._reservation is not None:
             self._reservation.release()
         self._invoker.body_budget.refund(self._charged)
         self._charged = 0
 
     def _hold(self, call: HeldCall) -> None:
-        """Submit a call that could not be sent at once; where it would wake a device, its input is
-        checked first."""
+        """Submit a call that could not be sent at once.
+
+        If it would wake a device, its input is checked first.
+        """
         invoker, admission = self._invoker, self._admission
         if invoker.delivery.is_cold(admission.pool):
             revision = admission.deployed.revision
@@ -245,9 +259,9 @@ class Invocation:
         self._charged = count
 
     def _on_checked(self, call: HeldCall, error: BaseException | None) -> None:
-        """The check of a large body has ended; the wait budget begins now."""
+        """Submit a call whose large body was checked; its wait budget begins now."""
         self._check = None
-        if not self._is_admitted:  # the client left in this very turn
+        if not self._is_admitted:  # the client disconnected in this loop iteration
             return
         try:
             if error is not None:
@@ -255,12 +269,15 @@ class Invocation:
             call.arrived_s = monotonic()
             call.wait_until_s = call.arrived_s + self._admission.wait_s
             self._submit(call)
-        except Exception as failure:  # noqa: BLE001 - the boundary, as in `run`
+        except Exception as failure:  # noqa: BLE001 - error boundary, as in `run`
             self.fail(failure)
 
     def _submit(self, call: HeldCall) -> None:
-        """Submit a call. Raises UnknownFunction or UnknownRevision where the revision was removed
-        while the body came: no replica of it would ever be started."""
+        """Submit a call.
+
+        Raises UnknownFunction or UnknownRevision if the revision was removed while the body
+        arrived: no replica of it would ever be started.
+        """
         catalog, revision = self._invoker.catalog, self._admission.deployed.revision
         if catalog.find(revision.ref, revision.namespace) is None:
             catalog.resolve(revision.ref, revision.namespace)
@@ -276,7 +293,7 @@ class Invocation:
     def _on_outcome(self, outcome: Outcome) -> None:
         call, self._call = self._call, None
         if call is None or not self._is_admitted:
-            return  # `fail` has answered for a defect already; the connection may serve another
+            return  # `fail` has answered already; the connection may serve another request
         try:
             if isinstance(outcome, Delivered):
                 self._reply_answer(call, outcome)
@@ -285,14 +302,14 @@ class Invocation:
                 metrics = self._invoker.metrics
                 metrics.count_sends(function.namespace, function.name, call.sends, call.deaths)
                 self.fail(outcome, call)
-        except Exception as error:  # noqa: BLE001 - the boundary, as in `run`
+        except Exception as error:  # noqa: BLE001 - error boundary, as in `run`
             self.fail(error, call)
 
     def _reply_answer(self, call: HeldCall, delivered: Delivered) -> None:
         meta, json_length, body, is_first, replica, device, connected_s, phases = delivered
         admission, invoker = self._admission, self._invoker
         is_cold = call.was_held and connected_s > call.arrived_s
-        # Not the admitted revision: the call may have followed its function's traffic.
+        # The pool, not the admitted revision: the call may have followed its function's traffic.
         ref = call.pool.partition("/")[2]
         queue_ms = (call.sent_s - call.arrived_s) * 1e3
         waited = phases if is_cold else {}
@@ -329,7 +346,7 @@ class Invocation:
         self._reply(reply)
 
     def _reply_problem(self, outcome: str, reply: Reply, call: HeldCall | None) -> None:
-        """Count, record and reply to a request that no replica answered."""
+        """Count, record and answer a request without an answer of a replica."""
         now = monotonic()
         if self._deployed is not None:
             function = self._deployed.function
@@ -344,7 +361,7 @@ class Invocation:
         self._reply(reply)
 
     def _record_end(self, ending: RequestEnd, call: HeldCall | None) -> None:
-        """Record a request that no replica answered, in the access log and as a trace."""
+        """Record a request without an answer of a replica, in the access log and as a trace."""
         self._is_recorded = True
         invoker, record = self._invoker, self._record(ending, call)
         if invoker.access_log is not None:
@@ -358,7 +375,7 @@ class Invocation:
         if deployed is not None:
             name, revision = deployed.function.name, deployed.revision.ref
         about = name, revision, self._began_s, self._size
-        # The client may trace the request although this process does not.
+        # The client may trace the request even if this process does not.
         traceparent = self._correlation.traceparent if trace is None else trace.traceparent
         asked = RequestInfo(self.request_id, records.trace_id(traceparent), *about, trace)
         return make_record(asked, ending, call, self._invoker.wall())
@@ -370,10 +387,12 @@ _CALL: Final = re.compile("/fn/([a-z0-9@-]+)")
 
 
 def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
-    """A request handler for aiohttp's server: calls are recognised by their path alone, `others` go
-    through the application's router."""
+    """Return a request handler for aiohttp's server that recognises calls by their path alone.
 
-    # Looked up once: Python 3.11 asks the system for the process's number each time.
+    `others` handles all other requests with the application's router.
+    """
+
+    # Looked up once: Python 3.11 calls getpid() in each look-up.
     loop = asyncio.get_running_loop()
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -393,13 +412,15 @@ async def invoke(
     ref: str,
     answer: asyncio.Future[Reply],
 ) -> web.StreamResponse:
-    """Answer one invocation; `answer` is a future of the running loop. Every error of the tree
-    becomes a problem document."""
+    """Answer one invocation; `answer` is a future of the running loop.
+
+    Every FnError becomes a problem document.
+    """
     header = request.headers.get
     head = make_head(ref, request.host, header)
 
     def answered(made: Reply) -> None:
-        # The client may have left in this turn: then the future is cancelled before the task.
+        # If the client disconnected in this loop iteration, the future is cancelled first.
         if not answer.done():
             answer.set_result(made)
 
@@ -409,7 +430,7 @@ async def invoke(
         most = invocation.admit(head)
         seconds = invoker.settings.body_read_s
         body = await receive(request, most, seconds, invocation, invoker.inflation)
-    except Exception as error:  # noqa: BLE001 - the boundary: `fail` hides the insides
+    except Exception as error:  # noqa: BLE001 - error boundary: `fail` hides internals
         invocation.fail(error)
     except asyncio.CancelledError:
         invocation.cancel()
@@ -425,30 +446,34 @@ async def invoke(
 
 
 def _response(request: web.BaseRequest, reply: Reply, writer: Writer) -> web.StreamResponse:
-    # A client that was never asked for its body may send it all the same, or the next request.
+    # A client that got no "100 Continue" may send its body nevertheless, or the next request.
     closes = reply.closes or is_awaiting_continue(request)
     if request.version == (1, 1) and request.keep_alive and not closes:
         return PreparedResponse(writer.pieces(reply))
     headers = {**dict(reply.headers), "Server": "fngate"}
     response = web.Response(status=reply.status, headers=headers, body=bytes(reply.body))
     if closes:
-        response.force_close()  # aiohttp goes by this, not by the header
+        response.force_close()  # aiohttp evaluates this, not the header
     return response
 
 
 class PreparedResponse(web.StreamResponse):
-    """A response whose bytes are made already, in half of aiohttp's time. For HTTP/1.1 connections
-    that are kept alive."""
+    """Response with prepared bytes, sent in half of aiohttp's time.
+
+    For HTTP/1.1 connections that are kept alive.
+    """
 
     def __init__(self, pieces: list[bytes | bytearray | memoryview]) -> None:
-        # The base's constructor would make headers and cookies that are not read: aiohttp calls
-        # `prepare` and `write_eof` only, and reads whether the connection is kept.
+        # The base class's constructor is skipped: it would create unused headers and cookies.
+        # aiohttp calls only `prepare` and `write_eof`, and reads the keep-alive state.
         self._pieces = pieces
         self._keep_alive = True
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Write all of it. While the client reads too slowly, its next requests wait. Raises
-        ConnectionResetError where the client is gone."""
+        """Write all bytes. Raises ConnectionResetError if the client is gone.
+
+        While the client reads too slowly, its next requests wait.
+        """
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client is gone")
@@ -458,4 +483,4 @@ class PreparedResponse(web.StreamResponse):
             await request.writer.drain()
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Nothing is left to write."""
+        """Do nothing: `prepare` has written everything."""

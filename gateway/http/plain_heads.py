@@ -1,6 +1,6 @@
-"""Plain request heads: the only ones that the fast path reads itself. Pure.
+"""Plain request heads: the only heads that the fast path parses. Pure.
 
-A head that two readers of HTTP could understand differently (RFC 9112 section 11) is not plain.
+A head that two HTTP parsers could understand differently (RFC 9112 section 11) is not plain.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import httptools
 from gateway.http.admission import NOT_CORRELATED, Correlation, Head, correlate, make_head
 
 HEAD_MAX: Final = 4096
-"""Bytes. Longer heads are left to aiohttp, which has limits of its own."""
+"""Max bytes. Longer heads are left to aiohttp, which has its own limits."""
 HEADERS_MAX: Final = 40
 HEADS_MAX: Final = 1024
-"""Heads remembered by their bytes."""
+"""Max heads in the cache."""
 _PLAIN: Final = re.compile(
     rb"POST /fn/([a-z0-9@-]{1,80}) HTTP/1\.1\r\n"
     rb"(?:[A-Za-z0-9-]{1,64}: ?[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?\r\n)+\r\n"
@@ -26,19 +26,21 @@ _UNUSUAL: Final = frozenset(
     {"transfer-encoding", "content-encoding", "expect", "upgrade", "te", "trailer"}
     | {"proxy-connection", "sec-websocket-key1"}
 )
-"""Headers that change how a body is read, whether the connection is kept (llhttp takes
-Proxy-Connection for Connection), or for which aiohttp refuses a request."""
+"""Headers that change how a body is read or whether the connection is kept (llhttp treats
+Proxy-Connection like Connection), or for which aiohttp refuses a request."""
 
 
 _VARYING: Final = ("X-Request-Id", "traceparent", "tracestate", "baggage")
-"""Headers that differ with each request of a client that traces."""
+"""Headers that differ in each request of a client that traces."""
 _VARYING_LINES: Final = tuple((name, f"\r\n{name}:".lower().encode()) for name in _VARYING)
 _VALUE: Final = re.compile(rb" ?([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)\r\n")
 
 
 class PlainHead(NamedTuple):
-    """A plain `POST /fn/{ref}` with a body of `length` bytes. Heads with the same `key` differ in
-    their correlation only."""
+    """A plain `POST /fn/{ref}` with a body of `length` bytes.
+
+    Heads with the same `key` differ only in their correlation.
+    """
 
     head: Head
     length: int
@@ -47,14 +49,16 @@ class PlainHead(NamedTuple):
 
 
 class HeadCache:
-    """Parsed plain heads by their bytes: clients send the same head again and again, but for the
-    lines that correlate a request."""
+    """Cache of parsed plain heads by their bytes.
+
+    Clients repeat the same head, except for the lines that correlate a request.
+    """
 
     def __init__(self) -> None:
         self._known: dict[bytes, PlainHead] = {}
 
     def read(self, raw: bytes) -> PlainHead | None:
-        """The parsed head, None where `raw` is not plain."""
+        """Return the parsed head, None if `raw` is not plain."""
         plain = self._known.get(raw)
         if plain is not None:
             return plain
@@ -77,8 +81,10 @@ class HeadCache:
 
 
 def split_correlation(raw: bytes) -> tuple[bytes, Correlation] | None:
-    """A head without its correlating lines, and its correlation. None where the head is not plain:
-    such a line comes twice, or the head is too long."""
+    """Return a head without its correlating lines, and its correlation.
+
+    None if the head is not plain: such a line is repeated, or the head is too long.
+    """
     if len(raw) > HEAD_MAX:
         return None
     lowered = raw.lower()
@@ -98,10 +104,11 @@ def split_correlation(raw: bytes) -> tuple[bytes, Correlation] | None:
 
 
 def parse_plain_head(raw: bytes) -> PlainHead | None:
-    """The head in `raw`, which ends with its empty line; None where it is not plain.
+    """Parse the head in `raw`, which ends with its empty line; None if it is not plain.
 
-    Each header at most once, Host and Content-Length there, printable ASCII only, one space or
-    none after the colon, nothing that changes how the body or the connection is read.
+    A plain head has each header at most once, has Host and Content-Length, and consists of
+    printable ASCII characters. After the colon is at most one space. No header changes how the body
+    or the connection is read.
     """
     found = _PLAIN.fullmatch(raw) if len(raw) <= HEAD_MAX else None
     if found is None:
@@ -119,7 +126,10 @@ def parse_plain_head(raw: bytes) -> PlainHead | None:
 
 
 def _headers(raw: bytes) -> dict[str, str] | None:
-    """By lower-case name; None where one comes twice, there are too many, or llhttp objects."""
+    """Return headers by lower-case name.
+
+    None if one repeats, there are too many, or llhttp rejects them.
+    """
     pairs: list[tuple[str, str]] = []
     try:
         httptools.HttpRequestParser(_Pairs(pairs)).feed_data(raw)
@@ -130,11 +140,11 @@ def _headers(raw: bytes) -> dict[str, str] | None:
 
 
 class _Pairs:
-    """httptools' protocol: collects headers."""
+    """Collects headers (httptools' protocol)."""
 
     def __init__(self, pairs: list[tuple[str, str]]) -> None:
         self._pairs = pairs
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """httptools': one header."""
+        """Add one header (httptools)."""
         self._pairs.append((name.decode().lower(), value.decode()))

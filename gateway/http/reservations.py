@@ -1,7 +1,7 @@
-"""Memory for request bodies that are arriving: a budget that they share with accepted calls.
+"""Memory for arriving request bodies, from the same budget as the bodies of accepted calls.
 
-Bytes count from the first one on. When the budget is used up, the uploads with the least recent
-progress are evicted, so that many slow clients cannot keep fast ones out. For one thread.
+Bytes are reserved as they arrive. When the budget is used up, the uploads with the least recent
+progress are evicted, so that many slow clients cannot block fast ones. Single-threaded.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from typing import Final, Protocol
 from registry.errors import BodyEvicted, FnError, QueueFull
 
 HALF_LIFE_S: Final = 2.0
-"""Age at which progress counts half."""
+"""Seconds after which received bytes count half as progress."""
 BATCH: Final = 16
-"""One eviction frees at least this part of the budget, because each one sorts all uploads."""
+"""One eviction frees at least this fraction (1/N) of the budget, because each one sorts all
+uploads."""
 SMALL: Final = 16 * 1024
-"""Bytes. Smaller uploads are evicted last: they free next to nothing."""
+"""Bytes. Smaller uploads are evicted last, because they free almost nothing."""
 RETRY_S: Final = 1.0
 
 OnEvicted = Callable[[FnError], None]
-"""Called after a reservation was evicted and released, with the error for its client."""
+"""Callback after a reservation was evicted and released, with the error for its client."""
 
 
 class HeldBytes(Protocol):
-    """The count of held bytes, of arriving bodies and of accepted calls."""
+    """Count of held bytes, of arriving bodies and of accepted calls."""
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of bodies that arrive, wait or are in flight."""
+        """Bytes of bodies that are arriving, queued or in flight."""
 
     def reserve(self, count: int) -> None:
-        """Add to that count; a negative count gives back."""
+        """Add to the count; a negative count subtracts."""
 
 
 class BodyReservation:
-    """Bytes from one connection that no accepted call counts yet."""
+    """Received bytes of one connection that no accepted call counts yet."""
 
     __slots__ = ("_at_s", "_budget", "_on_evicted", "_progress", "bytes")
 
@@ -48,32 +49,37 @@ class BodyReservation:
         self.bytes = 0
 
     def grow(self, count: int) -> None:
-        """Reserve `count` more bytes. Raises BodyEvicted where they do not fit even without all
-        slower uploads; the reservation is then released."""
+        """Reserve `count` more bytes.
+
+        Raises BodyEvicted if they would not fit even after the eviction of all slower uploads; the
+        reservation is then released.
+        """
         self._budget.grow(self, count)
 
     def release(self) -> None:
-        """Give all bytes back. May be called again."""
+        """Release all bytes. Idempotent."""
         self._budget.release(self)
 
     def add_progress(self, count: int, now: float) -> None:
-        """Count `count` bytes that came at `now`."""
+        """Add `count` bytes received at `now`."""
         self._progress = self.progress(now) + count
         self._at_s = now
         self.bytes += count
 
     def progress(self, now: float) -> float:
-        """Bytes received lately; older ones count less."""
+        """Return the recently received bytes; older ones count less."""
         return self._progress * math.exp2((self._at_s - now) / HALF_LIFE_S)
 
     def evict(self, error: FnError) -> None:
-        """Call the owner: the reservation was evicted."""
+        """Notify the owner that the reservation was evicted."""
         self._on_evicted(error)
 
 
 class BodyBudget:
-    """All reservations of one process. `capacity` bounds `held.held_bytes` in bytes; `clock` gives
-    seconds on any scale."""
+    """All reservations of one process.
+
+    `capacity` bounds `held.held_bytes` in bytes; `clock` returns seconds on any scale.
+    """
 
     def __init__(self, held: HeldBytes, capacity: int, clock: Callable[[], float]) -> None:
         self._held = held
@@ -85,20 +91,24 @@ class BodyBudget:
         return len(self._all)
 
     def open(self, on_evicted: OnEvicted) -> BodyReservation:
-        """A reservation without bytes."""
+        """Return an empty reservation."""
         return BodyReservation(self, on_evicted, self._clock())
 
     def make_room(self, count: int) -> None:
-        """Evict uploads, the slowest first, until `count` more bytes fit. None is evicted where
-        even all of them would not do."""
+        """Evict uploads, the slowest first, until `count` more bytes fit.
+
+        None is evicted if evicting all of them would not suffice.
+        """
         self._evict(count, None)
 
     def charge(self, count: int) -> None:
-        """Count a whole body of `count` bytes, which is never evicted, until `refund`. Raises
-        QueueFull where it does not fit."""
+        """Count a complete body of `count` bytes, which is never evicted, until `refund`.
+
+        Raises QueueFull if it does not fit.
+        """
         self._evict(count, None)
         if self._held.held_bytes + count > self._capacity:
-            text = f"bodies of {self._held.held_bytes} bytes are held"
+            text = f"the requests held have {self._held.held_bytes} bytes"
             raise QueueFull(f"{text}, at most {self._capacity} are allowed", retry_after_s=RETRY_S)
         self._held.reserve(count)
 
@@ -107,10 +117,10 @@ class BodyBudget:
         self._held.reserve(-count)
 
     def grow(self, one: BodyReservation, count: int) -> None:
-        """`Reservation.grow`."""
+        """Implement `BodyReservation.grow`."""
         over = self._held.held_bytes + count - self._capacity
         if over > 0 and over > sum(other.bytes for other in self._all if other is not one):
-            # Accepted calls have the memory: evicting all other uploads would not free enough.
+            # Accepted calls occupy the memory: evicting all other uploads would not free enough.
             self.release(one)
             held = f"the requests held have {self._held.held_bytes} bytes"
             text = f"{held}, at most {self._capacity} are allowed"
@@ -123,15 +133,18 @@ class BodyBudget:
         self._held.reserve(count)
 
     def release(self, one: BodyReservation) -> None:
-        """`Reservation.release`."""
+        """Implement `BodyReservation.release`."""
         if one in self._all:
             self._all.remove(one)
             self._held.reserve(-one.bytes)
             one.bytes = 0
 
     def _evict(self, count: int, grower: BodyReservation | None) -> bool:
-        """Make room for `count` bytes. False where they do not fit, or `grower` itself was evicted;
-        its owner is not called then."""
+        """Make room for `count` bytes.
+
+        Returns False if they do not fit or `grower` itself was evicted; its owner is then not
+        notified.
+        """
         over = self._held.held_bytes + count - self._capacity
         if over <= 0:
             return True

@@ -1,1 +1,1 @@
-"""What `/metrics` shows, and what is counted for it."""
+"""Counters of the gateway, the ledger of accepted requests, and the page `/metrics`."""

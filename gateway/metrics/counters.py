@@ -1,10 +1,11 @@
 """Counters and histograms, their exemplars, and the formats of `/metrics`.
 
-prometheus_client writes the page; counting is done here. Its own counters take a lock for every
-number and search all bounds, which takes longer than dispatching a request. Here only the loop's
-thread counts, each number has one owner, and other threads only read.
+prometheus_client renders the page; counting is done here. The library's own counters take a lock
+per number and search all bounds, which takes longer than dispatching a request. Here only the event
+loop's thread counts, each number has one owner, and other threads only read.
 
-An exemplar is the last request of a histogram's bucket: the way from a number to a trace or log.
+An exemplar is the last request of a histogram's bucket. It leads from a number to a trace or a log
+line.
 """
 
 from __future__ import annotations
@@ -25,32 +26,32 @@ from prometheus_client.samples import Exemplar as ShownExemplar
 from prometheus_client.utils import floatToGoString
 
 Labels = tuple[str, ...]
-"""Label names and values in turns."""
+"""Label names and values, alternating."""
 
 CHARACTERS_MAX: Final = 128
-"""Of all names and values of one exemplar together: OpenMetrics 1.0, section "Exemplars"."""
+"""Max characters of all names and values of one exemplar (OpenMetrics 1.0, section "Exemplars")."""
 FRESH_S: Final = 1.0
-"""Seconds for which a bucket keeps its exemplar. A new one for each request would take as long as
-counting it, and Prometheus scrapes less often."""
+"""Seconds for which a bucket keeps its exemplar. A new exemplar for each request would take as long
+as counting the request, and Prometheus scrapes less often."""
 _TRACEPARENT: Final = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
 """W3C Trace Context: version, trace id, parent id, flags."""
 _SAMPLED: Final = 0x01
 
 
 class Exemplar(NamedTuple):
-    """A request by its `labels`, its observed value, and when it was observed (Unix seconds)."""
+    """Labels of a request, its observed value, and when it was observed (Unix seconds)."""
 
     labels: Labels
     value: float
     at_s: float
 
     def is_fresh(self, at_s: float) -> bool:
-        """Whether it is less than FRESH_S old at `at_s`; False after the clock was set back."""
+        """Return whether it is less than FRESH_S old at `at_s`; False if the clock was set back."""
         return 0.0 <= at_s - self.at_s < FRESH_S
 
 
 class SampleExemplar(NamedTuple):
-    """The exemplar of one sample: the sample's name and labels."""
+    """Exemplar of one sample, with the sample's name and labels."""
 
     name: str
     labels: Labels
@@ -58,8 +59,10 @@ class SampleExemplar(NamedTuple):
 
 
 def exemplar_of(request_id: str, traceparent: str) -> Labels | None:
-    """Labels that lead to a request: its id, and its trace if that is sampled. An id that leaves no
-    room for the trace is left out; None where there is neither."""
+    """Return labels that lead to a request: its id, and its trace if that is sampled.
+
+    An id that would leave no room for the trace is omitted. None if there is neither.
+    """
     labels: Labels = ()
     found = _TRACEPARENT.fullmatch(traceparent) if traceparent else None
     if found is not None and int(found[2], 16) & _SAMPLED:
@@ -71,37 +74,37 @@ def exemplar_of(request_id: str, traceparent: str) -> Labels | None:
 
 UNITS = ("seconds", "bytes", "ratio")
 Row = tuple[str, float] | tuple[str, float, ShownExemplar]
-"""A bucket: its bound, the count of values up to it, and its exemplar."""
+"""One bucket: its bound, the count of values up to it, and its exemplar."""
 
 
 class CounterStore(Protocol):
-    """Holds numbers. Only the loop's thread may change `values`."""
+    """Storage of numbers. Only the event loop's thread may change `values`."""
 
     @property
     def values(self) -> MutableSequence[float]:
         """Every number, by its place."""
 
     def allocate(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:
-        """The place of a new number, 0.0, for a sample with this name, label names and values."""
+        """Return the place of a new number (0.0) for the sample with this name and labels."""
 
     def free(self, place: int) -> None:
-        """The number at this place is not used any more: another may have it."""
+        """Release the number at this place for reuse."""
 
 
 SPARE: Final = 4096
-"""Free places that wait before they are used again: a page that is being made in a thread may still
-read them. A function that is called has about 60."""
+"""Freed places that are kept before reuse: a page that a thread is rendering may still read them. A
+called function has about 60 places."""
 
 
 class LocalStore:
-    """Holds numbers in this process's own memory."""
+    """Numbers in this process's own memory."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
         self._free: deque[int] = deque()
 
-    def allocate(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:  # noqa: ARG002 - Store's
-        """As Store says."""
+    def allocate(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:  # noqa: ARG002 - the protocol
+        """Implement `CounterStore.allocate`."""
         if len(self._free) > SPARE:
             place = self._free.popleft()
             self.values[place] = 0.0
@@ -110,12 +113,12 @@ class LocalStore:
         return len(self.values) - 1
 
     def free(self, place: int) -> None:
-        """As Store says."""
+        """Implement `CounterStore.free`."""
         self._free.append(place)
 
 
 class Counter:
-    """One number that grows, at `place` of its store."""
+    """One number that only grows, at `place` of its store."""
 
     __slots__ = ("_values", "place")
 
@@ -124,16 +127,16 @@ class Counter:
         self.place = place
 
     def inc(self, amount: float) -> None:
-        """Add."""
+        """Add `amount`."""
         self._values[self.place] += amount
 
     def get(self) -> float:
-        """The number now."""
+        """Return the current number."""
         return self._values[self.place]
 
 
 class CounterFamily(Collector):
-    """Counters of one name, one for each combination of label values."""
+    """Counters with one name, one per combination of label values."""
 
     def __init__(
         self, name: str, text: str, labelnames: tuple[str, ...], store: CounterStore
@@ -144,7 +147,7 @@ class CounterFamily(Collector):
         self._numbers: dict[tuple[str, ...], Counter] = {}
 
     def of(self, *labelvalues: str) -> Counter:
-        """The counter with these labels; callers that count often keep it."""
+        """Return the counter with these labels; frequent callers cache it."""
         number = self._numbers.get(labelvalues)
         if number is None:
             name = f"{self._name_and_text[0]}_total"
@@ -153,13 +156,13 @@ class CounterFamily(Collector):
         return number
 
     def remove(self, *labelvalues: str) -> None:
-        """Remove the one with these labels from the page; it must not be counted in any more."""
+        """Remove the counter with these labels from the page; it must not be used any more."""
         number = self._numbers.pop(labelvalues, None)
         if number is not None:
             self._store.free(number.place)
 
     def collect(self) -> Iterable[CounterMetricFamily]:
-        """prometheus_client's: the family."""
+        """Return the family (prometheus_client)."""
         unit = unit_of(self._name_and_text[0])
         family = CounterMetricFamily(*self._name_and_text, labels=self._labelnames, unit=unit)
         for labelvalues, number in list(self._numbers.items()):
@@ -168,8 +171,10 @@ class CounterFamily(Collector):
 
 
 class Histogram:
-    """Counts values by bucket and sums them up. `exemplars` has at most one per bucket, by the
-    bucket's number."""
+    """Counts values by bucket and sums them up.
+
+    `exemplars` has at most one exemplar per bucket, by the bucket's number.
+    """
 
     __slots__ = ("_bounds", "_buckets", "_total", "_values", "exemplars")
 
@@ -180,7 +185,7 @@ class Histogram:
         buckets: list[int],
         total: int,
     ) -> None:
-        """`buckets` and `total` are places; there is one bucket more than there are bounds."""
+        """`buckets` and `total` are places; there is one more bucket than there are bounds."""
         self._bounds = bounds
         self._values = values
         self._buckets = buckets
@@ -189,11 +194,11 @@ class Histogram:
 
     @property
     def places(self) -> tuple[list[int], int]:
-        """The places of its buckets and of its sum, for counting without a call."""
+        """Places of the buckets and of the sum, for counting without a call."""
         return self._buckets, self._total
 
     def observe(self, value: float, request: Labels | None = None, at_s: float = 0.0) -> None:
-        """Count a value observed at `at_s` (Unix seconds); `request`: labels for an exemplar."""
+        """Count a value observed at `at_s` (Unix seconds); `request`: labels of its exemplar."""
         values = self._values
         values[self._buckets[bisect_left(self._bounds, value)]] += 1.0
         values[self._total] += value
@@ -201,28 +206,28 @@ class Histogram:
             self.mark(value, request, at_s)
 
     def mark(self, value: float, request: Labels, at_s: float) -> None:
-        """Make a value that was counted the exemplar of its bucket, unless that has a fresh one."""
+        """Make a counted value the exemplar of its bucket, unless the bucket has a fresh one."""
         bucket = bisect_left(self._bounds, value)
         kept = self.exemplars.get(bucket)
         if kept is None or not kept.is_fresh(at_s):
             self.exemplars[bucket] = Exemplar(request, value, at_s)
 
     def buckets(self) -> list[int]:
-        """The count in each bucket; the one beyond all bounds is the last."""
+        """Return the count in each bucket; the last bucket is beyond all bounds."""
         return [int(self._values[place]) for place in self._buckets]
 
     def counts(self) -> list[float]:
-        """The count of values up to each bound; that of all is the last."""
+        """Return the cumulative counts: values up to each bound, and finally all values."""
         return list(accumulate(self._values[place] for place in self._buckets))
 
     @property
     def total(self) -> float:
-        """The sum of all values."""
+        """Sum of all values."""
         return self._values[self._total]
 
 
 class HistogramFamily(Collector):
-    """Histograms of one name and the same `bounds`, one for each combination of label values."""
+    """Histograms with one name and the same `bounds`, one per combination of label values."""
 
     def __init__(
         self,
@@ -240,7 +245,7 @@ class HistogramFamily(Collector):
         self._children: dict[tuple[str, ...], Histogram] = {}
 
     def of(self, *labelvalues: str) -> Histogram:
-        """The histogram with these labels; callers that count often keep it."""
+        """Return the histogram with these labels; frequent callers cache it."""
         child = self._children.get(labelvalues)
         if child is None:
             child = self._children[labelvalues] = self._make(labelvalues)
@@ -253,7 +258,7 @@ class HistogramFamily(Collector):
         return Histogram(self._bounds, self._store.values, buckets, total)
 
     def remove(self, *labelvalues: str) -> None:
-        """Remove the one with these labels from the page; it must not be counted in any more."""
+        """Remove the histogram with these labels from the page; it must not be used any more."""
         child = self._children.pop(labelvalues, None)
         if child is not None:
             buckets, total = child.places
@@ -261,19 +266,19 @@ class HistogramFamily(Collector):
                 self._store.free(place)
 
     def kept(self) -> Iterator[BucketExemplar]:
-        """Every exemplar of every histogram."""
+        """Iterate over every exemplar of every histogram."""
         for labelvalues, child in list(self._children.items()):
             for bucket, exemplar in list(child.exemplars.items()):
                 yield BucketExemplar(exemplar, self, labelvalues, bucket)
 
     def marked(self, kept: BucketExemplar) -> SampleExemplar:
-        """An exemplar of this family, by the name and labels of its sample."""
+        """Return an exemplar of this family with the name and labels of its sample."""
         names, values = (*self._labelnames, "le"), (*kept.labelvalues, self._shown[kept.bucket])
         labels = tuple(text for pair in zip(names, values, strict=True) for text in pair)
         return SampleExemplar(f"{self._name_and_text[0]}_bucket", labels, kept.exemplar)
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
-        """prometheus_client's: the family."""
+        """Return the family (prometheus_client)."""
         unit = unit_of(self._name_and_text[0])
         family = HistogramMetricFamily(*self._name_and_text, labels=self._labelnames, unit=unit)
         for labelvalues, child in list(self._children.items()):
@@ -288,7 +293,7 @@ class HistogramFamily(Collector):
 
 
 class BucketExemplar(NamedTuple):
-    """An exemplar of one bucket of one histogram."""
+    """Exemplar of one bucket of one histogram."""
 
     exemplar: Exemplar
     of: HistogramFamily
@@ -297,9 +302,9 @@ class BucketExemplar(NamedTuple):
 
 
 def newest_exemplars(histograms: Iterable[HistogramFamily], count: int) -> list[SampleExemplar]:
-    """The latest exemplars of all families, `count` at most."""
+    """Return the newest exemplars of all families, at most `count`."""
     kept = chain.from_iterable(one.kept() for one in histograms)
-    # Samples are named only for the few that are returned: this runs in the loop's thread.
+    # Sample names are built only for the returned ones: this runs in the event loop's thread.
     return [one.of.marked(one) for one in nlargest(count, kept, key=_made_s)]
 
 
@@ -308,26 +313,26 @@ def _made_s(kept: BucketExemplar) -> float:
 
 
 def to_prometheus(exemplar: Exemplar) -> ShownExemplar:
-    """The exemplar as prometheus_client has it."""
+    """Convert an exemplar to prometheus_client's type."""
     labels = exemplar.labels
     by_name = dict(zip(labels[::2], labels[1::2], strict=True))
     return ShownExemplar(by_name, exemplar.value, exemplar.at_s)
 
 
 def unit_of(name: str) -> str:
-    """The unit that a family's name ends with, "" for none."""
+    """Return the unit at the end of a family's name, "" for none."""
     last = name.rpartition("_")[2]
     return last if last in UNITS else ""
 
 
 RANGES_MAX: Final = 32
-"""Media ranges of one header that are read."""
+"""Max media ranges of one header that are parsed."""
 _OPENMETRICS_TYPE: Final = "application/openmetrics-text"
 _VERSIONS: Final = ("", "0.0.1", "1.0.0")
 
 
 class PageFormat(NamedTuple):
-    """A format of the page: its content type and its encoder."""
+    """Format of the page: its content type and its encoder."""
 
     content_type: str
     encode: Callable[[Collector], bytes]
@@ -340,8 +345,10 @@ OPENMETRICS: Final = PageFormat(
 
 
 def negotiate_format(accept: str) -> PageFormat:
-    """The format that the header `Accept` prefers (RFC 9110, section 12.5.1). Text where it has no
-    preference or accepts neither: every scraper reads that."""
+    """Return the format that the header `Accept` prefers (RFC 9110, section 12.5.1).
+
+    The text format, which every scraper reads, if the header has no preference or accepts neither.
+    """
     best = {True: 0.0, False: 0.0}
     for kind, version, quality in _ranges(accept):
         if kind == _OPENMETRICS_TYPE and version in _VERSIONS:
@@ -352,7 +359,7 @@ def negotiate_format(accept: str) -> PageFormat:
 
 
 def _ranges(accept: str) -> Iterator[tuple[str, str, float]]:
-    """Media type, version and quality of each range; one that cannot be read has quality 0."""
+    """Yield media type, version and quality of each range; the quality of a malformed one is 0."""
     for text in accept.split(",")[:RANGES_MAX]:
         kind, *rest = (part.strip().lower() for part in text.split(";"))
         given = {}

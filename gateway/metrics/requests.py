@@ -1,7 +1,7 @@
-"""The families of `/metrics` that a gateway process has: requests, pools, cold starts.
+"""Metric families of a gateway process: requests, pools and cold starts.
 
 `Metrics` counts requests by function. `StateGauges` shows the ledger and the states of pools at one
-moment. `RateSampler` gives the answers of each function since its last sample.
+moment. `RateSampler` returns the requests of each function since its last sample.
 """
 
 from __future__ import annotations
@@ -39,39 +39,42 @@ SENDS = (1, 2, 3, 4, 6, 12)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 ROWS_KNOWN: Final = ROWS[-1] + 1
 BUCKET_OF_ROWS: Final = tuple(bisect_left(ROWS, rows) for rows in range(ROWS_KNOWN))
-"""The bucket of each number of rows up to the last bound: half the time of a search."""
+"""Bucket of each number of rows up to the last bound; takes half the time of a search."""
 RETRIES = ("died", "not_started")
 OK = ("ok", "")
-"""Outcome and reason of an answer of a replica."""
+"""Outcome and reason of a replica's answer."""
 FUNCTIONS_MAX = 1000
-"""Functions with series of their own: those called first. Each takes 4 kB of the page."""
+"""Max functions with their own series: those called first. Each takes 4 kB of the page."""
 OTHERS = "_others"
-"""The label of all further functions; no function's name begins with an underscore."""
+"""Label value for all further functions; no function's name begins with an underscore."""
 REPLICAS_MAX = 1000
-"""Replicas whose cold starts are remembered as counted, the newest."""
+"""Max replicas whose cold starts are remembered as counted: the newest."""
 MARKED_MAX = 500
-"""Exemplars that one process sends to another, the newest: about 70 kB."""
+"""Max exemplars that one process sends to another: the newest, about 70 kB."""
 
 OnColdStart = Callable[[str, str, str, Mapping[str, float], Labels | None], None]
 Durations = Callable[[], Iterable[tuple[tuple[str, str], Histogram]]]
 
 
 class MetricSource(Protocol):
-    """A further source of families for the same page."""
+    """Additional source of families for the same page."""
 
     def snapshot(self) -> None:
-        """Read the present gauges, in the loop's thread; `collect` follows."""
+        """Read the current gauges, in the event loop's thread; `collect` follows."""
 
     def collect(self) -> Iterable[Metric]:
-        """prometheus_client's: the families; in a thread."""
+        """Return the families, in a thread (prometheus_client)."""
 
 
 class Metrics:
-    """Labels are names of deployed functions and error codes only, and functions beyond
-    FUNCTIONS_MAX are counted together, so the page is bounded.
+    """Request metrics of one gateway process, and the page `/metrics`.
 
-    `balance` gives the present ledger, `states` the states of pools not at rest, `tasks` the number
-    of tasks, `is_deployed` says whether a function of that namespace and name exists.
+    The page is bounded: labels are only names of deployed functions and error codes, and functions
+    beyond FUNCTIONS_MAX are counted together.
+
+    `balance` returns the current ledger, `states` the states of pools that are not at rest, and
+    `tasks` the number of tasks. `is_deployed` returns whether a function of that namespace and name
+    exists.
     """
 
     def __init__(  # noqa: PLR0913 - sources of the page
@@ -84,9 +87,12 @@ class Metrics:
         wall: Callable[[], float] = lambda: 0.0,
         on_cold_start: OnColdStart | None = None,
     ) -> None:
-        """`store` has the counters; without one they are in this process's memory. `wall` gives
-        Unix seconds. `on_cold_start` is called when a request waited for a cold start, in place of
-        `count_cold_start`: requests of several processes may have waited for the same one."""
+        """Create the families.
+
+        `store` holds the counters; by default they are in this process's memory. `wall` returns
+        Unix seconds. `on_cold_start` is called instead of `count_cold_start` when a request waited
+        for a cold start: requests of several processes may have waited for the same one.
+        """
         self._is_deployed = is_deployed
         self._wall = wall
         self._registry = CollectorRegistry()
@@ -98,30 +104,30 @@ class Metrics:
         self._series: dict[tuple[str, str], FunctionSeries] = {}
         self._others: FunctionSeries | None = None
         self._woken: set[tuple[str, str]] = set()
-        # Each replica's cold start once, whoever waited for it.
+        # Each replica's cold start is counted once, even if several requests waited for it.
         self._counted: dict[str, None] = {}
         self.next_exemplar_s = 0.0
-        """When the next request is made an exemplar (monotonic seconds); set by `Invocation`."""
+        """Monotonic time from which the next request becomes an exemplar; set by `Invocation`."""
         self._on_cold_start = on_cold_start or self.count_cold_start
 
     def _make_counts(self, store: CounterStore) -> None:
-        text = "Requests answered: ok, refused or failed, and then the problem's code."
+        text = "Answered requests by outcome (ok, refused, failed) and problem code (reason)."
         self._requests = CounterFamily(
             "fngate_requests", text, (*LABELS, "outcome", "reason"), store
         )
-        text = "Requests sent again: their replica died while it ran them, or never started them."
+        text = "Requests sent again: their replica died while running them, or never started them."
         self._retries = CounterFamily("fngate_retries", text, (*LABELS, "reason"), store)
-        text = "From the last byte of the request to its answer."
+        text = "Time from the head of the request to its answer."
         self._duration = HistogramFamily("fngate_request_seconds", text, LABELS, SECONDS, store)
         text = "Time a request waited for a replica."
         self._queue = HistogramFamily("fngate_queue_seconds", text, LABELS, SECONDS, store)
         text = "Times a request was sent to a replica before it was answered."
         self._sends = HistogramFamily("fngate_request_sends", text, LABELS, SENDS, store)
-        text = "Rows of the batch that a replica answered a request with."
+        text = "Rows of the batch in which a replica ran the request."
         self._rows = HistogramFamily("fngate_batch_rows", text, LABELS, ROWS, store)
         text, labels = "Phases of cold starts that requests waited for.", (*LABELS, "phase")
         self._phases = HistogramFamily("fngate_cold_start_seconds", text, labels, SECONDS, store)
-        text = "Events of the access log that were left out because it could not be written."
+        text = "Access log events that were dropped because the log could not be written in time."
         left_out = CounterFamily("fngate_access_events_left_out", text, (), store)
         self._left_out = left_out.of()
         for collector in (
@@ -137,7 +143,7 @@ class Metrics:
             self._registry.register(collector)
 
     def add_source(self, source: MetricSource) -> None:
-        """Show the families of `source`, too."""
+        """Add the families of `source` to the page."""
         self._sources.append(source)
         self._registry.register(_SourceCollector(source))
 
@@ -158,13 +164,15 @@ class Metrics:
         deaths: int,
         request: Labels | None = None,
     ) -> None:
-        """Count an answer of a replica. `key`: the function's namespace and name; `sends`: how
-        often the request was sent; `deaths`: how many replicas died while they ran it; `request`:
-        the labels of its exemplar."""
+        """Count an answer of a replica.
+
+        `key`: the function's namespace and name. `sends`: how often the request was sent. `deaths`:
+        how many replicas died while running it. `request`: labels of its exemplar.
+        """
         series = self._series.get(key) or self._series_of(*key)
         served = series.served or series.bind_served(self._outcome_counter(series, *OK))
         ok, durations, duration_sum, queues, queue_sum, rows, rows_sum, once, sends_sum = served
-        # Counted in place: a call for each histogram would take as long again as all of this.
+        # Counted inline: one call per histogram would double the time.
         values, queue_s, count = self._values, receipt.queue_ms / 1e3, receipt.meta.rows
         values[ok] += 1.0
         values[durations[bisect_left(SECONDS, seconds)]] += 1.0
@@ -191,7 +199,7 @@ class Metrics:
         return counter
 
     def count_dropped_events(self, events: int) -> None:
-        """Count events of the access log that were dropped."""
+        """Count dropped events of the access log."""
         self._left_out.inc(events)
 
     def count_sends(self, namespace: str, function: str, sends: int, deaths: int) -> None:
@@ -199,7 +207,7 @@ class Metrics:
         series = self._series.get((namespace, function)) or self._series_of(namespace, function)
         series.sends.observe(sends)
         if sends > 1:
-            # The last death of a failed request led to no other send.
+            # The last death of a failed request caused no further send.
             died = min(deaths, sends - 1)
             self._retries.of(*series.labels, "died").inc(died)
             self._retries.of(*series.labels, "not_started").inc(sends - 1 - died)
@@ -213,7 +221,9 @@ class Metrics:
         request: Labels | None = None,
     ) -> None:
         """Count a replica's cold start that a request waited for, unless it was counted before.
-        `phases` are in milliseconds."""
+
+        `phases` are in milliseconds.
+        """
         if not self._is_first_report(replica):
             return
         labels = self._woken_labels(namespace, function)
@@ -222,8 +232,11 @@ class Metrics:
             self._phases.of(*labels, phase).observe(ms / 1e3, request, at_s)
 
     def _woken_labels(self, namespace: str, function: str) -> tuple[str, str]:
-        """As `_series_of`, without the other series: where cold starts of several processes are
-        counted, those processes have them."""
+        """Return the labels for a function's cold starts.
+
+        Like `_series_of`, but without creating the other series: when one process counts the cold
+        starts of several, the other series are in those processes.
+        """
         key = (namespace, function)
         if key not in self._woken:
             if len(self._woken) >= FUNCTIONS_MAX or not self._is_deployed(*key):
@@ -232,7 +245,7 @@ class Metrics:
         return key
 
     def on_change(self, change: Change) -> None:
-        """The catalog has changed: remove the series of a removed function."""
+        """Remove the series of a function that was removed from the catalog."""
         if change.kind != "remove":
             return
         key = (change.namespace, change.name)
@@ -251,12 +264,14 @@ class Metrics:
                 self._retries.remove(*series.labels, reason)
 
     def durations(self) -> Iterator[tuple[tuple[str, str], Histogram]]:
-        """The duration histogram of every function with series of its own."""
+        """Return the duration histogram of every function with its own series."""
         return ((key, series.duration) for key, series in self._series.items())
 
     def _series_of(self, namespace: str, function: str) -> FunctionSeries:
-        """Make the series of a function that is counted for the first time. Functions beyond the
-        limit, and removed ones with a late answer, share one."""
+        """Return the series of a function that is counted for the first time.
+
+        Functions beyond the limit, and removed ones with a late answer, share one.
+        """
         if len(self._series) >= FUNCTIONS_MAX or not self._is_deployed(namespace, function):
             self._others = self._others or self._bind(namespace, OTHERS)
             return self._others
@@ -274,7 +289,7 @@ class Metrics:
         )
 
     def _is_first_report(self, replica: str) -> bool:
-        """Whether the replica's cold start is not counted yet: many requests may have waited."""
+        """Return whether the replica's cold start was not counted before."""
         if replica in self._counted:
             return False
         self._counted[replica] = None
@@ -283,23 +298,23 @@ class Metrics:
         return True
 
     async def refresh(self) -> None:
-        """Nothing to fetch: this process has all of the page."""
+        """Do nothing: this process has the whole page."""
 
     def snapshot(self) -> None:
-        """Read the gauges of every source; to be called in the loop's thread before `render`."""
+        """Read the gauges of every source, in the event loop's thread, before `render`."""
         for source in self._sources:
             source.snapshot()
 
     def newest_exemplars(self) -> list[SampleExemplar]:
-        """The newest exemplars, MARKED_MAX at most."""
+        """Return the newest exemplars, at most MARKED_MAX."""
         return newest_exemplars((self._duration, self._queue, self._phases), MARKED_MAX)
 
     def collect(self) -> Iterable[Metric]:
-        """prometheus_client's: every family with its samples."""
+        """Return every family with its samples (prometheus_client)."""
         return self._registry.collect()
 
     def render(self, form: PageFormat = TEXT) -> bytes:
-        """The page. It takes milliseconds: to be called in a thread."""
+        """Return the page's bytes. Takes milliseconds: to be called in a thread."""
         return form.encode(self._registry)
 
 
@@ -319,8 +334,10 @@ class AnswerCounters(NamedTuple):
 
 @dataclass(slots=True)
 class FunctionSeries:
-    """The counters of one function, looked up once: a look-up takes longer than counting.
-    `served` is None until a replica has answered: until then the page shows no such counter."""
+    """Counters of one function, looked up once: a look-up takes longer than counting.
+
+    `served` is None until a replica has answered: until then the page shows no such counter.
+    """
 
     labels: tuple[str, str]
     duration: Histogram
@@ -341,13 +358,13 @@ class FunctionSeries:
         return self.served
 
     def mark(self, seconds: float, queue_s: float, request: Labels, at_s: float) -> None:
-        """Make the request that was counted last an exemplar; `at_s` in Unix seconds."""
+        """Make the last counted request an exemplar; `at_s` in Unix seconds."""
         self.duration.mark(seconds, request, at_s)
         self.queue.mark(queue_s, request, at_s)
 
 
 class StateGauges(Collector):
-    """Gauges as of the last snapshot: all of one page is of one moment."""
+    """Gauges as of the last snapshot, so that one page shows one moment."""
 
     def __init__(
         self,
@@ -361,38 +378,38 @@ class StateGauges(Collector):
         self._seen: tuple[Balance, dict[str, str], int] = (Balance(), {}, 0)
 
     def snapshot(self) -> None:
-        """Read the gauges, in the loop's thread: a page shows them in another."""
+        """Read the gauges in the event loop's thread; a page is rendered in another thread."""
         self._seen = self._balance(), self._states(), self._tasks()
 
     def collect(self) -> Iterable[Metric]:
-        """prometheus_client's: the families."""
+        """Return the families (prometheus_client)."""
         balance, states, count = self._seen
         state = GaugeMetricFamily(
             "fngate_pool_state",
-            "1 for the state a pool is in; a pool that is cold and not called is left out.",
+            "1 for the current state of a pool; cold pools without calls are omitted.",
             labels=["pool", "state"],
         )
         for pool, name in states.items():
             state.add_metric([pool, name], 1)
-        tasks = GaugeMetricFamily("fngate_tasks", "Tasks of the server's loop.", count)
+        tasks = GaugeMetricFamily("fngate_tasks", "Tasks of the server's event loop.", count)
         return [*_ledger(balance), state, tasks]
 
 
 def _ledger(balance: Balance) -> list[Metric]:
     accepted = CounterMetricFamily(
         "fngate_accepted",
-        "Requests that were accepted: each ends in one way of fngate_ended_total.",
+        "Accepted requests; each is counted once in fngate_ended_total when it ends.",
         balance.accepted,
     )
     ended = CounterMetricFamily(
-        "fngate_ended", "Accepted requests that have ended, and how.", labels=["how"]
+        "fngate_ended", "Accepted requests that have ended, by outcome.", labels=["how"]
     )
     for how in ENDINGS:
         ended.add_metric([how], balance.ended.get(how, 0.0))
     unended = GaugeMetricFamily(
         "fngate_open_requests", "Accepted requests that have not ended.", labels=["where"]
     )
-    held = GaugeMetricFamily("fngate_held", "Requests that wait.", labels=["pool"])
+    held = GaugeMetricFamily("fngate_held", "Requests that wait for a replica.", labels=["pool"])
     in_flight = GaugeMetricFamily("fngate_in_flight", "Requests at replicas.", labels=["pool"])
     for where, family, counts in (
         ("held", held, balance.held),
@@ -405,8 +422,10 @@ def _ledger(balance: Balance) -> list[Metric]:
 
 
 class RateSample(NamedTuple):
-    """Requests of one function since the last sample, by bucket of their duration: the bounds are
-    SECONDS, and one bucket more."""
+    """Requests of one function since the last sample, by duration bucket.
+
+    The bounds are SECONDS; there is one more bucket than there are bounds.
+    """
 
     namespace: str
     name: str
@@ -414,15 +433,17 @@ class RateSample(NamedTuple):
 
 
 class RateSampler:
-    """Samples the duration histograms: O(functions) per sample, no cost per request. `durations`
-    gives the histograms by namespace and name."""
+    """Samples the duration histograms: O(functions) per sample, no cost per request.
+
+    `durations` returns the histograms by namespace and name.
+    """
 
     def __init__(self, durations: Durations) -> None:
         self._durations = durations
         self._before: dict[tuple[str, str], tuple[Histogram, float, list[int]]] = {}
 
     def sample(self) -> list[RateSample]:
-        """The requests since the last sample, of functions that had any."""
+        """Return the requests since the last sample, of functions that had any."""
         found, now = [], {}
         for key, distribution in self._durations():
             known = self._before.get(key)
@@ -441,11 +462,11 @@ class RateSampler:
 
 
 class _SourceCollector(Collector):
-    """Adapts a source to prometheus_client."""
+    """Adapter from a source to prometheus_client."""
 
     def __init__(self, source: MetricSource) -> None:
         self._source = source
 
     def collect(self) -> Iterable[Metric]:
-        """prometheus_client's: the families."""
+        """Return the families (prometheus_client)."""
         return self._source.collect()

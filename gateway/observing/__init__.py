@@ -1,1 +1,1 @@
-"""What is counted, told and kept of requests."""
+"""Observability of requests: access log, traces, and recent errors."""

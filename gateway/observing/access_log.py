@@ -1,4 +1,4 @@
-"""The access log: one event per request."""
+"""Access log: one event per request."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ STAMP_S: Final = 0.001
 class AccessEvent(
     msgspec.Struct, gc=False, omit_defaults=True, tag_field="event", tag="request"
 ):  # measured: 0.2 us to make and 0.4 us to encode, a third of a NamedTuple and a dict
-    """One request; the fields are the keys of its line. A field with a default is left out where it
-    is unknown: no replica answered, there was no cold start, or no trace.
+    """One request; the fields are the keys of its log line.
 
-    `ms` and `queue_ms` are to the microsecond; `status` is 0 where nothing was sent; `timestamp` is
-    when the request ended. It is not tracked by the garbage collector: it is in no cycle.
+    A field with a default is omitted if it is unknown: no replica answered, or there was no cold
+    start or no trace. `ms` and `queue_ms` have microsecond precision; `status` is 0 if nothing was
+    sent; `timestamp` is when the request ended. The garbage collector does not track events: they
+    are never part of a cycle.
     """
 
     request_id: str
@@ -53,7 +54,7 @@ class AccessEvent(
 
 
 class AccessLog:
-    """One event per request: made in the loop, encoded and written by a thread."""
+    """Collects one event per request in the event loop; a thread encodes and writes them."""
 
     def __init__(
         self,
@@ -61,8 +62,10 @@ class AccessLog:
         wall: Callable[[], float],
         on_dropped: Callable[[int], None] = lambda _count: None,
     ) -> None:
-        """`write` writes events, in a thread of its own; `on_dropped` is given the number of events
-        that were not written. `wall` gives Unix seconds."""
+        """`write` writes events, in a separate thread. `wall` returns Unix seconds.
+
+        `on_dropped(count)` is called with the number of events that were not written.
+        """
         self._events = BatchWriter("access log", write, on_dropped=on_dropped)
         self._add = self._events.add
         self._wall = wall
@@ -80,13 +83,16 @@ class AccessLog:
         sizes: tuple[int, int],
         times: tuple[float, float],
     ) -> None:
-        """Log a call that a replica answered. `sizes`: bytes of the request's and of the answer's
-        body. `times`: when the request came and ended, in monotonic seconds."""
+        """Log a call that a replica answered.
+
+        `sizes`: bytes of the request's and of the answer's body. `times`: arrival and end of the
+        request in monotonic seconds.
+        """
         (bytes_in, bytes_out), (began_s, now) = sizes, times
         revision, replica, _, queue_ms, phases, _, meta = receipt
         _, decode_us, batch_us, compute_us, encode_us, rows = meta
         traceparent = call.meta.traceparent
-        # By position: names cost as much again.
+        # Positional: keyword arguments would double the time.
         event = AccessEvent(
             request_id,
             function,
@@ -96,7 +102,7 @@ class AccessLog:
             problems.OK,
             bytes_in,
             bytes_out,
-            # Half the time of round(), and as short in JSON.
+            # Takes half the time of round(), and is equally short in JSON.
             int((now - began_s) * 1e6 + 0.5) / 1e3,
             int(queue_ms * 1e3 + 0.5) / 1e3,
             call.sends,
@@ -136,7 +142,7 @@ class AccessLog:
         )
 
     def _stamped(self, now: float) -> str:
-        """The wall time, formatted once a millisecond: each takes 2 us."""
+        """Return the wall time, formatted at most once a millisecond: formatting takes 2 us."""
         self._stamp_until_s = now + STAMP_S
         at = datetime.fromtimestamp(self._wall(), UTC)
         self._stamp = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z"
@@ -144,5 +150,5 @@ class AccessLog:
 
 
 def _known_phases(phases: dict[str, float]) -> dict[str, float]:
-    """The phases with known names: a replica may send any."""
+    """Return the phases with known names: a replica may send any name."""
     return {phase: round(phases[phase], 3) for phase in PHASES if phase in phases}

@@ -1,4 +1,4 @@
-"""Records of requests, written in batches by a thread: the loop only appends to a list."""
+"""Batch writer for records of requests: the event loop only appends to a list, a thread writes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ import structlog
 log = structlog.get_logger()
 
 BATCH: Final = 256
-"""Records that make a batch at once; fewer wait for `flush`."""
+"""Records that form a full batch, which is queued at once; fewer wait for `flush`."""
 BATCHES_MAX: Final = 64
-"""Batches that may wait for a slow writer; records beyond are counted and dropped."""
+"""Max batches that wait for a slow writer; further records are counted and dropped."""
 CLOSE_S: Final = 5.0
-"""Seconds that a writer may hold up a shutdown."""
+"""Max seconds that a writer may delay a shutdown."""
 
 Record = TypeVar("Record")
 Write = Callable[[list[Record], int], None]
-"""Writes records; the number is that of records dropped before them."""
+"""Writes records; the number is how many records were dropped before them."""
 
 
 class BatchWriter(Generic[Record]):
-    """Calls `write` in a thread called `name`. Exceptions from `write` are logged and do not stop
-    the thread."""
+    """Calls `write` in a thread with the name `name`.
+
+    Exceptions from `write` are logged and do not stop the thread.
+    """
 
     def __init__(
         self,
@@ -36,8 +38,11 @@ class BatchWriter(Generic[Record]):
         on_dropped: Callable[[int], None] = lambda _count: None,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_dropped(count)` is called in the loop's thread for records that are dropped,
-        `on_closed` in the writer's thread behind the last record."""
+        """Start the thread.
+
+        `on_dropped(count)` is called in the event loop's thread for dropped records, `on_closed` in
+        the writer's thread after the last record.
+        """
         self._name = name
         self._write = write
         self._batches_max = batches_max
@@ -50,13 +55,13 @@ class BatchWriter(Generic[Record]):
         self._thread.start()
 
     def add(self, record: Record) -> None:
-        """Have a record written soon."""
+        """Add a record; it is written soon."""
         self._records.append(record)
         if len(self._records) >= BATCH:
             self.flush()
 
     def flush(self) -> None:
-        """Queue the records there are; to be called a few times a second."""
+        """Queue the collected records; to be called a few times a second."""
         records, self._records = self._records, []
         if not records:
             return
@@ -68,8 +73,7 @@ class BatchWriter(Generic[Record]):
         self._dropped = 0
 
     def close(self) -> None:
-        """Write what is left and end the thread. A writer that takes longer than CLOSE_S is left
-        behind."""
+        """Write the remaining records and end the thread. After CLOSE_S the thread is abandoned."""
         self.flush()
         self._batches.put(None)
         self._thread.join(CLOSE_S)
@@ -78,6 +82,6 @@ class BatchWriter(Generic[Record]):
         while (batch := self._batches.get()) is not None:
             try:
                 self._write(*batch)
-            except Exception:  # these records are lost, the next ones need not be
+            except Exception:  # these records are lost; continue with the next ones
                 log.exception("records of requests could not be written", to=self._name)
         self._on_closed()

@@ -1,4 +1,4 @@
-"""Failed requests: counted by kind in each gateway process, the last ones kept per function."""
+"""Failed requests: counted by kind in each gateway process, the most recent kept per function."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from registry.errors import FnError
 log = structlog.get_logger()
 
 PENDING_MAX: Final = 1000
-"""Kinds of errors between two drains; further kinds are in the metrics only."""
+"""Max kinds of errors between two drains; further kinds are counted in the metrics only."""
 ALIKE_S: Final = 1.0
-"""Seconds for which errors of one kind are merged, from all gateway processes."""
+"""Seconds within which errors of one kind are merged, over all gateway processes."""
 KEPT_MAX: Final = 50
-"""Errors kept per function."""
+"""Max errors kept per function."""
 FUNCTIONS_MAX: Final = 1000
-"""Functions whose errors are kept: those that failed last."""
+"""Max functions whose errors are kept: those that failed last."""
 DETAIL_MAX: Final = 500
-"""Characters of an error's text."""
+"""Max characters of an error's text."""
 
 Kind = tuple[str, str, str, str]
 """Namespace, function, revision, code."""
@@ -34,8 +34,8 @@ Kind = tuple[str, str, str, str]
 class Failure(msgspec.Struct, array_like=True):
     """Requests of one function and revision ("digits@3") that ended with the same `code`.
 
-    `at_s` (Unix seconds), `detail`, `replica` and `request_id` are those of the first one; "" where
-    it has none.
+    `at_s` (Unix seconds), `detail`, `replica` and `request_id` are those of the first such request;
+    "" for a missing one.
     """
 
     namespace: str
@@ -53,16 +53,20 @@ Receiver = Callable[[list[Failure]], None]
 
 
 class FailureCount:
-    """Failures of this process since the last `drain`; an error costs one look-up. `wall` gives
-    Unix seconds."""
+    """Failures of this process since the last `drain`; O(1) per error.
+
+    `wall` returns Unix seconds.
+    """
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
         self._pending: dict[Kind, Failure] = {}
 
     def count(self, asked: Deployed, error: FnError, call: Call | None, request_id: str) -> None:
-        """Count a request for `asked` that was answered with `error`, unless its client is at
-        fault. `call`, if it was accepted, may have followed its function's traffic."""
+        """Count a request for `asked` that failed with `error`, unless the client is at fault.
+
+        `call`, if it was accepted, may have followed its function's traffic.
+        """
         if not is_worth_keeping(error):
             return
         name, revision = asked.function.name, asked.revision.ref
@@ -78,7 +82,7 @@ class FailureCount:
             self._pending[kind] = Failure(*kind, self._wall(), detail, replica, request_id)
 
     def drain(self) -> list[Failure]:
-        """The failures since the last call; to be called every second."""
+        """Return the failures since the last call; to be called every second."""
         if not self._pending:
             return []
         taken, self._pending = self._pending, {}
@@ -86,15 +90,17 @@ class FailureCount:
 
 
 class RecentFailures:
-    """The last errors of each function, of all gateway processes."""
+    """The most recent errors of each function, over all gateway processes."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], deque[Failure]] = {}
         self._receivers: list[Receiver] = []
 
     def subscribe(self, receiver: Receiver) -> Callable[[], None]:
-        """Call `receiver` with added failures, at most once a second from each gateway process,
-        until the returned function is called."""
+        """Call `receiver` with added failures, at most once a second per gateway process.
+
+        Returns a function that ends the subscription.
+        """
         self._receivers.append(receiver)
         return lambda: self._receivers.remove(receiver)
 
@@ -104,7 +110,7 @@ class RecentFailures:
         if not fresh:
             return
         for failure in fresh:
-            # Moved to the end: the function that failed longest ago is forgotten first.
+            # Moved to the end: the function whose last failure is oldest is dropped first.
             key = (failure.namespace, failure.function)
             kept = self._kept.pop(key, None) or deque[Failure](maxlen=KEPT_MAX)
             self._kept[key] = kept
@@ -114,16 +120,16 @@ class RecentFailures:
         for receiver in self._receivers:
             try:
                 receiver(fresh)
-            except Exception:  # a receiver's defect must not fail the process that reports
+            except Exception:  # a receiver's defect must not affect the reporting process
                 log.exception("errors could not be told")
 
     def of(self, namespace: str, name: str) -> list[Failure]:
-        """The last errors of a function, the newest first."""
+        """Return the most recent errors of a function, the newest first."""
         kept = self._kept.get((namespace, name), ())
         return sorted(kept, key=lambda one: one.at_s, reverse=True)
 
     def forget(self, namespace: str, name: str) -> None:
-        """The function was removed."""
+        """Drop the errors of a removed function."""
         self._kept.pop((namespace, name), None)
 
 
@@ -135,5 +141,5 @@ def _merge(kept: deque[Failure], failure: Failure) -> None:
         if (known.revision, known.code) == (failure.revision, failure.code):
             known.count += failure.count
             return
-    # A copy: receivers have the original, which must not change.
+    # A copy: receivers hold the original, which must not change.
     kept.append(msgspec.structs.replace(failure))

@@ -1,4 +1,4 @@
-"""One record per request, for the access log and for traces, and its trace context (W3C). Pure."""
+"""One record per request for the access log and for traces, and its W3C trace context. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ _LATER: Final = re.compile(
     r"(?!00|ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
     r"(?:-[\x21-\x7e]{0,200})?"
 )
-"""A later version may say more; what is known of it stands where version 00 has it."""
+"""A later version may append fields; the known fields are where version 00 has them."""
 _SAMPLED: Final = 1
 _RANDOM: Final = 2
 
 
 class Trace(NamedTuple):
-    """The trace of a request; ids in lower-case hex. `parent_id` is "" where the trace begins here.
-    `flags` are those sent to the replica."""
+    """Trace of a request; ids in lower-case hex.
+
+    `parent_id` is "" if the trace begins here. `flags` are those sent to the replica.
+    """
 
     trace_id: str
     span_id: str
@@ -30,46 +32,46 @@ class Trace(NamedTuple):
 
     @property
     def traceparent(self) -> str:
-        """The header for requests made on behalf of this one."""
+        """Header for requests made on behalf of this one."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
 
 
 def parse_traceparent(text: str) -> str:
-    """The header `traceparent` unchanged, "" where the standard says to ignore it."""
+    """Return the header `traceparent` unchanged, "" if the standard requires ignoring it."""
     return text if _KNOWN.fullmatch(text) or _LATER.fullmatch(text) else ""
 
 
 def trace_id(traceparent: str) -> str:
-    """The trace id of a valid header; "" for ""."""
+    """Return the trace id of a valid header; "" for ""."""
     return traceparent[3:35]
 
 
 def is_sampled(traceparent: str) -> bool:
-    """Whether the sender of this header records the trace."""
+    """Return whether the sender of this header records the trace."""
     return bool(int(traceparent[53:55], 16) & _SAMPLED)
 
 
 def new_trace(trace_id: str, span_id: str) -> Trace:
-    """A trace that begins here."""
+    """Return a trace that begins here."""
     return Trace(trace_id, span_id, "", _SAMPLED)
 
 
 def continue_trace(traceparent: str, span_id: str) -> Trace:
-    """The sender's trace, with a span of this process."""
+    """Return the sender's trace, with a span of this process."""
     flags = int(traceparent[53:55], 16) & _RANDOM | _SAMPLED
     return Trace(trace_id(traceparent), span_id, traceparent[36:52], flags)
 
 
 CLIENT_LEFT = "client_left"
-"""The outcome of a request whose client left before its answer."""
+"""Outcome of a request whose client disconnected before the answer."""
 
 
 class RequestTimings(NamedTuple):
-    """Times of a traced request in monotonic seconds, 0 where it did not come so far.
+    """Times of a traced request in monotonic seconds; 0 for a stage that it did not reach.
 
-    `ended_s` is the moment of its record's `at_s`. `arrived_s`: the body was whole. `sent_s`: the
-    call was last sent to a replica, whose link came up at `connected_s`. `attempts`: earlier sends
-    without an answer.
+    `ended_s` is the same moment as the record's `at_s`. `arrived_s`: the body was complete.
+    `sent_s`: the call was last sent to a replica, whose link was established at `connected_s`.
+    `attempts`: earlier sends without an answer.
     """
 
     began_s: float
@@ -81,13 +83,13 @@ class RequestTimings(NamedTuple):
 
 
 class RequestRecord(NamedTuple):
-    """One request. `at_s` is when it ended, in Unix seconds; `status` is 0 where nothing was sent.
+    """One request. `at_s` is when it ended, in Unix seconds; `status` is 0 if nothing was sent.
 
-    `function` and `revision` are those that were asked for, "" where they do not exist; an accepted
-    call may have followed its function's traffic to another revision. `replica` is the last one
-    that had it. `outcome` is "ok", an error's code, or CLIENT_LEFT. `bytes_in` is 0 unless the body
-    was whole. `receipt` is there where a replica answered, `trace` and `journey` where the request
-    is traced; `trace_id` also where only its client traces it.
+    `function` and `revision` are those requested, "" if they do not exist; an accepted call may
+    have followed its function's traffic to another revision. `replica` is the last one that had it.
+    `outcome` is "ok", an error's code, or CLIENT_LEFT. `bytes_in` is 0 unless the body was
+    complete. `receipt` is set if a replica answered, `trace` and `journey` if the request is
+    traced; `trace_id` also if only its client traces it.
     """
 
     at_s: float
@@ -109,7 +111,7 @@ class RequestRecord(NamedTuple):
 
 
 class RequestInfo(NamedTuple):
-    """A request as it came; `function` may be any text, `size` is the body's in bytes."""
+    """A request as received; `function` may be any text, `size` is the body's in bytes."""
 
     request_id: str
     trace_id: str
@@ -121,8 +123,11 @@ class RequestInfo(NamedTuple):
 
 
 class RequestEnd(NamedTuple):
-    """How a request ended. `now`: monotonic seconds; `size`: bytes of the answer's body;
-    `connected_s`: when the link of the replica that answered came up."""
+    """How a request ended.
+
+    `now`: monotonic seconds. `size`: bytes of the answer's body. `connected_s`: when the link of
+    the replica that answered was established.
+    """
 
     outcome: str
     now: float
@@ -135,10 +140,13 @@ class RequestEnd(NamedTuple):
 def make_record(
     asked: RequestInfo, ending: RequestEnd, call: Call | None, at_s: float
 ) -> RequestRecord:
-    """The record of a request that ended at `at_s` (Unix seconds); `call` if it was accepted."""
+    """Return the record of a request that ended at `at_s` (Unix seconds).
+
+    `call` is None if the request was not accepted.
+    """
     request_id, trace_id, function, revision, began_s, bytes_in, trace = asked
     outcome, now, status, bytes_out, receipt, _ = ending
-    # Text that is no function's name may hold anything, line ends and secrets too.
+    # Text that is not a valid name may contain anything, even line ends and secrets.
     function = function if is_name(function) else ""
     replica, sends, queue_ms = "", 0, 0.0
     if call is not None:
@@ -170,6 +178,6 @@ def _journey(began_s: float, ending: RequestEnd, call: Call | None) -> RequestTi
     if call is None:
         return RequestTimings(began_s, ending.now)
     sent_s, attempts = call.sent_s, call.attempts
-    if attempts and attempts[-1].sent_s == sent_s:  # it waits again
+    if attempts and attempts[-1].sent_s == sent_s:  # it is queued again
         sent_s = 0.0
     return RequestTimings(began_s, ending.now, call.arrived_s, sent_s, ending.connected_s, attempts)

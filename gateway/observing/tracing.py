@@ -1,14 +1,14 @@
 """Traces: which requests are traced, and the spans of one request, made from its record.
 
-`Tracer` decides, and hands records to a thread. `spans_of` is pure and makes this tree:
+`Tracer` samples requests, and passes records to a thread. `spans_of` is pure and makes this tree:
 
 POST /fn/{name}             the request, from its head to its answer
-  hold                      it waits for a replica: before the first, and between attempts
-    cold start              as far as it was waited for, with its phases
+  hold                      waiting for a replica: before the first send, and between attempts
+    cold start              the part that the request waited for, with its phases
       place evict start import bind read load
-  send                      it is with a replica
-    batch                   by the replica's own numbers, so of a service of its own
-      decode compute encode (compute is first_run where it was the replica's first)
+  send                      at a replica
+    batch                   measured by the replica, and therefore shown as another service
+      decode compute encode (compute is named first_run in the replica's first run)
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ROUTE: Final = "/fn/{name}"
 Kind = Literal["internal", "server", "client"]
 Attributes = dict[str, str | int | float | bool]
 BATCHES_MAX: Final = 8
-"""Batches that may wait for a slow collector: some 2,000 requests."""
+"""Max batches that wait for a slow collector: about 2,000 requests."""
 
 
 class Tracer:
-    """Begins traces and records traced requests: `write` is called in a thread of its own.
+    """Begins traces, and records traced requests by calling `write` in a separate thread.
 
-    A client that sends a trace decides whether it is recorded. Of all other requests the share
-    `ratio` is. `on_closed` is called in the thread behind the last record.
+    If a client sends a trace, its flags decide whether the trace is recorded. Of all other requests
+    the share `ratio` is recorded. `on_closed` is called in the thread after the last record.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Tracer:
         self.close = self._records.close
 
     def begin(self, traceparent: str) -> Trace | None:
-        """The trace of a request with this valid header, or ""; None where it is not traced."""
+        """Return the trace of a request with this valid header, or ""; None if it is not traced."""
         random = self._random
         if traceparent:
             if not records.is_sampled(traceparent):
@@ -65,14 +65,16 @@ class Tracer:
 
 
 def _id(random: Random, bits: int) -> str:
-    """A random id; the standard forbids all zeros."""
+    """Return a random id; the standard forbids all zeros."""
     return f"{random.getrandbits(bits) or 1:0{bits // 4}x}"
 
 
 class Span(NamedTuple):
-    """One span; ids in hex, times in Unix seconds. `replica`: the replica that made it, "" for the
-    gateway. `error`: an error's code, "" where the span is not at fault. `is_remote`: another
-    process made the parent."""
+    """One span; ids in hex, times in Unix seconds.
+
+    `replica`: the replica that made it, "" for the gateway. `error`: an error's code, "" if the
+    span is not at fault. `is_remote`: another process made the parent.
+    """
 
     name: str
     kind: Kind
@@ -88,8 +90,10 @@ class Span(NamedTuple):
 
 
 def spans_of(record: RequestRecord, new_id: Callable[[], str]) -> list[Span]:
-    """All spans of a traced request, parents before their children; none where it is not traced.
-    `new_id` gives 16 hex digits."""
+    """Return all spans of a request, parents before their children; none if it is not traced.
+
+    `new_id` returns 16 hex digits.
+    """
     if record.trace is None or record.journey is None:
         return []
     tree = _Tree(record, record.trace, record.journey, new_id)
@@ -99,7 +103,7 @@ def spans_of(record: RequestRecord, new_id: Callable[[], str]) -> list[Span]:
 
 
 class _Tree:
-    """Times inside are monotonic seconds."""
+    """Builder of the spans of one request. Times inside are monotonic seconds."""
 
     def __init__(
         self,
@@ -114,10 +118,10 @@ class _Tree:
         self._journey = journey
         self._new_id = new_id
         self._unix_s = record.at_s - journey.ended_s
-        """Added to a monotonic time."""
+        """Offset from monotonic to Unix seconds."""
 
     def add_request(self) -> None:
-        """Add the gateway's own root span, a child of the client's if there is one."""
+        """Add the gateway's root span, a child of the client's span if there is one."""
         record, trace, journey = self._record, self._trace, self._journey
         self.spans.append(
             Span(
@@ -136,7 +140,7 @@ class _Tree:
         )
 
     def add_attempts(self) -> None:
-        """Add a span for each wait, and for each send to a replica."""
+        """Add one span per wait, and one per send to a replica."""
         journey, parent = self._journey, self._trace.span_id
         at_s = journey.arrived_s
         if not at_s:
@@ -171,8 +175,11 @@ class _Tree:
     def _add_cold_start(
         self, hold: str, held_s: float, connected_s: float, receipt: Receipt
     ) -> None:
-        """Add a cold start. Its phases follow each other and end when the replica connected; those
-        that ended before the request came are left out."""
+        """Add a cold start with its phases.
+
+        The phases are consecutive and end when the replica connected. Phases that ended before the
+        request arrived are omitted.
+        """
         seconds = {
             phase: receipt.phases[phase] / 1e3 for phase in PHASES if phase in receipt.phases
         }
@@ -189,8 +196,10 @@ class _Tree:
                 self._add(phase, cold, (max(begun_s, start_s), at_s))
 
     def _add_batch(self, send: str, receipt: Receipt) -> None:
-        """Add the replica's own times, centred in the send: the times of the ways there and back
-        are not known apart. They are cut to the time of the send."""
+        """Add the replica's own times, centred in the send and cut to its duration.
+
+        The transfer times before and after are not known separately.
+        """
         sent_s, ended_s = self._journey.sent_s, self._journey.ended_s
         _, decode_us, wait_us, compute_us, encode_us, rows = receipt.meta
         room_s = ended_s - sent_s
@@ -243,7 +252,7 @@ class _Tree:
 
 
 def _attributes(record: RequestRecord) -> Attributes:
-    """Attributes by OpenTelemetry's conventions for HTTP servers, and those of fngate."""
+    """Return attributes by OpenTelemetry's conventions for HTTP servers, and those of fngate."""
     found: Attributes = {
         "http.request.method": "POST",
         "http.route": ROUTE,
@@ -270,7 +279,7 @@ def _attributes(record: RequestRecord) -> Attributes:
 
 
 def _sent_to(replica: str, error: str) -> Attributes:
-    """Attributes of a send to a replica."""
+    """Return the attributes of a send to a replica."""
     found: Attributes = {"fngate.replica": replica}
     if error:
         found["error.type"] = error

@@ -1,1 +1,1 @@
-"""Bundles: the files of a revision, by content."""
+"""Bundles: the files of a revision, addressed by content."""

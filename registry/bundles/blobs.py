@@ -1,9 +1,9 @@
-"""Files of bundles, each stored once, by content; and their uploads.
+"""Content-addressed storage of bundle files, and their uploads.
 
-A blob is `ROOT/ab/<sha256>`, mode 0444, and never changes; bundles are laid out as hard links to
-blobs, because ONNX Runtime refuses external data behind symbolic links. Receiving is asynchronous
-and works in threads; all else is quick file work without fsync, to be called in a thread where a
-folder of hundreds of files matters.
+A blob is `ROOT/ab/<sha256>`, has mode 0444 and never changes. Bundles are laid out as hard links to
+blobs, because ONNX Runtime refuses external data behind symbolic links. Uploads are asynchronous
+and work in threads. All other methods are short file operations without fsync; call them in a
+thread for folders of hundreds of files.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ T = TypeVar("T")
 INCOMING: Final = "incoming"
 UPLOADS_MAX: Final = 16
 BUFFER_BYTES: Final = 1024 * 1024
-"""Chunks are gathered up to this, so that a hop to a thread is paid once per mebibyte."""
+"""Chunks are collected up to this size: one switch to a thread per mebibyte."""
 
 
 def is_blob(path: Path, sha256: str, size: int | None = None) -> bool:
-    """Whether the file at `path` has that hash, and that size in bytes where one is given. Reads
-    all of it where the size is right. Raises OSError."""
+    """Return whether the file at `path` has that hash and, if given, that size in bytes.
+
+    Reads the whole file if the size matches. Raises OSError.
+    """
     if size is not None and path.stat().st_size != size:
         return False
     with path.open("rb") as file:
@@ -46,15 +48,17 @@ def is_blob(path: Path, sha256: str, size: int | None = None) -> bool:
 
 
 class Upload:
-    """A file of announced size, and of announced hash where it is known. Made and ended by
-    `BlobStore.receive` or `BlobStore.take`.
+    """Upload of a file with announced size and, if known, announced hash.
 
-    One caller at a time; each step runs in a thread, because hashing, writing and fsync would
-    block the loop.
+    Created and ended by `BlobStore.receive` or `BlobStore.take`. One caller at a time. Each step
+    runs in a thread, because hashing, writing and fsync would block the event loop.
     """
 
     def __init__(self, incoming: Path, sha256: str, size: int) -> None:
-        """`sha256` is "" if the content is to give it."""
+        """Create the temporary file. Raises StoreUnavailable.
+
+        `sha256` is "" if the content determines it.
+        """
         self._path = incoming / secrets.token_hex(16)
         self._sha256 = sha256
         self._size = size
@@ -69,16 +73,16 @@ class Upload:
 
     @property
     def received(self) -> int:
-        """Bytes so far."""
+        """Bytes received so far."""
         return self._received
 
     @property
     def sha256(self) -> str:
-        """As announced, or as found at the end; "" before that."""
+        """The announced hash, or the one computed at the end; "" before that."""
         return self._sha256
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes. Raises BodyTooLarge beyond the announced size."""
+        """Append the next bytes. Raises BodyTooLarge beyond the announced size."""
         self._check_idle()
         self._received += len(chunk)
         if self._received > self._size:
@@ -88,7 +92,7 @@ class Upload:
             await self._in_thread(self._flush)
 
     async def commit(self, place: Callable[[str], Path]) -> None:
-        """Check what came and give it its name, which `place` knows by the hash.
+        """Verify the content and move it to its final path, which `place` returns for a hash.
 
         Raises BadBundle on a wrong size or hash.
         """
@@ -97,13 +101,13 @@ class Upload:
         await self._in_thread(lambda: self._finish(place))
 
     async def close(self) -> None:
-        """Leave nothing behind but what was committed."""
+        """Remove the temporary file; a committed blob remains."""
         step = self._step
         if step is None or step.done():
             self._discard()
             return
-        # A cancelled caller leaves its step running, and the descriptor may only be closed after
-        # it. As a callback that holds even where this wait is cancelled in its turn.
+        # After a cancellation the step still runs, and the descriptor may only be closed after it.
+        # A callback ensures this even if the wait below is cancelled, too.
         step.add_done_callback(lambda _: self._discard())
         await asyncio.wait([step])
 
@@ -143,8 +147,8 @@ class Upload:
         try:
             os.link(self._path, target)
         except FileExistsError:
-            # A sound blob stays: a second copy under its name would share nothing with the
-            # folders that link to the first. Folders keep the damaged file until they end.
+            # An intact blob is kept: a replacement would not share its data with the folders that
+            # link to it. Existing folders keep a damaged file until they are removed.
             if not is_blob(target, found, self._size):
                 log.warning("a damaged blob is replaced", sha256=found)
                 self._path.replace(target)
@@ -155,16 +159,16 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep removed."""
+    """Number and total bytes of the blobs that a sweep removed."""
 
     blobs: int = 0
     bytes: int = 0
 
 
 class BlobStore:
-    """The files below `root`. `max_bytes` bounds one blob, `uploads_max` the uploads at once.
+    """The blobs below `root`. `max_bytes` bounds one blob, `uploads_max` the concurrent uploads.
 
-    One server at a time: opening removes what an earlier one left half-received.
+    One server at a time: opening removes the incomplete uploads of an earlier server.
     """
 
     def __init__(self, root: Path, max_bytes: int, uploads_max: int = UPLOADS_MAX) -> None:
@@ -175,25 +179,26 @@ class BlobStore:
         self._uploads = 0
         with _filesystem():
             self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Replicas get links of their own; nobody else has to read models here.
+            # Replicas get their own links; no other user has to read models here.
             make_private(root)
             for stale in self._incoming.iterdir():
                 stale.unlink()
 
     def path(self, sha256: str) -> Path:
-        """Where that blob is, or would be. Raises BadBundle where it is no sha256."""
+        """Return the path of that blob, stored or not. Raises BadBundle on a malformed sha256."""
         check_sha256(sha256)
         return self._root / sha256[:2] / sha256
 
     def has(self, sha256: str) -> bool:
-        """Whether that blob is here, complete."""
+        """Return whether that blob is stored, completely."""
         return self.path(sha256).is_file()
 
     def claim(self, sha256: str, size: int | None = None) -> bool:
-        """Like `has`; a blob that is here counts as new for the next sweeps.
+        """Return like `has`, and protect a stored blob from the next sweeps by a new mtime.
 
-        For a client that asks before it uploads: what it was told is here must be here at deploy.
-        With another size than `size`, in bytes, it is damaged, and the client is to send it again.
+        For a client that checks before it uploads: a blob reported as stored must still be stored
+        at deploy. If its size differs from `size` (bytes), the blob is damaged; the result is then
+        False, so that the client uploads it again.
         """
         path = self.path(sha256)
         try:
@@ -207,12 +212,12 @@ class BlobStore:
         return True
 
     def size(self, sha256: str) -> int:
-        """Bytes of that blob. Raises StoreUnavailable where it is not here."""
+        """Return the bytes of that blob. Raises StoreUnavailable if it is not stored."""
         with _filesystem():
             return self.path(sha256).stat().st_size
 
     def missing(self, bundle: Bundle) -> list[str]:
-        """sha256 of the bundle's files that are not here with their size, each once."""
+        """Return the sha256 of the bundle's files that are not stored with their size."""
         wanted = {file.sha256: file.size for file in bundle.files}
         return sorted(
             sha256
@@ -221,8 +226,10 @@ class BlobStore:
         )
 
     def remove_damaged(self, files: Collection[BundleFile]) -> list[str]:
-        """Remove the blobs of these files that have not the content of their name, so that the
-        next upload brings them; their paths in the bundle. Reads all of them: blocking."""
+        """Remove those blobs of these files whose content does not match their name. Blocking.
+
+        Returns their paths in the bundle; the next upload replaces the blobs. Reads all files.
+        """
         damaged = []
         with _filesystem():
             for file in files:
@@ -235,11 +242,11 @@ class BlobStore:
 
     @contextlib.asynccontextmanager
     async def receive(self, sha256: str, size: int) -> AsyncIterator[Upload]:
-        """Receive one blob: `await upload.write(chunk)` until all is there.
+        """Receive one blob: call `await upload.write(chunk)` until the upload is complete.
 
-        At the end of the block size and hash are checked and the blob appears, durable, at once.
-        Whatever goes wrong, nothing stays. The same blob may be received many times at once.
-        Raises BodyTooLarge, BadBundle on a wrong size or hash, StoreUnavailable.
+        At the end of the block, size and hash are verified and the blob appears atomically and
+        durably. After an error nothing remains. The same blob may be received several times
+        concurrently. Raises BodyTooLarge, BadBundle on a wrong size or hash, StoreUnavailable.
         """
         self.path(sha256)
         async with self._upload(sha256, size) as upload:
@@ -247,7 +254,7 @@ class BlobStore:
 
     @contextlib.asynccontextmanager
     async def take(self, size: int) -> AsyncIterator[Upload]:
-        """Like `receive` for a blob whose hash nobody knows yet; `upload.sha256` tells it then."""
+        """Receive a blob of unknown hash, like `receive`; `upload.sha256` is set at the end."""
         async with self._upload("", size) as upload:
             yield upload
 
@@ -275,12 +282,12 @@ class BlobStore:
     def materialise(
         self, bundle: Bundle, target: Path, prepared: Collection[BundleFile] = ()
     ) -> None:
-        """Lay `bundle` out below `target`, a new or an empty folder on the same filesystem, by
-        hard links. Of what is `prepared` beside it either everything is there afterwards, or
-        nothing where something is missing or has another size: the bundle does without.
+        """Lay `bundle` out as hard links below `target`, a new or empty folder.
 
-        Raises Conflict where something is in `target`, else StoreUnavailable, naming what is
-        missing; the folder is then gone again.
+        `target` is on the blobs' filesystem. The `prepared` files are added beside the bundle's,
+        either all of them or, if one is missing or has another size, none: the bundle works without
+        them. Raises Conflict if `target` is not empty, and StoreUnavailable, naming a missing file;
+        the folder is then removed.
         """
         try:
             target.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -327,15 +334,16 @@ class BlobStore:
                 ) from error
 
     def sweep(self, keep: Collection[str], older_than_s: float, now_s: float) -> Swept:
-        """Remove the blobs not in `keep` that are older than `older_than_s` at `now_s` (Unix).
+        """Remove blobs that are not in `keep` and are older than `older_than_s`.
 
-        Folders laid out before keep their files: a hard link is as good as the first name.
+        `now_s` is the current time in Unix seconds. Folders that were laid out before keep their
+        files, because hard links remain valid.
         """
         count = freed = 0
         with _filesystem():
             for path in self._blobs():
                 if path.name in keep:
-                    continue  # most are: not even looking at them makes a sweep quick
+                    continue  # most are in `keep`: skipping stat() makes a sweep fast
                 found = path.stat()
                 if now_s - found.st_mtime > older_than_s:
                     path.unlink()
@@ -349,7 +357,10 @@ class BlobStore:
 
 
 def _open_to_read(files: Collection[BundleFile], target: Path) -> None:
-    """A container may be another user, whatever the server's umask keeps from others."""
+    """Let all users enter the folders, because a container may have another uid.
+
+    The server's umask may forbid this otherwise.
+    """
     parents = {parent for file in files for parent in Path(file.path).parents}
     with _filesystem():
         for parent in parents:

@@ -1,4 +1,4 @@
-"""Model files of other frameworks: what they are, and how to make ONNX of them."""
+"""Recognises model files of other frameworks, and explains how to convert them to ONNX."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 HEAD_BYTES: Final = 512
-"""Bytes at a file's beginning that `by_content` looks at."""
+"""Bytes at the beginning of a file that `by_content` examines."""
 
 _PYTORCH: Final = (
     "PyTorch keeps weights there: load the model in Python, then"
@@ -59,17 +59,19 @@ _BY_CONTENT: Final = (
     (b"\x80\x04", _PICKLE),
     (b"\x80\x05", _PICKLE),
 )
-"""Lower-case beginnings of files; pickles begin with the number of their protocol."""
+"""Lower-case beginnings of files; a pickle begins with its protocol number."""
 
 
 def by_suffix(path: str) -> str:
-    """How to make ONNX of a file called `path`; "" where the ending names no other framework."""
+    """Return how to convert a file named `path` to ONNX; "" for an unknown suffix."""
     return _BY_SUFFIX.get(PurePosixPath(path).suffix.lower(), "")
 
 
 def by_content(model: Path) -> str:
-    """What the file at `model`, which is not an ONNX model, seems to be and how to make ONNX of
-    it; "" where that cannot be told."""
+    """Return what the non-ONNX file at `model` seems to be, and how to convert it to ONNX.
+
+    "" if the content is not recognised.
+    """
     try:
         with model.open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -80,6 +82,6 @@ def by_content(model: Path) -> str:
 
 
 def not_onnx(model: str, reason: object, file: Path) -> str:
-    """The refusal of `file`, called `model`, that is not an ONNX model for `reason`."""
+    """Return the refusal of `file`, named `model`, which is not an ONNX model for `reason`."""
     advice = by_content(file)
     return f"{model} is not an ONNX model: {advice or reason}"

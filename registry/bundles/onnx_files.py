@@ -1,9 +1,9 @@
-"""Which side files an ONNX model names, read from its bytes alone.
+"""Finds the external data files that an ONNX model names, from its bytes alone.
 
 A tensor may keep its data in another file and name it in `external_data`, as entry "location",
-relative to the model's folder (onnx.proto, TensorProto). Only the messages on the way to tensors
-are entered, in protobuf's wire format (protobuf.dev, "Encoding"); everything else is skipped by
-its length, so that a model of gigabytes costs a few page reads.
+relative to the model's folder (onnx.proto, TensorProto). Only messages that can contain tensors are
+parsed, in protobuf's wire format (protobuf.dev, "Encoding"). Everything else is skipped by its
+length, so that a model of gigabytes costs a few page reads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from registry.errors import BadBundle
 
 LOCATIONS_MAX: Final = 1000
 FIELDS_MAX: Final = 20_000_000
-"""Fields looked at; some 30 times those of the largest graphs, and an end for hostile files."""
+"""Max parsed fields: 30 times those of the largest graphs; a limit for hostile files."""
 DEPTH_MAX: Final = 100
 LOCATION_MAX: Final = 4096
 
@@ -37,19 +37,18 @@ _CHILDREN: Final[dict[str, dict[int, str]]] = {
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {13: "entry"},
 }
-"""Message -> field number -> message inside, from onnx.proto; all other fields are skipped."""
+"""Message -> field number -> nested message, from onnx.proto; all other fields are skipped."""
 
 _Field = tuple[int, int, int]
 """Field number, and the span of a length-delimited value; the span is empty for other types."""
 
 
 def external_locations(model: Path, fields_max: int = FIELDS_MAX) -> tuple[str, ...]:
-    """The locations that the tensors of an ONNX file name, sorted, as they are written there.
+    """Return the locations that the tensors of an ONNX file name, sorted and unmodified.
 
-    A tensor with a location counts even where `data_location` does not say EXTERNAL: repeated
-    messages merge, so that the two may come from different places. Raises ValueError where the
-    bytes are no ONNX model or have more than `fields_max` fields, OSError where they cannot be
-    read.
+    A tensor with a location counts even if `data_location` is not EXTERNAL: repeated messages
+    merge, so that the two may come from different places. Raises ValueError if the bytes are not an
+    ONNX model or have more than `fields_max` fields, and OSError.
     """
     if model.stat().st_size == 0:
         raise ValueError("the file is empty")
@@ -58,9 +57,9 @@ def external_locations(model: Path, fields_max: int = FIELDS_MAX) -> tuple[str, 
 
 
 def external_paths(model: str, locations: Iterable[str]) -> tuple[str, ...]:
-    """The bundle paths that `locations` mean for the model at bundle path `model`.
+    """Return the bundle paths of `locations` for the model at bundle path `model`.
 
-    Raises BadBundle on a location that leaves the model's folder or is no plain path.
+    Raises BadBundle on a location outside the model's folder or one that is not a plain path.
     """
     folder, slash, _ = model.rpartition("/")
     return tuple(f"{folder}{slash}{_plain(model, location)}" for location in locations)
@@ -77,8 +76,8 @@ def check_external(model: str, locations: Iterable[str], files: Collection[str])
 
 
 def _plain(model: str, location: str) -> str:
-    # ONNX Runtime marks data in its own memory by locations with stars, and would take the offset
-    # beside one for an address.
+    # ONNX Runtime marks data in its own memory by locations with stars, and would use the offset
+    # of such a tensor as an address.
     if "*" in location:
         raise BadBundle(
             f"{model!r} keeps tensor data in {location[:120]!r}: expected a plain file name",
@@ -93,7 +92,7 @@ def _plain(model: str, location: str) -> str:
 
 
 class _Walk:
-    """One reading of one file, without recursion: the depth is the file's to choose."""
+    """Parser of one file, without recursion: the file determines the depth."""
 
     def __init__(self, data: mmap.mmap, fields_max: int) -> None:
         self._data = data
@@ -127,7 +126,7 @@ class _Walk:
     def _entry(self, start: int, end: int, found: set[str]) -> None:
         key = value = b""
         for number, first, last in self._walk(start, end):
-            # Of a field that is repeated by mistake or malice the last one counts.
+            # In protobuf the last value of a repeated scalar field counts.
             if number == _KEY:
                 key = self._data[first : min(last, first + LOCATION_MAX)]
             elif number == _VALUE:

@@ -1,7 +1,7 @@
-"""Which files may make a bundle, and the digest that names it.
+"""Rules for the files of a bundle, and the digest that identifies it.
 
-Paths come from strangers and are later created below a folder of ours, so the rules admit only
-what means the same on every filesystem: nothing is cleaned up, all else is refused.
+Paths come from clients and are later created below a folder of the server. The rules admit only
+paths with the same meaning on every filesystem: nothing is normalised, all other paths are refused.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from runtime_image.contract.model import FOLDER
 FILES_MAX: Final = 1000
 DEPTH_MAX: Final = 8
 PART_MAX: Final = 255
-"""Bytes of one part in UTF-8: the limit of the usual filesystems."""
+"""Max bytes of one path part in UTF-8: the limit of common filesystems."""
 PATH_MAX: Final = 512
-"""Bytes of a whole path in UTF-8."""
+"""Max bytes of a whole path in UTF-8."""
 SIZE_MAX: Final = 2**63 - 1
 BUNDLE_MAX: Final = 128 * 1024**3
-"""Bytes of all files together, where the caller sets no other limit."""
+"""Max bytes of all files together, unless the caller sets another limit."""
 _SHOWN_MAX: Final = 120
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def check_path(path: str) -> str:
-    """Return `path` unchanged. Raises BadBundle naming the path and the rule it breaks."""
+    """Return `path` unchanged. Raises BadBundle, naming the path and the violated rule."""
     rule = _broken_rule(path)
     if rule:
         raise _bad(path, rule)
@@ -39,7 +39,7 @@ def check_path(path: str) -> str:
 
 
 def check_sha256(sha256: str) -> str:
-    """Return `sha256` unchanged. Raises BadBundle where it is not 64 lower-case hex digits."""
+    """Return `sha256` unchanged. Raises BadBundle unless it is 64 lower-case hex digits."""
     if not _SHA256.fullmatch(sha256):
         raise BadBundle(
             f"sha256: expected 64 lower-case hex digits, got {sha256[:_SHOWN_MAX]!r}",
@@ -48,9 +48,9 @@ def check_sha256(sha256: str) -> str:
 
 
 def make_bundle(files: Iterable[BundleFile], max_bytes: int = BUNDLE_MAX) -> Bundle:
-    """Check the files together and sort them by path.
+    """Validate the files together and return them as a bundle, sorted by path.
 
-    Raises BadBundle on a bad path, size or hash, on two paths that a filesystem may take for one,
+    Raises BadBundle on a bad path, size or hash, on two paths that a filesystem may treat as one,
     on a file that is also a folder, on no file, too many files or more than `max_bytes`.
     """
     ordered = sorted(files, key=lambda file: file.path)
@@ -59,7 +59,7 @@ def make_bundle(files: Iterable[BundleFile], max_bytes: int = BUNDLE_MAX) -> Bun
     for file in ordered:
         check_path(file.path)
         if _fold(file.path.split("/")[0]) == FOLDER:
-            raise _bad(file.path, f"lies in {FOLDER}, which is for what deploys make")
+            raise _bad(file.path, f"lies in {FOLDER}, which is reserved for prepared files")
         check_sha256(file.sha256)
         if not 0 <= file.size <= SIZE_MAX:
             raise _bad(file.path, f"expected a size of 0 bytes or more, got {file.size}")
@@ -71,9 +71,9 @@ def make_bundle(files: Iterable[BundleFile], max_bytes: int = BUNDLE_MAX) -> Bun
 
 
 def digest(files: Iterable[BundleFile]) -> str:
-    """sha256 in hex over the canonical JSON of [path, size, sha256], sorted by path.
+    """Return the sha256 in hex of the canonical JSON of [path, size, sha256], sorted by path.
 
-    Canonical: no spaces, UTF-8, nothing escaped that JSON does not demand.
+    Canonical: no spaces, UTF-8, only the escapes that JSON requires.
     """
     rows = sorted([file.path, file.size, file.sha256] for file in files)
     text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False)
@@ -104,7 +104,7 @@ def _broken_part_rule(parts: list[str]) -> str:
 
 
 def _check_distinct(files: list[BundleFile]) -> None:
-    """Spellings that differ only in case or in Unicode form are one file on some filesystems."""
+    """Refuse paths that differ only in case or Unicode form: some filesystems treat them as one."""
     seen: dict[str, str] = {}
     for file in files:
         folded = _fold(file.path)

@@ -1,4 +1,4 @@
-"""function.toml: what its author says about a function, checked and with defaults filled in."""
+"""function.toml: parsing, validation and defaults."""
 
 from registry.manifest.document import (
     HANDLER_FILE,

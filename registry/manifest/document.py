@@ -1,4 +1,4 @@
-"""function.toml: what its author says about a function, checked and with defaults filled in."""
+"""Parses function.toml into a `Manifest`, with defaults filled in."""
 
 from __future__ import annotations
 
@@ -36,14 +36,17 @@ from runtime_image.contract.model import InputRule, OutputRule
 MANIFEST_FILE: Final = "function.toml"
 HANDLER_FILE: Final = "handler.py"
 TEXT_MAX: Final = 1024 * 1024
-"""Characters of a manifest; a long list of labels fits."""
+"""Max characters of a manifest; enough for a long list of labels."""
 _SAMPLE_DEPTH_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A checked manifest. `name` is "" where it gives none; `model` and `handler` are bundle
-    paths, "" for none; `sample` maps inputs to "@file" or JSON values."""
+    """A validated manifest.
+
+    `name` is "" if the file has none. `model` and `handler` are bundle paths, "" for none. `sample`
+    maps inputs to "@file" or JSON values.
+    """
 
     name: str = ""
     model: str = ""
@@ -60,13 +63,13 @@ class Manifest:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The bundle paths it names: model, handler, sample files. Sorted, each once."""
+        """Bundle paths that it names: model, handler, sample files. Sorted, without repeats."""
         samples = [value[1:] for value in self.sample.values() if _is_file(value)]
         return tuple(sorted({path for path in (self.model, self.handler, *samples) if path}))
 
 
 class Overrides(TypedDict, total=False):
-    """What the command line may set over the manifest; None leaves it as it is."""
+    """Settings that the command line may override; None keeps the manifest's value."""
 
     name: str | None
     min: int | None
@@ -92,9 +95,9 @@ _OVERRIDDEN: Final[dict[str, tuple[str, str]]] = {
 
 
 def parse_manifest(text: str, files: Sequence[str]) -> Manifest:
-    """Read function.toml's `text`; `files` are the paths of the bundle it belongs to.
+    """Parse the text of function.toml; `files` are the paths of the bundle it belongs to.
 
-    Raises BadManifest naming the key, what was expected and what came.
+    Raises BadManifest, naming the key, the expected and the actual value.
     """
     if len(text) > TEXT_MAX:
         raise BadManifest(f"function.toml: expected at most {TEXT_MAX} characters, got {len(text)}")
@@ -109,14 +112,14 @@ def parse_manifest(text: str, files: Sequence[str]) -> Manifest:
 
 
 def default_manifest(model_file: str) -> Manifest:
-    """What a model file without a manifest gets: bundle path `model_file`, all defaults."""
+    """Return the manifest of a model file without function.toml: all defaults."""
     return Manifest(model=model_file)
 
 
 def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
-    """`manifest` with the given changes, checked as if its file had said so.
+    """Return `manifest` with the given changes, validated like the file itself.
 
-    Raises BadManifest naming the manifest's key, like scaling.min.
+    Raises BadManifest, naming the manifest's key, like scaling.min.
     """
     given: dict[str, object] = {key: value for key, value in changes.items() if value is not None}
     if unknown := sorted(given.keys() - _OVERRIDDEN.keys() - {"name"}):
@@ -143,9 +146,9 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
 
 
 def rescaled(scaling: Scaling, changes: Mapping[str, Any]) -> Scaling:
-    """`scaling` with some of min, max and idle_s changed, within the limits of function.toml.
+    """Return `scaling` with changes of min, max or idle_s, within the limits of function.toml.
 
-    Raises BadRequest naming the key.
+    Raises BadRequest, naming the key.
     """
     if not changes:
         raise BadRequest("expected at least one of min, max, idle_s; got none")
@@ -206,7 +209,7 @@ def _check_sample(manifest: Manifest, files: Collection[str]) -> None:
 
 
 def _check_json(key: str, value: object, depth: int) -> None:
-    """TOML has dates and infinities, and JSON has not."""
+    """Refuse what TOML has and JSON does not: dates, infinities and NaN."""
     if depth == 0:
         raise refused(key, f"at most {_SAMPLE_DEPTH_MAX} levels", "more")
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):

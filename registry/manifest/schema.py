@@ -1,7 +1,7 @@
-"""Schema of function.toml: keys, types, ranges; and the rules of its input tables.
+"""Schema of function.toml: keys, types and ranges, and the rules of its input tables.
 
-Nothing here outlives the parsing: `document` turns the values into plain dataclasses. Messages name
-the key, the expected and the actual value.
+These classes exist only while parsing: `document` converts the values to plain dataclasses. Error
+messages name the key, the expected and the actual value.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PLAIN: Final = tuple(
         (r"^(?=integer)", "an "),
     )
 )
-"""Pydantic's sentences, turned into what may follow "expected"."""
+"""Rewrites Pydantic's messages to phrases that fit after "expected"."""
 
 
 class _Nothing:
@@ -59,7 +59,7 @@ class _Nothing:
 
 
 NOTHING: Final = _Nothing()
-"""What came where a key is missing."""
+"""Stands for the actual value if a key is missing."""
 
 M = TypeVar("M", bound="Section")
 Side = Annotated[int, Field(ge=1, le=16_384)]
@@ -69,29 +69,33 @@ PerChannel = Annotated[
     Field(min_length=1, max_length=CHANNELS_MAX),
     BeforeValidator(lambda value: [value] if type(value) in (int, float) else value),
 ]
-"""One number for all channels, or a list with one for each."""
+"""One number for all channels, or a list with one number per channel."""
 Text = Annotated[str, Field(max_length=200)]
 Path = Annotated[str, Field(max_length=512)]
 
 
 class Section(BaseModel):
-    """A table of the manifest: unknown keys refused, no value taken for another type."""
+    """A table of the manifest: unknown keys are refused, values are not converted between types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class RuntimeTable(Section):
-    """[runtime]"""
+    """Table [runtime]."""
 
     engine: Literal["onnx", "python"] = "onnx"
+    """Engine of the function: ONNX Runtime, or `handler.py` alone without a model."""
 
 
 class ScalingTable(Section):
-    """[scaling]"""
+    """Table [scaling]."""
 
     min: int = Field(default=0, ge=0, le=1000)
+    """Replicas that are kept ready at all times."""
     max: int = Field(default=1, ge=1, le=1000, validate_default=True)
+    """Maximum number of replicas over all revisions, at least `min`."""
     idle_s: float = Field(default=300.0, ge=0, le=31_536_000)
+    """Idle seconds before a replica stops. A file without this key gets `FN_IDLE_S`."""
 
     @field_validator("max")
     @classmethod
@@ -103,80 +107,129 @@ class ScalingTable(Section):
 
 
 class DeviceTable(Section):
-    """[device]"""
+    """Table [device]."""
 
     kind: Literal["any", "cpu", "cuda"] = "any"
+    """Device of the replicas. `any` prefers a GPU with room and falls back to a CPU slot."""
     memory_mib: int = Field(default=0, ge=0, le=4_194_304)
+    """Memory cap of a replica in MiB; 0 for the server's default."""
     share: float = Field(default=1.0, ge=0.01, le=1)
+    """Share of a GPU that a replica takes. 1 gives it a GPU of its own."""
 
 
 class BatchingTable(Section):
-    """[batching]"""
+    """Table [batching]."""
 
     mode: Literal["auto", "always", "off"] = "auto"
+    """Whether requests share a run. `auto`: if an analysis of the graph proves that rows are
+    independent. `always`: unless a comparison of runs refutes it. `off`: never."""
     max_size: int = Field(default=0, ge=0, le=65_536)
+    """Maximum rows of a batch; 0 for the size beyond which the deploy measured no gain."""
     wait_ms: float = Field(default=0.0, ge=0, le=1000)
+    """Milliseconds that an incomplete batch waits for more requests."""
 
 
 class LimitsTable(Section):
-    """[limits]"""
+    """Table [limits]."""
 
     timeout_s: float = Field(default=60.0, ge=0.1, le=86_400)
+    """Maximum seconds of one run."""
     wait_s: float = Field(default=55.0, ge=0, le=3600)
+    """Maximum seconds that a request is held before it starts, unless it has `Prefer: wait`."""
     queue: int = Field(default=2000, ge=1, le=100_000)
+    """Maximum requests that each gateway process holds."""
     body_mib: int = Field(default=64, ge=1, le=256)
+    """Maximum size of a request body in MiB."""
     retry: Literal["auto", "always", "never"] = "auto"
+    """Whether a request that had started runs again after its replica died. `auto`: unless the
+    function has a `handler.py`."""
 
 
 class InputTable(Section):
-    """[input.NAME]; `manifest_inputs` refuses the keys that do not go with `kind`."""
+    """Table [input.NAME]; `input_rule` refuses keys that do not belong to `kind`."""
 
     kind: Literal["tensor", "image", "audio", "bytes", "json"] = "tensor"
+    """Form of the input in a request. The other keys depend on it."""
     finite: bool = False
+    """Whether NaN and infinity are refused."""
     dtype: str | None = Field(default=None, max_length=8)
+    """Element type, such as `FP32`. Required for `engine = "python"` only; a model's graph declares
+    its own."""
     shape: list[Annotated[int, Field(ge=-1, le=DIMENSION_MAX)]] | None = Field(
         default=None, max_length=RANK_MAX
     )
+    """Dimensions, -1 for a dynamic one. Required for `engine = "python"` only."""
     size: list[Side] | None = Field(default=None, min_length=2, max_length=2)
+    """`[height, width]` of the picture in pixels. Required for pictures."""
     mode: Literal["L", "RGB"] | None = None
+    """Colour mode: grey (`L`) or `RGB`, the default."""
     layout: Literal["HW", "HWC", "CHW"] | None = None
+    """Order of the tensor's axes, by default `CHW`. `HW` is for grey pictures."""
     scale: Number | None = None
+    """Factor of each pixel, by default 1/255: (pixel * `scale` - `mean`) / `std`."""
     mean: PerChannel | None = None
+    """Number that is subtracted, or one number per channel. 0 by default."""
     std: PerChannel | None = None
+    """Number that divides, or one number per channel. 1 by default."""
     invert: bool | None = None
+    """Whether the picture is inverted before anything else. False by default."""
     rate_hz: int | None = Field(default=None, ge=1000, le=384_000)
+    """Sample rate that a WAV file is converted to. 16000 by default."""
     samples: int | None = Field(default=None, ge=1, le=100_000_000)
+    """Samples that a clip is cut to, or padded to with silence."""
     length: int | None = Field(default=None, ge=1, le=268_435_456)
+    """Bytes that a body is cut to, or padded to with `pad`."""
     pad: int | None = Field(default=None, ge=0, le=255)
+    """Byte for padding. 0 by default."""
 
 
 class OutputTable(Section):
-    """[output]"""
+    """Table [output]."""
 
     tensor: Text = ""
+    """Output whose values are the scores of `labels`."""
     labels: list[Text] = Field(default=[], max_length=100_000)
+    """Names of the classes, in the order of the scores."""
     top_k: int = Field(default=0, ge=0, le=1000)
+    """Number of best labels in an answer; 0 for one if there are `labels`, else for none."""
 
 
 class Document(Section):
     """The whole file."""
 
     schema_: int = Field(alias="schema")
+    """Version of this format: 1."""
     name: str = ""
+    """Name of the function. `fnctl deploy --name` overrides it; without either, the file's or
+    folder's name is used."""
     model: Path = ""
+    """Model file, relative to this folder. Optional if the folder has exactly one `.onnx` file."""
     labels: dict[Text, Text] = Field(default={}, max_length=LABELS_MAX)
+    """Labels of the function for people and dashboards."""
     runtime: RuntimeTable = RuntimeTable()
+    """Engine."""
     scaling: ScalingTable = ScalingTable()
+    """Number of replicas."""
     device: DeviceTable = DeviceTable()
+    """Device of each replica."""
     batching: BatchingTable = BatchingTable()
+    """Batching of requests."""
     limits: LimitsTable = LimitsTable()
+    """Limits of requests."""
     input: dict[Text, InputTable] = Field(default={}, max_length=INPUTS_MAX)
+    """Form of one input. The table is named after the input."""
     output: OutputTable = OutputTable()
+    """Labels in answers."""
     sample: dict[Text, Any] = Field(default={}, max_length=INPUTS_MAX)
+    """Example value of each input: JSON, or `"@FILE"` for a file of the folder. A deploy runs it;
+    `fnctl invoke` without an input sends it."""
 
 
 def validate(table: type[M], data: Mapping[str, Any], at: str = "") -> M:
-    """`data` as `table`, which stands at dotted key `at`. Raises BadManifest: the first error."""
+    """Validate `data` as `table`, located at dotted key `at`.
+
+    Raises BadManifest: the first error.
+    """
     try:
         return table.model_validate(dict(data))
     except ValidationError as error:
@@ -184,7 +237,7 @@ def validate(table: type[M], data: Mapping[str, Any], at: str = "") -> M:
 
 
 def check_document(data: Mapping[str, Any]) -> Document:
-    """The whole file, checked key by key. Raises BadManifest."""
+    """Validate the whole file. Raises BadManifest."""
     schema = data.get("schema", NOTHING)
     if type(schema) is not int or schema != SCHEMA:
         raise refused("schema", str(SCHEMA), schema)
@@ -198,13 +251,13 @@ def check_document(data: Mapping[str, Any]) -> Document:
 
 
 def check_manifest_name(name: str) -> None:
-    """Raises BadManifest where a name is given and is none."""
+    """Raise BadManifest if a name is given and is not valid."""
     if name and not is_name(name):
         raise refused("name", NAME_RULE, name)
 
 
 def refused(key: str, expected: str, got: object, note: str = "") -> BadManifest:
-    """The usual complaint: this key, wanted that, got this."""
+    """Return the common error: this key, the expected value, the actual value, and a note."""
     shown = _shown(got)
     text = f"function.toml: {key}: expected {expected}, got {shown}"
     return BadManifest(
@@ -238,7 +291,7 @@ def _known_keys(table: type[Section], location: list[str]) -> list[str]:
     for part in location:
         names = {field.alias or name: field for name, field in table.model_fields.items()}
         if part not in names:
-            continue  # the name of an input, a key of a table of tables
+            continue  # the name of an input: a key of a table of tables
         for inner in (names[part].annotation, *get_args(names[part].annotation)):
             if isinstance(inner, type) and issubclass(inner, Section):
                 table = inner
@@ -262,7 +315,7 @@ _PIXELS_MAX: Final = 50_000_000
 
 
 def input_rule(name: str, table: InputTable, engine: str) -> InputRule:
-    """One input table as a rule. Raises BadManifest where keys do not go together."""
+    """Convert one input table to a rule. Raises BadManifest if its keys contradict each other."""
     at = f"input.{name}"
     _check_keys(at, table)
     if engine == "python":
@@ -281,11 +334,11 @@ def input_rule(name: str, table: InputTable, engine: str) -> InputRule:
 
 
 def declared(rules: Mapping[str, InputRule]) -> dict[str, InputRule]:
-    """The rules of a function without a model file, each with the dtype and shape it gives.
+    """Return the rules of a function without a model file, each completed with dtype and shape.
 
-    Pictures, clips and bytes of a length get what their form makes of them, with a dynamic first
-    axis; a sole input of raw bytes and json inputs have neither. Raises BadManifest where there
-    are no rules, or json beside another kind.
+    Images, audio clips and bytes get the tensor that their form produces, with a dynamic first
+    axis. A single input of raw bytes, and json inputs, get none. Raises BadManifest if there are no
+    rules, or if json is combined with another kind.
     """
     kinds = {rule.kind for rule in rules.values()}
     if not rules:
@@ -298,10 +351,11 @@ def declared(rules: Mapping[str, InputRule]) -> dict[str, InputRule]:
 
 
 def signature_from_rules(rules: Mapping[str, InputRule]) -> Signature:
-    """What a function without a model file takes; nothing is known of its outputs.
+    """Return the input signature of a function without a model file; its outputs are unknown.
 
-    Inputs of kind "json" make a json signature; a sole input of kind "bytes" without a length a
-    bytes signature, which names it as BYTES [1]. All else makes tensors. Raises BadManifest.
+    Inputs of kind "json" give a json signature. A single input of kind "bytes" without a length
+    gives a bytes signature, which names it as BYTES [1]. All others give tensors. Raises
+    BadManifest.
     """
     complete = declared(rules)
     kinds = {rule.kind for rule in complete.values()}
@@ -339,7 +393,7 @@ def _check_left_to_the_graph(at: str, table: InputTable) -> None:
         raise refused(f"{at}.kind", 'tensor, image, audio or bytes for engine = "onnx"', "json")
     for key, value in (("dtype", table.dtype), ("shape", table.shape)):
         if value is not None:
-            raise refused(f"{at}.{key}", "nothing, for the model's graph says it", value)
+            raise refused(f"{at}.{key}", "nothing, because the model's graph defines it", value)
 
 
 def _image(at: str, table: InputTable) -> ImageForm:
@@ -350,7 +404,7 @@ def _image(at: str, table: InputTable) -> ImageForm:
         raise refused(f"{at}.size", f"at most {_PIXELS_MAX} pixels", table.size)
     mode, layout = table.mode or "RGB", table.layout or "CHW"
     if layout == "HW" and mode != "L":
-        raise refused(f"{at}.layout", "HWC or CHW, for mode RGB has channels", layout)
+        raise refused(f"{at}.layout", "HWC or CHW, because mode RGB has channels", layout)
     if table.scale == 0:
         raise refused(f"{at}.scale", "a number other than 0", table.scale)
     std = _per_channel(f"{at}.std", table.std, mode, 1.0)

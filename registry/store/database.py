@@ -1,10 +1,11 @@
-"""The durable store: one SQLite file, one writer, readers that never wait for it.
+"""Durable store: one SQLite file, one writer, and readers that never wait for it.
 
-The writer commits with `synchronous=FULL`: what was acknowledged survives a power cut. One commit
-then costs one fsync, which is fine for deploys; history, which comes often, is committed in groups.
+The writer commits with `synchronous=FULL`, so acknowledged data survives a power failure. One
+commit costs one fsync, which is acceptable for deploys; the frequent history records are committed
+in groups.
 
-`Database` opens two `Connection`s, each with a thread of its own, applies the migrations (numbered
-SQL files, never changed once released) and translates SQLite's errors.
+`Database` opens two `Connection`s, each with its own thread, applies the migrations (numbered SQL
+files, whose statements never change after a release), and translates SQLite's errors.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _ROWS_AT_ONCE: Final = 64
 _PIECE: Final = 500
 """Rows of a stream that are fetched together."""
 CORRUPT: Final = "database corrupt"
-"""The beginning of an error's text about a damaged database."""
+"""Prefix of the error text for a damaged database."""
 _PRIMARY_CODE: Final = 0xFF
-"""SQLite's extended result codes keep the primary code in their low byte (sqlite.org/rescode)."""
+"""Mask of the primary code in SQLite's extended result codes (sqlite.org/rescode)."""
 _REASONS: Final[dict[int, str]] = {
     sqlite3.SQLITE_BUSY: "database locked",
     sqlite3.SQLITE_LOCKED: "database locked",
@@ -58,7 +59,7 @@ _READER: Final = ("query_only = ON", *_SHARED)
 
 
 def explain(error: sqlite3.Error) -> FnError | None:
-    """The project's error for one of SQLite's, None for those that only a bug can cause."""
+    """Return the project's error for one of SQLite's, None for those that only a bug can cause."""
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
     if code in _REASONS:
         return StoreUnavailable(f"{_REASONS[code]}: {error}")
@@ -69,7 +70,7 @@ def explain(error: sqlite3.Error) -> FnError | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Translate SQLite's errors into the project's, with their cause."""
+    """Translate SQLite's errors to the project's, keeping them as the cause."""
     try:
         yield
     except sqlite3.Error as error:
@@ -81,7 +82,7 @@ def translated() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step of the schema. `sql` holds statements only; `_apply` adds the transaction."""
+    """One step of the schema. `sql` contains only statements; `_apply` adds the transaction."""
 
     number: int
     name: str
@@ -106,9 +107,10 @@ MIGRATIONS: Final = load_migrations(Path(__file__).parent / "migrations")
 
 
 class Connection:
-    """An open connection. Statements run in order of call, each in the connection's thread.
+    """An open connection. Statements run in the order of the calls, in the connection's thread.
 
-    A cancelled caller's statement still runs; the order makes a rollback after it effective.
+    The statement of a cancelled caller still runs; because of the order, a later rollback undoes
+    it.
     """
 
     def __init__(self, path: Path, busy_s: float, pragmas: Iterable[str]) -> None:
@@ -124,7 +126,7 @@ class Connection:
     def _connect(self) -> sqlite3.Connection:
         self._thread = threading.current_thread()
         self._begun.set()
-        # Without an isolation level the module begins no transactions of its own.
+        # Without an isolation level the sqlite3 module does not begin transactions itself.
         self._raw = sqlite3.connect(
             self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
         )
@@ -133,15 +135,15 @@ class Connection:
         return self._raw
 
     async def open(self) -> None:
-        """Connect and set the pragmas. Raises StoreUnavailable; nothing is left open then."""
+        """Connect and set the pragmas. Raises StoreUnavailable; nothing remains open then."""
         try:
             with translated():
                 await self._sqlite
             self._open = True
         finally:
             if not self._open:
-                # aiosqlite has stopped the thread, but does not close the connection of a caller
-                # that was cancelled.
+                # aiosqlite has stopped the thread, but does not close the connection if its caller
+                # was cancelled.
                 self._begun.wait(_JOIN_S)
                 self._join()
 
@@ -163,14 +165,16 @@ class Connection:
             self._raw.close()
 
     async def query(self, sql: str, values: Values = ()) -> list[Row]:
-        """Run one statement and fetch all its rows; [] where it has none."""
+        """Run one statement and return all its rows; [] if it has none."""
         self._check_open()
         with translated():
             return list(await self._sqlite.execute_fetchall(sql, values))  # type: ignore[arg-type]  # rows are tuples: no row factory is set
 
     async def stream(self, sql: str, values: Values = ()) -> AsyncIterator[list[Row]]:
-        """Run one reading statement and yield its rows in pieces, for results much smaller than
-        their rows."""
+        """Run one reading statement and yield its rows in chunks.
+
+        For callers that keep far less than all rows.
+        """
         self._check_open()
         with translated():
             async with self._sqlite.execute(sql, values) as cursor:
@@ -178,14 +182,14 @@ class Connection:
                     yield list(rows)  # type: ignore[arg-type]  # rows are tuples: no row factory
 
     async def execute_many(self, sql: str, rows: Iterable[Values]) -> None:
-        """Run one statement once for each row of values."""
+        """Run one statement once per row of values."""
         self._check_open()
         with translated():
             async with self._sqlite.executemany(sql, rows):
                 pass
 
     async def script(self, sql: str) -> None:
-        """Run several statements that take no values."""
+        """Run several statements without values."""
         self._check_open()
         with translated():
             async with self._sqlite.executescript(sql):
@@ -209,20 +213,20 @@ class Transaction:
         self._connection = connection
 
     async def query(self, sql: str, values: Values = ()) -> list[Row]:
-        """Run one statement, also a writing one, and fetch the rows it returns."""
+        """Run one reading or writing statement and return its rows."""
         return await self._connection.query(sql, values)
 
     def stream(self, sql: str, values: Values = ()) -> AsyncIterator[list[Row]]:
-        """Run one reading statement and yield its rows in pieces."""
+        """Run one reading statement and yield its rows in chunks."""
         return self._connection.stream(sql, values)
 
     async def execute_many(self, sql: str, rows: Iterable[Values]) -> None:
-        """Run one writing statement once for each row of values."""
+        """Run one writing statement once per row of values."""
         await self._connection.execute_many(sql, rows)
 
 
 class Database:
-    """An open database; `open` and `close` may raise StoreUnavailable."""
+    """An open database. `open` and `close` may raise StoreUnavailable."""
 
     def __init__(self, writer: Connection, reader: Connection) -> None:
         self._writer = writer
@@ -238,9 +242,9 @@ class Database:
         busy_s: float = 5.0,
         migrations: tuple[Migration, ...] = MIGRATIONS,
     ) -> Database:
-        """Open or create the file at `path` and bring its schema up to date.
+        """Open or create the file at `path` and migrate its schema.
 
-        `busy_s`: seconds to wait for another process's lock. Raises StoreUnavailable where the
+        `busy_s`: max seconds to wait for another process's lock. Raises StoreUnavailable if the
         file cannot be opened, is damaged, is locked, or was written by a newer fngate.
         """
         _keep_private(path)
@@ -265,15 +269,16 @@ class Database:
             await self._writer.close()
 
     async def read(self, sql: str, values: Values = ()) -> list[Row]:
-        """Run one reading statement on what is committed."""
+        """Run one reading statement on the committed data."""
         return await self._reader.query(sql, values)
 
     @contextlib.asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
-        """A transaction: committed at the end of the block, rolled back if it raises.
+        """Open a transaction: committed at the end of the block, rolled back if the block raises.
 
-        Writers take turns; more than WRITES_WAITING_MAX waiting raises StoreUnavailable. A caller
-        cancelled during the commit itself cannot know whether it happened.
+        Writers run one after the other; more than WRITES_WAITING_MAX waiting ones raise
+        StoreUnavailable. A caller that is cancelled during the commit cannot know whether it took
+        effect.
         """
         if self._waiting >= WRITES_WAITING_MAX:
             raise StoreUnavailable(f"{self._waiting} writes are waiting for the database already")
@@ -286,8 +291,10 @@ class Database:
 
 
 def _keep_private(path: Path) -> None:
-    """Make the file readable by this user only: it has the hashes of keys. SQLite gives the files
-    beside it the same mode."""
+    """Restrict the file to this user, because it contains hashes of keys.
+
+    SQLite gives the files beside it the same mode.
+    """
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         for found in (path, *(path.with_name(path.name + side) for side in ("-wal", "-shm"))):
@@ -301,12 +308,12 @@ def _keep_private(path: Path) -> None:
 @contextlib.asynccontextmanager
 async def _transaction(connection: Connection) -> AsyncIterator[Transaction]:
     try:
-        # IMMEDIATE takes the write lock now, so that no later statement can find it taken.
+        # IMMEDIATE takes the write lock now, so that no later statement can fail to get it.
         await connection.query("BEGIN IMMEDIATE")
         yield Transaction(connection)
         await connection.query("COMMIT")
     except BaseException:
-        with contextlib.suppress(FnError):  # the first error is the one to tell
+        with contextlib.suppress(FnError):  # report the first error
             await connection.rollback()
         raise
 
@@ -328,7 +335,7 @@ async def _migrate(connection: Connection, migrations: tuple[Migration, ...]) ->
 
 
 async def _apply(connection: Connection, migration: Migration) -> None:
-    # Number and name come from a file name of ours that matched a pattern without quotes.
+    # Number and name come from our own file name, which matched a pattern without quotes.
     record = f"INSERT INTO schema_version VALUES ({migration.number}, '{migration.name}');"  # noqa: S608  # see above
     try:
         await connection.script(f"BEGIN IMMEDIATE;\n{migration.sql}\n{record}\nCOMMIT;")

@@ -1,7 +1,7 @@
-"""Functions, revisions, bundles and profiles as rows.
+"""Storage of functions, revisions, bundles and profiles.
 
-The module's functions write within a transaction that their caller has; methods of `Functions` are
-one transaction each.
+The module's functions write within the caller's transaction; each method of `Functions` is one
+transaction.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ _STAY: Final = (
     " UNION SELECT number FROM (SELECT number FROM traffic WHERE namespace = ?1 AND name = ?2"
     " ORDER BY id DESC LIMIT 1)"
 )
-"""Numbers that are never trimmed: with traffic, waiting for it, and next in a rollback."""
+"""Numbers that are never trimmed: with traffic, waiting for traffic, and next in a rollback."""
 
 
 class Functions:
-    """What is deployed, durably. Every method is one transaction and may raise StoreUnavailable."""
+    """Durable storage of deployments.
+
+    Every method is one transaction and may raise StoreUnavailable.
+    """
 
     def __init__(self, database: Database, *, profiles_max: int = 1000) -> None:
         self._database = database
         self._profiles_max = profiles_max
 
     async def load_all(self) -> list[Deployed]:
-        """Every revision of every function, with the profile measured last for it."""
+        """Return every revision of every function, with its most recent profile."""
         shared = SharedParts()
         async with self._database.write() as transaction:
 
@@ -56,7 +59,10 @@ class Functions:
         ]
 
     async def load_bundles(self) -> dict[str, Bundle]:
-        """The bundle of every revision by digest, in one query; equal files are one object."""
+        """Return the bundle of every revision by digest, in one query.
+
+        Equal files share one object.
+        """
         shared: dict[BundleFile, BundleFile] = {}
         files: dict[str, tuple[BundleFile, ...]] = {}
         async with self._database.write() as transaction:
@@ -71,25 +77,28 @@ class Functions:
         return {digest: Bundle(digest, found) for digest, found in files.items()}
 
     async def put_bundle(self, bundle: Bundle) -> None:
-        """Store a bundle's files; a stored bundle is left as it is."""
+        """Store a bundle's files; a bundle that is already stored is not changed."""
         async with self._database.write() as transaction:
             await put_bundle(transaction, bundle)
 
     async def add_revision(self, revision: Revision) -> Revision:
-        """Store `revision` under the next number of its function, whatever number it has.
+        """Store `revision` under the next number of its function, ignoring its own number.
 
-        Numbers start at 1 and are never given twice. Raises Conflict where its bundle is unknown.
+        Numbers start at 1 and are never reused. Raises Conflict if its bundle is unknown.
         """
         async with self._database.write() as transaction:
             return await add_revision(transaction, revision)
 
     async def save_function(self, function: Function) -> None:
-        """Create or replace a function. Raises UnknownRevision where its revision is not stored."""
+        """Create or replace a function. Raises UnknownRevision if its revision is not stored."""
         async with self._database.write() as transaction:
             await save_function(transaction, function)
 
     async def remove_function(self, name: str, namespace: str = NAMESPACE) -> None:
-        """Remove a function and its revisions; its numbers stay used. Raises UnknownFunction."""
+        """Remove a function and its revisions; its numbers are not reused.
+
+        Raises UnknownFunction.
+        """
         key = (namespace, name)
         async with self._database.write() as transaction:
             gone = await transaction.query(
@@ -102,10 +111,10 @@ class Functions:
     async def trim_revisions(
         self, name: str, keep: int, namespace: str = NAMESPACE
     ) -> tuple[int, ...]:
-        """Remove all but the newest revisions, `keep` in all, and those that must stay: the one
-        with the traffic, the one that a rollback goes to, and those that wait for traffic.
+        """Remove the oldest revisions so that `keep` remain, and return the removed numbers.
 
-        Returns the numbers removed, for the catalog to forget.
+        Never removed are the revision with the traffic, the target of a rollback, and revisions
+        that wait for traffic. The caller removes the returned numbers from the catalog.
         """
         async with self._database.write() as transaction:
             rows = await transaction.query(
@@ -121,12 +130,12 @@ class Functions:
         return tuple(sorted(gone))
 
     async def put_profile(self, profile: Profile) -> None:
-        """Store a profile in place of an earlier one of the same key."""
+        """Store a profile, replacing an earlier one with the same key."""
         async with self._database.write() as transaction:
             await put_profile(transaction, profile)
 
     async def find_profile(self, bundle: str, engine: str, device_kind: str) -> Profile | None:
-        """The profile of exactly this key, None where none is stored."""
+        """Return the profile with exactly this key, None if none is stored."""
         rows = await self._database.read(
             "SELECT record FROM profiles WHERE bundle = ? AND engine = ? AND device_kind = ?",
             (bundle, engine, device_kind),
@@ -139,7 +148,7 @@ class Functions:
         """Store all four and move the function's traffic to the revision, in one transaction.
 
         A revision with number 0 gets the next number; any other must be stored already. Returns
-        both as stored. Raises Conflict where they do not belong together, or UnknownRevision.
+        both as stored. Raises Conflict if they do not belong together, or UnknownRevision.
         """
         _check_together(function, revision, bundle)
         async with self._database.write() as transaction:
@@ -153,9 +162,9 @@ class Functions:
         return function, revision
 
     async def remove_orphans(self, keep: Collection[str] = ()) -> int:
-        """Forget bundles that no revision uses, except the digests in `keep`; returns how many.
+        """Remove bundles that no revision uses, except the digests in `keep`; return how many.
 
-        Of their profiles the newest `profiles_max` stay: the same bytes may be deployed again.
+        The newest `profiles_max` of their profiles are kept: the same bytes may be deployed again.
         """
         async with self._database.write() as transaction:
             rows = await transaction.query(
@@ -172,7 +181,7 @@ class Functions:
         return len(orphans)
 
     async def referenced_blobs(self) -> set[str]:
-        """sha256 of every file of every bundle known: what a sweep must keep."""
+        """Return the sha256 of every file of every known bundle; a sweep must keep these blobs."""
         rows = await self._database.read("SELECT DISTINCT sha256 FROM bundle_files")
         return {row[0] for row in rows}
 
@@ -185,7 +194,7 @@ def _check_together(function: Function, revision: Revision, bundle: Bundle) -> N
 
 
 async def put_bundle(transaction: Transaction, bundle: Bundle) -> None:
-    """Store a bundle's files; a stored bundle is left as it is."""
+    """Store a bundle's files; a bundle that is already stored is not changed."""
     new = await transaction.query(
         "INSERT INTO bundles VALUES (?) ON CONFLICT DO NOTHING RETURNING digest", (bundle.digest,)
     )
@@ -197,7 +206,7 @@ async def put_bundle(transaction: Transaction, bundle: Bundle) -> None:
 
 
 async def add_revision(transaction: Transaction, revision: Revision) -> Revision:
-    """Store a revision under the next number of its function; returns it with that number."""
+    """Store a revision under the next number of its function; return it with that number."""
     key = (revision.namespace, revision.name)
     rows = await transaction.query(
         "INSERT INTO revision_numbers VALUES (?, ?, 1)"
@@ -213,9 +222,9 @@ async def add_revision(transaction: Transaction, revision: Revision) -> Revision
 
 
 async def put_profile(transaction: Transaction, profile: Profile) -> None:
-    """Store a profile in place of an earlier one of the same key.
+    """Store a profile, replacing an earlier one with the same key.
 
-    A refutation by a joined run of the same model is kept: a trial cannot disprove it.
+    A refutation by a batched run of the same model is kept: a trial cannot disprove it.
     """
     key = (profile.bundle, profile.engine, profile.device_kind)
     sql = "SELECT record FROM profiles WHERE bundle = ? AND engine = ? AND device_kind = ?"
@@ -228,10 +237,10 @@ async def put_profile(transaction: Transaction, profile: Profile) -> None:
 
 
 async def save_function(transaction: Transaction, function: Function) -> None:
-    """Create or replace a function, and store where its traffic was if that moves.
+    """Create or replace a function, and record the previous revision if its traffic moves.
 
-    A move to a revision that had it before goes back to that point and removes later moves.
-    Raises UnknownRevision where the function's revision is not stored.
+    A move back to an earlier revision of the record removes that entry and all later ones. Raises
+    UnknownRevision if the function's revision is not stored.
     """
     key = (function.namespace, function.name)
     there = (*key, function.revision)

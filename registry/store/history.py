@@ -1,8 +1,9 @@
-"""History: cold starts, state intervals, arrivals per minute, use of devices.
+"""History: cold starts, state intervals, arrivals per minute, and use of devices.
 
-Recording never waits: records go to a bounded buffer that is written in one transaction each
-second. A crash loses the buffer; a full buffer loses the newest records. A record that cannot be
-stored is dropped alone. Use of devices is kept in buckets of a minute, ten minutes and an hour.
+Recording never waits: records are added to a bounded buffer, which is written in one transaction
+each second. A crash loses the buffer; a full buffer drops the newest records. A record that cannot
+be stored is dropped alone. Use of devices is stored in buckets of a minute, ten minutes and an
+hour.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ MINUTE_S: Final = 60
 TEN_MINUTES_S: Final = 600
 HOUR_S: Final = 3600
 KEEP_S: Final = {MINUTE_S: 3 * 3600.0, TEN_MINUTES_S: 3 * 86_400.0}
-"""How long the finer buckets stay; those of an hour stay as long as all history. A function that
-is always warm has 180, 432 and at most 720 rows."""
+"""How long the finer buckets are kept; hourly buckets are kept as long as all history. A function
+that is always warm has 180, 432 and at most 720 rows."""
 
 
 Event = ColdStart | StateInterval | Arrivals | Use
@@ -40,17 +41,20 @@ LAST_OF_EACH: Final = 50
 LAST_OF_ALL: Final = 20_000
 LIST_MAX: Final = 1000
 ARRIVALS_MAX: Final = 100_000
-"""Rows of one answer; more minutes than the retention holds."""
+"""Max rows of one result; more minutes than the retention covers."""
 TRIM_EVERY: Final = 60
 """Flushes between two removals of old records."""
 LOG_EVERY: Final = 1000
-"""The first record that cannot be stored is logged, then one in so many."""
+"""Of the records that cannot be stored, the first one is logged, and then every LOG_EVERY-th."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryStatistics:
-    """Counts since the start. `buffered` records wait for the next flush, `dropped` ones found the
-    buffer full or cannot be stored."""
+    """Counts since the start.
+
+    `buffered` records wait for the next flush. `dropped` records found the buffer full or could not
+    be stored.
+    """
 
     buffered: int
     written: int
@@ -59,7 +63,7 @@ class HistoryStatistics:
 
 
 class History:
-    """Records and answers. `wall` gives Unix seconds."""
+    """Records events and answers queries. `wall` returns Unix seconds."""
 
     def __init__(
         self, database: Database, settings: StoreSettings, wall: Callable[[], float]
@@ -76,7 +80,7 @@ class History:
         self._flushes = 0
 
     def record(self, event: Event) -> None:
-        """Buffer `event` for the next flush; if the buffer is full it is dropped and counted."""
+        """Buffer `event` for the next flush; a full buffer drops and counts it."""
         if len(self._buffer) >= self._settings.history_buffer:
             self._dropped += 1
         else:
@@ -93,8 +97,8 @@ class History:
         try:
             yield
         finally:
-            # Between two flushes: whether a cancelled commit happened is unknown, and the last
-            # flush would write its records again.
+            # Only between two flushes: it is unknown whether a cancelled commit took effect, and
+            # the last flush would write its records again.
             async with self._flushing:
                 task.cancel()
             await self.flush()
@@ -104,14 +108,14 @@ class History:
             await asyncio.sleep(self._settings.history_flush_s)
             try:
                 await self.flush()
-            except Exception:  # one bad flush must not be the last one
+            except Exception:  # one failed flush must not end the loop
                 self._failed += 1
                 log.exception("a flush of the history failed")
 
     async def flush(self) -> None:
         """Write the buffer and, every TRIM_EVERY flushes, remove old records.
 
-        A store that cannot be written is logged; the records wait for the next flush.
+        If the store is not available, this is logged and the records wait for the next flush.
         """
         async with self._flushing:
             await self._flush()
@@ -130,8 +134,11 @@ class History:
             log.warning("history cannot be written now", reason=str(error), waiting=waiting)
 
     async def _write_waiting(self) -> None:
-        """Write the buffer in one transaction, or in smaller and smaller ones if a record cannot be
-        stored, until that record is alone and is dropped."""
+        """Write the buffer in one transaction.
+
+        If a record cannot be stored, the batch is halved until that record is alone; it is then
+        dropped.
+        """
         left = size = len(self._buffer)
         is_counted = False
         while left:
@@ -141,7 +148,7 @@ class History:
                     await _insert(transaction, batch)
             except StoreUnavailable:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever a value makes SQLite, msgspec or Python raise
+            except Exception as error:  # noqa: BLE001 - a bad value may make SQLite, msgspec or Python raise
                 self._failed += not is_counted
                 is_counted = True
                 if size > 1:
@@ -150,8 +157,8 @@ class History:
                 self._drop(batch[0], error)
             else:
                 self._written += size
-            # Only now, so that a cancelled or failed flush loses nothing; records that came during
-            # the write are behind the batch.
+            # Removed only now, so that a cancelled or failed flush loses nothing. Records added
+            # during the write are behind the batch.
             for _ in batch:
                 self._buffer.popleft()
             left -= size
@@ -172,7 +179,7 @@ class History:
     async def cold_starts(
         self, name: str, limit: int = 100, namespace: str = NAMESPACE
     ) -> list[ColdStart]:
-        """The last `limit` cold starts of a function that were flushed, newest first."""
+        """Return the last `limit` flushed cold starts of a function, newest first."""
         rows = await self._database.read(
             "SELECT record FROM cold_starts WHERE namespace = ? AND name = ?"
             " ORDER BY id DESC LIMIT ?",
@@ -183,7 +190,7 @@ class History:
     async def intervals(
         self, name: str, limit: int = 100, namespace: str = NAMESPACE
     ) -> list[StateInterval]:
-        """The last `limit` state intervals of a function that were flushed, newest first."""
+        """Return the last `limit` flushed state intervals of a function, newest first."""
         rows = await self._database.read(
             "SELECT record FROM state_intervals WHERE namespace = ? AND name = ?"
             " ORDER BY id DESC LIMIT ?",
@@ -194,7 +201,7 @@ class History:
     async def arrivals(
         self, name: str, since_s: float, namespace: str = NAMESPACE
     ) -> list[Arrivals]:
-        """The minutes with arrivals that begin at or after `since_s`, oldest first."""
+        """Return the minutes with arrivals from `since_s` on, oldest first."""
         rows = await self._database.read(
             "SELECT minute_s, count FROM arrivals WHERE namespace = ? AND name = ?"
             " AND minute_s >= ? ORDER BY minute_s LIMIT ?",
@@ -203,8 +210,11 @@ class History:
         return [Arrivals(namespace, name, minute_s, count) for minute_s, count in rows]
 
     async def last_cold_starts(self) -> list[ColdStart]:
-        """The last successful cold starts of every stored revision, oldest first: 50 of each, and
-        the newest 20,000 of all. One query, however many revisions there are."""
+        """Return recent successful cold starts of every stored revision, oldest first.
+
+        At most LAST_OF_EACH per revision, and the newest LAST_OF_ALL in total. One query,
+        regardless of the number of revisions.
+        """
         rows = await self._database.read(
             "SELECT c.record FROM revisions r, cold_starts c"
             " WHERE c.id IN (SELECT id FROM cold_starts WHERE namespace = r.namespace"
@@ -214,7 +224,7 @@ class History:
         )
         found = []
         for row in reversed(rows):
-            # A server starts without what it cannot read of its past.
+            # An unreadable record must not prevent the server's start.
             with contextlib.suppress(StoreUnavailable):
                 found.append(decode_record(row[0], ColdStart))
         return found
@@ -262,7 +272,10 @@ async def _insert(transaction: Transaction, batch: Sequence[Event]) -> None:
 
 
 def _checked(event: ColdStart | StateInterval) -> str:
-    """The record as text. Raises ValueError where it could not be read again: JSON has no NaN."""
+    """Return the record as text.
+
+    Raises ValueError if it could not be decoded again: JSON has no NaN.
+    """
     text = encode_record(event)
     try:
         decode_record(text, type(event))
@@ -300,7 +313,7 @@ async def insert_use(transaction: Transaction, records: Iterable[Use]) -> None:
 
 
 async def trim_use(transaction: Transaction, now_s: float, keep_s: float) -> None:
-    """Remove buckets that are older than their size is kept, `keep_s` at most."""
+    """Remove buckets that are older than the retention of their size, at most `keep_s`."""
     for bucket_s in (MINUTE_S, TEN_MINUTES_S, HOUR_S):
         oldest_s = now_s - min(keep_s, KEEP_S.get(bucket_s, keep_s))
         await transaction.query(

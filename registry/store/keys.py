@@ -1,4 +1,4 @@
-"""Access keys: durable rows, and the ring that a request is checked against."""
+"""Access keys: durable storage, and the key ring that requests are checked against."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 def fingerprint(secret: str) -> str:
-    """sha256 in hex: all that is kept of a secret.
+    """Return the sha256 of a secret in hex: the only form that is stored.
 
-    A plain hash is enough because the secret has 256 random bits; there is nothing to guess.
+    A plain hash suffices because the secret has 256 random bits and cannot be guessed.
     """
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 
 def check_scope(scope: str) -> str:
-    """Return `scope` unchanged. Raises BadRequest where it is none."""
+    """Return `scope` unchanged. Raises BadRequest if it is not a valid scope."""
     word, colon, name = scope.partition(":")
     if scope in SCOPES or (word == "invoke" and colon and is_name(name)):
         return scope
@@ -42,12 +42,12 @@ def check_scope(scope: str) -> str:
 
 
 def random_secret() -> str:
-    """43 URL-safe characters that hold 256 random bits."""
+    """Return 43 URL-safe characters that encode 256 random bits."""
     return secrets.token_urlsafe(32)
 
 
 class Keys:
-    """Keys, durably. `secret` makes the 43 characters after "fn_"."""
+    """Durable storage of keys. `secret` generates the 43 characters after "fn_"."""
 
     def __init__(self, database: Database, secret: Callable[[], str] = random_secret) -> None:
         self._database = database
@@ -56,9 +56,9 @@ class Keys:
     async def add(
         self, scopes: Iterable[str], note: str = "", *, now_s: float, namespace: str = NAMESPACE
     ) -> tuple[Key, str]:
-        """Make a key; the secret beside it is shown once and never again.
+        """Create a key; return it with its secret, which is shown once and not stored.
 
-        Raises BadRequest on a bad scope or note, Conflict where there are KEYS_MAX keys.
+        Raises BadRequest on a bad scope or note, Conflict if there are KEYS_MAX keys.
         """
         checked = tuple(dict.fromkeys(check_scope(scope) for scope in scopes))
         if not checked:
@@ -74,7 +74,7 @@ class Keys:
         return key, secret
 
     async def list(self, namespace: str = NAMESPACE) -> list[Key]:
-        """Every key, oldest first."""
+        """Return every key, oldest first."""
         rows = await self._database.read(
             "SELECT record FROM keys WHERE namespace = ? ORDER BY rowid", (namespace,)
         )
@@ -102,36 +102,39 @@ class Keys:
 
 
 class KeyRing:
-    """The keys in memory, found by hash: comparing hashes leaks nothing about secrets."""
+    """The valid keys in memory, found by hash: comparing hashes leaks nothing about secrets."""
 
     def __init__(self, keys: Iterable[Key] = ()) -> None:
         self._keys = {key.sha256: key for key in keys}
         self._subscribers: list[Callable[[Key, bool], None]] = []
         self.version = 0
-        """Another number after every change."""
+        """Changes with every modification."""
 
     def all(self) -> tuple[Key, ...]:
-        """Every key that is let in."""
+        """Return every valid key."""
         return tuple(self._keys.values())
 
     def subscribe(self, callback: Callable[[Key, bool], None]) -> Callable[[], None]:
-        """Call `callback(key, is_let_in)` after each change; the returned function ends it."""
+        """Call `callback(key, is_let_in)` after each change.
+
+        Returns a function that ends the subscription.
+        """
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
 
     def find(self, secret: str) -> Key | None:
-        """The key that `secret` belongs to, or None."""
+        """Return the key with this secret, None if there is none."""
         if len(secret) > _SECRET_MAX:
             return None
         return self._keys.get(fingerprint(secret))
 
     def put(self, key: Key) -> None:
-        """Let a key in from now on."""
+        """Accept a key from now on."""
         self._keys[key.sha256] = key
         self._tell(key, is_let_in=True)
 
     def remove(self, key: Key) -> None:
-        """Let a key in no longer; one that is not there is fine."""
+        """Stop accepting a key; an unknown key is ignored."""
         self._keys.pop(key.sha256, None)
         self._tell(key, is_let_in=False)
 

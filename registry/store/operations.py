@@ -1,4 +1,4 @@
-"""Operations as rows, which a restart resumes, and the steps of their rollouts."""
+"""Storage of operations, which a restart resumes, and of the steps of their rollouts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LIST_MAX: Final = 1000
 
 
 class Operations:
-    """Operations, durably; of those that ended only the newest `ended_max` are kept."""
+    """Durable storage of operations; of the ended ones only the newest `ended_max` are kept."""
 
     def __init__(self, database: Database, *, ended_max: int = 200) -> None:
         self._database = database
         self._ended_max = ended_max
 
     async def put(self, operation: Operation) -> None:
-        """Store a new one. Raises Conflict where the id is taken or RUNNING_MAX run already."""
+        """Store a new operation. Raises Conflict if the id is taken or RUNNING_MAX are running."""
         async with self._database.write() as transaction:
             count = await transaction.query(
                 "SELECT count(*) FROM operations WHERE state = 'running'"
@@ -37,7 +37,7 @@ class Operations:
             await self._forget_old(transaction)
 
     async def update(self, operation: Operation) -> None:
-        """Replace a stored one. Raises Unknown where there is none of that id."""
+        """Replace a stored operation. Raises Unknown if there is none with that id."""
         async with self._database.write() as transaction:
             rows = await transaction.query(
                 "UPDATE operations SET state = ?, record = ? WHERE namespace = ? AND id = ?"
@@ -49,7 +49,7 @@ class Operations:
             await self._forget_old(transaction)
 
     async def get(self, id: str, namespace: str = NAMESPACE) -> Operation:
-        """The operation of that id. Raises Unknown."""
+        """Return the operation with that id. Raises Unknown."""
         rows = await self._database.read(
             "SELECT record FROM operations WHERE namespace = ? AND id = ?", (namespace, id)
         )
@@ -58,7 +58,7 @@ class Operations:
         return decode_record(rows[0][0], Operation)
 
     async def running(self) -> list[Operation]:
-        """Operations of every namespace that have not ended, oldest first, for a restart."""
+        """Return the operations of all namespaces that have not ended, oldest first."""
         rows = await self._database.read(
             "SELECT record FROM operations WHERE state = 'running' ORDER BY position"
         )
@@ -72,7 +72,7 @@ class Operations:
         )
 
     async def list(self, limit: int = LIST_MAX, namespace: str = NAMESPACE) -> list[Operation]:
-        """The newest `limit` operations, newest first."""
+        """Return the newest `limit` operations, newest first."""
         rows = await self._database.read(
             "SELECT record FROM operations WHERE namespace = ? ORDER BY position DESC LIMIT ?",
             (namespace, max(0, min(limit, LIST_MAX))),
@@ -81,11 +81,10 @@ class Operations:
 
 
 class Traffic:
-    """The steps of a rollout, durably. Every method is one transaction and may raise
-    StoreUnavailable.
+    """Durable steps of a rollout. Every method is one transaction and may raise StoreUnavailable.
 
-    A revision is staged by an operation, under its id, and then either gets the traffic or is
-    removed again. After a crash in between, the next server finds it staged.
+    An operation stages a revision under the operation's id. The revision then either gets the
+    traffic or is removed. After a crash in between, the next server finds it staged.
     """
 
     def __init__(self, database: Database) -> None:
@@ -106,7 +105,7 @@ class Traffic:
         return numbered
 
     async def staged(self, operation: str, namespace: str = NAMESPACE) -> int | None:
-        """The number of the revision that the operation has staged, if it still waits."""
+        """Return the number of the revision that the operation has staged, None if none."""
         rows = await self._database.read(
             "SELECT number FROM staged WHERE namespace = ? AND operation = ?",
             (namespace, operation),
@@ -114,7 +113,10 @@ class Traffic:
         return int(rows[0][0]) if rows else None
 
     async def unstage(self, operation: str, namespace: str = NAMESPACE) -> tuple[str, int] | None:
-        """Remove the revision that the operation has staged; its name and number, None for none."""
+        """Remove the revision that the operation has staged; return its name and number.
+
+        None if there is none.
+        """
         async with self._database.write() as transaction:
             rows = await transaction.query(
                 "DELETE FROM staged WHERE namespace = ? AND operation = ? RETURNING name, number",
@@ -130,7 +132,7 @@ class Traffic:
         return name, number
 
     async def abandoned(self, running: Collection[str], namespace: str = NAMESPACE) -> list[str]:
-        """Operations that have staged a revision and are not among the running ones."""
+        """Return the operations that have staged a revision and are not in `running`."""
         rows = await self._database.read(
             "SELECT operation FROM staged WHERE namespace = ?", (namespace,)
         )
@@ -139,7 +141,7 @@ class Traffic:
     async def move(self, function: Function) -> None:
         """Save a function whose `revision` has the traffic from now on.
 
-        Raises UnknownRevision where that is not stored.
+        Raises UnknownRevision if that revision is not stored.
         """
         key = (function.namespace, function.name, function.revision)
         async with self._database.write() as transaction:
@@ -149,7 +151,7 @@ class Traffic:
             )
 
     async def previous(self, name: str, namespace: str = NAMESPACE) -> int | None:
-        """The target of a rollback: the revision that had the traffic before, if any."""
+        """Return the target of a rollback: the revision that had the traffic before, if any."""
         rows = await self._database.read(
             "SELECT number FROM traffic WHERE namespace = ? AND name = ? ORDER BY id DESC LIMIT 1",
             (namespace, name),

@@ -1,4 +1,4 @@
-"""Nouns as the JSON text of their rows."""
+"""Encoding of data classes as the JSON text of their rows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from registry.store.database import CORRUPT, Row
 T = TypeVar("T")
 
 _SHAREABLE = (b"{", b"[", b'"')
-"""How objects, lists and strings begin: what is larger than a number."""
+"""First characters of objects, lists and strings: values that are larger than a number."""
 
 
 def encode_record(noun: Any) -> str:
-    """A noun of `registry.model` as JSON text; `decode_record` is its inverse."""
+    """Encode a data class of `registry.model` as JSON text; `decode_record` is the inverse."""
     return msgspec.json.encode(noun).decode()
 
 
 def decode_record(text: str, kind: type[T]) -> T:
-    """The noun that `encode_record` wrote. Raises StoreUnavailable on a damaged row."""
+    """Decode the output of `encode_record`. Raises StoreUnavailable on a damaged row."""
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
@@ -31,10 +31,10 @@ def decode_record(text: str, kind: type[T]) -> T:
 
 
 class SharedParts:
-    """Decodes many rows like `decode_record`, equal parts of them into one object.
+    """Decodes many rows like `decode_record`, but shares equal parts between the results.
 
     Thousands of functions differ in little but their names: signatures, rules, limits and profiles
-    are mostly the same. The nouns are frozen, so nobody can tell.
+    are mostly equal. Sharing is safe because the data classes are frozen.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,10 @@ class SharedParts:
         self._kinds: dict[type, _Kind[Any]] = {}
 
     def decode(self, rows: Iterable[Row], kind: type[T]) -> list[T]:
-        """The nouns in the first column of `rows`. Raises StoreUnavailable on a damaged one."""
+        """Return the objects in the first column of `rows`.
+
+        Raises StoreUnavailable on a damaged row.
+        """
         reader = self._kinds.get(kind)
         if reader is None:
             reader = self._kinds[kind] = _Kind(kind, self._parts)
@@ -53,7 +56,7 @@ class SharedParts:
 
 
 class _Kind(Generic[T]):
-    """Reads one kind of noun field by field, through the parts met before."""
+    """Decoder of one data class, field by field, which reuses parts that were decoded before."""
 
     def __init__(self, kind: type[T], parts: dict[tuple[int, bytes], Any]) -> None:
         self._parts = parts

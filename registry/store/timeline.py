@@ -1,4 +1,4 @@
-"""The timeline of a span: states, device-seconds, arrivals. Reads only."""
+"""Queries over a time span: states, device-seconds, arrivals. Read-only."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ DAY_HOURS: Final = 24
 FUNCTIONS_MAX: Final = 200
 DEVICES_MAX: Final = 64
 STATES_MAX: Final = 2000
-"""Intervals of one answer, the newest."""
+"""Max intervals of one result: the newest."""
 ROWS_MAX: Final = 20_000
-"""Buckets of one answer; those of all devices that are listed fit."""
+"""Max buckets of one result; enough for all listed devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From `from_s` up to now, `to_s` (Unix seconds), in buckets that begin at multiples of
-    `bucket_s`; the last one is not over."""
+    """Time from `from_s` up to now, `to_s` (Unix seconds), in buckets.
+
+    Buckets begin at multiples of `bucket_s`; the last one is not complete.
+    """
 
     from_s: int
     to_s: float
@@ -31,14 +33,14 @@ class Span:
 
     @classmethod
     def of_hours(cls, hours: int, now_s: float) -> Span:
-        """The last hours: by minutes, by ten minutes up to a day, else by hours."""
+        """Return the last hours by minute (one hour), by ten minutes (up to a day) or by hour."""
         bucket_s = MINUTE_S if hours == 1 else TEN_MINUTES_S if hours <= DAY_HOURS else HOUR_S
         end_s = (int(now_s) // bucket_s + 1) * bucket_s
         return cls(end_s - hours * HOUR_S, now_s, bucket_s)
 
 
 class Seconds(NamedTuple):
-    """Device-seconds."""
+    """Device-seconds by activity."""
 
     waking_s: float
     idle_s: float
@@ -51,7 +53,7 @@ class Seconds(NamedTuple):
 
 
 class BucketUse(NamedTuple):
-    """What was had of a device in the bucket that begins at `at_s`."""
+    """Use of one device in the bucket that begins at `at_s`."""
 
     at_s: int
     device: str
@@ -59,8 +61,10 @@ class BucketUse(NamedTuple):
 
 
 class Timeline:
-    """Answers over the history. Names are of one namespace. What is recorded of a time to come was
-    so while the clock was wrong, and is left out."""
+    """Queries over the history of one namespace.
+
+    Records with a time in the future are ignored: they were made while the clock was wrong.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -68,7 +72,7 @@ class Timeline:
     async def states(
         self, name: str, span: Span, namespace: str = NAMESPACE
     ) -> list[StateInterval]:
-        """The intervals that reach into the span, oldest first, the newest 2,000."""
+        """Return the intervals that end within the span, oldest first: the newest STATES_MAX."""
         rows = await self._database.read(
             "SELECT record FROM state_intervals WHERE namespace = ? AND name = ? AND to_s > ?"
             " AND to_s <= ? ORDER BY id DESC LIMIT ?",
@@ -77,10 +81,10 @@ class Timeline:
         return [decode_record(row[0], StateInterval) for row in reversed(rows)]
 
     async def use(self, name: str, span: Span, namespace: str = NAMESPACE) -> list[BucketUse]:
-        """A function's device-seconds by bucket and device, its revisions together."""
+        """Return a function's device-seconds by bucket and device, summed over its revisions."""
         rows = await self._database.read(
             "SELECT at_s, device, sum(waking_s), sum(idle_s), sum(busy_s) FROM device_use"
-            # Said, because without statistics SQLite reads everybody's buckets.
+            # Explicit, because without statistics SQLite would scan the buckets of all functions.
             " INDEXED BY device_use_by_function"
             " WHERE namespace = ? AND name = ? AND bucket_s = ? AND at_s BETWEEN ? AND ?"
             " GROUP BY at_s, device ORDER BY at_s, device LIMIT ?",
@@ -91,7 +95,7 @@ class Timeline:
     async def arrivals(
         self, name: str, span: Span, namespace: str = NAMESPACE
     ) -> list[tuple[int, int]]:
-        """Buckets with requests: their beginning and how many came."""
+        """Return the buckets with requests: start of the bucket and number of requests."""
         rows = await self._database.read(
             "SELECT minute_s / ? * ? AS at_s, sum(count) FROM arrivals"
             " WHERE namespace = ? AND name = ? AND minute_s BETWEEN ? AND ?"
@@ -101,7 +105,7 @@ class Timeline:
         return [(at_s, count) for at_s, count in rows]
 
     async def cold_starts(self, name: str, span: Span, namespace: str = NAMESPACE) -> int:
-        """How many cold starts there were, of those that are kept."""
+        """Return the number of cold starts in the span, among those that are kept."""
         rows = await self._database.read(
             "SELECT count(*) FROM cold_starts WHERE namespace = ? AND name = ?"
             " AND json_extract(record, '$.at_s') BETWEEN ? AND ?",
@@ -112,7 +116,10 @@ class Timeline:
     async def functions(
         self, span: Span, namespace: str = NAMESPACE
     ) -> list[tuple[str, Seconds, int]]:
-        """The 200 functions with most device-seconds: name, seconds, requests; most first."""
+        """Return the FUNCTIONS_MAX functions with the most device-seconds, in descending order.
+
+        Each with name, device-seconds and number of requests.
+        """
         rows = await self._database.read(
             "SELECT name, sum(waking_s), sum(idle_s), sum(busy_s) FROM device_use"
             " WHERE bucket_s = ? AND at_s BETWEEN ? AND ? AND namespace = ?"
@@ -123,7 +130,7 @@ class Timeline:
         return [(name, Seconds(*took), requests.get(name, 0)) for name, *took in rows]
 
     async def _requests(self, names: Sequence[str], span: Span, namespace: str) -> dict[str, int]:
-        # Of those alone: what is not asked for may be a thousand times as much.
+        # Restricted to these names: all others may have a thousand times as many rows.
         marks = ", ".join("?" * len(names))
         rows = await self._database.read(
             "SELECT name, sum(count) FROM arrivals WHERE namespace = ?"  # noqa: S608 - marks only
@@ -133,7 +140,10 @@ class Timeline:
         return dict(rows)
 
     async def devices(self, span: Span) -> list[BucketUse]:
-        """Device-seconds by bucket, of all functions and standbys, of the 64 devices with most."""
+        """Return device-seconds by bucket of the DEVICES_MAX most used devices.
+
+        Summed over all functions and standbys.
+        """
         rows = await self._database.read(
             "WITH had AS (SELECT at_s, device, sum(waking_s) AS waking_s, sum(idle_s) AS idle_s,"
             " sum(busy_s) AS busy_s FROM device_use WHERE bucket_s = ? AND at_s BETWEEN ? AND ?"
@@ -151,7 +161,7 @@ def _buckets(rows: Sequence[Row]) -> list[BucketUse]:
 
 
 def total(seconds: Sequence[Seconds]) -> Seconds:
-    """All of it together."""
+    """Return the sum."""
     return Seconds(*(sum(column) for column in zip(*seconds, strict=True))) if seconds else NONE
 
 

@@ -223,7 +223,7 @@ async def test_a_half_answer_costs_its_own_link_only(server: ServerProcess) -> N
         assert (met.status, met.code) == (504, "execution_timeout")
         assert after.said == "nothing"
         ended = [line for line in besieger.log_since(mark) if line["event"] == "a data link ended"]
-        assert ended[0]["reason"] == "the replica does not let go of a request"
+        assert ended[0]["reason"] == "the replica does not release a request"
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ async def test_a_queue_full_by_count_is_said_with_when_to_come_back(
         gate.open()
 
     assert answer.status == 429
-    assert answer.problem["detail"] == "2 requests wait already, at most 2 may"
+    assert answer.problem["detail"] == "2 requests are queued already, at most 2 may wait"
     assert 1 <= int(answer.headers["Retry-After"]) <= 5
     assert answer.problem["retry_after_s"] == int(answer.headers["Retry-After"])
     assert [task.result().status for task in waiting] == [200, 200]

@@ -1,4 +1,4 @@
--- What is deployed. Records are the JSON of registry.model; what SQL must find has a column.
+-- Deployments. `record` is the JSON of a class in registry.model; fields used in queries are columns.
 
 CREATE TABLE bundles (
     digest TEXT PRIMARY KEY
@@ -12,7 +12,7 @@ CREATE TABLE bundle_files (
     PRIMARY KEY (digest, path)
 ) WITHOUT ROWID;
 
--- Never deleted from: a number that was given once is not given again, not even after rm.
+-- Rows are never deleted: revision numbers are not reused, not even after the function's removal.
 CREATE TABLE revision_numbers (
     namespace TEXT NOT NULL,
     name TEXT NOT NULL,
@@ -40,8 +40,8 @@ CREATE TABLE functions (
     FOREIGN KEY (namespace, name, revision) REFERENCES revisions (namespace, name, number)
 ) WITHOUT ROWID;
 
--- Keyed by content, so they hold for whoever deploys the same bytes, and outlive revisions.
--- `id` orders by the time of measuring: a replaced row gets a new one.
+-- Keyed by content: a profile is valid for every deploy of the same bytes, and outlives revisions.
+-- `id` orders by the time of measurement: a replaced row gets a new one.
 CREATE TABLE profiles (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     bundle TEXT NOT NULL,

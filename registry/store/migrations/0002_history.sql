@@ -1,4 +1,4 @@
--- What happened, with retention. Times are Unix seconds.
+-- History with limited retention. Times are Unix seconds.
 
 CREATE TABLE cold_starts (
     id INTEGER PRIMARY KEY AUTOINCREMENT,

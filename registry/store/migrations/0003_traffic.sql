@@ -1,5 +1,5 @@
--- Which revisions had a function's traffic before the present one, oldest first, each once: a
--- rollback goes back along this line.
+-- Revisions that had a function's traffic before the current one, oldest first, each once. A
+-- rollback moves the traffic to the last of them.
 CREATE TABLE traffic (
     id INTEGER PRIMARY KEY,
     namespace TEXT NOT NULL,
@@ -10,13 +10,13 @@ CREATE TABLE traffic (
         ON DELETE CASCADE
 );
 
--- Until now every deploy moved the traffic, and nothing moved it back.
+-- Before this migration every deploy moved the traffic, and nothing moved it back.
 INSERT INTO traffic (namespace, name, number)
     SELECT r.namespace, r.name, r.number FROM revisions r JOIN functions f USING (namespace, name)
     WHERE r.number < f.revision ORDER BY r.namespace, r.name, r.number;
 
--- A revision that an operation has added and that has no traffic yet. A server that dies meanwhile
--- leaves this row: the resumed operation goes on with that revision, or takes it away again.
+-- Revisions that an operation has added and that have no traffic yet. After a crash the row remains:
+-- the resumed operation continues with that revision, or removes it.
 CREATE TABLE staged (
     namespace TEXT NOT NULL,
     operation TEXT NOT NULL,

@@ -1,5 +1,6 @@
--- What replicas had of devices, in seconds, in three sizes of bucket: the finer, the sooner it is
--- removed. Name "" is nobody's. The time comes first: a look at everything reads one stretch.
+-- Use of devices by replicas, in seconds, in buckets of three sizes; finer buckets are removed sooner.
+-- Name "" is a standby, which belongs to no function. The time is the first key column after the size,
+-- so that a query over all functions reads one contiguous range.
 CREATE TABLE device_use (
     bucket_s INTEGER NOT NULL,
     at_s INTEGER NOT NULL,

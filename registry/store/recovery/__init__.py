@@ -1,1 +1,1 @@
-"""Recovery of a lost database: copies, checks, restore."""
+"""Recovery of a lost or damaged database: copies, checks, restore."""

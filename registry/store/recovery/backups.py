@@ -1,4 +1,4 @@
-"""Copies of the database: one a day in the data folder, and one on request."""
+"""Copies of the database: one per day in the data folder, and one on request."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from registry.tasks import Tasks
 log = structlog.get_logger()
 
 CHECK_S: Final = 60.0
-"""Seconds between two looks at whether a copy is due: a new server's first functions are in a copy
-so soon, and a copy that failed is tried again."""
+"""Seconds between two checks whether a copy is due. It bounds how long a new server's first
+functions are without a copy, and is the pause before a failed copy is retried."""
 AHEAD_S: Final = 3600.0
-"""A copy that is younger than nothing by more than this was made by a clock that is wrong."""
+"""A copy whose time is further in the future was made while the clock was wrong."""
 
 
 T = TypeVar("T")
 Sent = tuple[BinaryIO, int]
-"""A file to be sent, and its size in bytes."""
+"""An open file to be sent, and its size in bytes."""
 
 
 class Backups:
-    """Copies of an open database, made in a thread beside its writers, one at a time.
+    """Copies of an open database, made in a thread concurrently with its writers, one at a time.
 
-    `DATA/backups` has the newest daily copy and the one before. `wall` gives Unix seconds.
+    `DATA/backups` contains the newest daily copy and the previous one. `wall` returns Unix seconds.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Backups:
 
     @contextlib.asynccontextmanager
     async def running(self, tasks: Tasks) -> AsyncIterator[None]:
-        """Copy daily while the block runs; a copy at its end is given up."""
+        """Make daily copies while the block runs; a copy in progress at its end is abandoned."""
         tasks.root("daily copy", self._run())
         try:
             yield
@@ -69,9 +69,9 @@ class Backups:
             await asyncio.sleep(CHECK_S)
 
     async def copy_if_due(self) -> None:
-        """Make the daily copy where the last one is a day old and there is something to copy.
+        """Make the daily copy if the last one is a day old and there is something to copy.
 
-        A failure is logged, is a reason in /readyz, and ends with the next copy that succeeds.
+        A failure is logged and is a reason in /readyz until the next copy succeeds.
         """
         try:
             if self._is_due() and await self._has_contents():
@@ -85,7 +85,7 @@ class Backups:
             log.error("the daily copy of the database failed", reason=self._failure)
 
     def reasons(self) -> list[str]:
-        """What is wrong with the daily copies; empty when all is well."""
+        """Return what is wrong with the daily copies; empty if nothing is."""
         if not self._failure:
             return []
         made_s = self._made_s()
@@ -95,9 +95,9 @@ class Backups:
         return [f"backup: the daily copy of the database failed: {self._failure}; {last}"]
 
     async def snapshot(self) -> Sent:
-        """A copy as it is now, in a file that has no name any more.
+        """Return a copy of the current state in an unlinked file, which the caller closes.
 
-        The caller closes it. Raises StoreUnavailable.
+        Raises StoreUnavailable.
         """
         async with self._turn:
             try:
@@ -106,7 +106,7 @@ class Backups:
                 raise StoreUnavailable("the server is stopping") from None
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """The turn is over when the thread is, also where the caller is cancelled."""
+        """Run `work` in a thread, and wait for its end even if the caller is cancelled."""
         step = asyncio.get_running_loop().run_in_executor(None, work)
         try:
             return await asyncio.shield(step)
@@ -145,7 +145,7 @@ class Backups:
         fresh, before = folder / f".{DAILY}.next", folder / f".{PREVIOUS}.next"
         self._copy(fresh)
         try:
-            # By a link: at no moment is there no daily copy.
+            # A hard link, so that a daily copy exists at any moment.
             if (folder / DAILY).exists():
                 before.unlink(missing_ok=True)
                 os.link(folder / DAILY, before)

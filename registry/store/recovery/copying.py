@@ -1,4 +1,4 @@
-"""Whole copies of a database, also while it is written."""
+"""Complete copies of a database, even while it is being written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from registry.store.database import translated
 from registry.store.recovery.inspection import DatabaseReport, inspect_database, open_read_only
 
 PAGES_AT_ONCE: Final = 1024
-"""Pages of 4 KiB copied between two looks at whether to stop."""
+"""Pages of 4 KiB copied between two checks whether to stop."""
 
 
 class CopyStopped(Exception):
-    """The copy was given up as `is_stopped` asked; nothing is left of it."""
+    """The copy was abandoned because `is_stopped` returned True; nothing of it remains."""
 
 
 def copy_database(
@@ -28,14 +28,14 @@ def copy_database(
     busy_s: float = 5.0,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> DatabaseReport:
-    """Copy the database at `source` to the file `target`, with what is in its write-ahead log.
+    """Copy the database at `source`, including its write-ahead log, to the file `target`. Blocking.
 
-    One moment of the source is copied (sqlite.org/backup, inside a read transaction), and its
-    writers never wait. The copy is checked before it takes the name `target`, durable and readable
-    by this user only; until then a file of that name stays as it was. Blocking.
+    The copy shows one moment of the source (sqlite.org/backup, inside a read transaction), and its
+    writers never wait. The copy is verified before it replaces `target`; it is then durable and
+    readable by this user only.
 
-    Raises StoreUnavailable where the source cannot be read, the disk is full or the copy is not
-    sound, CopyStopped.
+    Raises StoreUnavailable if the source cannot be read, the disk is full or the copy is damaged,
+    and CopyStopped.
     """
 
     def step(_status: int, _remaining: int, _total: int) -> None:
@@ -48,14 +48,14 @@ def copy_database(
             closing(open_read_only(source, busy_s)) as old,
             closing(sqlite3.connect(fresh, isolation_level=None)) as new,
         ):
-            # The file counts only once it is whole and synced, so a journal protects nothing.
+            # The file is used only when it is complete and synced, so it needs no journal.
             new.execute("PRAGMA journal_mode = OFF")
             new.execute("PRAGMA synchronous = OFF")
-            # Without a transaction each write of others would begin the copy anew.
+            # Without a transaction each write by others would restart the copy.
             old.execute("BEGIN")
             old.execute("SELECT count(*) FROM sqlite_schema").fetchone()
             old.backup(new, pages=PAGES_AT_ONCE, progress=step)
-            # One file, not one with a write-ahead log of its own.
+            # A single file, without its own write-ahead log.
             new.execute("PRAGMA journal_mode = DELETE")
         report = inspect_database(fresh, busy_s=busy_s, is_checked=True)
         if report.state != "sound":

@@ -1,7 +1,7 @@
 """Checks that a data folder has the database that belongs to it, by a row and a marker file.
 
-A server that took a folder without its database for a new one would forget functions and access
-keys, let anybody call, and sweep the files of unknown bundles.
+Without these checks a server would treat a folder that lost its database as a new one: it would
+lose functions and access keys, accept calls without a key, and sweep the files of unknown bundles.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from registry.store.recovery.inspection import DatabaseReport, inspect_database
 log = structlog.get_logger()
 
 SPARED_S: Final = 7 * DAY_S
-"""Seconds in which no file is swept after a database was put into a folder with files."""
+"""Seconds without sweeps of files after a database was put into a folder that has files."""
 _MARKER_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Content of `DATA/store.json`: the id of the database that belongs here, and how many servers
-    have opened it. A database that was opened less often is an older copy."""
+    """Content of `DATA/store.json`.
+
+    The id of the database that belongs here, and how many servers have opened it. A database that
+    was opened less often is an older copy.
+    """
 
     id: str
     opened: int
@@ -42,8 +45,10 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The store that a server has opened. Unused files may be swept from `sweeps_from_s` on, in
-    Unix seconds."""
+    """The store that a server has opened.
+
+    Unused files may be swept from `sweeps_from_s` (Unix seconds) on.
+    """
 
     id: str
     opened: int
@@ -51,8 +56,10 @@ class Identity:
 
 
 def read_marker(settings: StoreSettings) -> Marker | None:
-    """The marker, or None where there is none or it cannot be understood. Raises StoreUnavailable
-    where it cannot be read."""
+    """Return the marker, None if there is none or it is malformed.
+
+    Raises StoreUnavailable if it cannot be read.
+    """
     try:
         with settings.marker.open("rb") as file:
             return msgspec.json.decode(file.read(_MARKER_MAX), type=Marker)
@@ -70,7 +77,7 @@ def write_marker(settings: StoreSettings, marker: Marker) -> None:
 
 
 def has_files(blobs: Path) -> bool:
-    """Whether the folder holds at least one file of a bundle. Raises StoreUnavailable."""
+    """Return whether the folder has at least one file of a bundle. Raises StoreUnavailable."""
     try:
         shards = (path for path in blobs.iterdir() if len(path.name) == 2 and path.is_dir())
         return any(next(shard.iterdir(), None) is not None for shard in shards)
@@ -81,10 +88,10 @@ def has_files(blobs: Path) -> bool:
 
 
 async def enter(database: Database, settings: StoreSettings, now_s: float) -> Identity:
-    """Count this server in, and let the marker say so. `now_s` in Unix seconds.
+    """Count this server's opening in the database, then in the marker. `now_s` in Unix seconds.
 
-    The database comes first: a crash in between leaves a marker that is behind, which is no fault.
-    On a full disk both stay as they were: what runs is served.
+    In this order a crash in between leaves a marker with a lower count, which is valid. If the disk
+    is full neither is changed, and the server runs nevertheless.
     """
     is_new_here = read_marker(settings) is None and has_files(settings.blobs)
     spared_s = now_s + SPARED_S if is_new_here else 0.0
@@ -113,9 +120,9 @@ PREVIOUS: Final = "previous.db"
 def find_problem(
     database: DatabaseReport, marker: Marker | None, *, has_blobs: bool, was_used: bool
 ) -> str:
-    """Why this database must not be served in this folder, "" where it may be. Pure.
+    """Return why this database must not be served in this folder, "" if it may be. Pure.
 
-    `has_blobs`: there are files of bundles. `was_used`: a server has worked in this folder.
+    `has_blobs`: there are files of bundles. `was_used`: a server has run in this folder.
     """
     if database.state in ("damaged", "foreign"):
         return f"it is {database.state}: {database.reason}"
@@ -123,7 +130,7 @@ def find_problem(
         return f"it is {database.state}, though this folder has been in use" if was_used else ""
     if marker is None:
         is_other = database.is_blank and has_blobs
-        return "it knows nothing, though there are files of functions" if is_other else ""
+        return "it is blank, though there are files of functions" if is_other else ""
     if not database.id:
         return "it is older than this folder: an earlier release has written it"
     if database.id != marker.id:
@@ -137,9 +144,9 @@ def find_problem(
 
 
 def check_folder(settings: StoreSettings) -> DatabaseReport:
-    """What the database is, of a folder that is new or has the one that belongs to it.
+    """Inspect the database, and check that the folder is new or the database belongs to it.
 
-    Raises StoreUnavailable, which names the ways out. Changes nothing. Blocking.
+    Raises StoreUnavailable, whose text lists the options. Changes nothing. Blocking.
     """
     database = inspect_database(settings.database, busy_s=settings.busy_s)
     if problem := folder_problem(settings, database):
@@ -148,9 +155,11 @@ def check_folder(settings: StoreSettings) -> DatabaseReport:
 
 
 def keep_earlier_schema(settings: StoreSettings, report: DatabaseReport) -> None:
-    """Copy a database of an earlier release to `DATA/backups/schema-N.db` before it is brought
-    forward: that release refuses it afterwards. `report` is what the database was found to be.
-    Blocking. Raises StoreUnavailable."""
+    """Copy a database of an earlier release to `DATA/backups/schema-N.db` before its migration.
+
+    After the migration the earlier release refuses the database. `report` is the result of its
+    inspection. Blocking. Raises StoreUnavailable.
+    """
     if report.state != "sound" or report.schema >= len(MIGRATIONS):
         return
     try:
@@ -163,7 +172,7 @@ def keep_earlier_schema(settings: StoreSettings, report: DatabaseReport) -> None
 
 @contextlib.contextmanager
 def explained(settings: StoreSettings) -> Iterator[None]:
-    """Names the ways out where the block finds the database damaged."""
+    """Add the options for recovery to the error if the block finds the database damaged."""
     try:
         yield
     except StoreUnavailable as error:
@@ -173,7 +182,7 @@ def explained(settings: StoreSettings) -> Iterator[None]:
 
 
 def refusal(settings: StoreSettings, problem: str) -> StoreUnavailable:
-    """Why the folder is not served, and the commands that change that."""
+    """Return why the folder is not served, with the commands that solve it."""
     data = shlex.quote(str(settings.data))
     candidates = (settings.database, settings.backups / DAILY, settings.backups / PREVIOUS)
     lines = [
@@ -195,8 +204,10 @@ def refusal(settings: StoreSettings, problem: str) -> StoreUnavailable:
 
 
 def folder_problem(settings: StoreSettings, database: DatabaseReport) -> str:
-    """Why this database, as it was found, must not be served in its folder; "" where it may be.
-    Blocking. Raises StoreUnavailable."""
+    """Return why the inspected database must not be served in its folder, "" if it may be.
+
+    Blocking. Raises StoreUnavailable.
+    """
     marker, has_blobs = read_marker(settings), has_files(settings.blobs)
     try:
         was_used = settings.marker.exists() or settings.blobs.exists() or _has_lost_log(settings)
@@ -207,7 +218,7 @@ def folder_problem(settings: StoreSettings, database: DatabaseReport) -> str:
 
 
 def _has_lost_log(settings: StoreSettings) -> bool:
-    """Whether there is a write-ahead log of a database that is gone."""
+    """Return whether there is a write-ahead log without its database."""
     path = settings.database
     log = path.with_name(f"{path.name}-wal")
     is_gone = not path.exists() or path.stat().st_size == 0
@@ -215,7 +226,7 @@ def _has_lost_log(settings: StoreSettings) -> bool:
 
 
 def _contents(path: Path) -> str:
-    """What is in a sound copy, "" where there is none."""
+    """Return a summary of a sound copy, "" if there is none."""
     with contextlib.suppress(StoreUnavailable, OSError):
         report = inspect_database(path)
         if report.state == "sound":

@@ -1,4 +1,4 @@
-"""Inspection of a database file, read-only."""
+"""Read-only inspection of a database file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from registry.files import unavailable
 from registry.store.database import CORRUPT, explain
 
 CHECK_MAX: Final = 64 * 2**20
-"""Bytes of a database up to which all of it is checked after a crash: about 0.5 s."""
+"""Max bytes of a database that is checked completely after a crash: takes about 0.5 s."""
 _MAGIC: Final = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseReport:
-    """What was found. `reason` says why a damaged one is damaged, or a foreign one foreign.
+    """Result of an inspection. `reason` explains the states damaged and foreign.
 
-    `id` is "" before schema 5. `is_blank`: no function was ever in it, nor is there a key or an
+    `id` is "" before schema 5. `is_blank`: it never had a function, and has no key and no
     operation.
     """
 
@@ -35,10 +35,13 @@ class DatabaseReport:
 
 
 def open_read_only(path: Path, busy_s: float) -> sqlite3.Connection:
-    """A connection that changes neither the file nor its write-ahead log. Raises sqlite3.Error."""
+    """Open a connection that changes neither the file nor its write-ahead log.
+
+    Raises sqlite3.Error.
+    """
     address = f"{path.absolute().as_uri()}?mode=ro"
     if not any(path.with_name(path.name + side).exists() for side in ("-wal", "-journal")):
-        # Nobody has it open, so SQLite need not make the files by which processes agree.
+        # No process has it open, so SQLite does not need its files for coordination.
         address += "&immutable=1"
     return sqlite3.connect(address, uri=True, timeout=busy_s, isolation_level=None)
 
@@ -46,11 +49,11 @@ def open_read_only(path: Path, busy_s: float) -> sqlite3.Connection:
 def inspect_database(
     path: Path, *, busy_s: float = 5.0, is_checked: bool = False
 ) -> DatabaseReport:
-    """What the file at `path` is. Blocking.
+    """Inspect the file at `path`. Blocking.
 
-    `is_checked`: every page is checked, as it is in any case where a write-ahead log tells of a
-    crash, up to CHECK_MAX. `busy_s`: seconds to wait for another process's lock. Raises
-    StoreUnavailable where it cannot be read: no permission, locked, a broken disk.
+    `is_checked`: check every page. This is also done, up to CHECK_MAX, if a write-ahead log
+    indicates a crash. `busy_s`: max seconds to wait for another process's lock. Raises
+    StoreUnavailable if the file cannot be read: no permission, locked, a defective disk.
     """
     try:
         size = path.stat().st_size

@@ -1,7 +1,7 @@
-"""Puts another database into a data folder: a copy, or one with nothing in it.
+"""Replaces the database of a data folder by a copy or by an empty one.
 
-What was in use is set aside and never deleted, and the database takes its name last: a crash in
-between leaves a folder that is refused.
+The replaced files are moved aside and never deleted. The new database gets its name last: a crash
+in between leaves a folder that the server refuses.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ from registry.store.recovery.inspection import inspect_database
 
 CLOSING_NOTE: Final = "made by --start-empty: while it is here, calls need a key"
 _SIDES: Final = ("", "-wal", "-shm", "-journal")
-"""The database file first: without it the rest counts for nothing."""
+"""The database file first: the others are useless without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """A folder that begins with nothing: where its old files are, and the id of the key that
-    nobody has and that keeps callers without one out."""
+    """Result of starting empty.
+
+    `folder` has the old files. `key` is the id of a key that no client has: as long as it exists,
+    calls need a key.
+    """
 
     folder: Path
     key: str
@@ -47,8 +50,11 @@ class Emptied:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A database that was put in place. `missing` are files of its revisions that are not in the
-    folder of blobs; `folder` has what was in use before, None for nothing."""
+    """Result of a restore.
+
+    `missing` is the number of files of its revisions that are not in the folder of blobs. `folder`
+    has the replaced files, None if there were none.
+    """
 
     functions: int
     keys: int
@@ -57,10 +63,10 @@ class Restored:
 
 
 async def start_empty(settings: StoreSettings, now_s: float) -> Emptied | None:
-    """Set aside what is in use and put a new database in its place; None where the folder is new
-    or has its database, which is then left as it is.
+    """Move the current files aside and put a new database in their place.
 
-    For the holder of the folder's lock. `now_s` in Unix seconds. Raises StoreUnavailable.
+    Returns None, with nothing changed, if the folder is new or has its database. The caller holds
+    the folder's lock. `now_s` in Unix seconds. Raises StoreUnavailable.
     """
     if not await _damage(settings):
         return None
@@ -68,17 +74,18 @@ async def start_empty(settings: StoreSettings, now_s: float) -> Emptied | None:
         async with _made(fresh) as database:
             key, _ = await Keys(database).add(("read",), CLOSING_NOTE, now_s=now_s)
             marker = await _identity(database)
-        # The folder is this store's from here on: until its database is there, it is refused.
+        # From here on the folder belongs to the new store, and is refused until its database is in
+        # place.
         write_marker(settings, marker)
         folder = _set_aside(settings, now_s, settings.blobs, settings.backups)
     return Emptied(folder or settings.set_aside, key.id)
 
 
 async def restore(settings: StoreSettings, file: Path, now_s: float) -> Restored:
-    """Put a copy of the database `file` in the place of the present one.
+    """Replace the current database by the copy `file`.
 
-    For the holder of the folder's lock. Files that no revision uses are spared for SPARED_S from
-    `now_s` (Unix seconds). Raises BadRequest where `file` is no sound copy, StoreUnavailable.
+    The caller holds the folder's lock. Files that no revision uses are not swept for SPARED_S from
+    `now_s` (Unix seconds). Raises BadRequest if `file` is not a sound copy, and StoreUnavailable.
     """
     found = inspect_database(file, is_checked=True)
     if found.state != "sound":
@@ -103,7 +110,7 @@ async def restore(settings: StoreSettings, file: Path, now_s: float) -> Restored
 
 
 async def _damage(settings: StoreSettings) -> str:
-    """As `_problem`, after everything was read that a server reads at its start."""
+    """Return `folder_problem`, after reading everything that a server reads at its start."""
     report = inspect_database(settings.database, busy_s=settings.busy_s, is_checked=True)
     if (problem := folder_problem(settings, report)) or report.state != "sound":
         return problem
@@ -125,8 +132,10 @@ async def _damage(settings: StoreSettings) -> str:
 
 @contextlib.asynccontextmanager
 async def _made(fresh: Path) -> AsyncIterator[Database]:
-    """The database in the file `fresh`, which has all of it after the block. Raises
-    StoreUnavailable."""
+    """Yield the database in the file `fresh`, which is complete after the block.
+
+    Raises StoreUnavailable.
+    """
     sides = [fresh.with_name(fresh.name + side) for side in _SIDES[1:]]
     try:
         database = await Database.open(fresh)
@@ -148,8 +157,10 @@ async def _identity(database: Database) -> Marker:
 
 
 def _set_aside(settings: StoreSettings, now_s: float, *folders: Path) -> Path | None:
-    """Move the present database and `folders` into a folder of their own, which is returned; None
-    where there is nothing to move. Raises StoreUnavailable."""
+    """Move the current database and `folders` into a new folder and return it.
+
+    None if there is nothing to move. Raises StoreUnavailable.
+    """
     files = [settings.database.with_name(settings.database.name + side) for side in _SIDES]
     try:
         present = [path for path in (*files, *folders) if path.exists()]
@@ -168,8 +179,10 @@ def _set_aside(settings: StoreSettings, now_s: float, *folders: Path) -> Path | 
 
 
 def remove_partial(settings: StoreSettings) -> None:
-    """Remove what a crash left of databases and copies that were never finished; for the holder
-    of the folder's lock. Raises StoreUnavailable."""
+    """Remove incomplete databases and copies that a crash has left.
+
+    The caller holds the folder's lock. Raises StoreUnavailable.
+    """
     try:
         for folder, name in (
             (settings.data, settings.database.name),

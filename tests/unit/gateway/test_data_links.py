@@ -62,7 +62,7 @@ async def test_a_request_that_was_given_up_unasked_is_an_error(
     outcome = await client.outcomes.get()
 
     assert isinstance(outcome, ReplicaDied)
-    assert outcome.message == "the replica gave the request up"
+    assert outcome.message == "the replica cancelled the request"
 
 
 async def test_a_binary_answer_and_a_first_run_are_told_apart(

@@ -25,14 +25,14 @@ OLD = {"proof": PROOF - 1, "model": "", "compared": False}
     [
         (revision(), profile(), 32, "up to 32 rows"),
         (revision(batching=Batching(max_size=8)), profile(), 8, "up to 8 rows"),
-        (revision(batching=Batching(max_size=1)), profile(), 1, "off, as asked"),
-        (revision(batching=Batching("off")), profile(), 1, "off: as function.toml asks"),
+        (revision(batching=Batching(max_size=1)), profile(), 1, "off, as requested: max_size is 1"),
+        (revision(batching=Batching("off")), profile(), 1, "off: as set in function.toml"),
         (revision(), profile(**MIXED), 1, "off: Softmax 's' is over the rows"),
         (
             revision(),
             profile(batch_max=1),
             1,
-            "off: it could, but several rows in one run are no faster",
+            "off: possible, but several rows in one run are no faster",
         ),
         (revision(), None, 1, "off: not analysed yet"),
         (revision(), profile(**OLD), 1, "off: not analysed yet"),

@@ -207,7 +207,7 @@ def test_a_long_line_keeps_its_limit_after_a_move(dispatcher: Dispatcher) -> Non
     dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW)
 
     assert len(dispatcher.pool(NEW).queue) == 3
-    with pytest.raises(Exception, match="3 requests wait already, at most 2 may"):
+    with pytest.raises(Exception, match="3 requests are queued already, at most 2 may wait"):
         dispatcher.submit(call(NEW, queue_max=2), NOW)
 
 

@@ -56,7 +56,7 @@ def test_a_queue_is_full_by_count(dispatcher: Dispatcher) -> None:
     dispatcher.submit(call(at_s=98.0), 98.0)
     dispatcher.submit(call(at_s=99.0), 99.0)
 
-    with pytest.raises(QueueFull, match="2 requests wait already, at most 2 may") as refused:
+    with pytest.raises(QueueFull, match="2 requests are queued already, at most 2 may") as refused:
         dispatcher.submit(call(), NOW)
     assert refused.value.retry_after_s == 3
 

@@ -102,7 +102,7 @@ async def test_what_is_no_http_gets_a_problem(served: Served, data: bytes) -> No
     client = await sent(served, data)
     status, kind, body = only(client)
     assert (status, kind, client.is_ended) == (b"400", b"application/problem+json", True)
-    assert b"the request is no HTTP: " in body
+    assert b"the request is not HTTP: " in body
     assert b"fn_secret" not in body
     client.leave()
     await nothing_left(served)

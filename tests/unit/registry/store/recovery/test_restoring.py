@@ -175,7 +175,7 @@ DAMAGES: dict[str, tuple[Callable[[StoreSettings], object], str]] = {
     "a new one": (lambda s: replace(s, new_database), "it belongs to another data folder"),
     "a new one, and no marker": (
         lambda s: (replace(s, new_database), s.marker.unlink()),
-        "it knows nothing, though there are files of functions",
+        "it is blank, though there are files of functions",
     ),
     "an earlier release's": (
         lambda s: replace(s, of_an_earlier_release),
