@@ -244,7 +244,7 @@ def test_why_is_asked_and_shown(run: Callable[[Scene], Request]) -> None:
     asked = scene.start
 
     def start(request: Request) -> bool:
-        scene.told.append(Outcome(request, "cold: nobody calls"))
+        scene.told.append(Outcome(request, "cold: no calls"))
         return asked(request)
 
     scene.start = start  # type: ignore[method-assign]
@@ -253,7 +253,7 @@ def test_why_is_asked_and_shown(run: Callable[[Scene], Request]) -> None:
 
     assert len(scene.asked) > 2
     assert {*scene.asked} == {Request("why", "a")}
-    assert scene.shown[3][2:5] == ["a", "", "cold: nobody calls"]
+    assert scene.shown[3][2:5] == ["a", "", "cold: no calls"]
     assert not any("of another" in one for shown in scene.shown for one in shown)
 
 
