@@ -1,6 +1,6 @@
 #!/bin/sh
-# Serve, deploy the ready-made functions, call each once with a real sample, and keep serving.
-# Ctrl-C reaches the server too, which finishes what it accepted and stops its replicas.
+# Start a server, deploy the ready-made functions, call each once with a sample, and keep serving.
+# Ctrl-C also stops the server, which finishes accepted requests and stops its replicas.
 set -eu
 cd "$(dirname "$0")/.."
 FN_DATA="${FN_DATA:-$PWD/.fngate}"
@@ -38,7 +38,7 @@ show() {
     fnctl invoke "$1" -i "$2"
     echo
 }
-# Side by side, for a deploy mostly waits for its trial; what they say is shown one after the other.
+# In parallel, because a deploy mostly waits for its trial. Their output is shown in sequence.
 said=$(mktemp -d)
 show filetype data=@functions/filetype/written/ring.c >"$said/filetype" 2>&1 &
 filetype=$!
@@ -54,7 +54,7 @@ if [ "$failed" ]; then
     stop
     exit 1
 fi
-# The words as a shell reads them again, from any folder.
+# Print a word quoted for a shell, so that the printed commands work in any folder.
 quoted() {
     case "$1" in
     *[!A-Za-z0-9_./:@-]*) printf "'%s'" "$(printf %s "$1" | sed "s/'/'\\\\''/g")" ;;

@@ -66,7 +66,7 @@ REFUSED_CONTROL = {
 REFUSED_SIDE = {
     "a slab that nobody knows": "slab 7 was not announced",
     "a slab that was withdrawn": "slab 1 was not announced",
-    "no place": "expected a place of 20 bytes, got 0",
+    "no place": "expected a slab range of 20 bytes, got 0",
     "behind the end": "expected an answer of 1 bytes, got 0",
     "over the end": "expected an answer of 1048576 bytes, got 1048575",
     "an answer over the limit": "an answer at 0 of 67108865 bytes is over the limit",
