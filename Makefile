@@ -2,12 +2,12 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-# RUN_READY: what the server needs is installed. READY: the development tools are, too.
+# RUN_READY: the server is installed. READY: the development tools are installed as well.
 RUN_READY := $(VENV)/.run-ready
 READY := $(VENV)/.ready
 # `make UV= ...` installs with pip on a machine that has uv.
 UV ?= $(shell command -v uv)
-# Workers, servers and replicas of a test run share what one of them has compiled.
+# Workers, servers and replicas of a test run share compiled bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
@@ -30,7 +30,7 @@ test: $(READY)
 	$(BIN)/coverage combine --quiet
 	@$(MAKE) --no-print-directory coverage
 
-# The same tests with the whole dose of each.
+# The same tests with their full numbers of rounds and examples.
 test-full:
 	FN_FULL=1 $(MAKE) test
 
@@ -43,22 +43,22 @@ test-python:
 tests-there: $(READY)
 	$(BIN)/python $(PYTEST) $(OTHER_TESTS)
 
-# Of the last `make test`: decisions are covered whole, the rest is shown by top folder.
+# Coverage of the last `make test`: 100 % of the decision modules, the rest by top folder.
 coverage: $(READY)
 	@$(BIN)/python -m tests.support.coverage_by_folder
 	$(BIN)/coverage report --include='pool_manager/core/*,gateway/dispatch*' --fail-under=100 --skip-covered
 
-# The dashboard, where its sources have changed: with Node 20.19 or newer, or with one from PyPI.
+# Build the dashboard if its sources changed, with Node 20.19 or newer, or with Node from PyPI.
 ui: $(READY)
 	@$(UI)
 
-# The full doses of tests/e2e/test_chaos*.py, about 30 minutes; CHAOS="--seed 7" for its options.
-# Scenes over containers need root and an engine first: eval "$(.ci/engine start)"
+# The full scenarios of tests/e2e/test_chaos*.py, about 30 minutes; options: CHAOS="--seed 7".
+# Scenarios with containers need root and an engine: eval "$(.ci/engine start)"
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --json chaos.json $(CHAOS)
 
-# Whether the promises about GPUs hold on this machine: no network, 8 minutes at most. Without a
-# virtual environment here it runs in the machine's own Python, with the PyTorch that is there.
+# GPU tests on this machine: no network, 8 minutes at most. Without a virtual environment they run
+# in the machine's own Python, with its PyTorch.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,python3)
 gpu:
 	$(GPU_PYTHON) -m tests.gpu $(GPU)
@@ -69,16 +69,16 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# All of them; BENCH="plain bodies --rounds 9 --json FILE" for some: see benchmarks/README.md.
+# All benchmarks; some: BENCH="plain bodies --rounds 9 --json FILE" (see benchmarks/README.md).
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(BENCH)
 
-# ARGS="--functions 50 --policy lru" and so on: see `python -m benchmarks.simulate --help`.
+# Options: ARGS="--functions 50 --policy lru" (see `python -m benchmarks.simulate --help`).
 ARGS ?= --functions 200 --devices 16 --rate 0.5
 simulate: $(READY)
 	$(BIN)/python -m benchmarks.simulate $(ARGS)
 
-# The image of replicas in containers; IMAGE_ARGS="--base fngate-base:bookworm" for its options.
+# The image of replicas in containers; options: IMAGE_ARGS="--base fngate-base:bookworm".
 image: $(READY)
 	$(BIN)/fnctl image build $(IMAGE_ARGS) cpu
 
@@ -103,15 +103,15 @@ clean: clean-docs
 clean-docs:
 	rm -rf site .cache
 
-# tests/data/surface.txt: what clients, scripts, data folders and dashboards rely on.
+# Write tests/data/surface.txt, the interface that clients, scripts and data folders rely on.
 surface: $(READY)
 	$(BIN)/python -m tests.surface --write
 
-# What can be made again. Functions, keys and history stay, see clean-data.
+# Remove files that can be rebuilt. Functions, keys and history stay, see clean-data.
 clean:
 	rm -rf $(VENV) .venv-* admin/ui/static admin/ui/static.new admin/dashboard/node_modules
 
-# The data folder of `make run`. The lock is the server's own: it is held while a server runs.
+# Remove the data folder of `make run`, unless a server runs on it and so holds its lock.
 clean-data:
 	@if [ ! -d .fngate ]; then echo "there is no .fngate here"; else \
 	    flock --nonblock --conflict-exit-code 75 .fngate/lock sh -c '\
@@ -120,7 +120,7 @@ clean-data:
 	        if [ "$$answer" = y ]; then rm -rf .fngate; else echo ".fngate is kept"; exit 1; fi'; \
 	    code=$$?; [ $$code != 75 ] || echo "a server runs on .fngate: stop it first"; exit $$code; fi
 
-# compat: the package is found by a plain path. The default, an import hook, costs every start of
+# compat: Python finds the package by a plain path. The default, an import hook, costs every start of
 # fnctl and every cold start about 5 ms. pip compiles nothing ahead: Python compiles what it imports,
 # once, which is a small part of what is installed. The analysis of a deployed model runs in a process
 # that keeps no compiled files, so its modules are compiled here.

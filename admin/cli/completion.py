@@ -9,13 +9,13 @@ import typer
 from admin.cli.options import DEFAULT_DATA, DEFAULT_URL, open_client
 
 COMPLETION_S: Final = 0.5
-"""Seconds that a server has for its answer: a shell waits for it."""
+"""Max seconds for the server's answer, as the shell waits for it."""
 
 
 def function_names(context: typer.Context, incomplete: str) -> list[str]:
     """Complete a function's name from the server that the command line names so far.
 
-    Without names where the server does not answer in time or refuses, and with --ssh.
+    Returns no names if the server refuses or does not answer in time, and with --ssh.
     """
     from admin.client.client import ApiError, Unreachable
 

@@ -1,4 +1,4 @@
-"""The dashboard's files: read once, served from memory to everybody."""
+"""Files of the dashboard: read once, and served from memory without a key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from registry.errors import MethodNotAllowed, Unknown
 
 FILES_MAX: Final = 64
 SIZE_MAX: Final = 16 * 1024 * 1024
-"""Bytes of all files together: they stay in memory."""
+"""Max bytes of all files together, as they stay in memory."""
 TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -29,9 +29,9 @@ TYPES: Final = {
     ".woff2": "font/woff2",
     ".map": "application/json",
 }
-"""Content types by suffix; a file with any other is not served."""
+"""Content types by suffix; files with other suffixes are not served."""
 HASHED: Final = re.compile(r"-[A-Za-z0-9_-]{8}\.[a-z0-9]+$")
-"""Names that the build makes from the content: what is behind one never changes."""
+"""File names with a content hash of the build: their content never changes."""
 NOT_BUILT: Final = b"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5">
 <title>fngate</title></head><body>
@@ -65,13 +65,13 @@ HEADERS: Final = {
 }
 FOR_EVER: Final = "public, max-age=31536000, immutable"
 ASK: Final = "no-cache"
-"""Keep it, and ask each time whether it is still the same."""
+"""Clients may cache the file, but must revalidate it each time."""
 READ: Final = ("GET", "HEAD")
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file's bytes, what they are and how long they may be kept. `etag` is without quotes."""
+    """File with its content type and cacheability. `etag` is without quotes."""
 
     body: bytes
     content_type: str
@@ -80,8 +80,8 @@ class File:
 
 
 def read_files(folder: Path = FOLDER) -> Mapping[str, File]:
-    """The files right in `folder` by name; only a page that says how to build them where there is
-    no index. Raises ValueError for more than FILES_MAX files or SIZE_MAX bytes."""
+    """Return the files directly in `folder` by name; without an index only a page that explains how
+    to build them. Raises ValueError for more than FILES_MAX files or SIZE_MAX bytes."""
     if not (folder / INDEX).is_file():
         return {INDEX: make_file(INDEX, NOT_BUILT)}
     paths = sorted(path for path in folder.iterdir() if path.suffix in TYPES and path.is_file())
@@ -95,30 +95,31 @@ def read_files(folder: Path = FOLDER) -> Mapping[str, File]:
 
 
 def is_built(files: Mapping[str, File]) -> bool:
-    """Whether `files`, as `read_files` gives them, hold a dashboard, not the page in its place."""
+    """Return whether `files`, as returned by `read_files`, contain a dashboard."""
     return files[INDEX].body != NOT_BUILT
 
 
 def make_file(name: str, body: bytes) -> File:
-    """`body` as the file `name`, whose suffix is in TYPES."""
+    """Return `body` as the file `name`, whose suffix is in TYPES."""
     etag = hashlib.sha256(body).hexdigest()[:32]
     return File(body, TYPES[Path(name).suffix], etag, HASHED.search(name) is not None)
 
 
 class UiPages:
-    """`/ui/` and its files. A name is looked up whole among those of the build: no path of the file
-    system is ever made from a request."""
+    """Handlers for `/ui/` and its files. Names are looked up among the files of the build; no file
+    system path is ever derived from a request."""
 
     def __init__(
         self, boundary: ErrorBoundary, files: Mapping[str, File], folder: Path = FOLDER
     ) -> None:
-        """`files` are those in `folder` when the server started."""
+        """`files` are the files in `folder` when the server started."""
         self._boundary = boundary
         self._files = files
         self._folder = folder
 
     def add_routes(self, app: web.Application) -> None:
-        """The routes. A link in a wiki may lead here: there is no datum, and no frame around it."""
+        """Add the routes. Links from other sites may lead here: pages hold no data, and frames
+        are denied."""
         root = self._boundary.wrap(self._root, is_linked=True)
         app.router.add_get("/", root, expect_handler=continue_later)
         folder = self._boundary.wrap(self._to_folder, is_linked=True)
@@ -127,7 +128,7 @@ class UiPages:
         app.router.add_route("*", "/ui/{file:.*}", file, expect_handler=continue_later)
 
     async def _root(self, request: web.Request) -> web.Response:
-        """The way to the dashboard for a browser; any other client learns what there is."""
+        """Redirect browsers to the dashboard; tell all other clients the entry points."""
         accepts = request.headers.get("Accept", "*/*")
         if is_built(self._current()) and ("text/html" in accepts or "*/*" in accepts):
             return web.Response(status=FOUND, headers={"Location": "ui/", "Vary": "Accept"})
@@ -137,7 +138,7 @@ class UiPages:
         )
 
     async def _to_folder(self, request: web.Request) -> web.Response:
-        """Names in the page are relative to /ui/. The answer itself has nothing to run."""
+        """Redirect to /ui/, as names in the page are relative to it. The answer has no content."""
         _check_method(request)
         query = f"?{request.query_string}" if request.query_string else ""
         location = {"Location": f"/ui/{query}"}
@@ -161,8 +162,8 @@ class UiPages:
         return web.Response(body=file.body, headers=headers)
 
     def _current(self) -> Mapping[str, File]:
-        """The files. A dashboard that is built while the server runs is read once, when asked for;
-        it appears as a whole."""
+        """Return the files. A dashboard that is built while the server runs is read at the first
+        request after the build, which appears as a whole."""
         if not is_built(self._files):
             self._files = read_files(self._folder)
         return self._files

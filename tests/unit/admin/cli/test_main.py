@@ -32,7 +32,7 @@ def test_help_lists_verbs_and_exit_codes() -> None:
     shown = CliRunner().invoke(app, ["--help"]).stdout
 
     assert [verb for verb in VERBS if f"\n  {verb} " not in shown] == []
-    assert "\n    3    the server gives no answer\n" in shown
+    assert "\n    3    the server does not answer\n" in shown
 
 
 def test_every_verb_has_an_example() -> None:

@@ -195,7 +195,7 @@ def test_another_folder_is_no_checkout(checkout: Path, name: str) -> None:
     """What is missing is named, and how to give the right folder."""
     (checkout / name).unlink()
 
-    with pytest.raises(ImageError, match=f"no checkout of fngate: it has no {name}") as caught:
+    with pytest.raises(ImageError, match=f"not a checkout of fngate: it has no {name}") as caught:
         context.read_release(checkout)
 
     assert "--context DIR" in caught.value.__notes__[0]

@@ -226,7 +226,7 @@ def test_a_digest_is_of_names_and_contents(tmp_path: Path) -> None:
 
 def test_a_command_that_ends_badly_is_told(tmp_path: Path) -> None:
     """By its name and code; one that is not there, too."""
-    with pytest.raises(CannotBuild, match="ended with 3"):
+    with pytest.raises(CannotBuild, match="exited with 3"):
         builder.run(["sh", "-c", "exit 3"], tmp_path)
     with pytest.raises(CannotBuild, match="cannot be run"):
         builder.run([str(tmp_path / "none")], tmp_path)
