@@ -1,4 +1,4 @@
-"""Tests of how records of requests come to a thread."""
+"""Tests of the batches that carry request records to a writer thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.records import RECORD
 
 
 class Page:
-    """Keeps what is written; `gate` holds the writer up."""
+    """Writer that records its batches; `gate` blocks it."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, int]] = []
@@ -19,14 +19,14 @@ class Page:
         self.gate.set()
 
     def write(self, events: list[RequestRecord], left_out: int) -> None:
-        """Remember how many came."""
+        """Record the size of the batch."""
         self.gate.wait(10)
         self.batches.append((len(events), left_out))
         self.threads.add(threading.current_thread().name)
 
 
 def test_events_are_written_in_batches_by_a_thread() -> None:
-    """A full batch at once, the rest with the next flush, or at the end."""
+    """A full batch is written at once, the rest at the next flush or at the end."""
     page = Page()
     log = BatchWriter("access log", page.write)
     for _ in range(BATCH + 1):
@@ -41,7 +41,7 @@ def test_events_are_written_in_batches_by_a_thread() -> None:
 
 
 def test_a_slow_writer_costs_events_not_memory() -> None:
-    """What has no room is left out, and the next batch says how much that was."""
+    """Events without room in the queue are dropped and counted."""
     page = Page()
     page.gate.clear()
     counted: list[int] = []
@@ -59,7 +59,7 @@ def test_a_slow_writer_costs_events_not_memory() -> None:
 
 
 def test_a_writer_that_fails_costs_its_batch_only() -> None:
-    """The next events are written."""
+    """After a failed write the next events are written."""
     page = Page()
 
     def write(events: list[RequestRecord], left_out: int) -> None:
