@@ -1,4 +1,4 @@
-"""The diagram of a replica's life."""
+"""Tests of the diagram of a replica's states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.diagram import BEGIN, END, diagram, replaced, write
 
 
 def test_every_row_of_the_table_is_drawn() -> None:
-    """Each transition is one arrow with its step, between a beginning and an end."""
+    """Each transition is one labelled arrow, between a start and an end."""
     arrows = [line.strip() for line in diagram().splitlines() if "-->" in line]
 
     assert arrows[0] == "[*] --> starting"
@@ -20,8 +20,8 @@ def test_every_row_of_the_table_is_drawn() -> None:
     assert "draining --> ready: not idle" in arrows
 
 
-def test_only_what_is_between_the_markers_changes(tmp_path: Path) -> None:
-    """The text around the diagram stays, and writing twice changes nothing more."""
+def test_only_text_between_the_markers_changes(tmp_path: Path) -> None:
+    """The text around the diagram stays, and a second write changes nothing."""
     page = tmp_path / "ARCHITECTURE.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
 
@@ -33,6 +33,6 @@ def test_only_what_is_between_the_markers_changes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{END}{END}"])
 def test_missing_markers_are_named(text: str) -> None:
-    """Without both markers, once and in order, nothing is written."""
+    """Without both markers, once each and in order, nothing is written."""
     with pytest.raises(ValueError, match="expected <!-- replica-diagram -->"):
         replaced(text)
