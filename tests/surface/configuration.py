@@ -1,4 +1,4 @@
-"""Settings and `function.toml`."""
+"""Sections of the surface: settings and `function.toml`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BOUNDS = (
 
 
 def settings() -> list[str]:
-    """`FN_` variables with type, bounds and default."""
+    """List the `FN_` variables with type, bounds and default."""
     fields = Settings.model_json_schema()
     prefix = str(Settings.model_config.get("env_prefix", "")).upper()
     return [
@@ -36,7 +36,7 @@ def settings() -> list[str]:
 
 
 def manifest() -> list[str]:
-    """The keys of `function.toml`, their overrides in a deploy, the reserved engines."""
+    """List the keys of `function.toml`, their overrides in a deploy, and the reserved engines."""
     reserved = [f"reserved engine {one}" for one in RESERVED_ENGINES]
     return [*_keys(Document), *fields_of("override", Overrides), *reserved]
 
