@@ -88,7 +88,7 @@ async def test_a_defect_is_answered_once(
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0"
 
 
-def told(front: Front) -> list[AccessEvent]:
+def logged_events(front: Front) -> list[AccessEvent]:
     """Return the events of the access log and close it."""
     assert front.gateway.invoker.access_log is not None
     front.gateway.invoker.access_log.close()
@@ -113,7 +113,7 @@ async def test_a_cancelled_invocation_is_logged_once(front: Front, peer: Peer) -
     peer.answer(request.id)
     await front.delivery.wait_idle()
 
-    (record,) = told(front)
+    (record,) = logged_events(front)
     assert (record.outcome, record.status, record.request_id) == ("client_left", 0, "mine")
     assert (record.replica, record.sends, record.bytes_in) == ("r1", 1, len(GOOD))
 
@@ -124,7 +124,7 @@ async def test_a_released_invocation_is_not_logged(front: Front) -> None:
     invocation.admit(CALL)
     invocation.release()
 
-    assert told(front) == []
+    assert logged_events(front) == []
 
 
 async def test_an_answered_invocation_cannot_be_cancelled(front: Front) -> None:
@@ -133,7 +133,7 @@ async def test_an_answered_invocation_cannot_be_cancelled(front: Front) -> None:
     invocation.fail(UnknownFunction("no such thing"))
     invocation.cancel()
 
-    assert [record.outcome for record in told(front)] == ["unknown_function"]
+    assert [record.outcome for record in logged_events(front)] == ["unknown_function"]
 
 
 async def test_every_answer_has_its_request_id(front: Front) -> None:
@@ -170,7 +170,7 @@ async def test_a_trace_goes_on_to_the_replica(front: Front, peer: Peer) -> None:
     assert record.trace is not None
     assert (record.trace.parent_id, record.trace_id) == ("b7ad6b7169203331", PARENT[3:35])
     assert sent == [PARENT + "0", record.trace.traceparent]
-    assert [one.trace_id for one in told(front)] == [PARENT[3:35]] * 2
+    assert [one.trace_id for one in logged_events(front)] == [PARENT[3:35]] * 2
 
 
 async def test_without_an_access_log_traced_requests_are_recorded(front: Front) -> None:
@@ -184,4 +184,4 @@ async def test_without_an_access_log_traced_requests_are_recorded(front: Front) 
 
     assert [record.outcome for record in traced] == ["unknown_function"]
     assert traced[0].journey is not None
-    assert told(front) == []
+    assert logged_events(front) == []
