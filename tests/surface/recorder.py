@@ -55,8 +55,10 @@ class Recorder:
         return {"Authorization": f"Bearer {self.server.token}"}
 
     async def request(self, route: str, body: Any = None, **headers: str) -> Answer:
-        """Send one request as the admin and record the answer. `route` is "METHOD /path/{name}";
-        `headers` are spelled with _ for -."""
+        """Send one request as the admin and record the answer.
+
+        `route` is "METHOD /path/{name}"; in the names of `headers`, `_` stands for `-`.
+        """
         method, path = route.split()
         for name, value in self.values.items():
             path = path.replace(f"{{{name}}}", value)

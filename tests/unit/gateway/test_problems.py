@@ -66,14 +66,14 @@ def test_admin_detail_is_shown_to_administrators_only() -> None:
 
 
 def test_a_missing_key_is_challenged() -> None:
-    """401 carries WWW-Authenticate (RFC 9110, 11.6.1)."""
+    """A 401 carries WWW-Authenticate (RFC 9110, 11.6.1)."""
     headers = problems.answer(errors.NoKey("none")).headers
 
     assert headers["WWW-Authenticate"] == 'Bearer realm="fngate"'
 
 
 def test_a_wrong_method_lists_the_allowed_ones() -> None:
-    """405 carries Allow (RFC 9110, 15.5.6)."""
+    """A 405 carries Allow (RFC 9110, 15.5.6)."""
     error = errors.MethodNotAllowed("no", detail={"allow": ["GET", "HEAD"]})
 
     assert problems.answer(error).headers["Allow"] == "GET, HEAD"

@@ -1,4 +1,4 @@
-"""Tests of answers as data: their bytes, and `Server-Timing`."""
+"""Tests of replies: their bytes, and `Server-Timing`."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ KEEPING: list[tuple[Rule, str]] = [
 
 @pytest.mark.parametrize(("rule", "text", "line"), BREAKING)
 def test_a_violation_is_reported_with_its_line(rule: Rule, text: str, line: int) -> None:
-    """There is one complaint, with path and line."""
+    """A violation causes one complaint, with path and line."""
     complaints = rule(source(text))
 
     assert len(complaints) == 1

@@ -554,7 +554,8 @@ def test_a_run_that_never_ends_is_given_up(dispatcher: Dispatcher) -> None:
 
 
 def test_priorities_are_served_8_3_1(dispatcher: Dispatcher) -> None:
-    """While all three wait, twelve calls served are eight high, three normal and one low."""
+    """While all three priorities are queued, twelve calls served are eight high, three normal, one
+    low."""
     for priority in (Priority.LOW, Priority.NORMAL, Priority.HIGH):
         for _ in range(12):
             dispatcher.submit(call(priority=priority), NOW)

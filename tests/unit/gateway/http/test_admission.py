@@ -1,4 +1,4 @@
-"""Tests of admission: heads, preferences, remembered admissions, cold checks."""
+"""Tests of admission: heads, preferences, cached admissions, cold checks."""
 
 from __future__ import annotations
 

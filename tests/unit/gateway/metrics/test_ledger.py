@@ -14,7 +14,7 @@ class Named(LocalStore):
         self.names: list[str] = []
 
     def allocate(self, name: str, labelnames: object, labelvalues: object) -> int:
-        """As LocalStore."""
+        """Record the name and allocate as LocalStore does."""
         self.names.append(name)
         return super().allocate(name, (), ())
 

@@ -30,7 +30,7 @@ META = AnswerMeta("application/json", 0, 0, 0, 0, 1)
 
 
 def exists(_namespace: str, _name: str) -> bool:
-    """Every function is deployed."""
+    """Return True: every function is deployed."""
     return True
 
 
@@ -80,7 +80,8 @@ def test_queue_time_is_recorded_in_seconds() -> None:
 
 
 def test_a_cold_start_counts_once() -> None:
-    """However many requests waited for one replica, its phases are counted with the first."""
+    """A replica's cold start is counted once, whatever the number of requests that waited for
+    it."""
     page = metrics()
     page.count_answer(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
     page.count_answer(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
