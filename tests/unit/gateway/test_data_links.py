@@ -257,4 +257,4 @@ def test_an_answer_is_immutable() -> None:
     answer = Delivered(meta, 0, b"{}", False, "r", "cpu:0", 0.0, {})
 
     with pytest.raises(AttributeError):
-        answer.body = b""  # type: ignore[misc]  # that this is refused is the test
+        answer.body = b""  # type: ignore[misc]  # the refusal is tested

@@ -21,4 +21,4 @@ def test_the_defaults_are_those_of_the_contract() -> None:
 def test_settings_are_immutable() -> None:
     """Settings cannot be modified."""
     with pytest.raises(FrozenInstanceError):
-        GatewaySettings().port = 1  # type: ignore[misc]  # that this is refused is the test
+        GatewaySettings().port = 1  # type: ignore[misc]  # the refusal is tested

@@ -338,7 +338,7 @@ async def test_too_many_large_bodies_at_once_are_refused(checker: ColdCheck) -> 
 
     with pytest.raises(QueueFull, match=f"{WAITING_MAX} large requests are being checked"):
         await checked(checker, JSON, large, revision)
-    await checked(checker, JSON, GOOD, revision)  # a small one needs no thread
+    await checked(checker, JSON, GOOD, revision)  # a small body needs no thread
     gate.set()
     await asyncio.wait(tasks)
     await checked(checker, JSON, large, revision)

@@ -235,7 +235,7 @@ async def test_a_defect_is_hidden_and_counted(front: Front) -> None:
     def break_down(_namespace: str, _name: str) -> None:
         raise ZeroDivisionError("the insides")
 
-    front.past.arrived = break_down  # type: ignore[assignment,method-assign]  # a port that breaks
+    front.past.arrived = break_down  # type: ignore[assignment,method-assign]  # a failing port
     status, problem, _ = await front.call(GOOD, JSON)
 
     assert (status, problem["code"]) == (500, "internal")

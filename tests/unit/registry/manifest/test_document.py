@@ -248,7 +248,7 @@ def test_overrides_are_checked_like_the_file(changes: Any, key: str) -> None:
 def test_an_unknown_override_is_refused() -> None:
     """An unknown override raises TypeError."""
     with pytest.raises(TypeError, match="unknown overrides: colour"):
-        overrides(default_manifest("m.onnx"), **{"colour": 1})  # type: ignore[arg-type]  # the point
+        overrides(default_manifest("m.onnx"), **{"colour": 1})  # type: ignore[arg-type]  # the refusal is tested
 
 
 def test_the_command_line_does_without_pydantic() -> None:
