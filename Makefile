@@ -74,8 +74,23 @@ fmt: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(READY)
-	$(BIN)/python -m tests.support.diagram --write
+# docs/ as a site in site/, with what is generated from the code brought up to date.
+docs: $(VENV)/.docs-ready reference
+	$(BIN)/zensical build --strict --clean
+
+$(VENV)/.docs-ready: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		--config-settings editable_mode=compat -e '.[docs]'
+	@touch $@
+
+# docs/reference/*.md, docs/images/*.svg and the navigation of the site.
+.PHONY: reference clean-docs
+reference: $(READY)
+	@$(BIN)/python -m tests.reference --write
+
+clean: clean-docs
+clean-docs:
+	rm -rf site .cache
 
 # tests/data/surface.txt: what clients, scripts, data folders and dashboards rely on.
 surface: $(READY)

@@ -38,69 +38,80 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="FN_", extra="forbid", frozen=True)
 
     driver: Literal["process", "docker", "fake"] = "process"
-    """What starts replicas."""
+    """Driver that starts replicas: operating-system processes, Docker containers, or scripted
+    fakes for trying fngate out."""
     docker_host: str = Field("unix:///var/run/docker.sock", pattern=r"^unix:///.+")
     """Socket of the Docker engine, which must run on this machine."""
     image_cpu: str = "fngate-runtime:cpu"
-    """Image of replicas on CPU slots."""
+    """Image of replicas on CPU slots, for the driver `docker`."""
     image_gpu: str = "fngate-runtime:gpu"
-    """Image of replicas on GPUs."""
+    """Image of replicas on GPUs, for the driver `docker`."""
     replica_uids: str = DEFAULT
-    """User ids of replicas in containers, one each: FIRST:COUNT. Every data folder has a part."""
+    """User ids of replicas in containers, as FIRST:COUNT. Each container has its own id; each data
+    folder uses a slice of 1,024 ids."""
     workers: int = Field(1, ge=1, le=WORKERS_MAX)
-    """Gateway processes that share the port; 1 is the server itself."""
+    """Gateway processes that share the port. With 1 the server itself is the only one."""
     port: int = Field(8080, ge=0, le=65535)
     """TCP port; 0 lets the system choose one."""
     listen: str = "127.0.0.1"
-    """Address to listen on; any other than loopback needs a key and a public host."""
+    """Address to listen on. Any address but loopback needs an access key and a public host."""
     public_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """Names by which clients reach this server; FN_PUBLIC_HOSTS takes a JSON list, or commas."""
+    """Host names by which clients reach this server. The variable takes a JSON list, or names
+    separated by commas."""
     data: Path = Path("~/.fngate")
-    """Folder for everything that is kept."""
+    """Folder for everything that is kept: functions, models, keys, history and logs."""
     cpu_slots: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
-    """How many replicas the CPU takes at once."""
+    """Replicas that the CPU runs at once."""
     gpus: str = Field("all", min_length=1, max_length=4096)
-    """GPUs for replicas: all, none, or their numbers and UUIDs with commas between."""
+    """GPUs for replicas: `all`, `none`, or numbers and UUIDs separated by commas, such as
+    `0,GPU-5d3f…`, or `1:0` for a MIG slice. A GPU that does not exist is an error."""
     idle_s: float = Field(300.0, ge=0.05, le=86_400 * 30)
-    """Seconds without a request before a replica goes, for functions that do not say."""
+    """Idle seconds before a replica stops. A function's own `scaling.idle_s` overrides this."""
     memory_mib: int = Field(0, ge=0)
-    """Memory cap of a replica whose function names none; 0 for none."""
+    """Memory cap of a replica in MiB; 0 for none. A function's own `device.memory_mib` overrides
+    this."""
     host_memory_mib: int = Field(0, ge=0)
-    """MiB that all replicas may take together; 0 for all that the machine has."""
+    """Memory in MiB that all replicas may take together; 0 for all memory of the machine."""
     standbys: int = Field(1, ge=0, le=16)
-    """Replicas without a model kept ready for the CPU, each for one cold start."""
+    """Standby replicas for the CPU. A standby is started without a model and shortens one cold
+    start."""
     gpu_standbys: int = Field(0, ge=0, le=4)
-    """Replicas without a model kept ready on each GPU."""
+    """Standby replicas on each GPU. Each takes about 600 MiB of GPU memory."""
     read_ahead_mib: int = Field(4096, ge=0, le=1_048_576)
-    """MiB of a model read into memory while its replica starts; 0 for none."""
+    """MiB of a model that are read into memory while its replica starts; 0 for none."""
     prepare: bool = True
-    """Whether deploys make what cold starts load in an instant: an optimised graph with its weights
-    apart. Off, models are loaded as they were deployed."""
+    """Whether a deploy prepares the model for cold starts: an optimised graph with its weights in a
+    separate file. If off, replicas load models as they were deployed."""
     held_mib: int = Field(256, ge=1)
-    """MiB of request bodies held at once."""
+    """MiB of request bodies that each gateway process holds at once, including bodies that still
+    arrive. Shared memory for large bodies takes up to twice as much."""
     body_read_s: float = Field(30.0, ge=0.05)
-    """Seconds a client may take to send its body."""
+    """Seconds that a client may take to send a request body."""
     head_read_s: float = Field(15.0, ge=0.05)
-    """Seconds a client may take to send the head of a request."""
+    """Seconds that a client may take to send a request head, on a new connection counted from the
+    connect."""
     connections: int = Field(16_384, ge=1, le=1_000_000)
-    """Connections of clients at once, to each gateway process; fewer where descriptors are few."""
+    """Client connections at once per gateway process. A lower limit of descriptors (`ulimit -Hn`)
+    reduces this number. Idle connections are closed in favour of new ones."""
     orphan_s: float = Field(60.0, ge=1.0)
-    """Seconds a replica serves on without a manager."""
+    """Seconds that a replica keeps serving after its server died."""
     ping_s: float = Field(5.0, ge=0.05, le=3600.0)
-    """Seconds between two questions to a replica whether it lives; three unanswered end it."""
+    """Seconds between two liveness checks (PING) of a replica. Three unanswered checks end it."""
     shutdown_s: float = Field(60.0, ge=0.0)
-    """Seconds a shutdown waits for accepted requests."""
+    """Seconds that a shutdown waits for accepted requests."""
     log_format: Literal["human", "json"] = "human"
-    """How the server's own log looks."""
+    """Format of the server's own log."""
     access_log: bool = False
-    """One line per request."""
+    """Whether the server's log has one line per call."""
     traces: str = Field("", max_length=2048, pattern=r"^(https?://[^\s?#]+)?$")
-    """Where traces are sent over OTLP/HTTP: a URL, as http://127.0.0.1:4318/v1/traces; empty for
-    nowhere."""
+    """URL that receives traces over OTLP/HTTP, such as `http://127.0.0.1:4318/v1/traces`; empty for
+    no traces."""
     traces_sample: float = Field(1.0, ge=0.0, le=1.0)
-    """The share of calls that are traced, of those whose client has not decided that."""
+    """Share of calls that are traced. A client that sends `traceparent` decides for its own
+    calls."""
     fast_front: bool = True
-    """Whether plain calls take the fast way through HTTP; the answers are the same."""
+    """Whether plain calls take the fast path through HTTP. If off, aiohttp parses every request;
+    the answers are the same."""
 
     @classmethod
     def settings_customise_sources(

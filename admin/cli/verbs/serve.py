@@ -27,10 +27,12 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-DriverGiven = Annotated[Driver | None, typer.Option(help="What starts replicas (default process).")]
+DriverGiven = Annotated[
+    Driver | None, typer.Option(help="Driver that starts replicas (default process).")
+]
 Port = Annotated[
     int | None,
-    typer.Option(min=0, max=65535, metavar="PORT", help="TCP port, 0 for any (default 8080)."),
+    typer.Option(min=0, max=65535, metavar="PORT", help="TCP port; 0 for any (default 8080)."),
 ]
 Workers = Annotated[
     int | None,
@@ -50,20 +52,23 @@ Data = Annotated[
 ]
 PublicHost = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="A name by which clients reach this server; repeatable."),
+    typer.Option(metavar="NAME", help="Host names by which clients reach this server; repeatable."),
 ]
 CpuSlots = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Replicas the CPU takes at once (default: its cores)."),
+    typer.Option(
+        min=1, metavar="N", help="Replicas that the CPU runs at once (default: its cores)."
+    ),
 ]
 Idle = Annotated[
     float | None,
     typer.Option(
-        metavar="SECONDS", help="Idle time before a replica goes, where a function names none."
+        metavar="SECONDS",
+        help="Idle seconds before a replica stops; functions may override it (default 300).",
     ),
 ]
 LogFormatGiven = Annotated[
-    LogFormat | None, typer.Option(help="The server's own log (default human).")
+    LogFormat | None, typer.Option(help="Format of the server's own log (default human).")
 ]
 Config = Annotated[
     Path | None,
