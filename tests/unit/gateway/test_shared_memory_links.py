@@ -374,7 +374,7 @@ def announced(*numbers: int, size: int = MIB) -> Callable[[SharingPeer, int], No
     return lambda peer, _id: [peer.announce(number, size) for number in numbers] and None
 
 
-def withdrawn(peer: SharingPeer, id: int) -> None:
+def answer_in_withdrawn_slab(peer: SharingPeer, id: int) -> None:
     peer.announce(1)
     peer.side.retire(1)
     peer.answer_at(id, SlabRange(1, 0, 5))
@@ -382,7 +382,7 @@ def withdrawn(peer: SharingPeer, id: int) -> None:
 
 LIES: dict[str, Callable[[SharingPeer, int], object]] = {
     "a slab that was not announced": lambda peer, id: peer.answer_at(id, SlabRange(1, 0, 5)),
-    "a slab that was withdrawn": withdrawn,
+    "a slab that was withdrawn": answer_in_withdrawn_slab,
     "no range": lambda peer, id: peer.answer(id, b"{}", flags=Flag.SLAB),
     "behind the end": at(SlabRange(1, MIB, 1)),
     "over the end": at(SlabRange(1, MIB - 4, 5)),

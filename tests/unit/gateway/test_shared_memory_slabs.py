@@ -24,18 +24,18 @@ from runtime_image.link.allocator import BLOCK
 from runtime_image.link.shared_memory import map_for_reading, open_for_reading
 
 
-class Ledger:
-    """Owner of slots that records which are filled (`whole`) and which are freed (`back`)."""
+class RecordingOwner:
+    """Owner of slots that records which were filled and which were freed."""
 
     def __init__(self) -> None:
-        self.whole: list[BodySlot] = []
-        self.back: list[BodySlot] = []
+        self.filled: list[BodySlot] = []
+        self.freed: list[BodySlot] = []
 
     def on_filled(self, slot: BodySlot) -> None:
-        self.whole.append(slot)
+        self.filled.append(slot)
 
     def free(self, slot: BodySlot) -> None:
-        self.back.append(slot)
+        self.freed.append(slot)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def slab() -> Iterator[Slab]:
 
 def test_a_slot_is_a_part_of_its_slab(slab: Slab) -> None:
     """Bytes written to a slot's view are readable at its range of the slab."""
-    slot = BodySlot(Ledger(), slab, BLOCK, 3)
+    slot = BodySlot(RecordingOwner(), slab, BLOCK, 3)
     slot.view[:] = b"abc"
 
     mapped = map_for_reading(slab.descriptor, slab.size)
@@ -61,13 +61,13 @@ def test_a_slot_is_a_part_of_its_slab(slab: Slab) -> None:
 
 def test_a_slot_is_freed_with_its_last_reference(slab: Slab) -> None:
     """A slot is freed by its last release, never earlier and never twice."""
-    ledger = Ledger()
-    slot = BodySlot(ledger, slab, 0, 3)
+    owner = RecordingOwner()
+    slot = BodySlot(owner, slab, 0, 3)
     slot.acquire()
     slot.release()
-    assert ledger.back == []
+    assert owner.freed == []
     slot.release()
-    assert ledger.back == [slot]
+    assert owner.freed == [slot]
 
     for misuse in (slot.release, slot.acquire):
         with pytest.raises(AssertionError):
@@ -76,15 +76,15 @@ def test_a_slot_is_freed_with_its_last_reference(slab: Slab) -> None:
 
 def test_a_slot_is_reported_filled_once(slab: Slab) -> None:
     """A slot is reported as filled once: by `mark_filled`, or else when it is freed."""
-    ledger = Ledger()
-    told, untold = BodySlot(ledger, slab, 0, 3), BodySlot(ledger, slab, BLOCK, 3)
+    owner = RecordingOwner()
+    told, untold = BodySlot(owner, slab, 0, 3), BodySlot(owner, slab, BLOCK, 3)
     told.mark_filled()
     told.mark_filled()
-    assert ledger.whole == [told]
+    assert owner.filled == [told]
     told.release()
     untold.release()
 
-    assert ledger.whole == [told, untold]
+    assert owner.filled == [told, untold]
 
 
 def test_a_retired_slab_is_unmapped_with_its_last_mapping() -> None:
@@ -104,7 +104,7 @@ CAPACITY = 2 * TOUCHED_MAX
 LARGE = TOUCHED_MAX // 2
 
 
-class Heard:
+class RecordingLink:
     """Stand-in for a link; records the numbers of retired slabs."""
 
     replica = "r1"
@@ -197,17 +197,17 @@ def test_a_full_slab_gives_nothing(slabs: SlabPool) -> None:
 
 def test_a_large_idle_slab_is_retired_after_a_short_time(slabs: SlabPool) -> None:
     """Its memory is freed and links are notified; the next slab has a new number."""
-    heard = Heard(slabs)
+    link = RecordingLink(slabs)
     slots = [filled(slabs, "a", LARGE) for _ in range(3)]
     number = slots[0].slab.number
     slabs.sweep(100)
     drop(*slots)
     slabs.sweep(200)
     slabs.sweep(200 + SHORT_IDLE_S - 0.1)
-    assert heard.numbers == []
+    assert link.numbers == []
     slabs.sweep(200 + SHORT_IDLE_S)
 
-    assert (heard.numbers, slabs.touched) == ([number], 0)
+    assert (link.numbers, slabs.touched) == ([number], 0)
     slot = filled(slabs, "a", MIB)
     assert slot.slab.number != number
     drop(slot)
@@ -241,11 +241,11 @@ def test_an_idle_slab_makes_room_for_another_pool(slabs: SlabPool) -> None:
         drop(resting[pool])
         slabs.sweep(100 + at)
     assert slabs.touched == 2 * CAPACITY
-    heard = Heard(slabs)
+    link = RecordingLink(slabs)
     slots.append(filled(slabs, "d", CAPACITY // 2))
-    assert heard.numbers == [resting["b"].slab.number]
+    assert link.numbers == [resting["b"].slab.number]
     slots.append(filled(slabs, "d", CAPACITY // 2))
-    assert heard.numbers == [resting["b"].slab.number, resting["c"].slab.number]
+    assert link.numbers == [resting["b"].slab.number, resting["c"].slab.number]
 
     assert slabs.allocate("e", SLAB_BODY_MIN) is None
     drop(*slots)
@@ -325,20 +325,20 @@ def test_a_slab_that_cannot_be_opened_leaves_no_descriptor(
 
 def test_close_keeps_the_bodies_of_running_calls(slabs: SlabPool) -> None:
     """After `close` no slot is allocated, links are closed, and slots in use stay readable."""
-    heard = Heard(slabs)
+    link = RecordingLink(slabs)
     slot = filled(slabs, "a", MIB)
     slot.view[:3] = b"abc"
     slabs.close()
 
     assert slabs.allocate("a", MIB) is None
     assert slot.view[:3] == b"abc"
-    assert heard not in slabs.links
+    assert link not in slabs.links
     slot.release()
 
 
 def test_lost_links_are_counted_by_replica(slabs: SlabPool) -> None:
     """Only lost links that may still read slots are counted, per replica."""
-    lost, live, others = Heard(slabs), Heard(slabs), Heard(slabs)
+    lost, live, others = RecordingLink(slabs), RecordingLink(slabs), RecordingLink(slabs)
     lost.is_lost = others.is_lost = True
     others.replica = "r2"
 

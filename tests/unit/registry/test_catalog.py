@@ -186,8 +186,8 @@ def test_old_revisions_can_be_removed() -> None:
 def test_subscribers_get_each_change() -> None:
     """A change has the current revision before and after it, and the existing numbers."""
     catalog = Catalog()
-    heard: list[Change] = []
-    unsubscribe = catalog.subscribe(heard.append)
+    changes: list[Change] = []
+    unsubscribe = catalog.subscribe(changes.append)
     first, second = deployed("digits", 1), deployed("digits", 2)
 
     catalog.put(first)
@@ -204,7 +204,7 @@ def test_subscribers_get_each_change() -> None:
         Change("put", *key, first, second, (1, 2)),
         Change("put", *key, second, second, (2,)),
         Change("remove", *key, second, None),
-    ] == heard
+    ] == changes
 
 
 def test_a_subscriber_sees_the_catalog_after_the_change() -> None:
@@ -222,31 +222,31 @@ def test_a_subscriber_sees_the_catalog_after_the_change() -> None:
 def test_a_failing_subscriber_does_not_stop_others() -> None:
     """A subscriber's exception is logged; the change and other subscribers are not affected."""
     catalog = Catalog()
-    heard: list[Change] = []
+    changes: list[Change] = []
 
     def fail(change: Change) -> None:
         raise RuntimeError(change.name)
 
     catalog.subscribe(fail)
-    catalog.subscribe(heard.append)
+    catalog.subscribe(changes.append)
     with capture_logs() as logs:
         catalog.put(deployed("digits"))
 
     assert [line["name"] for line in logs] == ["digits"]
-    assert len(heard) == 1
+    assert len(changes) == 1
     assert catalog.resolve("digits").revision.ref == "digits@1"
 
 
 def test_a_subscriber_may_leave_during_a_change() -> None:
     """A subscriber that unsubscribes while it is called does not hide the change from another."""
     catalog = Catalog()
-    heard: list[Change] = []
+    changes: list[Change] = []
     unsubscribe = catalog.subscribe(lambda _: unsubscribe())
-    catalog.subscribe(heard.append)
+    catalog.subscribe(changes.append)
 
     catalog.put(deployed("digits"))
 
-    assert len(heard) == 1
+    assert len(changes) == 1
 
 
 def test_subscribers_are_bounded() -> None:

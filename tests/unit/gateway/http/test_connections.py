@@ -23,7 +23,7 @@ from gateway.http.connections import (
 )
 
 
-class One:
+class FakeConnection:
     """Stand-in for a connection."""
 
     def __init__(self, *, is_idle: bool = True, quiet_s: int = 0, opened_s: float = 0.0) -> None:
@@ -39,14 +39,14 @@ class One:
 class World:
     """Connection limit with a group of connections and a clock that the test sets."""
 
-    def __init__(self, most: int, *there: One) -> None:
-        self.there: set[One] = set(there)
+    def __init__(self, most: int, *there: FakeConnection) -> None:
+        self.there: set[FakeConnection] = set(there)
         self.now = 0.0
         self.limit = ConnectionLimit(most, lambda: self.now)
         self.limit.track(self.there)
 
     def enter(self) -> bool:
-        one = One(is_idle=True)
+        one = FakeConnection(is_idle=True)
         self.there.add(one)
         admitted = self.limit.admit(one)
         assert not one.is_closed
@@ -57,7 +57,11 @@ class World:
 
 def test_the_quietest_idle_connection_makes_room() -> None:
     """The idle connection that is quiet for longest is evicted; an active one never is."""
-    busy, old, young = One(is_idle=False, quiet_s=90), One(quiet_s=60), One(quiet_s=5)
+    busy, old, young = (
+        FakeConnection(is_idle=False, quiet_s=90),
+        FakeConnection(quiet_s=60),
+        FakeConnection(quiet_s=5),
+    )
     world = World(3, busy, old, young)
     assert world.enter()
     assert [one.is_closed for one in (busy, old, young)] == [False, True, False]
@@ -65,7 +69,7 @@ def test_the_quietest_idle_connection_makes_room() -> None:
 
 def test_among_equally_quiet_connections_the_oldest_goes() -> None:
     """A new connection whose request is still on its way is not evicted as a silent one."""
-    young, old = One(opened_s=2.0), One(opened_s=1.0)
+    young, old = FakeConnection(opened_s=2.0), FakeConnection(opened_s=1.0)
     world = World(2, young, old)
     assert world.enter()
     assert [one.is_closed for one in (young, old)] == [False, True]
@@ -74,7 +78,7 @@ def test_among_equally_quiet_connections_the_oldest_goes() -> None:
 def test_a_large_limit_evicts_several_at_once() -> None:
     """One thirty-second of the limit is evicted at a time, so that scanning all connections is
     rare."""
-    world = World(64, *(One(quiet_s=n) for n in range(64)))
+    world = World(64, *(FakeConnection(quiet_s=n) for n in range(64)))
     assert world.enter()
     assert sorted(one.quiet_s for one in world.there if one.is_closed) == [62, 63]
 
@@ -83,7 +87,7 @@ def test_new_connections_are_refused_where_all_are_active(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The refusal is immediate, without another scan for AGAIN_S; it is logged once a minute."""
-    busy = One(is_idle=False)
+    busy = FakeConnection(is_idle=False)
     world = World(1, busy)
     assert not any(world.enter() for _ in range(100))
     busy.is_idle = True
@@ -106,7 +110,7 @@ def test_descriptors_are_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert connections_max(1000) == 1000
 
 
-class Ended(asyncio.Protocol):
+class HalfClosable(asyncio.Protocol):
     """Protocol that keeps the connection open after EOF."""
 
     def __init__(self) -> None:
@@ -122,10 +126,10 @@ class Ended(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def pair(family: int) -> AsyncIterator[tuple[socket.socket, asyncio.Transport, Ended]]:
+async def pair(family: int) -> AsyncIterator[tuple[socket.socket, asyncio.Transport, HalfClosable]]:
     """Yield the client's socket, the server's transport and the server's protocol."""
     loop = asyncio.get_running_loop()
-    protocol = Ended()
+    protocol = HalfClosable()
     if family == socket.AF_UNIX:
         client, theirs = socket.socketpair()
         await loop.connect_accepted_socket(lambda: protocol, theirs)

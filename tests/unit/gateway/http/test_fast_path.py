@@ -280,7 +280,7 @@ async def test_the_head_cache_is_bounded(served: Served) -> None:
     assert front.parse_head(request(b"", extra=b"X: 0\r\n")) is not first
 
 
-class Wire(asyncio.Transport):
+class RecordingTransport(asyncio.Transport):
     """Transport that records the calls it gets."""
 
     def __init__(self, sock: object) -> None:
@@ -305,7 +305,7 @@ class Wire(asyncio.Transport):
         self.is_closed = True
 
 
-class Eager(Wire):
+class EagerTransport(RecordingTransport):
     """Transport that receives more data while an answer is written."""
 
     def __init__(self, connection: asyncio.Protocol, more: bytes) -> None:
@@ -320,7 +320,7 @@ class Eager(Wire):
         self.asked.append("protocol")
 
 
-class Kept(asyncio.Protocol):
+class RecordingProtocol(asyncio.Protocol):
     """Stand-in for aiohttp's protocol; keeps the received data."""
 
     def __init__(self) -> None:
@@ -339,7 +339,7 @@ class Socket:
 
 async def test_a_client_that_does_not_read_is_not_read_from(served: Served) -> None:
     """While answers pile up, reading from the connection is paused."""
-    connection, wire = plain_front(served)(), Wire(Socket())
+    connection, wire = plain_front(served)(), RecordingTransport(Socket())
     connection.connection_made(wire)
     connection.pause_writing()
     connection.resume_writing()
@@ -350,7 +350,7 @@ async def test_a_connection_silent_for_an_hour_is_closed(served: Served) -> None
     """Each byte restarts the hour; before its first byte a connection has the time limit of a
     head."""
     front = plain_front(served)
-    connection, wire = front(), Wire(Socket())
+    connection, wire = front(), RecordingTransport(Socket())
     connection.connection_made(wire)
     head_s = int(served.gateway.invoker.settings.head_read_s)
     for _ in range(head_s):
@@ -359,7 +359,7 @@ async def test_a_connection_silent_for_an_hour_is_closed(served: Served) -> None
     front.sweep()
     assert "close" in wire.asked
 
-    connection, wire = front(), Wire(Socket())
+    connection, wire = front(), RecordingTransport(Socket())
     connection.connection_made(wire)
     connection.data_received(request()[:-1])
     connection.connection_lost(None)
@@ -374,9 +374,9 @@ async def test_a_connection_silent_for_an_hour_is_closed(served: Served) -> None
 async def test_data_during_a_handover_keeps_its_order(served: Served, peer: Peer) -> None:
     """Requests keep their order, also those received while the connection is handed to aiohttp."""
     await arrived(served)
-    later = Kept()
+    later = RecordingProtocol()
     connection = FastPath(served.gateway.invoker, Writer(lambda: 0.0), lambda: later, unlimited())()
-    connection.connection_made(Eager(connection, request(b"3")))
+    connection.connection_made(EagerTransport(connection, request(b"3")))
     connection.data_received(request(b"1") + request(b"2"))
     peer.answer((await peer.next(Kind.REQUEST)).id)
     while not later.received:
@@ -401,12 +401,14 @@ async def test_a_paused_transport_stays_paused_for_aiohttp(served: Served, peer:
     """The handover passes on `pause_writing`, which the transport reports only once."""
     paused: list[str] = []
 
-    class Told(Kept):
+    class PausedProtocol(RecordingProtocol):
         def pause_writing(self) -> None:
             paused.append("told")
 
-    connection = FastPath(served.gateway.invoker, Writer(lambda: 0.0), Told, unlimited())()
-    connection.connection_made(Eager(connection, b""))
+    connection = FastPath(
+        served.gateway.invoker, Writer(lambda: 0.0), PausedProtocol, unlimited()
+    )()
+    connection.connection_made(EagerTransport(connection, b""))
     connection.pause_writing()
     connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
     assert paused == ["told"]

@@ -14,7 +14,7 @@ from registry.errors import BodyEvicted, FnError, QueueFull
 CAPACITY = 64 * SMALL
 
 
-class Held:
+class HeldBytes:
     """Counter of held bytes."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class World:
     """Body budget with a clock that the test sets."""
 
     def __init__(self) -> None:
-        self.held = Held()
+        self.held = HeldBytes()
         self.now = 0.0
         self.all = BodyBudget(self.held, CAPACITY, lambda: self.now)
         self.evicted: list[int] = []
@@ -37,12 +37,12 @@ class World:
     def open(self, count: int = 0) -> BodyReservation:
         number = next(self.numbers)
 
-        def gone(error: FnError) -> None:
+        def on_evicted(error: FnError) -> None:
             assert isinstance(error, BodyEvicted)
             assert error.retry_after_s
             self.evicted.append(number)
 
-        one = self.all.open(gone)
+        one = self.all.open(on_evicted)
         if count:
             one.grow(count)
         return one

@@ -6,7 +6,7 @@ from gateway.metrics.counters import LocalStore
 from gateway.metrics.ledger import ACCEPTED, ENDINGS, UNKNOWN_POOL, Balance, Ledger, total
 
 
-class Named(LocalStore):
+class RecordingStore(LocalStore):
     """Store that records the names of allocated counters, in order."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ def test_balances_add_up() -> None:
 
 def test_the_accepted_counter_is_read_last() -> None:
     """Counters read in order of allocation never show more ended requests than accepted ones."""
-    store = Named()
+    store = RecordingStore()
     Ledger(store)
 
     assert len(store.names) == Ledger.NUMBERS

@@ -9,7 +9,7 @@ from gateway.observing.records import RequestRecord
 from tests.support.records import RECORD
 
 
-class Page:
+class RecordingWriter:
     """Writer that records its batches; `gate` blocks it."""
 
     def __init__(self) -> None:
@@ -27,8 +27,8 @@ class Page:
 
 def test_events_are_written_in_batches_by_a_thread() -> None:
     """A full batch is written at once, the rest at the next flush or at the end."""
-    page = Page()
-    log = BatchWriter("access log", page.write)
+    writer = RecordingWriter()
+    log = BatchWriter("access log", writer.write)
     for _ in range(BATCH + 1):
         log.add(RECORD)
     log.flush()
@@ -36,22 +36,22 @@ def test_events_are_written_in_batches_by_a_thread() -> None:
     log.add(RECORD)
     log.close()
 
-    assert page.batches == [(BATCH, 0), (1, 0), (1, 0)]
-    assert page.threads == {"access log"}
+    assert writer.batches == [(BATCH, 0), (1, 0), (1, 0)]
+    assert writer.threads == {"access log"}
 
 
 def test_a_slow_writer_costs_events_not_memory() -> None:
     """Events without room in the queue are dropped and counted."""
-    page = Page()
-    page.gate.clear()
+    writer = RecordingWriter()
+    writer.gate.clear()
     counted: list[int] = []
-    log = BatchWriter("access log", page.write, on_dropped=counted.append)
+    log = BatchWriter("access log", writer.write, on_dropped=counted.append)
     for _ in range(BATCHES_MAX + 10):
         log.add(RECORD)
         log.flush()
-    page.gate.set()
+    writer.gate.set()
     log.close()
-    written = sum(count for count, _ in page.batches)
+    written = sum(count for count, _ in writer.batches)
 
     assert BATCHES_MAX <= written <= BATCHES_MAX + 2
     assert written + sum(counted) == BATCHES_MAX + 10
@@ -60,11 +60,11 @@ def test_a_slow_writer_costs_events_not_memory() -> None:
 
 def test_a_writer_that_fails_costs_its_batch_only() -> None:
     """After a failed write the next events are written."""
-    page = Page()
+    writer = RecordingWriter()
 
     def write(events: list[RequestRecord], left_out: int) -> None:
-        page.write(events, left_out)
-        if len(page.batches) == 1:
+        writer.write(events, left_out)
+        if len(writer.batches) == 1:
             raise ZeroDivisionError("a defect")
 
     log = BatchWriter("access log", write)
@@ -73,4 +73,4 @@ def test_a_writer_that_fails_costs_its_batch_only() -> None:
         log.flush()
     log.close()
 
-    assert page.batches == [(1, 0), (1, 0)]
+    assert writer.batches == [(1, 0), (1, 0)]

@@ -135,12 +135,12 @@ def test_subscribers_get_each_key_change() -> None:
     """A subscriber gets added and removed keys until it unsubscribes."""
     one, two = (Key(id, fingerprint(id), ("read",)) for id in ("one", "two"))
     ring = KeyRing([one])
-    heard: list[tuple[Key, bool]] = []
-    end = ring.subscribe(lambda key, is_let_in: heard.append((key, is_let_in)))
+    changes: list[tuple[Key, bool]] = []
+    end = ring.subscribe(lambda key, is_let_in: changes.append((key, is_let_in)))
     ring.put(two)
     ring.remove(one)
     end()
     ring.put(one)
 
-    assert heard == [(two, True), (one, False)]
+    assert changes == [(two, True), (one, False)]
     assert ring.all() == (two, one)
