@@ -29,7 +29,7 @@ BEARER = {"Authorization": "Bearer fn_the-admin-token"}
 
 
 async def test_a_function_describes_itself(front: Front) -> None:
-    """GET /fn/NAME, with a revision or without, shows the state that the manager last published."""
+    """GET /fn/digits@1 describes the revision, with the state that the manager last published."""
     front.delivery.receive_endpoints(published())
 
     status, document, _ = await front.ask("GET", "/fn/digits@1")

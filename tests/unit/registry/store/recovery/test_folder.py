@@ -47,8 +47,8 @@ SOUND = DatabaseReport("sound", schema=5, id="a", opened=3)
 def test_which_database_belongs_to_a_folder(
     database: DatabaseReport, marker: Marker | None, is_accepted: bool
 ) -> None:
-    """In a folder with files of functions, only a database that matches the marker's id and count
-    is accepted; without a marker, one that is not blank."""
+    """In a folder with files of functions, only a database with the marker's id and at least its
+    count is accepted; without a marker, one that is not blank."""
     problem = find_problem(database, marker, has_blobs=True, was_used=True)
 
     assert (problem == "") is is_accepted
