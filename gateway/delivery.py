@@ -29,6 +29,7 @@ from registry.catalog import Catalog, Change, Deployed
 from registry.compatibility import breaks
 from registry.errors import Poison, ReplicaDied, WaitBudgetOver
 from registry.exchange import Demand, Load, PoolEndpoints, decode_endpoints, encode
+from registry.spec import may_rerun
 from registry.tasks import Tasks, every
 
 log = structlog.get_logger()
@@ -293,12 +294,3 @@ def rerun_policy(before: Deployed, after: Deployed) -> RerunPolicy | None:
     if breaks(before.revision, after.revision):
         return None
     return RerunPolicy(may_rerun(after), after.function.limits.timeout_s)
-
-
-def may_rerun(deployed: Deployed) -> bool:
-    """Return whether a request that had started may run again.
-
-    With `retry: auto` a handler may not: it may have had side effects.
-    """
-    retry = deployed.function.limits.retry
-    return retry == "always" or (retry == "auto" and not deployed.revision.handler)

@@ -22,7 +22,6 @@ def model_spec(deployed: Deployed) -> ModelSpec:
     """
     revision, profile = deployed.revision, deployed.profile
     batch_max = rows_of(revision, profile)
-    may_rerun = not revision.handler or deployed.function.limits.retry == "always"
     return ModelSpec(
         revision=revision.ref,
         engine=revision.engine,
@@ -38,8 +37,17 @@ def model_spec(deployed: Deployed) -> ModelSpec:
         sample=revision.sample,
         preparation=prepared.preparation if (prepared := prepared_of(deployed)) else None,
         equal_axes=profile.equal_axes if profile and batch_max > 1 else (),
-        may_rerun=may_rerun,
+        may_rerun=may_rerun(deployed),
     )
+
+
+def may_rerun(deployed: Deployed) -> bool:
+    """Return whether a request that had started may run again.
+
+    With `retry: auto` a handler may not: it may have had side effects.
+    """
+    retry = deployed.function.limits.retry
+    return retry == "always" or (retry == "auto" and not deployed.revision.handler)
 
 
 def prepared_of(deployed: Deployed) -> Prepared | None:

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from gateway.access import Access
-from gateway.delivery import may_rerun
 from gateway.dispatch.call import Priority
 from gateway.observing import records
 from gateway.replies import Body
@@ -22,6 +21,7 @@ from gateway.settings import MIB
 from registry.catalog import Catalog, Deployed
 from registry.errors import BadRequest, QueueFull
 from registry.model import Revision
+from registry.spec import may_rerun
 from runtime_image.codecs import request
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.link.meta import RequestMeta

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.data_links import Delivered
-from gateway.delivery import follow_traffic, may_rerun, rerun_policy
+from gateway.delivery import follow_traffic, rerun_policy
 from gateway.dispatch.redirects import RerunPolicy
 from registry.catalog import Catalog, Deployed
 from registry.errors import (
@@ -20,6 +20,7 @@ from registry.errors import (
 )
 from registry.exchange import Load
 from registry.model import Limits
+from registry.spec import model_spec
 from runtime_image.contract.link import Kind
 from runtime_image.contract.signature import Signature
 from tests.support import nouns
@@ -423,5 +424,5 @@ def test_moved_calls_use_the_new_revisions_rerun_policy(
         nouns.function(revision=2, limits=limits), nouns.revision(number=2, handler=handler)
     )
 
-    assert may_rerun(after) is may
+    assert model_spec(after).may_rerun is may
     assert rerun_policy(nouns.deployed(), after) == RerunPolicy(may, 3.0)
