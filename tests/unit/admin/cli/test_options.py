@@ -64,7 +64,7 @@ def test_a_verb_has_the_options_of_all_verbs() -> None:
 
     @connected
     def verb(session: Session, name: str) -> None:
-        """Do something."""
+        """Does it."""
 
     parameters = list(inspect.signature(verb).parameters)
     assert parameters[:5] == ["name", "context", "url", "key", "data"]
