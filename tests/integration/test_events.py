@@ -48,7 +48,7 @@ def caller(server: ServerProcess) -> Caller:
     return Caller(server.url, server.token, None)  # type: ignore[arg-type]
 
 
-async def test_what_callers_do_is_seen(server: ServerProcess) -> None:
+async def test_calls_cause_events(server: ServerProcess) -> None:
     """Calls cause events for waking and warm, then for the rate summed over all processes."""
     async with following(caller(server)) as told:
         await told.until("ready")
@@ -78,7 +78,7 @@ async def test_why_a_replica_went_is_seen(server: ServerProcess) -> None:
     assert gone.data["replicas"] == [replica]
 
 
-async def test_another_life_begins_with_a_picture(tmp_path: Path) -> None:
+async def test_an_id_of_a_killed_server_gets_a_snapshot(tmp_path: Path) -> None:
     """An id of a killed server is unknown to the next one, which sends a snapshot."""
     with server_process(tmp_path / "data") as server:
         server.fnctl_json("deploy", str(models.affine(tmp_path, 2, 0)), "--name", "twice")

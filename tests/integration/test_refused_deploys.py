@@ -295,7 +295,7 @@ async def test_a_wrong_manifest_is_refused(fake: ServingServer, manifest: str, t
     assert text in answer.problem["detail"]
 
 
-async def test_a_name_that_is_none_is_refused(fake: ServingServer) -> None:
+async def test_an_invalid_name_is_refused(fake: ServingServer) -> None:
     """An invalid name is 400 with the rules for names."""
     answer = await fake.admin("POST", "/functions/No%20Name/revisions", {"files": []})
 

@@ -185,7 +185,7 @@ def test_without_a_token_the_refusal_says_why(box: Box, worker: Path, tmp_path: 
     assert f"has no file {elsewhere}/admin.token: name the folder with --data" in err
 
 
-def test_nobody_on_the_port_is_told(box: Box) -> None:
+def test_a_machine_without_a_server_is_reported(box: Box) -> None:
     """A machine without a server is reported as such."""
     code, _, err = box.fnctl("ls", FN_URL="http://127.0.0.1:9")
 

@@ -138,7 +138,7 @@ async def test_the_estimate_survives_a_restart(
         ("failing", NOW_S - 900, None),
     ],
 )
-async def test_it_is_told_when_a_replica_will_be_there(
+async def test_the_time_to_readiness_is_estimated(
     past: ServerHistory, state: str, since_s: float, expected: float | None
 ) -> None:
     """The time to readiness is that of a usual cold start, less the time already spent waking."""
@@ -434,7 +434,7 @@ def test_the_newest_durations_count_most() -> None:
     assert sketch.samples == 1000 + MEMORY
 
 
-def test_what_is_long_past_is_forgotten() -> None:
+def test_a_bucket_without_weight_is_dropped() -> None:
     """A bucket that has lost nearly all its weight is dropped."""
     sketch = of(9000.0, *[10.0] * (5 * MEMORY))
 

@@ -80,7 +80,7 @@ def test_memory_is_in_bytes() -> None:
     assert found["fngate_device_state", "GPU-a"] == 1
 
 
-def test_what_is_not_known_has_no_sample() -> None:
+def test_unknown_figures_have_no_sample() -> None:
     """A CPU slot, and a GPU whose driver does not respond, have no samples for unknown figures."""
     found = device_samples(SLOT, BARE)
     names = {name for name, _ in found}
@@ -117,7 +117,7 @@ def replica_samples(families: ReplicaFamilies) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_replicas_are_shown_as_they_were_looked_at() -> None:
+def test_replica_metrics_show_the_last_snapshot() -> None:
     """Replica metrics show the last snapshot; later counts wait for the next one."""
     given = Given()
     families = ReplicaFamilies(given)
@@ -134,7 +134,7 @@ def test_replicas_are_shown_as_they_were_looked_at() -> None:
     }
 
 
-def test_what_can_be_counted_is_there_from_the_start() -> None:
+def test_counters_exist_from_the_start() -> None:
     """Counters exist from the start, so that a first failure is an increase from 0 for an alert."""
     found = replica_samples(ReplicaFamilies(Given()))
 

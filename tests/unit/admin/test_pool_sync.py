@@ -68,7 +68,7 @@ async def test_after_its_end_nothing_is_fed(operator: Operator) -> None:
     assert pools(operator) == []
 
 
-async def test_what_was_deployed_before_has_a_pool_from_the_start(tmp_path: Path) -> None:
+async def test_stored_revisions_have_pools_from_the_start(tmp_path: Path) -> None:
     """After a restart every stored revision has a pool."""
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
@@ -96,7 +96,7 @@ def test_without_a_profile_one_request_runs_and_one_waits() -> None:
 
 
 @pytest.mark.parametrize(("idle_s", "expected"), [(300.0, SUPERSEDED_IDLE_S), (1.0, 1.0)])
-def test_a_superseded_revision_is_kept_for_nobody(idle_s: float, expected: float) -> None:
+def test_a_superseded_revision_has_no_minimum(idle_s: float, expected: float) -> None:
     """A superseded revision has no minimum and a short idle time, at most the function's."""
     scaling = Scaling(min=2, max=3, idle_s=idle_s)
 

@@ -12,7 +12,7 @@ F = ("default", "f")
 BOUNDS = (0.01, 0.1, 1.0)
 
 
-def test_who_answers_nothing_is_at_rest() -> None:
+def test_a_function_without_responses_has_no_rate() -> None:
     """A function without responses has no rate and no quantiles."""
     assert Rates(BOUNDS).response_rate(F, 5.0) == NO_RESPONSES
 

@@ -125,7 +125,7 @@ def test_a_revision_shows_how_far_its_settings_let_it_batch() -> None:
     assert revision_json(asked, bundle())["batch_max"] == 4
 
 
-def test_what_was_not_measured_has_no_profile() -> None:
+def test_a_revision_without_a_profile_shows_none() -> None:
     """A revision without a profile shows none."""
     assert profile_json(None) is None
     assert profile_json(profile()) is not None

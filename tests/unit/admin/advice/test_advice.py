@@ -110,7 +110,7 @@ def test_nothing_is_said_of_the_time_before_it_was_deployed() -> None:
     ("idle_s", "text"),
     [(300.0, "idle 0 s is left out"), (0.0, "its cold starts are too many")],
 )
-def test_busy_minutes_are_told_of(idle_s: float, text: str) -> None:
+def test_busy_minutes_have_a_note(idle_s: float, text: str) -> None:
     """A note names each idle time that counts per minute cannot judge."""
     busy = replace(PAST, minutes=[(FROM, 100_000)])
 

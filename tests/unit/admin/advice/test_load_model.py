@@ -24,7 +24,7 @@ from admin.advice.simulation import META
 from gateway.dispatch.call import Stage
 
 
-def test_what_is_due_is_done_in_order() -> None:
+def test_due_actions_run_in_order() -> None:
     """The clock jumps from one due action to the next, in order of time, then of registration."""
     clock, done = Clock(), list[tuple[float, str]]()
 

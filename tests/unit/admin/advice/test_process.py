@@ -75,7 +75,7 @@ async def test_a_cancelled_computation_ends() -> None:
     assert await advisor.rows(CASE)
 
 
-async def test_it_may_not_take_for_ever() -> None:
+async def test_a_computation_has_a_time_limit() -> None:
     """A computation over its time limit is ended, and the text says what to do."""
     before = children()
 
@@ -122,7 +122,7 @@ def test_a_case_in_and_its_rows_out() -> None:
     assert msgspec.json.decode(done.stdout, type=list[Row]) == advise(CASE)
 
 
-def test_it_leaves_the_processors_to_others() -> None:
+def test_the_process_has_the_lowest_priority() -> None:
     """Before it reads its input, the process has the lowest CPU priority."""
     text = f"import os, sys; from {MODULE} import main; main(); print(os.nice(0), file=sys.stderr)"
     done = subprocess.run(
@@ -132,7 +132,7 @@ def test_it_leaves_the_processors_to_others() -> None:
     assert done.stderr == f"{LOWEST}\n".encode()
 
 
-def test_it_ends_by_itself() -> None:
+def test_the_process_ends_after_its_time_limit() -> None:
     """The process ends after its time limit even if the server that would end it was killed."""
     text = (
         "import signal; set_alarm = signal.alarm; signal.alarm = lambda _: set_alarm(1);"
@@ -145,7 +145,7 @@ def test_it_ends_by_itself() -> None:
     assert code == -signal.SIGALRM
 
 
-def test_what_is_no_case_is_an_error() -> None:
+def test_malformed_input_is_an_error() -> None:
     """The process fails on input that is not a case; only the server writes to it."""
     done = subprocess.run([sys.executable, "-m", MODULE], input=b"{}", capture_output=True)
 

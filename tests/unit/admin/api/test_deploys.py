@@ -208,7 +208,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_stalled_uploads_lock_nobody_out() -> None:
+def test_a_stalled_upload_gives_up_its_slot() -> None:
     """With every slot taken by stalled uploads, a new upload waits at most two seconds."""
 
     async def steps() -> None:

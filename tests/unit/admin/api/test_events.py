@@ -18,7 +18,7 @@ from tests.support.server import ServingServer, serving
 CALL = {"inputs": {}}
 
 
-async def test_a_picture_comes_first(server: ServingServer) -> None:
+async def test_a_stream_begins_with_a_snapshot(server: ServingServer) -> None:
     """A stream begins with a snapshot: the server, every function and device as in the lists, then
     its end mark."""
     (listed,) = (await server.admin("GET", "/functions")).json()["items"]

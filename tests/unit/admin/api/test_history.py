@@ -154,7 +154,7 @@ async def test_a_second_computation_is_refused(server: ServingServer) -> None:
 
 
 @pytest.mark.slow
-async def test_it_ends_with_its_client(server: ServingServer) -> None:
+async def test_the_computation_ends_with_its_client(server: ServingServer) -> None:
     """The computation ends when its client disconnects."""
     before = children()
     await remember(server, 1500)

@@ -116,7 +116,7 @@ def test_a_warm_answer_is_told_by_its_times() -> None:
 @pytest.mark.parametrize(
     "header", ["", "no", "queue;dur=x", "queue;dur=-1", "queue;dur=inf", ";;,,="]
 )
-def test_what_cannot_be_read_is_left_out(header: str) -> None:
+def test_a_broken_header_is_left_out(header: str) -> None:
     """A broken Server-Timing header gives an empty receipt and no line."""
     assert read_receipt(header) == Receipt()
     assert render_receipt(read_receipt(header)) == ""

@@ -111,10 +111,10 @@ NO_KEY = Canned({"title": "A key is needed", "code": "no_key"}, 401)
         ("--ssh", "gpu1", "image", "build"),
     ],
 )
-def test_what_cannot_be_is_wrong_usage(
+def test_impossible_ssh_options_are_wrong_usage(
     api: AdminApi, fnctl: Callable[..., Result], words: tuple[str, ...]
 ) -> None:
-    """A bad address or file, and `serve` over SSH, are wrong usage."""
+    """A bad address or file, and `serve` or `image` over SSH, are wrong usage."""
     assert fnctl(*words).exit_code == 2
     assert api.requests == []
 

@@ -119,7 +119,7 @@ QUICK = {"load_ms": 2.0, "first_ms": 8.0, "cpu_ms": {"1": 10.0, "8": 25.0}}
         ),
     ],
 )
-def test_what_was_prepared_in_a_line(profile: dict[str, Any], shown: str) -> None:
+def test_the_gain_of_preparation_is_a_line(profile: dict[str, Any], shown: str) -> None:
     """One line says how much faster a prepared model starts, or why it was not prepared."""
     assert prepared(profile) == shown
 
@@ -192,7 +192,7 @@ def test_the_last_cold_starts_are_shown() -> None:
     assert shown.count("revision 3") == 3
 
 
-def test_what_stands_in_the_way_is_told_once() -> None:
+def test_the_blocking_reason_is_shown_once() -> None:
     """The blocking reason stands below the state, unless the state has it already."""
     warm = {"state": "warm", "reason": "calls", "blocked": "no device is free"}
 

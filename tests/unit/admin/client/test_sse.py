@@ -174,7 +174,7 @@ def test_silence_is_an_end() -> None:
         next(events)
 
 
-def test_whoever_sends_no_events_is_refused() -> None:
+def test_an_answer_without_events_is_refused() -> None:
     """An answer that is not an event stream is refused as coming from an older server."""
     wanted = "expected text/event-stream, got application/json"
     with (

@@ -54,7 +54,7 @@ def test_a_target_is_read(text: str, target: Target) -> None:
         *("gpu1:65536", "gpu1:x", "[::1]x", "[::1", "gpu1\n", "a;b", "nn@gpu1:22:"),
     ],
 )
-def test_what_is_no_target_is_refused(text: str) -> None:
+def test_a_malformed_target_is_refused(text: str) -> None:
     """A target without a host, or one that could be read as an option, is refused."""
     with pytest.raises(ValueError, match="expected"):
         parse_target(text)
@@ -107,7 +107,7 @@ def test_a_refused_channel_says_why(error: Exception, text: str) -> None:
     assert text in str(channel_failure(TARGET, PLACE, error))
 
 
-def test_what_to_do_next_is_optional() -> None:
+def test_advice_is_optional() -> None:
     """Advice is optional; a broken connection always has a reason and advice."""
     assert not hasattr(unreachable_error("text"), "__notes__")
     assert "no reason given" in str(connection_broken(TARGET, ""))
@@ -133,7 +133,7 @@ def test_the_usual_file_is_taken(home: Path) -> None:
     assert (known.name, known.has_key) == ("[gpu1]:2222", True)
 
 
-def test_no_file_means_that_nobody_is_known(home: Path) -> None:
+def test_a_missing_file_is_an_empty_list(home: Path) -> None:
     """A missing file gives an empty list of known hosts, never None, which would disable the
     check."""
     known = known_hosts(LOGIN, [])
@@ -254,7 +254,7 @@ async def test_the_token_is_read(login: Login, tmp_path: Path) -> None:
         (b"x" * (TOKEN_MAX + 1), f"more than {TOKEN_MAX} bytes"),
     ],
 )
-async def test_what_is_no_token_is_told(
+async def test_a_bad_token_file_is_reported(
     login: Login, tmp_path: Path, content: bytes | None, text: str
 ) -> None:
     """A missing, empty, binary or endless token file is reported, and the latter is not read

@@ -74,7 +74,7 @@ async def test_a_file_that_is_no_key_is_told(login: Login, tmp_path: Path) -> No
         await log_in(replace(login, identity=tmp_path / "no"))
 
 
-async def test_nobody_there_is_told(far: Sshd, login: Login) -> None:
+async def test_a_machine_without_ssh_is_reported(far: Sshd, login: Login) -> None:
     """A machine without an SSH server is reported with the command to try by hand."""
     far.stop()
 

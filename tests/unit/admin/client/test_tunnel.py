@@ -61,7 +61,7 @@ def test_a_failed_login_leaves_no_thread(far: Sshd, login: Login) -> None:
     assert "ssh-tunnel" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_nobody_on_the_port_is_told(login: Login) -> None:
+def test_a_closed_remote_port_is_reported(login: Login) -> None:
     """A closed port on the remote machine is reported with its number."""
     nobody = r"nobody listens on 127\.0\.0\.1:9 of"
 

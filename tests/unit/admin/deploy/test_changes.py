@@ -264,7 +264,7 @@ async def test_a_removal_that_fails_changes_nothing(tmp_path: Path) -> None:
         assert operator.manager.pool("default/digits@1") is not None
 
 
-async def test_files_nobody_uses_are_swept(tmp_path: Path) -> None:
+async def test_unused_blobs_are_swept(tmp_path: Path) -> None:
     """A sweep keeps blobs that a revision or a deploy uses, and removes others once they are old
     enough."""
     async with operating(tmp_path) as operator:

@@ -147,7 +147,9 @@ def test_a_function_keeps_the_time_it_was_made() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(wanted: WireDeploy, error: type[FnError], message: str) -> None:
+def test_a_refusal_names_what_is_wrong(
+    wanted: WireDeploy, error: type[FnError], message: str
+) -> None:
     """Each refusal says what was expected, what was received, or what to do."""
     with pytest.raises(error) as refused:
         planned(wanted)

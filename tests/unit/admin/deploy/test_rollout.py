@@ -214,7 +214,7 @@ async def test_callers_break_only_with_breaking(tmp_path: Path, breaking: bool) 
         assert await stored(operator) == [1]
 
 
-def test_what_fits_is_not_refused() -> None:
+def test_a_compatible_signature_is_not_refused() -> None:
     """A signature that accepts more passes; one that accepts less passes only with `breaking`."""
     fixed, free = (nouns.revision(signature=each) for each in (FIXED, FREE))
 

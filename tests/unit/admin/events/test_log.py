@@ -42,7 +42,7 @@ def test_numbers_go_on_after_a_clearing() -> None:
 
 
 @given(st.lists(st.binary(max_size=20), max_size=40), st.integers(1, 10), st.integers(1, 60))
-def test_all_that_is_kept_comes_in_order_or_nothing(
+def test_the_log_returns_all_later_events_or_a_gap(
     data: list[bytes], items_max: int, bytes_max: int
 ) -> None:
     """From any number on, the log returns every later event or reports a gap, and stays within both
@@ -65,7 +65,7 @@ def test_all_that_is_kept_comes_in_order_or_nothing(
 WARM = Item("f", "f", b'{"state":"warm"}')
 
 
-def test_only_what_looks_different_is_news() -> None:
+def test_only_changed_items_are_new() -> None:
     """An item is new at first and when it has changed, not when it is the same."""
     picture = SentState()
 
@@ -83,7 +83,7 @@ def test_kinds_are_apart() -> None:
     assert picture.all("functions") == picture.all("replicas") == [WARM.data]
 
 
-def test_what_is_gone_was_told_of() -> None:
+def test_a_removal_is_reported_once() -> None:
     """A removal is reported once, and only for items that were sent."""
     picture = SentState()
     picture.update("functions", WARM)
@@ -93,7 +93,7 @@ def test_what_is_gone_was_told_of() -> None:
     assert picture.update("functions", WARM)
 
 
-def test_what_is_not_listed_any_more_is_gone() -> None:
+def test_an_item_missing_from_the_list_is_removed() -> None:
     """Replicas and devices missing from their complete list are removed."""
     picture = SentState()
     for id in ("a", "b"):
@@ -102,7 +102,7 @@ def test_what_is_not_listed_any_more_is_gone() -> None:
     assert [one.id for one in picture.remove_except("replicas", {"b"})] == ["a"]
 
 
-def test_a_cleared_picture_is_new_again() -> None:
+def test_after_a_clear_every_item_is_new() -> None:
     """After a clear every item is new again."""
     picture = SentState()
     picture.update("functions", WARM)
@@ -111,7 +111,7 @@ def test_a_cleared_picture_is_new_again() -> None:
     assert picture.all("functions") == []
 
 
-def test_one_function_can_be_looked_at_alone() -> None:
+def test_the_state_of_one_function_can_be_read() -> None:
     """The state of one function includes items that concern no function."""
     picture = SentState()
     for about in ("f", "g", ""):

@@ -32,7 +32,7 @@ async def test_functions_that_are_gone_are_named(server: ServingServer) -> None:
     assert gone == ["nobody"]
 
 
-async def test_what_others_answered_makes_a_function_busy(server: ServingServer) -> None:
+async def test_answers_of_other_processes_make_a_function_busy(server: ServingServer) -> None:
     """A function's rate includes the requests that other gateway processes answered."""
     reader = server.server.admin.reader
     assert reader.busy_functions() == set()
@@ -45,7 +45,7 @@ async def test_what_others_answered_makes_a_function_busy(server: ServingServer)
     assert reader.beat()["rate"] == 3.0
 
 
-async def test_what_is_shown_is_the_same_at_every_look(server: ServingServer) -> None:
+async def test_unchanged_state_reads_equal(server: ServingServer) -> None:
     """Reading the state twice gives equal items: ages are not recomputed, so nothing looks
     changed."""
     assert (await server.call("digits", CALL)).status == 200

@@ -18,7 +18,7 @@ def test_an_event_is_three_lines_and_an_empty_one() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7", "-7", "b-", "b--", "b-x", "b-٣", "b-" + "9" * 16])
-def test_what_is_no_position_is_none(text: str) -> None:
+def test_a_malformed_position_is_none(text: str) -> None:
     """Anything that is not a position reads as None."""
     assert position(text) is None
 
@@ -53,7 +53,7 @@ def test_an_event_does_not_grow_without_end() -> None:
     assert [one.count(b"{}") for one in frames(news, "b")] == [ITEMS_MAX, 1]
 
 
-def test_a_picture_has_no_ids() -> None:
+def test_a_snapshot_has_no_ids() -> None:
     """Snapshot events have no ids and contain many items each."""
     told = list(listing("devices", [b"{}"] * (ITEMS_MAX + 1)))
 

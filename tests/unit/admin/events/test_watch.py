@@ -135,7 +135,7 @@ def joined(watch: EventWatch) -> Iterator[Joined]:
         yield join
 
 
-async def test_while_nobody_follows_nothing_is_looked_at(watch: EventWatch, play: Play) -> None:
+async def test_without_followers_the_state_is_not_read(watch: EventWatch, play: Play) -> None:
     """Without followers the state is not read, whatever happens."""
     watch.pools(pools("default/digits@1"))
     watch.record("decision", "digits", {"text": "x"})
@@ -145,7 +145,7 @@ async def test_while_nobody_follows_nothing_is_looked_at(watch: EventWatch, play
     assert play.looks == []
 
 
-async def test_a_newcomer_gets_the_picture_and_what_happened_last(
+async def test_a_new_follower_gets_snapshot_and_latest_events(
     watch: EventWatch, joined: Joined
 ) -> None:
     """A new follower gets the snapshot and the latest occurrences, including those before it
@@ -174,7 +174,7 @@ async def test_a_change_is_told_once(watch: EventWatch, play: Play, joined: Join
     assert [kind for kind, _ in later if kind != "beat"] == ["decision"]
 
 
-async def test_what_goes_is_told(watch: EventWatch, play: Play, joined: Joined) -> None:
+async def test_removals_are_reported(watch: EventWatch, play: Play, joined: Joined) -> None:
     """Removed functions and replicas are reported."""
     play.there = ["r1"]
     reader = joined()
@@ -190,7 +190,7 @@ async def test_what_goes_is_told(watch: EventWatch, play: Play, joined: Joined) 
     assert second[-1][1] == {"functions": [], "replicas": ["r1"]}
 
 
-async def test_numbers_are_looked_at_each_second_and_once_more(
+async def test_busy_functions_are_read_each_second_and_once_more(
     watch: EventWatch, play: Play, joined: Joined
 ) -> None:
     """Busy functions are read each second, and once more after they became idle."""
@@ -210,7 +210,7 @@ async def test_numbers_are_looked_at_each_second_and_once_more(
     assert play.looks[0] == ["digits"]
 
 
-async def test_many_functions_are_looked_at_in_turns(
+async def test_many_functions_are_read_in_batches(
     watch: EventWatch, play: Play, joined: Joined
 ) -> None:
     """A large change is read in batches, so that the event loop can answer calls in between."""
@@ -304,7 +304,7 @@ async def test_a_newcomer_need_not_wait_for_a_beat(watch: EventWatch, joined: Jo
     assert [kind for kind, _ in told[-2:]] == ["ready", "beat"]
 
 
-async def test_at_the_end_nothing_more_is_looked_at(
+async def test_a_pending_read_is_dropped_at_the_end(
     watch: EventWatch, play: Play, clock: Clock
 ) -> None:
     """A pending read is dropped when the linger time after the last follower is over."""
@@ -320,9 +320,7 @@ async def test_at_the_end_nothing_more_is_looked_at(
     assert play.looks == []
 
 
-async def test_a_look_that_fails_is_not_the_end(
-    watch: EventWatch, play: Play, joined: Joined
-) -> None:
+async def test_a_failed_read_is_survived(watch: EventWatch, play: Play, joined: Joined) -> None:
     """An error in one read is survived; the next read succeeds."""
     reader = joined()
     await reader.until("ready")

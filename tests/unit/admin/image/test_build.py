@@ -59,7 +59,7 @@ def test_a_name_is_split_at_its_tag(name: str, parts: tuple[str, str]) -> None:
         ([], ["NETLINK_ROUTE"], "keeps back what replicas need: NETLINK_ROUTE"),
     ],
 )
-def test_a_filter_that_is_none_is_told(through: list[str], withheld: list[str], text: str) -> None:
+def test_a_missing_filter_is_reported(through: list[str], withheld: list[str], text: str) -> None:
     """A missing seccomp filter is reported by the system calls that succeeded."""
     check_filter([], [])
 
@@ -206,7 +206,7 @@ def test_the_second_does_not_wait() -> None:
     assert said == ["hurry"]
 
 
-def test_what_a_hurried_step_fails_with_is_no_failure() -> None:
+def test_the_error_of_a_hurried_step_is_the_cause() -> None:
     """The error of a hurried step is only the cause of the KeyboardInterrupt."""
     with pytest.raises(KeyboardInterrupt) as caught:
         fail(1)

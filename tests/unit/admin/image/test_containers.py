@@ -91,7 +91,7 @@ def test_replicas_of_a_finished_build_run_on(docker_client: APIClient, running: 
     assert docker_client.inspect_container(running)["State"]["Running"]
 
 
-def test_after_a_broken_build_is_looked_longer(docker_client: APIClient) -> None:
+def test_after_an_aborted_build_the_sweep_repeats(docker_client: APIClient) -> None:
     """After an aborted build the sweep repeats, with pauses, for what the engine is still
     ending."""
     pauses: list[float] = []
@@ -101,7 +101,7 @@ def test_after_a_broken_build_is_looked_longer(docker_client: APIClient) -> None
     assert pauses == [containers.SWEEP_S] * (containers.QUIET_SWEEPS - 1)
 
 
-def test_what_is_used_or_named_stays(docker_client: APIClient, image: str, build_id: str) -> None:
+def test_a_used_or_named_image_is_kept(docker_client: APIClient, image: str, build_id: str) -> None:
     """An image is only removed when no container and no tag uses it."""
     docker_client.tag(image, "fngate-test", build_id)
     named = containers.remove_unused(docker_client, image)
@@ -180,7 +180,7 @@ def test_a_base_says_what_it_runs(docker_client: APIClient) -> None:
         ("rm -f /usr/bin/python3 /usr/local/bin/python3", "has no python3"),
     ],
 )
-def test_a_base_that_will_not_do_is_told(
+def test_an_unsuitable_base_is_refused(
     docker_client: APIClient, derived: Callable[[str], str], run: str, reason: str
 ) -> None:
     """A base with an old, broken or missing Python is refused before any download."""

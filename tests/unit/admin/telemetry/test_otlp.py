@@ -78,7 +78,7 @@ def test_a_batch_that_cannot_be_encoded_leaves_nothing_behind() -> None:
     assert len(world.kept.spans) == 6
 
 
-def test_what_is_lost_is_told_of_once_a_minute() -> None:
+def test_losses_are_logged_once_a_minute() -> None:
     """Losses are logged once a minute with their number, whether not sent or left out before."""
     world = World()
     assert world.lose(2, left_out=3) == [5]
@@ -92,7 +92,7 @@ def test_what_is_lost_is_told_of_once_a_minute() -> None:
     assert lines == []
 
 
-def test_what_was_lost_last_is_told_of_in_the_end() -> None:
+def test_the_last_losses_are_logged_at_the_close() -> None:
     """Closing logs the remaining losses and closes the collector."""
     world = World()
     world.lose(1)
@@ -205,7 +205,7 @@ def test_a_parent_elsewhere_is_marked() -> None:
     assert (span.parent_span_id.hex(), span.flags) == ("cd" * 8, 0x300)
 
 
-def test_what_went_wrong_is_its_status() -> None:
+def test_an_error_is_the_spans_status() -> None:
     """An error is the span's status, with its code as message."""
     status = only(SPAN._replace(error="poison")).status
     assert (status.code, status.message) == (Status.STATUS_CODE_ERROR, "poison")

@@ -17,7 +17,7 @@ from tests.support.records import TRACED
 WANTED = GatewaySettings(traces="http://127.0.0.1:9/v1/traces")
 
 
-def test_without_a_collector_there_is_none() -> None:
+def test_without_a_collector_there_is_no_tracer() -> None:
     """Without a collector there is no tracer."""
     check_traces(GatewaySettings())
     assert open_tracer(GatewaySettings(), "1") is None

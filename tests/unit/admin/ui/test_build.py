@@ -133,12 +133,12 @@ def test_a_machine_without_node_gets_one(
         ("", False),
     ],
 )
-def test_old_nodes_are_none(told: str, is_enough: bool) -> None:
+def test_an_old_node_is_not_used(told: str, is_enough: bool) -> None:
     """A Node older than Vite requires is not used."""
     assert is_new_enough(told) is is_enough
 
 
-def test_node_without_npm_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_without_npm_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Node without npm, or one that does not start, is not used."""
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "npm" else "/node")
     assert find_node() is None

@@ -79,7 +79,7 @@ async def test_the_root_of_a_server_without_a_dashboard_says_so() -> None:
         assert (answer.status, answer.content_type) == (404, "application/problem+json")
 
 
-async def test_what_is_known_is_not_sent_again(client: Client) -> None:
+async def test_a_matching_etag_is_not_modified(client: Client) -> None:
     """A matching ETag, in a list or weak, is answered 304."""
     tag = (await ask(client, "/ui/")).headers["ETag"]
 

@@ -152,7 +152,7 @@ async def test_fields_of_one_hop_stay_there(rig: Rig) -> None:
     assert not names & {"X-Mine", "TE", "Connection"}
 
 
-def test_what_connection_names_is_of_one_hop() -> None:
+def test_headers_named_by_connection_are_hop_by_hop() -> None:
     """Headers named by Connection are hop-by-hop, in any case of letters and over several
     fields."""
     headers = CIMultiDict(

@@ -65,7 +65,7 @@ async def test_messages_arrive_whole_and_in_order(
     assert end.taken == wanted
 
 
-async def test_what_is_sent_can_be_read(pair: tuple[Channel, socket.socket], end: End) -> None:
+async def test_a_message_follows_its_length(pair: tuple[Channel, socket.socket], end: End) -> None:
     """Each message is preceded by its length."""
     channel, theirs = pair
     channel.send(b"abc")

@@ -94,7 +94,7 @@ def test_all_workers_are_added_up(rig: Rig) -> None:
     assert found["fngate_requests_total", OTHERS, "default", "ok", ""] == 2
 
 
-def test_what_the_supervisor_knows_itself_is_there_once(rig: Rig) -> None:
+def test_the_supervisors_own_metrics_appear_once(rig: Rig) -> None:
     """The supervisor's gauges and cold starts appear once, not per worker."""
     rig.worker("a")
     rig.worker("b")
@@ -117,7 +117,7 @@ def test_a_worker_that_ended_stays_counted(rig: Rig) -> None:
     assert rig.samples()[REQUESTS] == 3
 
 
-def test_what_was_counted_for_a_removed_function_goes(rig: Rig) -> None:
+def test_counts_of_a_removed_function_disappear(rig: Rig) -> None:
     """The counts of a removed function disappear, those of dead workers included."""
     rig.worker("a")
     rig.worker("b")
@@ -309,7 +309,7 @@ async def test_a_request_that_a_worker_has_lost_is_missing(all_: LedgerPoll, two
     assert all_.balance().missing == 1
 
 
-async def test_what_a_dead_worker_had_is_aborted(all_: LedgerPoll, two: Two) -> None:
+async def test_open_requests_of_a_dead_worker_are_aborted(all_: LedgerPoll, two: Two) -> None:
     """Open requests of a dead worker are aborted; a poll does not wait for it, and its counts
     stay."""
     _, b = two
@@ -327,9 +327,7 @@ async def test_what_a_dead_worker_had_is_aborted(all_: LedgerPoll, two: Two) -> 
         assert (balance.ended["completed"], balance.ended["aborted"]) == (5, 3)
 
 
-async def test_one_that_dies_after_its_answer_is_not_counted_twice(
-    all_: LedgerPoll, two: Two
-) -> None:
+async def test_a_worker_that_dies_after_its_answer_counts_once(all_: LedgerPoll, two: Two) -> None:
     """A worker that dies after its answer, while the poll waits for another, counts once."""
     a, b = two
     task = await asked(all_)
@@ -359,9 +357,7 @@ async def test_a_silent_worker_is_counted_by_its_counters(
     assert all_.balance() == balance
 
 
-async def test_one_that_has_just_come_is_counted_by_its_counters(
-    all_: LedgerPoll, two: Two
-) -> None:
+async def test_a_new_worker_is_counted_by_its_counters(all_: LedgerPoll, two: Two) -> None:
     """A worker added during a poll is counted by its shared counters."""
     a, b = two
     task = await asked(all_)

@@ -141,7 +141,7 @@ async def test_a_crew_has_started_when_all_accept_calls() -> None:
     await rig.finish()
 
 
-async def test_what_workers_say_goes_on_under_their_names() -> None:
+async def test_messages_are_passed_on_under_the_workers_name() -> None:
     """A message is passed on under the name of the worker that sent it."""
     async with started(Rig()) as rig:
         rig.messages.said.clear()

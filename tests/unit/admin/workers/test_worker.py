@@ -150,7 +150,7 @@ async def test_a_worker_listens_when_it_knows_how_pools_are(running: Running) ->
         assert (await answer.json())["state"] == "waking"
 
 
-async def test_what_was_said_before_is_in_force_when_it_is_reached(running: Running) -> None:
+async def test_earlier_messages_are_applied_when_a_change_is_reached(running: Running) -> None:
     """A worker reports a change as reached only after it applied all earlier messages."""
     supervisor, _ = running
     await supervisor.ready()
@@ -355,7 +355,7 @@ def test_a_removed_function_is_told_as_removed() -> None:
     assert [one.kind for one in heard] == ["remove"]
 
 
-def test_what_is_as_it_was_changes_nothing() -> None:
+def test_an_unchanged_function_causes_no_change() -> None:
     """A function that is unchanged causes no change."""
     source, mirror = Catalog([deployed(1)]), Catalog([deployed(1)])
     heard = changes(mirror)

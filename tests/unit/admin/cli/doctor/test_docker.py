@@ -148,7 +148,7 @@ def test_real_sockets_tell_the_reasons_apart(
         assert "gives no answer" in asked(url).found
 
 
-def test_what_is_no_engine_is_told(tmp_path: Path) -> None:
+def test_a_foreign_socket_is_reported(tmp_path: Path) -> None:
     """A foreign server's socket or a bad address is reported and raises nothing."""
     with answering(tmp_path / "odd", b"HTTP/1.0 200 OK\r\n\r\nnonsense") as url:
         assert asked(url).level == "fail"

@@ -175,7 +175,9 @@ def test_the_ways_to_a_gpu_are_found(
         (BARE, Toolkit(), "nvidia-container-toolkit && "),
     ],
 )
-def test_no_way_says_the_command(info: dict[str, Any], toolkit: Toolkit, todo: str) -> None:
+def test_without_a_way_the_advice_is_a_command(
+    info: dict[str, Any], toolkit: Toolkit, todo: str
+) -> None:
     """If no way to a GPU works, the advice depends on what is missing."""
     assert todo in engine_checks.containers(info, toolkit).todo
 

@@ -92,7 +92,7 @@ def test_half_a_snapshot_is_not_resumed() -> None:
     assert line.asked == ["", ""]
 
 
-def test_what_was_told_before_the_break_is_not_told_again() -> None:
+def test_events_before_a_break_are_not_repeated() -> None:
     """Events received before a break are not repeated; another boot's ids start anew."""
     line = Line(
         [tell("1", "reset"), tell("9", "ready"), AWAY],
@@ -170,7 +170,7 @@ def test_news_are_taken_in_order() -> None:
     event_thread.join(UNTIL_S)
 
 
-def test_what_ends_the_news_is_raised() -> None:
+def test_the_error_that_ends_the_stream_is_raised() -> None:
     """An error that ends the stream is raised to the reader, not lost in the thread."""
 
     @contextmanager

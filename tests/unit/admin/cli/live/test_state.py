@@ -74,7 +74,7 @@ def test_items_are_replaced_by_their_names_and_go_when_they_are_gone() -> None:
     assert [*made.resources.received_s] == ["a"]
 
 
-def test_what_is_no_item_is_passed_over() -> None:
+def test_a_malformed_item_is_skipped() -> None:
     """A malformed item is skipped and changes nothing else."""
     made = live(line("a"))
 
@@ -121,7 +121,7 @@ def test_the_servers_clock_goes_on_between_beats_and_stops_with_them() -> None:
     assert LiveState().server_s(5.0) == 0.0
 
 
-def test_happenings_are_bounded_and_told_once() -> None:
+def test_log_lines_are_bounded_and_unique() -> None:
     """Log lines are bounded, and an event repeated after a break is one line."""
     made = live()
     for number in range(ACTIVITY_MAX + 5):
@@ -227,7 +227,7 @@ def test_text_from_the_server_is_one_short_line() -> None:
     assert len(told.text) == 300
 
 
-def test_what_only_changes_the_state_is_no_happening() -> None:
+def test_a_state_change_makes_no_log_line() -> None:
     """State changes and unknown events make no line."""
     assert activity_entry("functions", {"items": []}) is None
     assert activity_entry("weather", {}) is None
@@ -262,7 +262,7 @@ def test_only_what_changed_is_told() -> None:
 WHOLE: list[StreamItem] = [ServerEvent(*each) for each in snapshot([line("b"), line("a")])]
 
 
-def test_a_picture_is_whole_with_its_first_figures() -> None:
+def test_a_snapshot_is_whole_at_its_first_beat() -> None:
     """`read_live_state` returns at the first beat after a whole snapshot and reads no further."""
     news = iter([*WHOLE, Disconnected("gone", 1.0)])
 
@@ -272,7 +272,7 @@ def test_a_picture_is_whole_with_its_first_figures() -> None:
     assert next(news) == Disconnected("gone", 1.0)
 
 
-def test_half_a_picture_is_none() -> None:
+def test_a_partial_snapshot_is_an_error() -> None:
     """A break within the snapshot is an error with its reason."""
     with pytest.raises(Unreachable, match="gone"):
         read_live_state(iter([*WHOLE[:2], Disconnected("gone", 1.0)]), lambda: 0.0)

@@ -35,7 +35,7 @@ def done(background: BackgroundRequests, *requests: Request) -> list[Outcome]:
     return list(background.outcomes())
 
 
-def test_what_was_asked_is_told_in_a_line(api: AdminApi, background: BackgroundRequests) -> None:
+def test_the_outcome_is_a_line(api: AdminApi, background: BackgroundRequests) -> None:
     """The outcome of warm and sleep is the line that the verbs print."""
     api.on("POST", f"{PATH}/warm", Canned({"revision": "a@1", "took_ms": 12.0}))
     api.on("POST", f"{PATH}/sleep", Canned({"name": "a", "asked": 1, "stay": 1, "min": 1}))
@@ -199,7 +199,7 @@ def test_it_is_shown_until_the_user_quits(run: Callable[[Scene], Request]) -> No
     assert scene.spoilt == [True, False]
 
 
-def test_whatever_ends_it_gives_the_terminal_back(run: Callable[[Scene], Request]) -> None:
+def test_any_end_restores_the_terminal(run: Callable[[Scene], Request]) -> None:
     """Errors and a terminal that hangs up restore screen and terminal too."""
     scene = Scene("wait", "hang up")
 
@@ -259,7 +259,7 @@ def test_why_is_asked_and_shown(run: Callable[[Scene], Request]) -> None:
     assert not any("of another" in one for shown in scene.shown for one in shown)
 
 
-def test_what_came_of_a_request_is_told_for_a_while(run: Callable[[Scene], Request]) -> None:
+def test_an_outcome_is_shown_for_a_while(run: Callable[[Scene], Request]) -> None:
     """The outcome of a request is shown for a while in place of the keys."""
     scene = Scene("wait", "w", "wait", *["wait"] * 60, "q")
 

@@ -192,7 +192,7 @@ def test_the_head_says_which_server_and_how_it_is() -> None:
     assert second.endswith(" ready")
 
 
-def test_what_is_wrong_has_a_line_of_its_own() -> None:
+def test_reasons_have_a_line_of_their_own() -> None:
     """The reasons of a degraded server have a line of their own, which is not cut."""
     made = header_live()
     readyz = {"status": "degraded", "reasons": ["the disk is full", "a device is\nlost"]}

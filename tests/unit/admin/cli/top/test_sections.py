@@ -32,7 +32,7 @@ def test_a_device_is_a_row_with_its_replicas() -> None:
     ]
 
 
-def test_what_is_not_known_is_not_shown() -> None:
+def test_unknown_figures_are_not_shown() -> None:
     """A CPU slot without memory or use has none in its row."""
     slot = device("cpu:0", memory_mib=0, busy=None)
 
@@ -139,7 +139,7 @@ def test_the_selected_row_is_marked() -> None:
         ({"state": "failing", "reason": "no such\nfile"}, "no such file"),
     ],
 )
-def test_what_comes_next_counts_down(fields: dict[str, Any], text: str) -> None:
+def test_a_countdown_advances(fields: dict[str, Any], text: str) -> None:
     """A countdown advances with the time since it was received."""
     item = line("abc", **fields)
 

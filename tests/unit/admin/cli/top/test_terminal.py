@@ -179,7 +179,7 @@ def test_a_whole_screen_leaves_no_trace() -> None:
     assert screen.size == (40, 5)
 
 
-def test_what_stands_there_is_not_drawn_again() -> None:
+def test_unchanged_lines_are_not_drawn_again() -> None:
     """Unchanged lines are not drawn again, unless a redraw is requested."""
     made, file = console()
     screen = Screen(made, is_whole=True)

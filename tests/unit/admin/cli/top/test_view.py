@@ -116,7 +116,7 @@ def test_help_is_a_page() -> None:
     assert after("?", "w")[1] is None
 
 
-def test_the_ends_are_told_apart() -> None:
+def test_quit_and_interrupt_differ() -> None:
     """q quits; Ctrl-C interrupts from every page."""
     assert after("q")[1] == Request("quit")
     assert after("/", "interrupt")[1] == Request("interrupt")

@@ -158,7 +158,7 @@ def test_a_copy_is_restored(fnctl: Callable[..., Result], backup: Path, tmp_path
     assert again == {"functions": 1, "keys": 0, "missing_files": 0}
 
 
-def test_what_cannot_be_restored(
+def test_an_impossible_restore_is_refused(
     fnctl: Callable[..., Result], backup: Path, tmp_path: Path
 ) -> None:
     """A file that is not a backup, and the folder of a running server, are refused."""

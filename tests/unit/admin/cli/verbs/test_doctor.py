@@ -44,7 +44,7 @@ def test_a_healthy_machine_passes(
     assert result.exit_code == 0
 
 
-def test_what_is_missing_is_exit_code_1(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+def test_a_failed_check_is_exit_code_1(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """A failed check is exit code 1 and says what to do."""
     api.close()
 

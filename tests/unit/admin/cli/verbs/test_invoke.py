@@ -54,7 +54,7 @@ def test_a_file_is_sent_as_the_type_that_was_asked_for(
         (["application/json", "application/x-npy"], "a.npy", 'application/x-npy; input="data"'),
     ],
 )
-def test_what_the_function_takes_decides_how_a_file_is_sent(
+def test_the_functions_input_decides_how_a_file_is_sent(
     api: AdminApi,
     fnctl: Callable[..., Result],
     tmp_path: Path,

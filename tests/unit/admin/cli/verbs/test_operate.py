@@ -96,7 +96,7 @@ def test_scale_changes_what_was_read(api: AdminApi, fnctl: Callable[..., Result]
 
 
 @pytest.mark.parametrize("words", [[], ["--min", "-1"], ["--max", "0"], ["--idle", "soon"]])
-def test_what_is_no_change_is_wrong_usage(
+def test_a_scale_without_changes_is_wrong_usage(
     api: AdminApi, fnctl: Callable[..., Result], words: list[str]
 ) -> None:
     """A scale without valid changes is wrong usage, without any request."""
@@ -198,7 +198,7 @@ def test_warm_says_how_long_it_took(
         ("unknown_function", "next: see what there is: fnctl ls\n"),
     ],
 )
-def test_what_does_not_become_ready_says_why(
+def test_a_failed_warm_says_why(
     api: AdminApi, fnctl: Callable[..., Result], code: str, hint: str
 ) -> None:
     """A failed warm reports the reason, the last log lines, and where to look next."""
@@ -251,7 +251,7 @@ def test_a_person_is_asked(
     assert ("expected --yes" in result.stderr) == (code == 2)
 
 
-def test_a_function_that_is_none_is_told_before_anything_is_asked(
+def test_an_unknown_function_is_refused_before_the_question(
     api: AdminApi, fnctl: Callable[..., Result]
 ) -> None:
     """An unknown function is refused with similar names before any question."""

@@ -56,7 +56,7 @@ def test_every_change_is_a_line(api: AdminApi, fnctl: Callable[..., Result]) -> 
     assert (result.exit_code, json.loads(result.stderr)["code"]) == (1, "no_key")
 
 
-def test_half_a_picture_is_none(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+def test_a_partial_snapshot_is_an_error(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """A snapshot that breaks off is an error and not printed."""
     api.on("GET", PATH, stream(*WHOLE[:2]))
 
