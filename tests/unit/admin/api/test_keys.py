@@ -111,8 +111,8 @@ async def test_a_key_that_was_not_stored_opens_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_key_learns_what_it_may_do(tmp_path: Path) -> None:
-    """A caller can read its own scopes: admin for the token, its scopes for a key; without a scope
-    to read it is refused."""
+    """A caller can read its own scopes: admin for the token, its scopes for a key; a key that may
+    not read is refused."""
     async with serving(tmp_path, FakeDriver(), standbys=0) as server:
         told = (await server.admin("GET", "/session")).json()
         assert told["scopes"] == ["admin"]

@@ -107,8 +107,8 @@ class TestOnAnEngine:
     def test_an_image_without_the_filter_gets_no_name(
         self, docker_client: APIClient, built: BuiltImage, tag: str, checkout: Path, wheels: Path
     ) -> None:
-        """An image whose trial start is not refused each filtered system call gets no tag; here the
-        engine's own filter applies."""
+        """The trial start finds that an image without the seccomp filter lets system calls through;
+        the image gets no tag."""
         (checkout / "runtime_image" / "seccomp" / "install.py").write_text(
             "def install() -> None: ...\n"
         )

@@ -79,7 +79,8 @@ def test_s_goes_through_the_ways_to_sort() -> None:
 
 
 def test_enter_asks_why() -> None:
-    """Enter requests why; its page scrolls within the text, and Escape leads back to the list."""
+    """Enter requests why; its page scrolls within the text, and q, Escape and Enter lead back to
+    the list."""
     view, request = after("down", "enter")
 
     assert (view.page, request) == ("why", Request("why", "f1"))
@@ -104,7 +105,7 @@ def test_w_warms_and_z_asks_before_it_lets_go() -> None:
 
 
 def test_the_first_row_is_meant_where_none_was_selected() -> None:
-    """Without a selection, actions apply to the first row, which is marked."""
+    """Without a selection, actions apply to the first row."""
     assert after("w")[1] == Request("warm", "f0")
 
 
@@ -117,7 +118,7 @@ def test_help_is_a_page() -> None:
 
 
 def test_quit_and_interrupt_differ() -> None:
-    """q quits; Ctrl-C interrupts from every page."""
+    """q quits the list; Ctrl-C interrupts on every page, even while a filter is typed."""
     assert after("q")[1] == Request("quit")
     assert after("/", "interrupt")[1] == Request("interrupt")
     assert after("redraw")[1] == Request("redraw")
