@@ -236,8 +236,7 @@ async def test_a_half_answer_costs_its_own_link_only(server: ServerProcess) -> N
 async def test_descriptors_beside_frames_come_to_nothing(
     server: ServerProcess, link: str, seconds: float, code: str
 ) -> None:
-    """Descriptors passed beside frames are closed; an unexpected frame on the control link ends the
-    replica."""
+    """The kernel closes descriptors that are not received; an unexpected frame ends the replica."""
     assert server.process is not None
     async with siege(server) as besieger:
         assert (await besieger.call()).said == "nothing"
