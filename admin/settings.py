@@ -1,4 +1,4 @@
-"""Every setting of `fnctl serve`, and the only place that reads the environment."""
+"""All settings of `fnctl serve`. No other module reads the environment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,81 +27,92 @@ from registry.errors import BadRequest
 from registry.settings import StoreSettings
 
 SOCKET_PATH_MAX = 107
-"""Bytes of a Unix socket's path (unix(7))."""
+"""Max bytes of a Unix socket's path (unix(7))."""
 WORKERS_MAX = 32
-"""Gateway processes; a replica takes 64 links, and those of an earlier server may still finish."""
+"""Max gateway processes. A replica accepts 64 links; an earlier server may still hold some."""
 SOCKET_TAIL = len("/00000000/data.sock")
 
 
 class Settings(BaseSettings):
-    """From strongest to weakest: command line, `FN_...` variables, `--config` file, defaults."""
+    """Settings. Precedence: command line, `FN_...` variables, `--config` file, defaults."""
 
     model_config = SettingsConfigDict(env_prefix="FN_", extra="forbid", frozen=True)
 
     driver: Literal["process", "docker", "fake"] = "process"
-    """What starts replicas."""
+    """Driver that starts replicas: operating-system processes, Docker containers, or scripted
+    fakes for trying fngate out."""
     docker_host: str = Field("unix:///var/run/docker.sock", pattern=r"^unix:///.+")
     """Socket of the Docker engine, which must run on this machine."""
     image_cpu: str = "fngate-runtime:cpu"
-    """Image of replicas on CPU slots."""
+    """Image of replicas on CPU slots, for the driver `docker`."""
     image_gpu: str = "fngate-runtime:gpu"
-    """Image of replicas on GPUs."""
+    """Image of replicas on GPUs, for the driver `docker`."""
     replica_uids: str = DEFAULT
-    """User ids of replicas in containers, one each: FIRST:COUNT. Every data folder has a part."""
+    """User ids of replicas in containers, as FIRST:COUNT. Each container has its own id; each data
+    folder uses a slice of 1,024 ids."""
     workers: int = Field(1, ge=1, le=WORKERS_MAX)
-    """Gateway processes that share the port; 1 is the server itself."""
+    """Gateway processes that share the port. With 1 the server itself is the only one."""
     port: int = Field(8080, ge=0, le=65535)
     """TCP port; 0 lets the system choose one."""
     listen: str = "127.0.0.1"
-    """Address to listen on; any other than loopback needs a key and a public host."""
+    """Address to listen on. Any address but loopback needs an access key and a public host."""
     public_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """Names by which clients reach this server; FN_PUBLIC_HOSTS takes a JSON list, or commas."""
+    """Host names by which clients reach this server. The variable takes a JSON list, or names
+    separated by commas."""
     data: Path = Path("~/.fngate")
-    """Folder for everything that is kept."""
+    """Folder for everything that is kept: functions, models, keys, history and logs."""
     cpu_slots: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
-    """How many replicas the CPU takes at once."""
+    """Replicas that the CPU runs at once."""
     gpus: str = Field("all", min_length=1, max_length=4096)
-    """GPUs for replicas: all, none, or their numbers and UUIDs with commas between."""
+    """GPUs for replicas: `all`, `none`, or numbers and UUIDs separated by commas, such as
+    `0,GPU-5d3f…`, or `1:0` for a MIG slice. A GPU that does not exist is an error."""
     idle_s: float = Field(300.0, ge=0.05, le=86_400 * 30)
-    """Seconds without a request before a replica goes, for functions that do not say."""
+    """Idle seconds before a replica stops. A function's own `scaling.idle_s` overrides this."""
     memory_mib: int = Field(0, ge=0)
-    """Memory cap of a replica whose function names none; 0 for none."""
+    """Memory cap of a replica in MiB; 0 for none. A function's own `device.memory_mib` overrides
+    this."""
     host_memory_mib: int = Field(0, ge=0)
-    """MiB that all replicas may take together; 0 for all that the machine has."""
+    """Memory in MiB that all replicas may take together; 0 for all memory of the machine."""
     standbys: int = Field(1, ge=0, le=16)
-    """Replicas without a model kept ready for the CPU, each for one cold start."""
+    """Standby replicas for the CPU. A standby is started without a model and shortens one cold
+    start."""
     gpu_standbys: int = Field(0, ge=0, le=4)
-    """Replicas without a model kept ready on each GPU."""
+    """Standby replicas on each GPU. Each takes about 600 MiB of GPU memory."""
     read_ahead_mib: int = Field(4096, ge=0, le=1_048_576)
-    """MiB of a model read into memory while its replica starts; 0 for none."""
+    """MiB of a model that are read into memory while its replica starts; 0 for none."""
     prepare: bool = True
-    """Whether deploys make what cold starts load in an instant: an optimised graph with its weights
-    apart. Off, models are loaded as they were deployed."""
+    """Whether a deploy prepares the model for cold starts: an optimised graph with its weights in a
+    separate file. If off, replicas load models as they were deployed."""
     held_mib: int = Field(256, ge=1)
-    """MiB of request bodies held at once."""
+    """MiB of request bodies that each gateway process holds at once, including bodies that still
+    arrive. Shared memory for large bodies takes up to twice as much."""
     body_read_s: float = Field(30.0, ge=0.05)
-    """Seconds a client may take to send its body."""
+    """Seconds that a client may take to send a request body."""
     head_read_s: float = Field(15.0, ge=0.05)
-    """Seconds a client may take to send the head of a request."""
+    """Seconds that a client may take to send a request head, on a new connection counted from the
+    connect."""
     connections: int = Field(16_384, ge=1, le=1_000_000)
-    """Connections of clients at once, to each gateway process; fewer where descriptors are few."""
+    """Client connections at once per gateway process. A lower limit of descriptors (`ulimit -Hn`)
+    reduces this number. Idle connections are closed in favour of new ones."""
     orphan_s: float = Field(60.0, ge=1.0)
-    """Seconds a replica serves on without a manager."""
+    """Seconds that a replica keeps serving after its server died."""
     ping_s: float = Field(5.0, ge=0.05, le=3600.0)
-    """Seconds between two questions to a replica whether it lives; three unanswered end it."""
+    """Seconds between two liveness checks (PING) of a replica. Three unanswered checks end it."""
     shutdown_s: float = Field(60.0, ge=0.0)
-    """Seconds a shutdown waits for accepted requests."""
+    """Seconds that a shutdown waits for accepted requests."""
     log_format: Literal["human", "json"] = "human"
-    """How the server's own log looks."""
+    """Format of the server's own log."""
     access_log: bool = False
-    """One line per request."""
+    """Whether the server's log has one line per call."""
     traces: str = Field("", max_length=2048, pattern=r"^(https?://[^\s?#]+)?$")
-    """Where traces are sent over OTLP/HTTP: a URL, as http://127.0.0.1:4318/v1/traces; empty for
-    nowhere."""
+    """URL that receives traces over OTLP/HTTP, such as `http://127.0.0.1:4318/v1/traces`; empty for
+    no traces."""
     traces_sample: float = Field(1.0, ge=0.0, le=1.0)
-    """The share of calls that are traced, of those whose client has not decided that."""
+    """Share of calls that are traced. A client that sends `traceparent` decides for its own
+    calls."""
     fast_front: bool = True
-    """Whether plain calls take the fast way through HTTP; the answers are the same."""
+    """Whether plain calls take the fast path through HTTP. If off, aiohttp parses every request;
+    the answers are the same."""
 
     @classmethod
     def settings_customise_sources(
@@ -111,7 +123,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no .env files
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no secret files
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """pydantic-settings': where values come from; the file is merged by `load_settings`."""
+        """Return the sources of values for pydantic-settings; `load_settings` merges the file."""
         return (init_settings, env_settings)
 
     @field_validator("public_hosts", mode="before")
@@ -131,15 +143,15 @@ class Settings(BaseSettings):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can connect."""
+        """True if only this machine can connect."""
         return self.listen in LOOPBACK
 
     def store(self) -> StoreSettings:
-        """The registry's section."""
+        """Return the registry's section."""
         return StoreSettings(data=self.data)
 
     def pool(self) -> PoolSettings:
-        """The pool manager's section. CPU slots share the cores evenly, each has at least one."""
+        """Return the pool manager's section. CPU slots share the cores evenly (at least one)."""
         cores = os.cpu_count() or 1
         return PoolSettings(
             run_dir=run_dir(self.data),
@@ -160,7 +172,7 @@ class Settings(BaseSettings):
         )
 
     def gateway(self) -> GatewaySettings:
-        """The gateway's section."""
+        """Return the gateway's section."""
         return GatewaySettings(
             listen=self.listen,
             port=self.port,
@@ -178,11 +190,11 @@ class Settings(BaseSettings):
 
 
 def load_settings(overrides: dict[str, Any], config: Path | None = None) -> Settings:
-    """The settings in force. Raises BadRequest naming key, expected and got."""
+    """Return the effective settings. Raises BadRequest naming key, expected and got."""
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
         from_file = tomllib.loads(config.read_text()) if config else {}
-        # The environment is stronger than the file, so the file only fills what it leaves open.
+        # Environment variables override the file, so drop the file's values for them.
         environment = os.environ  # noqa: TID251 - this is the module that reads it
         open_keys = {k: v for k, v in from_file.items() if f"FN_{k.upper()}" not in environment}
         settings = Settings(**{**open_keys, **given})
@@ -196,7 +208,7 @@ def load_settings(overrides: dict[str, Any], config: Path | None = None) -> Sett
 
 
 def is_malloc_set() -> bool:
-    """Whether whoever started this process has told the C library how to keep memory."""
+    """Return whether the environment configures the C library's allocator."""
     environment = os.environ  # noqa: TID251 - this is the module that reads it
     return any(name.startswith("MALLOC_") for name in environment) or (
         "glibc.malloc." in environment.get("GLIBC_TUNABLES", "")
@@ -204,17 +216,21 @@ def is_malloc_set() -> bool:
 
 
 def _one_path(folder: Path) -> Path:
-    """The same path by whatever links and dots a folder is named: by its path a later server knows
-    the replicas that an earlier one left. Raises BadRequest where links go in a circle."""
+    """Return a folder's canonical path, without links and dots: by this path a later server
+    recognises replicas of an earlier one. Raises BadRequest if links form a loop."""
     try:
-        return folder.expanduser().resolve()
+        path = folder.expanduser().resolve()
+        # From Python 3.13 on, `resolve` returns a path with a circle as it is.
+        with suppress(FileNotFoundError):
+            path.stat()
+        return path
     except (OSError, RuntimeError) as error:
         raise BadRequest(f"setting data: expected a folder, got {folder}: {error}") from error
 
 
 def run_dir(data: Path) -> Path:
-    """Where sockets lie: in the data folder if its path is short enough, else in the system's
-    temporary folder, under a name of its own for every data folder."""
+    """Return the folder of sockets: in the data folder if its path is short enough, else in the
+    system's temporary folder, with a name that is unique per data folder."""
     near = data / "run"
     if len(os.fsencode(near)) + SOCKET_TAIL <= SOCKET_PATH_MAX:
         return near

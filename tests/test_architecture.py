@@ -25,6 +25,7 @@ POLLING = {
     "tests/chaos/attackers.py": "attackers keep their own pace",
     "tests/chaos/floods.py": "samples a server at a pace of its own",
     "tests/gpu/box.py": "a driver tells nobody that memory came back",
+    "tests/support/dashboard/pictures.py": "callers keep a pace that the picture shows",
     "tests/support/nvml/stand_ins/torch.py": "another process follows its files",
 }
 """Files of the suite that may sleep, and why."""

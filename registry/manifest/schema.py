@@ -84,14 +84,18 @@ class RuntimeTable(Section):
     """Table [runtime]."""
 
     engine: Literal["onnx", "python"] = "onnx"
+    """Engine of the function: ONNX Runtime, or `handler.py` alone without a model."""
 
 
 class ScalingTable(Section):
     """Table [scaling]."""
 
     min: int = Field(default=0, ge=0, le=1000)
+    """Replicas that are kept ready at all times."""
     max: int = Field(default=1, ge=1, le=1000, validate_default=True)
+    """Maximum number of replicas over all revisions, at least `min`."""
     idle_s: float = Field(default=300.0, ge=0, le=31_536_000)
+    """Idle seconds before a replica stops. A file without this key gets `FN_IDLE_S`."""
 
     @field_validator("max")
     @classmethod
@@ -106,73 +110,119 @@ class DeviceTable(Section):
     """Table [device]."""
 
     kind: Literal["any", "cpu", "cuda"] = "any"
+    """Device of the replicas. `any` prefers a GPU with room and falls back to a CPU slot."""
     memory_mib: int = Field(default=0, ge=0, le=4_194_304)
+    """Memory cap of a replica in MiB; 0 for the server's default."""
     share: float = Field(default=1.0, ge=0.01, le=1)
+    """Share of a GPU that a replica takes. 1 gives it a GPU of its own."""
 
 
 class BatchingTable(Section):
     """Table [batching]."""
 
     mode: Literal["auto", "always", "off"] = "auto"
+    """Whether requests share a run. `auto`: if an analysis of the graph proves that rows are
+    independent. `always`: unless a comparison of runs refutes it. `off`: never."""
     max_size: int = Field(default=0, ge=0, le=65_536)
+    """Maximum rows of a batch; 0 for the size beyond which the deploy measured no gain."""
     wait_ms: float = Field(default=0.0, ge=0, le=1000)
+    """Milliseconds that an incomplete batch waits for more requests."""
 
 
 class LimitsTable(Section):
     """Table [limits]."""
 
     timeout_s: float = Field(default=60.0, ge=0.1, le=86_400)
+    """Maximum seconds of one run."""
     wait_s: float = Field(default=55.0, ge=0, le=3600)
+    """Maximum seconds that a request is held before it starts, unless it has `Prefer: wait`."""
     queue: int = Field(default=2000, ge=1, le=100_000)
+    """Maximum requests that each gateway process holds."""
     body_mib: int = Field(default=64, ge=1, le=256)
+    """Maximum size of a request body in MiB."""
     retry: Literal["auto", "always", "never"] = "auto"
+    """Whether a request that had started runs again after its replica died. `auto`: unless the
+    function has a `handler.py`."""
 
 
 class InputTable(Section):
     """Table [input.NAME]; `input_rule` refuses keys that do not belong to `kind`."""
 
     kind: Literal["tensor", "image", "audio", "bytes", "json"] = "tensor"
+    """Form of the input in a request. The other keys depend on it."""
     finite: bool = False
+    """Whether NaN and infinity are refused."""
     dtype: str | None = Field(default=None, max_length=8)
+    """Element type, such as `FP32`. Required for `engine = "python"` only; a model's graph declares
+    its own."""
     shape: list[Annotated[int, Field(ge=-1, le=DIMENSION_MAX)]] | None = Field(
         default=None, max_length=RANK_MAX
     )
+    """Dimensions, -1 for a dynamic one. Required for `engine = "python"` only."""
     size: list[Side] | None = Field(default=None, min_length=2, max_length=2)
+    """`[height, width]` of the picture in pixels. Required for pictures."""
     mode: Literal["L", "RGB"] | None = None
+    """Colour mode: grey (`L`) or `RGB`, the default."""
     layout: Literal["HW", "HWC", "CHW"] | None = None
+    """Order of the tensor's axes, by default `CHW`. `HW` is for grey pictures."""
     scale: Number | None = None
+    """Factor of each pixel, by default 1/255: (pixel * `scale` - `mean`) / `std`."""
     mean: PerChannel | None = None
+    """Number that is subtracted, or one number per channel. 0 by default."""
     std: PerChannel | None = None
+    """Number that divides, or one number per channel. 1 by default."""
     invert: bool | None = None
+    """Whether the picture is inverted before anything else. False by default."""
     rate_hz: int | None = Field(default=None, ge=1000, le=384_000)
+    """Sample rate that a WAV file is converted to. 16000 by default."""
     samples: int | None = Field(default=None, ge=1, le=100_000_000)
+    """Samples that a clip is cut to, or padded to with silence."""
     length: int | None = Field(default=None, ge=1, le=268_435_456)
+    """Bytes that a body is cut to, or padded to with `pad`."""
     pad: int | None = Field(default=None, ge=0, le=255)
+    """Byte for padding. 0 by default."""
 
 
 class OutputTable(Section):
     """Table [output]."""
 
     tensor: Text = ""
+    """Output whose values are the scores of `labels`."""
     labels: list[Text] = Field(default=[], max_length=100_000)
+    """Names of the classes, in the order of the scores."""
     top_k: int = Field(default=0, ge=0, le=1000)
+    """Number of best labels in an answer; 0 for one if there are `labels`, else for none."""
 
 
 class Document(Section):
     """The whole file."""
 
     schema_: int = Field(alias="schema")
+    """Version of this format: 1."""
     name: str = ""
+    """Name of the function. `fnctl deploy --name` overrides it; without either, the file's or
+    folder's name is used."""
     model: Path = ""
+    """Model file, relative to this folder. Optional if the folder has exactly one `.onnx` file."""
     labels: dict[Text, Text] = Field(default={}, max_length=LABELS_MAX)
+    """Labels of the function for people and dashboards."""
     runtime: RuntimeTable = RuntimeTable()
+    """Engine."""
     scaling: ScalingTable = ScalingTable()
+    """Number of replicas."""
     device: DeviceTable = DeviceTable()
+    """Device of each replica."""
     batching: BatchingTable = BatchingTable()
+    """Batching of requests."""
     limits: LimitsTable = LimitsTable()
+    """Limits of requests."""
     input: dict[Text, InputTable] = Field(default={}, max_length=INPUTS_MAX)
+    """Form of one input. The table is named after the input."""
     output: OutputTable = OutputTable()
+    """Labels in answers."""
     sample: dict[Text, Any] = Field(default={}, max_length=INPUTS_MAX)
+    """Example value of each input: JSON, or `"@FILE"` for a file of the folder. A deploy runs it;
+    `fnctl invoke` without an input sends it."""
 
 
 def validate(table: type[M], data: Mapping[str, Any], at: str = "") -> M:

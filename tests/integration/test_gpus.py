@@ -159,7 +159,7 @@ async def test_a_gpu_that_is_not_there_is_an_error_at_the_start(
 ) -> None:
     """A server does not start without a GPU that its settings name."""
     board.add(Gpu(A, TOTAL_MIB))
-    with pytest.raises(BadRequest, match=r"gpus: .*got '7'; there is 0"):
+    with pytest.raises(BadRequest, match=r"gpus: .*got '7'; it has 0"):
         async with gpu_server(tmp_path, GpuDriver(board, {}), gpus="7"):
             pass
 

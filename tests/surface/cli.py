@@ -32,7 +32,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
 def _parameter(one: Any) -> str:
     is_option = one.opts[0].startswith("-")
     names = " ".join(sorted(one.opts)) if is_option else one.metavar or one.name.upper()
-    parts = [f"{names}: {'flag' if getattr(one, 'is_flag', False) else _kind(one)}"]
+    parts = [f"{names}: {'flag' if getattr(one, 'is_flag', False) else kind_of(one)}"]
     parts += [f"{bound} {getattr(one, bound)}" for bound in ("min", "max") if getattr(one, bound)]
     parts += ["required"] if one.required else []
     parts += ["several"] if one.multiple or one.nargs != 1 else []
@@ -41,7 +41,8 @@ def _parameter(one: Any) -> str:
     return " ".join([*parts, *([f"${one.envvar}"] if one.envvar else [])])
 
 
-def _kind(one: Any) -> str:
+def kind_of(one: Any) -> str:
+    """The type of a parameter: choices with | between them, or a name."""
     kind = one.type_descriptor.annotation
     if issubclass(kind, Enum):
         return "|".join(choice.value for choice in kind)

@@ -38,17 +38,22 @@ def settings() -> list[str]:
 def manifest() -> list[str]:
     """The keys of `function.toml`, their overrides in a deploy, the reserved engines."""
     reserved = [f"reserved engine {one}" for one in RESERVED_ENGINES]
-    return [*_keys(Document), *fields_of("override", Overrides), *reserved]
+    found = [f"{path}: {_type(one, whole)}" for path, one, whole in keys(Document)]
+    return [*found, *fields_of("override", Overrides), *reserved]
 
 
-def _keys(kind: type[BaseModel]) -> Iterator[str]:
+def keys(kind: type[BaseModel]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Each key by its dotted path, "(required)" behind it where it is; its schema, and that of the
+    whole model."""
     schema = kind.model_json_schema(by_alias=True)
-    yield from _table("", schema, schema)
+    return ((path, one, schema) for path, one in _table("", schema, schema))
 
 
-def _table(path: str, one: dict[str, Any], whole: dict[str, Any]) -> Iterator[str]:
+def _table(
+    path: str, one: dict[str, Any], whole: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     if "$ref" in one:
-        yield from _table(path, _found(one, whole), whole)
+        yield from _table(path, resolved(one, whole), whole)
     elif "properties" in one:
         required = one.get("required", ())
         for key, inner in one["properties"].items():
@@ -57,12 +62,12 @@ def _table(path: str, one: dict[str, Any], whole: dict[str, Any]) -> Iterator[st
     elif isinstance(one.get("additionalProperties"), dict) and one["additionalProperties"]:
         yield from _table(f"{path}.*", one["additionalProperties"], whole)
     else:
-        yield f"{path}: {_type(one, whole)}"
+        yield path, one
 
 
 def _type(one: dict[str, Any], whole: dict[str, Any]) -> str:
     if "$ref" in one:
-        return _type(_found(one, whole), whole)
+        return _type(resolved(one, whole), whole)
     kinds = [_type(inner, whole) for inner in one.get("anyOf", ())]
     shown = " | ".join(map(str, one.get("enum", kinds))) or str(one.get("type", "any"))
     if "const" in one:
@@ -74,6 +79,7 @@ def _type(one: dict[str, Any], whole: dict[str, Any]) -> str:
     return " ".join([shown, *bounds, *default])
 
 
-def _found(one: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+def resolved(one: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    """The definition that a schema refers to."""
     found: dict[str, Any] = whole["$defs"][one["$ref"].rpartition("/")[2]]
     return found

@@ -17,7 +17,7 @@ DATA = ("device", "driver", "function", "namespace", "pool", "version")
 def metrics() -> list[str]:
     """Families with their types; samples with their labels and the values of closed labels."""
     found = []
-    for family in _counted().collect():
+    for family in counted().collect():
         found.append(f"{family.name} {family.type}")
         samples: dict[str, dict[str, set[str]]] = {}
         for sample in family.samples:
@@ -42,7 +42,7 @@ def _order(value: str) -> tuple[float, str]:
         return 0.0, value
 
 
-def _counted() -> Metrics:
+def counted() -> Metrics:
     """A page on which everything was counted once."""
     pools = {"default/f@1": 1}
     shown = page(Balance(2.0, {}, pools, pools))

@@ -18,7 +18,7 @@ def states() -> list[str]:
     """Each value behind the noun that has it."""
     return [
         *(f"device state {one}" for one in get_args(DeviceState)),
-        *(f"pool state {one}" for one in _pool_states()),
+        *(f"pool state {one}" for one in pool_states()),
         *(f"replica role {one}" for one in get_args(Role)),
         *(f"replica session {one}" for one in get_args(SessionName)),
         *(f"replica state {one.value}" for one in State),
@@ -27,7 +27,7 @@ def states() -> list[str]:
     ]
 
 
-def _pool_states() -> set[str]:
+def pool_states() -> set[str]:
     """States of a pool with no replica or one in any state, called or not, failing or not."""
     found = set()
     for failures, state in ((n, one) for n in (0, 1000) for one in (None, *State)):

@@ -84,7 +84,7 @@ async def test_why_names_the_blocking_reason(tmp_path: Path) -> None:
         await server.until(is_told)
 
     assert why["state"] == "warm"
-    assert why["blocked"] == "all 1 devices are in use"
+    assert why["blocked"] == "no free device (1 in use)"
 
 
 async def test_logs_are_what_replicas_wrote(server: ServingServer) -> None:

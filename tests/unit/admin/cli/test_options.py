@@ -154,7 +154,7 @@ def test_a_machine_that_cannot_be_reached_is_exit_code_3(
 
     assert result.exit_code == 3
     assert "CHANGED" in result.stderr
-    assert "next: ask who runs it" in result.stderr
+    assert "next: ask its operator" in result.stderr
     assert api.requests == []
 
 

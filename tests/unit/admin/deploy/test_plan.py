@@ -143,7 +143,7 @@ def test_a_function_keeps_the_time_it_was_made() -> None:
         (
             request("model.onnx", "handler.py", manifest="schema = 1\n"),
             Refused,
-            "say --trust to allow it",
+            "pass --trust to allow it",
         ),
     ],
 )
@@ -205,7 +205,7 @@ def test_a_derived_name_must_be_new() -> None:
     """A derived name must be new; an explicit name may replace a function."""
     catalog = Catalog([deployed()])
 
-    with pytest.raises(Conflict, match="say --name to mean it"):
+    with pytest.raises(Conflict, match="pass --name to deploy to it"):
         planned(request(derived_name=True), catalog=catalog)
     planned(request(derived_name=True), "others", catalog)
     planned(request(), catalog=catalog)
@@ -296,14 +296,14 @@ def test_a_report_becomes_a_profile() -> None:
 )
 def test_a_senseless_report_is_refused(changes: dict[str, Any]) -> None:
     """A report with values of wrong types is refused, since a replica is not trusted."""
-    with pytest.raises(BadRequest, match="report makes no sense"):
+    with pytest.raises(BadRequest, match="report is invalid"):
         profile_from_report({**REPORT, **changes}, planned(request()))
 
 
 @pytest.mark.parametrize("signature", [None, {"kind": "guess"}, {"kind": "tensors"}])
 def test_a_senseless_signature_is_refused(signature: Any) -> None:
     """A report without a usable signature is refused."""
-    with pytest.raises(BadRequest, match="signature makes no sense"):
+    with pytest.raises(BadRequest, match="signature is invalid"):
         signature_from_report({**REPORT, "signature": signature})
 
 

@@ -209,7 +209,7 @@ async def test_callers_break_only_with_breaking(tmp_path: Path, breaking: bool) 
         assert ended.error["breaks"] == ["input 'x' was FP32 [any, 4] and is FP32 [1, 4]"]
         assert ended.error["detail"] == (
             "compared with digits@1: input 'x' was FP32 [any, 4] and is FP32 [1, 4];"
-            " say --breaking to mean it"
+            " pass --breaking to allow it"
         )
         assert await stored(operator) == [1]
 

@@ -53,7 +53,7 @@ def test_an_exporter_of_another_version_is_refused_at_the_start(
 ) -> None:
     """An exporter of an unsupported version is refused at the start, not at the first trace."""
     monkeypatch.setattr("admin.telemetry.otlp.OTLPSpanExporter", lambda **_given: object())
-    with pytest.raises(BadRequest, match=r"FN_TRACES: this OpenTelemetry exporter"):
+    with pytest.raises(BadRequest, match=r"FN_TRACES: unsupported OpenTelemetry exporter"):
         open_tracer(WANTED, "1")
 
 

@@ -68,15 +68,33 @@ async def test_the_root_leads_a_browser_to_the_dashboard(client: Client) -> None
     assert "dashboard at /ui/" in (await refused.json())["detail"]
 
 
-async def test_the_root_of_a_server_without_a_dashboard_says_so() -> None:
-    """Without a built dashboard `/` does not redirect."""
+@pytest.fixture
+async def unbuilt(tmp_path: Path) -> AsyncIterator[Client]:
+    """Routes of a server that started without a dashboard, which a test may build in tmp_path."""
     app = web.Application()
     boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), ""))
-    UiPages(boundary, read_files(Path("not built"))).add_routes(app)
+    UiPages(boundary, read_files(tmp_path), tmp_path).add_routes(app)
     async with TestClient(TestServer(app)) as client:
-        answer = await ask(client, "/", Accept="text/html")
+        yield client
 
-        assert (answer.status, answer.content_type) == (404, "application/problem+json")
+
+async def test_the_root_of_a_server_without_a_dashboard_says_so(unbuilt: Client) -> None:
+    """Without a built dashboard `/` does not redirect."""
+    answer = await ask(unbuilt, "/", Accept="text/html")
+
+    assert (answer.status, answer.content_type) == (404, "application/problem+json")
+
+
+async def test_a_dashboard_built_later_is_served(unbuilt: Client, tmp_path: Path) -> None:
+    """A dashboard built while the server runs is served; once read, its files are not read again."""
+    assert "make ui" in await (await ask(unbuilt, "/ui/")).text()
+
+    (tmp_path / INDEX).write_text("<p>built")
+    assert await (await ask(unbuilt, "/ui/")).text() == "<p>built"
+    assert (await ask(unbuilt, "/", Accept="text/html")).status == 302
+
+    (tmp_path / INDEX).write_text("<p>again")
+    assert await (await ask(unbuilt, "/ui/")).text() == "<p>built"
 
 
 async def test_a_matching_etag_is_not_modified(client: Client) -> None:

@@ -282,7 +282,7 @@ def test_a_snapshot_that_never_ends_is_given_up() -> None:
     """A snapshot that is not whole after half a minute of beats is an error."""
     clock = itertools.count(0.0, 10.0)
 
-    with pytest.raises(Unreachable, match="no whole picture within 30 s"):
+    with pytest.raises(Unreachable, match="no complete snapshot within 30 s"):
         read_live_state(itertools.repeat(ServerEvent(*beat())), lambda: next(clock))
 
 

@@ -1,0 +1,163 @@
+"""docs/images/*.svg: the life of a replica, the parts of a server, a cold call."""
+
+from __future__ import annotations
+
+from pool_manager.core.state import TRANSITIONS, State, Step
+from runtime_image.contract.control import PHASES
+from tests.reference.svg import Drawing, Point
+
+STATE_SIZE = (130, 44)
+PLACES: dict[State, Point] = {
+    State.STARTING: (50, 80),
+    State.STANDBY: (250, 80),
+    State.LOADING: (450, 80),
+    State.READY: (650, 80),
+    State.DRAINING: (650, 200),
+    State.RELEASING: (650, 310),
+    State.STOPPED: (450, 310),
+}
+LOST_Y, LOST_X, DRAIN_Y = 36, 830, 222
+LABELS: dict[tuple[State, Step], Point] = {
+    (State.STARTING, Step.GREETED): (215, 94),
+    (State.STANDBY, Step.BOUND): (415, 94),
+    (State.LOADING, Step.LOADED): (615, 94),
+    (State.STANDBY, Step.DRAINED): (285, 160),
+    (State.LOADING, Step.DRAINED): (485, 160),
+    (State.READY, Step.DRAINED): (665, 166),
+    (State.DRAINING, Step.NOT_IDLE): (769, 166),
+    (State.RELEASING, Step.RELEASED): (615, 324),
+}
+"""Base lines of the steps' names. `lost` has one name for all states."""
+
+
+def replica_life() -> str:
+    """The table of a replica's states. Raises ValueError where a step has no place."""
+    drawing = Drawing(860, 380, "Life of a replica", _table())
+    for state, steps in TRANSITIONS.items():
+        for step, after in steps.items():
+            drawing.line(_route(state, step, after), arrow=_has_tip(state, step))
+            if step is not Step.LOST:
+                drawing.text(LABELS[state, step], step.value, kind="small")
+    drawing.line([(14, 102), (50, 102)])
+    drawing.line([(PLACES[State.STARTING][0] + 65, LOST_Y), (LOST_X, LOST_Y)], arrow=False)
+    drawing.line([(LOST_X, LOST_Y), (LOST_X, 332), (780, 332)])
+    drawing.text(
+        (440, LOST_Y - 9), "lost: exit, crash, hang, refused load, lost device", kind="small"
+    )
+    for state, place in PLACES.items():
+        drawing.box(place, STATE_SIZE, state.value, kind="main" if state is State.READY else "box")
+    return drawing.source()
+
+
+def _table() -> str:
+    steps = [(a, step, b) for a, rows in TRANSITIONS.items() for step, b in rows.items()]
+    return "; ".join(f"{a.value} to {b.value}: {step.value}" for a, step, b in steps)
+
+
+def _has_tip(state: State, step: Step) -> bool:
+    """Whether the step's line ends at a box and not in a line that others share."""
+    return step is not Step.LOST and (state, step) != (State.LOADING, Step.DRAINED)
+
+
+def _route(state: State, step: Step, after: State) -> list[Point]:
+    (x, y), (to_x, to_y), (width, height) = PLACES[state], PLACES[after], STATE_SIZE
+    middle = y + height / 2
+    if step is Step.LOST:
+        if state is State.DRAINING:
+            return [(x + width, middle), (LOST_X, middle)]
+        return [(x + width / 2, y), (x + width / 2, LOST_Y)]
+    if (state, step) == (State.DRAINING, Step.NOT_IDLE):
+        return [(x + 85, y), (x + 85, to_y + height)]
+    if (state, step) == (State.READY, Step.DRAINED):
+        return [(x + 45, y + height), (x + 45, to_y)]
+    if step is Step.DRAINED:
+        end = to_x if state is State.STANDBY else x + width / 2
+        return [(x + width / 2, y + height), (x + width / 2, DRAIN_Y), (end, DRAIN_Y)]
+    if (state, step) not in LABELS:
+        raise ValueError(f"the step {state} -> {step} has no place in the picture")
+    return (
+        [(x + width, middle), (to_x, middle)] if to_x > x else [(x, middle), (to_x + width, middle)]
+    )
+
+
+def overview() -> str:
+    """The parts of a server and what they exchange."""
+    text = (
+        "A client calls the gateway, which holds the request and sends it to a replica. "
+        "The pool manager starts and ends replicas by the gateway's demand. The admin API"
+        " changes functions in the store."
+    )
+    drawing = Drawing(900, 430, "Parts of a server", text)
+    drawing.rectangle((220, 24), (430, 382), "group")
+    drawing.text((236, 46), "server", "start", "small")
+    drawing.box((30, 70), (130, 60), "client", "any HTTP client")
+    drawing.box((30, 320), (130, 60), "operator", "fnctl, browser")
+    drawing.box((260, 70), (170, 60), "gateway", "HTTP, queues", kind="main")
+    drawing.box((260, 195), (170, 60), "pool manager", "scaling, devices", kind="main")
+    drawing.box((260, 320), (170, 60), "admin API", "deploys, events")
+    drawing.box((490, 320), (130, 60), "store", "SQLite, blobs")
+    for x in (748, 740, 732):
+        drawing.box((x, 803 - x), (136, 70), "")
+    drawing.box((732, 71), (136, 70), "replica", "one model, batches", "process, container")
+    drawing.box((732, 195), (136, 60), "standby", "no model yet")
+    drawing.line([(160, 100), (260, 100)])
+    drawing.text((190, 90), "calls", kind="small")
+    drawing.line([(430, 100), (732, 100)])
+    drawing.text((581, 90), "requests and answers", kind="small")
+    drawing.line([(315, 130), (315, 195)])
+    drawing.text((306, 167), "demand", "end", "small")
+    drawing.line([(375, 195), (375, 130)])
+    drawing.text((384, 167), "endpoints", "start", "small")
+    drawing.line([(430, 215), (690, 215), (690, 125), (732, 125)])
+    drawing.text((560, 205), "start, bind, drain, end", kind="small")
+    drawing.line([(430, 238), (732, 238)])
+    drawing.line([(160, 350), (260, 350)])
+    drawing.line([(345, 320), (345, 255)])
+    drawing.text((354, 292), "pools, trials", "start", "small")
+    drawing.line([(430, 350), (490, 350)])
+    return drawing.source()
+
+
+LANES = {"client": 90, "gateway": 290, "pool manager": 490, "replica": 690}
+MESSAGES = (
+    ("client", "gateway", "POST /fn/digits", ""),
+    ("gateway", "pool manager", "demand: 1 held", ""),
+    ("pool manager", "replica", "start a process", "place, evict"),
+    ("replica", "pool manager", "HELLO", "start, import"),
+    ("pool manager", "replica", "BIND: the model", "bind"),
+    ("replica", "pool manager", "LOADED", "read, load"),
+    ("pool manager", "gateway", "endpoints: ready", ""),
+    ("gateway", "replica", "request", ""),
+    ("replica", "gateway", "answer", "first_run"),
+    ("gateway", "client", "200, Server-Timing", ""),
+)
+"""From, to, message, and the phases of the cold start that end with it."""
+ROW = 44
+
+
+def cold_call() -> str:
+    """The messages of a call that finds no replica. Raises ValueError where the phases "
+    "are others."""
+    named = {phase for *_, phases in MESSAGES for phase in phases.split(", ") if phase}
+    if named != {*PHASES}:
+        raise ValueError(f"the phases of a cold start are others: {named ^ {*PHASES}}")
+    height = 90 + ROW * len(MESSAGES)
+    text = "; ".join(f"{a} to {b}: {message}" for a, b, message, _ in MESSAGES)
+    drawing = Drawing(860, height + 20, "A cold call", text)
+    for name, x in LANES.items():
+        drawing.line([(x, 62), (x, height)], "thin", arrow=False)
+        drawing.box((x - 65, 20), (130, 40), name, kind="main" if name == "replica" else "box")
+    for place, (sender, receiver, message, phases) in enumerate(MESSAGES):
+        start, end, y = LANES[sender], LANES[receiver], 100 + ROW * place
+        drawing.line([(start, y), (end, y)])
+        drawing.text(((start + end) / 2, y - 7), message)
+        if phases:
+            drawing.text((LANES["replica"] + 74, y + 4), phases, "start", "small")
+    drawing.text((LANES["replica"] + 74, 45), "phases", "start", "small")
+    held = 100 + ROW, 100 + ROW * 7
+    drawing.rectangle((LANES["gateway"] - 5, held[0]), (10, held[1] - held[0]), "main")
+    drawing.text((LANES["gateway"] - 14, sum(held) / 2), "held in the queue", "end", "small")
+    return drawing.source()
+
+
+PICTURES = {"replica-life": replica_life, "overview": overview, "cold-call": cold_call}

@@ -1,0 +1,77 @@
+"""docs/reference/manifest.md: the keys of `function.toml`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from registry.manifest import schema
+from registry.manifest.schema import RESERVED_ENGINES, Document
+from tests.reference.markdown import code, described, either, items, page, wrapped
+from tests.reference.values import default_of, type_of
+from tests.surface.configuration import keys
+
+TITLE = "function.toml"
+INTRO = """
+`function.toml` describes a function: the file is in the folder that `fnctl deploy` uploads. Only
+`schema` is required. An unknown key, a value of another type or a value out of range refuses the
+deploy; the error names the key, the expected and the actual value.
+
+`fnctl deploy` overrides some keys: see [its options](command-line.md#fnctl-deploy). Changes of
+`[scaling]`, `[limits]` and `[labels]` apply to the function without a new revision.
+"""
+TABLES: dict[str, tuple[str, type]] = {
+    "runtime": ("[runtime]", schema.RuntimeTable),
+    "scaling": ("[scaling]", schema.ScalingTable),
+    "device": ("[device]", schema.DeviceTable),
+    "batching": ("[batching]", schema.BatchingTable),
+    "limits": ("[limits]", schema.LimitsTable),
+    "input.*": ("[input.NAME]", schema.InputTable),
+    "output": ("[output]", schema.OutputTable),
+}
+GREETING = {
+    "input.*": (
+        "One table for each input that needs more than its tensor. Keys of another `kind` are"
+        " refused."
+    ),
+    "output": "Labels make answers readable. The scores stay in the answer.",
+}
+
+
+def document() -> str:
+    """The page. Raises KeyError for a table without a place in TABLES."""
+    found: dict[str, list[str]] = {"": []}
+    for path, one, whole in keys(Document):
+        at, _, key = path.removesuffix(" (required)").rpartition(".")
+        if key == "*":  # a table of free keys is a key itself
+            at, _, key = at.rpartition(".")
+        found.setdefault(at, []).extend(_key(at, key, path, one, whole))
+    reserved = either([code(one) for one in RESERVED_ENGINES])
+    blocks = ["## Top level", *found.pop("")]
+    for at, lines in found.items():
+        caption, _ = TABLES[at]
+        blocks += [f"## `{caption}`", *([GREETING[at]] if at in GREETING else []), *lines]
+        if at == "runtime":
+            blocks.append(f"The engines {reserved.replace(' or ', ' and ')} are reserved names.")
+    return page(TITLE, INTRO, *blocks)
+
+
+def _key(at: str, key: str, path: str, one: dict[str, Any], whole: dict[str, Any]) -> list[str]:
+    kind = TABLES[at][1] if at else Document
+    name = next(field for field, info in kind.model_fields.items() if key in (field, info.alias))
+    facts = [f"Type: {_type(at, key, path, one, whole)}"]
+    if path.endswith("(required)"):
+        facts.append("Required")
+    elif one.get("default") is not None:
+        facts.append(f"Default: {default_of(one['default'])}")
+    if at == "input.*":
+        owners = (owner for owner, names in schema._KEYS_OF.items() if key in names)
+        facts += ["Only with " + code(f'kind = "{owner}"') for owner in owners]
+    caption = at.replace("*", "NAME")
+    title = f"{caption}.{key}" if at else key
+    return [f"### `{title}`", wrapped(described(kind)[name]), items(facts)]
+
+
+def _type(at: str, key: str, path: str, one: dict[str, Any], whole: dict[str, Any]) -> str:
+    if at or not path.endswith("*"):
+        return type_of(one, whole)
+    return type_of(whole["properties"][key], whole)

@@ -1,0 +1,80 @@
+"""docs/reference/problems.md: the errors that callers get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from gateway.problems import STATUS
+from registry.errors import FnError
+from tests.reference.markdown import code, items, page, table, words, wrapped
+from tests.surface.source import problem_keys
+
+TITLE = "Problem codes"
+INTRO = """
+Every error is `application/problem+json` (RFC 9457). Clients decide by `code`, which never changes;
+`title` and `detail` are for people.
+"""
+KEYS = {
+    "type": "`urn:fngate:problem:CODE`.",
+    "title": "Short name of the error, the same for each error of a code.",
+    "status": "Status of the answer.",
+    "detail": "What happened in this case.",
+    "code": "One of the codes below.",
+    "retry_after_s": (
+        "Seconds until a retry makes sense. The header `Retry-After` has the same number."
+    ),
+}
+"""Keys that any problem may have."""
+COMPARED = ("bad_input", "bad_manifest", "not_acceptable", "unsupported_type")
+EXTRA = {
+    "accepted": (("unsupported_encoding",), "Content codings that the server decodes."),
+    "allow": (("method_not_allowed",), "Methods of the route, also in the header `Allow`."),
+    "breaks": (("incompatible",), "Changes that would break callers, one text each."),
+    "expected": (COMPARED, "Expected type or value."),
+    "got": (COMPARED, "Value that came."),
+    "input": (("bad_input",), "Input that is wrong."),
+    "key": (("bad_manifest",), "Dotted key of `function.toml`."),
+    "known": (("bad_manifest",), "Keys that the table knows."),
+    "log_tail": (
+        ("function_failing", "model_refused", "trial_killed"),
+        "Last lines of the replica's log. Only with a key of the scope `admin`.",
+    ),
+    "nearest": (("unknown_function", "bad_manifest"), "Names that resemble the unknown one."),
+    "next": (("engine_down",), "Command of `fnctl` that may help."),
+    "path": (("bad_bundle",), "File of the bundle."),
+    "revisions": (("unknown_revision",), "Numbers of the revisions that exist."),
+    "rule": (("bad_bundle",), "Rule that the file breaks."),
+    "stage": (("model_refused", "trial_killed"), "Stage of the deploy that failed."),
+}
+"""Keys that some codes add."""
+
+
+def document() -> str:
+    """The page. Raises ValueError where EXTRA does not fit the code."""
+    named = {one.partition(".")[2] for one in problem_keys()} | {"input"}
+    if named != EXTRA.keys():
+        raise ValueError(f"EXTRA does not fit the code: {named ^ EXTRA.keys()}")
+    kinds = sorted(STATUS, key=lambda kind: (STATUS[kind], kind.code))
+    rows = ((str(STATUS[kind]), f"[{code(kind.code)}](#{kind.code})", kind.title) for kind in kinds)
+    keys = table(("key", "meaning"), ((code(name), text) for name, text in KEYS.items()))
+    blocks = [
+        "## Keys of every problem",
+        keys,
+        "Some codes add keys; the sections below list them.",
+        "## All codes",
+        table(("status", "code", "title"), rows),
+    ]
+    for status, group in groupby(kinds, key=STATUS.__getitem__):
+        blocks.append(f"## Status {status}")
+        for kind in group:
+            blocks += _section(kind)
+    return page(TITLE, INTRO, *blocks)
+
+
+def _section(kind: type[FnError]) -> Iterator[str]:
+    yield f"### {code(kind.code)}"
+    yield wrapped(f"{kind.title}. {words(kind)}")
+    extra = [f"{code(key)}: {text}" for key, (codes, text) in EXTRA.items() if kind.code in codes]
+    if extra:
+        yield items(extra)
