@@ -79,7 +79,8 @@ def test_clean_data_leaves_a_running_servers_alone(project: Path) -> None:
 def test_each_target_installs_what_it_needs(
     project: Path, target: str, installed: str, stamps: str, uv: str
 ) -> None:
-    """`make run` installs no development tools, others do; with uv where there is one, else pip."""
+    """`make run` installs no development tools, other targets do; with uv if it is present, else
+    with pip."""
     for name in ("pyproject.toml", "constraints.txt"):
         (project / name).touch()
 

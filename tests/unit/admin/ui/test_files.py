@@ -86,7 +86,7 @@ async def test_the_root_of_a_server_without_a_dashboard_says_so(unbuilt: Client)
 
 
 async def test_a_dashboard_built_later_is_served(unbuilt: Client, tmp_path: Path) -> None:
-    """A dashboard built while the server runs is served; once read, its files are not read again."""
+    """A dashboard built while the server runs is served; once read, its files stay the same."""
     assert "make ui" in await (await ask(unbuilt, "/ui/")).text()
 
     (tmp_path / INDEX).write_text("<p>built")
