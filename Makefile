@@ -91,8 +91,7 @@ docs: $(VENV)/.docs-ready reference
 	$(BIN)/zensical build --strict --clean
 
 $(VENV)/.docs-ready: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		--config-settings editable_mode=compat -e '.[docs]'
+	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
 # docs/reference/*.md, docs/images/*.svg and the navigation of the site.

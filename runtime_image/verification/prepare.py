@@ -237,7 +237,7 @@ def prepared_or_why_not(
     empty."""
     size = _size(workspace.folder)
     if size < SMALL_BYTES:
-        return {"why_not": f"with {size // 1024} KiB it is loaded in no time as it is"}
+        return {"why_not": f"a model of {size // 1024} KiB loads quickly as it is"}
     try:
         return make(spec, tried, workspace)
     except (Unprepared, LoadError, OSError) as error:

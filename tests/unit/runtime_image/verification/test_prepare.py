@@ -102,7 +102,7 @@ def test_a_small_model_is_left_as_it_is(workspace: Workspace) -> None:
 
     found = prepared_or_why_not(ModelSpec("a@1", model=model.name), tried(model), workspace)
 
-    assert found == {"why_not": "with 0 KiB it is loaded in no time as it is"}
+    assert found == {"why_not": "a model of 0 KiB loads quickly as it is"}
     assert files(workspace) == set()
 
 
