@@ -1,4 +1,4 @@
-"""A benchmark runs as a whole: servers, references, loads, tables, JSON."""
+"""Tests of whole benchmark runs: servers, references, loads, tables, JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S + 30)]
 
 
 def test_a_quick_run_gives_tables_and_json(tmp_path: Path) -> None:
-    """Warm calls through a real server beside the references, all measured in the same run."""
+    """A quick run measures warm calls through a real server and the references, and writes tables
+    and JSON."""
     report = tmp_path / "report.json"
     words = ["plain", "--quick", "--json", str(report), "--models", str(tmp_path / "models")]
     done = subprocess.run(
@@ -45,7 +46,7 @@ def test_a_quick_run_gives_tables_and_json(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("own", [False, True])
 def test_large_bodies_get_their_answers(own: bool) -> None:
-    """Whichever loader makes the load."""
+    """Each load generator gets answers to large bodies."""
     cores = generator.everywhere()
     with servers.hello("/fn/x", answer=600_000) as hello:
         call = Call(hello.port, "/fn/x", bytes(10_000_000))
@@ -59,7 +60,7 @@ def test_large_bodies_get_their_answers(own: bool) -> None:
 
 @pytest.mark.parametrize("own", [False, True])
 def test_answers_that_are_errors_are_no_result(own: bool) -> None:
-    """A server that refuses is fast, which must not look like one that is."""
+    """Error answers are no result: a server that refuses must not look fast."""
     with servers.hello("/fn/x") as hello:
         load = Load(Call(hello.port, "/fn/other", b"{}"), 2, 1)
         with pytest.raises(Refused, match="errors"):

@@ -1,4 +1,4 @@
-"""Small doses of what `make chaos` does to containers, their engine and servers over them."""
+"""Tests of chaos with containers in small doses: with their engine, and with servers over them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(240)]
 async def test_only_what_is_in_a_killed_servers_own_sockets_breaks_off(
     tmp_path: Path, runtime_image: str
 ) -> None:
-    """Every fault once, 64 clients on five functions: every answer is right, warm containers
-    outlive server and engine, and nothing is left on the engine."""
+    """Under every fault, with 64 clients of five functions, each answer is right; only the sockets
+    of a killed server break.
+
+    Warm containers outlive server and engine, and at the end nothing is left on the engine.
+    """
     dose = scene.Dose(
         seed=SEED,
         requests=amount(600, 1500),
@@ -34,8 +37,8 @@ async def test_only_what_is_in_a_killed_servers_own_sockets_breaks_off(
 async def test_two_servers_on_one_engine_leave_each_other_alone(
     tmp_path: Path, runtime_image: str
 ) -> None:
-    """Each is killed and started again under load: the other's containers go on, and every answer
-    is of its own server's model."""
+    """Two servers on one engine, killed and restarted under load, keep their own containers, and
+    each answer is of its own server's model."""
     ledger = await neighbours.run(tmp_path, SEED, runtime_image, kills=amount(1, 2))
 
     assert ledger.violations == []

@@ -1,4 +1,4 @@
-"""A small dose of what `make chaos` does with hostile containers."""
+"""Test of chaos with hostile containers in a small dose."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tests.chaos.containers import hostile
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(180)]
 
 WATCHES_MAX = 200_000
-"""Hundreds of times what everything else on a machine has."""
+"""Limit on epoll watches, hundreds of times what everything else on a machine has."""
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """For whoever the server is: pytest's own is of this user alone."""
+    """A folder that the server's user can read; pytest's own is private to this user."""
     with TemporaryDirectory(prefix="fn-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
 
 @pytest.mark.parametrize("is_root", [True, False], ids=["root", "another user"])
-async def test_what_is_counted_per_user_is_taken_from_nobody(
+async def test_per_user_limits_do_not_affect_other_containers(
     folder: Path, engine: str, runtime_image: str, *, is_root: bool
 ) -> None:
-    """One container keeps all that a user may have of some fourteen kinds of things, others attack
-    in other ways: functions beside them are started and answer as ever."""
+    """While one container exhausts some fourteen kinds of per-user resources and others attack,
+    functions beside them start and answer."""
     dose = hostile.Dose(7, hostile=3, hoarders=1, is_root=is_root, watches_max=WATCHES_MAX)
 
     ledger = await hostile.run(folder / "data", dose, engine, runtime_image)

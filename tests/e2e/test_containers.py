@@ -1,5 +1,5 @@
-"""The main job over containers: the same answers as over processes, and a container as it should be
-around each replica."""
+"""Tests of the main job over containers: the same answers as over processes, and the restrictions
+of each container."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def server(engine: str, runtime_image: str, tmp_path: Path) -> Iterator[Containe
 
 
 def ready_standbys(server: ContainerServer) -> list[dict[str, Any]]:
-    """Containers of standbys that have everything ready."""
+    """Return the containers of ready standbys."""
     return [one for one in server.containers("standby").values() if one["State"]["Running"]]
 
 
 def serving(server: ContainerServer) -> dict[str, Any]:
-    """The one container whose record says that it serves."""
+    """Return the only container whose record is that of a serving replica."""
     [found] = [
         one for one in server.containers().values() if record(server, one)["role"] == "serve"
     ]
@@ -75,7 +75,7 @@ def record(server: ContainerServer, container: dict[str, Any]) -> dict[str, Any]
 async def test_answers_are_onnx_runtimes_and_one_container_is_started(
     server: ContainerServer,
 ) -> None:
-    """500 calls at once of a cold function: every one right, with a receipt, by one replica."""
+    """500 simultaneous calls of a cold function are all right, with a receipt, by one replica."""
     scans, _ = train.held_out()
     session = ort.InferenceSession(str(DIGITS / "digits.onnx"))
     expected = session.run(["label"], {"image": scans})[0]
@@ -104,8 +104,8 @@ async def test_answers_are_onnx_runtimes_and_one_container_is_started(
 
 
 def test_a_running_replica_is_shut_in(server: ContainerServer) -> None:
-    """What the engine shows of a replica that serves: each restriction, and the limits of its
-    function, which it did not have as a standby."""
+    """The container of a serving replica has every restriction, and its function's limits, which it
+    did not have as a standby."""
     until(lambda: len(ready_standbys(server)) == 1, "no standby came")
     [standby] = ready_standbys(server)
     before = server.models(standby)
@@ -152,8 +152,8 @@ def test_a_running_replica_is_shut_in(server: ContainerServer) -> None:
 
 
 def test_a_killed_server_finds_its_containers_again(server: ContainerServer) -> None:
-    """kill -9 of the idle server: the next one adopts the container, and answers warm as soon as
-    it is ready to."""
+    """After kill -9 of the idle server the next one adopts the container and answers warm as soon
+    as it is ready."""
     server.fnctl_json("invoke", *SEVEN)
     before = serving(server)["Id"]
     server.kill()
@@ -168,7 +168,7 @@ def test_a_killed_server_finds_its_containers_again(server: ContainerServer) -> 
 
 
 def test_idle_containers_go(server: ContainerServer) -> None:
-    """After idle_s there is nothing left of the function, and the next call starts again."""
+    """After idle_s nothing is left of the function, and the next call is cold."""
     assert server.fnctl("scale", "digits", "--idle", "0.2").returncode == 0
     first = server.fnctl_json("invoke", *SEVEN)["receipt"]["replica"]
 
@@ -184,7 +184,7 @@ def test_idle_containers_go(server: ContainerServer) -> None:
 
 
 def test_a_stopped_server_leaves_nothing(server: ContainerServer) -> None:
-    """After SIGINT it ends with 0; no container, in any state, and no socket is left of it."""
+    """After SIGINT the server exits with 0 and leaves neither containers nor sockets."""
     server.fnctl_json("invoke", *SEVEN)
     assert server.everything()
 
@@ -196,8 +196,8 @@ def test_a_stopped_server_leaves_nothing(server: ContainerServer) -> None:
 def test_two_servers_do_not_touch_each_others(
     server: ContainerServer, engine: str, runtime_image: str, tmp_path: Path
 ) -> None:
-    """On one engine with folders of their own, each is killed and started again while the other
-    serves: both keep their containers."""
+    """Two servers on one engine, each killed and restarted while the other serves, keep their
+    containers."""
     with container_server(tmp_path / "other", engine, runtime_image) as other:
         assert other.fnctl("deploy", str(DIGITS)).returncode == 0
         both = (server, other)
@@ -216,8 +216,8 @@ def test_two_servers_do_not_touch_each_others(
 
 
 def test_a_function_is_heard_from_inside(server: ContainerServer, tmp_path: Path) -> None:
-    """As over processes: a handler that does not load refuses the deploy with what it raised, and
-    what one prints is in the logs while it runs."""
+    """A handler's load error refuses the deploy, and its output is in the logs, as over
+    processes."""
     broken = handler(tmp_path / "broken", "raise OSError('no weights')")
     refused = server.fnctl("deploy", str(broken), "--trust")
     talks = handler(tmp_path / "talks", "print('hello')")
@@ -233,7 +233,8 @@ def test_a_function_is_heard_from_inside(server: ContainerServer, tmp_path: Path
 def test_an_image_of_another_link_version_is_refused(
     engine: str, runtime_image: str, tmp_path: Path
 ) -> None:
-    """By its label, before anything is started, with the command that mends it."""
+    """An image with another link version in its label is refused before a start, with the command
+    to rebuild it."""
     label = f"FROM {runtime_image}\nLABEL fngate.link={VERSION + 1}\n"
     with derived_image(engine, label) as image:
         refused = subprocess.run(
@@ -253,7 +254,8 @@ def test_an_image_of_another_link_version_is_refused(
 def test_an_image_that_lies_about_its_version_says_so(
     server: ContainerServer, engine: str, runtime_image: str
 ) -> None:
-    """Its replicas find a record of another version, and what they say of it is the reason."""
+    """If an image's label is wrong, its replicas refuse the record, and their message is the
+    reason."""
     server.stop()
     dockerfile = OTHER_VERSION.format(image=runtime_image, other=VERSION + 1)
     with (
@@ -269,7 +271,7 @@ def test_an_image_that_lies_about_its_version_says_so(
 
 @contextmanager
 def derived_image(engine: str, dockerfile: str) -> Iterator[str]:
-    """An image made of another one, while the block lasts; its tag."""
+    """Build an image from another one; yield its tag and remove it afterwards."""
     tag = f"fngate-test:{uuid.uuid4().hex}"
     with connected(engine) as client:
         client.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=tag, rm=True)
@@ -280,7 +282,7 @@ def derived_image(engine: str, dockerfile: str) -> Iterator[str]:
 
 
 def handler(made: Path, load: str) -> Path:
-    """A function of one handler that does this when it is loaded."""
+    """Create a function of one handler with this code at load."""
     made.mkdir()
     (made / "function.toml").write_text(
         'schema = 1\nname = "talks"\n[runtime]\nengine = "python"\n[input.x]\nkind = "json"\n'

@@ -1,4 +1,4 @@
-"""The dashboard as an operator uses it: a real browser, a real server, real replicas."""
+"""Tests of the dashboard with a real browser, a real server and real replicas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGES: dict[str, str] = {
     "#/fn/digits": ".fall",
     "#/timeline": ".tl-list .lane path",
 }
-"""What is there once a page shows what it has."""
+"""Each page, and a selector that matches once the page has its content."""
 FITS = "() => document.documentElement.scrollWidth <= window.innerWidth"
 LOOKS: tuple[tuple[Scheme, int], ...] = (("light", 1440), ("dark", 1440), ("light", 390))
 
@@ -36,7 +36,7 @@ def _browser() -> None:
 
 @pytest.fixture(params=[1, 2], ids=["one process", "two workers"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server without functions and without standbys, so that a waking has all its phases."""
+    """A server without functions and without standbys, so that a cold start has all its phases."""
     options = ("--workers", str(request.param))
     with server_process(tmp_path / "data", *options, environment={"FN_STANDBYS": "0"}) as running:
         yield running
@@ -44,14 +44,15 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerPro
 
 @pytest.fixture
 def digits(tmp_path: Path) -> GatedDigits:
-    """The function, not deployed yet."""
+    """The function digits, not deployed yet."""
     return GatedDigits(tmp_path)
 
 
 async def test_a_function_is_deployed_woken_and_killed(
     server: ServerProcess, digits: GatedDigits
 ) -> None:
-    """It appears, wakes phase by phase and answers; its death leaves its reason."""
+    """A deployed function appears, wakes phase by phase and answers; after a kill its page has the
+    reason."""
     async with dashboard(server) as view:
         page = view.page
         await asyncio.to_thread(digits.deploy, server)
@@ -69,7 +70,7 @@ async def test_a_function_is_deployed_woken_and_killed(
         await expect(page.locator(".log-list")).to_contain_text("looked at 1")
         await expect(page.get_by_label("Decisions, newest first")).to_contain_text("cpu:")
 
-        # With its call over everywhere: a gateway process tells of that within a second.
+        # The call must have ended everywhere: a gateway process reports that within a second.
         await expect(page.locator(".fn-head .fn-doing")).to_contain_text("sleeps in")
         [pid] = server.replica_pids("serve")
         os.kill(pid, signal.SIGKILL)
@@ -80,7 +81,7 @@ async def test_a_function_is_deployed_woken_and_killed(
 
 
 async def cold_call(view: View, digits: GatedDigits) -> None:
-    """Call it with its sample from the playground, and see it wake meanwhile."""
+    """Call the function with its sample from the playground and check that it wakes meanwhile."""
     page = view.page
     digits.shut()
     await page.get_by_role("button", name="Sample").click()
@@ -96,7 +97,7 @@ async def cold_call(view: View, digits: GatedDigits) -> None:
 
 
 async def test_an_operator_changes_what_runs(server: ServerProcess, digits: GatedDigits) -> None:
-    """Warm, a floor that holds against sleep, sleep by itself, roll back, delete."""
+    """The actions work: warm, a minimum that sleep respects, idle sleep, rollback, delete."""
     digits.deploy(server)
     async with dashboard(server, "#/fn/digits") as view:
         page = view.page
@@ -143,7 +144,7 @@ async def scale(view: View, *, least: str, idle_s: str) -> None:
 async def test_a_killed_server_is_said_and_its_next_one_shown(
     server: ServerProcess, digits: GatedDigits
 ) -> None:
-    """The page says that it is behind, comes back by itself, and shows what became of it."""
+    """After a kill of the server the page is marked stale, reconnects, and shows the new state."""
     digits.deploy(server)
     assert server.fnctl("warm", "digits").returncode == 0
     async with dashboard(server) as view:
@@ -165,16 +166,17 @@ async def test_a_killed_server_is_said_and_its_next_one_shown(
 
 
 async def end_abruptly(server: ServerProcess) -> None:
-    """kill -9; its next start is on the same port."""
+    """Kill the server with SIGKILL; its next start is on the same port."""
     server.port = urlsplit(server.url).port or 0
     await asyncio.to_thread(server.kill)
 
 
 @pytest.mark.parametrize("server", [2], indirect=True)
-async def test_what_is_refused_is_said_and_wakes_nothing(
+async def test_refusals_are_shown_and_wake_nothing(
     server: ServerProcess, digits: GatedDigits
 ) -> None:
-    """An input that does not fit has its reason beside it, an action that a key may not do, too."""
+    """Bad input shows the reason beside it, an action beyond the key's scope does too, and nothing
+    wakes."""
     digits.deploy(server)
     async with dashboard(server, "#/fn/digits") as view:
         page = view.page
@@ -211,7 +213,8 @@ async def test_what_is_refused_is_said_and_wakes_nothing(
 
 @pytest.mark.parametrize("server", [1], indirect=True)
 async def test_everybody_can_use_it(server: ServerProcess, digits: GatedDigits) -> None:
-    """axe finds nothing serious in either colours and on a phone; nothing is wider than it."""
+    """axe finds nothing serious in light and dark and on a phone, and no page is wider than its
+    window."""
     digits.deploy(server)
     seven = f"image=@{digits.folder / 'seven.png'}"
     assert server.fnctl("invoke", "digits", "-i", seven).returncode == 0
@@ -232,10 +235,10 @@ async def test_everybody_can_use_it(server: ServerProcess, digits: GatedDigits) 
             await page.get_by_role("dialog").get_by_label("Idle time").fill("x")
             assert await view.faults() == []
             await page.keyboard.press("Escape")
-        # On a phone, as it is now, lanes are as wide as the page.
+        # At the phone's width, lanes are as wide as the page.
         await page.evaluate("() => { location.hash = '#/timeline' }")
         lane = page.locator(".tl-list .lane").first
         await expect(lane).to_have_attribute("width", re.compile(r"3\d\d"))
-        # Only now, as a call counts on the timeline some seconds after it.
+        # Checked last, since a call counts on the timeline some seconds after it.
         await page.get_by_role("link", name="digits").click()
         await expect(page.locator(".use-facts div", has_text="requests")).to_have_text("requests1")

@@ -1,4 +1,4 @@
-"""A function's page and the timeline in a real browser, on a made-up server."""
+"""Tests of a function's page and of the timeline in a real browser, with a scripted server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ async def page_of(
     width: int = 1440,
     scheme: Scheme = "light",
 ) -> AsyncIterator[tuple[Dashboard, View]]:
-    """The page at `path` once `ready` is in it; afterwards nothing may have been complained of."""
+    """Open the page at `path` and wait for `ready`; afterwards the browser must have reported no
+    errors."""
     async with serving_dashboard(functions, 4) as dashboard:
         dashboard.routes.pace_s = 0.05
         async with viewing(f"{dashboard.url}/ui/#key={key}", width, scheme=scheme) as view:
@@ -48,14 +49,15 @@ async def page_of(
             await view.page.evaluate("path => { location.hash = path }", path)
             await view.page.locator(ready).first.wait_for()
             yield dashboard, view
-            # Besides its server, only pictures that the page made itself (blob: has no host).
+            # Besides its server, the page may load only pictures that it made itself (blob: has no
+            # host).
             assert view.hosts - {""} == {urlsplit(dashboard.url).netloc}
-        # Whatever a call is refused with, the browser's own console tells, too.
+        # The browser's own console reports every refused call.
         assert [text for text in view.complaints if "Failed to load resource" not in text] == []
 
 
 async def test_a_cold_call_is_seen_from_waking_to_its_waterfall() -> None:
-    """State, phases, answer, receipt and the new cold start come by themselves; so does sleep."""
+    """State, phases, answer, receipt, the new cold start and sleep show without a reload."""
     async with page_of("#/fn/digits", "#playground-title") as (dashboard, view):
         page, world = view.page, dashboard.world
         dashboard.tell(world.rest("digits"))
@@ -84,7 +86,7 @@ async def test_a_cold_call_is_seen_from_waking_to_its_waterfall() -> None:
 
 
 async def test_a_call_can_be_given_up() -> None:
-    """The page says so at once, and the next one may go."""
+    """After a cancelled call the page stops waiting at once, and the next call can be made."""
     async with page_of("#/fn/digits", "#playground-title") as (dashboard, view):
         dashboard.routes.pace_s = 60
         dashboard.tell(dashboard.world.rest("digits"))
@@ -101,7 +103,7 @@ async def test_a_call_can_be_given_up() -> None:
 
 
 async def test_a_replica_that_goes_leaves_its_reason() -> None:
-    """Killed, evicted or idle: the page keeps why."""
+    """The page keeps the reason of each ended replica: killed, evicted or idle."""
     async with page_of("#/fn/digits", "#replicas-title") as (dashboard, view):
         dashboard.tell(dashboard.world.warm("digits"))
         await view.page.locator(".replicas .state.warm").wait_for()
@@ -117,8 +119,9 @@ async def test_a_replica_that_goes_leaves_its_reason() -> None:
         assert "gone" in await gone.inner_text()
 
 
-async def test_what_does_not_fit_is_told_beside_its_input() -> None:
-    """By the page before anything is sent, by the server for what only it knows."""
+async def test_bad_input_is_reported_beside_it() -> None:
+    """Bad input is reported beside it, by the page before it is sent and by the server
+    otherwise."""
     async with page_of("#/fn/faces", "#playground-title") as (dashboard, view):
         page = view.page
         first, second = page.get_by_label("x FP32"), page.get_by_label("ids INT64")
@@ -147,7 +150,7 @@ async def test_what_does_not_fit_is_told_beside_its_input() -> None:
 
 
 async def test_a_picture_can_be_pasted_anywhere() -> None:
-    """No drop zone has to be clicked first; what was pasted is what is sent."""
+    """A pasted image becomes the input without a click on the drop zone."""
     async with page_of("#/fn/digits", "#playground-title") as (dashboard, view):
         dashboard.tell(dashboard.world.warm("digits"))
         await view.page.evaluate(
@@ -168,7 +171,8 @@ async def test_a_picture_can_be_pasted_anywhere() -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_a_real_function_is_called_killed_and_told_of(tmp_path: Path, workers: str) -> None:
-    """Sample, cold call, labels, waterfall, and why its replica ended: nothing is made up here."""
+    """On a real server: sample, cold call, labels, waterfall, and the reason of its replica's
+    end."""
     with server_process(tmp_path / "data", "--workers", workers) as server:
         async with ClientSession(timeout=ClientTimeout(total=UNTIL_S)) as session:
             await Caller(server.url, server.token, session).deploy(DIGITS)
@@ -190,7 +194,7 @@ async def test_a_real_function_is_called_killed_and_told_of(tmp_path: Path, work
 
 
 async def test_text_from_outside_stays_text() -> None:
-    """Names, reasons and answers come from models and clients."""
+    """Names, reasons and answers of models and clients are shown as text, never as HTML."""
     nasty = "<img src=x onerror=alert(1)>"
     async with page_of("#/fn/digits", ".happenings") as (dashboard, view):
         fields = {"function": "digits", "revision": "digits@1", "at_s": dashboard.world.now_s + 5}
@@ -201,7 +205,7 @@ async def test_text_from_outside_stays_text() -> None:
 
 
 async def test_a_key_that_may_only_read_says_so() -> None:
-    """Every action is there with the reason why not, and does nothing."""
+    """With a read-only key every action is disabled with the reason."""
     async with page_of("#/fn/digits", "#playground-title", key=READER) as (dashboard, view):
         page = view.page
         buttons = page.get_by_role("group", name="Actions of digits").get_by_role("button")
@@ -217,11 +221,11 @@ async def test_a_key_that_may_only_read_says_so() -> None:
 
 
 async def test_logs_follow_until_they_are_held() -> None:
-    """Few rows are in the page, the end stays in sight, and a pause holds them."""
+    """Logs show few rows and follow the end until they are paused."""
     async with page_of("#/fn/digits", ".log-line") as (dashboard, view):
         page = view.page
         dashboard.routes.line_s = 0.02
-        # Any of them: the first may be out of sight again before somebody looks.
+        # Any row: the first may be out of sight again before the check.
         await page.get_by_text(re.compile(r"request \d+ of digits")).last.wait_for()
         assert await view.count(".log-line") < 60
         assert "\x1b" not in await page.locator(".log-list").inner_text()
@@ -239,7 +243,7 @@ async def test_logs_follow_until_they_are_held() -> None:
 
 
 async def test_a_cold_starts_phases_are_read_by_keyboard() -> None:
-    """The legend tells the phases of whichever row has the focus; its words are all there."""
+    """The legend shows the phases of the focused row, and its text is accessible."""
     async with page_of("#/fn/digits", ".fall") as (_, view):
         legend = view.page.locator(".phase-legend").first
         first = await legend.inner_text()
@@ -252,7 +256,7 @@ async def test_a_cold_starts_phases_are_read_by_keyboard() -> None:
 
 
 async def test_another_idle_time_is_worked_out_and_applied() -> None:
-    """Asked before it is changed, and changed only as it was read."""
+    """The advised idle time is applied after a confirmation, with the ETag that was read."""
     async with page_of("#/fn/digits", "#advice-title") as (dashboard, view):
         page = view.page
         await page.get_by_role("button", name="Simulate").click()
@@ -269,7 +273,7 @@ async def test_another_idle_time_is_worked_out_and_applied() -> None:
 
 
 async def test_a_timeline_of_many_is_few_rows() -> None:
-    """Lanes are fetched for what is in sight only, and a key moves through time."""
+    """Lanes of a long timeline are loaded only when visible, and keys move through time."""
     async with page_of("#/timeline?hours=24", "#functions-title", functions=250) as (
         dashboard,
         view,
@@ -298,7 +302,7 @@ async def test_a_timeline_of_many_is_few_rows() -> None:
 
 @pytest.mark.parametrize(("scheme", "width"), LOOKS)
 async def test_everybody_can_use_a_functions_page(scheme: Scheme, width: int) -> None:
-    """axe finds nothing serious, with an answer, advice and a dialog open; nothing overflows."""
+    """axe finds nothing serious with an answer, advice and a dialog open, and nothing overflows."""
     async with page_of("#/fn/digits", "#playground-title", width=width, scheme=scheme) as (_, view):
         page = view.page
         await page.get_by_role("button", name="Sample").click()
@@ -322,7 +326,7 @@ async def test_everybody_can_use_a_functions_page(scheme: Scheme, width: int) ->
 
 @pytest.mark.parametrize(("scheme", "width"), LOOKS)
 async def test_everybody_can_use_the_timeline(scheme: Scheme, width: int) -> None:
-    """axe finds nothing serious; nothing overflows."""
+    """axe finds nothing serious on the timeline, and nothing overflows."""
     async with page_of("#/timeline", "#functions-title", width=width, scheme=scheme) as (_, view):
         await view.page.locator(".tl-list .lane path").first.wait_for()
 
@@ -332,7 +336,7 @@ async def test_everybody_can_use_the_timeline(scheme: Scheme, width: int) -> Non
 
 
 async def test_the_example_can_be_copied_or_taken() -> None:
-    """A call for the shell stands on the page."""
+    """The page has a shell command to call the function, to copy."""
     async with page_of("#/fn/digits", ".fn-example") as (dashboard, view):
         text = await view.page.locator(".fn-example pre").inner_text()
 

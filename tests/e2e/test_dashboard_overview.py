@@ -1,4 +1,4 @@
-"""The dashboard's overview in a real browser, on a made-up server."""
+"""Tests of the dashboard's overview in a real browser, with a scripted server."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ async def overview(
     scheme: Scheme = "light",
     key: str = KEY,
 ) -> AsyncIterator[tuple[Dashboard, View]]:
-    """The overview, with the snapshot shown; afterwards nothing may have been complained of."""
+    """Open the overview with its snapshot; afterwards the browser must have reported no errors."""
     async with serving_dashboard(functions, devices) as dashboard:
         async with viewing(f"{dashboard.url}/ui/#key={key}", width, scheme=scheme) as view:
             await view.until("n => document.querySelectorAll('.function-row').length >= n", 1)
             yield dashboard, view
             assert view.hosts == {urlsplit(dashboard.url).netloc}
-        # A stream that the server cut is told by the browser's own console.
+        # The browser's own console reports a stream that the server cut.
         cut = "Failed to load resource"
         assert [text for text in view.complaints if cut not in text] == []
 
 
 async def test_a_thousand_functions_are_few_rows() -> None:
-    """All are counted, and only those in sight are in the page."""
+    """Of a thousand functions all are counted and only the visible rows are in the page."""
     async with overview(1000, 100) as (_, view):
         grid = view.page.get_by_role("grid", name="Functions")
         assert await grid.get_attribute("aria-rowcount") == "1001"
@@ -57,7 +57,7 @@ async def test_a_thousand_functions_are_few_rows() -> None:
 
 
 async def test_the_key_leaves_the_address_at_once() -> None:
-    """It is in the tab's session only, and a reload needs no other."""
+    """The key leaves the address for the tab's session, and a reload does not ask again."""
     async with overview() as (_, view):
         assert await view.page.evaluate("() => location.href.includes('dev-key')") is False
         assert await view.page.evaluate("() => document.cookie") == ""
@@ -67,8 +67,8 @@ async def test_the_key_leaves_the_address_at_once() -> None:
         await view.page.locator(ROW).first.wait_for()
 
 
-async def test_what_happens_is_seen_without_a_reload() -> None:
-    """A function wakes, phase by phase, and is warm; a removed one goes."""
+async def test_changes_show_without_a_reload() -> None:
+    """A function's phases and state, and a removal, show without a reload."""
     async with overview() as (dashboard, view):
         await view.page.evaluate("() => { window.sameDocument = true; }")
         row = view.page.locator(ROW, has=view.page.get_by_role("link", name="digits", exact=True))
@@ -88,7 +88,7 @@ async def test_what_happens_is_seen_without_a_reload() -> None:
 
 
 async def test_time_runs_down_between_events() -> None:
-    """What counts down goes on by itself."""
+    """Countdowns advance between events."""
     async with overview() as (dashboard, view):
         now_s = dashboard.world.now_s
         fields = {"state": "warm", "ready": 1, "sleeps_at_s": now_s + 100, "rate": 0.0}
@@ -102,7 +102,7 @@ async def test_time_runs_down_between_events() -> None:
 
 
 async def test_a_lost_stream_is_said_and_taken_up() -> None:
-    """What is shown is marked as stale, and what was missed comes after it."""
+    """After a lost stream the data is marked stale, and the missed events follow."""
     async with overview() as (dashboard, view):
         dashboard.tell([dashboard.world.beat()])
         dashboard.cut(stays_away=True)
@@ -121,7 +121,8 @@ async def test_a_lost_stream_is_said_and_taken_up() -> None:
 
 
 async def test_a_restarted_server_leaves_the_reader_where_he_was() -> None:
-    """The list is not emptied and filled again: place and focus stay, what is gone goes."""
+    """After a restart the list is kept with scroll position and focus; only removed functions
+    disappear."""
     async with overview(200) as (dashboard, view):
         await view.page.locator(f"{ROW}[tabindex='0']").focus()
         await view.page.keyboard.press("End")
@@ -139,7 +140,7 @@ async def test_a_restarted_server_leaves_the_reader_where_he_was() -> None:
 
 
 async def test_the_keyboard_is_enough() -> None:
-    """From the search through rows to a function's page, and the menu of its actions."""
+    """The keyboard reaches search, rows, a function's page, and the menu of actions."""
     async with overview(200) as (_, view):
         keyboard = view.page.keyboard
         await keyboard.press("/")
@@ -166,7 +167,7 @@ async def test_the_keyboard_is_enough() -> None:
 
 
 async def test_search_filter_and_order_are_in_the_address() -> None:
-    """An address shows the same to whoever opens it."""
+    """An address with search, filter and order shows the same list to everyone."""
     async with overview(200) as (_, view):
         await view.page.get_by_role("columnheader", name="Function").get_by_role("button").click()
         await view.page.get_by_role("group", name="States").get_by_text("warm").click()
@@ -181,7 +182,7 @@ async def test_search_filter_and_order_are_in_the_address() -> None:
 
 
 async def test_actions_ask_where_they_hurt() -> None:
-    """Deleting needs the name; a changed scaling is sent; the outcome is told."""
+    """Deletion needs the function's name, changed scaling is sent, and the outcome is shown."""
     async with overview() as (dashboard, view):
         page = view.page
         await page.get_by_role("button", name="Actions of digits", exact=True).click()
@@ -209,8 +210,8 @@ async def test_actions_ask_where_they_hurt() -> None:
         assert "digits" not in dashboard.world.functions
 
 
-async def test_a_reader_is_told_why_nothing_can_be_done() -> None:
-    """Actions are there, disabled, with the reason."""
+async def test_disabled_actions_show_the_reason() -> None:
+    """With a read-only key actions are disabled with the reason."""
     async with overview(key=READER) as (_, view):
         await view.page.get_by_role("button", name="Actions of digits", exact=True).click()
         item = view.page.get_by_role("menuitem", name="Warm up")
@@ -220,7 +221,8 @@ async def test_a_reader_is_told_why_nothing_can_be_done() -> None:
 
 
 async def test_a_wrong_key_is_asked_for_again() -> None:
-    """The reason stands there, the key is forgotten, and signing out ends the stream."""
+    """A refused key is asked for again with the reason and forgotten; signing out ends the
+    stream."""
     async with (
         serving_dashboard() as dashboard,
         viewing(f"{dashboard.url}/ui/#key=wrong") as view,
@@ -240,8 +242,8 @@ async def test_a_wrong_key_is_asked_for_again() -> None:
 @pytest.mark.parametrize(
     ("width", "scheme"), [(1440, "light"), (1440, "dark"), (360, "light"), (360, "dark")]
 )
-async def test_nobody_is_kept_out(width: int, scheme: Scheme) -> None:
-    """axe finds nothing serious: in both colours, in a window and on a phone."""
+async def test_the_overview_is_accessible(width: int, scheme: Scheme) -> None:
+    """axe finds nothing serious in light and dark, in a window and on a phone."""
     async with overview(60, 8, width=width, scheme=scheme) as (dashboard, view):
         dashboard.tell([*dashboard.world.fail("digits"), *dashboard.world.error("faces")])
         dashboard.tell([dashboard.world.beat()])
@@ -253,7 +255,8 @@ async def test_nobody_is_kept_out(width: int, scheme: Scheme) -> None:
 
 
 async def test_a_dose_of_the_benchmark() -> None:
-    """A thousand functions and fifty events a second, used meanwhile: it goes on to the end."""
+    """A short run of the benchmark, with a thousand functions and fifty events a second,
+    completes."""
     measured = await measure(seconds=6)
 
     assert measured.events >= 6 * RATE

@@ -1,4 +1,4 @@
-"""The documents through a real server: what a reader types gives what a reader is shown."""
+"""Test of the documents on a real server: each shown command prints the shown output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make gpu` where there is no GPU, and over a stand-in for the driver's library and PyTorch."""
+"""Tests of `make gpu` without a GPU, and over stand-ins for the driver's library and PyTorch."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ STAND_IN = Path(boards.__file__).with_name("stand_ins") / "torch.py"
 UUID = "GPU-aaaaaaaa"
 POLL_S = 0.02
 TRIED = ("inventory", "handler", "ledger", "sharing", "memory-back", "phases")
-"""The others wait for fair turns and quarantine, which have tests of their own."""
+"""Checks that run here; the others wait for fair turns and quarantine and have their own tests."""
 UNTRIED = ("session", "standby")
-"""They need ONNX Runtime's CUDA provider."""
+"""Checks that need ONNX Runtime's CUDA provider."""
 
 
 def gpu_command(*options: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -38,7 +38,7 @@ def gpu_command(*options: str, environment: dict[str, str]) -> subprocess.Comple
 
 @contextmanager
 def claims_on(board: Board, folder: Path) -> Iterator[None]:
-    """While this lasts the board lists each process that claimed memory and still lives."""
+    """During the block, list each living process with a memory claim on the board."""
     over = threading.Event()
 
     def follow() -> None:
@@ -63,7 +63,7 @@ def claims_on(board: Board, folder: Path) -> Iterator[None]:
 
 
 def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:
-    """It runs up to the driver, writes no report and does not pass."""
+    """Without a GPU the command stops at the driver, writes no report and exits with 2."""
     report = tmp_path / "report.md"
     done = gpu_command("--out", str(report), environment={})
     assert done.returncode == 2, done.stderr
@@ -74,7 +74,7 @@ def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_checks_hold_over_a_stand_in(tmp_path: Path) -> None:
-    """Servers, replicas, kills and the ledger are real, GPU memory is the stand-in's."""
+    """Over the stand-ins the checks pass; only the GPU memory is simulated."""
     library, packages, report = tmp_path / "lib", tmp_path / "packages", tmp_path / "report.md"
     library.mkdir()
     (packages / "claims").mkdir(parents=True)

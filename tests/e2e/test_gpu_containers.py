@@ -1,7 +1,7 @@
-"""GPUs given to containers: by an engine that knows how to ask for them, to one replica each.
+"""Tests of giving GPUs to containers, one to each replica, in the ways that an engine supports.
 
-The GPUs are those of a stand-in for NVIDIA's library, and so is what puts them into containers: it
-only sets the variable that says which one it is. Everything between is real.
+The GPUs are those of a stand-in for NVIDIA's library. A stand-in for NVIDIA's hook puts them into
+containers: it only sets the variable with the GPU's id. Everything between is real.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def gpu_engine(stand_ins: Path, runtime_image: str) -> Iterator[OwnEngine]:
 
 @pytest.fixture(scope="module", params=["request", "runtime"])
 def way(request: pytest.FixtureRequest, gpu_engine: OwnEngine, stand_ins: Path) -> Iterator[str]:
-    """How GPUs can be asked for: with the hook in both ways, without it only by the runtime."""
+    """Way to request GPUs: both with the hook, only the runtime's without it."""
     hook = stand_ins / HOOK
     if request.param == "runtime":
         gpu_engine.stop()
@@ -79,7 +79,7 @@ def way(request: pytest.FixtureRequest, gpu_engine: OwnEngine, stand_ins: Path) 
 
 
 def asked(client: docker.DockerClient, name: str) -> tuple[str, list[list[str]]]:
-    """Runtime and device requests of the container of a function."""
+    """Return runtime and device requests of the function's container."""
     (found,) = client.containers.list(filters={"name": f"fngate-{name}-"})
     host = found.attrs["HostConfig"]
     return host["Runtime"], [one["DeviceIDs"] for one in host["DeviceRequests"] or ()]
@@ -93,8 +93,8 @@ async def deploy(server: ServingServer, name: str) -> None:
 async def test_each_container_sees_its_one_gpu(
     gpu_engine: OwnEngine, runtime_image: str, way: str, board: Board, tmp_path: Path
 ) -> None:
-    """Four functions on four GPUs: each replica sees exactly the one that it was given, in
-    whichever way the engine lets it be asked for."""
+    """Of four functions on four GPUs, each replica sees exactly its own GPU, in every way to
+    request it."""
     board.add(*(Gpu(uuid, 24_000) for uuid in UUIDS))
     images = {"image_cpu": runtime_image, "image_gpu": runtime_image}
     engine = {"docker_host": gpu_engine.url, "standbys": 0, "cpu_slots": 1, **images}
@@ -123,7 +123,7 @@ async def test_each_container_sees_its_one_gpu(
 async def test_an_engine_that_cannot_give_gpus_says_so(
     engine: str, runtime_image: str, board: Board, tmp_path: Path
 ) -> None:
-    """Without NVIDIA's parts a deploy fails with the reason and the command that mends it."""
+    """Without NVIDIA's parts a deploy fails with the reason and the command to install them."""
     board.add(Gpu(UUIDS[0], 24_000))
     images = {"image_cpu": runtime_image, "image_gpu": runtime_image}
     settings = {"docker_host": engine, "standbys": 0, "cpu_slots": 1, **images}

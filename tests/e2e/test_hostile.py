@@ -1,4 +1,4 @@
-"""A function that attacks what it runs on: in a container it gets nowhere, others feel nothing."""
+"""Tests of a hostile function in a container: its attacks fail and do not affect others."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ FORKS_MAX = 256
 TMPFS_MIB = 64
 GROWTH_MAX_MIB = 32
 WRITABLE = {
-    # What every container has; all of it is the container's own and bounded, or nothing at all.
+    # Present in every container: private and bounded, or without storage.
     *("/dev/full", "/dev/null", "/dev/random", "/dev/tty", "/dev/urandom", "/dev/zero"),
     *("/dev/pts/ptmx", "/dev/mqueue", "/dev/shm", "/tmp"),
     *("/proc/keys", "/proc/timer_list"),
     *("/proc/pressure/cpu", "/proc/pressure/io", "/proc/pressure/memory", "/proc/pressure/irq"),
-    # To connect; the folder cannot be changed.
+    # Sockets to connect to; the folder itself is read-only.
     f"{RUN}/ctl.sock",
 }
 DEADLY: dict[str, dict[str, Any]] = {
@@ -40,7 +40,7 @@ DEADLY: dict[str, dict[str, Any]] = {
     "hold": {"seconds": 60},
     "ignore_term": {},
 }
-"""Attacks that end the replica, by the handler's own hand or the server's."""
+"""Attacks that end the replica, by its own action or the server's."""
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +64,13 @@ async def besieger(server: ContainerServer) -> Any:
 
 
 def got(said: dict[str, dict[str, str]]) -> dict[str, str]:
-    """Attempts that were not refused."""
+    """Return the attempts that were not refused."""
     return {name: tried["got"] for name, tried in said.items() if "got" in tried}
 
 
 async def test_there_is_no_network(besieger: Siege, server: ContainerServer, engine: str) -> None:
-    """Neither the world nor the host, its ports, its abstract sockets or its engine."""
+    """The container reaches neither the world nor the host, its ports, abstract sockets or
+    engine."""
     with socket.socket(socket.AF_UNIX) as abstract:
         name = f"fngate-test-{server.name}"
         abstract.bind("\0" + name)
@@ -86,7 +87,7 @@ async def test_there_is_no_network(besieger: Siege, server: ContainerServer, eng
 
 
 async def test_nothing_of_the_host_can_be_read_or_changed(besieger: Siege, tmp_path: Path) -> None:
-    """Every way out that needs a right is refused, by the kernel or by the engine's filter."""
+    """Every escape that needs a privilege is refused, by the kernel or by the seccomp filter."""
     secret = tmp_path / "secret"
     secret.write_text("of the host")
     secret.chmod(0o644)
@@ -97,10 +98,9 @@ async def test_nothing_of_the_host_can_be_read_or_changed(besieger: Siege, tmp_p
     assert got(said) == {}
 
 
-async def test_it_stands_where_it_should(
-    besieger: Siege, server: ContainerServer, engine: str
-) -> None:
-    """No capability in any set, no new privileges, a filter, a user of its own, no core dumps."""
+async def test_it_has_no_privileges(besieger: Siege, server: ContainerServer, engine: str) -> None:
+    """The process has no capabilities, no new privileges, a seccomp filter, its own user and no
+    core dumps."""
     said = (await besieger.attack("standing")).said
     status = said["status"]
 
@@ -129,7 +129,7 @@ async def test_it_stands_where_it_should(
 
 
 async def test_it_sees_its_own_processes_only(besieger: Siege) -> None:
-    """Its init and itself."""
+    """The process sees only its init and itself."""
     said = (await besieger.attack("processes")).said
 
     assert sorted(words.split()[0] for _, words in said.values()) == [
@@ -139,7 +139,7 @@ async def test_it_sees_its_own_processes_only(besieger: Siege) -> None:
 
 
 async def test_there_is_next_to_nothing_to_write_to(besieger: Siege) -> None:
-    """The whole tree was walked: two folders in memory, and devices that keep nothing."""
+    """In the whole tree only two tmpfs folders, and devices without storage, are writable."""
     found = {*(await besieger.attack("writable")).said}
 
     assert found - WRITABLE == set()
@@ -147,7 +147,8 @@ async def test_there_is_next_to_nothing_to_write_to(besieger: Siege) -> None:
 
 
 async def test_its_own_files_cannot_be_changed(besieger: Siege, server: ContainerServer) -> None:
-    """Neither the model's, which other replicas have as well, nor its record and sockets."""
+    """The model's files, which other replicas share, the record and the sockets cannot be
+    changed."""
     said = (await besieger.attack("tamper", run=RUN, model=MODEL)).said
     files = (await besieger.attack("files", folders=[RUN, MODEL])).said
 
@@ -157,7 +158,8 @@ async def test_its_own_files_cannot_be_changed(besieger: Siege, server: Containe
 
 
 async def test_other_replicas_cannot_be_found(besieger: Siege, server: ContainerServer) -> None:
-    """The paths that the host uses for their models, records and sockets are not there."""
+    """The host's paths of other replicas' models, records and sockets do not exist in the
+    container."""
     [record] = [
         path for path in server.data.rglob("replica.json") if "default/digits@" in path.read_text()
     ]
@@ -170,7 +172,8 @@ async def test_other_replicas_cannot_be_found(besieger: Siege, server: Container
 
 
 async def test_its_token_is_worth_nothing(besieger: Siege) -> None:
-    """It can read its own record, and neither greet a second time nor take its socket's place."""
+    """The token can be read, but allows neither a second greeting nor another owner of the
+    socket."""
     said = (await besieger.attack("greet_again", run=RUN)).said
 
     assert said.pop("token") == 64
@@ -178,12 +181,12 @@ async def test_its_token_is_worth_nothing(besieger: Siege) -> None:
 
 
 async def test_signals_stay_inside(besieger: Siege) -> None:
-    """Its init is the only other process there is, and heeds none that it has no handler for."""
+    """The only other process is the container's init, which ignores signals without a handler."""
     await besieger.attack("signals")
 
 
 async def test_processes_are_counted(besieger: Siege) -> None:
-    """A fork bomb ends at the limit; whether the replica survives it is its own affair."""
+    """A fork bomb ends at the limit of processes; the replica may survive it or not."""
     met = await besieger.attack("forks")
 
     assert met.code in ("", "replica_died", "execution_timeout")
@@ -193,7 +196,7 @@ async def test_processes_are_counted(besieger: Siege) -> None:
 
 
 async def test_shared_memory_is_small(besieger: Siege) -> None:
-    """It is memory of its own; so is /tmp, which ends the replica when it is full."""
+    """/dev/shm is private and bounded, as is /tmp, which ends the replica when full."""
     said = (await besieger.attack("fill", folder="/dev/shm")).said
 
     assert said == {"mib": TMPFS_MIB, "refused": errno.ENOSPC}
@@ -201,7 +204,7 @@ async def test_shared_memory_is_small(besieger: Siege) -> None:
 
 @pytest.mark.parametrize("folder", ["/", "/var/tmp", "/var/log", "/home", RUN, MODEL, "/dev"])
 async def test_the_disk_cannot_be_filled(besieger: Siege, folder: str) -> None:
-    """There is no place on it to write to."""
+    """No folder on the disk is writable."""
     said = (await besieger.attack("fill", folder=folder)).said
 
     assert said["mib"] == 0
@@ -209,10 +212,11 @@ async def test_the_disk_cannot_be_filled(besieger: Siege, folder: str) -> None:
 
 
 @pytest.mark.parametrize("attack", DEADLY)
-async def test_what_kills_the_replica_kills_nothing_else(
+async def test_a_replicas_death_affects_no_other(
     besieger: Siege, server: ContainerServer, attack: str
 ) -> None:
-    """Its client gets a clean 502 and the next call another replica; the server is as before."""
+    """After a replica's death its client gets a 502, the next call another replica, and the server
+    is unaffected."""
     before_mib = besieger.rss_mib
 
     met = await besieger.attack(attack, **DEADLY[attack])
@@ -222,8 +226,9 @@ async def test_what_kills_the_replica_kills_nothing_else(
 
 
 async def test_memory_is_its_own(besieger: Siege, server: ContainerServer) -> None:
-    """The kernel ends it at its cap, and `why` and the client's error say so, unless the engine was
-    slow to tell: then it is only known that the replica hung up, so that it may take another try.
+    """The kernel kills the replica at its memory cap; `why` and the client's error name the cap.
+
+    If the engine reports it late, only the lost link is known, so the test tries again.
     """
     for _ in range(3):
         met = await besieger.attack("memory")
@@ -235,13 +240,14 @@ async def test_memory_is_its_own(besieger: Siege, server: ContainerServer) -> No
     raise AssertionError((met.body, why[-6:]))
 
 
-async def test_others_are_served_while_it_takes_all_its_cpu(besieger: Siege) -> None:
-    """It has one core of its own to burn."""
+async def test_others_are_served_while_it_uses_its_whole_cpu(besieger: Siege) -> None:
+    """A replica that uses its whole CPU share leaves other functions answered."""
     assert (await besieger.attack("spin", seconds=2)).said == "spun"
 
 
 async def test_output_without_end_is_bounded(besieger: Siege, server: ContainerServer) -> None:
-    """Some hundred MB are written; on disk is the limit, and a terminal is told nothing."""
+    """Of some hundred MB of output the limit is kept on disk, without control characters in
+    `logs`."""
     before_mib = besieger.rss_mib
     lines = (await besieger.attack("talk", seconds=1)).said
 
@@ -256,7 +262,7 @@ async def test_output_without_end_is_bounded(besieger: Siege, server: ContainerS
 
 
 async def test_a_deaf_replica_is_stopped(server: ContainerServer) -> None:
-    """One that heeds neither TERM nor its links is gone when the function is removed."""
+    """A replica that ignores TERM and its links is gone after the function's removal."""
     async with siege(server) as besieger:
         assert (await besieger.call()).said == "nothing"
         await besieger.attack("ignore_term")

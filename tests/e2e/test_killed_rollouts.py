@@ -1,4 +1,4 @@
-"""kill -9 in the middle of a deploy or a rollback: the next server goes on with it."""
+"""Tests of kill -9 during a deploy or a rollback, which the next server completes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def session() -> ClientSession:
 
 
 def handler(flag: Path, add: int) -> dict[str, bytes]:
-    """Adds a number; does not load while `flag` exists."""
+    """Return a handler that adds a number, and does not finish loading while `flag` exists."""
     return {"handler.py": HANDLER.format(flag=str(flag), add=add).encode()}
 
 
 class Killed:
-    """A server that is killed in a phase of an operation, and started again."""
+    """A server that is killed in a phase of an operation, and restarted."""
 
     def __init__(self, server: ServerProcess, flag: Path, client: ClientSession) -> None:
         self._server = server
@@ -45,7 +45,8 @@ class Killed:
         self.caller = Caller(server.url, server.token, client)
 
     async def kill_in(self, phase: str, operation: dict[str, Any]) -> dict[str, Any]:
-        """Kill it when the operation has come to `phase`; how it ends with the next server."""
+        """Kill the server when the operation reaches `phase`; return how the next server ends
+        it."""
         path = f"/operations/{operation['id']}"
         while operation["phase"] != phase:
             assert operation["state"] == "running", operation
@@ -59,7 +60,7 @@ class Killed:
         return ended
 
     async def begin(self, files: dict[str, bytes], **overrides: Any) -> dict[str, Any]:
-        """A deploy that cannot load; it is followed no further than its acceptance."""
+        """Begin a deploy that cannot finish loading; return its operation."""
         self._flag.touch()
         async with asyncio.TaskGroup() as group:
             trying = group.create_task(
@@ -73,7 +74,7 @@ class Killed:
         return operation
 
     async def sees(self) -> tuple[list[int], str, int]:
-        """The revisions, which has the traffic, and what a call gives."""
+        """Return the revisions, the one with the traffic, and the result of a call."""
         shown = await self.caller.function("f")
         answer = (await self.caller.call("f", CALL)).json()
         numbers = [one["number"] for one in shown["revisions"]]
@@ -82,8 +83,11 @@ class Killed:
 
 @pytest.mark.slow
 async def test_killed_in_every_phase_that_takes_time(tmp_path: Path) -> None:
-    """While verifying, while warming, while warming for a rollback: no call is lost for good, no
-    revision is left without traffic, and no number is used twice or for nothing."""
+    """Killed while verifying, warming, and warming for a rollback, the server completes the
+    operation.
+
+    No revision is left without traffic, and no number is used twice or skipped.
+    """
     flag = tmp_path / "flag"
     with server_process(tmp_path / "data", "--cpu-slots", "2") as server:
         async with session() as client:

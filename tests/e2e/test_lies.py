@@ -1,4 +1,4 @@
-"""A handler that writes frames of its own to its links: nothing of it reaches a client."""
+"""Tests of a handler that writes malformed frames to its links: none of them reaches a client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 DOCKER = pytest.param("docker", marks=pytest.mark.docker)
 GROWTH_MAX_MIB = 48
 CLOSED_S = 10.0
-"""What one lie may add to a server: the largest are 64 MiB long, an announced one 257."""
+"""Seconds until passed descriptors are closed. GROWTH_MAX_MIB is the memory that one lie may add to
+a server: the largest are 64 MiB long, an announced one 257 MiB."""
 REFUSED_DATA = {
     "a length of 4 GiB": "a body of 4294967295 bytes is over the limit of 268435456",
     "an answer over the limit": "a body of 269484032 bytes is over the limit of 268435456",
@@ -75,7 +76,7 @@ REFUSED_SIDE = {
     "no seals": "expected a slab sealed against shrinking and growing, got 0x0",
     "a slab that shrinks": "expected a slab sealed against shrinking and growing, got 0x4",
     "huge pages": "expected a slab sealed against shrinking and growing, got 0x0",
-    # Of a folder in memory, as a container's /tmp is, it has seals of its own.
+    # A file in a tmpfs, as a container's /tmp is, has seals of its own.
     "a regular file": "expected a ",
     "a pipe": "expected a memfd as a slab",
     "its own link": "expected a memfd as a slab",
@@ -96,7 +97,7 @@ LARGE = "x" * 200_000
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """Besieged over each driver in turn."""
+    """A server with the hostile function, over each driver in turn."""
     data = tmp_path_factory.mktemp("lies") / "data"
     names = ("engine", "runtime_image") if request.param == "docker" else ()
     given = [request.getfixturevalue(name) for name in names]
@@ -105,20 +106,20 @@ def server(
 
 
 def reasons(siege: Siege, mark: str) -> list[str]:
-    """Why links ended since then."""
+    """Return the reasons of links that ended since the mark."""
     lines = siege.log_since(mark)
     return [line["reason"] for line in lines if line["event"] == "a link broke the protocol"]
 
 
 def complaints(siege: Siege) -> list[str]:
-    """Errors and tracebacks of the server, which a lie must not cause."""
+    """Return errors and tracebacks of the server, which a lie must not cause."""
     return list(siege.server.complaints)
 
 
 @pytest.mark.parametrize("lie", REFUSED_DATA)
 async def test_a_lie_to_the_gateway_ends_the_data_link(server: ServerProcess, lie: str) -> None:
-    """Its client gets a clean 502, everybody else right answers; the reason is in the log, and the
-    function answers again at once over a new link."""
+    """A malformed frame on the data link is a 502 for its client only, with the reason in the log;
+    the function answers at once over a new link."""
     async with siege(server) as besieger:
         assert (await besieger.call()).said == "nothing"
         mark, before_mib = besieger.mark, besieger.rss_mib
@@ -138,7 +139,8 @@ async def test_a_lie_to_the_gateway_ends_the_data_link(server: ServerProcess, li
 async def test_a_lie_about_shared_memory_ends_the_data_link(
     server: ServerProcess, lie: str
 ) -> None:
-    """As any other over it; no descriptor that came along stays open."""
+    """A false message about shared memory ends the data link too, and no passed descriptor stays
+    open."""
     assert server.process is not None
     async with siege(server) as besieger:
         assert (await besieger.call()).said == "nothing"
@@ -158,7 +160,7 @@ async def test_a_lie_about_shared_memory_ends_the_data_link(
 
 
 async def test_the_memory_of_requests_cannot_be_written(server: ServerProcess) -> None:
-    """A replica sees its function's large requests and can change none of them."""
+    """A replica can read its function's large requests but not change them."""
     async with siege(server) as besieger:
         met = await besieger.attack("scribble", padding=LARGE)
 
@@ -172,7 +174,8 @@ async def test_the_memory_of_requests_cannot_be_written(server: ServerProcess) -
 async def test_an_answer_of_nothing_costs_no_more_than_one_of_something(
     server: ServerProcess,
 ) -> None:
-    """Pages that a replica never wrote are read as zeros, up to the limit, and given back."""
+    """Pages of an answer that the replica never wrote are read as zeros, up to the limit, and
+    released."""
     async with siege(server) as besieger:
         assert (await besieger.call()).said == "nothing"
         before_mib = besieger.rss_mib
@@ -185,7 +188,8 @@ async def test_an_answer_of_nothing_costs_no_more_than_one_of_something(
 
 
 def open_memory(pid: int) -> int:
-    """Descriptors of shared memory, and of anything that a replica may have passed."""
+    """Return the number of descriptors of shared memory, and of other kinds that a replica may
+    pass."""
     found = descriptors(pid)
     kinds = ("/memfd:", "/tmp", "pipe:")
     return sum(count for name, count in found.items() if name.startswith(kinds))
@@ -193,8 +197,8 @@ def open_memory(pid: int) -> int:
 
 @pytest.mark.parametrize("lie", REFUSED_CONTROL)
 async def test_a_lie_to_the_manager_ends_the_replica(server: ServerProcess, lie: str) -> None:
-    """Whoever lies about itself is killed; nothing of it is kept, and the next call has a new
-    replica."""
+    """A malformed frame on the control link ends the replica; nothing of it is kept, and the next
+    call has a new one."""
     async with siege(server) as besieger:
         assert (await besieger.call()).said == "nothing"
         mark, before_mib = besieger.mark, besieger.rss_mib
@@ -211,8 +215,8 @@ async def test_a_lie_to_the_manager_ends_the_replica(server: ServerProcess, lie:
 
 @pytest.mark.parametrize("server", ["process"], indirect=True)
 async def test_a_half_answer_costs_its_own_link_only(server: ServerProcess) -> None:
-    """An answer that is begun and never ended: its client hears of the timeout, and some seconds
-    later the link is given up and the function answers again."""
+    """An answer that is begun and never finished is a timeout for its client; some seconds later
+    the link is closed and the function answers again."""
     async with siege(server) as besieger:
         assert (await besieger.call()).said == "nothing"
         mark = besieger.mark
@@ -251,8 +255,7 @@ async def test_descriptors_beside_frames_come_to_nothing(
 
 
 async def test_a_link_carries_only_its_own_functions_requests(server: ServerProcess) -> None:
-    """A handler can answer whoever called the same function at the same time, which it might with
-    their own request as well, and nobody else."""
+    """A handler can only answer simultaneous calls of its own function, never those of another."""
     async with siege(server) as besieger, aiohttp.ClientSession() as session:
         assert (await besieger.call()).said == "nothing"
         caller = Caller(server.url, server.token, session)
@@ -266,7 +269,8 @@ async def test_a_link_carries_only_its_own_functions_requests(server: ServerProc
 
 
 async def test_the_server_holds_nothing_afterwards(server: ServerProcess) -> None:
-    """Descriptors, tasks and processes are as after one call, once all is quiet."""
+    """After the attacks the server has as many descriptors, tasks and processes as after one
+    call."""
     assert server.process is not None
     pid = server.process.pid
     async with siege(server) as besieger:

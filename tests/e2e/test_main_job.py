@@ -1,4 +1,4 @@
-"""The main job through the front door: deploy, call cold, get the answer, back to zero."""
+"""Tests of the main job over HTTP: deploy, call cold, get the answer, scale to zero."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 def json_form(scan: Any) -> dict[str, Any]:
-    """Short JSON."""
+    """Return the request in short JSON."""
     return {"json": {"inputs": {"image": scan.tolist()}}}
 
 
 def npy_form(scan: Any) -> dict[str, Any]:
-    """One .npy file."""
+    """Return the request as an .npy file."""
     body = io.BytesIO()
     np.save(body, scan)
     return {"data": body.getvalue(), "headers": {"Content-Type": "application/x-npy"}}
 
 
 def png_form(scan: Any) -> dict[str, Any]:
-    """One picture."""
+    """Return the request as a PNG image."""
     body = io.BytesIO()
     train.picture(scan[0]).save(body, "PNG")
     return {"data": body.getvalue(), "headers": {"Content-Type": "image/png"}}
 
 
 def v2_form(scan: Any) -> dict[str, Any]:
-    """Open Inference Protocol with binary tensors."""
+    """Return the request in the Open Inference Protocol with binary tensors."""
     raw = scan.tobytes()
     tensor = {"name": "image", "shape": list(scan.shape), "datatype": "FP32"}
     head = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": len(raw)}}]})
@@ -64,7 +64,7 @@ def v2_form(scan: Any) -> dict[str, Any]:
 
 
 def label(answer: dict[str, Any]) -> int:
-    """The digit in an answer of either JSON form."""
+    """Return the digit in an answer of either JSON form."""
     outputs = answer["outputs"]
     if isinstance(outputs, dict):
         return int(outputs["label"][0])
@@ -76,7 +76,7 @@ def label(answer: dict[str, Any]) -> int:
 async def test_every_form_has_the_accuracy_of_onnx_runtime(
     server: ServerProcess, form: Any
 ) -> None:
-    """All 450 held-out scans get the very labels that ONNX Runtime gives in this process."""
+    """All 450 held-out scans get exactly the labels of ONNX Runtime in this process."""
     scans, labels = train.held_out()
     session = ort.InferenceSession(str(DIGITS / "digits.onnx"))
     expected = session.run(["label"], {"image": scans})[0]
@@ -98,7 +98,8 @@ async def test_every_form_has_the_accuracy_of_onnx_runtime(
 
 @pytest.mark.slow
 async def test_a_burst_at_zero_is_one_start_and_runs_as_batches(server: ServerProcess) -> None:
-    """500 calls at once of a cold function: 500 right answers, one start, large batches."""
+    """500 simultaneous calls of a cold function get 500 right answers from one start, in large
+    batches."""
     scans, _ = train.held_out()
     session = ort.InferenceSession(str(DIGITS / "digits.onnx"))
     expected = session.run(["label"], {"image": scans})[0]
@@ -130,7 +131,7 @@ async def test_a_burst_at_zero_is_one_start_and_runs_as_batches(server: ServerPr
 
 @pytest.mark.slow
 async def test_batching_is_proved_not_assumed(server: ServerProcess, tmp_path: Path) -> None:
-    """A model whose rows depend on each other gives every caller its own right answer."""
+    """A model with dependent rows gives every caller its own right answer."""
     model = models.softmax_over_batch(tmp_path)
     deployed = server.fnctl_json("deploy", str(model), "--name", "soft")
     random = np.random.default_rng(0)
@@ -157,7 +158,7 @@ async def test_batching_is_proved_not_assumed(server: ServerProcess, tmp_path: P
 
 @pytest.mark.slow
 def test_an_idle_replica_goes_and_the_next_call_wakes_it(server: ServerProcess) -> None:
-    """After idle_s the process is gone, and with it its memory; the next call is cold again."""
+    """After idle_s the process and its memory are gone, and the next call is cold."""
     assert server.fnctl("deploy", str(DIGITS), "--idle", "0.2").returncode == 0
     first = server.fnctl_json("invoke", "digits", "-i", f"image=@{DIGITS / 'seven.png'}")
     [pid] = server.replica_pids("serve")
@@ -172,7 +173,7 @@ def test_an_idle_replica_goes_and_the_next_call_wakes_it(server: ServerProcess) 
 
 @pytest.mark.slow
 def test_a_load_longer_than_idle_s_is_not_killed(server: ServerProcess, tmp_path: Path) -> None:
-    """The idle clock does not run while a function loads."""
+    """A load longer than idle_s is not interrupted: the idle time begins after it."""
     folder = tmp_path / "slow"
     folder.mkdir()
     (folder / "function.toml").write_text(
@@ -194,7 +195,7 @@ def test_a_load_longer_than_idle_s_is_not_killed(server: ServerProcess, tmp_path
 
 @pytest.mark.slow
 async def test_a_replica_killed_in_flight_costs_no_request(server: ServerProcess) -> None:
-    """kill -9 of the replica five times under load: every request gets its right answer."""
+    """With the replica killed five times under load, every request gets its right answer."""
     scans, _ = train.held_out()
     session = ort.InferenceSession(str(DIGITS / "digits.onnx"))
     expected = session.run(["label"], {"image": scans})[0]
@@ -229,7 +230,8 @@ def kill_one(server: ServerProcess) -> None:
 
 @pytest.mark.slow
 def test_a_killed_server_finds_its_replica_again(server: ServerProcess) -> None:
-    """kill -9 of the idle server: the next one adopts the replica with its model still loaded."""
+    """After kill -9 of the idle server, the next one adopts the replica with its model still
+    loaded."""
     sample = f"image=@{DIGITS / 'seven.png'}"
     server.fnctl_json("invoke", "digits", "-i", sample)
     [pid] = server.replica_pids("serve")
@@ -246,7 +248,8 @@ def test_a_killed_server_finds_its_replica_again(server: ServerProcess) -> None:
 
 @pytest.mark.slow
 def test_a_server_killed_during_a_deploy_finishes_it(server: ServerProcess, tmp_path: Path) -> None:
-    """kill -9 while a deploy verifies: the store is consistent, the next server completes it."""
+    """After kill -9 during a deploy's verification the store is consistent, and the next server
+    completes the deploy."""
     folder = tmp_path / "late"
     folder.mkdir()
     (folder / "function.toml").write_text(
@@ -272,7 +275,7 @@ def test_a_server_killed_during_a_deploy_finishes_it(server: ServerProcess, tmp_
 
 @pytest.mark.slow
 def test_a_killed_trial_is_tried_again(server: ServerProcess, tmp_path: Path) -> None:
-    """kill -9 of the replica that verifies a deploy: the deploy succeeds with a second one."""
+    """After kill -9 of the trial replica the deploy succeeds with a second one."""
     folder = tmp_path / "once"
     folder.mkdir()
     (folder / "function.toml").write_text(
@@ -293,7 +296,7 @@ def test_a_killed_trial_is_tried_again(server: ServerProcess, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_process_and_no_socket(server: ServerProcess) -> None:
-    """After SIGINT the server ends with 0, its replicas are gone, its socket files too."""
+    """After SIGINT the server exits with 0 and leaves neither replicas nor sockets."""
     server.fnctl_json("invoke", "digits", "-i", f"image=@{DIGITS / 'seven.png'}")
     assert server.sockets()
 
@@ -306,8 +309,11 @@ def test_ctrl_c_leaves_no_process_and_no_socket(server: ServerProcess) -> None:
 async def test_foreign_pages_and_hosts_can_neither_deploy_nor_invoke(
     server: ServerProcess,
 ) -> None:
-    """Origin and Host of somebody else are refused on both ways in, with or without a token, and
-    start nothing. The replica of the deploy's trial may still be on its way out."""
+    """A foreign Origin or Host is refused on both APIs, with and without a token, and starts
+    nothing.
+
+    The deploy's trial replica may still be ending.
+    """
     before = {*server.replica_pids()}
     async with server.session() as http:
         for path in ("/fn/digits", "/admin/v1/functions/evil/revisions"):

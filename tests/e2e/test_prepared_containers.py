@@ -1,4 +1,4 @@
-"""Models prepared by trials in containers, and loaded by containers."""
+"""Tests of models prepared by trials in containers and loaded by containers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.layered import WIDTH, layered
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
 
 MIB = 80
-"""More than the 64 MiB that are nobody's limit any more."""
+"""Size of the model in MiB, above the 64 MiB that once bounded /tmp."""
 CAP_MIB = 700
 GLUTTON = """
 from runtime_image.verification import transfer
@@ -43,7 +43,7 @@ def server(engine: str, runtime_image: str, tmp_path: Path) -> Iterator[Containe
 
 
 def deployed(server: ContainerServer, path: Path, *options: str) -> dict[str, Any]:
-    """The profile of a deploy that must succeed."""
+    """Return the profile of a deploy that must succeed."""
     done = server.fnctl("deploy", str(path), *options)
     assert done.returncode == 0, done.stderr + done.stdout
     [revision] = server.fnctl_json("show", "layered")["revisions"]
@@ -52,7 +52,8 @@ def deployed(server: ContainerServer, path: Path, *options: str) -> dict[str, An
 
 
 def serving(server: ContainerServer) -> dict[str, Any]:
-    """The one container whose record says that it serves; it may be called a standby still."""
+    """Return the container whose record is that of a serving replica; its name may still be a
+    standby's."""
     found = []
     for container in server.containers().values():
         id = container["Config"]["Labels"]["fngate.replica"]
@@ -63,8 +64,8 @@ def serving(server: ContainerServer) -> dict[str, Any]:
 
 
 def test_a_container_prepares_and_another_loads_it(server: ContainerServer, tmp_path: Path) -> None:
-    """The files come out of a container that can write nowhere but to its memory, lie read-only
-    in the next one's model folder, and are what that answers from."""
+    """The prepared files leave a container that can write only to its memory, and are read-only in
+    the next one's model folder, which answers from them."""
     profile = deployed(server, layered(tmp_path, MIB), "--name", "layered")
     assert profile["prepared"], profile["why_not_prepared"]
 
@@ -83,7 +84,8 @@ def test_a_container_prepares_and_another_loads_it(server: ContainerServer, tmp_
 def test_a_trial_that_runs_out_of_memory_preparing_is_deployed(
     server: ContainerServer, tmp_path: Path
 ) -> None:
-    """What it had measured by then counts; only the preparation is missing, with the reason."""
+    """A trial that runs out of memory while preparing is deployed with its measurements, and with
+    the reason for the missing preparation."""
     folder = tmp_path / "layered"
     folder.mkdir()
     layered(folder, 2)

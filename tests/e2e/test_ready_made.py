@@ -1,4 +1,4 @@
-"""The ready-made functions through the front door: deployed, called cold, batched."""
+"""Tests of the ready-made functions over HTTP: deployed, called cold, batched."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ CALLS = {
     filetype.FOLDER: ("written/table.js", "application/octet-stream", "javascript"),
     commands.FOLDER: ("left.wav", "audio/wav", "left"),
 }
-"""Folder: a sample beside the manifest's own, its content type, and the best label."""
+"""For each folder a sample besides the manifest's, its content type, and the best label."""
 BURST = 64
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", CALLS, ids=lambda folder: folder.name)
 async def test_a_burst_of_files_is_answered_in_batches(tmp_path: Path, folder: Path) -> None:
-    """Deployed with its sample known and batching proved; calls at zero share their runs.
+    """A burst of calls of a cold function is answered right, in batches as far as the profile
+    allows.
 
-    Where one row keeps the machine as busy as several do, the measured size of a batch is 1.
+    If one row keeps the machine as busy as several do, the measured batch size is 1.
     """
     file, content_type, label = CALLS[folder]
     rows: Counter[int] = Counter()

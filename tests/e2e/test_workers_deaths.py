@@ -1,4 +1,4 @@
-"""What must hold while gateway processes and their supervisor die or stop."""
+"""Tests of what must hold while gateway processes and their supervisor die or stop."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ shape = [-1]
 DROPPED = (http.client.HTTPException, OSError)
 LINES_EACH = 4
 LIMIT = 2
-"""Calls that a replica without batches takes at once."""
+"""Calls that a replica without batching takes at once."""
 
 
 @dataclass
 class Caller:
-    """A thread that calls over one connection until it is told to end, or the connection does.
+    """Thread that calls over one connection until it is stopped or the connection breaks.
 
-    `wrong` are answers that are not right, `cut_off` says that a call got none.
+    `wrong` has the wrong answers, `cut_off` says that a call got none.
     """
 
     line: Line
@@ -65,7 +65,7 @@ class Caller:
     began: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Call on and on."""
+        """Call repeatedly."""
         for number in itertools.count():
             if self.ended.is_set():
                 return
@@ -83,7 +83,7 @@ class Caller:
 
 @contextmanager
 def calling(callers: list[Caller]) -> Iterator[None]:
-    """All call at once while the block runs; each has had an answer when it begins."""
+    """Run all callers during the block, which begins once each has had an answer."""
     threads = [threading.Thread(target=caller.run) for caller in callers]
     for thread in threads:
         thread.start()
@@ -99,7 +99,7 @@ def calling(callers: list[Caller]) -> Iterator[None]:
 
 
 class Held:
-    """One call over each of several connections, in a thread of its own; their answers."""
+    """One call over each of several connections, each in its own thread, with the answers."""
 
     def __init__(self, over: list[Line], name: str = "f") -> None:
         self._over = over
@@ -108,7 +108,7 @@ class Held:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """All are called when the block begins; after it all are answered."""
+        """Start all calls at the start of the block, and wait for the answers at its end."""
         threads = [threading.Thread(target=self._call, args=(line,)) for line in self._over]
         for thread in threads:
             thread.start()
@@ -125,13 +125,13 @@ class Held:
 
 @pytest.fixture
 def flag(tmp_path: Path) -> Path:
-    """While this file is there, every call runs on."""
+    """While this file exists, every call keeps running."""
     return tmp_path / "flag"
 
 
 @pytest.fixture
 def server(tmp_path: Path, flag: Path) -> Iterator[ServerProcess]:
-    """Two workers, and a function f that adds one."""
+    """A server with two workers, and a function f that adds one."""
     folder = tmp_path / "f"
     folder.mkdir()
     (folder / "function.toml").write_text(MANIFEST)
@@ -142,8 +142,8 @@ def server(tmp_path: Path, flag: Path) -> Iterator[ServerProcess]:
 
 
 def test_a_killed_worker_takes_only_its_own_connections(server: ServerProcess) -> None:
-    """kill -9 under load: callers of the other worker notice nothing, and whoever was cut off is
-    served after connecting again."""
+    """After kill -9 of a worker, callers of the other are not affected, and those cut off are
+    served on a new connection."""
     ended = threading.Event()
     with lines(server, LINES_EACH) as all_lines:
         callers = [Caller(line, ended) for line in all_lines]
@@ -167,8 +167,8 @@ def test_a_killed_worker_takes_only_its_own_connections(server: ServerProcess) -
 def test_a_killed_server_serves_on_what_is_warm_and_holds_nothing_else(
     server: ServerProcess, flag: Path
 ) -> None:
-    """kill -9 of the supervisor while workers have calls that run, calls that wait for a start
-    that cannot come, and connections over which more of both come."""
+    """After kill -9 of the supervisor, workers finish running calls and refuse held ones and later
+    cold calls."""
     assert server.process is not None
     folder = flag.parent / "f"
     server.fnctl_json("deploy", str(folder), "--name", "g", "--trust")
@@ -185,7 +185,7 @@ def test_a_killed_server_serves_on_what_is_warm_and_holds_nothing_else(
                 until(lambda: counts(server, "g")[1] == 2)
                 os.kill(server.process.pid, signal.SIGKILL)
                 wait_end(died)
-            # The flag is still there: these are answered while the other call runs on.
+            # The flag still exists, so these are answered while the other call still runs.
             assert [status for status, _ in cold.answers] == [503, 503]
             status, document = first[2].call("g", {"n": [1]})
             assert (status, document["code"]) == (503, "shutting_down")
@@ -201,8 +201,8 @@ def test_a_killed_server_serves_on_what_is_warm_and_holds_nothing_else(
 def test_a_server_that_is_killed_is_finished_by_its_workers(
     server: ServerProcess, flag: Path
 ) -> None:
-    """kill -9 of the supervisor: calls that run are answered, the workers end, and a server that
-    is started on the same port at once adopts the replica and its running calls."""
+    """After kill -9 of the supervisor running calls are answered and the workers end. A server
+    started on the same port at once adopts the replica with its running calls."""
     assert server.process is not None
     port, supervisor = server.url.rpartition(":")[2], server.process.pid
     with lines(server) as both:
@@ -230,7 +230,7 @@ def test_a_server_that_is_killed_is_finished_by_its_workers(
 
 
 def shown(server: ServerProcess, name: str) -> dict[str, Any]:
-    """A function as the admin API shows it."""
+    """Return the function as the admin API shows it."""
     line = Line(server)
     try:
         status, document = line.ask("GET", f"/admin/v1/functions/{name}", headers=server.headers)
@@ -241,8 +241,8 @@ def shown(server: ServerProcess, name: str) -> dict[str, Any]:
 
 
 def test_a_replicas_limit_holds_over_all_workers(server: ServerProcess, flag: Path) -> None:
-    """Whoever is turned away waits with its worker, and is served as there is room, by whichever
-    worker it waits."""
+    """A replica's limit holds over all workers; a call over the limit waits at its worker and is
+    served when there is room."""
     with lines(server, LINES_EACH) as all_lines:
         assert all_lines[0].call("f", {"n": [1]})[0] == 200
         held = Held(all_lines)
@@ -259,8 +259,8 @@ def test_a_replicas_limit_holds_over_all_workers(server: ServerProcess, flag: Pa
 def test_a_server_that_stops_answers_what_it_has_accepted(
     server: ServerProcess, flag: Path, number: signal.Signals
 ) -> None:
-    """Asked by a signal to all processes of the group, as a terminal sends Ctrl-C: calls that run
-    or wait are answered although nobody else is let in any more."""
+    """After a signal to the whole process group, as of Ctrl-C, running and held calls are answered
+    while new connections are refused."""
     assert server.process is not None
     with lines(server, LINES_EACH) as all_lines:
         workers = worker_pids(server.process.pid)
@@ -289,13 +289,13 @@ def test_a_server_that_stops_answers_what_it_has_accepted(
 
 
 def counts(server: ServerProcess, name: str = "f") -> tuple[int, int]:
-    """Calls of a function at replicas, and calls that wait."""
+    """Return the function's calls in flight, and its held calls."""
     document = shown(server, name)
     return document["in_flight"], document["held"]
 
 
 def lets_in(server: ServerProcess) -> bool:
-    """Whether anybody listens."""
+    """Return whether a connection is accepted."""
     try:
         socket.create_connection(("127.0.0.1", urlsplit(server.url).port or 0)).close()
     except OSError:
@@ -304,7 +304,7 @@ def lets_in(server: ServerProcess) -> bool:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what other threads bring about."""
+    """Wait for a change that other threads make."""
     for _ in range(100_000):
         if condition():
             return

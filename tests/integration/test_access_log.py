@@ -1,4 +1,4 @@
-"""The access log of a real server: one line for each call, and no secret."""
+"""Tests of a real server's access log: one line per call, and no secret."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SECRETS = ("SECRET-body", "SECRET-key", "SECRET-query", "SECRET-header", "SECRET
 
 
 class Calls:
-    """Calls of one server, each with an id of its own; `expected` says what the log must tell."""
+    """Calls of one server, each with an id; `expected` has the outcome that the log must show."""
 
     def __init__(self, server: ServerProcess) -> None:
         parts = urlsplit(server.url)
@@ -64,7 +64,7 @@ class Calls:
     def call(
         self, id: str, how: str, outcome: str, *, path: str = "/fn/moody", **headers: str
     ) -> None:
-        """Call, and expect this outcome."""
+        """Make a call and expect this outcome."""
         body = json.dumps({"inputs": {"x": {"how": how, "payload": "SECRET-body"}}})
         http = HTTPConnection(*self.address, timeout=END_S)
         given = {
@@ -82,7 +82,7 @@ class Calls:
         http.close()
 
     def leave(self, id: str, *, whole: bool) -> None:
-        """Hang up before the answer, or before the body was whole."""
+        """Disconnect before the answer, or before the body is complete."""
         body = b'{"inputs": {"x": {"how": "slow", "payload": "SECRET-body"}}}'
         length = len(body) + (0 if whole else 10)
         head = (
@@ -98,7 +98,8 @@ class Calls:
 def logging(
     folder: Path, form: str, *options: str, **settings: str
 ) -> Iterator[tuple[ServerProcess, Calls]]:
-    """A server with an access log in this form, and a function that does what it is told."""
+    """A server with an access log in this format, and a function whose input chooses its
+    behaviour."""
     source = folder / "moody"
     source.mkdir()
     (source / "handler.py").write_text(HANDLER)
@@ -115,13 +116,13 @@ def logging(
 
 
 def told(server: ServerProcess) -> list[dict[str, Any]]:
-    """The access log of a server that has ended."""
+    """Return the access log of a server that has ended."""
     lines = [json.loads(line) for line in server.log if line.startswith("{")]
     return [line for line in lines if line["event"] == "request"]
 
 
 def in_turn(calls: Calls, number: int) -> None:
-    """One caller's calls: all that may become of any."""
+    """Make one caller's calls, with every possible outcome."""
     for turn in range(4):
         id = f"{number}-{turn}"
         calls.call(f"{id}-ok", "well", "ok")
@@ -138,7 +139,8 @@ def in_turn(calls: Calls, number: int) -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_each_call_leaves_one_line(tmp_path: Path, workers: str) -> None:
-    """Whether it is answered, refused or given up by its client, while replicas die under it."""
+    """Each call has one line, whether answered, refused or given up by its client, while replicas
+    are killed."""
     with logging(tmp_path, "json", "--workers", workers) as (server, calls):
         callers = [threading.Thread(target=in_turn, args=(calls, number)) for number in range(4)]
         for caller in callers:
@@ -166,7 +168,7 @@ def test_each_call_leaves_one_line(tmp_path: Path, workers: str) -> None:
 @pytest.mark.parametrize("form", ["json", "human"])
 @pytest.mark.parametrize("front", ["true", "false"])
 def test_no_log_has_a_secret(tmp_path: Path, form: str, front: str) -> None:
-    """Neither the server's nor a replica's: nothing of bodies, keys, headers and query strings."""
+    """Neither the server's nor a replica's log has bodies, keys, headers or query strings."""
     with logging(tmp_path, form, FN_FAST_FRONT=front) as (server, calls):
         calls.call("1", "well", "ok", path="/fn/moody?token=SECRET-query")
         calls.call("2", "well", "unknown_function", path="/fn/SECRET-path%0aSECRET-path")

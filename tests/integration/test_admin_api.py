@@ -1,4 +1,4 @@
-"""The operator's work over real HTTP, with real replicas where it is they who answer."""
+"""Tests of the operator's work over real HTTP, with real replicas where their answers matter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DOUBLES = 'schema = 1\n[runtime]\nengine = "python"\n[input.n]\ndtype = "INT64"\
 
 
 async def post(server: ServingServer, name: str, content: bytes, **fields: Any) -> Answer:
-    """Upload one model and ask for its deploy, without waiting for it."""
+    """Upload one model and request its deploy, without waiting for it."""
     digest = sha256(content)
     assert (await server.admin("PUT", f"/blobs/{digest}", content)).status == 201
     listed = [{"path": "m.onnx", "size": len(content), "sha256": digest}]
@@ -37,7 +37,7 @@ async def post(server: ServingServer, name: str, content: bytes, **fields: Any) 
 
 
 async def receipts(server: ServingServer, name: str) -> list[dict[str, Any]]:
-    """A function's cold starts, once there is one: its receipt comes after its answer."""
+    """Return a function's cold starts once there is one: a receipt is recorded after the answer."""
     found: list[dict[str, Any]] = []
     async with asyncio.timeout(UNTIL_S):
         while not found:
@@ -48,7 +48,8 @@ async def receipts(server: ServingServer, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 async def test_a_bad_model_changes_nothing(tmp_path: Path) -> None:
-    """The replica's reason is told, and the revision before it still answers."""
+    """A model that fails to load is refused with the replica's reason, and the earlier revision
+    still answers."""
     async with serving(tmp_path) as server:
         await server.deploy(models.add_one(tmp_path), name="sum")
         bad = models.unsupported_opset(tmp_path)
@@ -66,7 +67,8 @@ async def test_a_bad_model_changes_nothing(tmp_path: Path) -> None:
 async def test_changed_batching_is_a_new_revision_and_changed_scaling_is_not(
     tmp_path: Path,
 ) -> None:
-    """Proof and measurements belong to a revision; how many replicas there are does not."""
+    """Changed batching makes a new revision, since proof and measurements belong to it; changed
+    scaling does not."""
     async with serving(tmp_path) as server:
         model = models.add_one(tmp_path)
         first = await server.deploy(model, name="sum")
@@ -81,13 +83,14 @@ async def test_changed_batching_is_a_new_revision_and_changed_scaling_is_not(
         batched = await server.deploy(model, name="sum", manifest=off)
         assert (batched["revision"], batched["created"]) == ("sum@2", True)
         assert (first["batch_max"] > 1, batched["batch_max"]) == (True, 1)
-        # The very same figures: nothing was measured a second time.
+        # The same figures show that nothing was measured a second time.
         assert batched["profile"] == first["profile"]
 
 
 @pytest.mark.slow
 async def test_a_handler_needs_trust_and_its_output_is_in_the_logs(tmp_path: Path) -> None:
-    """Refused without --trust; with it, what it prints and how it woke can be read."""
+    """A handler is refused without --trust; with it, its output is in the logs and its decisions in
+    why."""
     async with serving(tmp_path) as server:
         files = {"handler.py": HANDLER, "function.toml": DOUBLES.encode()}
         digest = sha256(HANDLER)
@@ -110,7 +113,7 @@ async def test_a_handler_needs_trust_and_its_output_is_in_the_logs(tmp_path: Pat
 
 
 async def test_what_is_wrong_with_a_request_is_told_at_once(tmp_path: Path) -> None:
-    """A bad manifest is 422 and a taken derived name 409, both before any operation."""
+    """A bad manifest is 422 and a taken derived name 409, both before an operation exists."""
     async with serving(tmp_path, FakeDriver()) as server:
         bad = await post(server, "f", MODEL, manifest="schema = 1\n[scaling]\nmni = 1\n")
         assert (bad.status, bad.problem["code"]) == (422, "bad_manifest")
@@ -125,7 +128,8 @@ async def test_what_is_wrong_with_a_request_is_told_at_once(tmp_path: Path) -> N
 
 
 async def test_two_deploys_of_one_name_are_both_done(tmp_path: Path) -> None:
-    """In the order they came, with numbers of their own; the later one is called."""
+    """Two deploys of one name run in order with numbers of their own; the later one gets the
+    traffic."""
     gate = Gate()
     async with serving(tmp_path, FakeDriver(Script(load_s=1), sleep=gate)) as server:
         gate.shut()
@@ -140,7 +144,7 @@ async def test_two_deploys_of_one_name_are_both_done(tmp_path: Path) -> None:
 
 
 async def test_a_running_deploy_is_followed_and_cancelled(tmp_path: Path) -> None:
-    """Its phases are told as they change; cancelled, it leaves no function and no replica."""
+    """A deploy reports its phases; a cancelled one leaves neither function nor replica."""
     gate = Gate()
     async with serving(tmp_path, FakeDriver(Script(load_s=1), sleep=gate)) as server:
         gate.shut()
@@ -158,8 +162,9 @@ async def test_a_running_deploy_is_followed_and_cancelled(tmp_path: Path) -> Non
         gate.open()
 
 
-async def test_a_removed_function_answers_who_waits_and_keeps_its_numbers(tmp_path: Path) -> None:
-    """A held request is told 404 at once; the name's next revision has a new number."""
+async def test_a_removed_function_refuses_held_calls_and_keeps_its_numbers(tmp_path: Path) -> None:
+    """A held request of a removed function is 404 at once; the name's next revision has a new
+    number."""
     gate = Gate()
     async with serving(tmp_path, FakeDriver(Script(load_s=1), sleep=gate)) as server:
         await server.deploy({"m.onnx": MODEL}, name="f")
@@ -177,7 +182,8 @@ async def test_a_removed_function_answers_who_waits_and_keeps_its_numbers(tmp_pa
 
 
 async def test_a_deploy_survives_a_restart(tmp_path: Path) -> None:
-    """Held in loading when the server ended, it is done by the next one, under the same id."""
+    """A deploy that was loading when its server ended is completed by the next one, under the same
+    id."""
     async with serving(tmp_path, FakeDriver(Script(hang_at="load"))) as server:
         operation = (await post(server, "f", MODEL)).json()
         await server.admin("GET", f"/operations/{operation['id']}?wait=30&phase=upload")
@@ -192,7 +198,7 @@ async def test_a_deploy_survives_a_restart(tmp_path: Path) -> None:
 
 
 async def test_a_long_poll_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    """Who follows a deploy when the server stops is told how it is now."""
+    """A long poll of a deploy is answered with its current state when the server stops."""
     async with AsyncExitStack() as stack, ClientSession() as session:
         driver = FakeDriver(Script(hang_at="load"))
         server = await stack.enter_async_context(serving(tmp_path, driver))
@@ -209,7 +215,7 @@ async def test_a_long_poll_does_not_hold_up_the_end(tmp_path: Path) -> None:
 
 
 async def test_settings_of_a_function_survive_a_restart(tmp_path: Path) -> None:
-    """What was changed without a new revision is as it was said last."""
+    """Settings changed without a new revision survive a restart."""
     async with serving(tmp_path, FakeDriver()) as server:
         await server.deploy({"m.onnx": MODEL}, name="f")
         await server.deploy({"m.onnx": MODEL}, name="f", idle_s=7, max=3)

@@ -1,4 +1,4 @@
-"""Which requests share runs, from the deploy to real replicas and over restarts."""
+"""Tests of which requests share runs, from the deploy to real replicas and over restarts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ x = [[1, 2, 3, {last}]]
 
 
 async def batching(server: ServingServer, name: str) -> tuple[int, str]:
-    """Rows of one run and the words for it, of the revision with the traffic."""
+    """Return the rows per run and the reason, for the current revision."""
     revisions = (await server.function(name))["revisions"]
     current = next(one for one in revisions if one["traffic"])
     why = (await server.admin("GET", f"/functions/{name}/why")).json()
@@ -52,8 +52,10 @@ def row(value: float) -> dict[str, Any]:
 
 
 async def test_a_model_that_loses_rows_loses_no_request(tmp_path: Path) -> None:
-    """Its owner had them joined unproven. Every answer is the one of a run alone, all replicas
-    stop joining, and neither a restart nor a further deploy begins again."""
+    """If a model that was joined unproven loses rows, every answer is still that of a run alone.
+
+    All replicas stop joining, and neither a restart nor another deploy starts it again.
+    """
     model = mixing.drops_seven(tmp_path).read_bytes()
 
     async def deploy(server: ServingServer, last: int) -> dict[str, Any]:
@@ -91,7 +93,7 @@ async def test_a_model_that_loses_rows_loses_no_request(tmp_path: Path) -> None:
 
 
 async def test_mixing_models_are_not_joined(tmp_path: Path) -> None:
-    """The reason names the operator that mixes rows."""
+    """A model that mixes rows is not joined; the reason names the operator."""
     async with serving(tmp_path, prepare=False) as server:
         for number, (operator, build) in enumerate(MIXING.items()):
             await server.deploy(build(tmp_path), name=f"f{number}")
@@ -103,7 +105,8 @@ async def test_mixing_models_are_not_joined(tmp_path: Path) -> None:
 
 
 async def test_the_owners_word_does_not_outweigh_a_comparison(tmp_path: Path) -> None:
-    """The deploy is refused with what was seen, and a handler needs the word to be joined."""
+    """mode = "always" is refused if the comparison shows that rows mix; a handler is joined only
+    with it."""
     always = '[batching]\nmode = "always"\n'
     handler = {
         "handler.py": b"def predict(inputs, ctx): return ctx.run(inputs)\n",
@@ -131,7 +134,7 @@ async def test_the_owners_word_does_not_outweigh_a_comparison(tmp_path: Path) ->
 
 
 def age(database: Path) -> None:
-    """Make all profiles those of a release that joined whatever five rows did not refute."""
+    """Make all profiles those of a release whose comparison of five rows was its only test."""
     fields = ("proof", "model", "operator", "equal_axes", "compared", "refuted_at_runtime")
     paths = ", ".join(f"'$.{field}'" for field in fields)
     with sqlite3.connect(database) as connection:
@@ -146,7 +149,8 @@ def age(database: Path) -> None:
 async def test_functions_of_an_earlier_release_are_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After their first call, in the background; until then they run one request at a time."""
+    """Profiles of an earlier release are replaced in the background after the first call; until
+    then requests run one at a time."""
     monkeypatch.setattr(revalidation, "LOOK_S", 0.01)
     async with serving(tmp_path, prepare=False) as server:
         await server.deploy(models.add_one(tmp_path), name="good")
@@ -166,7 +170,7 @@ async def test_functions_of_an_earlier_release_are_tried_again(
             return profile is not None and profile.proof > 0
 
         await until(lambda: judged("good") and judged("mixed"))
-        await until(lambda: len(server.bound()) == 2)  # the trials are gone
+        await until(lambda: len(server.bound()) == 2)  # the trials have ended
         good, mixed = await batching(server, "good"), await batching(server, "mixed")
         said = await decisions(server, "mixed")
         assert not judged("asleep")
@@ -179,7 +183,8 @@ async def test_functions_of_an_earlier_release_are_tried_again(
 
 
 async def test_a_replica_of_another_link_version_is_replaced(tmp_path: Path) -> None:
-    """A new server releases it at once; calls are held until its successor answers."""
+    """A replica of another link version is released by a new server; calls are held until its
+    successor answers."""
     with server_process(tmp_path / "data") as server:
         server.fnctl_json("deploy", str(models.add_one(tmp_path)), "--name", "f")
         async with server.session() as http, http.post("/fn/f", json=row(1)) as answer:

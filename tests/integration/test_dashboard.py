@@ -1,4 +1,4 @@
-"""The dashboard on real servers in a real browser: one process, and with gateway processes."""
+"""Tests of the dashboard on real servers in a real browser, with one and with several processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _browser() -> None:
 async def dashboard(
     folder: Path, options: tuple[str, ...]
 ) -> AsyncIterator[tuple[ServerProcess, View, Caller]]:
-    """A server in a process of its own, with `tiny` deployed and cold, and its dashboard."""
+    """A server in a process of its own with `tiny`, deployed and cold, and its dashboard."""
     with server_process(folder / "data", *options, "--cpu-slots", "2") as server:
         model = models.affine(folder, 2, 0)
         await asyncio.to_thread(
@@ -48,14 +48,16 @@ async def dashboard(
 async def test_a_function_is_seen_to_wake_and_sleep(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """By its first call and by the page's own action, without a reload."""
+    """A function's waking and sleep show without a reload, by its first call and by the page's
+    action."""
     async with dashboard(tmp_path, options) as (_, view, caller):
         page = view.page
         row = page.locator(".function-row")
         assert (await caller.call("tiny", {"inputs": {"x": [[1, 0, 0, 0]]}})).status == 200
         await row.get_by_text("warm 1/1").wait_for()
         await page.locator(".chip").get_by_text("tiny@1").wait_for()
-        # Known to be idle: of a busy one it would be asked whether to.
+        # The row shows when it sleeps, so it is known to be idle: for a busy one the page would ask
+        # first.
         await row.locator(".cell.sleeps").get_by_text(":").wait_for()
 
         await page.get_by_role("button", name="Actions of tiny").click()
@@ -71,7 +73,8 @@ async def test_a_function_is_seen_to_wake_and_sleep(
 
 
 async def test_a_gateway_process_that_dies_is_got_over(tmp_path: Path) -> None:
-    """The stream went through it; the page goes on through another one."""
+    """If the gateway process with the page's stream is killed, the page goes on through another
+    one."""
     async with dashboard(tmp_path, ("--workers", "2")) as (server, view, caller):
         assert server.process is not None
         connection = view.page.locator(".connection")

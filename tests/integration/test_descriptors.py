@@ -1,4 +1,4 @@
-"""A server with few descriptors and many idle clients."""
+"""Tests of a server with few file descriptors and many idle clients."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FEW = (
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_idle_connections_take_no_descriptor_that_is_needed(tmp_path: Path) -> None:
-    """Four hundred of them with 256 descriptors: cold and warm calls are answered, a function can
-    be deployed, and nothing is complained of."""
+    """With 256 descriptors and 400 idle connections, cold and warm calls are answered, a deploy
+    succeeds, and nothing is logged as an error."""
     program = (sys.executable, "-c", FEW, FNCTL)
     with (
         server_process(tmp_path / "data", program=program) as server,

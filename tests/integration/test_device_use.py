@@ -1,4 +1,4 @@
-"""What real replicas had of devices, through a restart, a crash and two gateway processes."""
+"""Tests of device-seconds of real replicas, over a restart, a crash and two gateway processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RUN_S = 0.4
 
 
 def deploy(server: ServerProcess, folder: Path) -> None:
-    """A function whose runs take 0.4 s."""
+    """Deploy a function whose runs take 0.4 s."""
     folder.mkdir()
     (folder / "function.toml").write_text(MANIFEST)
     (folder / "handler.py").write_text(HANDLER)
@@ -60,7 +60,8 @@ def get(server: ServerProcess, path: str) -> Any:
 
 
 def kept(server: ServerProcess) -> tuple[float, float, float]:
-    """Waking, idle and busy seconds in the store, by the hour; finer buckets have the same."""
+    """Return the stored waking, idle and busy seconds, by the hour; finer buckets have the same
+    sums."""
     sql = "SELECT sum(waking_s), sum(idle_s), sum(busy_s) FROM device_use WHERE name = 'slow'"
     database = sqlite3.connect(server.data / "fngate.db")
     asked = f"{sql} AND bucket_s = ?"
@@ -72,15 +73,17 @@ def kept(server: ServerProcess) -> tuple[float, float, float]:
 
 
 def age_s(server: ServerProcess) -> float:
-    """How long ago the function's replica was made ready, as the replica list says."""
+    """Return the seconds since the function's replica became ready, from the replica list."""
     (replica,) = [one for one in get(server, "/replicas")["items"] if one["role"] == "serve"]
     return time.time() - float(replica["since_s"])
 
 
 @pytest.mark.parametrize("options", [(), ("--workers", "2")])
 def test_runs_are_busy_seconds(tmp_path: Path, options: Sequence[str]) -> None:
-    """Three runs are as long as they took, the rest of a replica's life is waking or idle; a
-    server that is stopped keeps all of it, and the next one shows it."""
+    """Runs count as busy for as long as they took, the rest of a replica's life as waking or idle.
+
+    A server that is stopped stores all of it, and the next one shows it.
+    """
     with server_process(tmp_path / "data", *options) as server:
         deploy(server, tmp_path / "slow")
         call(server, 3)
@@ -99,8 +102,8 @@ def test_runs_are_busy_seconds(tmp_path: Path, options: Sequence[str]) -> None:
 
 
 def test_a_crash_loses_little_and_counts_nothing_twice(tmp_path: Path) -> None:
-    """The next server takes the replica over: what it ran before is not counted again, and runs
-    from then on are."""
+    """After a crash the next server adopts the replica; its earlier runs are not counted again, its
+    later ones are."""
     ping = {"FN_PING_S": "0.2"}
     with server_process(tmp_path / "data", environment=ping) as server:
         deploy(server, tmp_path / "slow")

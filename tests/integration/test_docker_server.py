@@ -1,4 +1,4 @@
-"""Whole servers whose replicas are containers: the engine goes away, servers are killed."""
+"""Tests of whole servers over containers: the engine stops, servers are killed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ async def keep_calling(server: ServingServer, statuses: list[int]) -> None:
 async def test_calls_go_on_while_the_engine_is_away(
     tmp_path: Path, runtime_image: str, leaks: Leaks
 ) -> None:
-    """Warm functions answer every call, a cold one waits, nobody is blamed, /readyz says why."""
+    """Without the engine, warm functions answer, a cold call is held, no function counts as
+    failing, and /readyz has the reason."""
     model = models.add_one(tmp_path).read_bytes()
     with OwnEngine() as own, TemporaryDirectory(prefix="fn-") as data:
         own.load(runtime_image)
@@ -81,7 +82,7 @@ async def test_calls_go_on_while_the_engine_is_away(
 async def test_a_missing_image_is_the_reason_that_callers_get(
     tmp_path: Path, engine: str, runtime_image: str
 ) -> None:
-    """The image was removed while the server ran: who calls is told, and what mends it."""
+    """If the image was removed while the server runs, callers get the reason and what to do."""
     with TemporaryDirectory(prefix="fn-") as data, connected(engine) as client:
         name = f"fngate-gone-{Path(data).name.replace('_', 'x')}"
         client.images.get(runtime_image).tag(name)
@@ -100,7 +101,7 @@ async def test_a_missing_image_is_the_reason_that_callers_get(
 
 
 def on_engine(url: str, owner: str) -> tuple[set[str], set[str]]:
-    """The replicas and the holders of an owner."""
+    """Return the replicas and the network holders of an owner."""
     with connected(url) as client:
         listed = owned(client.api, owner)
     replicas = {replica_id(one) for one in listed if replica_id(one)}
@@ -108,7 +109,7 @@ def on_engine(url: str, owner: str) -> tuple[set[str], set[str]]:
 
 
 def settled(server: ServerProcess, engine: str, owner: str) -> tuple[set[str], set[str]]:
-    """What is on the engine when the trials of deploys have gone and each function has its one."""
+    """Return an owner's containers once the trials have ended and each function has one."""
     for _ in range(200):
         listed = server.fnctl_json("ls")["items"]
         found = on_engine(engine, owner)
@@ -118,8 +119,8 @@ def settled(server: ServerProcess, engine: str, owner: str) -> tuple[set[str], s
 
 
 def test_killed_servers_do_not_touch_each_other(engine: str, runtime_image: str) -> None:
-    """Two on one engine: one is killed and started again while the other serves; each finds its
-    own containers and leaves none at its end."""
+    """Two servers share an engine; one is killed and restarted under calls to the other. Each
+    adopts its own containers and removes them at its end."""
     environment = {
         "FN_DRIVER": "docker",
         "FN_DOCKER_HOST": engine,

@@ -1,4 +1,4 @@
-"""What happens while the thing that runs replicas does not answer."""
+"""Test of a server whose driver does not answer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from tests.support.server import serving
 
 BODY: dict[str, Any] = {"inputs": {}}
 MODEL = {"m.onnx": b"\x3a\x00"}
-"""An ONNX file with an empty graph, enough for fake replicas."""
+"""ONNX file with an empty graph, enough for fake replicas."""
 
 
 @pytest.mark.slow
 async def test_calls_are_held_while_the_engine_is_away(tmp_path: Path) -> None:
-    """A warm function answers, a cold one waits, nobody is blamed, and /readyz says why."""
+    """Without the engine a warm function answers, a cold call is held, no function counts as
+    failing, and /readyz has the reason."""
     driver = FakeDriver()
     async with serving(tmp_path, driver, cpu_slots=2) as server:
         await server.deploy(MODEL, name="warm")

@@ -1,4 +1,4 @@
-"""The stream of events of real servers, with and without gateway processes of their own."""
+"""Tests of the event stream of real servers, with one and with two gateway processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONE: dict[str, Any] = {"inputs": {"x": [[1, 0, 0, 0]]}}
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """One gateway process, or two; one function."""
+    """A server with one or two gateway processes, and one function."""
     folder = tmp_path_factory.mktemp("events")
     with server_process(folder / "data", "--workers", request.param) as server:
         server.fnctl_json("deploy", str(models.affine(folder, 2, 0)), "--name", "twice")
@@ -35,7 +35,7 @@ def server(
 
 
 async def call(server: ServerProcess) -> int:
-    """The status of one call."""
+    """Return the status of one call."""
     async with (
         ClientSession(timeout=ClientTimeout(total=UNTIL_S)) as session,
         session.post(f"{server.url}/fn/twice", json=ONE) as answer,
@@ -44,12 +44,12 @@ async def call(server: ServerProcess) -> int:
 
 
 def caller(server: ServerProcess) -> Caller:
-    """For `following`, which makes a session of its own."""
+    """Caller for `following`, which makes a session of its own."""
     return Caller(server.url, server.token, None)  # type: ignore[arg-type]
 
 
-async def test_what_callers_do_is_seen(server: ServerProcess) -> None:
-    """Waking and warm without asking again, then the rate that all processes answer together."""
+async def test_calls_cause_events(server: ServerProcess) -> None:
+    """Calls cause events for waking and warm, then for the rate summed over all processes."""
     async with following(caller(server)) as told:
         await told.until("ready")
         assert await call(server) == 200
@@ -63,7 +63,8 @@ async def test_what_callers_do_is_seen(server: ServerProcess) -> None:
 
 
 async def test_why_a_replica_went_is_seen(server: ServerProcess) -> None:
-    """Killed from outside: the decision says by what, the function is cold, its device free."""
+    """After a replica is killed, the decision names the signal, the function is cold and its device
+    free."""
     async with following(caller(server), "?function=twice") as told:
         await told.until("ready")
         assert await call(server) == 200
@@ -77,8 +78,8 @@ async def test_why_a_replica_went_is_seen(server: ServerProcess) -> None:
     assert gone.data["replicas"] == [replica]
 
 
-async def test_another_life_begins_with_a_picture(tmp_path: Path) -> None:
-    """An id of a server that was killed is unknown to the next one, which says what there is."""
+async def test_an_id_of_a_killed_server_gets_a_snapshot(tmp_path: Path) -> None:
+    """An id of a killed server is unknown to the next one, which sends a snapshot."""
     with server_process(tmp_path / "data") as server:
         server.fnctl_json("deploy", str(models.affine(tmp_path, 2, 0)), "--name", "twice")
         async with following(caller(server)) as told:
@@ -93,7 +94,7 @@ async def test_another_life_begins_with_a_picture(tmp_path: Path) -> None:
 
 
 async def test_a_stream_goes_on_through_another_worker(tmp_path: Path) -> None:
-    """News are the supervisor's: whoever's gateway process is killed misses nothing."""
+    """A stream resumes through another gateway process when its own is killed, without a loss."""
     with server_process(tmp_path / "data", "--workers", "2") as server:
         assert server.process is not None
         async with following(caller(server)) as told:
@@ -103,7 +104,8 @@ async def test_a_stream_goes_on_through_another_worker(tmp_path: Path) -> None:
                 ended = os.pidfd_open(pid)
                 os.kill(pid, signal.SIGKILL)
                 await asyncio.to_thread(wait_end, ended)
-                # The port is somebody's all the time, or the next one would be refused.
+                # Some process must have the port all the time, or the next connection would be
+                # refused.
                 await asyncio.to_thread(until_replaced, server, pid)
             await told.over()
         async with following(caller(server), last=ready.id) as again:

@@ -1,5 +1,5 @@
-"""Clients that are killed, slow, greedy or many: the fast front and aiohttp lose no request, keep
-nothing of who is gone, and hold no more than they must."""
+"""Tests of killed, slow, greedy and many clients: the fast path and aiohttp lose no request,
+release everything of a client that left, and keep memory bounded."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.support.fronts.sites import Served, connect, serving
 pytestmark = pytest.mark.slow
 
 GONE_TURNS = 1000
-"""Turns in which all that belonged to clients that are gone has to be gone, too."""
+"""Turns of the event loop within which everything of a disconnected client must be released."""
 
 
 @pytest.fixture(params=["fast", "plain"])
 async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
-    """A gateway that asks for no keys."""
+    """A gateway without keys."""
     async with serving(tmp_path, is_fast=request.param == "fast") as served:
         yield served
 
 
 def post(body: bytes, ref: bytes = b"digits", length: int | None = None) -> bytes:
-    """A plain request."""
+    """Return a plain request."""
     size = len(body) if length is None else length
     return (
         b"POST /fn/%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -37,14 +37,14 @@ def post(body: bytes, ref: bytes = b"digits", length: int | None = None) -> byte
 
 
 def bodies(client: Client) -> list[bytes]:
-    """Those of the answers that have come; all of them are right ones."""
+    """Return the bodies of the answers so far; all are right ones."""
     found = answers(bytes(client.received))
     assert {answer.start for answer in found} <= {b"HTTP/1.1 200 OK"}
     return [answer.body for answer in found]
 
 
 async def nothing_left(served: Served) -> None:
-    """All that belonged to connections is gone."""
+    """Check that nothing of any connection is left."""
     for _ in range(GONE_TURNS):
         if not served.left():
             break
@@ -53,7 +53,7 @@ async def nothing_left(served: Served) -> None:
 
 
 async def is_served(served: Served) -> None:
-    """A new client gets its answer."""
+    """Check that a new client gets its answer."""
     client = await connect(served)
     client.write(post(b"1"))
     await rest(served, client)
@@ -62,7 +62,7 @@ async def is_served(served: Served) -> None:
 
 
 class Held:
-    """Requests that the replica keeps until it is told to answer."""
+    """Requests that the replica keeps until the test releases them."""
 
     def __init__(self, served: Served) -> None:
         self.replica = served.replicas[0]
@@ -70,11 +70,11 @@ class Held:
         self.frames: list[Frame] = []
 
     def keep(self, frame: Frame) -> None:
-        """Not now."""
+        """Keep this request."""
         self.frames.append(frame)
 
     def release(self) -> None:
-        """Answer what is kept, and from now on at once."""
+        """Answer the kept requests, and later ones at once."""
         self.replica.answering = self.replica.echo
         for frame in self.frames:
             self.replica.echo(frame)
@@ -84,8 +84,8 @@ class Held:
 async def test_a_thousand_clients_killed_in_the_middle_of_uploads(
     served: Served, length: int
 ) -> None:
-    """All at once, of small bodies and of such as are received where replicas read them: no
-    replica heard of them, and nothing of them stays."""
+    """A thousand clients disconnect at once during uploads of small and large bodies: no replica
+    received them, and nothing is left."""
     clients = [await connect(served) for _ in range(1000)]
     for client in clients:
         client.write(post(b"x" * (length // 10), length=length))
@@ -103,11 +103,9 @@ async def test_a_thousand_clients_killed_in_the_middle_of_uploads(
 @pytest.mark.parametrize(
     "more", [b"", post(b"2"), post(b"2")[:50], b"nonsense", post(b"x" * 300_000)]
 )
-async def test_who_is_gone_before_the_answer_takes_back_the_work(
-    served: Served, more: bytes
-) -> None:
-    """Fifty at once, also where the next request came already: that must not keep the front from
-    noticing who left."""
+async def test_a_client_that_leaves_cancels_its_request(served: Served, more: bytes) -> None:
+    """Requests of fifty clients that disconnect are cancelled, even if the next request has already
+    arrived on the connection."""
     held = Held(served)
     clients = [await connect(served) for _ in range(50)]
     for client in clients:
@@ -128,8 +126,8 @@ async def test_who_is_gone_before_the_answer_takes_back_the_work(
     await nothing_left(served)
 
 
-async def test_who_leaves_a_cold_function_frees_its_place(served: Served) -> None:
-    """Held requests of clients that are gone wait for nobody."""
+async def test_a_client_that_leaves_a_cold_function_frees_its_place(served: Served) -> None:
+    """A held request of a cold function leaves the queue when its client disconnects."""
     clients = [await connect(served) for _ in range(50)]
     for client in clients:
         client.write(post(b'{"inputs": {"x": [[1, 2, 3, 4]]}}', b"cold") + post(b"2"))
@@ -141,7 +139,8 @@ async def test_who_leaves_a_cold_function_frees_its_place(served: Served) -> Non
 
 
 async def test_slow_readers_of_large_answers_are_waited_for(served: Served) -> None:
-    """Who does not read its answers gets no further ones made; then it gets all, in order."""
+    """While a client does not read, no further requests of it are run; afterwards it gets every
+    answer in order."""
     body = b"x" * 300_000
     clients = [await connect(served, buffer=64 * 1024) for _ in range(10)]
     for client in clients:
@@ -162,8 +161,8 @@ async def test_slow_readers_of_large_answers_are_waited_for(served: Served) -> N
 
 
 async def test_floods_of_pipelined_requests_are_bounded(served: Served) -> None:
-    """A client that sends and does not read: what is made for it does not pile up, and no request
-    is lost or answered out of turn."""
+    """Answers for a client that sends and does not read are bounded, and no request is lost or out
+    of order."""
     count = 3000
     client = await connect(served, buffer=32 * 1024)
     assert client.transport is not None
@@ -180,7 +179,8 @@ async def test_floods_of_pipelined_requests_are_bounded(served: Served) -> None:
 
 
 async def test_two_thousand_idle_connections_cost_no_tasks(tmp_path: Path) -> None:
-    """Each was answered once; they wait without a task, others are served, and all can go."""
+    """Two thousand idle keep-alive connections have no tasks, do not affect others, and can be
+    closed."""
     async with serving(tmp_path, is_fast=True) as served:
         tasks = len(asyncio.all_tasks())
         clients = [await connect(served) for _ in range(2000)]
@@ -200,8 +200,8 @@ async def test_two_thousand_idle_connections_cost_no_tasks(tmp_path: Path) -> No
 
 
 async def test_a_door_that_is_shut_under_load_loses_no_request(served: Served) -> None:
-    """What was accepted is answered, uploads and requests behind it included; what comes later is
-    told to go elsewhere, by an answer with which the connection ends."""
+    """When the server stops accepting under load, accepted requests, uploads and pipelined ones are
+    answered; later ones are refused with an answer that closes the connection."""
     held = Held(served)
     waiting = [await connect(served) for _ in range(40)]
     uploading = [await connect(served) for _ in range(40)]

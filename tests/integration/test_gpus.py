@@ -1,4 +1,4 @@
-"""A server with GPUs: what it puts where, and what it does when one of them fails."""
+"""Tests of a server with GPUs: placement, and what happens when a GPU fails."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits long for what a test does on purpose."""
+    """Shorten the intervals that the tests wait for."""
     monkeypatch.setattr(monitor, "POLL_S", 0.01)
     monkeypatch.setattr(monitor, "PROOF_S", 0.03)
     monkeypatch.setattr(monitor, "PROOF_POLL_S", 0.005)
@@ -46,14 +46,14 @@ def haste(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Quick(Settings):
-    """Looks at what time alone changes without long waits."""
+    """Settings with a short tick, so that changes that only time brings come quickly."""
 
     def pool(self) -> PoolSettings:
         return replace(super().pool(), tick_s=0.02)
 
 
 def manifest(name: str, share: float = 1.0) -> str:
-    """A function that needs so much of a GPU."""
+    """Return the manifest of a function that needs this much of a GPU."""
     device = f'[device]\nkind = "cuda"\nshare = {share}\n'
     return f'schema = 1\nname = "{name}"\nmodel = "m.onnx"\n{device}'
 
@@ -62,19 +62,19 @@ def manifest(name: str, share: float = 1.0) -> str:
 async def gpu_server(
     folder: Path, driver: GpuDriver, **settings: Any
 ) -> AsyncIterator[ServingServer]:
-    """A server without standbys, so that who is where is only about functions."""
+    """A server without standbys, so that only functions are placed."""
     async with serving(folder, driver, kind=Quick, standbys=0, cpu_slots=1, **settings) as server:
         yield server
 
 
 async def devices(server: ServingServer) -> dict[str, dict[str, Any]]:
-    """What the admin API shows of every device, by id."""
+    """Return what the admin API shows of every device, by id."""
     items = (await server.admin("GET", "/devices")).json()["items"]
     return {item["id"]: item for item in items}
 
 
 async def until_state(server: ServingServer, device: str, state: str) -> dict[str, Any]:
-    """Wait until a device is shown in a state."""
+    """Wait until a device has this state."""
 
     async def asks() -> bool:
         return bool((await devices(server))[device]["state"] == state)
@@ -84,7 +84,8 @@ async def until_state(server: ServingServer, device: str, state: str) -> dict[st
 
 
 async def test_a_function_runs_on_a_gpu(board: Board, tmp_path: Path) -> None:
-    """Deploy measures what it takes there, and the device shows who has how much."""
+    """A deploy measures the GPU memory that the function takes, and the device shows its
+    replicas."""
     board.add(Gpu(A, TOTAL_MIB, RESERVED_MIB, FOREIGN_MIB, name="NVIDIA H200"))
     async with gpu_server(tmp_path, GpuDriver(board, {"f": 5_000})) as server:
         await server.deploy(MODEL, name="f", manifest=manifest("f"))
@@ -103,7 +104,8 @@ async def test_a_function_runs_on_a_gpu(board: Board, tmp_path: Path) -> None:
 
 
 async def test_a_gpu_that_is_not_given_back_is_quarantined(board: Board, tmp_path: Path) -> None:
-    """Until the driver shows it: whoever waits for it gets it then, and is told why not before."""
+    """A GPU whose memory is not released is quarantined until the driver shows it free; a held call
+    gets the reason and is then served."""
     board.add(Gpu(A, TOTAL_MIB))
     lingers = False
     driver = GpuDriver(board, {"f": 5_000, "g": 5_000}, lingers=lambda _id: lingers)
@@ -129,7 +131,8 @@ async def test_a_gpu_that_is_not_given_back_is_quarantined(board: Board, tmp_pat
 async def test_a_driver_that_hangs_does_not_stop_the_server(
     board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answers, says what is wrong, and goes on when the driver does."""
+    """While the GPU driver hangs the server answers with the reason; it goes on when the driver
+    does."""
     monkeypatch.setattr("pool_manager.gpus.discovery.CALL_S", 0.05)
     board.add(Gpu(A, TOTAL_MIB))
     async with gpu_server(tmp_path, GpuDriver(board, {"f": 5_000})) as server:
@@ -154,7 +157,7 @@ async def test_a_driver_that_hangs_does_not_stop_the_server(
 async def test_a_gpu_that_is_not_there_is_an_error_at_the_start(
     board: Board, tmp_path: Path
 ) -> None:
-    """The server does not start without what it was told to use."""
+    """A server does not start without a GPU that its settings name."""
     board.add(Gpu(A, TOTAL_MIB))
     with pytest.raises(BadRequest, match=r"gpus: .*got '7'; it has 0"):
         async with gpu_server(tmp_path, GpuDriver(board, {}), gpus="7"):
@@ -162,7 +165,7 @@ async def test_a_gpu_that_is_not_there_is_an_error_at_the_start(
 
 
 async def test_slices_are_devices(board: Board, tmp_path: Path) -> None:
-    """A GPU in MIG mode is used by its slices only."""
+    """A GPU in MIG mode is used through its instances only."""
     board.add(Gpu(A, TOTAL_MIB), Gpu("MIG-1", 6_000, parent=A), Gpu("MIG-2", 12_000, parent=A))
     async with gpu_server(tmp_path, GpuDriver(board, {"f": 9_000})) as server:
         await server.deploy(MODEL, name="f", manifest=manifest("f"))
@@ -177,8 +180,8 @@ async def test_slices_are_devices(board: Board, tmp_path: Path) -> None:
 async def test_an_error_is_answered_by_what_it_means(
     board: Board, tmp_path: Path, xid: int, state: str
 ) -> None:
-    """A GPU that is gone or needs a reset gets nothing more; an application's error costs it
-    nothing. Calls are served by the other GPU."""
+    """A GPU that is lost or needs a reset gets no replicas, and other GPUs serve the calls; an
+    application's error has no effect."""
     board.add(Gpu(A, TOTAL_MIB), Gpu(B, TOTAL_MIB))
     async with gpu_server(tmp_path, GpuDriver(board, {"f": 5_000})) as server:
         await server.deploy(MODEL, name="f", manifest=manifest("f"))
@@ -198,7 +201,7 @@ async def test_an_error_is_answered_by_what_it_means(
 
 
 async def test_a_gpu_that_comes_back_is_used_again(board: Board, tmp_path: Path) -> None:
-    """Whoever waited for it is served."""
+    """A GPU that returns is used again and serves the held calls."""
     board.add(Gpu(A, TOTAL_MIB))
     driver = GpuDriver(board, {"f": 5_000})
     async with gpu_server(tmp_path, driver) as server:
@@ -229,7 +232,7 @@ HELD_MAX = 24
 
 
 class Storm:
-    """Random calls and faults on four GPUs; after every step nothing may be over-committed."""
+    """Random calls and faults on four GPUs; after every step no GPU may be over-committed."""
 
     def __init__(self, board: Board, seed: int) -> None:
         self.board = board
@@ -249,7 +252,7 @@ class Storm:
         return lingers
 
     async def step(self, server: ServingServer) -> None:
-        """One thing happens, and what follows from it begins."""
+        """Make one random action and let its consequences begin."""
         chance = self.random.random()
         if chance < 0.9:
             await self._call(server)
@@ -284,7 +287,7 @@ class Storm:
         return [uuid for uuid, gpu in self.board.gpus.items() if gpu.is_lost]
 
     def _lose_or_find(self) -> None:
-        """At most one of A, B and C is lost at a time."""
+        """Lose or return a GPU; of A, B and C at most one is lost at a time."""
         lost = self._lost()
         if lost:
             self.board.find(lost[0])
@@ -294,7 +297,7 @@ class Storm:
         self.board.report(gone, 79)
 
     def check(self, server: ServingServer) -> None:
-        """By what the replicas are, not by what the ledger says of them."""
+        """Check shares and memory by the replicas on each GPU, not by the ledger."""
         there: dict[str, list[str]] = {uuid: [] for uuid in self.board.gpus}
         for replica in server.server.manager.replicas():
             if replica.device in there:
@@ -312,7 +315,7 @@ class Storm:
 
 @pytest.fixture
 def four(board: Board) -> Board:
-    """Four GPUs, on each of which somebody else has something."""
+    """Four GPUs, each with memory of a foreign process."""
     board.add(*(Gpu(uuid, TOTAL_MIB, RESERVED_MIB, FOREIGN_MIB) for uuid in (A, B, C, D)))
     return board
 
@@ -321,12 +324,13 @@ def four(board: Board) -> Board:
 async def test_a_storm_loses_no_call_and_over_commits_nothing(
     four: Board, tmp_path: Path, seed: int
 ) -> None:
-    """Whatever is called, whichever GPU fails, lingers, needs a reset, goes and comes back."""
+    """Under random calls and GPU faults no call is lost and no GPU is over-committed."""
     storm = Storm(four, seed)
     async with gpu_server(tmp_path, storm.driver, idle_s=1.0) as server:
         for number, (name, (share, _)) in enumerate(FUNCTIONS.items(), 1):
             storm.driver.let_go()
-            # Another model each: what was measured of one is known of all its copies.
+            # A model of its own for each function, since a measurement applies to every copy of a
+            # model.
             model = {"m.onnx": MODEL["m.onnx"] * number}
             await server.deploy(model, name=name, manifest=manifest(name, share), max=2)
         for _ in range(STEPS):

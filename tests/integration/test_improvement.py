@@ -1,4 +1,5 @@
-"""A real replica with a prepared model: quick first, fast soon after, and nobody notices."""
+"""Tests of a real replica with a prepared model: its quick session is replaced by the fast one
+while it serves."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from tests.support.replicas import GatewayLink, Stage, binding, pool_settings
 ID = "aaaa0001"
 FAST = b"fngate: now serving with the fast session\n"
 GATE = "gate.onnx"
-"""A pipe in place of the fast session's file: it is being built for as long as nobody writes."""
+"""Name of a pipe in place of the fast session's file, so that its build blocks until the test
+writes."""
 HANDLER = "last_words.py"
 LAST_WORDS = """
 import atexit
@@ -34,14 +36,14 @@ def load(ctx):
 def predict(inputs, ctx):
     return ctx.run(inputs)
 """
-"""Tells whether its process ended by leaving Python, or at once."""
+"""Handler whose atexit hook shows whether the process ended through Python or at once."""
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, its prepared files, and a pipe."""
+    """Create a bundle: a model, its prepared files, and a pipe."""
     folder = tmp_path_factory.mktemp("bundle")
     prepared.prepare(prepared.layers(folder))
     os.mkfifo(folder / GATE)
@@ -63,7 +65,7 @@ def outputs(frame: Frame) -> Any:
 
 
 async def with_last_words(stage: Stage, preparation: Preparation) -> GatewayLink:
-    """A link to a replica with the handler that has run once."""
+    """Return a link to a replica with the handler, which has run once."""
     spec = replace(prepared.spec(preparation), handler=HANDLER)
     await stage.ready(ID, binding(spec))
     link = await stage.link(ID)
@@ -77,8 +79,8 @@ def drain(stage: Stage) -> None:
     control.drain(None)
 
 
-async def test_nobody_notices_the_exchange(stage: Stage) -> None:
-    """Under a stream of requests the fast session takes over: every answer comes and is right."""
+async def test_no_request_notices_the_exchange(stage: Stage) -> None:
+    """Under a stream of requests the fast session takes over, and every answer is right."""
     await stage.ready(ID, binding(prepared.spec(prepared.preparation())))
     link = await stage.link(ID)
     first = outputs(await link.call(1))
@@ -97,7 +99,7 @@ async def test_nobody_notices_the_exchange(stage: Stage) -> None:
 
 
 async def test_an_idle_replica_improves_too(stage: Stage) -> None:
-    """One that was warmed ahead has its fast session before the first request comes."""
+    """An idle replica, warmed ahead, has its fast session before its first request."""
     await stage.ready(ID, binding(prepared.spec(prepared.preparation())))
 
     await stage.output("digits", FAST)
@@ -114,11 +116,11 @@ async def test_an_idle_replica_improves_too(stage: Stage) -> None:
         (Preparation(prepared.preparation().key, SessionPlan("no.onnx")), b"no.onnx"),
     ],
 )
-async def test_what_does_not_fit_is_left_alone(
+async def test_unusable_prepared_files_are_ignored(
     stage: Stage, preparation: Preparation, reason: bytes
 ) -> None:
-    """Prepared for another engine, or without its file, the model is loaded from the original,
-    and the log says why in one line."""
+    """Files prepared for another engine, or incomplete ones, are ignored with one line in the log,
+    and the original model is loaded."""
     await stage.ready(ID, binding(prepared.spec(preparation)))
     link = await stage.link(ID)
 
@@ -131,7 +133,7 @@ async def test_what_does_not_fit_is_left_alone(
 
 
 async def test_a_memory_cap_is_kept(stage: Stage) -> None:
-    """Where two sessions do not fit, the quick one goes on serving."""
+    """If two sessions exceed the memory cap, the quick one stays in use."""
     quick_only = binding(prepared.spec(prepared.preparation()), memory_mib=140)
     await stage.ready(ID, quick_only)
     link = await stage.link(ID)
@@ -146,9 +148,9 @@ async def test_a_memory_cap_is_kept(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("how", ["drain", "terminate"])
-async def test_nobody_waits_for_a_build(stage: Stage, bundle: Path, how: str) -> None:
-    """A replica that is to go while its fast session is being built goes at once, without tearing
-    ONNX Runtime down under the building thread."""
+async def test_an_exit_does_not_wait_for_a_build(stage: Stage, bundle: Path, how: str) -> None:
+    """A replica that must end during the build ends at once, without tearing ONNX Runtime down
+    under the building thread."""
     link = await with_last_words(stage, prepared.preparation(fast=GATE))
 
     gate = await asyncio.to_thread(os.open, bundle / GATE, os.O_WRONLY)
@@ -165,7 +167,7 @@ async def test_nobody_waits_for_a_build(stage: Stage, bundle: Path, how: str) ->
 
 
 async def test_without_a_build_a_replica_ends_in_order(stage: Stage) -> None:
-    """Before the build, and without one, what a handler left for the end is done."""
+    """Before a build, and without one, a replica ends through Python, with its exit hooks."""
     link = await with_last_words(stage, prepared.preparation())
 
     drain(stage)
@@ -176,7 +178,8 @@ async def test_without_a_build_a_replica_ends_in_order(stage: Stage) -> None:
 
 
 async def test_a_trial_keeps_its_session(stage: Stage) -> None:
-    """What a deploy measures is one session: a trial has no threads but the loop and the worker."""
+    """A trial keeps its first session, since that is what it measures, and has no thread but the
+    loop and the worker."""
     await stage.ready(ID, binding(prepared.spec(prepared.preparation(fast=GATE))), role="trial")
 
     [pid] = await stage.driver.pids(ID) or ()

@@ -1,4 +1,4 @@
-"""Logs and errors of real replicas, through a server with several gateway processes."""
+"""Tests of logs and errors of real replicas, over a server with several gateway processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ retry = "never"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """`talker` is deployed; two workers."""
+    """A server with two workers and the function `talker`."""
     folder = tmp_path / "talker"
     folder.mkdir()
     (folder / "handler.py").write_text(HANDLER)
@@ -52,7 +52,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 @contextmanager
 def followed(server: ServerProcess) -> Iterator[subprocess.Popen[str]]:
-    """`fnctl logs talker -f --json`, ended after the block."""
+    """Run `fnctl logs talker -f --json` during the block."""
     environment = {**os.environ, "FN_URL": server.url, "FN_DATA": str(server.data)}
     command = [FNCTL, "logs", "talker", "-f", "--json"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as reader:
@@ -63,7 +63,7 @@ def followed(server: ServerProcess) -> Iterator[subprocess.Popen[str]]:
 
 
 def until(reader: subprocess.Popen[str], kind: str, text: str = "") -> dict[str, str]:
-    """The next event of this kind with this text."""
+    """Return the next event of this kind with this text."""
     assert reader.stdout is not None
     for line in reader.stdout:
         event: dict[str, str] = json.loads(line)
@@ -77,7 +77,7 @@ def ask(server: ServerProcess, what: str) -> None:
 
 
 def test_logs_are_followed_across_a_death(server: ServerProcess) -> None:
-    """Last lines first, then the end, then the next replica; Ctrl-C ends it."""
+    """The stream has the last lines, a replica's end and the next replica; Ctrl-C ends it."""
     with followed(server) as reader:
         ask(server, "talk")
         first = until(reader, "lines", "asked to talk")
@@ -94,7 +94,7 @@ def test_logs_are_followed_across_a_death(server: ServerProcess) -> None:
 
 
 def test_errors_are_told_with_their_cause(server: ServerProcess) -> None:
-    """Of whichever worker they are, within a beat: how the replica died, too."""
+    """Errors of every worker are listed within a beat, with how the replica ended."""
     for what in ("talk", "fail", "die"):
         ask(server, what)
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""A server whose data folder loses its database: nothing opens, nothing is deleted."""
+"""Tests of a server whose data folder loses its database: it opens nothing and deletes nothing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MODEL = {"m.onnx": b"\x3a\x00"}
 BODY = {"inputs": {}}
 OVERRIDES = "-dac_override,-dac_read_search"
 PLAIN = ("setpriv", f"--bounding-set={OVERRIDES}", f"--inh-caps={OVERRIDES}")
-"""Run a command for which file modes count although it is root's."""
+"""Prefix of a command that makes file modes apply although it runs as root."""
 
 
 def refused(data: Path, *options: str, before: tuple[str, ...] = ()) -> str:
-    """What a server says that does not start."""
+    """Return the error of a server that does not start."""
     ended = subprocess.run(
         [*before, FNCTL, "serve", "--driver", "fake", "--port", "0", "--data", str(data), *options],
         capture_output=True,
@@ -34,7 +34,7 @@ def refused(data: Path, *options: str, before: tuple[str, ...] = ()) -> str:
 
 
 async def call(server: ServerProcess, secret: str = "") -> int:
-    """The status that a call of the function `f` gets."""
+    """Return the status of a call of the function `f`."""
     async with aiohttp.ClientSession() as session:
         bearer = {"Authorization": f"Bearer {secret}"} if secret else {}
         return (await Caller(server.url, server.token, session).call("f", BODY, **bearer)).status
@@ -43,8 +43,10 @@ async def call(server: ServerProcess, secret: str = "") -> int:
 @pytest.mark.slow  # whole processes
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_lost_database(tmp_path: Path, workers: int) -> None:
-    """Backed up while it runs, lost, refused, restored; lost again, begun anew: calls without a key
-    are refused throughout, until the owner says otherwise, and every file is kept."""
+    """A database is backed up online, lost, refused, restored; lost again and begun anew.
+
+    Calls without a key are refused throughout, until the owner allows them, and every file is kept.
+    """
     data, copy = tmp_path / "data", tmp_path / "copy.db"
     options = ("--driver", "fake", "--workers", str(workers))
     with server_process(data, *options) as server:
@@ -79,7 +81,7 @@ async def test_a_lost_database(tmp_path: Path, workers: int) -> None:
 @pytest.mark.slow  # whole processes
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv of util-linux")
 def test_a_folder_that_may_not_be_read_is_not_a_new_one(tmp_path: Path) -> None:
-    """No permission, and a folder that cannot be written, are told as they are."""
+    """An unreadable and an unwritable data folder are reported as such, not taken for a new one."""
     data = tmp_path / "data"
     with server_process(data, "--driver", "fake"):
         pass
@@ -99,8 +101,8 @@ def test_a_folder_that_may_not_be_read_is_not_a_new_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # whole processes
-def test_what_is_kept_is_private(tmp_path: Path) -> None:
-    """Database, token, marker and copies are for their owner only, whatever the umask is."""
+def test_files_of_the_store_are_private(tmp_path: Path) -> None:
+    """Database, token, marker and backups are readable for their owner only, whatever the umask."""
     data = tmp_path / "data"
     before = os.umask(0)
     try:

@@ -1,4 +1,4 @@
-"""What `make` does to the data folder, and what `make run` leaves on the terminal."""
+"""Tests of what `make` does to the data folder, and of what `make run` prints."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from registry.files import DataDirectory
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 LAST = "ui --open"
-"""In the last line that `make run` prints before it only serves."""
+"""Text in the last line that `make run` prints once it only serves."""
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with its Makefile, a virtual environment and the data of `make run`."""
+    """Create a project with its Makefile, a virtual environment and the data of `make run`."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     for name in (".venv", ".fngate"):
         (tmp_path / name).mkdir()
@@ -39,7 +39,7 @@ def make(project: Path, *words: str, answer: str = "") -> tuple[int, str]:
 
 
 def test_clean_keeps_functions_and_keys(project: Path) -> None:
-    """What was deployed cannot be made again by make; the rest goes."""
+    """make clean keeps the data folder, which make cannot rebuild, and removes the rest."""
     assert make(project, "clean")[0] == 0
 
     assert (project / ".fngate" / "file").exists()
@@ -47,7 +47,7 @@ def test_clean_keeps_functions_and_keys(project: Path) -> None:
 
 
 def test_clean_data_asks_first(project: Path) -> None:
-    """Only a yes deletes; nobody there to answer is a no."""
+    """make clean-data deletes only after "yes"; the end of the input is a no."""
     for answer in ("n\n", "", "\n"):
         code, text = make(project, "clean-data", answer=answer)
         assert (code != 0, ".fngate is kept" in text) == (True, True)
@@ -59,7 +59,7 @@ def test_clean_data_asks_first(project: Path) -> None:
 
 
 def test_clean_data_leaves_a_running_servers_alone(project: Path) -> None:
-    """The lock that a server holds is respected, whatever the answer."""
+    """make clean-data respects the lock of a running server, whatever the answer."""
     with DataDirectory.open(project / ".fngate"):
         code, text = make(project, "clean-data", answer="y\n")
 
@@ -79,7 +79,8 @@ def test_clean_data_leaves_a_running_servers_alone(project: Path) -> None:
 def test_each_target_installs_what_it_needs(
     project: Path, target: str, installed: str, stamps: str, uv: str
 ) -> None:
-    """`make run` installs no development tools, others do; with uv where there is one, else pip."""
+    """`make run` installs no development tools, other targets do; with uv if it is present, else
+    with pip."""
     for name in ("pyproject.toml", "constraints.txt"):
         (project / name).touch()
 
@@ -99,7 +100,7 @@ def test_each_target_installs_what_it_needs(
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_commands_that_make_run_prints_work_elsewhere(tmp_path: Path) -> None:
-    """Each is run as it stands in another folder with nothing of fngate in the environment."""
+    """The commands printed by `make run` work from another folder without any fngate variable."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     data = tmp_path / "my data"
@@ -140,12 +141,12 @@ def test_the_commands_that_make_run_prints_work_elsewhere(tmp_path: Path) -> Non
 
 
 def serving(printed: list[str]) -> str:
-    """The line behind which the commands stand."""
+    """Return the line after which the commands stand."""
     return next(line for line in printed if line.startswith("Serving on "))
 
 
 def shell(command: str, folder: Path, environment: dict[str, str]) -> str:
-    """What a command line prints; it must succeed."""
+    """Return the output of a command, which must succeed."""
     ended = subprocess.run(
         ["sh", "-c", command],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""Wheels and source distributions, built from a clean copy of this checkout."""
+"""Tests of wheels and source distributions, built from a clean copy of this checkout."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ NEEDED = {
     "runtime_image/requirements/gpu.txt",
     "runtime_image/seccomp/install.py",
 }
-"""Files of a wheel that are no dashboard: data, and what an image is built from."""
+"""Files of a wheel besides code and dashboard: data, and what an image is built from."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a clone of this checkout would have: no dashboard, no packages of it."""
+    """Copy the checkout as a clone would have it, without a built dashboard and its packages."""
     folder = tmp_path_factory.mktemp("clone")
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -48,7 +48,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(clone: Path) -> set[str]:
-    """The names in a wheel of the clone, built with the packages that `make ui` has fetched."""
+    """Build a wheel of the clone with the packages that `make ui` has fetched; return its names."""
     if not PACKAGES.is_dir():
         refuse("the dashboard's packages are not there: make ui")
     shutil.copytree(PACKAGES, clone / "admin/dashboard/node_modules", symlinks=True)
@@ -72,7 +72,7 @@ def call(folder: Path, hooks: str, **environment: str) -> subprocess.CompletedPr
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """What hooks that succeeded printed last; setuptools prints its steps before."""
+    """Return the last line that successful hooks printed; setuptools prints its steps before it."""
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1]
 
@@ -83,12 +83,13 @@ def names_in(wheel: Path) -> set[str]:
 
 
 def dashboard(names: set[str]) -> set[str]:
-    """The files of a built dashboard."""
+    """Return the files of a built dashboard."""
     return {name for name in names if name.startswith("admin/ui/static/")}
 
 
 def test_a_wheel_of_a_clean_clone_has_everything(wheel: set[str]) -> None:
-    """The dashboard, migrations, what an image is built from, the licence; no sources of pages."""
+    """A wheel has the dashboard, the migrations, the files that an image is built from and the
+    licence, but no sources of pages."""
     assert wheel >= NEEDED | {"admin/ui/static/index.html"}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel)
     assert {Path(name).suffix for name in dashboard(wheel)} >= {".html", ".js", ".css"}
@@ -96,7 +97,7 @@ def test_a_wheel_of_a_clean_clone_has_everything(wheel: set[str]) -> None:
 
 
 def test_a_wheel_may_leave_the_dashboard_out(clone: Path, wheel: set[str]) -> None:
-    """FN_NO_UI=1 does so even where the dashboard is built; all else is the same."""
+    """With FN_NO_UI=1 a wheel has no dashboard, even a built one; the other files are the same."""
     assert (clone / "admin/ui/static/index.html").is_file()
 
     done = call(clone, "print(build_wheel('plain'))", FN_NO_UI="1")
@@ -124,7 +125,8 @@ def bare(clone: Path, tmp_path: Path) -> Path:
 
 
 def test_without_node_a_wheel_requests_it(bare: Path) -> None:
-    """Only for a wheel with a dashboard: an editable install and FN_NO_UI=1 need none."""
+    """Without Node, a wheel with a dashboard requires it as a package; an editable install and
+    FN_NO_UI=1 do not."""
     hooks = "print(get_requires_for_build_wheel(), get_requires_for_build_editable())"
 
     requested = [last_line(call(bare, hooks, PATH="", FN_NO_UI=no_ui)) for no_ui in "01"]
@@ -150,7 +152,7 @@ def test_a_dashboard_that_cannot_be_built_ends_the_build(bare: Path, path: str |
 
 
 def test_an_editable_install_builds_no_dashboard(bare: Path) -> None:
-    """It has the checkout's files: `make ui` builds the dashboard there."""
+    """An editable install uses the checkout's files, where `make ui` builds the dashboard."""
     done = call(bare, "build_editable('wheels', {'editable_mode': 'compat'})")
 
     assert done.returncode == 0, done.stderr
@@ -161,7 +163,8 @@ def test_an_editable_install_builds_no_dashboard(bare: Path) -> None:
 def test_the_source_distribution_builds_the_same_wheel(
     clone: Path, wheel: set[str], tmp_path: Path, unpacked: Callable[[Path], Path]
 ) -> None:
-    """It has the dashboard's sources, not the built files; a wheel of it has the dashboard."""
+    """A source distribution has the dashboard's sources, not the built files; a wheel built from it
+    has the dashboard."""
     done = call(clone, f"print(build_sdist({str(tmp_path)!r}))")
     sources = unpacked(tmp_path / last_line(done))
     assert not (sources / "admin/ui/static").exists()
@@ -175,7 +178,7 @@ def test_the_source_distribution_builds_the_same_wheel(
 
 @pytest.fixture
 def unpacked(tmp_path: Path) -> Callable[[Path], Path]:
-    """Unpack a source distribution; its folder."""
+    """Unpack a source distribution; return its folder."""
 
     def unpack(archive: Path) -> Path:
         with tarfile.open(archive) as tar:

@@ -1,4 +1,4 @@
-"""Models prepared by real trial replicas, from the deploy to the folder of a replica."""
+"""Tests of models prepared by real trial replicas, from the deploy to a replica's folder."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Large enough that no noise of the machine hides what it gains."""
+    """Create a model so large that its gain exceeds the machine's noise."""
     return layered(tmp_path_factory.mktemp("model"), MIB).read_bytes()
 
 
@@ -77,7 +77,7 @@ async def server(folder: Path, **settings: Any) -> AsyncIterator[Operator]:
 
 
 async def deployed(operator: Operator, name: str = "digits", **fields: Any) -> Profile:
-    """The profile of a deploy that must succeed."""
+    """Return the profile of a deploy that must succeed."""
     operation = await operator.deploy(name, **fields)
     assert operation.state == "done", operation.error
     profile = operator.store.catalog.resolve(name).profile
@@ -86,7 +86,7 @@ async def deployed(operator: Operator, name: str = "digits", **fields: Any) -> P
 
 
 def left_behind(operator: Operator) -> list[Path]:
-    """Half-received files, and whatever lies in run folders of replicas that are gone."""
+    """Return partial uploads, and files in run folders of ended replicas."""
     data = operator.store.settings.data
     replicas = {one.id for one in operator.manager.replicas()}
     run_dir = Settings(data=data).pool().run_dir
@@ -95,8 +95,8 @@ def left_behind(operator: Operator) -> list[Path]:
 
 
 async def test_a_deploy_prepares_its_model(tmp_path: Path, model: bytes) -> None:
-    """The files are blobs by their hashes, the key is this machine's, it starts sooner than the
-    model as it is, and the trial leaves nothing else."""
+    """The prepared files are stored as blobs under this machine's key, start sooner than the
+    original model, and nothing else of the trial is left."""
     async with server(tmp_path) as operator:
         profile = await deployed(operator, files={"m.onnx": model})
 
@@ -115,8 +115,8 @@ async def test_a_deploy_prepares_its_model(tmp_path: Path, model: bytes) -> None
 
 
 async def test_a_replica_finds_the_files_beside_its_model(tmp_path: Path, model: bytes) -> None:
-    """Links to the blobs, and the model as it is stays there; its spec says what to do with
-    them. Both compute the same where they lie."""
+    """A replica's model folder has links to the prepared blobs beside the original model, and its
+    spec names them; both give the same outputs."""
     async with server(tmp_path) as operator:
         prepared = (await deployed(operator, files={"m.onnx": model})).prepared
         assert prepared is not None
@@ -140,7 +140,7 @@ async def test_a_replica_finds_the_files_beside_its_model(tmp_path: Path, model:
 async def test_without_its_files_a_model_starts_as_it_is(
     how: str, tmp_path: Path, model: bytes
 ) -> None:
-    """Where a blob is gone or has lost bytes the function is called as before."""
+    """If a prepared blob is missing or damaged, the replica starts with the original model."""
     async with server(tmp_path) as operator:
         prepared = (await deployed(operator, files={"m.onnx": model})).prepared
         assert prepared is not None
@@ -157,10 +157,11 @@ async def test_without_its_files_a_model_starts_as_it_is(
         assert not list((folder / FOLDER).glob("*"))
 
 
-async def test_what_is_prepared_outlives_a_restart_and_goes_with_its_function(
+async def test_prepared_files_outlive_a_restart_but_not_their_function(
     tmp_path: Path, model: bytes
 ) -> None:
-    """It is as durable as the revision: a sweep spares it, and takes it when nobody has it."""
+    """Prepared files survive a restart and sweeps as long as their function, and are removed after
+    it."""
     async with server(tmp_path) as operator:
         before = await deployed(operator, files={"m.onnx": model})
     assert before.prepared is not None, before.why_not_prepared
@@ -178,7 +179,7 @@ async def test_what_is_prepared_outlives_a_restart_and_goes_with_its_function(
 
 
 async def test_the_same_bundle_is_prepared_once(tmp_path: Path, model: bytes) -> None:
-    """Under another name it has the same files, without another trial."""
+    """The same bundle under another name reuses the prepared files without another trial."""
     async with server(tmp_path) as operator:
         first = await deployed(operator, files={"m.onnx": model})
 
@@ -200,8 +201,8 @@ async def test_the_same_bundle_is_prepared_once(tmp_path: Path, model: bytes) ->
 async def test_a_hostile_trial_harms_itself_only(
     evil: str, why: str, tmp_path: Path, model: bytes
 ) -> None:
-    """A replica that dies, lies or floods while it should hand out its files: its deploy is done
-    without them and says why, and nothing of it is left."""
+    """If a trial dies, lies or floods while it returns its files, the deploy is done without them,
+    with the reason, and nothing is left of them."""
     handler = HANDLER.replace('globals()["EVIL"]', evil).encode()
     manifest = 'schema = 1\nmodel = "m.onnx"\n'
     async with server(tmp_path) as operator:

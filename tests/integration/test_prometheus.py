@@ -1,4 +1,4 @@
-"""A real Prometheus server over real replicas under load, some of which are killed."""
+"""Tests of a real Prometheus server that scrapes real replicas under load, some of them killed."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACED = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
 CALLERS = 4
 QUIET, LOADED = 3, 6
-"""Scrapes before anything is called or after all is over, and between two faults."""
+"""Number of scrapes before and after the load, and between two faults."""
 
 
 def connected(server: ServerProcess) -> http.client.HTTPConnection:
-    """A connection to whichever gateway process takes it."""
+    """Open a connection to any gateway process."""
     return http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
 
 
 def ask(server: ServerProcess, path: str) -> bytes:
-    """The answer to a GET by an administrator, on a connection of its own."""
+    """Return an administrator's GET answer, over a connection of its own."""
     with contextlib.closing(connected(server)) as connection:
         connection.request("GET", path, headers=server.headers)
         with connection.getresponse() as answer:
@@ -49,11 +49,12 @@ def ask(server: ServerProcess, path: str) -> bytes:
 
 OF_GPUS = ("fngate_device_memory_used_bytes", "fngate_device_utilization_ratio")
 OF_MOMENTS = ("fngate_held", "fngate_in_flight")
-"""Have a series only for a pool of which requests wait or run."""
+"""Families that have series only for pools with held or running requests."""
 
 
 class Load:
-    """Calls of two functions from several threads, until `stop`. `statuses` are what came back."""
+    """Calls of two functions from several threads until the block ends; `statuses` collects the
+    results."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._server = server
@@ -74,7 +75,7 @@ class Load:
                     self.cut_off += 1
 
     def _calls(self, connection: http.client.HTTPConnection, number: int) -> None:
-        """Quick ones with a trace; slow ones, which have no time to wait."""
+        """Call the quick function with a trace, or the slow one without any wait budget."""
         name, headers = ("quick", TRACED) if number % 2 else ("slow", {"Prefer": "wait=0"})
         headers = {"Content-Type": "application/json", **headers}
         while not self._over.is_set():
@@ -85,7 +86,7 @@ class Load:
 
     @contextmanager
     def running(self) -> Iterator[Load]:
-        """Go on while the block runs."""
+        """Call while the block runs."""
         for thread in self._threads:
             thread.start()
         try:
@@ -97,16 +98,16 @@ class Load:
 
 
 def deploy(server: ServerProcess, folder: Path) -> None:
-    """A quick function, and one that takes about a tenth of a second."""
+    """Deploy a quick function, and one that takes about a tenth of a second."""
     server.fnctl_json("deploy", str(models.affine(folder, 2, 0)), "--name", "quick")
     server.fnctl_json("deploy", str(models.slow(folder, 10_000)), "--name", "slow")
 
 
 def wait_scrapes(prometheus: Prometheus, count: int) -> None:
-    """Return when there are so many more; one that meets a dying process may fail."""
+    """Wait for this many more scrapes; one that meets a dying process may fail."""
     until = prometheus.scrapes() + count
     while prometheus.scrapes() < until:
-        pass  # each look is an exchange with Prometheus
+        pass  # each check is an exchange with Prometheus
 
 
 def kill_worker(server: ServerProcess) -> None:
@@ -121,7 +122,7 @@ def kill_worker(server: ServerProcess) -> None:
         ]
         for thread in threads:
             thread.start()
-        # From its first answer on, each is between two calls for next to no time.
+        # After its first answer a caller is idle only for an instant between two calls.
         assert all(event.wait(30) for event in begun)
         os.kill(victim, signal.SIGKILL)
         for thread in threads:
@@ -129,7 +130,7 @@ def kill_worker(server: ServerProcess) -> None:
 
 
 def call_on(line: Line, begun: threading.Event) -> None:
-    """Call the slow function again and again, until the connection breaks."""
+    """Call the slow function repeatedly until the connection breaks."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         while True:
             line.call("slow", ONE)
@@ -137,7 +138,7 @@ def call_on(line: Line, begun: threading.Event) -> None:
 
 
 def run(server: ServerProcess, prometheus: Prometheus) -> Load:
-    """Quiet, load with faults, quiet."""
+    """Run the phases: quiet, load with faults, quiet."""
     wait_scrapes(prometheus, QUIET)
     with Load(server).running() as load:
         wait_scrapes(prometheus, LOADED)
@@ -154,8 +155,8 @@ def run(server: ServerProcess, prometheus: Prometheus) -> Load:
 
 
 def check_ledger(prometheus: Prometheus) -> dict[str, float]:
-    """At every scrape whatever was accepted has ended, is held or is in flight. The last numbers
-    of how requests ended."""
+    """Check that at every scrape accepted requests equal those ended, held and in flight; return
+    the last numbers of ended requests by outcome."""
     [accepted] = prometheus.series("fngate_accepted_total").values()
     ended = prometheus.series("fngate_ended_total")
     unended = prometheus.series("fngate_open_requests")
@@ -176,8 +177,8 @@ def check_ledger(prometheus: Prometheus) -> dict[str, float]:
 
 
 def check_names(prometheus: Prometheus) -> None:
-    """Whatever dashboard and rules ask for was seen; the family, of what only a GPU has and of what
-    is there for moments, between two scrapes if need be."""
+    """Check that every metric of dashboard and rules was scraped. Of GPU metrics and of gauges with
+    series only at times, the family's metadata is enough."""
     seen = set(prometheus.get("label/__name__/values"))
     expressions = [*promql.queries(), *(rule.expression for rule in promql.rules())]
     asked = {name for expression in expressions for name in promql.names(expression)}
@@ -194,7 +195,7 @@ def check_names(prometheus: Prometheus) -> None:
 
 
 def check_rules(prometheus: Prometheus) -> None:
-    """Every rule is evaluated without an error, and every panel's query."""
+    """Evaluate every rule and every panel's query without an error."""
     rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
     assert len(rules) == len(promql.rules())
     assert [rule for rule in rules if rule["health"] != "ok"] == []
@@ -208,7 +209,7 @@ def check_rules(prometheus: Prometheus) -> None:
 
 
 def check_target(prometheus: Prometheus) -> None:
-    """Nothing of a scrape was refused; no sample came twice."""
+    """Check that no sample of the target was refused, and that exemplars have the trace."""
     [target] = prometheus.get("targets")["activeTargets"]
     assert (target["health"], target["lastError"]) == ("up", "")
     assert prometheus.own("prometheus_target_scrapes_sample_duplicate_timestamp_total") == 0
@@ -222,8 +223,9 @@ def check_target(prometheus: Prometheus) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_prometheus_sees_is_right(tmp_path: Path, workers: int) -> None:
-    """At every scrape, while replicas and a gateway process are killed under load."""
+def test_prometheus_sees_a_balanced_ledger_under_faults(tmp_path: Path, workers: int) -> None:
+    """Ledger, names and rules are right at every scrape, while replicas and a gateway process are
+    killed under load."""
     program("prometheus")
     options = ("--cpu-slots", "2", "--workers", str(workers))
     with server_process(tmp_path / "data", *options) as server:
@@ -239,12 +241,12 @@ def test_what_prometheus_sees_is_right(tmp_path: Path, workers: int) -> None:
     assert ended["completed"] > 100
     assert ended["expired"] > 0
     assert (ended["aborted"] > 0) == (workers > 1)
-    # With several, it may have been only the connections of `kill_worker`.
+    # With several workers only the connections of `kill_worker` may have been cut off.
     assert workers > 1 or load.cut_off == 0
 
 
 def test_the_page_and_the_rules_are_as_prometheus_wants_them(tmp_path: Path) -> None:
-    """promtool knows the conventions for names, and reads every rule."""
+    """promtool accepts the names of the metrics and every rule."""
     promtool = program("promtool")
     with server_process(tmp_path / "data", "--driver", "fake") as server:
         page = ask(server, "/metrics")

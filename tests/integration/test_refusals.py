@@ -1,4 +1,4 @@
-"""What a request gets that is refused before any replica is asked for."""
+"""Tests of requests that are refused before a replica is involved."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ MIB = 2**20
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
-    """The function `strict`, which takes finite FP32 [-1, 4] in at most 1 MiB; it is cold."""
+    """A server with the cold function `strict`, which takes finite FP32 [-1, 4] in at most 1
+    MiB."""
     async with serving(tmp_path, standbys=0) as server:
         await server.deploy(models.add_one(tmp_path), name="strict", manifest=FINITE)
         await server.until_pools(lambda: not server.server.manager.replicas())
@@ -34,27 +35,27 @@ async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
 
 
 async def has_woken(server: ServingServer) -> bool:
-    """Whether anything was started for `strict`, now or since it was deployed."""
+    """Return whether a replica was started for `strict` since its deploy."""
     why = (await server.admin("GET", "/functions/strict/why")).json()
     nothing = not server.server.manager.replicas() and why["state"] == "cold"
     return not nothing or any("starts" in one["text"] for one in why["decisions"])
 
 
 def npy(values: Any, dtype: str = "<f4") -> bytes:
-    """The bytes of an .npy file."""
+    """Return the bytes of an .npy file."""
     file = io.BytesIO()
     np.save(file, np.array(values, dtype=dtype))
     return file.getvalue()
 
 
 def tensor(**changes: Any) -> bytes:
-    """An Open Inference Protocol request with one input."""
+    """Return an Open Inference Protocol request with one input."""
     one = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4], **changes}
     return json.dumps({"inputs": [one]}).encode()
 
 
 def said(answer: Answer) -> tuple[Any, ...]:
-    """What a 400 names: the code, the input, what was expected, what came."""
+    """Return what a 400 names: code, input, expected and got."""
     problem = answer.problem
     return tuple(problem.get(key, "") for key in ("code", "input", "expected", "got"))
 
@@ -81,7 +82,7 @@ BAD_INPUTS: list[tuple[bytes, str, tuple[str, str, str]]] = [
 
 
 async def test_bad_input_is_named_and_wakes_no_device(server: ServingServer) -> None:
-    """Every way to send the wrong thing gets 400 with input, expected and got; nothing starts."""
+    """Every malformed input is 400 with input, expected and got, and starts nothing."""
     for body, content_type, named in BAD_INPUTS:
         answer = await server.call("strict", body, Content_Type=content_type)
 
@@ -94,7 +95,8 @@ async def test_bad_input_is_named_and_wakes_no_device(server: ServingServer) -> 
 async def test_a_warm_function_refuses_the_same_input_in_the_same_words(
     server: ServingServer,
 ) -> None:
-    """What the replica says of bad input is what the gateway said while it was cold."""
+    """A replica's refusal of bad input has the words of the gateway's while the function was
+    cold."""
     assert (await server.call("strict", ROW)).status == 200
 
     for body, content_type, named in BAD_INPUTS:
@@ -103,7 +105,7 @@ async def test_a_warm_function_refuses_the_same_input_in_the_same_words(
 
 
 async def test_broken_json_says_where_it_breaks(server: ServingServer) -> None:
-    """A body that is no JSON gets 400 that names what was expected, and wakes nothing."""
+    """A body that is not JSON is 400 with what was expected, and starts nothing."""
     answer = await server.call("strict", b'{"inputs": {"x": [[1,', Content_Type="application/json")
 
     assert answer.status == 400
@@ -113,7 +115,7 @@ async def test_broken_json_says_where_it_breaks(server: ServingServer) -> None:
 
 
 async def test_large_bad_input_wakes_no_device_either(server: ServingServer) -> None:
-    """A body that is checked in a thread because of its size is checked all the same."""
+    """A large body, which is checked in a thread, is refused in the same way."""
     answer = await server.call("strict", {"inputs": {"x": [[1.0, 2.0, 3.0]] * 20_000}})
 
     assert answer.status == 400
@@ -122,7 +124,8 @@ async def test_large_bad_input_wakes_no_device_either(server: ServingServer) -> 
 
 
 async def test_a_wrong_content_type_is_told_what_the_function_takes(server: ServingServer) -> None:
-    """415 lists every content type the function takes, and what came; nothing starts."""
+    """An unsupported content type is 415 with every supported one and the one received; nothing
+    starts."""
     answer = await server.call("strict", b"x: 1", Content_Type="application/yaml")
 
     assert answer.status == 415
@@ -132,8 +135,8 @@ async def test_a_wrong_content_type_is_told_what_the_function_takes(server: Serv
     assert not await has_woken(server)
 
 
-async def test_an_answer_nobody_can_give_is_refused(server: ServingServer) -> None:
-    """An Accept header that leaves no form gets 406, and wakes nothing."""
+async def test_an_impossible_accept_is_refused(server: ServingServer) -> None:
+    """An Accept header that allows no form of answer is 406 and starts nothing."""
     answer = await server.call("strict", ROW, Accept="image/png")
 
     assert (answer.status, answer.problem["code"]) == (406, "not_acceptable")
@@ -144,7 +147,7 @@ async def test_an_answer_nobody_can_give_is_refused(server: ServingServer) -> No
 async def test_a_body_over_the_limit_is_refused_by_its_announced_length(
     server: ServingServer,
 ) -> None:
-    """413 names the limit and the Content-Length; nothing starts."""
+    """A Content-Length over the limit is 413 with both numbers; nothing starts."""
     body = io.BytesIO(b"x" * (MIB + 1))
     answer = await server.call("strict", body, Content_Type="application/json")
 
@@ -156,7 +159,7 @@ async def test_a_body_over_the_limit_is_refused_by_its_announced_length(
 async def test_a_chunked_body_over_the_limit_is_refused_while_it_comes(
     server: ServingServer,
 ) -> None:
-    """413 for a body that announces no length, as soon as it is too long; nothing starts."""
+    """A chunked body is 413 as soon as it exceeds the limit; nothing starts."""
 
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(32):
@@ -170,7 +173,7 @@ async def test_a_chunked_body_over_the_limit_is_refused_while_it_comes(
 
 
 async def test_a_body_at_the_limit_is_taken(server: ServingServer) -> None:
-    """The limit itself is allowed: such a body is judged by what it says."""
+    """A body of exactly the limit is accepted and judged by its content."""
     body = io.BytesIO(b" " * MIB)
     answer = await server.call("strict", body, Content_Type="application/json")
 
@@ -180,7 +183,7 @@ async def test_a_body_at_the_limit_is_taken(server: ServingServer) -> None:
 async def test_an_unknown_function_is_answered_with_the_nearest_names(
     server: ServingServer,
 ) -> None:
-    """404 lists names that look like what was asked for, in words and as data."""
+    """An unknown function is 404 with similar names, in the text and as data."""
     answer = await server.call("strikt", ROW)
 
     assert answer.status == 404
@@ -189,7 +192,7 @@ async def test_an_unknown_function_is_answered_with_the_nearest_names(
 
 
 async def test_an_unknown_revision_is_answered_with_those_there_are(server: ServingServer) -> None:
-    """404 for a revision that does not exist lists the numbers that do."""
+    """An unknown revision is 404 with the existing numbers."""
     answer = await server.call("strict@7", ROW)
 
     assert answer.status == 404
@@ -198,7 +201,7 @@ async def test_an_unknown_revision_is_answered_with_those_there_are(server: Serv
 
 
 async def test_another_method_is_refused_with_those_allowed(server: ServingServer) -> None:
-    """405 carries Allow; it is a problem document like all else."""
+    """Another method is 405 with Allow, as a problem document."""
     answer = await server.request("DELETE", "/fn/strict")
 
     assert answer.status == 405
@@ -212,7 +215,7 @@ async def test_another_method_is_refused_with_those_allowed(server: ServingServe
 async def test_an_unknown_route_is_a_problem_document(
     tmp_path: Path, method: str, path: str
 ) -> None:
-    """404 as problem+json names method and path."""
+    """An unknown route is 404 as a problem document with method and path."""
     async with serving(tmp_path, FakeDriver()) as server:
         answer = await server.request(method, path)
 
@@ -221,7 +224,7 @@ async def test_an_unknown_route_is_a_problem_document(
 
 
 async def test_a_slow_body_is_given_up(tmp_path: Path) -> None:
-    """408 for a client that does not send its whole body in time."""
+    """A body that does not arrive in time is 408."""
     script = Script(signature=SIGNATURE)
     async with serving(tmp_path, FakeDriver(script), body_read_s=0.05) as server:
         await server.deploy({"m.onnx": models.add_one(tmp_path).read_bytes()}, name="f")

@@ -1,4 +1,4 @@
-"""Who is turned away at the door: no key, wrong scope, foreign hosts, foreign pages."""
+"""Tests of requests refused for access: no key, wrong scope, foreign host or origin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JSON: dict[str, Any] = {"inputs": {}}
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
-    """The functions `open` and `other` on fake replicas, which answer any JSON."""
+    """A server with `open` and `other` on fake replicas, which accept any JSON."""
     async with serving(tmp_path, FakeDriver()) as server:
         for name in ("open", "other"):
             await server.deploy(models.add_one(tmp_path), name=name)
@@ -26,27 +26,27 @@ async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
 
 
 async def key(server: ServingServer, *scopes: str) -> str:
-    """The Authorization header of a new key."""
+    """Return the Authorization header of a new key."""
     answer = await server.admin("POST", "/keys", {"scopes": list(scopes)})
     assert answer.status == 201, answer
     return f"Bearer {answer.json()['secret']}"
 
 
 async def deploy_as(server: ServingServer, headers: dict[str, str]) -> Answer:
-    """A deploy's last request."""
+    """Send the last request of a deploy."""
     path = "/admin/v1/functions/new/revisions"
     return await server.request("POST", path, {"files": []}, headers)
 
 
 async def test_while_there_is_no_key_loopback_may_invoke(server: ServingServer) -> None:
-    """On loopback without keys invoking, describing, health and metrics are open."""
+    """Without keys, invoking, describing, health and metrics are open on loopback."""
     assert (await server.call("open", JSON)).status == 200
     for path in ("/fn/open", "/metrics", "/healthz", "/readyz"):
         assert (await server.get(path)).status == 200
 
 
 async def test_once_there_is_a_key_calls_need_one(server: ServingServer) -> None:
-    """401 says how to send a key; health alone stays open."""
+    """With a key, calls without one are 401 with how to send it; only health stays open."""
     await key(server, "read")
 
     answer = await server.call("open", JSON)
@@ -61,7 +61,7 @@ async def test_once_there_is_a_key_calls_need_one(server: ServingServer) -> None
 
 
 async def test_an_unknown_key_opens_nothing(server: ServingServer) -> None:
-    """401 for a key nobody made, even where none would be needed."""
+    """An unknown key is 401, even if none would be needed."""
     answer = await server.call("open", JSON, Authorization="Bearer fn_nobody")
 
     assert answer.status == 401
@@ -69,7 +69,7 @@ async def test_an_unknown_key_opens_nothing(server: ServingServer) -> None:
 
 
 async def test_a_key_for_one_function_opens_no_other(server: ServingServer) -> None:
-    """403 names the scope that is needed and those the key has."""
+    """A key for another function is 403 with the needed scope and those of the key."""
     bearer = await key(server, "invoke:open")
 
     assert (await server.call("open", JSON, Authorization=bearer)).status == 200
@@ -80,7 +80,7 @@ async def test_a_key_for_one_function_opens_no_other(server: ServingServer) -> N
 
 
 async def test_a_removed_key_opens_nothing_any_more(server: ServingServer) -> None:
-    """401 at once after a key was revoked."""
+    """A revoked key is 401 at once."""
     bearer = await key(server, "invoke")
     listed = (await server.admin("GET", "/keys")).json()["items"]
     await key(server, "read")  # so that invoking still needs a key
@@ -91,7 +91,7 @@ async def test_a_removed_key_opens_nothing_any_more(server: ServingServer) -> No
 
 
 async def test_the_admin_api_always_needs_a_key(server: ServingServer) -> None:
-    """401 under /admin without a key, even on loopback and for routes that do not exist."""
+    """The admin API without a key is 401, even on loopback and for unknown routes."""
     for method, path in (("GET", "/functions"), ("PUT", "/blobs/00"), ("GET", "/nowhere")):
         answer = await server.request(method, f"/admin/v1{path}")
         assert (answer.status, answer.problem["code"]) == (401, "no_key")
@@ -108,7 +108,7 @@ async def test_the_admin_api_always_needs_a_key(server: ServingServer) -> None:
 async def test_a_scope_opens_what_it_names(
     server: ServingServer, scope: str, allowed: list[str], refused: list[str]
 ) -> None:
-    """403 for every admin route beyond the key's scope; what is within is let through."""
+    """An admin route beyond the key's scope is 403; one within it is allowed."""
     bearer = {"Authorization": await key(server, scope)}
     answers = {
         "read": await server.request("GET", "/admin/v1/functions", None, bearer),
@@ -124,7 +124,7 @@ async def test_a_scope_opens_what_it_names(
 
 
 async def test_a_foreign_host_is_served_nothing(server: ServingServer) -> None:
-    """421 on every kind of route for a Host header that is not this server's (DNS rebinding)."""
+    """A Host header that is not this server's is 421 on every kind of route (DNS rebinding)."""
     bearer = {"Authorization": f"Bearer {server.token}"}
     for method, path in (
         ("POST", "/fn/open"),
@@ -155,7 +155,7 @@ async def test_a_foreign_host_is_served_nothing(server: ServingServer) -> None:
 async def test_a_page_of_another_origin_can_neither_invoke_nor_deploy(
     server: ServingServer, headers: dict[str, str], detail: str
 ) -> None:
-    """403 for what a browser sends from a foreign page, with or without the admin's key."""
+    """A browser's request from a foreign origin is 403, with or without the admin's key."""
     invoked = await server.request("POST", "/fn/open", {}, headers)
     bearer = {"Authorization": f"Bearer {server.token}"}
     deployed = await deploy_as(server, {**headers, **bearer})
@@ -168,7 +168,7 @@ async def test_a_page_of_another_origin_can_neither_invoke_nor_deploy(
 
 
 async def test_a_page_of_this_server_may_call_it(server: ServingServer) -> None:
-    """Its own pages, the dashboard's, are no foreign origin."""
+    """A request from the server's own origin, that of the dashboard, is allowed."""
     answer = await server.call("open", JSON, Origin=server.url, Sec_Fetch_Site="same-origin")
 
     assert answer.status == 200
@@ -177,7 +177,7 @@ async def test_a_page_of_this_server_may_call_it(server: ServingServer) -> None:
 async def test_other_machines_may_only_connect_where_a_key_and_a_host_are_named(
     tmp_path: Path,
 ) -> None:
-    """A server that listens beyond loopback does not start without a key and a public host."""
+    """A server beyond loopback does not start without a key and a public host."""
     with pytest.raises(BadRequest, match="first create a key"):
         async with serving(tmp_path, FakeDriver(), listen="0.0.0.0"):
             pass

@@ -1,4 +1,4 @@
-"""What a deploy gets that cannot be served: the reason, and nothing has changed."""
+"""Tests of refused deploys: they give the reason and change nothing."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.support.server import Answer, ServingServer, serving
 
 ROW: dict[str, Any] = {"inputs": {"x": [[1, 2, 3, 4]]}}
 EMPTY = b"\x3a\x00"
-"""An ONNX file with an empty graph, enough for fake replicas."""
+"""ONNX file with an empty graph, enough for fake replicas."""
 SHA256 = "0" * 64
 
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
-    """Real replicas; the function `f` answers with x + 1."""
+    """A server over real replicas, with the function `f` that returns x + 1."""
     async with serving(tmp_path) as server:
         await server.deploy(models.add_one(tmp_path), name="f")
         yield server
 
 
 def reason(answer: Answer) -> tuple[str, str]:
-    """Code and text of the refusal, wherever in the deploy it came."""
+    """Return code and text of the refusal, at whichever step of the deploy it came."""
     if answer.status != 200:
         return answer.problem["code"], answer.problem["detail"]
     operation = answer.json()
@@ -39,7 +39,7 @@ def reason(answer: Answer) -> tuple[str, str]:
 
 
 async def is_unchanged(server: ServingServer) -> bool:
-    """Whether `f@1` is all there is, still answers, and no trial is left."""
+    """Return whether `f@1` is the only revision, still answers, and no trial is left."""
     listed = (await server.admin("GET", "/functions")).json()["items"]
     answer = await server.call("f", ROW)
     await server.until_pools(lambda: all(one.role == "serve" for one in server.bound()))
@@ -53,7 +53,7 @@ async def is_unchanged(server: ServingServer) -> bool:
 async def test_a_model_that_is_no_onnx_file_is_refused_before_any_replica(
     server: ServingServer, tmp_path: Path
 ) -> None:
-    """422 names the file and what is wrong, for garbage, nothing, and half a model."""
+    """Garbage, an empty file and half a model are 422 with the file and the reason."""
     contents = [b"hello, I am no model", b"", models.corrupt(tmp_path).read_bytes()]
 
     for content in contents:
@@ -70,7 +70,7 @@ async def test_a_model_that_is_no_onnx_file_is_refused_before_any_replica(
 async def test_a_model_of_an_unknown_opset_is_refused_with_the_engines_reason(
     server: ServingServer, tmp_path: Path
 ) -> None:
-    """The operation fails in `verify` with what the engine said of the opset."""
+    """An unknown opset fails the operation in `verify` with ONNX Runtime's reason."""
     answer = await server.try_deploy(models.unsupported_opset(tmp_path), name="f")
 
     code, text = reason(answer)
@@ -82,7 +82,7 @@ async def test_a_model_of_an_unknown_opset_is_refused_with_the_engines_reason(
 async def test_a_model_whose_types_cannot_be_named_is_refused(
     server: ServingServer, tmp_path: Path
 ) -> None:
-    """What loads but has no signature is refused with the name of the output at fault."""
+    """A model without a usable signature is refused with the name of the output at fault."""
     code, text = reason(await server.try_deploy(models.unsupported_type(tmp_path), name="f"))
 
     assert code == "model_refused"
@@ -95,7 +95,7 @@ async def test_a_model_whose_types_cannot_be_named_is_refused(
 async def test_a_model_over_its_memory_cap_is_refused(
     server: ServingServer, tmp_path: Path
 ) -> None:
-    """A model that does not fit into its function's memory is told so, and the cap is named."""
+    """A model that exceeds its function's memory cap is refused with the cap."""
     large = models.big(tmp_path, 128)
 
     code, text = reason(await server.try_deploy(large, name="f", memory_mib=128))
@@ -106,7 +106,7 @@ async def test_a_model_over_its_memory_cap_is_refused(
 
 
 async def test_a_sample_that_fails_is_refused(server: ServingServer, tmp_path: Path) -> None:
-    """A manifest's own sample must run; the reason is the model's."""
+    """A manifest's sample that fails to run is refused with the model's reason."""
     model = models.fails_on_negative(tmp_path)
     manifest = f'schema = 1\nmodel = "{model.name}"\n[sample]\nx = [[-1, 0, 0, 0]]\n'
 
@@ -121,7 +121,7 @@ async def test_a_sample_that_fails_is_refused(server: ServingServer, tmp_path: P
 async def test_a_handler_that_cannot_be_imported_is_refused_with_its_last_words(
     server: ServingServer,
 ) -> None:
-    """The reason is what it raised, beside what it had printed."""
+    """A handler that cannot be imported is refused with its exception and its output."""
     handler = b"print('cannot find my weights', flush=True)\nraise KeyError('weights')\n"
     manifest = 'schema = 1\n[runtime]\nengine = "python"\n[input.r]\nkind = "json"\n'
 
@@ -136,7 +136,7 @@ async def test_a_handler_that_cannot_be_imported_is_refused_with_its_last_words(
 async def test_external_data_outside_the_bundle_is_refused(
     server: ServingServer, tmp_path: Path, location: str
 ) -> None:
-    """422 names the location; the file there is never opened."""
+    """External data outside the bundle is 422 with its location; the file is never opened."""
     path = models.external(tmp_path, 1)
     model = onnx.load(path, load_external_data=False)
     for entry in model.graph.initializer[0].external_data:
@@ -154,7 +154,7 @@ async def test_external_data_outside_the_bundle_is_refused(
 async def test_external_data_that_was_not_uploaded_is_refused(
     server: ServingServer, tmp_path: Path
 ) -> None:
-    """422 for a model without the file that holds its weights, naming that file."""
+    """Missing external data is 422 with the file's name."""
     model = models.external(tmp_path, 1)
 
     code, text = reason(await server.try_deploy(model, name="f"))
@@ -166,7 +166,7 @@ async def test_external_data_that_was_not_uploaded_is_refused(
 
 @pytest.fixture
 async def fake(tmp_path: Path) -> AsyncIterator[ServingServer]:
-    """Fake replicas, for what is refused before any replica."""
+    """A server over fake replicas, for deploys refused before any replica starts."""
     async with serving(tmp_path, FakeDriver()) as server:
         yield server
 
@@ -185,7 +185,7 @@ async def fake(tmp_path: Path) -> AsyncIterator[ServingServer]:
 async def test_path_tricks_in_a_bundle_are_refused(
     fake: ServingServer, path: str, rule: str
 ) -> None:
-    """422 names the path and the rule it breaks; no function appears."""
+    """A path that breaks a rule is 422 with the path and the rule; no function appears."""
     code, text = reason(await fake.try_deploy({path: EMPTY}, name="f"))
 
     assert code == "bad_bundle"
@@ -194,7 +194,7 @@ async def test_path_tricks_in_a_bundle_are_refused(
 
 
 async def test_two_paths_for_one_file_are_refused(fake: ServingServer) -> None:
-    """422 where some filesystems would take two names for one."""
+    """Two names that some filesystems treat as one are 422."""
     answer = await fake.try_deploy({"m.onnx": EMPTY, "M.ONNX": EMPTY}, name="f")
 
     assert answer.problem["detail"] == "'m.onnx' is the same file as 'M.ONNX' on some filesystems"
@@ -203,7 +203,7 @@ async def test_two_paths_for_one_file_are_refused(fake: ServingServer) -> None:
 async def test_a_file_over_the_limit_is_refused_by_its_announced_length(
     fake: ServingServer,
 ) -> None:
-    """413 before a byte of it was sent, naming the limit; nothing of it is kept."""
+    """A file over the limit is 413 by its announced length; nothing of it is kept."""
     size = 10**15
     host, port = fake.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -219,7 +219,7 @@ async def test_a_file_over_the_limit_is_refused_by_its_announced_length(
 
 
 async def test_a_blob_that_is_not_what_it_says_is_refused(fake: ServingServer) -> None:
-    """422 names both hashes, and the blob does not appear."""
+    """A blob with another hash is 422 with both hashes and is not kept."""
     answer = await fake.admin("PUT", f"/blobs/{SHA256}", b"something else")
 
     assert answer.status == 422
@@ -228,7 +228,7 @@ async def test_a_blob_that_is_not_what_it_says_is_refused(fake: ServingServer) -
 
 
 async def test_a_deploy_of_files_that_were_not_uploaded_is_refused(fake: ServingServer) -> None:
-    """422 names the first blob that is missing."""
+    """Missing blobs are 422 with the hash of the first."""
     request = {"files": [{"path": "m.onnx", "size": 2, "sha256": SHA256}], "model": "m.onnx"}
     answer = await fake.admin("POST", "/functions/f/revisions", request)
 
@@ -237,7 +237,8 @@ async def test_a_deploy_of_files_that_were_not_uploaded_is_refused(fake: Serving
 
 
 async def test_a_handler_needs_trust(fake: ServingServer) -> None:
-    """422 says that it would run with the server's rights, and how to allow that."""
+    """A handler without trust is 422 with the risk, the server's rights, and the way to allow
+    it."""
     request = {
         "files": [{"path": "handler.py", "size": 2, "sha256": SHA256}],
         "manifest": 'schema = 1\n[runtime]\nengine = "python"\n[input.r]\nkind = "json"\n',
@@ -252,8 +253,10 @@ async def test_a_handler_needs_trust(fake: ServingServer) -> None:
 
 
 async def test_a_handler_needs_more_than_the_scope_deploy(fake: ServingServer) -> None:
-    """403 where handlers run beside the server, whatever the request says; a model needs no more
-    than that scope, and is refused here for what it lacks."""
+    """With handlers beside the server the scope deploy is 403 for one, even with trust.
+
+    A model needs only that scope, and is refused here for its missing blob.
+    """
     key = (await fake.admin("POST", "/keys", {"scopes": ["deploy"]})).json()
     deployer = Caller(fake.url, key["secret"], fake.session)
     handler = {
@@ -285,15 +288,15 @@ async def test_a_handler_needs_more_than_the_scope_deploy(fake: ServingServer) -
     ],
 )
 async def test_a_wrong_manifest_is_refused(fake: ServingServer, manifest: str, text: str) -> None:
-    """422 names the key or value at fault."""
+    """A wrong manifest is 422 with the key or value at fault."""
     answer = await fake.try_deploy({"m.onnx": EMPTY}, name="f", manifest=manifest)
 
     assert (answer.status, answer.problem["code"]) == (422, "bad_manifest")
     assert text in answer.problem["detail"]
 
 
-async def test_a_name_that_is_none_is_refused(fake: ServingServer) -> None:
-    """400 says what a name may be."""
+async def test_an_invalid_name_is_refused(fake: ServingServer) -> None:
+    """An invalid name is 400 with the rules for names."""
     answer = await fake.admin("POST", "/functions/No%20Name/revisions", {"files": []})
 
     assert answer.status == 400

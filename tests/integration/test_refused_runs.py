@@ -1,4 +1,4 @@
-"""What a request gets whose function fails: it does not load, dies, hangs or raises."""
+"""Tests of calls whose function fails: it does not load, dies, hangs or raises."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ timeout_s = 1.0
 [sample]
 x = [[300, 0, 0, 0]]
 """
-"""Its input says for how many turns it runs; those of its sample take milliseconds."""
+"""Manifest of a model whose input is the number of loop turns; its sample takes milliseconds."""
 FAKE = {"m.onnx": b"\x3a\x00"}
 
 
 def asked(do: str, **more: Any) -> dict[str, Any]:
-    """A request for the handler."""
+    """Return a request for the handler."""
     return {"inputs": {"do": do, **more}}
 
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
-    """Real replicas of one handler: `auto` is not run again, `always` is."""
+    """A server over real replicas of one handler: `auto` is not run again, `always` is."""
     async with serving(tmp_path) as server:
         for retry in ("auto", "always", "never"):
             manifest = MANIFEST.format(retry=retry)
@@ -64,7 +64,7 @@ async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
 
 
 async def test_a_handler_that_raises_fails_one_request_only(server: ServingServer) -> None:
-    """500 with what was raised; the replica lives on and answers the next."""
+    """A handler's exception is 500 with its text; the same replica answers the next request."""
     answer = await server.call("auto", asked("raise"))
     replicas = [replica.id for replica in server.bound()]
 
@@ -75,7 +75,8 @@ async def test_a_handler_that_raises_fails_one_request_only(server: ServingServe
 
 
 async def test_a_model_that_raises_fails_one_request_only(tmp_path: Path) -> None:
-    """500 with the engine's reason, after which the same replica answers the next."""
+    """A model's error is 500 with ONNX Runtime's reason; the same replica answers the next
+    request."""
     async with serving(tmp_path) as server:
         await server.deploy(models.fails_on_negative(tmp_path), name="f")
         bad = await server.call("f", {"inputs": {"x": [[-1, 0, 0, 0]]}})
@@ -86,10 +87,10 @@ async def test_a_model_that_raises_fails_one_request_only(tmp_path: Path) -> Non
     assert good.status == 200
 
 
-@pytest.mark.slow  # a stuck handler is given a second
+@pytest.mark.slow  # a stuck handler has a grace time of a second
 async def test_a_run_that_never_ends_is_ended(server: ServingServer) -> None:
-    """504 names the timeout; a handler that cannot be stopped costs its replica, not the next
-    caller."""
+    """A run over its timeout is 504; a handler that cannot be stopped loses its replica, and the
+    next call is answered."""
     answer = await server.call("auto", asked("hang"))
 
     assert (answer.status, answer.problem["code"]) == (504, "execution_timeout")
@@ -97,11 +98,11 @@ async def test_a_run_that_never_ends_is_ended(server: ServingServer) -> None:
     assert (await server.call("auto", asked("work"))).status == 200
 
 
-@pytest.mark.slow  # a stuck handler is given a second
+@pytest.mark.slow  # a stuck handler has a grace time of a second
 async def test_a_client_that_leaves_a_stuck_run_leaves_nothing_behind(
     server: ServingServer,
 ) -> None:
-    """The run is ended all the same, nothing stays in flight, and the next caller is served."""
+    """A stuck run whose client disconnected is ended too, and the next call is answered."""
     call = asyncio.create_task(server.call("auto", asked("hang")))
     await server.until_shown("auto", in_flight=1)
     call.cancel()
@@ -115,7 +116,8 @@ async def test_a_client_that_leaves_a_stuck_run_leaves_nothing_behind(
 
 @pytest.mark.slow  # a run takes until its timeout
 async def test_a_long_run_of_a_model_is_stopped_without_killing_it(tmp_path: Path) -> None:
-    """504 for a graph that is stopped between two nodes; the same replica answers what comes."""
+    """A model's run over its timeout is stopped between two nodes with 504; the same replica
+    answers the next request."""
     model = models.affine_by_input(tmp_path)
     short = {"inputs": {"x": [[1, 0, 0, 0]]}}
     async with serving(tmp_path) as server:
@@ -136,7 +138,7 @@ async def test_a_long_run_of_a_model_is_stopped_without_killing_it(tmp_path: Pat
 async def test_a_request_that_may_not_run_twice_is_given_up_with_its_replica(
     server: ServingServer, retry: str
 ) -> None:
-    """502 where the replica died with a request that had started and may have had effects."""
+    """A request that may not run twice is 502 if its replica died after it had started."""
     answer = await server.call(retry, asked("die"))
 
     assert (answer.status, answer.problem["code"]) == (502, "replica_died")
@@ -148,15 +150,18 @@ async def test_a_request_that_may_not_run_twice_is_given_up_with_its_replica(
 
 
 def died(server: ServingServer) -> dict[str, int]:
-    """Serving replicas that ended unasked, by why."""
+    """Return the failures of serving replicas, counted by reason."""
     failures = server.server.manager.counters.counts().failures
     return {reason: count for (when, reason), count in failures.items() if when == "serving"}
 
 
 @pytest.mark.slow  # four replicas are started
 async def test_a_request_that_kills_every_replica_is_poison(server: ServingServer) -> None:
-    """502 after two retries, and the same body is refused for a minute without being run; other
-    bodies are served, since its deaths do not count against the function."""
+    """A request that kills three replicas is 502, and the same body is refused for a minute without
+    a run.
+
+    Other bodies are served, since these deaths do not count against the function.
+    """
     first = await server.call("always", asked("die"))
     again = await server.call("always", asked("die"))
     other = await server.call("always", asked("work"))
@@ -174,7 +179,7 @@ async def test_a_request_that_kills_every_replica_is_poison(server: ServingServe
 
 
 async def test_a_replica_that_dies_once_costs_its_request_nothing(tmp_path: Path) -> None:
-    """A request whose replica died is run again on the next one, and its client never knows."""
+    """A request whose replica died is run again on the next one and answered."""
     driver = FakeDriver(Script(crash_at="run", crash_count=2))
     async with serving(tmp_path, driver) as server:
         await server.deploy(FAKE, name="f", manifest='schema = 1\nmodel = "m.onnx"')
@@ -185,7 +190,8 @@ async def test_a_replica_that_dies_once_costs_its_request_nothing(tmp_path: Path
 
 @pytest.mark.slow  # five loads in a row fail, with 1, 2, 4 and 8 s between them
 async def test_a_function_that_fails_to_load_says_why_and_until_when(tmp_path: Path) -> None:
-    """503 with cause and next try for everyone, the last log lines for admins; then at once."""
+    """A function that fails to load is 503 with cause and next try, and with the last log lines for
+    admins."""
     async with serving(tmp_path, FakeDriver()) as server:
         await server.deploy(FAKE, name="f", manifest='schema = 1\nmodel = "m.onnx"')
     async with serving(tmp_path, FakeDriver(Script(refuse_load="no such operator"))) as server:

@@ -1,4 +1,4 @@
-"""What happens when the store cannot be used: the server stays up and says so."""
+"""Tests of an unusable store: the server stays up and gives the reason."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ BODY: dict[str, Any] = {"inputs": {}}
 FAKE = {"m.onnx": b"\x3a\x00"}
 OTHER = {"m.onnx": b"\x3a\x02\x12\x00"}
 FULL_BYTES = 4096
-"""No file may grow beyond this while the disk is "full"."""
+"""Limit on the size of every file while the disk is "full"."""
 
 
 class Impatient(Settings):
-    """A server that does not wait for another process's lock on the database."""
+    """Settings of a server that does not wait for a database lock."""
 
     def store(self) -> StoreSettings:
-        """The registry's section."""
+        """Return the registry's section without a lock timeout."""
         return replace(super().store(), busy_s=0.01, history_flush_s=0.02)
 
 
 @asynccontextmanager
 async def locked(data: Path) -> AsyncIterator[None]:
-    """Another process would hold the database like this."""
+    """Hold the database's lock as another process would."""
     path = data / "data" / "fngate.db"
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
-        # In a thread: the server may be within a transaction, which needs the loop to end.
+        # In a thread: the server may be in a transaction that needs the event loop to finish.
         await asyncio.to_thread(other.execute, "BEGIN EXCLUSIVE")
         yield
         other.execute("ROLLBACK")
 
 
 async def until_ready(server: Caller, status: str) -> list[str]:
-    """Wait until /readyz shows this status; its reasons."""
+    """Wait until /readyz has this status; return its reasons."""
     shown: dict[str, Any] = {}
 
     async def asks() -> bool:
@@ -69,10 +69,10 @@ async def until_ready(server: Caller, status: str) -> list[str]:
     return reasons
 
 
-@pytest.mark.slow  # whole processes, or flushes of the history, are waited for
+@pytest.mark.slow  # waits for whole processes, or for flushes of the history
 async def test_a_locked_database_stops_deploys_but_no_calls(tmp_path: Path) -> None:
-    """While another process holds the database, calls are answered, a deploy gets 503 with the
-    reason, /readyz names it; afterwards all is well again."""
+    """While another process locks the database, calls are answered, a deploy is 503 with the reason
+    and /readyz has it; afterwards both work."""
     async with serving(tmp_path, FakeDriver(), kind=Impatient) as server:
         await server.deploy(FAKE, name="warm")
         await server.deploy(FAKE, name="cold")
@@ -95,15 +95,15 @@ async def test_a_locked_database_stops_deploys_but_no_calls(tmp_path: Path) -> N
 
 
 def fill_disk(server: ServerApart, limit: int) -> None:
-    """No file of the server may grow beyond `limit` from now on: writes fail with EFBIG."""
+    """Limit the size of every file of the server, so that writes fail with EFBIG."""
     _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (limit, hard))
 
 
-@pytest.mark.slow  # whole processes, or flushes of the history, are waited for
+@pytest.mark.slow  # waits for whole processes, or for flushes of the history
 async def test_a_full_disk_stops_deploys_but_no_calls(tmp_path: Path) -> None:
-    """While nothing can be written, warm and cold functions are served, an upload and a deploy
-    get 503 with the reason, /readyz names it; afterwards all is well again."""
+    """While nothing can be written, warm and cold functions are served, upload and deploy are 503
+    with the reason and /readyz has it; afterwards both work."""
     async with serving_apart(tmp_path) as server:
         for name in ("warm", "cold"):
             await server.deploy(models.add_one(tmp_path), name=name)
@@ -126,9 +126,10 @@ async def test_a_full_disk_stops_deploys_but_no_calls(tmp_path: Path) -> None:
     assert deployed["revision"] == "warm@2"
 
 
-@pytest.mark.slow  # whole processes, or flushes of the history, are waited for
+@pytest.mark.slow  # waits for whole processes, or for flushes of the history
 async def test_a_second_server_on_one_folder_is_refused(tmp_path: Path) -> None:
-    """It names the folder and the pid of the server that has it, which is not disturbed."""
+    """A second server on a folder is refused with the folder and the first one's pid; the first is
+    not affected."""
     async with serving(tmp_path, FakeDriver()) as server:
         with pytest.raises(Conflict, match=r"is in use by another server \(pid \d+\)"):
             async with serving(tmp_path, FakeDriver()):
@@ -145,9 +146,9 @@ async def test_a_second_server_on_one_folder_is_refused(tmp_path: Path) -> None:
     assert answer.status == 200
 
 
-@pytest.mark.slow  # whole processes, or flushes of the history, are waited for
+@pytest.mark.slow  # waits for whole processes, or for flushes of the history
 async def test_a_whole_server_on_uvloop(tmp_path: Path) -> None:
-    """The server as it is really run deploys, wakes, answers, refuses, and ends in order."""
+    """A server process on uvloop deploys, wakes, answers, refuses and ends cleanly."""
     async with serving_apart(tmp_path) as server:
         await server.deploy(models.add_one(tmp_path))
         bad = await server.call("add-one", {"inputs": {"x": [[1]]}})
@@ -161,9 +162,9 @@ async def test_a_whole_server_on_uvloop(tmp_path: Path) -> None:
     assert server.process.returncode == 0
 
 
-@pytest.mark.slow  # whole processes, or flushes of the history, are waited for
-async def test_what_was_accepted_is_answered_before_the_server_ends(tmp_path: Path) -> None:
-    """TERM while a request is held: it is answered, and the process ends well after that."""
+@pytest.mark.slow  # waits for whole processes, or for flushes of the history
+async def test_held_requests_are_answered_before_the_server_ends(tmp_path: Path) -> None:
+    """After TERM a held request is answered before the process ends with 0."""
     async with serving_apart(tmp_path) as server:
         await server.deploy(models.add_one(tmp_path))
         call = asyncio.create_task(server.call("add-one", ROW))

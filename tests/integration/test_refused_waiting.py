@@ -1,4 +1,4 @@
-"""What requests get that have to wait: full queues, spent budgets, clients that leave."""
+"""Tests of requests that must wait: full queues, spent budgets, clients that leave."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from tests.support.server import Answer, Gate, ServingServer, serving
 BODY: dict[str, Any] = {"inputs": {}}
 LIMITED = 'schema = 1\nmodel = "m.onnx"\n[limits]\nqueue = 2\n'
 MODEL = {"m.onnx": b"\x3a\x00"}
-"""An ONNX file with an empty graph, enough for fake replicas."""
+"""ONNX file with an empty graph, enough for fake replicas."""
 
 
 @pytest.fixture
 def gate() -> Gate:
-    """Holds up loading, or runs, from when a test shuts it."""
+    """Gate that blocks loads, or runs, while a test has it shut."""
     return Gate()
 
 
 @pytest.fixture
 async def cold(tmp_path: Path, gate: Gate) -> AsyncIterator[ServingServer]:
-    """The function `f`, with room for 2 in its queue; it wakes when the gate opens."""
+    """A server with the function `f` and 2 places in its queue; it becomes warm when the gate
+    opens."""
     driver = FakeDriver(Script(load_s=1), sleep=gate)
     async with serving(tmp_path, driver, held_mib=1) as server:
         await server.deploy(MODEL, name="f", manifest=LIMITED)
@@ -40,8 +41,8 @@ async def cold(tmp_path: Path, gate: Gate) -> AsyncIterator[ServingServer]:
 
 @pytest.fixture
 async def warm(tmp_path: Path, gate: Gate) -> AsyncIterator[ServingServer]:
-    """The function `f` on a warm replica that runs one request at a time, while the gate is open,
-    and takes two."""
+    """A server with `f` on a warm replica that has room for two requests and runs one at a time,
+    only while the gate is open."""
     async with serving(tmp_path, FakeDriver(Script(run_s=1), sleep=gate)) as server:
         await server.deploy(MODEL, name="f", manifest=LIMITED)
         assert (await server.call("f", BODY)).status == 200
@@ -54,7 +55,7 @@ async def warm(tmp_path: Path, gate: Gate) -> AsyncIterator[ServingServer]:
 async def calling(
     server: ServingServer, count: int = 1, body: Any = None
 ) -> AsyncIterator[list[asyncio.Task[Answer]]]:
-    """Calls of `f` that go on while the block runs."""
+    """Call `f` while the block runs."""
     tasks = [asyncio.create_task(server.call("f", body or BODY)) for _ in range(count)]
     try:
         yield tasks
@@ -63,7 +64,7 @@ async def calling(
 
 
 async def leave(task: asyncio.Task[Answer]) -> None:
-    """The client of this call closes its connection."""
+    """Disconnect the client of this call."""
     task.cancel()
     await asyncio.wait([task])
 
@@ -71,7 +72,7 @@ async def leave(task: asyncio.Task[Answer]) -> None:
 async def test_a_queue_full_by_count_is_said_with_when_to_come_back(
     cold: ServingServer, gate: Gate
 ) -> None:
-    """429 with Retry-After for the one too many; those who wait are answered all the same."""
+    """A call to a queue full by count is 429 with Retry-After; those in the queue are answered."""
     async with calling(cold, 2) as waiting:
         await cold.until_shown("f", held=2)
         answer = await cold.call("f", BODY)
@@ -87,7 +88,7 @@ async def test_a_queue_full_by_count_is_said_with_when_to_come_back(
 async def test_a_queue_full_by_bytes_is_said_with_when_to_come_back(
     cold: ServingServer, gate: Gate
 ) -> None:
-    """429 with Retry-After where the bodies that wait would have more bytes than are allowed."""
+    """A call to a queue full by bytes is 429 with Retry-After."""
     large = {"inputs": {"x": "y" * 700_000}}
     async with calling(cold, body=large) as waiting:
         await cold.until_shown("f", held=1)
@@ -105,7 +106,7 @@ async def test_a_queue_full_by_bytes_is_said_with_when_to_come_back(
 async def test_a_spent_wait_budget_does_not_end_the_wake_up(
     cold: ServingServer, gate: Gate
 ) -> None:
-    """503 with Retry-After where the function was not awake in time; it wakes all the same."""
+    """A spent wait budget is 503 with Retry-After; the function becomes warm anyway."""
     answer = await cold.call("f", BODY, Prefer="wait=0")
 
     assert answer.status == 503
@@ -123,7 +124,7 @@ async def test_a_spent_wait_budget_does_not_end_the_wake_up(
 async def test_the_functions_own_budget_counts_where_the_client_names_none(
     cold: ServingServer, gate: Gate
 ) -> None:
-    """503 after `wait_s` of function.toml."""
+    """Without `Prefer: wait` the budget is `wait_s` of function.toml, and then 503."""
     gate.open()
     await cold.deploy(MODEL, name="hasty", manifest=LIMITED + "wait_s = 0\n")
     gate.shut()
@@ -134,8 +135,8 @@ async def test_the_functions_own_budget_counts_where_the_client_names_none(
 
 
 async def test_retry_after_comes_from_the_revisions_own_past(tmp_path: Path, gate: Gate) -> None:
-    """A revision whose last cold start took 20 s sends its clients away for what is left of them,
-    also after the server was restarted."""
+    """Retry-After is the rest of the revision's usual cold start, 20 s here, also after a
+    restart."""
     async with serving(tmp_path, FakeDriver()) as server:
         await server.deploy(MODEL, name="f", manifest=LIMITED)
         server.server.store.history.record(
@@ -151,7 +152,7 @@ async def test_retry_after_comes_from_the_revisions_own_past(tmp_path: Path, gat
 
 
 async def test_cold_starts_whose_callers_left_count_too(tmp_path: Path, gate: Gate) -> None:
-    """Nobody stays for a cold start: its time is known all the same once its replica goes."""
+    """The duration of a cold start without waiting callers is recorded when its replica ends."""
     async with serving(tmp_path, FakeDriver(Script(load_s=1), sleep=gate)) as server:
         await server.deploy(MODEL, name="f", manifest=LIMITED + "[scaling]\nidle_s = 0\n")
         for number in (1, 2):
@@ -164,11 +165,14 @@ async def test_cold_starts_whose_callers_left_count_too(tmp_path: Path, gate: Ga
             assert (answer.status, sum(way["samples"] for way in ways)) == (503, number)
 
 
-async def test_who_would_wait_in_vain_is_told_at_once_and_wakes_the_function(
+async def test_a_hopeless_wait_is_refused_at_once_and_wakes_the_function(
     tmp_path: Path, gate: Gate
 ) -> None:
-    """503 with Retry-After before anything has happened, where no cold start was ever as short as
-    the budget; nobody waits, and yet the function wakes and the next call is served warm."""
+    """If every known cold start took longer than the budget, the call is 503 at once with
+    Retry-After.
+
+    The function becomes warm anyway, and the next call is served.
+    """
     slow = ColdStart("default", "f", 1, "r1", "cpu", 0.0, 20_000.0, {"load": 20_000.0})
     async with serving(tmp_path, FakeDriver(Script(load_s=1), sleep=gate)) as server:
         await server.deploy(MODEL, name="f", manifest=LIMITED)
@@ -197,7 +201,7 @@ async def test_who_would_wait_in_vain_is_told_at_once_and_wakes_the_function(
 async def test_a_wait_of_zero_is_enough_where_a_replica_has_room(
     warm: ServingServer, gate: Gate
 ) -> None:
-    """200 for `Prefer: wait=0` on a warm function, and the answer says that it was applied."""
+    """`Prefer: wait=0` is 200 on a warm function, with Preference-Applied."""
     gate.open()
 
     answer = await warm.call("f", BODY, Prefer="wait=0")
@@ -208,7 +212,8 @@ async def test_a_wait_of_zero_is_enough_where_a_replica_has_room(
 async def test_a_client_that_leaves_while_held_frees_its_place(
     cold: ServingServer, gate: Gate
 ) -> None:
-    """Its place in a full queue is another's at once, and nothing is run for it."""
+    """The place of a held call in a full queue is free as soon as its client disconnects, and the
+    call is not run."""
     async with calling(cold, 2) as waiting:
         await cold.until_shown("f", held=2)
         await leave(waiting[0])
@@ -225,7 +230,8 @@ async def test_a_client_that_leaves_while_held_frees_its_place(
 async def test_a_client_that_leaves_before_its_turn_costs_the_replica_nothing(
     warm: ServingServer, gate: Gate
 ) -> None:
-    """A request that a replica has but has not begun is cancelled there: nothing is run."""
+    """A call that its replica has but has not started is cancelled there when its client
+    disconnects."""
     async with calling(warm, 2) as waiting:
         await warm.until_shown("f", in_flight=2)
         await leave(waiting[1])
@@ -236,10 +242,11 @@ async def test_a_client_that_leaves_before_its_turn_costs_the_replica_nothing(
     assert gate.waiting == 0
 
 
-async def test_a_client_that_leaves_while_its_request_runs_harms_nobody(
+async def test_a_client_that_leaves_while_its_request_runs_affects_no_other(
     warm: ServingServer, gate: Gate
 ) -> None:
-    """What runs is recalled, the link stays, and the next request is answered."""
+    """A running call of a client that disconnects is cancelled; the link stays, and the next call
+    is answered."""
     async with calling(warm, 1) as running:
         await warm.until_shown("f", in_flight=1)
         await leave(running[0])
@@ -253,7 +260,7 @@ async def test_a_client_that_leaves_while_its_request_runs_harms_nobody(
 
 
 async def answered(server: ServingServer) -> int:
-    """How many requests of `f` were answered with success, by the metrics."""
+    """Return the number of successful requests of `f`, from the metrics."""
     page = (await server.get("/metrics")).body.decode()
     found = [line for line in page.splitlines() if 'outcome="ok"' in line and "_total" in line]
     return sum(int(float(line.split()[-1])) for line in found)

@@ -1,4 +1,4 @@
-"""A real replica process with real models, from launch to exit."""
+"""Tests of a real replica process with real models, from launch to exit."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.support import models
 from tests.support.replicas import KEY, NO_BUNDLE, ROW, Stage, binding, ids, pool_settings
 
 ENDLESS = 100_000_000
-"""Turns of the slow model, some twenty minutes: only being stopped ends it."""
+"""Turns of the slow model that take some twenty minutes, so that only a stop ends the run."""
 ID = "aaaa0001"
 JSON_RULES = {"x": InputRule("json")}
 NEGATIVE = b'{"inputs": {"x": [[-1, 2, 3, 4]]}}'
 GATE = "gate"
 DOOR = "door"
-"""Pipes in the model folder: who reads one waits until a test has opened it for writing."""
+"""Pipes in the model folder: a handler that reads one blocks until a test opens it for writing."""
 HANDLERS = {
     "waits_in_run.py": f"""
 def predict(inputs, ctx):
@@ -63,7 +63,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every model and handler that these tests load."""
+    """Create a folder with every model and handler of these tests."""
     folder = tmp_path_factory.mktemp("bundle")
     for build in (
         models.add_one,
@@ -98,12 +98,12 @@ async def report(stage: Stage, **spec: Any) -> dict[str, Any]:
 
 
 async def let_go(pipe: Path) -> None:
-    """Let whoever reads the pipe go on; waits until somebody does."""
+    """Unblock the reader of the pipe; wait until there is one."""
     os.close(await asyncio.to_thread(os.open, pipe, os.O_WRONLY))
 
 
 async def settle(link: Any) -> None:
-    """Wait until the replica has read all that was sent on this link."""
+    """Wait until the replica has read everything sent on this link."""
     link.send(pack(Kind.HELLO, aux=VERSION))
     await link.next(Kind.HELLO)
 
@@ -114,7 +114,7 @@ def failure(frame: Frame) -> str:
 
 
 async def test_batching_is_proved(stage: Stage) -> None:
-    """A model whose rows do not touch each other may be batched, and is timed by rows."""
+    """A model with independent rows is batchable and is timed by batch size."""
     found = await report(stage, model="add_one.onnx")
 
     assert (found["batchable"], found["why_not"]) == (True, "")
@@ -131,7 +131,7 @@ async def test_batching_is_proved(stage: Stage) -> None:
     ],
 )
 async def test_batching_is_refused(stage: Stage, model: str, reason: str) -> None:
-    """A model whose rows cannot be told apart is not batched, and its report says why."""
+    """A model with dependent rows is not batched, and the report has the reason."""
     found = await report(stage, model=model)
 
     assert not found["batchable"]
@@ -140,7 +140,7 @@ async def test_batching_is_refused(stage: Stage, model: str, reason: str) -> Non
 
 
 async def test_a_run_out_of_time_fails(stage: Stage) -> None:
-    """A run over its timeout is stopped and answered for; the replica takes the next request."""
+    """A run over its timeout is stopped and answered; the replica takes the next request."""
     await serve(stage, model="slow.onnx")
     link = await stage.link(ID)
 
@@ -153,8 +153,8 @@ async def test_a_run_out_of_time_fails(stage: Stage) -> None:
 
 
 async def test_a_run_that_does_not_stop_ends_the_replica(stage: Stage) -> None:
-    """Where nothing can stop a run, its request is answered, what waits is handed back, and the
-    process is given up."""
+    """If a run cannot be stopped, its request is answered, waiting ones are handed back, and the
+    replica exits."""
     await serve(stage, handler="waits_in_run.py", inputs=JSON_RULES)
     link = await stage.link(ID)
     link.request(1, timeout_s=0.05)
@@ -169,7 +169,7 @@ async def test_a_run_that_does_not_stop_ends_the_replica(stage: Stage) -> None:
 
 
 async def test_only_the_bad_request_of_a_batch_fails(stage: Stage) -> None:
-    """A row that the model rejects fails its own request; its batch mates get their answers."""
+    """In a batch, a row that the model rejects fails only its own request."""
     await serve(stage, model="fails_on_negative.onnx", batch_max=4)
     link = await stage.link(ID)
 
@@ -184,7 +184,7 @@ async def test_only_the_bad_request_of_a_batch_fails(stage: Stage) -> None:
 
 
 async def test_requests_are_batched(stage: Stage) -> None:
-    """What arrives together runs together, and each request gets its own rows back."""
+    """Requests that arrive together run as a batch, and each gets its own rows back."""
     await serve(stage, model="add_one.onnx", batch_max=4)
     link = await stage.link(ID)
 
@@ -199,8 +199,8 @@ async def test_requests_are_batched(stage: Stage) -> None:
 
 
 async def test_a_request_sent_alone_is_marked(stage: Stage) -> None:
-    """A request that has to run alone is said to have started before it runs, and has no mates,
-    even where runs are too short to be marked otherwise."""
+    """A request sent alone is marked as started and has no batch mates, even if runs are too short
+    to be marked otherwise."""
     loaded = await serve(stage, model="add_one.onnx", batch_max=4, inline=True)
     link = await stage.link(ID)
 
@@ -219,7 +219,8 @@ async def test_a_request_sent_alone_is_marked(stage: Stage) -> None:
 
 
 async def test_the_limit_is_kept(stage: Stage, bundle: Path) -> None:
-    """A request over the limit is handed back at once, and its sender hears when there is room."""
+    """A request over the limit is handed back at once, and a WINDOW frame reports when there is
+    room."""
     loaded = await serve(stage, handler="waits_in_run.py", inputs=JSON_RULES)
     link = await stage.link(ID)
 
@@ -242,7 +243,7 @@ async def test_the_limit_is_kept(stage: Stage, bundle: Path) -> None:
 
 
 async def test_termination_finishes_what_runs(stage: Stage, bundle: Path) -> None:
-    """TERM hands back what waits, lets the running request end, and then the replica exits."""
+    """TERM hands waiting requests back and lets the running one end; then the replica exits."""
     await serve(stage, handler="waits_in_run.py", inputs=JSON_RULES)
     link = await stage.link(ID)
     link.request(1)
@@ -261,7 +262,7 @@ async def test_termination_finishes_what_runs(stage: Stage, bundle: Path) -> Non
 
 
 async def test_a_cancelled_run_is_stopped(stage: Stage) -> None:
-    """A client that left frees the replica at once, though its run would go on for long."""
+    """A cancelled run is stopped, and the replica is free at once."""
     await serve(stage, model="slow.onnx")
     link = await stage.link(ID)
     link.request(1)
@@ -274,7 +275,7 @@ async def test_a_cancelled_run_is_stopped(stage: Stage) -> None:
 
 
 async def test_a_lost_gateway_frees_the_replica(stage: Stage) -> None:
-    """The run of a gateway that is gone is stopped, and the others' requests run."""
+    """If a gateway's link ends, its run is stopped, and requests of others run."""
     await serve(stage, model="slow.onnx")
     gone, other = await stage.link(ID), await stage.link(ID)
     gone.request(1)
@@ -288,7 +289,7 @@ async def test_a_lost_gateway_frees_the_replica(stage: Stage) -> None:
 
 
 async def test_a_handler_may_raise_anything(stage: Stage) -> None:
-    """What is not even an Exception fails its request, and the replica lives."""
+    """An exception outside the Exception hierarchy fails its request only."""
     await serve(stage, handler="gives_up.py", inputs=JSON_RULES)
     link = await stage.link(ID)
 
@@ -299,7 +300,7 @@ async def test_a_handler_may_raise_anything(stage: Stage) -> None:
 
 
 async def test_an_orphan_goes(stage: Stage) -> None:
-    """A replica whose manager does not come back within `orphan_s` exits."""
+    """A replica exits if its manager does not return within `orphan_s`."""
     await serve(stage, model="add_one.onnx")
     control = stage.launcher.control(ID)
     assert control is not None
@@ -309,9 +310,8 @@ async def test_an_orphan_goes(stage: Stage) -> None:
     assert await stage.exit(ID) == "exited with code 70"
 
 
-async def test_a_new_manager_is_told_everything(stage: Stage) -> None:
-    """A replica whose manager was replaced serves on, greets the new one and says what it has
-    loaded; it is not bound again."""
+async def test_a_new_manager_receives_the_whole_state(stage: Stage) -> None:
+    """A replica reports its loaded model to a new manager and serves on, without another bind."""
     first = await serve(stage, model="add_one.onnx")
     link = await stage.link(ID)
     replace_manager(stage)
@@ -328,8 +328,8 @@ async def test_a_new_manager_is_told_everything(stage: Stage) -> None:
 
 
 async def test_a_new_manager_waits_for_the_same_load(stage: Stage, bundle: Path) -> None:
-    """A replica that was loading when its manager was replaced loads once, though it is bound a
-    second time, and then serves."""
+    """A replica that was loading when its manager was replaced loads once, although it is bound
+    again."""
     stage.launch(ID, binding(ModelSpec("digits@1", handler="waits_in_load.py", inputs=JSON_RULES)))
     await stage.next(events.Greeted)
     await let_go(bundle / DOOR)
@@ -346,7 +346,7 @@ async def test_a_new_manager_waits_for_the_same_load(stage: Stage, bundle: Path)
 
 
 async def test_a_replica_imports_no_web_framework(stage: Stage) -> None:
-    """What would slow every cold start down is not there once a model and a handler are loaded."""
+    """With a model and a handler loaded, no module that would slow down cold starts is imported."""
     await serve(stage, model="add_one.onnx", handler="tells_modules.py")
     [log] = stage.launcher.folders.logs("digits")
     modules = set(log.read_text().split())
@@ -356,7 +356,7 @@ async def test_a_replica_imports_no_web_framework(stage: Stage) -> None:
 
 
 async def test_a_standby_serves(stage: Stage) -> None:
-    """Given a model, it answers as any other replica."""
+    """A standby that is given a model serves as any other replica."""
     await stage.standby(ID)
     stage.assign(ID, binding(ModelSpec("digits@1", model="add_one.onnx")))
     await stage.next(events.Loaded)
@@ -370,7 +370,7 @@ async def test_a_standby_serves(stage: Stage) -> None:
 
 
 async def test_a_new_manager_finds_a_standby(stage: Stage) -> None:
-    """A standby whose manager was replaced greets the new one, which gives it a model."""
+    """A standby greets a new manager, which gives it a model."""
     await stage.standby(ID)
     replace_manager(stage, "")
     greeted = await stage.next(events.Greeted)
@@ -385,7 +385,7 @@ async def test_a_new_manager_finds_a_standby(stage: Stage) -> None:
 
 
 async def test_a_new_manager_ends_an_assignment(stage: Stage, bundle: Path) -> None:
-    """Where the earlier one ended between record and message, the new one sends the message."""
+    """A new manager sends the bind that the earlier one had recorded but not sent."""
     await stage.standby(ID)
     folders = stage.launcher.folders
     record = folders.read_records()[ID]

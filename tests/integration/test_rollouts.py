@@ -1,4 +1,5 @@
-"""Traffic that moves while functions are called: nobody is lost, whatever fits or does not."""
+"""Tests of moving traffic while functions are called: no call is lost, whether it fits the new
+revision or not."""
 
 from __future__ import annotations
 
@@ -20,16 +21,16 @@ from tests.support.server import Answer, Gate, ServingServer, serving
 ROW: dict[str, Any] = {"inputs": {"x": [[1, 2, 3, 4]]}}
 ANY: dict[str, Any] = {"inputs": {}}
 RATE_S = 0.01
-"""Between two calls of one caller."""
+"""Seconds between two calls of one caller."""
 
 
 def model(number: int) -> dict[str, bytes]:
-    """A bundle like no other."""
+    """Return a bundle that differs for each number."""
     return {f"m{number}.onnx": MODEL * number}
 
 
 class Callers:
-    """Call `f` all the time; every answer is kept."""
+    """Callers of `f` that keep every answer."""
 
     def __init__(self, server: ServingServer, body: dict[str, Any]) -> None:
         self._server = server
@@ -38,7 +39,7 @@ class Callers:
         self.answers: list[Answer] = []
 
     async def call(self) -> None:
-        """Until the end, at a constant rate: no call waits for the answer to the one before."""
+        """Call at a constant rate until the end, without waiting for answers."""
         async with asyncio.TaskGroup() as group:
             while not self._ending.is_set():
                 group.create_task(self._once())
@@ -52,7 +53,7 @@ class Callers:
         self.answers.append(await self._server.call("f", self._body))
 
     def end(self) -> None:
-        """Nobody calls any more; who waits is answered still."""
+        """Stop calling; calls in flight are still answered."""
         self._ending.set()
 
     async def heard(self, revision: str) -> None:
@@ -61,13 +62,13 @@ class Callers:
 
     @property
     def statuses(self) -> Counter[int]:
-        """How many answers there were of each status."""
+        """Count the answers by status."""
         return Counter(answer.status for answer in self.answers)
 
 
 @asynccontextmanager
 async def called(server: ServingServer, body: dict[str, Any] = ANY) -> AsyncIterator[Callers]:
-    """`f` is called while the block runs."""
+    """Call `f` while the block runs."""
     callers = Callers(server, body)
     async with asyncio.TaskGroup() as group:
         group.create_task(callers.call())
@@ -78,7 +79,7 @@ async def called(server: ServingServer, body: dict[str, Any] = ANY) -> AsyncIter
 
 
 async def roll_back(server: ServingServer, **fields: Any) -> dict[str, Any]:
-    """A rollback that has ended."""
+    """Roll back; return the ended operation."""
     answer = await server.admin("POST", "/functions/f/rollback", fields)
     assert answer.status == 202, answer.body
     ended: dict[str, Any] = (await server.ended(answer.json())).json()
@@ -88,8 +89,8 @@ async def roll_back(server: ServingServer, **fields: Any) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [2, 1])
 async def test_no_call_is_lost_by_deploys_and_rollbacks(tmp_path: Path, slots: int) -> None:
-    """Called all the time, every call is answered 200 by the one revision or the other, with room
-    for both and without."""
+    """Under constant calls, each is answered 200 by the old or the new revision, with and without
+    room for both."""
     driver = FakeDriver(Script(start_s=0.02, load_s=0.02, run_s=0.002, batch=8))
     async with serving(tmp_path, driver, cpu_slots=slots) as server:
         await server.deploy({"m.onnx": MODEL}, name="f")
@@ -117,9 +118,9 @@ async def test_no_call_is_lost_by_deploys_and_rollbacks(tmp_path: Path, slots: i
 
 @pytest.mark.slow
 async def test_real_replicas_lose_no_call_either(tmp_path: Path) -> None:
-    """A deploy and a rollback of a real model, called all the time: each answer is right."""
+    """With real replicas every call is answered right during a deploy and a rollback."""
     add_one = models.add_one(tmp_path)
-    # Another sample is reason for a trial, which has the second slot before the revision has it.
+    # Another sample needs a trial, which has the second slot before the revision has it.
     settings = "schema = 1\n[sample]\nx = [[1, 2, 3, 4]]\n"
     async with serving(tmp_path, cpu_slots=2) as server:
         await server.deploy(add_one, name="f")
@@ -136,8 +137,7 @@ async def test_real_replicas_lose_no_call_either(tmp_path: Path) -> None:
 
 
 async def test_held_calls_go_with_the_traffic(tmp_path: Path) -> None:
-    """Held for a revision that is still loading, they are answered by the new one; who named a
-    revision is answered by that."""
+    """Calls held for a loading revision move to the new one, except those that name a revision."""
     gate = Gate()
     driver = FakeDriver(Script(load_s=1, batch=4), sleep=gate)
     async with serving(tmp_path, driver, cpu_slots=1) as server:
@@ -160,7 +160,7 @@ async def test_held_calls_go_with_the_traffic(tmp_path: Path) -> None:
 
 
 async def test_held_calls_that_do_not_fit_stay(tmp_path: Path) -> None:
-    """They were meant for the old revision, and its replica answers them."""
+    """A held call that does not fit the new revision is answered by the old one."""
     gate = Gate()
 
     class Changing(FakeDriver):

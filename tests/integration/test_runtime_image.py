@@ -1,4 +1,4 @@
-"""What is in the runtime image, and a replica in a container of it."""
+"""Tests of the contents of the runtime image, and of a replica in a container of it."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def client() -> Iterator[APIClient]:
 
 @pytest.fixture
 def image(runtime_image: str) -> str:
-    """The tag of the cpu image of these sources."""
+    """Return the tag of the CPU image of these sources."""
     return runtime_image
 
 
 @contextmanager
 def container(client: APIClient, image: str, **options: Any) -> Iterator[str]:
-    """A container set up as the strictest one that a replica runs in."""
+    """Create a container with the strictest settings of a replica."""
     mounts = options.pop("mounts", [])
     host = client.create_host_config(
         network_mode="none",
@@ -85,13 +85,13 @@ def container(client: APIClient, image: str, **options: Any) -> Iterator[str]:
 
 
 def ended(client: APIClient, id: str) -> tuple[int, str]:
-    """Exit code and output once it is over."""
+    """Wait for the container's end; return exit code and output."""
     code = client.wait(id, timeout=60)["StatusCode"]
     return code, client.logs(id).decode()
 
 
 def output(client: APIClient, image: str, code: str) -> str:
-    """What Python prints in there, as a user that the image does not know."""
+    """Run Python in the image as a user that it does not know; return the output."""
     with container(
         client, image, entrypoint=["python3", "-I", "-c"], command=[code], user=UNUSED_UID
     ) as id:
@@ -104,7 +104,7 @@ def output(client: APIClient, image: str, code: str) -> str:
 def launched(
     client: APIClient, image: str, run_dir: Path, record: dict[str, Any]
 ) -> Iterator[tuple[str, socket.socket, socket.socket]]:
-    """A replica in a container: its id, and the listeners of control and data."""
+    """Launch a replica in a container; yield its id and the listeners for control and data."""
     (run_dir / RECORD_FILE).write_text(json.dumps(record))
     mount = {"Type": "bind", "Source": str(run_dir), "Target": "/run/fn", "ReadOnly": True}
     with socket.socket(socket.AF_UNIX) as control, socket.socket(socket.AF_UNIX) as data:
@@ -119,7 +119,7 @@ def launched(
 
 @pytest.fixture
 def run_dir() -> Iterator[Path]:
-    """A run folder that any user may look into, below folders that are as open."""
+    """Create a run folder that every user may read, in folders that allow it too."""
     made = Path(tempfile.mkdtemp(prefix="fn-"))
     made.chmod(0o755)
     yield made
@@ -127,7 +127,7 @@ def run_dir() -> Iterator[Path]:
 
 
 def test_it_runs_as_a_user_of_its_own(client: APIClient, image: str) -> None:
-    """Neither root nor with a shell's way to start; telemetry is off."""
+    """The image's user is not root, its entry point is no shell, and telemetry is off."""
     config = client.inspect_image(image)["Config"]
 
     assert config["User"] == "10001:10001"
@@ -137,7 +137,8 @@ def test_it_runs_as_a_user_of_its_own(client: APIClient, image: str) -> None:
 
 
 def test_it_has_libraries_and_code_only(client: APIClient, image: str) -> None:
-    """No other part of fngate, no test, no wheel, and nothing that others may write."""
+    """The image has no other package of fngate, no tests or wheels, and nothing that others may
+    write."""
     found = output(
         client,
         image,
@@ -163,7 +164,7 @@ def test_it_has_libraries_and_code_only(client: APIClient, image: str) -> None:
 
 
 def test_it_has_the_locale_of_models_that_normalise_strings(client: APIClient, image: str) -> None:
-    """StringNormalizer wants en_US.UTF-8 unless a model names another, for the case of letters."""
+    """The locale en_US.UTF-8, StringNormalizer's default, is present."""
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 21]> g (string[n] x) => (string[n] y)'
         ' { y = StringNormalizer <case_change_action = "LOWER"> (x) }'
@@ -179,12 +180,12 @@ def test_it_has_the_locale_of_models_that_normalise_strings(client: APIClient, i
 
 
 def test_nothing_is_compiled_at_a_start(client: APIClient, image: str) -> None:
-    """Every module of a standby has its compiled file, and those of the image are not checked."""
+    """Every module of a standby is compiled in the image, without a check of its source."""
     assert output(client, image, COMPILED) == "compiled\n"
 
 
 def test_a_replica_serves_from_a_container(client: APIClient, image: str, run_dir: Path) -> None:
-    """Read-only, without rights or network, as any user: it greets, loads and goes."""
+    """A read-only container without privileges or network, as any user, greets, loads and ends."""
     model = models.add_one(run_dir)
     record = {**asdict(RECORD), "launched_s": time.monotonic()}
     with launched(client, image, run_dir, record) as (id, control, data):
@@ -219,7 +220,8 @@ def test_a_replica_serves_from_a_container(client: APIClient, image: str, run_di
 def test_another_managers_record_is_refused(
     client: APIClient, image: str, run_dir: Path, record: dict[str, Any], code: int, said: str
 ) -> None:
-    """One line in the log, and an exit code of its own."""
+    """A record of another link version, or a malformed one, gives one line of log and its own exit
+    code."""
     with launched(client, image, run_dir, record) as (id, _, _):
         exit_code, text = ended(client, id)
 

@@ -1,4 +1,5 @@
-"""The simulator plays machine and dispatcher as they are, loses nobody and repeats itself."""
+"""Tests of the simulator: it runs the real machine and dispatcher, answers every call and is
+deterministic."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from pool_manager.core import events, eviction
 
 SMALL = Settings(functions=5, devices=2, hours=1 / 6, rate=0.5, load_s=1.0, idle_s=30.0)
 REAL = ("decisions", "real_s", "ticks_skipped", "settings")
-"""What is not the same in two runs, or tells them apart."""
+"""Figures that differ between two equal runs, or that identify a run."""
 
 
 def played(settings: Settings) -> dict[str, Any]:
@@ -28,8 +29,8 @@ def played(settings: Settings) -> dict[str, Any]:
 
 
 class Watched(World):
-    """A world in which every event is followed by a look at what must always hold; `told` are the
-    functions of which the manager heard that they were called."""
+    """Simulated world that checks the invariants after every event; `told` has the functions whose
+    calls were reported to the manager."""
 
     def __init__(self, settings: Settings) -> None:
         self.told: set[str] = set()
@@ -54,7 +55,7 @@ class Watched(World):
 @pytest.mark.slow
 @pytest.mark.parametrize("arrivals", ARRIVALS)
 def test_every_request_is_answered(arrivals: str) -> None:
-    """At the end of the day nobody waits: every caller was answered once, none in vain."""
+    """At the end of the day every call was answered once, and none waits."""
     world = Watched(replace(SMALL, arrivals=arrivals)).run()
     figures = world.figures
 
@@ -71,7 +72,8 @@ def test_every_request_is_answered(arrivals: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_one_seed_is_one_day(policy: str) -> None:
-    """The same settings have the same figures, and leave the product's rule as it was."""
+    """The same settings give the same figures, and the product's own eviction rule is restored
+    afterwards."""
     rule = vars(eviction)["eviction_cost"]
 
     first, second = (played(replace(SMALL, policy=policy)) for _ in range(2))
@@ -82,7 +84,7 @@ def test_one_seed_is_one_day(policy: str) -> None:
 
 @pytest.mark.slow
 def test_policies_meet_the_same_callers() -> None:
-    """Whoever is evicted, as many requests come; another seed is another day."""
+    """All policies get the same calls; another seed gives others."""
     requests = {played(replace(SMALL, policy=policy))["requests"] for policy in POLICIES}
 
     assert len(requests) == 1
@@ -91,7 +93,7 @@ def test_policies_meet_the_same_callers() -> None:
 
 @pytest.mark.slow
 def test_skipped_seconds_change_nothing() -> None:
-    """A day on which silence is jumped over is the day on which every second is played."""
+    """A run that skips idle seconds has the figures of one that plays each second."""
     quiet = replace(SMALL, rate=0.02, idle_s=20.5)
 
     skipped, whole = play(quiet), play(replace(quiet, skip=False))
@@ -104,16 +106,17 @@ def test_skipped_seconds_change_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_keeping_alive_evicts_nobody() -> None:
-    """Under fixed keep-alive only the timer ends a replica; others evict on the same day."""
+def test_keep_alive_never_evicts() -> None:
+    """Under fixed keep-alive only the timer stops replicas, while other policies evict on the same
+    day."""
     assert played(SMALL)["evictions"] > 0
     assert played(replace(SMALL, policy="keepalive"))["evictions"] == 0
 
 
 @pytest.mark.slow
 def test_busy_functions_take_turns() -> None:
-    """Five functions that are always called share two devices: none is left out for longer than
-    all others take together."""
+    """Of five busy functions on two devices, none is idle longer than all others' turns
+    together."""
     settings = replace(SMALL, closed=4, max=1, zipf=0.0, wait_s=3600.0)
     world = World(settings)
     kinds = world.functions.values()
@@ -129,8 +132,7 @@ def test_busy_functions_take_turns() -> None:
 
 @pytest.mark.slow
 def test_a_stay_keeps_pausing_callers_from_evicting_each_other() -> None:
-    """Callers who pause between calls are answered more often, and less of the devices' time goes
-    into loading, where an idle replica stays for as long as it took to load."""
+    """A minimum residency lets callers that pause get more answers with less loading."""
     pausing = replace(SMALL, functions=3, closed=2, think_s=1.0, zipf=0.0, spread=0.0, load_s=5.0)
 
     stay, none = (played(replace(pausing, max=1, policy=name)) for name in ("fngate", "no-stay"))
@@ -140,7 +142,7 @@ def test_a_stay_keeps_pausing_callers_from_evicting_each_other() -> None:
 
 
 def test_pauses_are_as_long_as_asked_for() -> None:
-    """The mean pause is the one asked for; none is drawn where there is none."""
+    """Pauses have the mean of the settings; without one there are none."""
     function = population(SMALL)[0]
 
     pauses_s = [function.draw_pause_s(0.5) for _ in range(2000)]
@@ -151,7 +153,7 @@ def test_pauses_are_as_long_as_asked_for() -> None:
 
 
 def test_functions_without_spread_are_alike() -> None:
-    """With no spread every function loads, runs and takes memory like the median."""
+    """With no spread every function has the median's load time, run time and memory."""
     alike = population(replace(SMALL, spread=0.0))
 
     kinds = {(f.service_s, f.load_s, f.memory_mib) for f in alike}
@@ -166,11 +168,11 @@ def test_functions_without_spread_are_alike() -> None:
         ["--closed", "1", "--policy", "foresight"],
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_impossible_options_are_refused(
     senseless: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Pauses of nobody, negative ones and foresight of callers who react are errors that name the
-    option, and nothing is played."""
+    """Impossible combinations of options are errors that name the option, and nothing is
+    simulated."""
     with pytest.raises(SystemExit) as ended:
         simulate.main(senseless)
 
@@ -190,7 +192,8 @@ def test_standbys_shorten_starts() -> None:
 
 @pytest.mark.parametrize("kind", ARRIVALS)
 def test_arrivals_rise_at_about_the_rate(kind: str) -> None:
-    """Over many functions and a whole day as many calls come as were asked for, in order."""
+    """Over many functions and a day the number of calls is about the rate's, and they are in
+    order."""
     count = 0
     for seed in range(40):
         calls = list(takewhile(lambda when_s: when_s < DAY_S, ARRIVALS[kind](0.002, Random(seed))))
@@ -202,7 +205,8 @@ def test_arrivals_rise_at_about_the_rate(kind: str) -> None:
 
 
 def test_the_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command plays every combination and prints one row per policy and kind of arrivals."""
+    """The command simulates every combination and prints a row for each policy and kind of
+    arrivals."""
     few = ["--functions", "3", "--devices", "1", "--hours", "0.05", "--closed", "1"]
 
     simulate.main([*few, "--policy", "lru", "--policy", "fngate", "--seed", "1", "--seed", "2"])

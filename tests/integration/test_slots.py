@@ -1,4 +1,4 @@
-"""Slots under load: callers that leave, replicas that are killed, links that are cut."""
+"""Tests of slots under load: clients leave, replicas are killed, links are cut."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 NPY = RequestMeta("application/x-npy", "application/x-npy", -1, "")
 CALLERS, CALLS = 12, 25
 CAPACITY = 16 * 2**20
-"""Too little for all of them: some bodies go in frames."""
+"""Slab capacity in bytes, too small for all calls, so that some bodies are sent in frames."""
 REPLICAS = ("aaaa0001", "aaaa0002")
 
 
@@ -45,7 +45,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 def listed(stage: Stage, *ids: str) -> bytes:
-    """What a manager says of those that are ready."""
+    """Encode the manager's message about ready replicas."""
     paths = {id: str(stage.launcher.folders.data_socket(id)) for id in ids}
     return published(*[ReplicaEndpoint(id, p, 8, True, "cpu:0", {}) for id, p in paths.items()])
 
@@ -57,7 +57,7 @@ def npy(numbers: np.ndarray) -> bytes:
 
 
 async def call(delivery: Delivery, number: int, chance: random.Random) -> str:
-    """What became of one call with a body of its own; some are left early."""
+    """Make one call with a body of its own, and maybe cancel it; return the outcome."""
     rows = np.full((chance.randrange(5_000, 80_000), 4), number, np.float32)
     body = npy(rows)
     slot = delivery.slabs.allocate(KEY, len(body))
@@ -84,9 +84,9 @@ async def call(delivery: Delivery, number: int, chance: random.Random) -> str:
     return how
 
 
-async def test_no_body_is_ever_anothers(stage: Stage) -> None:
-    """Every answer is its own call's while one replica is killed and the other's link is cut, and
-    afterwards nothing is held."""
+async def test_no_body_reaches_another_call(stage: Stage) -> None:
+    """Every answer belongs to its own call while a replica is killed and the other's link is cut;
+    afterwards no slot is held."""
     async with delivering(ListeningManager(), bytes_max=CAPACITY) as delivery:
         delivery.receive_endpoints(listed(stage, *REPLICAS))
         told: list[str] = []

@@ -1,4 +1,4 @@
-"""fnctl against a real server behind a real SSH server."""
+"""Tests of fnctl against a real server behind a real SSH server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ retry = "never"
 
 
 class Box:
-    """A machine with a server, which is reached by SSH alone: nothing else of it is told."""
+    """A machine with a server that fnctl reaches through SSH only."""
 
     def __init__(self, server: ServerProcess, far: Sshd, home: Path) -> None:
         self.server = server
@@ -61,7 +61,7 @@ class Box:
         }
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
-        """fnctl, running."""
+        """Start fnctl."""
         return subprocess.Popen(
             [FNCTL, *words],
             env={**self._environment, **environment},
@@ -71,7 +71,7 @@ class Box:
         )
 
     def fnctl(self, *words: str, **environment: str) -> tuple[int, str, str]:
-        """Exit code, stdout and stderr of fnctl."""
+        """Run fnctl; return exit code, stdout and stderr."""
         with self.start(*words, **environment) as process:
             out, err = process.communicate(timeout=END_S)
         return process.returncode, out, err
@@ -86,7 +86,7 @@ def box(leaks: object, tmp_path: Path) -> Iterator[Box]:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Path:
-    """A function that prints what it is asked, and hangs if it is asked to."""
+    """Deploy a function that prints its input, and hangs if the input says so."""
     folder = tmp_path / "worker"
     folder.mkdir()
     (folder / "handler.py").write_text(HANDLER)
@@ -96,7 +96,8 @@ def worker(tmp_path: Path) -> Path:
 
 @contextmanager
 def hanging(box: Box, worker: Path) -> Iterator[subprocess.Popen[str]]:
-    """fnctl that waits for an answer which comes only after the block; the replica has begun."""
+    """Run fnctl while it waits for an answer that comes only after the block; the replica has
+    started the call."""
     code, _, err = box.fnctl("deploy", str(worker), "--trust")
     assert code == 0, err
     began, end = worker / "began", worker / "end"
@@ -110,7 +111,7 @@ def hanging(box: Box, worker: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_function_is_shipped_called_and_looked_at(box: Box, worker: Path) -> None:
-    """Deploy, invoke, logs and ls give through SSH what they give beside the server."""
+    """deploy, invoke, logs and ls give the same results through SSH as locally."""
     shipped, _, err = box.fnctl("deploy", str(worker), "--trust")
     assert shipped == 0, err
 
@@ -127,7 +128,7 @@ def test_a_function_is_shipped_called_and_looked_at(box: Box, worker: Path) -> N
 
 
 def test_a_large_model_arrives_whole(box: Box, tmp_path: Path) -> None:
-    """Many MiB go through, the server finds their digest right and the model answers."""
+    """A model of many MiB arrives with the right digest and answers."""
     code, out, err = box.fnctl("deploy", str(models.big(tmp_path, MIB)), "--json")
     assert code == 0, err
 
@@ -136,7 +137,7 @@ def test_a_large_model_arrives_whole(box: Box, tmp_path: Path) -> None:
 
 
 def test_sshd_killed_in_the_middle_ends_the_command(box: Box, worker: Path) -> None:
-    """Whoever waits for an answer is told that the connection broke, and may go on."""
+    """Killing sshd ends a waiting command with the reason."""
     with hanging(box, worker) as process:
         box.far.stop()
         _, err = process.communicate(timeout=END_S)
@@ -147,7 +148,7 @@ def test_sshd_killed_in_the_middle_ends_the_command(box: Box, worker: Path) -> N
 
 
 def test_ctrl_c_ends_the_command(box: Box, worker: Path) -> None:
-    """An interrupted command leaves at once, without a traceback, and so does its connection."""
+    """Ctrl-C ends a waiting command at once, without a traceback, and closes its connection."""
     with hanging(box, worker) as process:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=END_S)
@@ -157,7 +158,7 @@ def test_ctrl_c_ends_the_command(box: Box, worker: Path) -> None:
 
 
 def test_ctrl_c_ends_a_login(box: Box) -> None:
-    """A machine that says nothing can be left at any time, without a word of what was cut off."""
+    """Ctrl-C ends a login to a machine that does not answer, without an error text."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(END_S)
         port = silent.getsockname()[1]
@@ -171,7 +172,7 @@ def test_ctrl_c_ends_a_login(box: Box) -> None:
 
 
 def test_without_a_token_the_refusal_says_why(box: Box, worker: Path, tmp_path: Path) -> None:
-    """What needs no key works; for the rest the missing file is named."""
+    """Without a readable token, commands that need none work; the others name the missing file."""
     assert box.fnctl("deploy", str(worker), "--trust")[0] == 0
     elsewhere = str(tmp_path / "elsewhere")
 
@@ -184,8 +185,8 @@ def test_without_a_token_the_refusal_says_why(box: Box, worker: Path, tmp_path: 
     assert f"has no file {elsewhere}/admin.token: set the folder with --data" in err
 
 
-def test_nobody_on_the_port_is_told(box: Box) -> None:
-    """The machine is there and the server is not."""
+def test_a_machine_without_a_server_is_reported(box: Box) -> None:
+    """A machine without a server is reported as such."""
     code, _, err = box.fnctl("ls", FN_URL="http://127.0.0.1:9")
 
     assert code == 3
@@ -203,7 +204,8 @@ def test_nobody_on_the_port_is_told(box: Box) -> None:
 def test_a_narrow_ssh_server_says_what_it_forbids(
     box: Box, tmp_path: Path, settings: tuple[str, ...], sftp: bool, code: int, text: str
 ) -> None:
-    """Without forwarding nothing goes, without SFTP a key is needed: each with its remedy."""
+    """An SSH server without forwarding allows no command, one without SFTP requires a key; each
+    refusal has its advice."""
     with sshd(tmp_path / "narrow", *settings, sftp=sftp) as narrow:
         environment = {
             "FN_SSH": narrow.target,

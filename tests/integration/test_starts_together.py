@@ -1,4 +1,4 @@
-"""Cold functions that are called at the same time, on a host that starts one replica at a time."""
+"""Test of cold functions called together, on a host that starts one replica at a time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NAMES = [f"f{number}" for number in range(10)]
 
 
 class OneAtATime(Settings):
-    """As on a machine with one core."""
+    """Settings of a machine with one core."""
 
     def pool(self) -> PoolSettings:
         return replace(super().pool(), starts_at_once=1)
 
 
 class Starts(FakeDriver):
-    """Keeps in which order functions were started."""
+    """Driver that records the order of starts."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__(Script(load_s=1), sleep=gate)
@@ -40,7 +40,7 @@ class Starts(FakeDriver):
 
 
 async def test_ten_at_once_are_served_in_order(tmp_path: Path) -> None:
-    """Whoever called first is started first and answered first."""
+    """Ten cold functions are started and answered in the order of their calls."""
     gate = Gate()
     driver = Starts(gate)
     async with serving(tmp_path, driver, kind=OneAtATime, cpu_slots=12, standbys=0) as server:

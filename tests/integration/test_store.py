@@ -1,4 +1,4 @@
-"""The store as a whole, on a real disk: deploy, restart, crash, sweep."""
+"""Tests of the whole store on a real disk: deploy, restart, crash, sweep."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ asyncio.run(main())
 
 @dataclass
 class Store:
-    """All of a server's durable state, open."""
+    """All durable state of a server, open."""
 
     blobs: BlobStore
     functions: Functions
@@ -68,7 +68,7 @@ class Store:
 
 @contextlib.asynccontextmanager
 async def server(settings: StoreSettings) -> AsyncIterator[Store]:
-    """One life of a server on its data directory."""
+    """Open the store as a server does, until the block ends."""
     with DataDirectory.open(settings.data):
         database = await Database.open(settings.database)
         try:
@@ -83,7 +83,7 @@ async def server(settings: StoreSettings) -> AsyncIterator[Store]:
 
 
 async def upload(store: Store, folder: Path, paths: list[str]) -> Bundle:
-    """Send files as a client does: ask first, then send what is missing."""
+    """Upload files as a client does: check first, then send the missing ones."""
     files = []
     for path in paths:
         content = await asyncio.to_thread((folder / path).read_bytes)
@@ -108,7 +108,7 @@ async def deploy(store: Store, whole: Bundle, model: str) -> tuple[Function, Rev
 
 
 async def test_a_deploy_survives_a_restart(tmp_path: Path) -> None:
-    """What was deployed from real files is served by the next server, from the same bytes."""
+    """A deploy of real files is served by the next server from the same bytes."""
     settings = StoreSettings(tmp_path / "data")
     model = models.external(tmp_path, 1)
     side = external_paths(model.name, external_locations(model))
@@ -131,7 +131,7 @@ async def test_a_deploy_survives_a_restart(tmp_path: Path) -> None:
 
 
 async def test_data_outside_the_bundle_is_refused(tmp_path: Path) -> None:
-    """A model whose side file was not uploaded is found out before it is deployed."""
+    """A model whose external data was not uploaded is refused before it is deployed."""
     model = models.external(tmp_path, 1)
     async with server(StoreSettings(tmp_path / "data")) as store:
         whole = await upload(store, tmp_path, [model.name])
@@ -146,7 +146,7 @@ async def test_data_outside_the_bundle_is_refused(tmp_path: Path) -> None:
 
 
 async def test_the_same_again_is_no_new_revision(tmp_path: Path) -> None:
-    """Deploying unchanged files with unchanged settings is recognised from the store."""
+    """Unchanged files with unchanged settings are recognised as the existing revision."""
     model = models.add_one(tmp_path)
     async with server(StoreSettings(tmp_path / "data")) as store:
         whole = await upload(store, tmp_path, [model.name])
@@ -160,7 +160,7 @@ async def test_the_same_again_is_no_new_revision(tmp_path: Path) -> None:
 
 
 async def test_a_sweep_keeps_what_is_deployed(tmp_path: Path) -> None:
-    """Removing a function frees its blobs at the next sweep, and no other's."""
+    """After a removal the next sweep deletes the function's blobs and no others."""
     for name, made in (("kept", models.add_one), ("gone", models.fixed_batch)):
         (tmp_path / name).mkdir()
         made(tmp_path / name).rename(tmp_path / name / "model.onnx")
@@ -180,7 +180,7 @@ async def test_a_sweep_keeps_what_is_deployed(tmp_path: Path) -> None:
 
 
 def test_a_killed_server_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
-    """After SIGKILL every acknowledged revision is there, and the next number is a new one."""
+    """After SIGKILL every acknowledged revision is present, and the next number is new."""
     died = subprocess.run(
         [sys.executable, "-c", CRASH, str(tmp_path / "db")],
         cwd=ROOT,
@@ -206,14 +206,14 @@ def test_a_killed_server_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
 
 
 async def test_an_interrupted_deploy_is_found_again(tmp_path: Path) -> None:
-    """A server that starts finds the operation that was running, and nothing half-deployed."""
+    """After a crash the running operation is found again, and no partial deploy."""
     settings = StoreSettings(tmp_path / "data")
     operation = Operation("op1", "deploy", "digits", {"files": []}, phase="verify")
     async with server(settings) as store:
         await store.operations.put(operation)
         async with store.blobs.receive(sha256(b"ab"), 2) as receiving:
             await receiving.write(b"ab")
-        # What a crash leaves of an upload.
+        # The partial upload that a crash leaves.
         await asyncio.to_thread((settings.blobs / "incoming" / "half").write_bytes, b"a")
 
     async with server(settings) as store:

@@ -1,4 +1,4 @@
-"""fnctl top and fnctl ls --watch on a terminal, before a real server."""
+"""Tests of fnctl top and fnctl ls --watch on a terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ONE = '{"inputs": {"x": [[1, 0, 0, 0]]}}'
 
 
 def free_port() -> int:
-    """A port that a server may have again after its restart."""
+    """Return a port that a server can use again after its restart."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -39,7 +39,7 @@ def free_port() -> int:
 def shown(
     server: ServerProcess, *words: str, **environment: str
 ) -> AbstractContextManager[PseudoTerminal]:
-    """fnctl on a terminal."""
+    """Run fnctl on a terminal for a real server."""
     given = {"FN_URL": server.url, "FN_DATA": str(server.data), **environment}
     return terminal([FNCTL, *words], given)
 
@@ -47,13 +47,13 @@ def shown(
 def before(
     server: EventServer, *words: str, **environment: str
 ) -> AbstractContextManager[PseudoTerminal]:
-    """fnctl on a terminal, before a server that only tells what it is told."""
+    """Run fnctl on a terminal for a server with scripted events."""
     return terminal([FNCTL, *words], {"FN_URL": server.url, "FN_KEY": "k", **environment})
 
 
 @pytest.fixture
 def telling(leaks: object) -> Iterator[EventServer]:
-    """Some functions, a device, a replica."""
+    """A scripted server with functions, a device and a replica."""
     devices = ("devices", {"items": [device("cpu:0", state="taken")]})
     replicas = ("replicas", {"items": [replica("r1", "f01", "cpu:0")]})
     functions = [line(f"f{number:02d}") for number in range(40)]
@@ -62,7 +62,8 @@ def telling(leaks: object) -> Iterator[EventServer]:
 
 
 def test_a_function_is_seen_from_its_deploy_to_its_sleep(tmp_path: Path) -> None:
-    """Everything that happens shows by itself; keys act, and q leaves the terminal as it was."""
+    """From deploy to sleep everything shows without a key; keys act, and q restores the
+    terminal."""
     folder = tmp_path / "model"
     folder.mkdir()
     model = models.affine(folder, 2, 0)
@@ -94,7 +95,7 @@ def test_a_function_is_seen_from_its_deploy_to_its_sleep(tmp_path: Path) -> None
 
 
 def test_a_restarted_server_is_watched_on(tmp_path: Path) -> None:
-    """Meanwhile the picture says that it is old."""
+    """After a restart of the server the display goes on; in between it is marked as stale."""
     port = str(free_port())
     folder = tmp_path / "model"
     folder.mkdir()
@@ -115,7 +116,7 @@ def test_a_restarted_server_is_watched_on(tmp_path: Path) -> None:
 
 
 def test_several_gateway_processes_are_one_picture(tmp_path: Path) -> None:
-    """What any of them does shows, on a terminal and in a pipe."""
+    """The actions of every gateway process show, on a terminal and in a pipe."""
     folder = tmp_path / "model"
     folder.mkdir()
     model = models.affine(folder, 2, 0)
@@ -139,7 +140,7 @@ def test_several_gateway_processes_are_one_picture(tmp_path: Path) -> None:
 
 
 def test_a_server_is_watched_over_ssh(tmp_path: Path) -> None:
-    """As on this machine."""
+    """top works over SSH as it does locally."""
     home = tmp_path / "home"
     home.mkdir()
     with server_process(tmp_path / "data") as server, sshd(tmp_path / "sshd") as far:
@@ -165,7 +166,7 @@ def test_a_server_is_watched_over_ssh(tmp_path: Path) -> None:
 def test_a_signal_leaves_the_terminal_as_it_was(
     telling: EventServer, number: signal.Signals
 ) -> None:
-    """Echo, lines and cursor are back, the screen of before too."""
+    """A signal restores echo, line mode, cursor and the earlier screen."""
     with before(telling, "top") as top:
         top.until("live")
 
@@ -177,7 +178,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(
 
 
 def test_a_refusal_leaves_the_terminal_as_it_was(telling: EventServer) -> None:
-    """A server that refuses in the middle is an error like any other."""
+    """A refusal while top runs restores the terminal and is reported like any error."""
     with before(telling, "top") as top:
         top.until("live")
 
@@ -189,7 +190,7 @@ def test_a_refusal_leaves_the_terminal_as_it_was(telling: EventServer) -> None:
 
 
 def test_ctrl_z_and_fg(telling: EventServer) -> None:
-    """The shell gets its terminal in order, and what happened meanwhile shows afterwards."""
+    """Ctrl-Z restores the shell's terminal; after fg the display is current."""
     with before(telling, "top") as top:
         top.until("live", "f01")
         top.press("\x1a")
@@ -207,7 +208,8 @@ def test_ctrl_z_and_fg(telling: EventServer) -> None:
 
 
 def test_sizes_and_keys(telling: EventServer) -> None:
-    """Rows scroll, a filter narrows, a terminal too small says so, and none of it ends it."""
+    """Rows scroll, a filter narrows them, and a terminal that is too small shows a message
+    instead."""
     with before(telling, "top") as top:
         top.until("live", "f00")
         top.press("\x1b[F")
@@ -228,7 +230,7 @@ def test_sizes_and_keys(telling: EventServer) -> None:
 
 
 def test_no_color_is_heard(telling: EventServer) -> None:
-    """No colour is written, on a whole screen or in place."""
+    """With NO_COLOR no colours are written, on a full screen or in place."""
     with before(telling, "top", NO_COLOR="1") as top:
         top.until("live")
         top.press("q")
@@ -240,7 +242,7 @@ def test_no_color_is_heard(telling: EventServer) -> None:
 
 
 def test_a_terminal_that_knows_nothing_gets_one_picture(telling: EventServer) -> None:
-    """TERM=dumb, as in an editor."""
+    """With TERM=dumb one snapshot is printed."""
     with before(telling, "top", TERM="dumb") as top:
         assert top.ended() == (0, True)
 
@@ -249,7 +251,7 @@ def test_a_terminal_that_knows_nothing_gets_one_picture(telling: EventServer) ->
 
 
 def test_a_thousand_functions_are_some_rows(telling: EventServer) -> None:
-    """However many the server has, the screen has its lines."""
+    """A thousand functions fit the screen's lines."""
     telling.first = snapshot([line(f"f{number:04d}", rate=1.0) for number in range(1000)])
     with before(telling, "top") as top:
         top.until("live", "warm 0 of 1000", "f0000")
@@ -261,7 +263,7 @@ def test_a_thousand_functions_are_some_rows(telling: EventServer) -> None:
 
 
 def test_a_pipe_that_is_closed_ends_the_stream(telling: EventServer) -> None:
-    """`fnctl top --json | head -1` is no error to be seen."""
+    """A closed pipe, as in `fnctl top --json | head -1`, ends the command without an error."""
     environment = {**os.environ, "FN_URL": telling.url, "FN_KEY": "k"}
     with subprocess.Popen(
         [FNCTL, "top", "--json"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Traces of a real server, over real replicas, as a collector gets them."""
+"""Tests of traces of a real server over real replicas, as a collector receives them."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def tracing(
 
 
 def deploy(server: ServerProcess, folder: Path, name: str = "twice") -> None:
-    """Ship a function that multiplies by two."""
+    """Deploy a function that multiplies by two."""
     server.fnctl_json("deploy", str(models.affine(folder, 2, 0)), "--name", name)
 
 
 def call(
     server: ServerProcess, ref: str = "twice", inputs: dict[str, Any] = ONE, **headers: str
 ) -> tuple[int, Any]:
-    """One call over a connection of its own: status, and the answer's JSON."""
+    """Make one call over a connection of its own; return status and JSON."""
     parts = urlsplit(server.url)
     http = HTTPConnection(parts.hostname or "", parts.port, timeout=END_S)
     body = json.dumps({"inputs": inputs})
@@ -78,7 +78,7 @@ def call(
 
 
 def check_cold(trace: list[Seen], parent: str = "") -> None:
-    """The whole tree of a request that waited for a cold start."""
+    """Check the whole tree of a request that waited for a cold start."""
     check_times(trace)
     (root,) = tree(trace, parent).items()
     name, below = root
@@ -91,12 +91,13 @@ def check_cold(trace: list[Seen], parent: str = "") -> None:
 
 
 def named(trace: list[Seen], name: str) -> Seen:
-    """The first span of this name."""
+    """Return the first span of this name."""
     return next(span for span in sorted(trace, key=lambda one: one.start) if span.name == name)
 
 
 def test_the_whole_tree_of_a_cold_call(tmp_path: Path) -> None:
-    """Alone, or below the span of a client that traces; a client that does not is let be."""
+    """A cold call has its whole tree, alone or below the client's span; an unsampled client's call
+    has none."""
     with tracing(tmp_path) as (collector, server):
         deploy(server, tmp_path)
         assert call(server)[0] == 200
@@ -120,7 +121,7 @@ def test_the_whole_tree_of_a_cold_call(tmp_path: Path) -> None:
 
 
 def test_each_of_two_workers_sends_its_own(tmp_path: Path) -> None:
-    """Both as instances of one service, with the client's trace or without."""
+    """Both workers send spans, as instances of one service, with and without a client's trace."""
     with tracing(tmp_path, "--workers", "2") as (collector, server):
         deploy(server, tmp_path)
         header = {"traceparent": f"00-{ID}-{PARENT}-01"}
@@ -136,8 +137,8 @@ def test_each_of_two_workers_sends_its_own(tmp_path: Path) -> None:
 
 
 def test_a_call_whose_replica_is_killed(tmp_path: Path) -> None:
-    """Both times at a replica are there, the first with its error, what it waited between them, and
-    the second cold start; the handler was told of the trace."""
+    """A retried call has two sends, the first with its error, the wait between them, and the second
+    cold start; the handler received the trace."""
     folder = tmp_path / "frail"
     folder.mkdir()
     flag = str(tmp_path / "flag")
@@ -164,7 +165,7 @@ def test_a_call_whose_replica_is_killed(tmp_path: Path) -> None:
 
 
 def test_refusals_are_traced_too(tmp_path: Path) -> None:
-    """What the client did wrong is no error of the server's."""
+    """A refusal is traced, and a client's mistake is not marked as an error."""
     with tracing(tmp_path) as (collector, server):
         assert call(server, "nobody")[0] == 404
         (trace,) = collector.until(1)
@@ -176,7 +177,8 @@ def test_refusals_are_traced_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["away", "hanging", "failing"])
 def test_a_collector_that_is_of_no_use_costs_traces_only(tmp_path: Path, how: str) -> None:
-    """Every call is answered, the server ends in order, and one line tells of it."""
+    """With a useless collector every call is answered, the server ends cleanly, and one line of log
+    reports it."""
     with tracing(tmp_path) as (collector, server):
         if how == "away":
             collector.server.socket.close()
@@ -196,11 +198,12 @@ def test_a_collector_that_is_of_no_use_costs_traces_only(tmp_path: Path, how: st
         assert collector.spans == []
 
     complaints = [json.loads(line) for line in log if "traces were lost" in line]
-    assert complaints or how == "hanging"  # it hangs at shutdown, too, and is left behind
+    # A hanging collector also hangs at shutdown, where it is abandoned without a log line.
+    assert complaints or how == "hanging"
 
 
 def test_no_traces_are_sent_unless_asked_for(tmp_path: Path) -> None:
-    """OpenTelemetry is not even loaded."""
+    """Without the setting no traces are sent and OpenTelemetry is not imported."""
     with server_process(tmp_path / "data") as server:
         assert server.process is not None
         maps = Path(f"/proc/{server.process.pid}/maps").read_text()

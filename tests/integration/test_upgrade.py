@@ -1,4 +1,4 @@
-"""Data folders of earlier releases are opened, and nothing in them is lost."""
+"""Tests of opening data folders of earlier releases without a loss."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ RELEASES = sorted(path.stem for path in FOLDER.glob("*.json"))
 
 @pytest.mark.parametrize("release", RELEASES)
 async def test_a_folder_of_an_earlier_release(tmp_path: Path, release: str) -> None:
-    """Functions answer as they did, with their settings and the way back; keys open what they
-    opened, and nobody else is let in; the deploy that was killed goes on to its end."""
+    """Functions answer as before, with their settings and rollback target; keys keep their access;
+    a killed deploy is completed."""
     data = tmp_path / "data"
     kept = await asyncio.to_thread(unpack, release, data)
     before = inspect_database(data / "fngate.db")
@@ -44,13 +44,13 @@ async def test_a_folder_of_an_earlier_release(tmp_path: Path, release: str) -> N
 
     assert (before.state, before.functions, before.keys) == ("sound", 2, 1)
     assert (after.state, after.functions, after.keys) == ("sound", 3, 1)
-    # What an earlier release asks before it opens a database, and refuses with both numbers.
+    # An earlier release refuses a newer database with both numbers.
     assert before.schema < after.schema == len(MIGRATIONS)
     assert len(blobs) >= 3
-    # The way back to that release.
+    # The backup with which one can return to that release.
     assert inspect_database(data / "backups" / f"schema-{before.schema}.db") == before
 
 
 def test_there_is_an_earlier_release() -> None:
-    """The list above is not empty by mistake."""
+    """The list of releases above is not empty."""
     assert "0.1.0" in RELEASES

@@ -1,4 +1,4 @@
-"""Two gateway processes over real replicas: what one is told, both know."""
+"""Tests of two gateway processes over real replicas, which always have the same state."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def both(server: ServerProcess) -> Iterator[list[Line]]:
-    """A connection to each worker."""
+    """Open a connection to each worker."""
     with lines(server) as both:
         yield both
 
 
 def deploy(server: ServerProcess, folder: Path, name: str, scale: int) -> None:
-    """Ship a function that multiplies by `scale`."""
+    """Deploy a function that multiplies by `scale`."""
     folder.mkdir(exist_ok=True)
     model = models.affine(folder, scale, 0)
     server.fnctl_json("deploy", str(model), "--name", name)
 
 
 def answers(both: list[Line], ref: str) -> list[Any]:
-    """What each worker answers to the same call: a number, or a status."""
+    """Return each worker's answer to the same call: a number, or a status."""
     found = []
     for line in both:
         status, document = line.call(ref, ONE)
@@ -57,7 +57,7 @@ def answers(both: list[Line], ref: str) -> list[Any]:
 
 
 def samples(server: ServerProcess, line: Line) -> dict[str, float]:
-    """/metrics by the text of each sample's name and labels."""
+    """Return /metrics by the text of each sample's name and labels."""
     status, page = line.ask("GET", "/metrics", headers=server.headers)
     assert status == 200
     rows = re.findall(r"^([a-z_]+\{.*\}|[a-z_]+) (\S+)$", page.decode(), re.MULTILINE)
@@ -65,7 +65,7 @@ def samples(server: ServerProcess, line: Line) -> dict[str, float]:
 
 
 def requests_of(found: dict[str, float], name: str) -> float:
-    """How often a function was called with success."""
+    """Return the number of successful calls of a function."""
     labels = f'function="{name}",namespace="default",outcome="ok",reason=""'
     return found.get(f"fngate_requests_total{{{labels}}}", 0.0)
 
@@ -73,7 +73,7 @@ def requests_of(found: dict[str, float], name: str) -> float:
 def test_both_know_at_once_what_an_operator_did(
     server: ServerProcess, both: list[Line], tmp_path: Path
 ) -> None:
-    """A call right after deploy, rollback or rm has returned finds it so in each worker."""
+    """Directly after deploy, rollback or rm, each worker answers by the new state."""
     for round in range(3):
         deploy(server, tmp_path / "a", "turns", 2)
         assert answers(both, "turns") == [2, 2]
@@ -89,7 +89,7 @@ def test_both_know_at_once_what_an_operator_did(
 def test_both_know_at_once_which_keys_there_are(
     server: ServerProcess, both: list[Line], tmp_path: Path
 ) -> None:
-    """The first key closes anonymous invoking everywhere, a removed one opens nothing."""
+    """The first key ends anonymous calls on every worker, and a removed one is refused by each."""
     deploy(server, tmp_path, "locked", 2)
     key = server.fnctl_json("key", "add", "--scope", "invoke:locked")
     try:
@@ -106,7 +106,7 @@ def test_both_know_at_once_which_keys_there_are(
 def test_each_worker_passes_on_what_is_no_call(
     server: ServerProcess, both: list[Line], tmp_path: Path
 ) -> None:
-    """Uploads, lists, refusals and long polls come back from the supervisor as they are."""
+    """Uploads, lists, refusals and long polls are proxied by each worker unchanged."""
     for number, line in enumerate(both):
         blob = os.urandom(1000) + bytes([number]) * 20_000_000
         path = f"/admin/v1/blobs/{hashlib.sha256(blob).hexdigest()}"
@@ -121,8 +121,8 @@ def test_each_worker_passes_on_what_is_no_call(
         line.close()
 
 
-def test_a_foreign_host_is_refused_by_whoever_is_asked(server: ServerProcess) -> None:
-    """What is passed on is checked as what is not: 421 for another server's name."""
+def test_a_foreign_host_is_refused_by_every_worker(server: ServerProcess) -> None:
+    """A foreign Host header is 421 for calls and for proxied requests."""
     with lines(server) as both:
         for line in both:
             for path in ("/readyz", "/admin/v1/keys", "/fn/x", "/healthz"):
@@ -130,8 +130,8 @@ def test_a_foreign_host_is_refused_by_whoever_is_asked(server: ServerProcess) ->
                 assert (status, problem["code"]) == (421, "foreign_host")
 
 
-def test_what_a_killed_worker_counted_is_not_lost(server: ServerProcess, tmp_path: Path) -> None:
-    """/metrics is over all workers, and stays so when one is killed; it is replaced."""
+def test_counts_of_a_killed_worker_are_kept(server: ServerProcess, tmp_path: Path) -> None:
+    """The counts of a killed worker stay in /metrics, and the worker is replaced."""
     deploy(server, tmp_path, "counted", 2)
     with lines(server) as both:
         for line in both:
@@ -159,7 +159,8 @@ def test_what_a_killed_worker_counted_is_not_lost(server: ServerProcess, tmp_pat
 def test_a_removed_function_leaves_the_metrics(
     server: ServerProcess, both: list[Line], tmp_path: Path
 ) -> None:
-    """Its series go from all workers, and its next life counts from 0."""
+    """A removed function's series disappear from every worker; a later function of the name starts
+    at 0."""
     for _ in range(2):
         deploy(server, tmp_path, "fleeting", 2)
         assert answers(both, "fleeting") == [2, 2]
@@ -172,7 +173,7 @@ def test_a_removed_function_leaves_the_metrics(
 def test_a_port_that_is_taken_is_said_so(
     server: ServerProcess, tmp_path: Path, workers: str
 ) -> None:
-    """No second server shares the port in silence, whatever its number of workers."""
+    """A second server on the same port is refused, whatever its number of workers."""
     port = str(urlsplit(server.url).port)
     done = subprocess.run(
         [FNCTL, "serve", "--port", port, "--data", str(tmp_path / "other"), "--workers", workers],
@@ -188,7 +189,8 @@ def test_a_port_that_is_taken_is_said_so(
 
 
 def test_a_worker_that_is_asked_to_go_finishes_and_is_replaced(server: ServerProcess) -> None:
-    """TERM to one worker is no end of the server: it closes its connections, another comes."""
+    """TERM to one worker makes it finish and close its connections; it is replaced, and the server
+    goes on."""
     with lines(server) as both:
         gone = both[0].pid
         ended = watch(gone)
@@ -200,7 +202,7 @@ def test_a_worker_that_is_asked_to_go_finishes_and_is_replaced(server: ServerPro
 
 
 def balance(found: dict[str, float]) -> tuple[float, float]:
-    """What was accepted, and how much of it is nowhere."""
+    """Return the number of accepted requests, and of those missing from the ledger."""
     accepted = found["fngate_accepted_total"]
     parts = ("fngate_ended_total{", "fngate_open_requests{")
     return accepted, accepted - sum(n for name, n in found.items() if name.startswith(parts))
@@ -209,8 +211,10 @@ def balance(found: dict[str, float]) -> tuple[float, float]:
 def test_the_ledger_balances_over_a_worker_that_hangs_and_dies(
     server: ServerProcess, tmp_path: Path
 ) -> None:
-    """Stopped, it is counted by its counters and has whatever it has not ended in flight; it
-    answers again when it goes on, and what it had is aborted when it dies."""
+    """A stopped worker is counted by its shared counters, with its open requests in flight.
+
+    It reports again when it continues, and its open requests are aborted when it dies.
+    """
     deploy(server, tmp_path, "hung", 2)
     with lines(server) as both:
         for line in both:

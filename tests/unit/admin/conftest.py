@@ -1,4 +1,4 @@
-"""A canned server, and fnctl in this process."""
+"""Fixtures: a server with canned answers, and fnctl in this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def api(leaks: object) -> Iterator[AdminApi]:
 
 @pytest.fixture
 def fnctl(api: AdminApi, tmp_path: Path) -> Callable[..., Result]:
-    """Runs fnctl against `api` with a key of its own."""
+    """Run fnctl against `api` with a key."""
     env = {"FN_URL": api.url, "FN_KEY": KEY, "FN_DATA": str(tmp_path / "data"), "COLUMNS": "100"}
     env["FN_DOCKER_HOST"] = f"unix://{tmp_path}/none"
 

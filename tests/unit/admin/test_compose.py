@@ -1,4 +1,4 @@
-"""A whole server: what it needs to open, and what is left when it has closed."""
+"""Tests of a whole server: its preconditions, and its state after the end."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.support.server import Gate, serving
 
 
 def settings(tmp_path: Path, **changes: Any) -> Settings:
-    """A server on a free port without real replicas."""
+    """Return settings of a server on a free port over fake replicas."""
     defaults = {"port": 0, "data": tmp_path / "data", "driver": "fake", "shutdown_s": 5.0}
     return Settings(**{**defaults, **changes})
 
 
 async def test_a_server_says_where_it_is(tmp_path: Path) -> None:
-    """The address has the port that the system chose, and somebody listens there."""
+    """The server's URL has the port that the system chose, and the server listens there."""
     async with running(settings(tmp_path)) as server:
         host, _, port = server.url.removeprefix("http://").rpartition(":")
         _, writer = await asyncio.open_connection(host, int(port))
@@ -33,7 +33,7 @@ async def test_a_server_says_where_it_is(tmp_path: Path) -> None:
 
 
 async def test_every_task_that_runs_as_long_as_the_server_is_named(tmp_path: Path) -> None:
-    """By its owner; /readyz says so of one that ends before the server does."""
+    """Every permanent task is named by its owner; /readyz names one that ended early."""
     async with serving(tmp_path, FakeDriver()) as server:
         owners = server.server.tasks
         assert [one.running() for one in owners] == [
@@ -50,7 +50,7 @@ async def test_every_task_that_runs_as_long_as_the_server_is_named(tmp_path: Pat
 
 
 async def test_an_ipv6_address_is_written_as_in_urls(tmp_path: Path) -> None:
-    """Brackets keep address and port apart."""
+    """An IPv6 address stands in brackets in the URL."""
     if not socket.has_ipv6:
         pytest.skip("this host has no IPv6")
     try:
@@ -61,7 +61,8 @@ async def test_an_ipv6_address_is_written_as_in_urls(tmp_path: Path) -> None:
 
 
 async def test_other_machines_are_let_in_only_with_key_and_name(tmp_path: Path) -> None:
-    """--listen 0.0.0.0 says what is missing, and what to do, before anything listens."""
+    """--listen 0.0.0.0 without a key and a host name is refused with advice before the server
+    listens."""
     with pytest.raises(BadRequest, match="fnctl key add --scope invoke"):
         async with running(settings(tmp_path, listen="0.0.0.0")):
             pass
@@ -76,7 +77,7 @@ async def test_other_machines_are_let_in_only_with_key_and_name(tmp_path: Path) 
 
 
 async def test_one_data_folder_has_one_server(tmp_path: Path) -> None:
-    """The second is refused and leaves the first alone."""
+    """A second server on the same data folder is refused and does not affect the first."""
     async with running(settings(tmp_path)):
         with pytest.raises(Conflict, match="in use by another server"):
             async with running(settings(tmp_path)):
@@ -84,7 +85,7 @@ async def test_one_data_folder_has_one_server(tmp_path: Path) -> None:
 
 
 async def test_a_port_that_is_taken_frees_the_data_folder(tmp_path: Path) -> None:
-    """A server that cannot listen closes what it had opened, in order."""
+    """A server that cannot listen releases the data folder."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="address already in use"):
@@ -97,7 +98,7 @@ async def test_a_port_that_is_taken_frees_the_data_folder(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("mode", [0o755, 0o770])
 async def test_sockets_lie_where_nobody_else_can_reach_them(tmp_path: Path, mode: int) -> None:
-    """A run folder that others made or may enter is refused with what to do."""
+    """A run folder that others own or may enter is refused with advice."""
     folder = run_dir(tmp_path / "data")
     folder.mkdir(parents=True)
     folder.chmod(mode)
@@ -108,7 +109,7 @@ async def test_sockets_lie_where_nobody_else_can_reach_them(tmp_path: Path, mode
 
 
 async def test_a_run_folder_is_no_link(tmp_path: Path) -> None:
-    """Whoever makes a link first would choose where the sockets lie."""
+    """A symbolic link as run folder is refused: its creator would choose where the sockets lie."""
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder = run_dir(tmp_path / "data")
     folder.parent.mkdir()
@@ -120,7 +121,7 @@ async def test_a_run_folder_is_no_link(tmp_path: Path) -> None:
 
 
 async def test_accepted_requests_are_answered_before_the_end(tmp_path: Path) -> None:
-    """A request that is held when the server is asked to stop is still answered."""
+    """A held request is answered although the server was asked to stop."""
     gate = Gate()
     driver = FakeDriver(Script(run_s=1), sleep=gate)
     async with asyncio.TaskGroup() as group, serving(tmp_path, driver) as server:
@@ -135,7 +136,7 @@ async def test_accepted_requests_are_answered_before_the_end(tmp_path: Path) -> 
 
 
 async def test_metrics_show_what_is_and_forget_what_was(tmp_path: Path) -> None:
-    """A called function has series and a state; with the function both are gone."""
+    """A called function has series and a state in the metrics until it is removed."""
     async with serving(tmp_path, FakeDriver()) as server:
         await server.deploy({"m.onnx": MODEL}, name="digits")
         await server.call("digits", {"inputs": {}})

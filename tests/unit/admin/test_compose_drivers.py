@@ -1,4 +1,4 @@
-"""Which driver a server uses."""
+"""Tests of the choice of the driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GPU = Device("GPU-1", "cuda")
 
 @pytest.mark.parametrize(("name", "kind"), [("fake", FakeDriver), ("process", ProcessDriver)])
 async def test_a_driver_by_its_name(tmp_path: Path, name: str, kind: type) -> None:
-    """The settings name it."""
+    """The settings name the driver."""
     driver = await open_driver(Settings(driver=name, data=tmp_path), [CPU])
 
     assert type(driver) is kind
@@ -27,7 +27,7 @@ async def test_a_driver_by_its_name(tmp_path: Path, name: str, kind: type) -> No
 
 
 async def test_no_engine(tmp_path: Path) -> None:
-    """Where the engine's socket is missing, the reason says which and what to do."""
+    """A missing engine socket is reported with its path and advice."""
     url = f"unix://{tmp_path}/none.sock"
 
     with pytest.raises(EngineDown, match=r"none\.sock.*No such file.*FN_DOCKER_HOST"):
@@ -38,7 +38,7 @@ async def test_no_engine(tmp_path: Path) -> None:
 async def test_an_engine_with_other_users(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server does not begin with an engine on which no replica could."""
+    """An engine with remapped users is refused: no replica could start on it."""
     options = {"SecurityOptions": ["name=seccomp,profile=builtin", "name=userns"]}
     monkeypatch.setattr("docker.APIClient.info", lambda _client: options)
 
@@ -48,7 +48,7 @@ async def test_an_engine_with_other_users(
 
 @pytest.mark.docker
 async def test_no_image(engine: str, tmp_path: Path) -> None:
-    """Only images for the devices that there are must be there."""
+    """Only images for the present devices are required."""
     names = {"image_cpu": "fngate-none:cpu", "image_gpu": "fngate-none:gpu"}
     settings = Settings(driver="docker", docker_host=engine, data=tmp_path, **names)
 
@@ -58,7 +58,7 @@ async def test_no_image(engine: str, tmp_path: Path) -> None:
 
 @pytest.mark.docker
 async def test_no_image_for_a_gpu(engine: str, runtime_image: str, tmp_path: Path) -> None:
-    """With a GPU its image is needed, too."""
+    """With a GPU its image is required too."""
     names = {"image_cpu": runtime_image, "image_gpu": "fngate-none:gpu"}
     settings = Settings(driver="docker", docker_host=engine, data=tmp_path, **names)
 
@@ -68,7 +68,7 @@ async def test_no_image_for_a_gpu(engine: str, runtime_image: str, tmp_path: Pat
 
 @pytest.mark.docker
 async def test_an_engine_with_the_image(engine: str, runtime_image: str, tmp_path: Path) -> None:
-    """The driver is ready."""
+    """With engine and image present the driver is created."""
     settings = Settings(driver="docker", docker_host=engine, image_cpu=runtime_image, data=tmp_path)
 
     driver = await open_driver(settings, [CPU])

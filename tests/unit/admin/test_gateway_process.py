@@ -1,4 +1,4 @@
-"""The parts of a gateway process."""
+"""Tests of the parts that every gateway process has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from registry.tasks import Tasks
 
 
 async def test_root_tasks_are_named_and_called_periodically() -> None:
-    """All that were listed run under their names until their owner closes, without complaint."""
+    """Root tasks run under their names until their owner closes, without a reason for /readyz."""
     tasks, ticks = Tasks("server"), asyncio.Event()
     start_root_tasks(tasks, [("errors", 0.0, ticks.set), ("history", 3600.0, list)])
     await ticks.wait()
@@ -23,7 +23,8 @@ async def test_root_tasks_are_named_and_called_periodically() -> None:
 
 
 async def test_a_root_task_that_dies_is_seen() -> None:
-    """Its end is a reason for /readyz; an error in one call of its function is not its end."""
+    """The end of a root task is a reason for /readyz; an error in one of its calls does not end
+    it."""
     tasks, calls = Tasks("server"), iter([OSError("disk full"), GeneratorExit("ended")])
 
     def fail() -> None:

@@ -1,4 +1,4 @@
-"""What is said to be wrong, and that it is no longer said when it is over."""
+"""Tests of the reasons that /readyz gives, and of their end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.operator import Operator, locked, operating, until
 
 
 class StuckDriver(FakeDriver):
-    """Its replicas cannot be released."""
+    """Driver that never releases a replica."""
 
     async def release(self, id: str) -> None:
         await super().release(id)
@@ -32,7 +32,7 @@ class StuckDriver(FakeDriver):
 
 @pytest.fixture
 async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
-    """All is well."""
+    """An operator without problems."""
     async with operating(tmp_path) as operator:
         yield operator
 
@@ -42,12 +42,12 @@ Make = Callable[..., Health]
 
 @pytest.fixture
 def make(operator: Operator) -> Make:
-    """Makes a Health over `operator`; the disk has room."""
+    """Create a Health over `operator`, with enough disk space."""
     return lambda **changes: health(operator, **changes)
 
 
 def delivery(operator: Operator) -> Delivery:
-    """A gateway's side that has heard nothing yet."""
+    """Create a gateway's delivery that has received nothing."""
     past = ServerHistory(operator.store.history, time.time, lambda _: Prior())
     return Delivery(Limits(), "test", operator.manager, past)
 
@@ -58,7 +58,7 @@ def health(
     free: Callable[[Path], int] = lambda _folder: DISK_FREE_MIN,
     later_s: float = 0.0,
 ) -> Health:
-    """`later_s` is how far the clock is ahead of the manager's."""
+    """Create a Health whose clock is `later_s` ahead of the manager's."""
     store = operator.store
     return Health(
         store.settings.data,
@@ -71,17 +71,17 @@ def health(
 
 
 def arrival(minute: int) -> Arrivals:
-    """A record for the history."""
+    """Return a record for the history."""
     return Arrivals("default", "digits", minute * 60, 1)
 
 
 async def test_a_healthy_server_has_no_reasons(make: Make) -> None:
-    """Nothing is wrong with room on the disk and nothing running."""
+    """A healthy server has no reasons."""
     assert make().reasons() == []
 
 
 async def test_the_real_disk_is_looked_at(operator: Operator) -> None:
-    """Without a stand-in the data folder's own file system is asked."""
+    """By default the file system of the data folder is measured."""
     store = operator.store
     real = Health(
         store.settings.data, operator.manager, delivery(operator), store.history, time.monotonic
@@ -91,7 +91,7 @@ async def test_the_real_disk_is_looked_at(operator: Operator) -> None:
 
 
 async def test_a_disk_without_room_is_a_reason(make: Make, operator: Operator) -> None:
-    """It names how much is free and where; a folder that is gone is a reason too."""
+    """Little disk space is a reason with the free space and the folder; so is a missing folder."""
     data = operator.store.settings.data
 
     def gone(folder: Path) -> int:
@@ -104,7 +104,8 @@ async def test_a_disk_without_room_is_a_reason(make: Make, operator: Operator) -
 async def test_a_store_that_cannot_be_written_is_a_reason_until_it_can(
     make: Make, operator: Operator
 ) -> None:
-    """From the first flush that failed to the first that did not."""
+    """A store that cannot be written is a reason from the first failed flush to the next successful
+    one."""
     history, looked_at = operator.store.history, make()
     history.record(arrival(1))
     assert looked_at.reasons() == []
@@ -121,7 +122,7 @@ async def test_a_store_that_cannot_be_written_is_a_reason_until_it_can(
 
 
 async def test_records_that_pile_up_are_a_reason(make: Make, operator: Operator) -> None:
-    """A store too slow for what happens is said before anything is dropped."""
+    """Records that accumulate faster than they are stored are a reason before any is dropped."""
     for minute in range(BUFFERED_MAX):
         operator.store.history.record(arrival(minute))
 
@@ -129,7 +130,7 @@ async def test_records_that_pile_up_are_a_reason(make: Make, operator: Operator)
 
 
 async def test_a_function_that_fails_to_load_is_a_reason(operator: Operator) -> None:
-    """It is named by name and revision; a warm one is not."""
+    """A function that fails to load is a reason, named with its revision; a warm one is not."""
     gateway = delivery(operator)
     pools = {
         "default/bad@2": PoolEndpoints([], "failing", "opset 9999"),
@@ -141,7 +142,7 @@ async def test_a_function_that_fails_to_load_is_a_reason(operator: Operator) -> 
 
 
 async def test_a_device_that_is_not_released_is_a_reason(tmp_path: Path) -> None:
-    """Not for the moment that a release takes, but when it lasts."""
+    """A device that is still not released after a while is a reason."""
     async with operating(tmp_path, StuckDriver()) as operator:
         await operator.deploy("digits")
         await until(lambda: "survives" in operator.manager.replicas()[0].why)
@@ -156,7 +157,7 @@ async def test_a_device_that_is_not_released_is_a_reason(tmp_path: Path) -> None
 
 
 async def test_a_device_that_is_out_of_use_is_a_reason(make: Make, operator: Operator) -> None:
-    """As long as it is."""
+    """A device is a reason as long as it is out of use."""
     device = operator.manager.devices()[0].id
     operator.manager.submit(
         events.DeviceLost(device, "XID 48: double-bit ECC error", is_gone=False)
@@ -168,6 +169,6 @@ async def test_a_device_that_is_out_of_use_is_a_reason(make: Make, operator: Ope
 
 
 async def test_a_gpu_driver_that_does_not_answer_is_a_reason(tmp_path: Path) -> None:
-    """In its words."""
+    """A GPU driver that does not respond is a reason in its own words."""
     async with operating(tmp_path, gpus=NoGpus("the NVIDIA driver hangs")) as operator:
         assert health(operator).reasons() == ["gpus: the NVIDIA driver hangs"]

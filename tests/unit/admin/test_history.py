@@ -1,4 +1,4 @@
-"""The recorded history and its estimates."""
+"""Tests of the recorded history and of the estimates made from it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MINUTE_S = 1_000_000_020
 
 
 class Wall:
-    """A wall clock that a test sets."""
+    """Wall clock that a test sets."""
 
     def __init__(self) -> None:
         self.now_s = NOW_S
@@ -49,13 +49,13 @@ class Wall:
 
 @pytest.fixture
 def wall() -> Wall:
-    """Begins at the start of a minute."""
+    """A clock at the start of a minute."""
     return Wall()
 
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    """An empty store in a file."""
+    """An empty database in a file."""
     opened = await Database.open(tmp_path / "fngate.db")
     yield opened
     await opened.close()
@@ -69,19 +69,20 @@ def history(database: Database, tmp_path: Path, wall: Wall) -> History:
 
 @pytest.fixture
 def past(history: History, wall: Wall) -> ServerHistory:
-    """Knows no cold start; every trial took 30 ms to load."""
+    """History without cold starts; every trial took 30 ms to load."""
     return ServerHistory(history, wall, lambda _key: Prior("cpu", 30.0))
 
 
 def cold_start(total_ms: float, outcome: str = "ready", number: int = 1) -> ColdStart:
-    """A receipt of digits."""
+    """Return a cold start of digits."""
     return ColdStart(
         "default", "digits", number, "r1", "cpu", NOW_S, total_ms, {"load": total_ms}, outcome
     )
 
 
 async def test_estimates_come_from_cold_starts(past: ServerHistory, history: History) -> None:
-    """What was guessed before is known after the first one; failed ones are kept, too."""
+    """The estimate is a guess until the first successful cold start; failed ones are stored but not
+    estimated from."""
     assert past.expected(KEY) == Expected(0.05, 0.43, 0.43, 0)
 
     for ms in (100, 300, 200):
@@ -95,7 +96,7 @@ async def test_estimates_come_from_cold_starts(past: ServerHistory, history: His
 
 
 async def test_an_estimate_is_kept_until_there_is_news(past: ServerHistory) -> None:
-    """What is asked for at every publication is worked out once per cold start."""
+    """An estimate is computed once per cold start, not for each publication."""
     past.cold_start(cold_start(100))
     first = past.expected(KEY)
     same = past.expected(KEY) is first
@@ -109,7 +110,7 @@ async def test_an_estimate_is_kept_until_there_is_news(past: ServerHistory) -> N
 async def test_the_estimate_survives_a_restart(
     past: ServerHistory, history: History, database: Database, wall: Wall
 ) -> None:
-    """The next server begins with what this one has measured; pools without a past have none."""
+    """A restarted server has the same estimates; pools without cold starts have none."""
     functions = Functions(database)
     for _ in range(2):
         await functions.deploy(function(revision=0), revision(number=0), bundle(), None)
@@ -137,10 +138,10 @@ async def test_the_estimate_survives_a_restart(
         ("failing", NOW_S - 900, None),
     ],
 )
-async def test_it_is_told_when_a_replica_will_be_there(
+async def test_the_time_to_readiness_is_estimated(
     past: ServerHistory, state: str, since_s: float, expected: float | None
 ) -> None:
-    """A cold start takes what it usually takes, one that goes on what is left of that."""
+    """The time to readiness is that of a usual cold start, less the time already spent waking."""
     for _ in range(SAMPLES_ENOUGH):
         past.cold_start(cold_start(200))
 
@@ -150,7 +151,7 @@ async def test_it_is_told_when_a_replica_will_be_there(
 
 
 async def test_a_trial_and_few_cold_starts_promise_nothing(past: ServerHistory) -> None:
-    """Below five cold starts nobody can tell when a replica will be there; one that is, is."""
+    """With fewer than five cold starts the time to readiness is unknown, except for a warm pool."""
     for _ in range(SAMPLES_ENOUGH - 1):
         past.cold_start(cold_start(200))
 
@@ -160,7 +161,7 @@ async def test_a_trial_and_few_cold_starts_promise_nothing(past: ServerHistory) 
 
 
 def test_a_deploy_says_what_to_expect_of_a_model() -> None:
-    """What its trial took; else where its manifest puts it; nothing of a revision that is gone."""
+    """The prior is the trial's load time, or the manifest's device; a removed revision has none."""
     profiled = Deployed(function(), revision(number=1), profile())
     gpu = revision(number=2, device=DeviceNeed("cuda"))
     catalog = Catalog([profiled, Deployed(function(), gpu), Deployed(function("b"), revision("b"))])
@@ -174,7 +175,7 @@ def test_a_deploy_says_what_to_expect_of_a_model() -> None:
 async def test_arrivals_are_counted_by_the_minute(
     past: ServerHistory, history: History, wall: Wall
 ) -> None:
-    """A minute's count is kept when the next minute begins, per function."""
+    """Requests are counted per function and stored per minute."""
     for name in ("digits", "digits", "faces"):
         past.arrived("default", name)
     wall.now_s += 60
@@ -185,8 +186,8 @@ async def test_arrivals_are_counted_by_the_minute(
     assert await history.arrivals("faces", 0) == [Arrivals("default", "faces", MINUTE_S, 1)]
 
 
-async def test_a_shutdown_keeps_the_broken_minute(past: ServerHistory, history: History) -> None:
-    """Requests of the last minute are not lost; a second flush adds nothing."""
+async def test_a_shutdown_keeps_the_current_minute(past: ServerHistory, history: History) -> None:
+    """A shutdown stores the current minute; a second flush adds nothing."""
     past.arrived("default", "digits")
 
     past.flush()
@@ -197,7 +198,7 @@ async def test_a_shutdown_keeps_the_broken_minute(past: ServerHistory, history: 
 
 
 async def test_a_minute_is_kept_in_parts(past: ServerHistory, history: History) -> None:
-    """What came before a flush and after it adds up."""
+    """Counts of a minute before and after a flush add up."""
     for _ in range(2):
         past.arrived("default", "digits")
         past.flush()
@@ -207,7 +208,7 @@ async def test_a_minute_is_kept_in_parts(past: ServerHistory, history: History) 
 
 
 async def test_state_intervals_are_kept(past: ServerHistory, history: History) -> None:
-    """How long a pool was warm, and why, comes back from the store."""
+    """State intervals are stored with their reason."""
     interval = StateInterval("default", "digits", 1, "warm", "idle", NOW_S - 5, NOW_S)
 
     past.state_interval(interval)
@@ -217,7 +218,7 @@ async def test_state_intervals_are_kept(past: ServerHistory, history: History) -
 
 
 async def test_requests_that_came_elsewhere_are_added(history: History, wall: Wall) -> None:
-    """Gateway processes count by themselves and tell each second."""
+    """Counts reported by gateway processes are added to the server's own."""
     past = ServerHistory(history, wall, lambda _key: Prior())
     past.arrivals("default", "digits", 3)
     past.arrived("default", "digits")
@@ -228,7 +229,7 @@ async def test_requests_that_came_elsewhere_are_added(history: History, wall: Wa
 
 
 async def test_a_new_estimate_is_told(history: History, wall: Wall) -> None:
-    """Of the pool that was measured, when it is known already."""
+    """Subscribers are called after the estimate includes the new cold start."""
     past = ServerHistory(history, wall, lambda _key: Prior())
     told: list[tuple[str, float]] = []
     end = past.subscribe(lambda one: told.append((one.name, past.expected(KEY).samples)))
@@ -249,12 +250,12 @@ def started(
     outcome: str = "ready",
     **phases: float,
 ) -> ColdStart:
-    """A receipt; with a phase `start` no standby was there."""
+    """Return a cold start; one with a phase `start` did not use a standby."""
     return ColdStart("default", "digits", number, "r1", kind, 0.0, total_ms, dict(phases), outcome)
 
 
 def past_of(*records: ColdStart) -> ColdStarts:
-    """What these cold starts leave behind."""
+    """Return an estimator that has seen these cold starts."""
     made = ColdStarts()
     for record in records:
         made.add(record)
@@ -262,7 +263,7 @@ def past_of(*records: ColdStart) -> ColdStarts:
 
 
 def test_before_the_first_cold_start_the_trial_is_asked() -> None:
-    """Loading takes as long as it did there, all else as long as is usual anywhere."""
+    """Without cold starts the estimate is the trial's load time plus a default overhead."""
     expected = past_of().expected(KEY, PRIOR)
 
     assert expected.samples == 0
@@ -273,8 +274,8 @@ def test_before_the_first_cold_start_the_trial_is_asked() -> None:
 
 
 def test_neighbours_tell_what_is_usual_here() -> None:
-    """How long processes take to start on this host is the same for all models; how long another
-    model took to load, or its predecessor to go, says nothing."""
+    """Other models on this host give the usual overhead, such as process start, but neither load
+    nor eviction times."""
     known = past_of(
         started(900.0, 2, start=200.0, load=5000.0, evict=700.0, bind=10.0),
         started(900.0, 3, kind="cuda", start=9000.0),
@@ -286,7 +287,8 @@ def test_neighbours_tell_what_is_usual_here() -> None:
 
 
 def test_its_own_past_goes_before_all_else() -> None:
-    """Median and slow tenth of what was measured; failed starts say nothing."""
+    """With cold starts of its own, a revision's quantiles come from these; failed starts are
+    ignored."""
     known = past_of(*(started(ms, start=1.0) for ms in [100.0] * 5 + [200.0] * 4 + [900.0] * 2))
     known.add(started(60_000.0, outcome="failed: no memory"))
 
@@ -298,8 +300,9 @@ def test_its_own_past_goes_before_all_else() -> None:
     assert expected.p90_s == pytest.approx(0.9, rel=ALPHA)
 
 
-def test_the_short_way_is_what_nine_of_ten_take_at_least() -> None:
-    """A single start by a standby keeps anybody from being told that it will take too long."""
+def test_the_shortest_estimate_includes_starts_by_standby() -> None:
+    """The p10 includes starts by standby: a single one prevents a caller from being refused for
+    lack of time."""
     known = past_of(*[started(400.0, start=300.0)] * 30, started(20.0))
 
     expected = known.expected(KEY, PRIOR)
@@ -310,7 +313,7 @@ def test_the_short_way_is_what_nine_of_ten_take_at_least() -> None:
 
 
 def test_standbys_are_told_apart() -> None:
-    """What is next to happen is what is told, not a mean of what is not."""
+    """Starts with and without a standby have medians of their own."""
     known = past_of(started(400.0, start=250.0), started(50.0))
 
     assert known.median_ms(KEY, PRIOR, by_standby=True) == pytest.approx(50.0, rel=ALPHA)
@@ -318,7 +321,8 @@ def test_standbys_are_told_apart() -> None:
 
 
 def test_one_way_says_something_of_the_other() -> None:
-    """A standby saves the start of a process and its imports."""
+    """Without starts of one way, its median is derived from the other by the phases that a standby
+    saves."""
     launched = {"start": 100.0, "import": 150.0}
     anew = past_of(started(400.0, **launched))
     woken = past_of(started(50.0))
@@ -333,7 +337,7 @@ def test_one_way_says_something_of_the_other() -> None:
 
 
 def test_the_last_device_kind_counts() -> None:
-    """A revision that has moved to a GPU is expected there."""
+    """The estimate is for the device kind of the latest cold start."""
     known = past_of(started(9000.0), started(100.0, kind="cuda"))
 
     assert known.expected(KEY, PRIOR).samples == 1
@@ -341,7 +345,8 @@ def test_the_last_device_kind_counts() -> None:
 
 
 def test_the_table_tells_of_every_phase() -> None:
-    """Per way and phase, in the order of the phases; what is no phase of ours is left out."""
+    """The table has every known phase in order, per device kind and way; unknown phases are left
+    out."""
     known = past_of(started(400.0, start=300.0, load=100.0, nonsense=1.0), started(50.0, load=50.0))
 
     table = known.table(KEY)
@@ -357,7 +362,7 @@ def test_the_table_tells_of_every_phase() -> None:
 
 
 def test_revisions_remembered_are_bounded() -> None:
-    """However many revisions there ever were, the oldest make room."""
+    """The number of revisions is bounded; the oldest are dropped."""
     known = past_of(*(started(100.0, number) for number in range(1, POOLS_MAX + 2)))
 
     assert known.expected(KEY, PRIOR).samples == 0
@@ -365,15 +370,16 @@ def test_revisions_remembered_are_bounded() -> None:
     assert known.expected(f"default/digits@{POOLS_MAX + 1}", PRIOR).samples == 1
 
 
-def test_a_replica_that_lies_about_its_phases_misleads_nobody_else() -> None:
-    """No phase took longer than all of its cold start."""
+def test_a_false_phase_has_little_effect_on_others() -> None:
+    """A phase counts at most as long as its whole cold start, so that a false report has little
+    effect on others."""
     known = past_of(started(900.0, 2, start=200.0, bind=1e9))
 
     assert known.median_ms(KEY, PRIOR, by_standby=False) <= 30 + 200 + 900 * (1 + ALPHA)
 
 
 def of(*all_ms: float) -> Sketch:
-    """A sketch of these durations."""
+    """Return a sketch of these durations."""
     made = Sketch()
     for ms in all_ms:
         made.add(ms)
@@ -384,24 +390,24 @@ def of(*all_ms: float) -> Sketch:
     ("share", "expected"), [(0.0, 10.0), (0.1, 10.0), (0.5, 500.0), (0.9, 9000.0), (1.0, 9000.0)]
 )
 def test_quantiles_are_near_the_true_ones(share: float, expected: float) -> None:
-    """Each is off by five percent of its value at most, the small ones too."""
+    """Every quantile is within five percent of the true value."""
     assert of(9000.0, 10.0, 500.0).quantile_ms(share) == pytest.approx(expected, rel=ALPHA)
 
 
 def test_without_durations_there_is_no_quantile() -> None:
-    """It is 0, and nothing was counted."""
+    """A sketch without durations has quantile 0."""
     assert (Sketch().quantile_ms(0.5), Sketch().samples) == (0.0, 0)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, nan])
 def test_a_share_is_between_0_and_1(share: float) -> None:
-    """Anything else is a mistake of the caller's."""
+    """A share outside 0 to 1 is a ValueError."""
     with pytest.raises(ValueError, match="expected a share between 0 and 1"):
         of(1.0).quantile_ms(share)
 
 
 def test_a_duration_is_a_number() -> None:
-    """What is none is refused, and nothing is counted."""
+    """A NaN is refused and not counted."""
     sketch = of(5.0)
 
     with pytest.raises(ValueError, match="got nan"):
@@ -414,12 +420,12 @@ def test_a_duration_is_a_number() -> None:
     ("ms", "expected"), [(0.0, MIN_MS), (-3.0, MIN_MS), (1e12, MAX_MS), (inf, MAX_MS)]
 )
 def test_extremes_are_cut(ms: float, expected: float) -> None:
-    """Whatever comes, the buckets stay few."""
+    """Extreme durations are clamped, so that buckets stay few."""
     assert of(ms).quantile_ms(0.5) == pytest.approx(expected, rel=ALPHA)
 
 
 def test_the_newest_durations_count_most() -> None:
-    """A machine that became faster is believed after as many starts as are remembered."""
+    """Recent durations weigh more: after MEMORY faster ones the median is theirs."""
     sketch = of(*[9000.0] * 1000)
     for _ in range(MEMORY):
         sketch.add(10.0)
@@ -428,8 +434,8 @@ def test_the_newest_durations_count_most() -> None:
     assert sketch.samples == 1000 + MEMORY
 
 
-def test_what_is_long_past_is_forgotten() -> None:
-    """A bucket that has lost nearly all its weight takes no room."""
+def test_a_bucket_without_weight_is_dropped() -> None:
+    """A bucket that has lost nearly all its weight is dropped."""
     sketch = of(9000.0, *[10.0] * (5 * MEMORY))
 
     assert sketch.buckets == 1
@@ -437,12 +443,12 @@ def test_what_is_long_past_is_forgotten() -> None:
 
 
 def test_buckets_are_bounded() -> None:
-    """However far the durations lie apart."""
+    """The number of buckets is bounded, however far the durations lie apart."""
     assert of(*(MIN_MS * 1.05**n for n in range(1000))).buckets <= BUCKETS_MAX
 
 
 def test_two_sketches_make_one() -> None:
-    """As if all durations had gone to one; neither is changed by it."""
+    """A merged sketch equals one of all durations; the merged ones are unchanged."""
     left, right = of(10.0, 10.0), of(500.0, 10.0)
 
     both = left.merged(right)

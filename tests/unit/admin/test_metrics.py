@@ -1,4 +1,4 @@
-"""Families of the server, its devices and its replicas."""
+"""Tests of the metric families of the server, its devices and its replicas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from registry.store.history import HistoryStatistics
 
 
 def test_the_server_says_what_it_is_and_how_it_writes() -> None:
-    """Version, driver, processes, history, and what the system says of the process."""
+    """The server's families have version, driver, processes, history, and the process's system
+    figures."""
     written = HistoryStatistics(buffered=3, written=10, dropped=2, failed_flushes=1)
     families = ServerFamilies("process", lambda: written, OneGateway())
     families.snapshot()
@@ -55,7 +56,7 @@ BARE = Occupancy(
 
 
 def device_samples(*devices: Occupancy) -> dict[tuple[str, str], float]:
-    """Every sample by its name and device."""
+    """Return every sample by its name and device."""
     families = DeviceFamilies(lambda: list(devices), lambda: {"GPU-a": 2.0, "gone": 1.0})
     families.snapshot()
     return {
@@ -66,7 +67,7 @@ def device_samples(*devices: Occupancy) -> dict[tuple[str, str], float]:
 
 
 def test_memory_is_in_bytes() -> None:
-    """Of a GPU as its driver sees it."""
+    """Memory of a GPU is in bytes, as its driver reports it."""
     found = device_samples(GPU, SLOT)
 
     assert found["fngate_device_memory_bytes", "GPU-a"] == 24_000 * MIB
@@ -79,8 +80,8 @@ def test_memory_is_in_bytes() -> None:
     assert found["fngate_device_state", "GPU-a"] == 1
 
 
-def test_what_is_not_known_has_no_sample() -> None:
-    """Nothing is guessed of a slot, nor of a GPU whose driver says nothing."""
+def test_unknown_figures_have_no_sample() -> None:
+    """A CPU slot, and a GPU whose driver does not respond, have no samples for unknown figures."""
     found = device_samples(SLOT, BARE)
     names = {name for name, _ in found}
 
@@ -91,7 +92,7 @@ def test_what_is_not_known_has_no_sample() -> None:
 
 
 class Given:
-    """What a manager may have counted."""
+    """Manager with given counts."""
 
     waiting_starts = 2
 
@@ -108,7 +109,7 @@ class Given:
 
 
 def replica_samples(families: ReplicaFamilies) -> dict[tuple[str, ...], float]:
-    """Every sample by its name and label values."""
+    """Return every sample by its name and label values."""
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in families.collect()
@@ -116,8 +117,8 @@ def replica_samples(families: ReplicaFamilies) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_replicas_are_shown_as_they_were_looked_at() -> None:
-    """Supply, starts, failures; later ones are for the next look."""
+def test_replica_metrics_show_the_last_snapshot() -> None:
+    """Replica metrics show the last snapshot; later counts wait for the next one."""
     given = Given()
     families = ReplicaFamilies(given)
     families.snapshot()
@@ -133,8 +134,8 @@ def test_replicas_are_shown_as_they_were_looked_at() -> None:
     }
 
 
-def test_what_can_be_counted_is_there_from_the_start() -> None:
-    """A first failure is a rise from 0, which an alert can see."""
+def test_counters_exist_from_the_start() -> None:
+    """Counters exist from the start, so that a first failure is an increase from 0 for an alert."""
     found = replica_samples(ReplicaFamilies(Given()))
 
     assert found["fngate_replica_failures_total", "starting", "load"] == 0

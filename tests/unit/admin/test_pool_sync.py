@@ -1,4 +1,4 @@
-"""The catalog's changes become pools."""
+"""Tests of the synchronisation of pools with the catalog."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ KEYS = [f"default/digits@{number}" for number in (1, 2)]
 
 @pytest.fixture
 async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
-    """An empty catalog that feeds a manager, and the bundle of every revision below."""
+    """An empty catalog connected to a manager, and the bundle of every revision below."""
     async with operating(tmp_path) as operator:
         operator.store.bundles[bundle().digest] = bundle()
         yield operator
 
 
 def pools(operator: Operator) -> list[str]:
-    """The keys of digits that the manager knows."""
+    """Return the keys of digits that the manager knows."""
     return [key for key in KEYS if operator.manager.pool(key) is not None]
 
 
 async def test_every_revision_has_a_pool(operator: Operator) -> None:
-    """Deployed, a revision can be woken; removed, it cannot."""
+    """A deployed revision has a pool; a removed one has none."""
     catalog = operator.store.catalog
     catalog.put(deployed(number=1))
     catalog.put(deployed(number=2))
@@ -46,7 +46,7 @@ async def test_every_revision_has_a_pool(operator: Operator) -> None:
 async def test_a_change_defines_the_pools_of_its_function_only(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many functions there are, a deploy or a new setting touches one."""
+    """A change defines only the pools of its own function."""
     catalog = operator.store.catalog
     for name in ("digits", "faces", "voices"):
         catalog.put(deployed(name, 1))
@@ -60,7 +60,7 @@ async def test_a_change_defines_the_pools_of_its_function_only(
 
 
 async def test_after_its_end_nothing_is_fed(operator: Operator) -> None:
-    """A manager that is being closed hears of no new pools."""
+    """After its end no change reaches the manager."""
     operator.pool_sync.close()
 
     operator.store.catalog.put(deployed())
@@ -68,8 +68,8 @@ async def test_after_its_end_nothing_is_fed(operator: Operator) -> None:
     assert pools(operator) == []
 
 
-async def test_what_was_deployed_before_has_a_pool_from_the_start(tmp_path: Path) -> None:
-    """A restart makes the pools of all that is stored."""
+async def test_stored_revisions_have_pools_from_the_start(tmp_path: Path) -> None:
+    """After a restart every stored revision has a pool."""
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
 
@@ -78,7 +78,7 @@ async def test_what_was_deployed_before_has_a_pool_from_the_start(tmp_path: Path
 
 
 def test_a_pool_is_as_its_function_says() -> None:
-    """Bounds and idle time come from the function, sizes from revision and profile."""
+    """Bounds and idle time of a pool come from the function, sizes from revision and profile."""
     scaling = Scaling(min=1, max=3, idle_s=40)
 
     spec = pool_spec(Deployed(function(scaling=scaling), revision(), profile()), bundle())
@@ -89,15 +89,15 @@ def test_a_pool_is_as_its_function_says() -> None:
 
 
 def test_without_a_profile_one_request_runs_and_one_waits() -> None:
-    """Nothing is known of the revision, so nothing is batched."""
+    """A revision without a profile is not batched: one request runs and one waits."""
     spec = pool_spec(Deployed(function(), revision()), bundle())
 
     assert (spec.target, spec.load_s) == (2, 0.0)
 
 
 @pytest.mark.parametrize(("idle_s", "expected"), [(300.0, SUPERSEDED_IDLE_S), (1.0, 1.0)])
-def test_a_superseded_revision_is_kept_for_nobody(idle_s: float, expected: float) -> None:
-    """It has no floor and goes soon, but not later than the function says."""
+def test_a_superseded_revision_has_no_minimum(idle_s: float, expected: float) -> None:
+    """A superseded revision has no minimum and a short idle time, at most the function's."""
     scaling = Scaling(min=2, max=3, idle_s=idle_s)
 
     spec = pool_spec(Deployed(function(revision=2, scaling=scaling), revision()), bundle())
@@ -106,7 +106,7 @@ def test_a_superseded_revision_is_kept_for_nobody(idle_s: float, expected: float
 
 
 def test_a_replica_is_bound_to_its_revision() -> None:
-    """It is given the model, the files and the memory cap of exactly this revision."""
+    """A replica is bound to the model, files and memory cap of exactly its revision."""
     one = deployed(number=2)
     capped = replace(
         one, revision=replace(one.revision, device=replace(one.revision.device, memory_mib=64))
@@ -119,7 +119,7 @@ def test_a_replica_is_bound_to_its_revision() -> None:
 
 
 def test_a_replica_is_given_what_was_prepared() -> None:
-    """Its files beside the bundle's, where they were made of the revision's own model."""
+    """A replica gets the prepared files if they were made of the revision's own model."""
     made = prepared()
     whole = Deployed(function(), revision(), profile(prepared=made))
     other = Deployed(function(), revision(model="other.onnx"), profile(prepared=made))

@@ -1,4 +1,4 @@
-"""How many requests functions answer, and how fast."""
+"""Tests of response rates and their quantiles."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ F = ("default", "f")
 BOUNDS = (0.01, 0.1, 1.0)
 
 
-def test_who_answers_nothing_is_at_rest() -> None:
-    """No rate, no quantile."""
+def test_a_function_without_responses_has_no_rate() -> None:
+    """A function without responses has no rate and no quantiles."""
     assert Rates(BOUNDS).response_rate(F, 5.0) == NO_RESPONSES
 
 
 def test_a_rate_is_over_ten_seconds() -> None:
-    """What came before counts in the quantiles only."""
+    """The rate covers ten seconds; earlier responses count in the quantiles only."""
     rates = Rates(BOUNDS)
     rates.add(F, (50, 0, 0, 0), 100.0)
     rates.add(F, (0, 20, 0, 0), 115.0)
@@ -32,7 +32,7 @@ def test_a_rate_is_over_ten_seconds() -> None:
 
 
 def test_a_minute_later_it_is_at_rest_again() -> None:
-    """And takes no memory."""
+    """A minute after its last response a function has no rate and takes no memory."""
     rates = Rates(BOUNDS)
     rates.add(F, (1, 0, 0, 0), 100.0)
 
@@ -41,8 +41,8 @@ def test_a_minute_later_it_is_at_rest_again() -> None:
     assert list(rates.active(160.0)) == []
 
 
-def test_what_nobody_looks_at_takes_no_memory() -> None:
-    """Servers run for months, with functions that come and go, and nobody may ever watch."""
+def test_memory_is_bounded_without_readers() -> None:
+    """Memory stays bounded although nothing reads the rates and functions come and go."""
     rates = Rates(BOUNDS)
     for second in range(200):
         rates.add(F, (1, 0, 0, 0), float(second))
@@ -54,13 +54,13 @@ def test_what_nobody_looks_at_takes_no_memory() -> None:
 
 
 def test_another_count_of_buckets_is_a_defect() -> None:
-    """It says what was expected."""
+    """A wrong number of buckets is a ValueError that names the right one."""
     with pytest.raises(ValueError, match="expected 4 counts, got 3"):
         Rates(BOUNDS).add(F, (1, 2, 3), 0.0)
 
 
-def test_beyond_the_last_bound_nobody_knows_more() -> None:
-    """The last bound is said."""
+def test_a_quantile_beyond_the_last_bound_is_that_bound() -> None:
+    """A quantile beyond the last bound is that bound."""
     assert quantile_ms(BOUNDS, (0, 0, 0, 4), 0.5) == 1000.0
     assert quantile_ms(BOUNDS, (0, 0, 0, 0), 0.5) is None
 
@@ -70,7 +70,7 @@ def test_beyond_the_last_bound_nobody_knows_more() -> None:
     st.integers(0, 200),
 )
 def test_the_window_is_what_came_in_it(seconds: list[tuple[int, ...]], later: int) -> None:
-    """Sums that are kept up to date are the sums made anew."""
+    """Running sums equal those computed from the seconds in the window."""
     rates = Rates(BOUNDS)
     for at, counts in enumerate(seconds):
         rates.add(F, counts, float(at))
@@ -87,7 +87,8 @@ def test_the_window_is_what_came_in_it(seconds: list[tuple[int, ...]], later: in
 
 @given(st.tuples(*[st.integers(0, 20)] * 3), st.floats(0.01, 1.0))
 def test_a_quantile_lies_in_its_bucket(counts: tuple[int, ...], part: float) -> None:
-    """No more lie wholly below it than that part, and no more wholly above it than the rest."""
+    """At most the given share of responses lies in buckets below the quantile, and at most the rest
+    above."""
     value = quantile_ms(BOUNDS, (*counts, 0), part)
     if value is None:
         assert sum(counts) == 0

@@ -1,4 +1,4 @@
-"""`fnctl serve` from start to end, in a process of its own."""
+"""Tests of `fnctl serve` from start to end, in a process of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ sys.exit(serve(Settings(driver="fake", data=Path(sys.argv[1]), port=int(sys.argv
 
 
 def refused(data: Path, port: int = 0, listen: str = "127.0.0.1") -> tuple[int, str]:
-    """Exit code and last line of a server that cannot start."""
+    """Return exit code and last line of a server that cannot start."""
     command = [sys.executable, "-c", SERVE, str(data), str(port), listen]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return ended.returncode, ended.stderr.splitlines()[-1]
@@ -32,7 +32,7 @@ def refused(data: Path, port: int = 0, listen: str = "127.0.0.1") -> tuple[int, 
 
 @pytest.mark.slow
 def test_a_signal_ends_it_in_order(tmp_path: Path) -> None:
-    """After Ctrl-C it says that it stops, stops, and exits with 0."""
+    """After Ctrl-C the server says that it stops, stops, and exits with 0."""
     server = ServerProcess(tmp_path, "--driver", "fake")
     server.start()
     assert server.process is not None
@@ -49,7 +49,7 @@ def test_a_signal_ends_it_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_may_not_start_says_why(tmp_path: Path) -> None:
-    """One line for people, no traceback, exit code 1: wrong settings and a taken port."""
+    """Wrong settings and a taken port are one line without a traceback, and exit code 1."""
     code, text = refused(tmp_path, listen="0.0.0.0")
     assert (code, text.startswith("fnctl serve: --listen 0.0.0.0 accepts calls")) == (1, True)
 
@@ -61,8 +61,8 @@ def test_a_server_that_may_not_start_says_why(tmp_path: Path) -> None:
 
 
 def test_a_refused_start_leaves_the_collector_on(tmp_path: Path) -> None:
-    """A start does without the garbage collector; what comes after has it."""
-    # In a process of its own: a start sets up the log, and raises limits, of all of it.
+    """After a failed start the garbage collector, off during a start, is on again."""
+    # In a process of its own, since a start changes log and limits of the whole process.
     program = SERVE.replace("sys.exit(", "code = (") + "import gc\nprint(code, gc.isenabled())"
     command = [sys.executable, "-c", program, str(tmp_path), "0", "0.0.0.0"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)

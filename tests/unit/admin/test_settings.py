@@ -1,4 +1,4 @@
-"""Where settings come from, which source wins, and how a wrong one is told."""
+"""Tests of settings: their sources, the order of these, and errors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from registry.errors import BadRequest
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of the machine's own takes part."""
+    """Remove this machine's FN_ variables."""
     for name in [name for name in os.environ if name.startswith("FN_")]:
         monkeypatch.delenv(name)
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a --config file."""
+    """Write a --config file."""
 
     def write(text: str) -> Path:
         path = tmp_path / "fngate.toml"
@@ -43,7 +43,7 @@ def config(tmp_path: Path) -> Callable[[str], Path]:
 def test_the_command_line_wins_over_the_environment_over_the_file_over_the_default(
     config: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each stronger source replaces the weaker one's value, and only the keys that it names."""
+    """A stronger source replaces a weaker one's value, only for the keys that it names."""
     assert load_settings({}).port == 8080
     file = config("port = 1\nheld_mib = 7\n")
     assert load_settings({}, file).port == 1
@@ -75,7 +75,7 @@ def test_the_command_line_wins_over_the_environment_over_the_file_over_the_defau
     ],
 )
 def test_a_wrong_value_is_told_with_its_key(overrides: dict[str, Any], message: str) -> None:
-    """The text names the setting, what was expected and what came."""
+    """The error names the setting, what was expected and what was given."""
     with pytest.raises(BadRequest) as refused:
         load_settings(overrides)
 
@@ -83,7 +83,7 @@ def test_a_wrong_value_is_told_with_its_key(overrides: dict[str, Any], message: 
 
 
 def test_a_wrong_variable_is_told_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bad value in the environment is no traceback."""
+    """A bad value in the environment is an error like a bad option, not a traceback."""
     monkeypatch.setenv("FN_CPU_SLOTS", "many")
 
     with pytest.raises(BadRequest, match=r"setting cpu_slots: .*got 'many'"):
@@ -99,7 +99,7 @@ def test_a_wrong_variable_is_told_like_an_option(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_file_that_cannot_be_used_is_told(tmp_path: Path, content: bytes, message: str) -> None:
-    """Broken TOML, other encodings and unknown keys are refused with the reason."""
+    """Broken TOML, another encoding and unknown keys are refused with the reason."""
     path = tmp_path / "fngate.toml"
     path.write_bytes(content)
 
@@ -108,21 +108,21 @@ def test_a_file_that_cannot_be_used_is_told(tmp_path: Path, content: bytes, mess
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    """The text names the option and the path."""
+    """A missing file is an error with the option and the path."""
     with pytest.raises(BadRequest, match=r"--config: .*none\.toml"):
         load_settings({}, tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize("text", ["a.example, b.example,", '["a.example", "b.example"]'])
 def test_public_hosts_stand_in_one_variable(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commas or a JSON list separate the names."""
+    """Public hosts in a variable are separated by commas, or a JSON list."""
     monkeypatch.setenv("FN_PUBLIC_HOSTS", text)
 
     assert load_settings({}).public_hosts == ("a.example", "b.example")
 
 
 def test_a_broken_list_of_hosts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list that is no JSON is refused by name."""
+    """A malformed list of hosts is refused by name."""
     monkeypatch.setenv("FN_PUBLIC_HOSTS", "[a")
 
     with pytest.raises(BadRequest, match="setting public_hosts"):
@@ -130,7 +130,7 @@ def test_a_broken_list_of_hosts_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_data_folder_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`~` is the user's home, and a relative folder stays the same when the server moves."""
+    """`~` is the user's home, and a relative folder is made absolute."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
@@ -139,7 +139,7 @@ def test_the_data_folder_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_a_data_folder_has_one_path(tmp_path: Path) -> None:
-    """A server that is started by another path to the same folder finds the replicas there."""
+    """Another path to the same data folder gives the same replicas' sockets."""
     (tmp_path / "kept").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "kept")
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
@@ -151,7 +151,7 @@ def test_a_data_folder_has_one_path(tmp_path: Path) -> None:
 
 
 def test_settings_do_not_change() -> None:
-    """What a server was started with holds until it ends."""
+    """Settings are immutable."""
     settings = Settings()
 
     with pytest.raises(ValidationError):
@@ -160,19 +160,19 @@ def test_settings_do_not_change() -> None:
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "::1", "localhost"])
 def test_loopback_is_local(listen: str) -> None:
-    """Only this machine can connect to a loopback address."""
+    """Loopback addresses are local."""
     assert Settings(listen=listen).is_local
     assert not Settings(listen="0.0.0.0").is_local
 
 
 def test_sockets_lie_in_a_short_data_folder() -> None:
-    """Where the path is short enough nothing lies outside the data folder."""
+    """A data folder with a short path contains its sockets."""
     assert run_dir(Path("/srv/fn")) == Path("/srv/fn/run")
 
 
 @pytest.mark.parametrize("length", range(70, 120))
 def test_a_socket_path_always_fits(length: int) -> None:
-    """However long the data folder's path is, a socket's path has at most 107 bytes."""
+    """A socket's path has at most 107 bytes, however long the data folder's."""
     data = Path("/" + "d" * length)
 
     path = f"{run_dir(data)}/00000000/data.sock"
@@ -182,7 +182,8 @@ def test_a_socket_path_always_fits(length: int) -> None:
 
 
 def test_every_long_data_folder_has_sockets_of_its_own() -> None:
-    """Two servers do not meet in the temporary folder, and one finds its own again."""
+    """Data folders with long paths have socket folders that differ from each other and stay the
+    same."""
     one, other = Path("/" + "a" * 120), Path("/" + "b" * 120)
 
     assert run_dir(one) != run_dir(other)
@@ -190,7 +191,7 @@ def test_every_long_data_folder_has_sockets_of_its_own() -> None:
 
 
 def test_cores_are_shared_by_the_slots() -> None:
-    """Each slot gets its share of the cores, and never less than one thread."""
+    """Each slot gets its share of the cores, at least one thread."""
     cores = os.cpu_count() or 1
 
     assert Settings(cpu_slots=1).pool().threads_per_slot == cores
@@ -198,7 +199,7 @@ def test_cores_are_shared_by_the_slots() -> None:
 
 
 def test_every_section_gets_its_settings(tmp_path: Path) -> None:
-    """What an operator sets arrives in the folder that uses it."""
+    """Every section gets the values that an operator sets."""
     settings = Settings(
         data=tmp_path,
         held_mib=3,
@@ -224,7 +225,8 @@ def test_every_section_gets_its_settings(tmp_path: Path) -> None:
 
 
 def test_gpu_standbys_are_few() -> None:
-    """None unless asked for, at most four on each GPU: each takes of its memory."""
+    """There are no GPU standbys by default, and at most four per GPU, since each takes GPU
+    memory."""
     assert load_settings({}).pool().gpu_standbys == 0
     assert load_settings({"gpu_standbys": 4}).pool().gpu_standbys == 4
     with pytest.raises(BadRequest, match=r"setting gpu_standbys: .*, got 5"):
@@ -232,7 +234,7 @@ def test_gpu_standbys_are_few() -> None:
 
 
 def test_gpus_are_chosen_by_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All unless said otherwise; nothing at all is not a choice."""
+    """All GPUs are used by default; an empty choice is refused."""
     assert load_settings({}).pool().gpus == "all"
     monkeypatch.setenv("FN_GPUS", "0,MIG-1")
     assert load_settings({}).pool().gpus == "0,MIG-1"
@@ -250,10 +252,10 @@ def test_gpus_are_chosen_by_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
         ("PATH", "malloc", False),
     ],
 )
-def test_who_sets_the_allocator_is_left_alone(
+def test_an_allocator_set_by_the_user_is_kept(
     name: str, value: str, is_set: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any variable of the C library's for it counts, whatever it says."""
+    """If a variable for the C allocator is set, whatever its value, none is changed."""
     for other in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_"))]:
         monkeypatch.delenv(other)
     assert not is_malloc_set()
@@ -264,6 +266,6 @@ def test_who_sets_the_allocator_is_left_alone(
 
 @pytest.mark.parametrize("url", ["127.0.0.1:4318", "grpc://a:4317", "http://", "http://a/?key=b"])
 def test_traces_go_to_a_url_of_http(url: str) -> None:
-    """What is none is refused when the server starts, not found out later."""
+    """A traces URL that is not http(s) is refused at the start."""
     with pytest.raises(BadRequest, match="setting traces: "):
         load_settings({"traces": url})

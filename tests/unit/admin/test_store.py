@@ -1,4 +1,4 @@
-"""The data folder: opened once, its token private, everything in memory that requests need."""
+"""Tests of opening the data folder: token, contents in memory, one server per folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.nouns import bundle, function, profile, revision
 
 
 def test_the_token_is_private_and_stays(tmp_path: Path) -> None:
-    """It is made once, for this user's eyes only, and every later start finds the same."""
+    """The token is created once, readable for this user only, and kept."""
     token = admin_token(tmp_path)
 
     assert token.startswith("fn_")
@@ -24,7 +24,8 @@ def test_the_token_is_private_and_stays(tmp_path: Path) -> None:
 
 
 def test_a_token_file_that_others_may_read_is_closed_to_them(tmp_path: Path) -> None:
-    """A restored backup may have lost the mode; the token stays the same."""
+    """A token file that others may read loses these modes, and the token is kept: a restored backup
+    may have other modes."""
     path = tmp_path / TOKEN_FILE
     path.write_text("fn_restored\n")
     path.chmod(0o644)
@@ -34,7 +35,7 @@ def test_a_token_file_that_others_may_read_is_closed_to_them(tmp_path: Path) -> 
 
 
 def test_an_empty_token_file_opens_nothing(tmp_path: Path) -> None:
-    """An empty secret is never the token: a new one is made."""
+    """An empty token file is replaced by a new token."""
     (tmp_path / TOKEN_FILE).write_text("\n")
 
     token = admin_token(tmp_path)
@@ -44,7 +45,7 @@ def test_an_empty_token_file_opens_nothing(tmp_path: Path) -> None:
 
 
 async def test_what_is_stored_is_in_memory_after_opening(tmp_path: Path) -> None:
-    """Functions, bundles and keys of an earlier server are known without a look at the disk."""
+    """After opening, functions, bundles and keys of the store are in memory."""
     settings = StoreSettings(tmp_path)
     async with AsyncExitStack() as stack:
         store = await open_store(settings, stack)
@@ -62,7 +63,7 @@ async def test_what_is_stored_is_in_memory_after_opening(tmp_path: Path) -> None
 
 
 async def test_a_second_server_is_refused(tmp_path: Path) -> None:
-    """One data folder has one server; when that has ended the folder is free."""
+    """A second server on the same data folder is refused until the first has ended."""
     async with AsyncExitStack() as stack:
         await open_store(StoreSettings(tmp_path), stack)
         async with AsyncExitStack() as other:

@@ -18,7 +18,7 @@ from admin import text
     ],
 )
 def test_numbers_have_few_digits(value: float, shown: str) -> None:
-    """A number is shown with the digits a reader wants."""
+    """Numbers have few significant digits."""
     assert text.number(value) == shown
 
 
@@ -27,7 +27,7 @@ def test_numbers_have_few_digits(value: float, shown: str) -> None:
     [(0.05, "0.05 ms"), (183.2, "183 ms"), (2400, "2.4 s"), (180_000, "3.0 min")],
 )
 def test_durations_have_a_fitting_unit(ms: float, shown: str) -> None:
-    """Milliseconds become seconds and minutes where they are many."""
+    """Durations are in ms, s or min, whichever fits."""
     assert text.duration(ms) == shown
 
 
@@ -35,7 +35,7 @@ def test_durations_have_a_fitting_unit(ms: float, shown: str) -> None:
     ("count", "shown"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 * 2**50, "5120.0 TiB")]
 )
 def test_sizes_have_a_fitting_unit(count: int, shown: str) -> None:
-    """Bytes are shown in binary units, the largest for all that is larger."""
+    """Sizes are in binary units; the largest unit serves all larger sizes."""
     assert text.size(count) == shown
 
 
@@ -51,7 +51,7 @@ def test_sizes_have_a_fitting_unit(count: int, shown: str) -> None:
     ],
 )
 def test_ages_have_a_fitting_unit(age_s: float, shown: str) -> None:
-    """An age is told in its largest unit; a clock ahead of ours is no error."""
+    """An age is in its largest unit; a future time has age 0."""
     assert text.ago(1000.0, 1000.0 + age_s) == shown
 
 
@@ -59,29 +59,30 @@ def test_ages_have_a_fitting_unit(age_s: float, shown: str) -> None:
     ("share", "shown"), [(0, ""), (1, "████"), (0.5, "██"), (0.28, "█▏"), (-1, ""), (7, "████")]
 )
 def test_bars_are_as_long_as_their_share(share: float, shown: str) -> None:
-    """A bar has its share of the width, within it whatever the share."""
+    """A bar's length is its share of the width, never more."""
     assert text.bar(share, 4) == shown
 
 
 def test_tables_have_straight_columns() -> None:
-    """Every column is as wide as its widest cell, and a cell is one line."""
+    """Columns are as wide as their widest cell, and a cell is one line."""
     assert text.table(("A", "BB"), [("x\ny", "1"), ("z", "22")]) == "A    BB\nx y  1\nz    22"
 
 
 def test_fields_without_a_value_are_left_out() -> None:
-    """Pairs stand below each other, empty ones not at all."""
+    """Fields stand below each other; those without a value are left out."""
     assert text.fields([("a", "1"), ("long", "2"), ("none", "")]) == "  a     1\n  long  2"
     assert text.fields([]) == ""
 
 
 def test_strangers_cannot_steer_a_terminal() -> None:
-    """Escape sequences lose their escape; line breaks and letters of all kinds stay."""
+    """Escape sequences lose their escape character; line breaks and letters of all scripts are
+    kept."""
     assert text.plain("\x1b[1;31mred\x1b[m") == "red"
     assert text.plain("\x1b[2Jä\n\tb\x9b\r") == "�[2Jä\n\tb��"
 
 
 def test_commands_can_be_pasted() -> None:
-    """A word with blanks is quoted."""
+    """A word with blanks is quoted for the shell."""
     assert text.command("fnctl", "show", "a b") == "fnctl show 'a b'"
 
 

@@ -1,4 +1,4 @@
-"""The nouns as the admin API shows them."""
+"""Tests of the JSON objects of the admin API."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.nouns import bundle, deployed, profile
 
 
 def live(shown: PoolEndpoints, wanted: int = 0, since_s: float = 0.0, **known: Any) -> Live:
-    """A pool that looks so and of which nothing else is known unless said."""
+    """Return a pool with these fields and defaults for all others."""
     usual: dict[str, Any] = {
         "load": NOTHING,
         "expected": Expected(0.02, 0.4, 0.4, 0),
@@ -43,7 +43,7 @@ def live(shown: PoolEndpoints, wanted: int = 0, since_s: float = 0.0, **known: A
 
 
 def test_a_function_without_a_pool_is_cold() -> None:
-    """What the manager has not heard of yet is shown as what it is: nobody calls."""
+    """A function without a pool is shown as cold."""
     shown = function_json(deployed(), live(UNKNOWN, ready_in_ms=20.4))
 
     assert (shown["name"], shown["revision"], shown["state"]) == ("digits", "digits@1", "cold")
@@ -53,7 +53,7 @@ def test_a_function_without_a_pool_is_cold() -> None:
 
 
 def test_a_function_shows_its_pool_and_load() -> None:
-    """Replicas that serve, how many are wanted, what is held and what runs."""
+    """A function shows ready and wanted replicas, held requests and requests in flight."""
     endpoint = ReplicaEndpoint("r1", "/socket", 2, True, "cpu:0", {})
     known = live(
         PoolEndpoints([endpoint], "warm", "busy"),
@@ -76,7 +76,7 @@ def test_a_function_shows_its_pool_and_load() -> None:
 
 
 def test_a_waking_function_shows_its_phase() -> None:
-    """Only while it wakes: a warm one may have another replica coming."""
+    """The phase is shown only while the function wakes, not for further replicas of a warm one."""
     coming = PoolForecast("load", None, ("cpu:0",))
 
     waking = function_json(deployed(), live(PoolEndpoints([], "waking", ""), forecast=coming))
@@ -86,7 +86,8 @@ def test_a_waking_function_shows_its_phase() -> None:
 
 
 def test_a_call_is_told_with_what_the_manifest_adds() -> None:
-    """Which input is a picture, which output is made readable, where a sample comes from."""
+    """A function shows which inputs are images, which outputs are decoded, and the source of its
+    sample."""
     known = deployed()
     picture = InputRule(kind="image", image=ImageForm((8, 8)))
     output = OutputRule("y", ("no", "yes"), 1)
@@ -105,7 +106,7 @@ def test_a_call_is_told_with_what_the_manifest_adds() -> None:
 
 
 def test_a_revision_shows_what_it_is_and_was_measured() -> None:
-    """Its files' size, its signature and its profile, as JSON."""
+    """A revision is shown with size, signature and profile as JSON."""
     shown = revision_json(deployed(number=2), bundle())
 
     assert (shown["number"], shown["size"]) == (2, bundle().size)
@@ -116,21 +117,22 @@ def test_a_revision_shows_what_it_is_and_was_measured() -> None:
 
 
 def test_a_revision_shows_how_far_its_settings_let_it_batch() -> None:
-    """The profile says what was measured; revisions that differ in settings share it."""
+    """The batch size shown is the profile's within the revision's settings, since revisions share a
+    profile."""
     known = deployed()
     asked = replace(known, revision=replace(known.revision, batching=Batching(max_size=4)))
 
     assert revision_json(asked, bundle())["batch_max"] == 4
 
 
-def test_what_was_not_measured_has_no_profile() -> None:
-    """None is shown, not a profile of zeros."""
+def test_a_revision_without_a_profile_shows_none() -> None:
+    """A revision without a profile shows none."""
     assert profile_json(None) is None
     assert profile_json(profile()) is not None
 
 
 def test_an_operation_keeps_its_request_to_itself() -> None:
-    """The request may hold a long manifest; who follows a deploy has sent it."""
+    """An operation is shown without its request, which may contain a long manifest."""
     operation = Operation("7", "deploy", "digits", {"manifest": "long"}, result={"revision": "a@1"})
 
     shown = operation_json(operation)
@@ -140,7 +142,7 @@ def test_an_operation_keeps_its_request_to_itself() -> None:
 
 
 def test_a_key_shows_nothing_it_could_be_found_out_from() -> None:
-    """Neither secret nor hash."""
+    """A key is shown with neither secret nor hash."""
     shown = key_json(Key("k1", "f" * 64, ("read", "invoke:digits"), "ci", 5.0))
 
     assert shown == {
@@ -152,7 +154,7 @@ def test_a_key_shows_nothing_it_could_be_found_out_from() -> None:
 
 
 def test_a_replica_shows_whose_it_is() -> None:
-    """And since when it has been what it is."""
+    """A replica is shown with its revision, state and the time of its last change."""
     replica = Replica("r1", "default/digits@1", "cpu:0", "serve", since_s=100.0, why="idle")
 
     shown = replica_json(replica, 1700.25)
@@ -164,14 +166,15 @@ def test_a_replica_shows_whose_it_is() -> None:
 
 
 def test_a_standby_is_no_functions() -> None:
-    """Its pool is one of standbys."""
+    """A standby belongs to no function."""
     shown = replica_json(Replica("r1", "standby/cpu", "", "standby", since_s=0.0), 5.0)
 
     assert (shown["function"], shown["revision"]) == ("", "")
 
 
 def test_a_gpu_shows_what_it_is_and_has() -> None:
-    """In whole MiB; what the driver does not tell is null."""
+    """A GPU shows what it is, with memory in MiB; figures that the driver does not report are
+    null."""
     device = Device("GPU-a", "cuda", 22_600.4)
     view = GpuView("NVIDIA H200", "1:0", "9.0", "580", 24_000.0, None, 100.6)
     shown = occupancy_json(Occupancy(device, "quarantined", "r1: why", ("r1",), 700.2, view), 0.25)
@@ -187,7 +190,7 @@ def test_a_gpu_shows_what_it_is_and_has() -> None:
 
 
 def test_a_slot_of_the_cpu_has_no_gpu() -> None:
-    """All that is a GPU's is null."""
+    """A CPU slot has null for all fields of a GPU."""
     device = Device("cpu:0", "cpu", 8_000.0, "cpu")
     shown = occupancy_json(Occupancy(device, "free", "", (), 0.0, None), 0.0)
 

@@ -1,4 +1,4 @@
-"""Advice on idle times, from the recorded past."""
+"""Tests of the advice on idle times, computed from recorded history."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def weighed(past: RecordedSpan = PAST, **changes: Any) -> Evidence:
 
 
 def test_a_case_has_the_functions_own_times_and_settings() -> None:
-    """The median of this revision's cold starts up to the first run, and busy time per request
-    since that is recorded."""
+    """A case uses the median of this revision's cold starts up to the first run, and the busy time
+    per request since busy time is recorded."""
     past = replace(
         PAST,
         arrivals=[(FROM, 1000), (FROM + 600, 50), (FROM + 1200, 50)],
@@ -77,7 +77,8 @@ def test_a_case_has_the_functions_own_times_and_settings() -> None:
 
 
 def test_without_a_history_of_its_own_the_trial_speaks() -> None:
-    """The estimate and the profile's single run; without either a guess, and a note."""
+    """Without cold starts of its own, a case uses the trial's estimate and the profile's single
+    run; without a profile, a guess. Each has a note."""
     found, blind = weighed(), weighed(profile=None)
 
     assert (found.cold_s, found.cold_starts_seen, found.run_s) == (1.5, 0, 0.004)
@@ -87,7 +88,7 @@ def test_without_a_history_of_its_own_the_trial_speaks() -> None:
 
 
 def test_too_little_is_no_case() -> None:
-    """A few requests say nothing about the next ones."""
+    """Fewer than ten requests give no advice, only a note that says so."""
     found = weighed(replace(PAST, minutes=[(FROM, 9)]))
 
     assert found.case is None
@@ -98,7 +99,7 @@ def test_too_little_is_no_case() -> None:
 
 
 def test_nothing_is_said_of_the_time_before_it_was_deployed() -> None:
-    """Else hours in which it could not be called would count as idle."""
+    """The time before the first deploy is not counted: it would look idle."""
     found = weighed(created_s=FROM + 90.0)
 
     assert (found.from_s, found.requests) == (FROM + 60, 45)
@@ -109,8 +110,8 @@ def test_nothing_is_said_of_the_time_before_it_was_deployed() -> None:
     ("idle_s", "text"),
     [(300.0, "idle 0 s is left out"), (0.0, "the number of its cold starts is too high")],
 )
-def test_busy_minutes_are_told_of(idle_s: float, text: str) -> None:
-    """What cannot be told from counts per minute is said."""
+def test_busy_minutes_have_a_note(idle_s: float, text: str) -> None:
+    """A note names each idle time that counts per minute cannot judge."""
     busy = replace(PAST, minutes=[(FROM, 100_000)])
 
     found = weighed(busy, scaling=Scaling(idle_s=idle_s))
@@ -123,10 +124,13 @@ CASE = Case(0.0, HOUR, [(600, 1), (1200, 1), (1440, 1)], 2.0, 0.5, 300.0)
 
 
 def test_a_small_case_is_as_worked_out_by_hand() -> None:
-    """Three calls, the last at most five minutes after the second: with 10 s each is a cold start
-    of 2 s, with 300 s the last is warm, with an hour only the first is cold. The device is taken
-    from each cold start on: 2 s of loading, the run, the idle time, and up to two seconds until
-    the clock looks."""
+    """Three calls have the figures worked out by hand.
+
+    The third call comes less than five minutes after the second. With 10 s each call is a cold
+    start of 2 s, with 300 s the third is warm, with an hour only the first is cold. The device is
+    taken from each cold start on: 2 s of loading, the run, the idle time, and up to two seconds
+    until the next tick.
+    """
     rows = {row.idle_s: row for row in advise(CASE, (10.0, 3600.0))}
 
     assert [(row.cold_starts, row.held) for row in rows.values()] == [(3, 3), (2, 2), (1, 1)]
@@ -141,21 +145,24 @@ def test_a_small_case_is_as_worked_out_by_hand() -> None:
 
 
 def test_the_same_case_has_the_same_rows() -> None:
-    """Nothing is drawn that is not drawn the same again."""
+    """The simulation is deterministic: the same case gives the same rows."""
     assert advise(CASE) == advise(CASE)
 
 
 def test_a_floor_makes_all_idle_times_alike() -> None:
-    """With min 1 nothing goes, so nothing can be saved."""
+    """With min 1 the replica never stops, so no idle time saves anything."""
     rows = advise(replace(CASE, min=1))
 
     assert {(row.cold_starts, row.device_s) for row in rows} == {(1, rows[0].device_s)}
     assert rows[0].device_s > HOUR - 10.0
 
 
-def test_minutes_with_too_many_are_played_where_that_changes_nothing() -> None:
-    """An idle time that lies between the arrivals that are played has no row, unless it is the
-    present one; the load of the others is that of all requests."""
+def test_busy_minutes_are_thinned_where_that_changes_nothing() -> None:
+    """Minutes with too many requests are simulated with fewer, weighted arrivals.
+
+    An idle time shorter than the gaps between these arrivals has no row, unless it is the present
+    one. The load in the other rows is that of all requests.
+    """
     busy = replace(CASE, minutes=[(60 * n, 6000) for n in range(60)], run_s=0.005)
 
     rows = advise(busy, (0.0, 0.5, 10.0, 300.0))
@@ -172,8 +179,8 @@ def test_minutes_with_too_many_are_played_where_that_changes_nothing() -> None:
 
 
 @given(st.floats(0.0, 100_000.0))
-def test_what_is_played_is_closer_than_the_idle_time(idle_s: float) -> None:
-    """Between the bounds, two arrivals that are played are always less than the idle time apart."""
+def test_simulated_arrivals_are_closer_than_the_idle_time(idle_s: float) -> None:
+    """Between the bounds, two simulated arrivals are always less than the idle time apart."""
     most = played(idle_s)
 
     assert PLAYED_MIN <= most <= PLAYED_MAX
@@ -190,12 +197,12 @@ MINUTES = st.dictionaries(st.integers(0, 59), st.integers(1, 20), max_size=20)
 def test_idling_longer_never_starts_more_often_nor_takes_less(
     counts: dict[int, int], cold_s: float, run_s: float, first_s: float
 ) -> None:
-    """Of one function with a device for itself: whenever a replica is there with some idle time,
-    one is there with a longer one.
+    """A longer idle time never causes more cold starts, nor less device time beyond the tolerance,
+    for one function with a device of its own.
 
-    That holds if the longer one is so by a cold start, the run and the clock's two looks: callers
-    who come during a start share it, so a little more idling can move the next start to where
-    nobody shares it.
+    This holds if the idle times differ by at least a cold start, the runs and two clock ticks:
+    callers that arrive during a start share it, so a slightly longer idle time can move the next
+    start to a moment where no other caller shares it.
     """
     step_s = cold_s + 20 * run_s + 3.0
     minutes = [(60 * minute, count) for minute, count in sorted(counts.items())]

@@ -1,4 +1,4 @@
-"""The parts of a simulated day."""
+"""Tests of the simulation's parts: clock, processes, arrivals and figures."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from admin.advice.simulation import META
 from gateway.dispatch.call import Stage
 
 
-def test_what_is_due_is_done_in_order() -> None:
-    """By time, and by the order of asking where that is the same; the clock jumps there."""
+def test_due_actions_run_in_order() -> None:
+    """The clock jumps from one due action to the next, in order of time, then of registration."""
     clock, done = Clock(), list[tuple[float, str]]()
 
     def note(what: str) -> None:
@@ -40,8 +40,8 @@ def test_what_is_due_is_done_in_order() -> None:
     assert done == [(2.0, "first"), (2.0, "later"), (5.0, "last")]
 
 
-def test_the_last_caller_comes_at_the_horizon() -> None:
-    """Hours are seconds there."""
+def test_the_horizon_is_in_seconds() -> None:
+    """`hours` becomes a horizon in seconds."""
     assert Conditions(hours=0.5).horizon_s == 1800.0
 
 
@@ -52,7 +52,7 @@ def ask(service_s: float) -> Ask:
 
 
 def test_a_batch_lasts_as_long_as_its_longest() -> None:
-    """What waits behind it is the next one."""
+    """A batch lasts as long as its longest request; further requests wait for the next batch."""
     process = Process("r1", "default/f@1", {}, 0.0, batch=2)
     first, second, third = ask(1.0), ask(3.0), ask(2.0)
     process.waiting.extend([first, second, third])
@@ -64,8 +64,9 @@ def test_a_batch_lasts_as_long_as_its_longest() -> None:
     assert (process.has_run, process.last_end_s, process.is_idle) == (True, 3.0, False)
 
 
-def test_who_was_held_waits_for_as_many_as_it_stands_for() -> None:
-    """Waits of warm calls are kept and not added to those; who left waits no more."""
+def test_the_wait_of_a_held_call_is_weighted() -> None:
+    """A held call adds its wait times its weight; waits of warm calls are kept apart, and those of
+    abandoned calls are not counted."""
     figures = Figures()
     held, warm, gone = ask(1.0), ask(1.0), ask(1.0)
     held.was_held, held.weight = True, 3
@@ -78,7 +79,8 @@ def test_who_was_held_waits_for_as_many_as_it_stands_for() -> None:
 
 
 def test_a_process_is_moving_ready_and_busy() -> None:
-    """Its time from launch to end is divided; a standby has none of a function's device."""
+    """A process's lifetime splits into moving, ready and busy seconds; a standby's counts for no
+    function."""
     figures = Figures()
     process = Process("r1", "default/f@1", {}, 1.0)
     process.ready_s, process.left_s, process.busy_s = 3.0, 8.0, 2.0
@@ -90,7 +92,7 @@ def test_a_process_is_moving_ready_and_busy() -> None:
 
 
 def test_the_longest_time_without_a_run() -> None:
-    """Per function, from the beginning on."""
+    """`gaps_s` is each function's longest time without a run, counted from the beginning."""
     figures = Figures()
     for at_s in (4.0, 5.0, 7.0):
         figures.served("f", at_s)
@@ -103,7 +105,8 @@ def function(*calls: Arrival, jitter: float = 0.0) -> Function:
 
 
 def test_calls_come_until_there_are_none() -> None:
-    """An arrival that stands for several takes as long as all of them."""
+    """Arrivals are drawn until none is left; one that stands for several runs as long as all of
+    them."""
     it = function(Arrival(1.0), Arrival(3.0, 4))
 
     drawn = [(it.advance(), it.took_s, it.weight) for _ in range(3)]
@@ -112,7 +115,7 @@ def test_calls_come_until_there_are_none() -> None:
 
 
 def test_times_differ_by_the_jitter_only() -> None:
-    """Without one, each run and load takes its usual time."""
+    """Runs and loads vary within the jitter; without jitter they take their usual time."""
     steady, other = function(Arrival(1.0)), function(Arrival(1.0), jitter=0.2)
     other.advance()
 
@@ -125,7 +128,7 @@ def test_times_differ_by_the_jitter_only() -> None:
 
 
 def test_the_manager_is_told_of_its_scaling() -> None:
-    """As conditions say it."""
+    """The pool's spec takes its scaling from the conditions."""
     spec = function().spec(Conditions(min=1, max=3, idle_s=7.0, batch=4))
 
     assert (spec.min, spec.max, spec.idle_s, spec.target) == (1, 3, 7.0, 8)
@@ -136,7 +139,8 @@ FROM_S = 600.0
 
 
 def test_the_same_minutes_are_the_same_arrivals() -> None:
-    """Also where the look back begins later; another minute is another draw."""
+    """A minute always gives the same arrivals, wherever the period begins; another minute gives
+    others."""
     first = list(spread([(600, 3), (660, 3)], FROM_S, 15))
     second = list(spread([(660, 3)], 660.0, 15))
 
@@ -147,9 +151,11 @@ def test_the_same_minutes_are_the_same_arrivals() -> None:
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=10), st.integers(1, 50))
-def test_nobody_is_lost_and_nobody_comes_too_late(counts: list[int], most: int) -> None:
-    """Each minute has its count, within itself, in order; of a minute with too many at most `most`
-    are played, none further from the next than two parts."""
+def test_arrivals_keep_the_count_of_their_minute(counts: list[int], most: int) -> None:
+    """Each minute has its recorded count, within that minute and in order.
+
+    A minute with too many requests has `most` arrivals, with gaps of at most two parts.
+    """
     minutes = [(600 + 60 * n, count) for n, count in enumerate(counts)]
 
     arrivals = list(spread(minutes, FROM_S, most))

@@ -1,4 +1,4 @@
-"""Advice, worked out by a process of its own."""
+"""Tests of advice computed in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from tests.unit.admin.advice.test_advice import CASE
 LONG = replace(
     CASE, to_s=7 * 86_400.0, minutes=[(60 * n, 2) for n in range(7 * 1440)], cold_s=5.0, max=4
 )
-"""It takes a minute."""
+"""A case that takes about a minute to compute."""
 
 
 def children() -> set[int]:
-    """The processes of this one."""
+    """Return the ids of this process's children."""
     text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     return set(map(int, text.split()))
 
 
 async def begun(advisor: Advisor, case: Case = LONG) -> asyncio.Task[object]:
-    """A case that is being played."""
+    """Start the computation of a case; return once its process runs."""
     task = asyncio.ensure_future(advisor.rows(case))
     async with asyncio.timeout(60):
-        while advisor._child is None:  # noqa: ASYNC110 - nobody tells when a process was made
+        while advisor._child is None:  # noqa: ASYNC110 - the start of a process has no event
             await asyncio.sleep(0)
     return task
 
 
 async def test_rows_are_worked_out_elsewhere() -> None:
-    """And nothing is left of that."""
+    """Rows are computed in another process, which has ended afterwards."""
     before = children()
 
     assert await Advisor().rows(CASE) == advise(CASE)
@@ -49,7 +49,8 @@ async def test_rows_are_worked_out_elsewhere() -> None:
 
 
 async def test_only_one_is_worked_out_at_a_time() -> None:
-    """Who comes second is told to come again, the first is not disturbed; then there is room."""
+    """A second request is refused while the first is computed; the first is not disturbed, and
+    afterwards there is room."""
     advisor = Advisor()
     first = await begun(advisor, CASE)
 
@@ -61,8 +62,8 @@ async def test_only_one_is_worked_out_at_a_time() -> None:
     assert await advisor.rows(CASE)
 
 
-async def test_who_leaves_ends_it() -> None:
-    """The process is gone with its client."""
+async def test_a_cancelled_computation_ends() -> None:
+    """The process ends when its client cancels."""
     before, advisor = children(), Advisor()
     task = await begun(advisor)
 
@@ -74,8 +75,8 @@ async def test_who_leaves_ends_it() -> None:
     assert await advisor.rows(CASE)
 
 
-async def test_it_may_not_take_for_ever() -> None:
-    """After its time it is ended, and the text says what to do."""
+async def test_a_computation_has_a_time_limit() -> None:
+    """A computation over its time limit is ended, and the text says what to do."""
     before = children()
 
     with pytest.raises(AdviceUnavailable, match=r"within 0\.2 s: ask for fewer hours"):
@@ -85,7 +86,7 @@ async def test_it_may_not_take_for_ever() -> None:
 
 
 async def test_a_server_that_stops_waits_for_none() -> None:
-    """Who waits is told at once, and nothing is begun any more."""
+    """A server that stops fails the running computation at once and starts no other."""
     before, advisor = children(), Advisor()
     task = await begun(advisor)
 
@@ -99,7 +100,7 @@ async def test_a_server_that_stops_waits_for_none() -> None:
 
 
 async def test_a_process_that_fails_is_told_of() -> None:
-    """Its last words are in the log, not in the answer."""
+    """The stderr of a failed process goes to the log, not into the answer."""
     broken = replace(CASE, to_s=float("nan"))
 
     with capture_logs() as log, pytest.raises(AdviceUnavailable, match="exit code 1"):
@@ -112,7 +113,7 @@ MODULE = "admin.advice.process"
 
 
 def test_a_case_in_and_its_rows_out() -> None:
-    """What comes back is what would have been worked out here."""
+    """The process returns the rows that a computation in this process gives."""
     done = subprocess.run(
         [sys.executable, "-m", MODULE], input=msgspec.json.encode(CASE), capture_output=True
     )
@@ -121,8 +122,8 @@ def test_a_case_in_and_its_rows_out() -> None:
     assert msgspec.json.decode(done.stdout, type=list[Row]) == advise(CASE)
 
 
-def test_it_leaves_the_processors_to_others() -> None:
-    """Before it reads a word it has the lowest priority there is."""
+def test_the_process_has_the_lowest_priority() -> None:
+    """Before it reads its input, the process has the lowest CPU priority."""
     text = f"import os, sys; from {MODULE} import main; main(); print(os.nice(0), file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", text], input=msgspec.json.encode(CASE), capture_output=True
@@ -131,21 +132,21 @@ def test_it_leaves_the_processors_to_others() -> None:
     assert done.stderr == f"{LOWEST}\n".encode()
 
 
-def test_it_ends_by_itself() -> None:
-    """Also where the server that would end it was killed."""
+def test_the_process_ends_after_its_time_limit() -> None:
+    """The process ends after its time limit even if the server that would end it was killed."""
     text = (
         "import signal; set_alarm = signal.alarm; signal.alarm = lambda _: set_alarm(1);"
         f"from {MODULE} import main; main()"
     )
-    # Its standard input stays open, so it waits for ever.
+    # Its standard input stays open, so it waits until its time limit.
     with subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE) as child:
         code = child.wait(20)
 
     assert code == -signal.SIGALRM
 
 
-def test_what_is_no_case_is_an_error() -> None:
-    """Nobody else writes to it, so it just fails."""
+def test_malformed_input_is_an_error() -> None:
+    """The process fails on input that is not a case; only the server writes to it."""
     done = subprocess.run([sys.executable, "-m", MODULE], input=b"{}", capture_output=True)
 
     assert done.returncode == 1

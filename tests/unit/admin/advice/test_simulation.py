@@ -1,4 +1,4 @@
-"""Machine and dispatcher in virtual time."""
+"""Tests of the simulation: machine and dispatcher in virtual time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.admin.advice.test_load_model import ask
 
 
 def play(*calls: Arrival, run_s: float = 0.1, load_s: float = 2.0, **changes: Any) -> Figures:
-    """An hour, or what `changes` say, of one function."""
+    """Simulate an hour of one function, or the conditions that `changes` give."""
     given = {"start_s": 1.0, "release_s": 0.0, "hours": 1 / 60, "idle_s": 10.0, "max": 1}
     conditions = Conditions(**{**given, **changes})
     one = Function("default/f@1", run_s, load_s, 0.0, iter(calls), Random(0), Random(0))
@@ -23,7 +23,8 @@ def play(*calls: Arrival, run_s: float = 0.1, load_s: float = 2.0, **changes: An
 
 
 def test_one_call_is_one_cold_start() -> None:
-    """It waits for start, bind and load, is answered, and its replica goes when it was idle."""
+    """A cold call waits for start, bind and load and is answered; its replica stops after its idle
+    time."""
     figures = play(Arrival(5.2))
 
     assert (figures.requests, figures.answered, figures.held) == (1, 1, 1)
@@ -34,15 +35,15 @@ def test_one_call_is_one_cold_start() -> None:
     assert 10.0 <= figures.ready_s <= 12.0
 
 
-def test_a_warm_call_waits_for_nobody() -> None:
-    """The second finds the replica of the first."""
+def test_a_warm_call_does_not_wait() -> None:
+    """A call to a ready replica does not wait."""
     figures = play(Arrival(5.2), Arrival(12.0))
 
     assert (figures.requests, figures.held, figures.cold_starts) == (2, 1, 1)
 
 
 def test_a_call_that_stands_for_several_counts_as_many() -> None:
-    """They came, waited and were answered; their run takes as long as all of them."""
+    """A weighted call counts as that many requests, and its run takes as long as all of them."""
     figures = play(Arrival(5.2, 4))
 
     assert (figures.requests, figures.answered, figures.held) == (4, 4, 4)
@@ -51,7 +52,7 @@ def test_a_call_that_stands_for_several_counts_as_many() -> None:
 
 
 def test_another_replica_of_a_warm_function_is_no_cold_start() -> None:
-    """Load that one cannot take starts a second, which nobody found cold."""
+    """A second replica that load requires is a start, but not a cold start."""
     calls = [Arrival(5.0 + n / 10) for n in range(300)]
 
     figures = play(*calls, run_s=0.5, max=2, batch=1)
@@ -60,8 +61,8 @@ def test_another_replica_of_a_warm_function_is_no_cold_start() -> None:
     assert figures.cold_starts == 1
 
 
-def test_who_waits_for_too_long_leaves() -> None:
-    """A wait budget shorter than the cold start is over before."""
+def test_a_call_over_its_wait_budget_leaves() -> None:
+    """A call leaves when its wait budget, shorter than the cold start, is spent."""
     figures = play(Arrival(5.2), wait_s=1.0)
 
     assert (figures.expired, figures.answered) == (1, 0)
@@ -69,21 +70,22 @@ def test_who_waits_for_too_long_leaves() -> None:
 
 
 def test_a_floor_keeps_its_replica() -> None:
-    """With min 1 nothing goes, and only whoever comes before it is ready waits."""
+    """With min 1 the replica never stops; only a call before it is ready is held."""
     figures = play(Arrival(0.5), Arrival(30.0), min=1, idle_s=1.0)
 
     assert (figures.starts, figures.idle_stops, figures.held) == (1, 0, 1)
 
 
 def test_standbys_are_given_away() -> None:
-    """A cold start with a standby has no start phase."""
+    """A cold start that takes a standby has no start phase."""
     figures = play(Arrival(20.2), standbys=1, device_kind="cpu", devices=2)
 
     assert figures.held_wait_s == pytest.approx(2.002, abs=1e-6)
 
 
 def test_callers_who_ask_again_are_bounded() -> None:
-    """A closed loop of two: each asks again when it was answered and has thought."""
+    """A closed loop of two callers has at most two open requests: each calls again after its answer
+    and a pause."""
     figures = play(closed=2, think_s=1.0, run_s=0.5)
 
     assert figures.answered > 20
@@ -93,8 +95,9 @@ def test_callers_who_ask_again_are_bounded() -> None:
 KEY = "default/f@1"
 
 
-def test_who_finds_nobody_is_held_and_told_of_at_once() -> None:
-    """The manager hears of a waiter without a replica as an edge, and of all in full."""
+def test_a_call_without_a_replica_is_held_and_reported_at_once() -> None:
+    """A call without a replica is held and reported at once as an urgent edge; the periodic report
+    covers all functions."""
     clock, figures, told = Clock(), Figures(), list[DemandReported]()
     conditions = Conditions(hours=1.0)
     calls = iter([Arrival(1.0), Arrival(4000.0)])
@@ -117,7 +120,7 @@ def test_who_finds_nobody_is_held_and_told_of_at_once() -> None:
 
 
 class Gateway:
-    """Keeps what it hears."""
+    """Gateway that records the events it receives."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -136,7 +139,7 @@ class Gateway:
 
 
 class Rig:
-    """A fleet with one process that was launched, and the events that came of it."""
+    """Fleet with one launched process; records the fleet's events."""
 
     def __init__(self) -> None:
         self.clock, self.figures, self.gateway = Clock(), Figures(), Gateway()
@@ -150,7 +153,7 @@ class Rig:
         self.fleet.launch(commands.Launch("r1", KEY, "cuda:0", "serve", {}))
 
     def until(self, when_s: float) -> list[str]:
-        """Let time pass; the kinds of the events so far."""
+        """Let time pass until `when_s`; return the kinds of all events so far."""
         while self.clock.next_s() <= when_s:
             self.clock.step()
         self.clock.now = when_s
@@ -164,7 +167,7 @@ class Rig:
 
 
 def test_a_process_starts_loads_and_runs() -> None:
-    """What it does is told when it has taken its time."""
+    """A process reports each step after the step's duration."""
     rig = Rig()
     rig.load()
     rig.fleet.accept("r1", ask(0.5))
@@ -176,8 +179,8 @@ def test_a_process_starts_loads_and_runs() -> None:
     assert rig.gateway.heard[-1] == "ended"
 
 
-def test_an_idle_process_goes_and_a_used_one_refuses() -> None:
-    """A drain for idleness is refused where the last run is not that long ago."""
+def test_an_idle_process_drains_and_a_used_one_refuses() -> None:
+    """A drain for idleness is refused if the last run is too recent."""
     rig = Rig()
     rig.load()
     rig.fleet.drain(commands.Drain("r1", 60.0))
@@ -193,8 +196,8 @@ def test_an_idle_process_goes_and_a_used_one_refuses() -> None:
     assert rig.figures.ready_s > 0.0
 
 
-def test_what_is_recalled_in_time_is_not_run() -> None:
-    """A request that waits behind a run can be taken back; TERM ends the rest."""
+def test_a_request_recalled_in_time_is_not_run() -> None:
+    """A recalled request that waits behind a run is not run; TERM ends the process."""
     rig = Rig()
     process = rig.load()
     first, second = ask(5.0), ask(5.0)

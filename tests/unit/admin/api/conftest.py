@@ -1,4 +1,4 @@
-"""A server with one function on fake replicas."""
+"""Fixtures: a server over fake replicas with one function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.server import ServingServer, serving
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
-    """`digits` is deployed and cold."""
+    """Serve `digits`, deployed and cold."""
     async with serving(tmp_path, FakeDriver(), standbys=0) as server:
         await server.deploy({"m.onnx": MODEL}, name="digits")
         await server.until_pools(lambda: not server.server.manager.replicas())

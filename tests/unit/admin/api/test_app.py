@@ -1,4 +1,4 @@
-"""Every route of the admin API, and who may call it."""
+"""Tests of every route of the admin API and the scope that it needs."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ SOURCE = Path(app.__file__).read_text("utf-8")
 ROWS = re.findall(r'\("([A-Z]+)", "(/[^"]*)", "(\w+)", [\w.]+\)', SOURCE)
 PARTS = {"name": "nobody", "id": "nothing", "sha256": "0" * 64}
 ENDLESS = {"/events": "/events?function=0"}
-"""Streams, asked for something that there cannot be."""
+"""Event streams; each is requested with a parameter that gives 400, so that the answer ends."""
 WIDER = {"read": "deploy", "deploy": "admin", "admin": "admin"}
 WRONG = {"read": "invoke", "deploy": "read", "admin": "deploy"}
 
 
 async def bearer(server: ServingServer, scope: str) -> dict[str, str]:
-    """The header of a new key."""
+    """Return the Authorization header of a new key."""
     answer = await server.admin("POST", "/keys", {"scopes": [scope]})
     return {"Authorization": f"Bearer {answer.json()['secret']}"}
 
 
 def test_the_table_is_read_whole() -> None:
-    """The rows tested below are all there are."""
+    """The tests below cover every row of the route table."""
     assert len(ROWS) == SOURCE.count('", "/') >= 18
 
 
 async def test_every_row_needs_its_scope(server: ServingServer) -> None:
-    """Without a key 401, with another scope 403; with the scope or a wider one it is let in."""
+    """Every route answers 401 without a key, 403 with another scope, and accepts its scope or a
+    wider one."""
     keys = {scope: await bearer(server, scope) for scope in ("invoke", "read", "deploy", "admin")}
     for method, path, need in ROWS:
         url = "/admin/v1" + ENDLESS.get(path, path).format(**PARTS)
@@ -50,15 +51,15 @@ async def test_every_row_needs_its_scope(server: ServingServer) -> None:
 
 
 async def test_the_admin_token_opens_every_row(server: ServingServer) -> None:
-    """What DATA/admin.token holds may do everything."""
+    """The token in DATA/admin.token may use every route."""
     for method, path, _ in ROWS:
         answer = await server.admin(method, ENDLESS.get(path, path).format(**PARTS))
         assert answer.status not in (401, 403, 500), (method, path, answer)
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/functions/digits/nowhere", "/"])
-async def test_what_is_not_in_the_table_is_not_found(server: ServingServer, path: str) -> None:
-    """A problem document for those with a key, and not even that for others."""
+async def test_an_unknown_path_is_not_found(server: ServingServer, path: str) -> None:
+    """An unknown path gets a 404 problem document with a key, and 401 without one."""
     answer = await server.admin("GET", path)
 
     assert (answer.status, answer.problem["code"]) == (404, "unknown")
@@ -66,7 +67,7 @@ async def test_what_is_not_in_the_table_is_not_found(server: ServingServer, path
 
 
 async def test_a_change_that_began_is_finished_without_its_client(server: ServingServer) -> None:
-    """A client that leaves during a removal leaves store and memory with the same content."""
+    """A removal completes in store and memory although its client left."""
     deploys = server.server.deploys
     removed = asyncio.Event()
     end = server.server.store.catalog.subscribe(lambda _change: removed.set())
@@ -87,7 +88,7 @@ async def test_a_change_that_began_is_finished_without_its_client(server: Servin
 async def test_a_change_is_answered_when_every_gateway_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key that was shown opens every gateway process's door; looking waits for nobody."""
+    """A change is answered after every gateway process has it; a read does not wait for them."""
     asked: list[int] = []
 
     async def settled() -> None:
@@ -103,8 +104,8 @@ async def test_a_change_is_answered_when_every_gateway_knows(
     assert asked == [1]
 
 
-async def test_what_is_wrong_is_told_in_one_voice(server: ServingServer) -> None:
-    """/readyz and the beat have the same reasons."""
+async def test_readyz_and_beat_have_the_same_reasons(server: ServingServer) -> None:
+    """/readyz and the beat event have the same reasons."""
     admin = server.server.admin
 
     assert admin.reader.beat()["readyz"]["reasons"] == admin.reasons() == []
@@ -112,7 +113,7 @@ async def test_what_is_wrong_is_told_in_one_voice(server: ServingServer) -> None
 
 
 async def test_the_side_is_of_one_server(server: ServingServer) -> None:
-    """The same store and manager as the gateway's."""
+    """The admin API uses the store and the manager of the gateway's server."""
     context = server.server.admin.context
 
     assert (context.store, context.manager) == (server.server.store, server.server.manager)

@@ -1,4 +1,4 @@
-"""Uploads, deploys and operations."""
+"""Tests of uploads, deploys and operations over the admin API."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ REQUEST = {"files": [{"path": "m.onnx", "size": len(MODEL), "sha256": sha256(MOD
 
 
 def incoming(server: ServingServer) -> list[str]:
-    """Uploads that are not whole yet."""
+    """Return the files of unfinished uploads."""
     return [path.name for path in (server.server.store.settings.blobs / "incoming").iterdir()]
 
 
 async def put(server: ServingServer, digest: str, content: bytes) -> Answer:
-    """One upload."""
+    """Upload one blob."""
     return await server.admin("PUT", f"/blobs/{digest}", content)
 
 
 async def raw(
     server: ServingServer, digest: str, *heads: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """The head of an upload, on a connection of its own."""
+    """Send the head of an upload over a connection of its own."""
     parts = urlsplit(server.url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     lines = [
@@ -45,7 +45,7 @@ async def raw(
 
 
 async def test_a_blob_may_be_sent_again(server: ServingServer) -> None:
-    """It is not there before, there afterwards, and a second upload changes nothing."""
+    """A second upload of the same blob changes nothing."""
     assert (await server.admin("HEAD", f"/blobs/{DIGEST}")).status == 404
 
     for _ in range(2):
@@ -57,7 +57,7 @@ async def test_a_blob_may_be_sent_again(server: ServingServer) -> None:
 
 
 async def test_another_content_than_announced_is_refused(server: ServingServer) -> None:
-    """The text names both hashes, and nothing stays."""
+    """Content that does not match its hash is refused with both hashes, and nothing is kept."""
     answer = await put(server, DIGEST, b"else")
 
     assert (answer.status, answer.problem["code"]) == (422, "bad_bundle")
@@ -67,7 +67,8 @@ async def test_another_content_than_announced_is_refused(server: ServingServer) 
 
 
 async def test_a_damaged_blob_is_asked_for_again(server: ServingServer) -> None:
-    """A client that says the size is told that a blob of another size is not there."""
+    """A blob of another size than the client names is reported as missing, so that it is sent
+    again."""
     await put(server, DIGEST, CONTENT)
     path = server.server.store.blobs.path(DIGEST)
     path.unlink()
@@ -84,14 +85,14 @@ async def test_a_damaged_blob_is_asked_for_again(server: ServingServer) -> None:
 
 @pytest.mark.parametrize("digest", ["abc", "G" * 64])
 async def test_a_name_that_is_no_hash_is_refused(server: ServingServer, digest: str) -> None:
-    """A blob's name is 64 hex digits and no path."""
+    """A blob name that is not 64 hex digits is refused."""
     answer = await put(server, digest, CONTENT)
 
     assert (answer.status, answer.problem["code"]) == (422, "bad_bundle")
 
 
 async def test_a_blob_over_the_limit_is_refused_before_it_is_read(server: ServingServer) -> None:
-    """The announced length is enough to know."""
+    """A blob over the limit is refused by its announced length, before it is read."""
     size = server.server.store.settings.blob_max_bytes + 1
     reader, writer = await raw(server, DIGEST, f"Content-Length: {size}")
 
@@ -103,7 +104,7 @@ async def test_a_blob_over_the_limit_is_refused_before_it_is_read(server: Servin
 
 
 async def test_an_upload_without_a_length_is_refused(server: ServingServer) -> None:
-    """Its size must be known before it is taken."""
+    """An upload without Content-Length is refused."""
     reader, writer = await raw(server, DIGEST, "Transfer-Encoding: chunked")
     writer.write(b"0\r\n\r\n")
 
@@ -114,7 +115,7 @@ async def test_an_upload_without_a_length_is_refused(server: ServingServer) -> N
 
 
 async def test_an_upload_that_is_cut_off_leaves_nothing(server: ServingServer) -> None:
-    """A client that goes in the middle takes its half file with it."""
+    """A client that disconnects during an upload leaves no partial file."""
     _, writer = await raw(server, DIGEST, f"Content-Length: {len(CONTENT)}")
     writer.write(CONTENT[:100])
     await until(lambda: len(incoming(server)) == 1)
@@ -126,7 +127,7 @@ async def test_an_upload_that_is_cut_off_leaves_nothing(server: ServingServer) -
 
 
 async def test_a_deploy_is_accepted_with_where_to_follow_it(server: ServingServer) -> None:
-    """202, the operation and its address."""
+    """An accepted deploy is answered 202 with the operation and its address."""
     answer = await server.admin("POST", "/functions/more/revisions", {**REQUEST, "model": "m.onnx"})
 
     operation = answer.json()
@@ -150,7 +151,7 @@ async def test_a_deploy_is_accepted_with_where_to_follow_it(server: ServingServe
 async def test_a_deploy_that_cannot_be_is_refused_at_once(
     server: ServingServer, path: str, body: dict[str, object], status: int, text: str
 ) -> None:
-    """No operation is made of it."""
+    """An impossible deploy is refused at once, without an operation."""
     answer = await server.admin("POST", path, body)
 
     assert answer.status == status
@@ -159,7 +160,7 @@ async def test_a_deploy_that_cannot_be_is_refused_at_once(
 
 
 async def test_an_operation_that_never_was_is_unknown(server: ServingServer) -> None:
-    """Neither followed nor cancelled."""
+    """An unknown operation can be neither followed nor cancelled."""
     for method in ("GET", "DELETE"):
         answer = await server.admin(method, "/operations/nothing")
         assert (answer.status, answer.problem["code"]) == (404, "unknown")
@@ -167,7 +168,7 @@ async def test_an_operation_that_never_was_is_unknown(server: ServingServer) -> 
 
 @pytest.mark.parametrize("wait", ["soon", "-1", "1.5", "99999"])
 async def test_a_wait_is_whole_seconds(server: ServingServer, wait: str) -> None:
-    """Anything else is refused by name."""
+    """`wait` must be a whole number of seconds; other values are refused by name."""
     answer = await server.admin("GET", f"/operations/nothing?wait={wait}")
 
     assert answer.status == 400
@@ -175,7 +176,7 @@ async def test_a_wait_is_whole_seconds(server: ServingServer, wait: str) -> None
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """A loop whose time is a test's to pass."""
+    """Event loop whose clock the test advances."""
 
     passed_s = 0.0
 
@@ -184,7 +185,7 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 async def upload(slots: UploadSlots, taken: list[int], number: int, end: asyncio.Event) -> str:
-    """Take a slot until `end`; how it ended."""
+    """Hold an upload slot until `end`; return how the wait for it ended."""
     try:
         async with slots.take() as slot:
             taken.append(number)
@@ -196,19 +197,19 @@ async def upload(slots: UploadSlots, taken: list[int], number: int, end: asyncio
 
 
 def run(steps: object) -> None:
-    """In a loop of that kind."""
+    """Run a coroutine in such a loop."""
     with asyncio.Runner(loop_factory=Loop) as runner:
         runner.run(steps)  # type: ignore[arg-type] # a coroutine
 
 
 async def turns() -> None:
-    """Let all tasks go on."""
+    """Let every task run."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-def test_stalled_uploads_lock_nobody_out() -> None:
-    """With every slot taken a newcomer has to wait for no more than two seconds."""
+def test_a_stalled_upload_gives_up_its_slot() -> None:
+    """With every slot taken by stalled uploads, a new upload waits at most two seconds."""
 
     async def steps() -> None:
         loop = asyncio.get_running_loop()
@@ -235,7 +236,7 @@ def test_stalled_uploads_lock_nobody_out() -> None:
 
 
 def test_an_upload_without_progress_is_given_up() -> None:
-    """A byte now and then is none."""
+    """An upload without progress is given up; an occasional byte is no progress."""
 
     async def steps() -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What happens, as server-sent events of a whole server."""
+"""Tests of server-sent events over a whole server."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from tests.support.server import ServingServer, serving
 CALL = {"inputs": {}}
 
 
-async def test_a_picture_comes_first(server: ServingServer) -> None:
-    """What the server is, every function and device as lists show them, then that it is whole."""
+async def test_a_stream_begins_with_a_snapshot(server: ServingServer) -> None:
+    """A stream begins with a snapshot: the server, every function and device as in the lists, then
+    its end mark."""
     (listed,) = (await server.admin("GET", "/functions")).json()["items"]
     devices = (await server.admin("GET", "/devices")).json()["items"]
 
@@ -36,7 +37,8 @@ async def test_a_picture_comes_first(server: ServingServer) -> None:
 
 
 async def test_a_cold_start_is_told_as_it_goes(server: ServingServer) -> None:
-    """Waking, warm, the decisions in between, the replica, and the receipt with its phases."""
+    """A cold start is a sequence of events: waking, decisions, the replica, warm, and the receipt
+    with its phases."""
     async with following(server) as told:
         await told.until("ready")
         assert (await server.call("digits", CALL)).status == 200
@@ -52,10 +54,10 @@ async def test_a_cold_start_is_told_as_it_goes(server: ServingServer) -> None:
     assert paced["sleeps_at_s"] > 0
 
 
-async def test_who_comes_back_misses_nothing_and_hears_nothing_twice(
+async def test_a_resumed_stream_has_every_event_once(
     server: ServingServer,
 ) -> None:
-    """After the id that was read last, without another picture."""
+    """A stream resumed after an event id has each later event once, and no snapshot."""
     async with following(server) as told:
         ready = await told.until("ready")
     assert (await server.call("digits", CALL)).status == 200
@@ -71,8 +73,8 @@ async def test_who_comes_back_misses_nothing_and_hears_nothing_twice(
 
 
 @pytest.mark.parametrize("last", ["", "other-3", "nonsense", "{boot}-999999"])
-async def test_an_unknown_place_begins_with_a_picture(server: ServingServer, last: str) -> None:
-    """Of another boot, of the future, or no place at all."""
+async def test_an_unknown_event_id_gets_a_snapshot(server: ServingServer, last: str) -> None:
+    """An id of another boot, of the future, or without meaning gets a snapshot."""
     async with following(server) as told:
         boot = (await told.until("ready")).id.partition("-")[0]
 
@@ -81,7 +83,7 @@ async def test_an_unknown_place_begins_with_a_picture(server: ServingServer, las
 
 
 async def test_one_function_can_be_followed_alone(server: ServingServer) -> None:
-    """What concerns others is left out; its end is told."""
+    """A stream of one function leaves out other functions and reports its removal."""
     async with following(server, "?function=digits") as told:
         await told.until("ready")
         assert (await server.admin("DELETE", "/functions/digits")).status == 200
@@ -94,7 +96,7 @@ async def test_one_function_can_be_followed_alone(server: ServingServer) -> None
 
 
 async def test_each_second_has_a_beat(server: ServingServer) -> None:
-    """With the server's time and totals; it is no place to resume from."""
+    """A beat with the server's time and totals comes each second, without an id to resume from."""
     async with following(server) as told:
         beat = await told.until("beat")
 
@@ -104,7 +106,7 @@ async def test_each_second_has_a_beat(server: ServingServer) -> None:
 
 
 async def test_a_removed_key_ends_its_streams(server: ServingServer) -> None:
-    """With its next event: whoever may not look any more sees nothing more."""
+    """A stream whose key was removed ends at its next event."""
     key = (await server.admin("POST", "/keys", {"scopes": ["read"]})).json()
     async with following(server, token=key["secret"]) as told:
         await told.until("ready")
@@ -113,14 +115,15 @@ async def test_a_removed_key_ends_its_streams(server: ServingServer) -> None:
 
 
 async def test_a_bad_name_is_refused(server: ServingServer) -> None:
-    """With what was expected."""
+    """A bad function name is refused with what was expected."""
     answer = await server.admin("GET", "/events?function=No!")
 
     assert (answer.status, answer.problem["code"]) == (400, "bad_request")
 
 
-async def test_only_so_many_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more is told to come back; a place that is left is free again."""
+async def test_followers_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One follower over the limit is refused with a time to retry; a place that becomes free can be
+    taken."""
     monkeypatch.setattr(events, "FOLLOWERS_MAX", 1)
     async with serving(tmp_path) as server:
         async with following(server):
@@ -137,7 +140,7 @@ async def test_only_so_many_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 async def test_a_follower_who_takes_nothing_is_let_go(
     server: ServingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """His connection is broken off; nobody else notices."""
+    """A follower that does not read is disconnected; others are not affected."""
     monkeypatch.setattr(streaming, "SLOW_S", 0.05)
     watch = server.server.admin.watch
     async with ClientSession(read_bufsize=1) as session:
@@ -151,7 +154,7 @@ async def test_a_follower_who_takes_nothing_is_let_go(
 
 
 async def test_a_stopping_server_ends_its_streams(tmp_path: Path) -> None:
-    """At once, those that nobody reads, too."""
+    """A stopping server ends every stream at once, unread ones too."""
     headers = {"Accept": "text/event-stream"}
     async with ClientSession(read_bufsize=1) as session, asyncio.timeout(25):
         async with serving(tmp_path) as server:
@@ -168,7 +171,7 @@ async def test_a_stopping_server_ends_its_streams(tmp_path: Path) -> None:
 
 
 def test_a_server_says_what_it_is() -> None:
-    """What does not change while it runs."""
+    """`server_facts` has the facts that do not change while the server runs."""
     facts = server_facts(Settings(workers=3))
 
     assert (facts["driver"], facts["workers"]) == ("process", 3)
@@ -176,7 +179,7 @@ def test_a_server_says_what_it_is() -> None:
 
 
 async def test_steps_of_operations_are_told(server: ServingServer) -> None:
-    """From the beginning to the end, with what came of it."""
+    """Every step of an operation is an event, from its beginning to its result."""
     async with following(server) as told:
         await told.until("ready")
         await server.deploy({"m.onnx": MODEL}, name="other")

@@ -1,4 +1,4 @@
-"""What is deployed, and why it is as it is."""
+"""Tests of the admin API for functions: list, show, why, logs, removal, pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALL = {"inputs": {}}
 
 
 async def test_functions_are_listed_as_they_are(server: ServingServer) -> None:
-    """Cold at first, warm after a call."""
+    """A listed function is cold at first and warm after a call."""
     (before,) = (await server.admin("GET", "/functions")).json()["items"]
     assert (before["name"], before["revision"], before["state"]) == ("digits", "digits@1", "cold")
 
@@ -29,7 +29,7 @@ async def test_functions_are_listed_as_they_are(server: ServingServer) -> None:
 
 
 async def test_a_function_is_shown_in_full(server: ServingServer) -> None:
-    """Limits, signature, revisions and a call that can be pasted."""
+    """A function is shown with limits, signature, revisions and a call to copy."""
     shown = await server.function("digits")
 
     assert shown["limits"]["timeout_s"] == 60
@@ -45,14 +45,14 @@ async def test_a_function_is_shown_in_full(server: ServingServer) -> None:
 async def test_an_unknown_function_is_answered_with_the_nearest(
     server: ServingServer, path: str
 ) -> None:
-    """Every route of a function that does not exist helps to find the right name."""
+    """Every route of an unknown function answers with the nearest name."""
     answer = await server.admin("GET", f"/functions/digit{path}")
 
     assert (answer.status, answer.problem["nearest"]) == (404, ["digits"])
 
 
 async def test_why_tells_decisions_and_phases(server: ServingServer) -> None:
-    """After a cold call: what was decided, and where the time went."""
+    """After a cold call, why lists the decisions and the phases of the cold start."""
     await server.call("digits", CALL)
     store = server.server.store
     await until(lambda: server.server.manager.replicas()[0].phases.get("first_run") is not None)
@@ -70,8 +70,8 @@ async def test_why_tells_decisions_and_phases(server: ServingServer) -> None:
     assert why["intervals"][0]["state"] in ("cold", "waking")
 
 
-async def test_why_tells_what_stands_in_the_way(tmp_path: Path) -> None:
-    """A function that serves and cannot have as many replicas as it wants says why, too."""
+async def test_why_names_the_blocking_reason(tmp_path: Path) -> None:
+    """why gives a reason for a function that serves but cannot have all the replicas it wants."""
     async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
         await server.deploy({"m.onnx": MODEL}, name="digits", min=2, max=2)
         await server.until_shown("digits", state="warm", ready=1, wanted=2)
@@ -88,7 +88,7 @@ async def test_why_tells_what_stands_in_the_way(tmp_path: Path) -> None:
 
 
 async def test_logs_are_what_replicas_wrote(server: ServingServer) -> None:
-    """One entry per replica, cut to its last lines."""
+    """Logs have one entry per replica, cut to its last lines."""
     await server.call("digits", CALL)
     (replica,) = server.server.manager.replicas()
 
@@ -104,7 +104,7 @@ async def test_logs_are_what_replicas_wrote(server: ServingServer) -> None:
 
 @pytest.mark.parametrize("lines", ["0", "10001", "-1", "many", "00000000000001"])
 async def test_a_number_of_lines_is_bounded(server: ServingServer, lines: str) -> None:
-    """Anything else is refused by name."""
+    """The number of lines is bounded; other values are refused by name."""
     answer = await server.admin("GET", f"/functions/digits/logs?lines={lines}")
 
     assert answer.status == 400
@@ -112,7 +112,7 @@ async def test_a_number_of_lines_is_bounded(server: ServingServer, lines: str) -
 
 
 async def test_a_removed_function_is_gone_at_once(server: ServingServer) -> None:
-    """It is no longer listed, shown or called; a second removal finds nothing."""
+    """A removed function is no longer listed, shown or callable; a second removal is 404."""
     answer = await server.admin("DELETE", "/functions/digits")
 
     assert (answer.status, answer.json()) == (200, {"removed": "digits"})
@@ -122,7 +122,8 @@ async def test_a_removed_function_is_gone_at_once(server: ServingServer) -> None
 
 
 async def test_functions_are_listed_in_pages(server: ServingServer) -> None:
-    """By name, at most as many as asked for, and `next` leads on, also past what is gone."""
+    """Functions are listed by name in pages; `next` leads on, even past a function removed
+    meanwhile."""
     for name in ("a", "b", "z"):
         await server.deploy({"m.onnx": MODEL}, name=name)
 
@@ -141,7 +142,7 @@ NAMES = ["a", "b", "c", "d", "e"]
 
 
 def answered(page: Page) -> Any:
-    """The page of NAMES."""
+    """Return the page of NAMES that a query selects."""
     rows = (name for name in NAMES if name >= page.start)
     answer = page.answer(rows, str, lambda name: {"name": name})
     assert isinstance(answer.body, bytes)
@@ -149,7 +150,7 @@ def answered(page: Page) -> Any:
 
 
 def test_pages_follow_each_other() -> None:
-    """Whoever goes on at `next` meets every item once; the last page has no `next`."""
+    """Following `next` yields every item once; the last page has no `next`."""
     first = answered(page_of({"limit": "2"}))
     second = answered(page_of({"limit": "2", "next": first["next"]}))
     third = answered(page_of({"limit": "2", "next": second["next"]}))
@@ -160,12 +161,12 @@ def test_pages_follow_each_other() -> None:
 
 
 def test_a_page_that_just_fits_is_the_last() -> None:
-    """No empty page follows."""
+    """A page that ends with the last item has no `next`."""
     assert answered(Page(5, ""))["next"] is None
 
 
 def test_no_more_rows_are_made_than_shown() -> None:
-    """What is not on the page costs nothing but a look at the next one."""
+    """A page reads no row beyond its own and the next one, which shows that there are more."""
     made = []
     rows = (made.append(name) or name for name in NAMES)
 
@@ -174,8 +175,8 @@ def test_no_more_rows_are_made_than_shown() -> None:
     assert made == ["a", "b", "c"]
 
 
-def test_a_page_nobody_measured_has_the_largest_length() -> None:
-    """Lists are bounded also for those who do not ask for it."""
+def test_a_page_without_a_limit_has_the_largest_length() -> None:
+    """Without a limit in the query a page has the maximum length."""
     assert page_of({}) == Page(PAGE_MAX, "")
 
 
@@ -191,13 +192,13 @@ def test_a_page_nobody_measured_has_the_largest_length() -> None:
         {"next": "x" * (CURSOR_MAX + 1)},
     ],
 )
-def test_what_is_no_page_is_refused(query: dict[str, str]) -> None:
-    """The error says what was expected."""
+def test_a_bad_page_is_refused(query: dict[str, str]) -> None:
+    """A bad limit or cursor is refused with what was expected."""
     with pytest.raises(BadRequest, match="expected"):
         page_of(query)
 
 
 def test_a_number_has_a_default() -> None:
-    """A query need not say what it does not care about."""
+    """A number that the query leaves out has its default."""
     assert whole_number({}, "lines", 7, 9) == 7
     assert whole_number({"lines": "9"}, "lines", 7, 9) == 9

@@ -1,4 +1,4 @@
-"""Timelines and advice."""
+"""Tests of timelines and advice over the admin API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALL = {"inputs": {}}
 
 
 async def test_a_functions_last_hour(server: ServingServer) -> None:
-    """States with the one that lasts, device-seconds, requests, and their sums."""
+    """A timeline has states with the current one last, device-seconds, requests, and their sums."""
     inside = server.server
     await server.call("digits", CALL)
     inside.manager._use.flush()
@@ -48,7 +48,8 @@ async def test_a_functions_last_hour(server: ServingServer) -> None:
 
 
 async def test_all_functions_and_devices(server: ServingServer) -> None:
-    """Functions with most seconds first, devices with their buckets; standbys are no function."""
+    """The overall timeline lists functions by device-seconds, and devices with buckets; standbys
+    count for no function."""
     history = server.server.store.history
     now = int((await timeline(server))["to_s"]) // 60 * 60
     for name, busy_s in (("digits", 3600.0), ("other", 4000.0), ("", 50.0)):
@@ -67,7 +68,7 @@ async def test_all_functions_and_devices(server: ServingServer) -> None:
 
 @pytest.mark.parametrize("hours", ["0", "169", "1.5", "", "x", "-1"])
 async def test_a_bad_span_is_refused(server: ServingServer, hours: str) -> None:
-    """With what was expected and what came."""
+    """A bad span is refused with what was expected."""
     for path in ("/timeline", "/functions/digits/timeline", "/functions/digits/advice"):
         answer = await server.admin("GET", f"{path}?hours={hours}")
 
@@ -76,13 +77,13 @@ async def test_a_bad_span_is_refused(server: ServingServer, hours: str) -> None:
 
 
 async def test_an_unknown_function_has_no_past(server: ServingServer) -> None:
-    """404 as everywhere."""
+    """The timeline and advice of an unknown function are 404."""
     assert (await server.admin("GET", "/functions/digit/timeline")).status == 404
     assert (await server.admin("GET", "/functions/digit/advice")).status == 404
 
 
 async def timeline(server: ServingServer) -> dict[str, Any]:
-    """Of digits, the last hour."""
+    """Return the last hour's timeline of digits."""
     found: dict[str, Any] = (await server.admin("GET", "/functions/digits/timeline")).json()
     return found
 
@@ -91,13 +92,14 @@ PATH = "/functions/digits/advice"
 
 
 def children() -> set[int]:
-    """The processes of this one."""
+    """Return the ids of this process's children."""
     text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     return set(map(int, text.split()))
 
 
 async def remember(server: ServingServer, minutes: int, every: int = 1) -> None:
-    """Three requests in each so manyth of the last minutes, in which digits was there."""
+    """Record three requests in every `every`-th of the last `minutes`, and date digits back to
+    then."""
     store = server.server.store
     now = (await server.admin("GET", "/timeline")).json()["to_s"]
     minute = int(now) // 60 * 60
@@ -111,7 +113,8 @@ async def remember(server: ServingServer, minutes: int, every: int = 1) -> None:
 
 @pytest.mark.slow
 async def test_rows_for_what_was_recorded(server: ServingServer) -> None:
-    """With the present idle time among them; longer ones start less often and take more."""
+    """Advice has a row for the present idle time; the longest idle time has the fewest cold starts
+    and the most device time."""
     await remember(server, 600, every=7)
 
     advice = (await server.admin("GET", f"{PATH}?hours=12")).json()
@@ -128,7 +131,7 @@ async def test_rows_for_what_was_recorded(server: ServingServer) -> None:
 
 
 async def test_too_little_history_is_said(server: ServingServer) -> None:
-    """No rows and why, which is no error."""
+    """With too little history the advice has no rows and a note, and is no error."""
     answer = await server.admin("GET", PATH)
 
     assert (answer.status, answer.json()["rows"]) == (200, [])
@@ -136,8 +139,8 @@ async def test_too_little_history_is_said(server: ServingServer) -> None:
 
 
 @pytest.mark.slow
-async def test_a_second_is_told_to_come_again(server: ServingServer) -> None:
-    """503 with a time, and the first has its answer."""
+async def test_a_second_computation_is_refused(server: ServingServer) -> None:
+    """A second request for advice gets 503 with Retry-After; the first is answered."""
     before = children()
     await remember(server, 300)
     first = asyncio.ensure_future(server.admin("GET", f"{PATH}?hours=48"))
@@ -151,8 +154,8 @@ async def test_a_second_is_told_to_come_again(server: ServingServer) -> None:
 
 
 @pytest.mark.slow
-async def test_it_ends_with_its_client(server: ServingServer) -> None:
-    """Who hangs up leaves no process behind."""
+async def test_the_computation_ends_with_its_client(server: ServingServer) -> None:
+    """The computation ends when its client disconnects."""
     before = children()
     await remember(server, 1500)
     task = asyncio.ensure_future(server.admin("GET", f"{PATH}?hours=48"))
@@ -166,10 +169,10 @@ async def test_it_ends_with_its_client(server: ServingServer) -> None:
 
 
 async def is_begun(before: set[int]) -> bool:
-    """Whether a new process is there."""
+    """Return whether a new child process runs."""
     return children() != before
 
 
 async def is_over(before: set[int]) -> bool:
-    """Whether no new process is left."""
+    """Return whether no new child process is left."""
     return children() == before

@@ -1,4 +1,4 @@
-"""Keys take effect at once."""
+"""Tests of keys over the admin API; they take effect at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALL = {"inputs": {}}
 
 
 async def add(server: ServingServer, *scopes: str, note: str = "") -> dict[str, Any]:
-    """A new key with its secret."""
+    """Create a key; return it with its secret."""
     answer = await server.admin("POST", "/keys", {"scopes": list(scopes), "note": note})
     assert answer.status == 201, answer
     key: dict[str, Any] = answer.json()
@@ -28,7 +28,8 @@ async def add(server: ServingServer, *scopes: str, note: str = "") -> dict[str, 
 async def test_the_first_key_closes_what_was_open_and_the_last_opens_it(
     server: ServingServer,
 ) -> None:
-    """Without keys anybody on this machine may invoke; with one only its holder."""
+    """Without keys, local callers may invoke; after the first key only its holder may, until the
+    last key is removed."""
     assert (await server.call("digits", CALL)).status == 200
     key = await add(server, "invoke:digits")
     assert (await server.call("digits", CALL)).status == 401
@@ -42,7 +43,7 @@ async def test_the_first_key_closes_what_was_open_and_the_last_opens_it(
 
 
 async def test_a_secret_is_shown_once(server: ServingServer) -> None:
-    """The list has ids, scopes and notes, and nothing that opens anything."""
+    """Only the creation of a key returns its secret; the list has ids, scopes and notes."""
     key = await add(server, "read", "invoke", note="for the build")
 
     answer = await server.admin("GET", "/keys")
@@ -68,7 +69,7 @@ async def test_a_secret_is_shown_once(server: ServingServer) -> None:
     ],
 )
 async def test_a_bad_key_request_is_told(server: ServingServer, body: bytes, text: str) -> None:
-    """The text names what was expected; no key is made."""
+    """A bad key request is refused with what was expected, and creates no key."""
     answer = await server.admin("POST", "/keys", body)
 
     assert answer.status == 400
@@ -77,12 +78,12 @@ async def test_a_bad_key_request_is_told(server: ServingServer, body: bytes, tex
 
 
 async def test_a_long_key_request_is_refused(server: ServingServer) -> None:
-    """A key needs no more than 64 KiB."""
+    """A key request over 64 KiB is refused."""
     assert (await server.admin("POST", "/keys", b" " * 65537)).status == 413
 
 
 async def test_a_key_that_is_not_there_cannot_be_removed(server: ServingServer) -> None:
-    """404, and the others stay."""
+    """Removing an unknown key is 404 and leaves the others."""
     key = await add(server, "read")
 
     assert (await server.admin("DELETE", "/keys/nothing")).status == 404
@@ -92,14 +93,14 @@ async def test_a_key_that_is_not_there_cannot_be_removed(server: ServingServer) 
 
 
 class Impatient(Settings):
-    """Settings of a server that waits for no lock."""
+    """Settings of a server that does not wait for a database lock."""
 
     def store(self) -> StoreSettings:
         return replace(super().store(), busy_s=0.0)
 
 
 async def test_a_key_that_was_not_stored_opens_nothing(tmp_path: Path) -> None:
-    """With the store locked, 503 is the answer and invoking stays as it was."""
+    """With the store locked, creating a key is 503 and access stays as it was."""
     async with serving(tmp_path, FakeDriver(), kind=Impatient) as server:
         with locked(server.server.store.settings.database):
             answer = await server.admin("POST", "/keys", {"scopes": ["read"]})
@@ -110,7 +111,8 @@ async def test_a_key_that_was_not_stored_opens_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_key_learns_what_it_may_do(tmp_path: Path) -> None:
-    """The token is told admin, a key its scopes; one that may not read is refused."""
+    """A caller can read its own scopes: admin for the token, its scopes for a key; a key that may
+    not read is refused."""
     async with serving(tmp_path, FakeDriver(), standbys=0) as server:
         told = (await server.admin("GET", "/session")).json()
         assert told["scopes"] == ["admin"]
@@ -129,7 +131,7 @@ async def test_a_key_learns_what_it_may_do(tmp_path: Path) -> None:
 
 
 async def test_the_dashboard_is_served_without_a_key(tmp_path: Path) -> None:
-    """It is the program; the data behind it is not."""
+    """The dashboard's page needs no key; its data does."""
     async with serving(tmp_path, FakeDriver(), standbys=0) as server:
         assert (await server.get("/ui/")).status == 200
         assert (await server.get("/admin/v1/session")).status == 401

@@ -29,7 +29,7 @@ CALL: dict[str, Any] = {"inputs": {}}
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
-    """`digits` is deployed and cold."""
+    """Serve `digits`, deployed and cold."""
     async with serving(tmp_path, FakeDriver(), standbys=0) as server:
         await server.deploy({"m.onnx": MODEL}, name="digits")
         await server.until_pools(lambda: not server.server.manager.replicas())
@@ -37,7 +37,7 @@ async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
 
 
 class Reader:
-    """The events of one answer."""
+    """Events of one streamed answer."""
 
     def __init__(self, answer: ClientResponse) -> None:
         self._answer = answer
@@ -45,7 +45,7 @@ class Reader:
         self._events: list[Event] = []
 
     async def next(self) -> Event:
-        """The next one."""
+        """Return the next event."""
         async with asyncio.timeout(60):
             while not self._events:
                 piece = await self._answer.content.readany()
@@ -54,14 +54,14 @@ class Reader:
         return self._events.pop(0)
 
     async def until(self, kind: str, text: str = "") -> Event:
-        """The next of this kind with this text."""
+        """Read on to the next event of this kind with this text."""
         while True:
             event = await self.next()
             if event.type == kind and text in event.data:
                 return event
 
     async def end(self) -> bytes:
-        """What is left."""
+        """Read on to the end of the stream; return the remaining events."""
         async with asyncio.timeout(60):
             return await self._answer.read()
 
@@ -81,8 +81,8 @@ async def following(
 
 
 async def test_logs_are_followed_over_replicas(server: ServingServer) -> None:
-    """What was written before, then a new replica as it starts, then its end; who comes back goes
-    on behind the last event."""
+    """A log stream has the earlier lines, then a new replica's start and end; a client that resumes
+    goes on after its last event."""
     async with following(server) as reader:
         first = await reader.next()
         assert first.type == "lines"
@@ -90,7 +90,7 @@ async def test_logs_are_followed_over_replicas(server: ServingServer) -> None:
         await server.call("digits", CALL)
         started = await reader.until("lines", "starts for default/digits@1")
     async with asyncio.timeout(60):
-        # That nothing is in flight any more is heard with the next demand.
+        # The next demand report says that nothing is in flight any more.
         while server.bound():
             await server.admin("POST", "/functions/digits/sleep")
     async with following(server, started.id) as reader:
@@ -103,7 +103,7 @@ async def test_logs_are_followed_over_replicas(server: ServingServer) -> None:
 
 
 async def test_a_function_that_is_removed_ends_the_stream(server: ServingServer) -> None:
-    """After the end of its replicas; then there is nothing to follow."""
+    """A removed function's stream ends after the end of its replicas; following it again is 404."""
     await server.call("digits", CALL)
     async with following(server) as reader:
         await reader.until("lines", "starts for")
@@ -114,22 +114,23 @@ async def test_a_function_that_is_removed_ends_the_stream(server: ServingServer)
     assert (await server.admin("GET", PATH)).problem["code"] == "unknown_function"
 
 
-async def test_a_strange_place_to_go_on_from_is_the_beginning(server: ServingServer) -> None:
-    """It comes from a client, and may be of another server."""
+async def test_an_unknown_log_position_is_the_beginning(server: ServingServer) -> None:
+    """An unusable Last-Event-ID, which may be another server's, means the beginning."""
     async with following(server, "7f3a-12") as reader:
         assert (await reader.next()).type == "lines"
 
 
 class Manager:
-    """Has decided one thing about every pool."""
+    """Manager with one decision about every pool."""
 
     def decisions(self, key: str) -> list[Decision]:
-        """The same for each."""
+        """Return the same decision for every pool."""
         return [Decision(1.0, f"a1 ended: {key} was killed by SIGKILL")]
 
 
 async def test_errors_are_told_with_their_cause_until_their_function_goes() -> None:
-    """The newest first, and none of a function that had the name before."""
+    """Errors are listed newest first with their cause, and dropped when their function is
+    removed."""
     catalog, recent = Catalog([deployed("digits", 3)]), RecentFailures()
     routes = ErrorRoutes(catalog, cast("Any", Manager()), recent)
     request = make_mocked_request("GET", "/", match_info={"name": "digits"})

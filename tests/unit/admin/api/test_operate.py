@@ -1,4 +1,4 @@
-"""What an operator asks of a function: roll back, scale, warm, sleep."""
+"""Tests of operating a function: roll back, scale, warm, sleep; and of backups."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PATH = "/functions/digits"
 
 
 async def deploy(server: ServingServer, **overrides: Any) -> str:
-    """Another revision of the same model."""
+    """Deploy another revision of the same model."""
     result = await server.deploy({"m.onnx": MODEL}, name="digits", **overrides)
     return str(result["revision"])
 
 
 async def roll_back(server: ServingServer, **fields: Any) -> dict[str, Any]:
-    """The end of a rollback that was accepted."""
+    """Roll back; return the operation when it has ended."""
     answer = await server.admin("POST", f"{PATH}/rollback", fields)
     assert answer.status == 202, answer.body
     ended: dict[str, Any] = (await server.ended(answer.json())).json()
@@ -35,7 +35,7 @@ async def roll_back(server: ServingServer, **fields: Any) -> dict[str, Any]:
 
 
 async def patch(server: ServingServer, body: Any, match: str | None) -> Answer:
-    """PATCH with `If-Match`, unless that is None."""
+    """PATCH the function with `If-Match`, unless that is None."""
     headers = {"Authorization": f"Bearer {server.token}"}
     if match is not None:
         headers["If-Match"] = match
@@ -43,12 +43,13 @@ async def patch(server: ServingServer, body: Any, match: str | None) -> Answer:
 
 
 async def tag(server: ServingServer) -> str:
-    """The function's ETag."""
+    """Return the function's ETag."""
     return (await server.admin("GET", PATH)).headers["ETag"]
 
 
 async def test_a_rollback_goes_to_the_revision_before(server: ServingServer) -> None:
-    """As an operation with an address; done again it goes further, and then there is no more."""
+    """A rollback is an operation with an address; repeated, it goes further back until no revision
+    is left."""
     for number in (2, 3):
         assert await deploy(server, batch_max=number) == f"digits@{number}"
     assert (await server.function("digits"))["previous"] == 2
@@ -76,7 +77,7 @@ async def test_a_rollback_goes_to_the_revision_before(server: ServingServer) -> 
 
 
 async def test_a_rollback_names_any_revision(server: ServingServer) -> None:
-    """Forward too; from there the way back is known. Settings stay as they are."""
+    """A rollback may name any revision, newer ones too; settings stay as they are."""
     await deploy(server, batch_max=2)
     await roll_back(server)
     await patch(server, {"idle_s": 7}, "*")
@@ -99,7 +100,7 @@ async def test_a_rollback_names_any_revision(server: ServingServer) -> None:
 async def test_a_rollback_that_cannot_be_is_refused_at_once(
     server: ServingServer, body: dict[str, Any], status: int, text: str
 ) -> None:
-    """With what there is, and no operation is made of it."""
+    """An impossible rollback is refused at once with the known revisions, without an operation."""
     answer = await server.admin("POST", f"{PATH}/rollback", body)
 
     assert (answer.status, text in answer.problem["detail"]) == (status, True), answer.body
@@ -111,12 +112,12 @@ async def test_a_rollback_that_cannot_be_is_refused_at_once(
 async def test_a_verb_needs_a_functions_plain_name(
     server: ServingServer, verb: str, name: str, status: int
 ) -> None:
-    """Neither an unknown function nor a revision of a known one will do."""
+    """Rollback, warm and sleep refuse an unknown function, and a name with a revision."""
     assert (await server.admin("POST", f"/functions/{name}/{verb}")).status == status
 
 
-async def test_scaling_is_changed_by_who_has_seen_it(server: ServingServer) -> None:
-    """The named settings change, the others stay; the tag is another one afterwards."""
+async def test_scaling_is_changed_with_a_matching_tag(server: ServingServer) -> None:
+    """PATCH changes the named settings, keeps the others, and changes the ETag."""
     before = await tag(server)
 
     answer = await patch(server, {"max": 3, "idle_s": 9.5}, before)
@@ -133,8 +134,8 @@ async def test_scaling_is_changed_by_who_has_seen_it(server: ServingServer) -> N
     assert stored[0].function.scaling.max == 3
 
 
-async def test_a_change_says_what_it_is_a_change_of(server: ServingServer) -> None:
-    """428 without If-Match; a weak tag is no match, one of several is."""
+async def test_a_change_needs_if_match(server: ServingServer) -> None:
+    """PATCH without If-Match is 428; a weak tag does not match, and one of several is enough."""
     missing = await patch(server, {"max": 2}, None)
     assert (missing.status, missing.problem["code"]) == (428, "precondition_required")
     now = await tag(server)
@@ -159,7 +160,7 @@ async def test_a_change_says_what_it_is_a_change_of(server: ServingServer) -> No
 async def test_a_change_has_the_manifests_limits(
     server: ServingServer, body: Any, text: str
 ) -> None:
-    """Key, expected and got; nothing changes."""
+    """A value out of range is refused with key, expected and got; nothing changes."""
     before = await tag(server)
     answer = await patch(server, body, "*")
 
@@ -175,7 +176,7 @@ async def test_a_floor_is_kept_from_now_on(server: ServingServer) -> None:
 
 
 async def test_warm_answers_when_a_replica_is_ready(server: ServingServer) -> None:
-    """With how long it took; a second time it was warm already."""
+    """warm answers when a replica is ready, with the time it took, or that it was warm already."""
     first = (await server.admin("POST", f"{PATH}/warm")).json()
     second = (await server.admin("POST", f"{PATH}/warm?wait=1")).json()
 
@@ -186,7 +187,7 @@ async def test_warm_answers_when_a_replica_is_ready(server: ServingServer) -> No
 
 @pytest.mark.parametrize("wait", ["0", "soon", "3601", "-1"])
 async def test_a_wait_is_bounded(server: ServingServer, wait: str) -> None:
-    """Anything else is refused by name."""
+    """`wait` is bounded; other values are refused by name."""
     answer = await server.admin("POST", f"{PATH}/warm?wait={wait}")
 
     assert answer.status == 400
@@ -194,7 +195,7 @@ async def test_a_wait_is_bounded(server: ServingServer, wait: str) -> None:
 
 
 async def test_warm_tells_why_not(tmp_path: Path) -> None:
-    """503 with the reason and the last lines of the replica that did not load."""
+    """warm is 503 with the reason and the last log lines of a replica that did not load."""
     async with serving(tmp_path, FakeDriver()) as server:
         await deploy(server)
     driver = FakeDriver(Script(refuse_load="no such operator"))
@@ -208,7 +209,7 @@ async def test_warm_tells_why_not(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # a second is the shortest wait
 async def test_warm_tells_that_it_goes_on(tmp_path: Path) -> None:
-    """503 when its time is over while the model still loads, which it does all the same."""
+    """warm is 503 when its wait is over while the model loads; the load continues."""
     gate = Gate()
     async with serving(tmp_path, FakeDriver(Script(load_s=1), sleep=gate)) as server:
         await deploy(server)
@@ -225,7 +226,7 @@ async def test_warm_tells_that_it_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # a second is the shortest wait
 async def test_warm_tells_that_there_is_no_room(tmp_path: Path) -> None:
-    """503 with who has the only slot and does not give it."""
+    """warm is 503 and names the function that keeps the only slot."""
     async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
         await deploy(server)
         await server.deploy({"m.onnx": MODEL}, name="kept", min=1)
@@ -238,8 +239,8 @@ async def test_warm_tells_that_there_is_no_room(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # a whole server stops
-async def test_who_waits_for_a_warm_function_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    """503 at once when the server begins to stop, however long the client would have waited."""
+async def test_a_pending_warm_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """A server that stops answers a pending warm with 503 at once, however long its wait."""
     gate = Gate()
     driver = FakeDriver(Script(load_s=1), sleep=gate)
     async with ClientSession() as session, asyncio.TaskGroup() as group:
@@ -257,7 +258,7 @@ async def test_who_waits_for_a_warm_function_does_not_hold_up_the_end(tmp_path: 
 
 
 async def test_a_function_that_is_removed_does_not_become_warm(tmp_path: Path) -> None:
-    """Who waits for it is told that it is gone, not that it fails to load."""
+    """A pending warm of a function that is removed reports the removal, not a failed load."""
     async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
         await deploy(server)
         await server.deploy({"m.onnx": MODEL}, name="kept", min=1)
@@ -270,8 +271,8 @@ async def test_a_function_that_is_removed_does_not_become_warm(tmp_path: Path) -
     assert (answer.status, answer.problem["code"]) == (404, "unknown_function")
 
 
-async def test_who_leaves_waits_for_no_warm_function(tmp_path: Path) -> None:
-    """Nobody else wants it: no room is made for it any more."""
+async def test_a_warm_whose_client_left_is_withdrawn(tmp_path: Path) -> None:
+    """A client that disconnects withdraws its demand: no room is made for the function any more."""
     async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
         await deploy(server)
         await server.deploy({"m.onnx": MODEL}, name="kept", min=1)
@@ -285,7 +286,7 @@ async def test_who_leaves_waits_for_no_warm_function(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # its answer waits for the replica's
 async def test_sleep_lets_idle_replicas_go(server: ServingServer) -> None:
-    """Of every revision, and at once; there is nothing to do where none is."""
+    """sleep stops the idle replicas of every revision at once; without any it does nothing."""
     await server.admin("POST", f"{PATH}/warm")
     answers: list[dict[str, Any]] = []
 
@@ -293,7 +294,7 @@ async def test_sleep_lets_idle_replicas_go(server: ServingServer) -> None:
         answers.append((await server.admin("POST", f"{PATH}/sleep")).json())
         return not answers[-1]["stay"]
 
-    # One that has become ready within the last millisecond refuses once.
+    # A replica that became ready within the last millisecond refuses once.
     await server.until(is_gone)
 
     assert answers[-1] == {"name": "digits", "asked": 1, "stay": 0, "min": 0}
@@ -303,7 +304,7 @@ async def test_sleep_lets_idle_replicas_go(server: ServingServer) -> None:
 
 
 async def test_sleep_keeps_the_floor(server: ServingServer) -> None:
-    """What min keeps is told."""
+    """sleep keeps `min` replicas and reports how many."""
     await patch(server, {"min": 1}, "*")
     await server.until_shown("digits", state="warm")
 
@@ -313,8 +314,8 @@ async def test_sleep_keeps_the_floor(server: ServingServer) -> None:
 
 
 @pytest.mark.slow  # its answer waits for the replica's
-async def test_sleep_leaves_who_is_called(tmp_path: Path) -> None:
-    """A request that is being run is answered, and its replica stays."""
+async def test_sleep_keeps_busy_replicas(tmp_path: Path) -> None:
+    """A running request is answered and keeps its replica despite sleep."""
     gate = Gate()
     async with serving(tmp_path, FakeDriver(Script(run_s=1), sleep=gate)) as server:
         await deploy(server)
@@ -331,7 +332,7 @@ async def test_sleep_leaves_who_is_called(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["PATCH", "POST"])
 async def test_operating_needs_the_scope_deploy(server: ServingServer, method: str) -> None:
-    """A key that may read may change nothing."""
+    """A key with scope read may not operate functions."""
     key = (await server.admin("POST", "/keys", {"scopes": ["read"]})).json()
     path = PATH if method == "PATCH" else f"{PATH}/sleep"
     headers = {"Authorization": f"Bearer {key['secret']}", "If-Match": "*"}
@@ -342,7 +343,7 @@ async def test_operating_needs_the_scope_deploy(server: ServingServer, method: s
 
 
 async def test_a_copy_is_sent(server: ServingServer, tmp_path: Path) -> None:
-    """It is a whole database with what was committed a moment ago, and leaves no file behind."""
+    """A backup is a whole database with the latest commits, and leaves no temporary file."""
     await server.admin("POST", "/keys", {"scopes": ["invoke"]})
 
     answer = await server.admin("GET", "/backup")
@@ -357,7 +358,7 @@ async def test_a_copy_is_sent(server: ServingServer, tmp_path: Path) -> None:
 
 
 async def test_copies_at_once_are_bounded(server: ServingServer) -> None:
-    """More than two at a time are asked to come again."""
+    """A third simultaneous backup is refused with a time to retry."""
     answers = await asyncio.gather(*(server.admin("GET", "/backup") for _ in range(6)))
 
     found = sorted(answer.status for answer in answers)
@@ -367,7 +368,7 @@ async def test_copies_at_once_are_bounded(server: ServingServer) -> None:
 
 
 async def test_a_copy_that_cannot_be_made(server: ServingServer) -> None:
-    """503 with the reason, as it is told in /readyz for the daily one."""
+    """A backup that cannot be made is 503 with the reason that /readyz gives for the daily one."""
     backups = server.server.store.backups
 
     async def fail() -> None:

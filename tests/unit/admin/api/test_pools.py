@@ -1,4 +1,4 @@
-"""What runs, where."""
+"""Tests of pools, replicas and devices over the admin API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CALL = {"inputs": {}}
 
 
 async def test_every_revision_has_a_pool(server: ServingServer) -> None:
-    """Older revisions too; trials are nobody's pool."""
+    """Every revision has a pool, older ones too; trials have none."""
     await server.deploy({"other.onnx": b"\x3a\x00\x3a\x00"}, name="digits")
     await server.call("digits", CALL)
 
@@ -21,7 +21,7 @@ async def test_every_revision_has_a_pool(server: ServingServer) -> None:
 
 
 async def test_replicas_and_their_devices_are_listed(server: ServingServer) -> None:
-    """After a call one replica serves on one device; the others are free."""
+    """After a call, one replica is ready on one device; the other devices are free."""
     before = (await server.admin("GET", "/devices")).json()["items"]
     assert [device["replicas"] for device in before] == [[]] * len(before)
     assert (await server.admin("GET", "/replicas")).json()["items"] == []
@@ -37,7 +37,8 @@ async def test_replicas_and_their_devices_are_listed(server: ServingServer) -> N
 
 
 async def test_pools_are_listed_in_pages(server: ServingServer) -> None:
-    """By name and number; a page may begin among one function's revisions."""
+    """Pools are listed by name and number in pages; a page may begin between two revisions of a
+    function."""
     await server.deploy({"m.onnx": MODEL}, name="a")
     await server.deploy({"m.onnx": MODEL * 2}, name="digits")
 

@@ -18,7 +18,7 @@ Produce = Callable[[Stream], Awaitable[None]]
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """Clock that a test advances."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -29,7 +29,7 @@ class Clock:
 
 @asynccontextmanager
 async def served(streams: Streams, produce: Produce) -> AsyncIterator[tuple[ClientSession, str]]:
-    """A server whose `/` is a stream, which is over when its client has left."""
+    """Serve a stream at `/`; it ends when its client has left."""
     app = web.Application()
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -55,12 +55,13 @@ async def served(streams: Streams, produce: Produce) -> AsyncIterator[tuple[Clie
     ],
 )
 def test_events_have_to_be_asked_for(accept: str, wanted: bool) -> None:
-    """Who takes anything gets an answer that has an end."""
+    """Only a client that accepts `text/event-stream` gets a stream; `*/*` gets an answer that
+    ends."""
     assert is_asked(make_mocked_request("GET", "/", {"Accept": accept})) is wanted
 
 
 async def test_a_stream_has_events_and_an_end() -> None:
-    """Its head says what it is, and that nobody may keep it."""
+    """A stream has its content type, no caching, its events, and an end."""
 
     async def produce(stream: Stream) -> None:
         await stream.write(frame("lines", b"a", "1"))
@@ -76,7 +77,7 @@ async def test_a_stream_has_events_and_an_end() -> None:
 
 
 async def test_silence_is_broken() -> None:
-    """A comment after a while without an event, so that no proxy takes it for dead."""
+    """A comment after a while without events keeps proxies from closing the connection."""
     clock = Clock()
 
     async def produce(stream: Stream) -> None:
@@ -89,7 +90,7 @@ async def test_silence_is_broken() -> None:
 
 
 async def test_there_is_a_limit_and_an_end() -> None:
-    """One too many is refused; a server that stops ends all, and lets nobody in."""
+    """One stream over the limit is refused; a stopping server ends all streams and accepts none."""
     begun = asyncio.Event()
 
     async def produce(_stream: Stream) -> None:
@@ -108,8 +109,8 @@ async def test_there_is_a_limit_and_an_end() -> None:
         await streams.serve(make_mocked_request("GET", "/"), produce)
 
 
-async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its place is free for another one."""
+async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that does not read is disconnected, and its place is free again."""
     monkeypatch.setattr(streaming, "SLOW_S", 0.01)
     over = asyncio.Event()
 
@@ -129,7 +130,7 @@ async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_client_that_leaves_ends_its_stream() -> None:
-    """At once, not with the next event."""
+    """A stream ends as soon as its client leaves, not at the next event."""
     begun, over = asyncio.Event(), asyncio.Event()
 
     async def produce(_stream: Stream) -> None:
@@ -147,7 +148,8 @@ async def test_a_client_that_leaves_ends_its_stream() -> None:
 
 
 async def test_a_defect_breaks_the_stream_off() -> None:
-    """The head is out, so no problem can be told: it must not look like an end."""
+    """A defect within a stream closes the connection: the head is out, and the answer must not look
+    complete."""
 
     async def produce(stream: Stream) -> None:
         await stream.write(frame("lines", b"a"))

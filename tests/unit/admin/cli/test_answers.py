@@ -18,7 +18,7 @@ TOP = {"top": [[{"label": "7", "score": 0.75}, {"label": "ten", "score": 0.25}]]
 
 
 def test_the_best_labels_are_bars() -> None:
-    """Each of the best labels has a bar of its share and its score."""
+    """Each of the best labels has a bar as long as its score, and its score."""
     assert render_answer(TOP).split("\n") == [
         "7    ██████████████████        0.750",
         "ten  ██████                    0.250",
@@ -26,14 +26,14 @@ def test_the_best_labels_are_bars() -> None:
 
 
 def test_rows_are_told_apart_and_bounded() -> None:
-    """Several rows are numbered, and of many rows the first are shown."""
+    """Several rows are numbered; of many rows only the first are shown."""
     shown = render_answer({"top": TOP["top"] * 10}).split("\n")  # type: ignore[operator] # a list
 
     assert (shown[0], shown[3], shown[-1]) == ("row 0", "row 1", "… and 2 more rows")
 
 
 def test_scores_above_one_are_scaled() -> None:
-    """Where scores are no shares, the largest fills the bar."""
+    """If scores are not shares, the largest one fills the bar."""
     shown = render_answer({"top": [[{"label": "a", "score": 20}, {"label": "b", "score": -5}]]})
 
     assert shown.split("\n")[0] == "a  ████████████████████████  20.000"
@@ -41,7 +41,7 @@ def test_scores_above_one_are_scaled() -> None:
 
 
 def test_outputs_are_shortened() -> None:
-    """Without labels the outputs are shown by name, cut, with their shape."""
+    """An answer without labels shows its outputs by name, shortened, with their shape."""
     shown = render_answer({"outputs": {"y": [[0.123456] * 10] * 3, "n": [1]}, "revision": "a@1"})
 
     assert shown.split("\n") == [
@@ -61,12 +61,12 @@ def test_outputs_are_shortened() -> None:
     ],
 )
 def test_values_are_json(value: Any, shown: str) -> None:
-    """A value is shown as JSON, deep and long ones with an ellipsis."""
+    """A value is shown as JSON; deep and long ones are cut with an ellipsis."""
     assert shorten(value).startswith(shown)
 
 
 def test_a_long_text_is_cut() -> None:
-    """No value takes more than its line."""
+    """A long text is cut to its line."""
     assert len(shorten("x" * 1000).split("  ")[0]) == TEXT_MAX
 
 
@@ -74,13 +74,13 @@ def test_a_long_text_is_cut() -> None:
     "answer", [{}, {"top": "x"}, {"top": [1]}, {"outputs": [1]}, {"answer": 3}]
 )
 def test_any_object_can_be_shown(answer: dict[str, Any]) -> None:
-    """An answer of another shape is shown as it is."""
+    """An answer of unknown shape is shown as JSON."""
     assert isinstance(render_answer(answer), str)
     assert "\n" not in first_line(answer)
 
 
 def test_a_line_has_the_best_label() -> None:
-    """In one line there is the best label, or all outputs."""
+    """One line shows the best label, or all outputs."""
     assert first_line(TOP) == "7 ██████████████████ 0.750"
     assert first_line({"outputs": {"a": 1, "b": [2]}}) == "a 1, b [2]"
 
@@ -93,7 +93,7 @@ COLD = (
 
 
 def test_a_cold_start_is_told_by_its_phases() -> None:
-    """The phases of the cold start stand apart from the times of the request."""
+    """The phases of a cold start are shown apart from the times of the request."""
     receipt = read_receipt(COLD)
 
     assert (receipt.cold, receipt.replica) == ("digits@3 on cpu:0", "7afa")
@@ -106,7 +106,7 @@ def test_a_cold_start_is_told_by_its_phases() -> None:
 
 
 def test_a_warm_answer_is_told_by_its_times() -> None:
-    """Without a cold start there are only the request's own times, the first run among them."""
+    """A warm answer shows only the times of the request, the first run among them."""
     receipt = read_receipt('replica;desc="r", queue;dur=0.1, decode;dur=0.12, first_run;dur=0.05')
 
     assert receipt.phases == {}
@@ -116,24 +116,25 @@ def test_a_warm_answer_is_told_by_its_times() -> None:
 @pytest.mark.parametrize(
     "header", ["", "no", "queue;dur=x", "queue;dur=-1", "queue;dur=inf", ";;,,="]
 )
-def test_what_cannot_be_read_is_left_out(header: str) -> None:
-    """A broken header gives an empty receipt and no line."""
+def test_a_broken_header_is_left_out(header: str) -> None:
+    """A broken Server-Timing header gives an empty receipt and no line."""
     assert read_receipt(header) == Receipt()
     assert render_receipt(read_receipt(header)) == ""
 
 
 def test_a_cold_start_without_times_is_told_too() -> None:
-    """Only what is known is shown."""
+    """A cold start without some times shows only what is known."""
     assert render_receipt(read_receipt("cold, load;dur=9")) == "cold start 9 ms: load 9"
 
 
 def test_quotes_in_a_description_are_undone() -> None:
-    """A quoted description may hold quotes and commas."""
+    """A quoted description may contain quotes and commas."""
     assert read_receipt(r'replica;desc="a\"b, c"').replica == 'a"b, c'
 
 
 def test_the_receipt_as_json_says_whether_it_was_cold() -> None:
-    """JSON has the sum of the phases after a cold start, null after a warm answer."""
+    """The JSON receipt has the sum of the phases after a cold start, and null after a warm
+    answer."""
     assert read_receipt(COLD).to_json()["cold_start_ms"] == pytest.approx(140.4)
     assert read_receipt("queue;dur=1").to_json() == {
         "cold": False,

@@ -21,7 +21,7 @@ def paths(path: Path, name: str | None = None) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A function's folder: a model, a manifest, and what does not belong to it."""
+    """Create a function's folder with a model, a manifest and unrelated files."""
     models.add_one(tmp_path)
     (tmp_path / "function.toml").write_text(TOML)
     (tmp_path / "README.md").touch()
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_model_file_goes_alone(tmp_path: Path) -> None:
-    """A bare model is its own bundle, hashed, with a name made of the file's."""
+    """A bare model file is a bundle of its own, hashed, with a name derived from the file's."""
     model = models.add_one(tmp_path)
 
     collected = collect(model)
@@ -57,12 +57,12 @@ def test_a_model_file_goes_alone(tmp_path: Path) -> None:
 
 
 def test_external_data_goes_along(tmp_path: Path) -> None:
-    """The files in which a model keeps its tensors are part of the bundle."""
+    """The files with a model's external tensors are part of the bundle."""
     assert paths(models.external(tmp_path, 1)) == ["external.bin", "external.onnx"]
 
 
 def test_external_data_must_be_there(tmp_path: Path) -> None:
-    """A model whose data is missing is refused by the data's name."""
+    """A missing file of external tensors is refused by its name."""
     model = models.external(tmp_path, 1)
     (tmp_path / "external.bin").unlink()
 
@@ -71,7 +71,7 @@ def test_external_data_must_be_there(tmp_path: Path) -> None:
 
 
 def test_a_folder_gives_what_its_manifest_names(folder: Path) -> None:
-    """Manifest and model go; what nobody names stays."""
+    """A folder's bundle has the manifest and the model, and no file that nothing names."""
     collected = collect(folder)
 
     assert [file.path for file in collected.bundle.files] == ["add_one.onnx", "function.toml"]
@@ -82,7 +82,7 @@ def test_a_folder_gives_what_its_manifest_names(folder: Path) -> None:
 
 
 def test_samples_go_along(folder: Path) -> None:
-    """Files that the sample names are part of the bundle, in sub-folders too."""
+    """Files named by the sample are part of the bundle, in sub-folders too."""
     (folder / "samples").mkdir()
     (folder / "samples" / "a.png").touch()
     (folder / "function.toml").write_text(TOML + '[sample]\nx = "@samples/a.png"\n')
@@ -92,7 +92,8 @@ def test_samples_go_along(folder: Path) -> None:
 
 
 def test_a_handler_brings_its_modules(folder: Path) -> None:
-    """Modules and packages beside the handler go along, tests and scripts' folders do not."""
+    """The bundle has the modules and packages beside the handler, but no folders of tests or
+    scripts."""
     for name in ("handler.py", "words.py", "test_words.py"):
         (folder / name).touch()
     for inner in ("parts", "scripts"):
@@ -112,7 +113,7 @@ def test_a_handler_brings_its_modules(folder: Path) -> None:
 
 
 def test_a_name_comes_from_option_manifest_or_file(folder: Path) -> None:
-    """--name is stronger than the manifest, which is stronger than the model file's name."""
+    """--name takes precedence over the manifest, and the manifest over the model file's name."""
     assert collect(folder, "mine").name == "mine"
     (folder / "function.toml").write_text("schema = 1\n")
 
@@ -122,7 +123,7 @@ def test_a_name_comes_from_option_manifest_or_file(folder: Path) -> None:
 
 
 def test_a_function_without_a_model_is_named_by_its_folder(tmp_path: Path) -> None:
-    """Without name and model the folder's name is taken."""
+    """A function without name and model is named after its folder."""
     folder = tmp_path / "My Words"
     folder.mkdir()
     text = 'schema = 1\n[runtime]\nengine = "python"\n[input.x]\nkind = "json"\n'
@@ -133,7 +134,7 @@ def test_a_function_without_a_model_is_named_by_its_folder(tmp_path: Path) -> No
 
 
 def test_a_bad_name_is_refused_first(tmp_path: Path) -> None:
-    """A name that cannot be is told before any file is read."""
+    """A bad name is refused before any file is read."""
     with pytest.raises(BadRequest, match="expected a name"):
         collect(tmp_path / "missing.onnx", "Not A Name")
 
@@ -147,8 +148,8 @@ def test_a_bad_name_is_refused_first(tmp_path: Path) -> None:
         ("bad.onnx", "is not an ONNX model"),
     ],
 )
-def test_what_is_no_function_is_refused(tmp_path: Path, path: str, complaint: str) -> None:
-    """A path that holds no function is refused with what was expected."""
+def test_a_path_without_a_function_is_refused(tmp_path: Path, path: str, complaint: str) -> None:
+    """A path without a function is refused with what was expected."""
     (tmp_path / "bad.onnx").write_text("hello")
 
     with pytest.raises(BadBundle, match=complaint):
@@ -171,7 +172,8 @@ def test_what_is_no_function_is_refused(tmp_path: Path, path: str, complaint: st
 def test_models_of_others_are_told_how_to_become_onnx(
     tmp_path: Path, suffix: str, remedy: str
 ) -> None:
-    """Alone and named by a manifest: refused before anything is sent, with the way to export."""
+    """A model of another framework is refused before anything is sent, with the way to export it to
+    ONNX."""
     (tmp_path / f"model.{suffix}").write_bytes(b"whatever")
     with pytest.raises(BadBundle, match=re.escape(remedy)):
         collect(tmp_path / f"model.{suffix}")
@@ -182,7 +184,7 @@ def test_models_of_others_are_told_how_to_become_onnx(
 
 
 def test_a_folder_with_a_model_only_names_the_command(tmp_path: Path) -> None:
-    """Without a manifest the model itself can be deployed."""
+    """A folder with a model but no manifest is refused with the command that deploys the model."""
     path = models.add_one(tmp_path)
     with pytest.raises(BadBundle, match=r"expected function\.toml") as caught:
         collect(tmp_path)
@@ -190,7 +192,7 @@ def test_a_folder_with_a_model_only_names_the_command(tmp_path: Path) -> None:
 
 
 def test_links_are_refused(tmp_path: Path, folder: Path) -> None:
-    """A symbolic link in a bundle is refused, with the way out."""
+    """A symbolic link in a bundle is refused with a way to avoid it."""
     (folder / "add_one.onnx").rename(tmp_path / "real")
     (folder / "add_one.onnx").symlink_to(tmp_path / "real")
 
@@ -201,7 +203,7 @@ def test_links_are_refused(tmp_path: Path, folder: Path) -> None:
 
 
 def test_a_linked_folder_is_refused(tmp_path: Path) -> None:
-    """No folder on the way to a file may be a link either."""
+    """A linked folder on the way to a file is refused."""
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "a").touch()
     (tmp_path / "link").symlink_to(tmp_path / "real")
@@ -222,7 +224,7 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
     "line", ['model = "../other.onnx"', 'model = "/etc/passwd"', '[sample]\nx = "@../a.png"']
 )
 def test_paths_outside_are_refused(folder: Path, line: str) -> None:
-    """A manifest cannot name what lies outside its folder."""
+    """A manifest cannot name files outside its folder."""
     (folder / "function.toml").write_text(f"{TOML}{line}\n")
 
     with pytest.raises(BadManifest, match=r"expected .*bundle's files"):
@@ -230,7 +232,7 @@ def test_paths_outside_are_refused(folder: Path, line: str) -> None:
 
 
 def test_a_manifest_is_text(folder: Path) -> None:
-    """A manifest that is no UTF-8 is refused at the byte."""
+    """A manifest that is not UTF-8 is refused with the position of the byte."""
     (folder / "function.toml").write_bytes(b"a = \xff")
 
     with pytest.raises(BadBundle, match="expected UTF-8 text, got other bytes at 4"):
@@ -238,7 +240,7 @@ def test_a_manifest_is_text(folder: Path) -> None:
 
 
 def test_a_huge_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with more files than any function has is no function's."""
+    """A folder with too many files is refused."""
     monkeypatch.setattr(bundle_files, "SCANNED_MAX", 3)
 
     with pytest.raises(BadBundle, match="expected at most 3 files"):

@@ -17,7 +17,7 @@ NAMES = {"items": [{"name": "commands"}, {"name": "digits"}, {"name": "digits-ne
 
 
 def complete(url: str, words: str, data: Path = Path("none")) -> list[str]:
-    """The words that a shell offers for the last of `words`."""
+    """Return the completions that a shell offers for the last of `words`."""
     env = {"_FNCTL_COMPLETE": "complete_bash", "COMP_WORDS": words}
     env |= {"COMP_CWORD": str(words.count(" ")), "FN_URL": url, "FN_DATA": str(data)}
     return CliRunner().invoke(app, [], env=env, prog_name="fnctl").stdout.split()
@@ -25,8 +25,7 @@ def complete(url: str, words: str, data: Path = Path("none")) -> list[str]:
 
 @pytest.mark.parametrize("verb", ["show", "invoke", "why", "logs", "rm", "scale", "advise"])
 def test_names_are_those_of_the_server(api: AdminApi, tmp_path: Path, verb: str) -> None:
-    """Each verb that takes a function's name offers those that begin alike, with the server's
-    own token."""
+    """Verbs that take a function's name complete it from the server, with the local token."""
     (tmp_path / "admin.token").write_text(KEY)
     api.on("GET", FUNCTIONS, Canned(NAMES))
 
@@ -35,7 +34,7 @@ def test_names_are_those_of_the_server(api: AdminApi, tmp_path: Path, verb: str)
 
 
 def test_the_command_line_names_the_server(api: AdminApi) -> None:
-    """Options before the name hold for its completion."""
+    """Connection options before the name apply to its completion."""
     api.on("GET", FUNCTIONS, Canned(NAMES))
 
     words = f"fnctl show --url {api.url} --key other c"
@@ -46,7 +45,7 @@ def test_the_command_line_names_the_server(api: AdminApi) -> None:
 
 @pytest.mark.parametrize("answer", [Canned(status=403), Canned(is_cut=True), Canned({"items": 1})])
 def test_a_refusal_offers_nothing(api: AdminApi, answer: Canned) -> None:
-    """A shell gets no error text as a word."""
+    """A refusal gives no completions, and no error text as one."""
     api.on("GET", FUNCTIONS, answer)
 
     assert complete(api.url, "fnctl show d") == []
@@ -54,13 +53,13 @@ def test_a_refusal_offers_nothing(api: AdminApi, answer: Canned) -> None:
 
 @pytest.mark.parametrize("words", ["fnctl show d", "fnctl --ssh host show d"])
 def test_no_server_offers_nothing(words: str) -> None:
-    """Nobody logs in to another machine for a completion."""
+    """Without an answering server there are no completions; completion never logs in over SSH."""
     assert complete("http://127.0.0.1:1", words) == []
     assert complete("nonsense", words) == []
 
 
 def test_a_slow_server_is_not_waited_for(api: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shell waits for the completion, so the time for an answer is bounded."""
+    """Completion waits for an answer only a bounded time."""
     monkeypatch.setattr(completion, "COMPLETION_S", 0.05)
     answers = threading.Event()
 
@@ -74,7 +73,7 @@ def test_a_slow_server_is_not_waited_for(api: AdminApi, monkeypatch: pytest.Monk
 
 
 def test_completion_can_be_installed(fnctl: Callable[..., Result]) -> None:
-    """The help names both options of it."""
+    """The help names both options for completion."""
     shown = fnctl("--help").stdout
 
     assert "--install-completion" in shown

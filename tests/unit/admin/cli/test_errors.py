@@ -11,7 +11,7 @@ from registry.errors import BadBundle, BadRequest
 
 
 def test_no_error_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """A verb that does what it should is left alone."""
+    """A block that raises nothing prints nothing and does not exit."""
     with errors_reported(as_json=False):
         pass
 
@@ -19,7 +19,7 @@ def test_no_error_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_unreachable_server_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without an answer the exit code is 3, and the hint says what to start or set."""
+    """An unreachable server is exit code 3, with a hint what to start or set."""
     with pytest.raises(typer.Exit) as caught, errors_reported(as_json=False):
         raise Unreachable("http://x does not answer: refused")
 
@@ -29,7 +29,7 @@ def test_an_unreachable_server_is_told(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_an_unreachable_server_may_say_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    """What knows why nobody answers says in a note what mends it."""
+    """A note on the error of an unreachable server replaces the usual hint."""
     error = Unreachable("nobody listens")
     error.add_note("fnctl serve there")
 
@@ -40,7 +40,7 @@ def test_an_unreachable_server_may_say_what_to_do(capsys: pytest.CaptureFixture[
 
 
 def test_a_refusal_is_told_with_log_and_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """A refusal shows the last log lines and when to try again, and what to look at."""
+    """A refusal shows the last log lines, when to retry, and the next command."""
     problem = {
         "title": "It fails",
         "detail": "d",
@@ -64,7 +64,7 @@ def test_a_refusal_is_told_with_log_and_time(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_note_is_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
-    """A verb that knows better than the code says what to do in a note."""
+    """A note on a refusal replaces the hint for its code."""
     error = ApiError(409, {"title": "T", "code": "conflict"})
     error.add_note("fnctl deploy x --name y")
 
@@ -75,7 +75,7 @@ def test_a_note_is_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_our_own_errors_are_refusals(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is refused before anything is sent ends like a refusal of the server."""
+    """An error found before anything is sent has the form and exit code of a server's refusal."""
     with pytest.raises(typer.Exit) as caught, errors_reported(as_json=False):
         raise BadBundle("'x' is a link\x1b")
 
@@ -84,7 +84,7 @@ def test_our_own_errors_are_refusals(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_note_on_our_own_error_is_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever raises it may know what mends it."""
+    """A note on a local error is its hint."""
     error = BadBundle("too large")
     error.add_note("fnctl deploy smaller")
 
@@ -95,7 +95,7 @@ def test_a_note_on_our_own_error_is_what_to_do_next(capsys: pytest.CaptureFixtur
 
 
 def test_a_bad_word_is_wrong_usage() -> None:
-    """A name that cannot be is wrong usage, which typer tells with exit code 2."""
+    """A bad name is wrong usage, which typer reports with exit code 2."""
     with pytest.raises(typer.BadParameter, match="expected a name"), errors_reported(as_json=False):
         raise BadRequest("expected a name")
 

@@ -12,19 +12,19 @@ from runtime_image.contract.model import JSON, OCTETS
 
 
 def test_a_body_is_sent_unchanged() -> None:
-    """-d goes out in the very characters it was given in."""
+    """The text of -d is sent byte for byte."""
     assert payload('{"inputs": {"x": 1.10}}', []) == Payload(b'{"inputs": {"x": 1.10}}', JSON)
 
 
 def test_a_body_can_be_a_file(tmp_path: Path) -> None:
-    """-d @FILE sends the file's JSON."""
+    """-d @FILE sends the JSON in the file."""
     (tmp_path / "a.json").write_text('{"a": 1}')
 
     assert payload(f"@{tmp_path}/a.json", []).body == b'{"a": 1}'
 
 
 def test_values_become_inputs(tmp_path: Path) -> None:
-    """Several -i make one JSON object, values from files beside values from the command line."""
+    """Several -i make one JSON object, with values from files and from the command line."""
     (tmp_path / "b.json").write_text("[2.50]")
 
     made = payload(None, ["a=[1e400, 1]", f"b=@{tmp_path}/b.json", 'c="x=y"'])
@@ -45,7 +45,7 @@ def test_values_become_inputs(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_is_sent_as_what_it_is(tmp_path: Path, file: str, media: str) -> None:
-    """One file that is no JSON is the whole body, its suffix says its content type."""
+    """A single file that is not JSON is the whole body; its suffix decides the content type."""
     (tmp_path / file).write_bytes(b"\x00\xff")
 
     assert payload(None, [f"x=@{tmp_path / file}"]) == Payload(b"\x00\xff", media)
@@ -53,7 +53,7 @@ def test_a_file_is_sent_as_what_it_is(tmp_path: Path, file: str, media: str) -> 
 
 @pytest.mark.parametrize("file", ["a.json", "a.png", "a"])
 def test_a_file_is_sent_as_asked(tmp_path: Path, file: str) -> None:
-    """A content type that was asked for goes before what the suffix says, of JSON files too."""
+    """An explicit content type takes precedence over the suffix, for JSON files too."""
     (tmp_path / file).write_bytes(b"{\xff")
 
     made = payload(None, [f"x=@{tmp_path / file}"], OCTETS)
@@ -75,7 +75,7 @@ def test_a_file_is_sent_as_asked(tmp_path: Path, file: str) -> None:
 def test_a_type_goes_with_one_file(
     data: str | None, given: list[str], media: str, complaint: str
 ) -> None:
-    """A content type says what a file is; nothing else has one to choose."""
+    """A content type is only accepted together with one file."""
     with pytest.raises(typer.BadParameter) as caught:
         payload(data, given, media)
 
@@ -100,7 +100,7 @@ def test_a_type_goes_with_one_file(
     ],
 )
 def test_wrong_usage_is_told(data: str | None, given: list[str], complaint: str) -> None:
-    """What cannot be sent is wrong usage, with what was expected."""
+    """Input that cannot be sent is wrong usage, with what was expected."""
     with pytest.raises(typer.BadParameter) as caught:
         payload(data, given)
 
@@ -108,7 +108,7 @@ def test_wrong_usage_is_told(data: str | None, given: list[str], complaint: str)
 
 
 def test_json_must_be_utf8(tmp_path: Path) -> None:
-    """A file that is no text is told at the byte that is none."""
+    """A JSON file that is not UTF-8 is refused with the position of the byte."""
     (tmp_path / "a.json").write_bytes(b'"\xff"')
 
     with pytest.raises(typer.BadParameter, match="other bytes at 1"):
@@ -116,7 +116,7 @@ def test_json_must_be_utf8(tmp_path: Path) -> None:
 
 
 def test_a_huge_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more is read than any server takes."""
+    """A file larger than any server accepts is refused without being read whole."""
     monkeypatch.setattr(inputs, "FILE_MAX", 3)
     path = tmp_path / "a.bin"
     path.write_bytes(b"1234")
@@ -126,5 +126,5 @@ def test_a_huge_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_numbers_may_have_any_length() -> None:
-    """A number beyond Python's limit for int() is the server's to judge."""
+    """A number beyond Python's limit for int() is sent for the server to judge."""
     assert payload("1" * 10_000, []).body == b"1" * 10_000

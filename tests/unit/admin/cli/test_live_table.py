@@ -19,11 +19,11 @@ from tests.support.event_server import beat, line, snapshot
 PATH = "/admin/v1/events"
 STREAM = {"Content-Type": "text/event-stream"}
 NO_KEY = Canned({"title": "A key is needed", "code": "no_key"}, status=401)
-"""What ends a stream that would be asked for again for ever."""
+"""Refusal that ends a stream; without it the stream would reconnect for ever."""
 
 
 def stream(*events: tuple[str, dict[str, Any]]) -> Canned:
-    """An answer with these events, which ends after them."""
+    """Return an answer that streams these events and ends."""
     lines = [f"event: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data in events]
     return Canned("".join(lines).encode(), headers=STREAM)
 
@@ -33,7 +33,7 @@ GONE = ("gone", {"functions": ["b"], "replicas": []})
 
 
 def test_a_picture_is_told_when_it_is_whole() -> None:
-    """And that there is none for a while."""
+    """A snapshot is reported when it is whole, and so is a connection loss."""
     news: list[StreamItem] = [ServerEvent(*each) for each in snapshot([line("a")])]
 
     found = list(
@@ -46,7 +46,8 @@ def test_a_picture_is_told_when_it_is_whole() -> None:
 
 @pytest.mark.slow
 def test_changes_are_lines_of_json(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """First what is, then what changes; what comes again after a break is no change."""
+    """With --json the first lines are the snapshot, later ones the changes; a repeated snapshot is
+    no change."""
     whole = snapshot([line("b"), line("a")])
     api.on("GET", PATH, stream(*whole, CHANGED, GONE), NO_KEY)
 
@@ -61,7 +62,7 @@ def test_changes_are_lines_of_json(api: AdminApi, fnctl: Callable[..., Result]) 
 def test_changes_are_rows_where_there_is_no_terminal(
     api: AdminApi, fnctl: Callable[..., Result]
 ) -> None:
-    """Below one head; that the server went away is told beside them."""
+    """Without a terminal changes are rows below one head; a connection loss goes to stderr."""
     api.on("GET", PATH, stream(*snapshot([line("a")]), CHANGED), NO_KEY)
 
     result = fnctl("ls", "-w")
@@ -72,7 +73,7 @@ def test_changes_are_rows_where_there_is_no_terminal(
 
 
 def test_a_table_in_place_says_how_old_it_is() -> None:
-    """And how much of it there is no room for."""
+    """A table in place shows its age, and how many rows do not fit."""
     state = LiveState()
     for kind, data in snapshot([line(f"f{number}") for number in range(30)]):
         state.apply(kind, data, 10.0)

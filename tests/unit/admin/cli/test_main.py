@@ -28,7 +28,7 @@ HEAVY = (
 
 
 def test_help_lists_verbs_and_exit_codes() -> None:
-    """The first help shows every verb and what the exit codes mean."""
+    """The top-level help shows every verb and the meaning of the exit codes."""
     shown = CliRunner().invoke(app, ["--help"]).stdout
 
     assert [verb for verb in VERBS if f"\n  {verb} " not in shown] == []
@@ -36,7 +36,7 @@ def test_help_lists_verbs_and_exit_codes() -> None:
 
 
 def test_every_verb_has_an_example() -> None:
-    """The help of each verb ends in an example that begins with fnctl."""
+    """Each verb's help ends with an example that begins with fnctl."""
     words = [[verb] for verb in VERBS if verb not in ("key", "image")] + [*map(list, GROUPS)]
 
     shown = {" ".join(each): CliRunner().invoke(app, [*each, "--help"]).stdout for each in words}
@@ -57,8 +57,8 @@ def test_every_verb_can_print_json() -> None:
 
 
 def test_every_verb_can_reach_another_machine() -> None:
-    """Every verb that talks to a server has --ssh; the one that is a server has not, nor has
-    what talks to an engine."""
+    """Every verb that talks to a server has --ssh; `serve` and the verbs for the container engine
+    do not."""
     words = [[verb] for verb in VERBS if verb not in ("key", "image")] + [*map(list, GROUPS)]
 
     missing = [
@@ -78,7 +78,7 @@ def test_the_version_is_printed() -> None:
 
 
 def test_an_unknown_verb_is_wrong_usage() -> None:
-    """A misspelt verb ends with exit code 2 and the nearest verb."""
+    """A misspelt verb is exit code 2 and names the nearest verb."""
     result = CliRunner().invoke(app, ["deplo"])
 
     assert result.exit_code == 2
@@ -86,7 +86,7 @@ def test_an_unknown_verb_is_wrong_usage() -> None:
 
 
 def test_start_up_is_light() -> None:
-    """What only some verbs need is not imported for the help."""
+    """The help imports no module that only some verbs need."""
     code = (
         "import sys; from admin.cli.main import app; app(['--help'], standalone_mode=False);"
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
@@ -100,7 +100,7 @@ def test_start_up_is_light() -> None:
 
 
 def test_main_runs_the_command_line() -> None:
-    """The entry point takes its arguments from the command line and ends with the exit code."""
+    """`main` reads the arguments of the command line and exits with the exit code."""
     code = "import sys; sys.argv[1:] = ['nope']; from admin.cli.main import main; main()"
 
     done = subprocess.run(

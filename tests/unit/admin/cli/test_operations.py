@@ -24,7 +24,7 @@ def never(seconds: float) -> None:
 
 
 def test_only_missing_files_go_up(api: AdminApi, tmp_path: Path) -> None:
-    """A file that the server has is not sent; the bar is told of the bytes of the rest."""
+    """A blob that the server has is not uploaded; progress counts the bytes of the others."""
     collected = collect(models.external(tmp_path, 1))
     model, data = sorted(collected.bundle.files, key=lambda file: file.size)
     api.on("HEAD", f"/admin/v1/blobs/{model.sha256}", Canned())
@@ -44,7 +44,7 @@ def test_only_missing_files_go_up(api: AdminApi, tmp_path: Path) -> None:
 
 
 def test_every_phase_is_reported_with_its_time(api: AdminApi) -> None:
-    """The operation is asked for until it ended; each phase is told once it is over."""
+    """The operation is polled until it ends; each phase is reported when it is over."""
     api.on(
         "GET",
         PATH,
@@ -75,7 +75,7 @@ def test_every_phase_is_reported_with_its_time(api: AdminApi) -> None:
 
 
 def test_a_server_that_restarts_is_waited_for(api: AdminApi) -> None:
-    """An operation survives its server, so a moment without an answer is no end."""
+    """Polling survives a server restart, as the operation does."""
     cut = Canned(is_cut=True)
     api.on("GET", PATH, cut, cut, Canned({**START, "state": "failed"}))
     pauses: list[float] = []
@@ -87,7 +87,7 @@ def test_a_server_that_restarts_is_waited_for(api: AdminApi) -> None:
 
 
 def test_a_server_that_stays_away_is_given_up(api: AdminApi) -> None:
-    """After so many tries the server is gone."""
+    """Polling gives up after a number of failed tries."""
     api.close()
     pauses: list[float] = []
 
@@ -98,7 +98,7 @@ def test_a_server_that_stays_away_is_given_up(api: AdminApi) -> None:
 
 
 def test_steps_are_lines() -> None:
-    """A phase is one line with its time."""
+    """A finished phase is one line with its time."""
     lines: list[str] = []
 
     steps(lines.append)("verify", 1234.0)
@@ -110,7 +110,7 @@ def test_steps_are_lines() -> None:
 def test_a_bar_without_a_terminal_is_silent(
     capsys: pytest.CaptureFixture[str], quiet: bool
 ) -> None:
-    """A pipe gets no progress bar."""
+    """Without a terminal there is no progress bar."""
     with bar(10, quiet) as progress:
         progress(10)
 
@@ -118,7 +118,7 @@ def test_a_bar_without_a_terminal_is_silent(
 
 
 def test_an_operation_that_is_done_is_returned(api: AdminApi) -> None:
-    """As it ended, with its result."""
+    """A completed operation is returned with its result."""
     api.on("GET", PATH, Canned({**START, "state": "done", "result": {"a": 1}}))
 
     assert finish(Session(Client(api.url), as_json=True), START)["result"] == {"a": 1}
@@ -131,7 +131,8 @@ def test_an_operation_that_is_done_is_returned(api: AdminApi) -> None:
 def test_an_operation_that_failed_is_a_refusal(
     api: AdminApi, error: dict[str, str], text: str
 ) -> None:
-    """With the server's reason, or at least what it was that failed."""
+    """A failed operation raises a refusal with the server's reason, or with the kind of
+    operation."""
     failed = {**START, "kind": "rollback", "state": "failed", "error": error}
 
     with pytest.raises(ApiError, match=text):
@@ -141,7 +142,7 @@ def test_an_operation_that_failed_is_a_refusal(
 def test_an_operation_that_was_cancelled_ends_the_command(
     api: AdminApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By somebody else too: nothing changed, and there is nothing more to say."""
+    """A cancelled operation ends the command with a text, whoever cancelled it."""
     with pytest.raises(typer.Exit) as ended:
         finish(Session(Client(api.url), as_json=False), {**START, "state": "cancelled"})
 

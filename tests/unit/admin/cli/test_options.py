@@ -26,7 +26,7 @@ from tests.support.sshd import Sshd, sshd
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.8.8.8"])
 def test_a_local_server_gets_the_local_token(tmp_path: Path, host: str) -> None:
-    """The token in the data folder goes to servers on this machine."""
+    """The token in the data folder is sent to servers on this machine."""
     (tmp_path / "admin.token").write_text("t0ken\n")
 
     assert local_token(f"http://{host}:8080", tmp_path) == "t0ken"
@@ -36,7 +36,7 @@ def test_a_local_server_gets_the_local_token(tmp_path: Path, host: str) -> None:
     "url", ["http://example.org", "http://127.evil.org", "http://10.0.0.1", "nonsense", "http://[x"]
 )
 def test_no_other_server_gets_the_local_token(tmp_path: Path, url: str) -> None:
-    """The token opens everything on its server, so it never leaves the machine."""
+    """The token of the data folder is never sent to another machine."""
     (tmp_path / "admin.token").write_text("t0ken\n")
 
     assert not is_local(url)
@@ -45,7 +45,7 @@ def test_no_other_server_gets_the_local_token(tmp_path: Path, url: str) -> None:
 
 @pytest.mark.parametrize("text", [None, b"", b"\n", b"\xff"])
 def test_a_token_that_cannot_be_read_is_none(tmp_path: Path, text: bytes | None) -> None:
-    """Without a usable token file, no token is sent."""
+    """An unusable token file means that no token is sent."""
     if text is not None:
         (tmp_path / "admin.token").write_bytes(text)
 
@@ -54,13 +54,13 @@ def test_a_token_that_cannot_be_read_is_none(tmp_path: Path, text: bytes | None)
 
 @pytest.mark.parametrize(("url", "key"), [("nonsense", None), ("http://localhost", "a\nb")])
 def test_a_wrong_server_is_wrong_usage(tmp_path: Path, url: str, key: str | None) -> None:
-    """An address or key that cannot be is told as wrong usage."""
+    """A bad address or key is wrong usage."""
     with pytest.raises(typer.BadParameter):
         open_client(url, key, tmp_path)
 
 
 def test_a_verb_has_the_options_of_all_verbs() -> None:
-    """A connected verb keeps its own parameters and gains those of the server."""
+    """A connected verb keeps its own parameters and gains those of the connection."""
 
     @connected
     def verb(session: Session, name: str) -> None:
@@ -85,7 +85,7 @@ def test_results_and_remarks_are_apart(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_json_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """With --json nothing but JSON is printed, in plain ASCII."""
+    """With --json stdout has only JSON, in plain ASCII."""
     session = Session(Client("http://localhost"), as_json=True)
 
     session.answer({"a": "ä\x9b"}, lambda: "never")
@@ -111,10 +111,10 @@ NO_KEY = Canned({"title": "A key is needed", "code": "no_key"}, 401)
         ("--ssh", "gpu1", "image", "build"),
     ],
 )
-def test_what_cannot_be_is_wrong_usage(
+def test_impossible_ssh_options_are_wrong_usage(
     api: AdminApi, fnctl: Callable[..., Result], words: tuple[str, ...]
 ) -> None:
-    """An address or file that cannot be, and a server to be started elsewhere, are refused."""
+    """A bad address or file, and `serve` or `image` over SSH, are wrong usage."""
     assert fnctl(*words).exit_code == 2
     assert api.requests == []
 
@@ -123,7 +123,7 @@ def test_what_cannot_be_is_wrong_usage(
 def test_the_option_stands_before_or_behind_the_verb(
     api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """Both reach the other machine, and what stands behind the verb is stronger."""
+    """--ssh may stand before or after the verb; after the verb it takes precedence."""
     api.on("GET", LS, Canned({"items": []}))
     with sshd(tmp_path / "ssh") as far:
         files = ("--identity", str(far.identity), "--known-hosts", str(far.known_hosts))
@@ -145,7 +145,7 @@ def test_the_option_stands_before_or_behind_the_verb(
 def test_a_machine_that_cannot_be_reached_is_exit_code_3(
     api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """It is told like a server that does not answer, with what mends it."""
+    """A machine that SSH cannot reach is exit code 3, with advice."""
     with sshd(tmp_path / "ssh") as far:
         far.know(far.make_key("other"))
         files = ("--identity", str(far.identity), "--known-hosts", str(far.known_hosts))
@@ -164,7 +164,7 @@ def way(far: Sshd) -> Login:
 
 @pytest.mark.slow
 def test_the_token_is_read_there(api: AdminApi, tmp_path: Path) -> None:
-    """Without a key the token of the far data folder is sent; with one, that."""
+    """Without a key the token of the remote data folder is sent, otherwise the key."""
     api.on("GET", LS, Canned({"items": []}))
     (tmp_path / "admin.token").write_text("t0ken")
     place = ServerAddress(api.url, None, tmp_path)
@@ -179,7 +179,7 @@ def test_the_token_is_read_there(api: AdminApi, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_missing_token_is_told_where_one_is_needed(api: AdminApi, tmp_path: Path) -> None:
-    """What needs no key works without; a refusal for want of one says why there was none."""
+    """Without a remote token, commands that need none work; a 401 says why there was no token."""
     api.on("GET", "/readyz", Canned({"status": "ok"}))
     api.on("GET", LS, NO_KEY)
 

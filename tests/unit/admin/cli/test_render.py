@@ -26,7 +26,7 @@ PROFILE: dict[str, Any] = {"load_ms": 9.1, "memory_mib": 41.2, "batchable": True
 
 
 def test_a_new_revision_is_summed_up() -> None:
-    """The summary has the sample's answer and what was measured."""
+    """The summary of a deploy has the sample's answer and the measurements."""
     result = {
         "revision": "digits@1",
         "created": True,
@@ -47,7 +47,7 @@ def test_a_new_revision_is_summed_up() -> None:
 
 
 def test_a_known_revision_is_named() -> None:
-    """Where nothing is new, that is said and no more."""
+    """A deploy without changes says so and names the revision."""
     result = {"revision": "digits@3", "created": False, "profile": PROFILE}
 
     assert render_summary(result, FILES) == "same bundle and settings as digits@3: nothing changed"
@@ -56,7 +56,7 @@ def test_a_known_revision_is_named() -> None:
 
 
 def test_a_bare_result_is_enough() -> None:
-    """What the server leaves out is not shown."""
+    """Fields missing from the result are not shown."""
     assert (
         render_summary({"revision": "digits@1"}, FILES) == "digits@1 deployed (1 file, 2.0 KiB)\n"
     )
@@ -72,7 +72,7 @@ def test_a_bare_result_is_enough() -> None:
     ],
 )
 def test_the_next_command_calls_with_the_sample(sample: dict[str, Any], command: str) -> None:
-    """The function is called with its own sample where that fits a line."""
+    """The suggested command calls the function with its own sample if that fits a line."""
     assert example(replace(FILES, sample=sample)) == command
 
 
@@ -94,7 +94,8 @@ def test_the_next_command_calls_with_the_sample(sample: dict[str, Any], command:
     ],
 )
 def test_curl_calls_with_the_sample(sample: dict[str, Any], command: str) -> None:
-    """The sample's file with its content type, or its values, where that fits a line."""
+    """The suggested curl command sends the sample's file with its content type, or its values, if
+    that fits a line."""
     assert curl(replace(FILES, sample=sample), "http://here:1/") == command
 
 
@@ -118,13 +119,13 @@ QUICK = {"load_ms": 2.0, "first_ms": 8.0, "cpu_ms": {"1": 10.0, "8": 25.0}}
         ),
     ],
 )
-def test_what_was_prepared_in_a_line(profile: dict[str, Any], shown: str) -> None:
-    """What a cold start gains, or why it gains nothing."""
+def test_the_gain_of_preparation_is_a_line(profile: dict[str, Any], shown: str) -> None:
+    """One line says how much faster a prepared model starts, or why it was not prepared."""
     assert prepared(profile) == shown
 
 
 def test_the_newest_are_shown_oldest_first() -> None:
-    """One line each, with how often it happened."""
+    """The latest errors are listed oldest first, one line each with its count."""
     items = [
         {"at_s": 100.0, "code": "poison", "detail": "two\nlines", "count": 3},
         {"at_s": 50.0, "code": "queue_full", "detail": "full"},
@@ -139,7 +140,7 @@ def test_the_newest_are_shown_oldest_first() -> None:
 
 
 def test_no_errors_are_no_section() -> None:
-    """Nothing is said of what did not happen."""
+    """Without errors there is no section for them."""
     assert render_errors([], 1.0, 5) == ""
 
 
@@ -155,7 +156,8 @@ COLD: dict[str, Any] = {
 
 
 def test_a_cold_start_is_a_waterfall() -> None:
-    """Each phase begins where the one before it ended, in the order of the life of a replica."""
+    """Each phase of a cold start begins where the one before ended, in the order of a replica's
+    life."""
     assert waterfall(COLD, NOW_S).split("\n") == [
         "  2 min ago  140 ms  on cpu  revision 3  ready",
         "    start   ████████████                               30 ms",
@@ -166,12 +168,12 @@ def test_a_cold_start_is_a_waterfall() -> None:
 
 
 def test_a_cold_start_without_phases_is_a_line() -> None:
-    """A start that failed before its first phase has a head only."""
+    """A start that failed before its first phase is shown as a single line."""
     assert "\n" not in waterfall({"at_s": NOW_S, "outcome": "failed"}, NOW_S)
 
 
 def test_the_last_decisions_are_shown_in_order() -> None:
-    """The newest ten decisions stand in order of time, however they came."""
+    """The newest ten decisions are shown in order of time, whatever their order in the answer."""
     decisions = [{"at_s": NOW_S - age, "text": f"d{age}"} for age in range(15)]
 
     shown = render_why({"state": "warm", "reason": "busy", "decisions": decisions}, NOW_S).split(
@@ -184,14 +186,14 @@ def test_the_last_decisions_are_shown_in_order() -> None:
 
 
 def test_the_last_cold_starts_are_shown() -> None:
-    """Three cold starts are enough."""
+    """Only the last three cold starts are shown."""
     shown = render_why({"state": "cold", "reason": "", "cold_starts": [COLD] * 5}, NOW_S)
 
     assert shown.count("revision 3") == 3
 
 
-def test_what_stands_in_the_way_is_told_once() -> None:
-    """Below the state, unless that says it already."""
+def test_the_blocking_reason_is_shown_once() -> None:
+    """The blocking reason stands below the state, unless the state has it already."""
     warm = {"state": "warm", "reason": "calls", "blocked": "no device is free"}
 
     assert render_why(warm, NOW_S) == "warm: calls\nblocked: no device is free"

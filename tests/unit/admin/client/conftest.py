@@ -1,4 +1,4 @@
-"""A real SSH server, and a home folder without keys of anybody."""
+"""Fixtures: a real SSH server, and a home folder without keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Open = Callable[..., Tunnel]
 
 @pytest.fixture(autouse=True)
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The home folder in which ~/.ssh is looked for."""
+    """Create the home folder in which ~/.ssh is looked up."""
     folder = tmp_path / "home"
     (folder / ".ssh").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(folder))
@@ -32,5 +32,5 @@ def far(leaks: object, tmp_path: Path) -> Iterator[Sshd]:
 
 @pytest.fixture
 def login(far: Sshd) -> Login:
-    """How to log in to `far`."""
+    """Return the login for `far`."""
     return Login(parse_target(far.target), far.identity, far.known_hosts)

@@ -31,7 +31,7 @@ def client(api: AdminApi) -> Client:
     ],
 )
 def test_lists_are_their_items(api: AdminApi, client: Client, call: Any, path: str) -> None:
-    """A list's answer is reduced to its items."""
+    """Methods for lists return the answer's items."""
     api.on("GET", path, Canned({"items": [{"a": 1}], "next": None}))
 
     assert call(client) == [{"a": 1}]
@@ -54,14 +54,14 @@ def test_lists_are_their_items(api: AdminApi, client: Client, call: Any, path: s
 def test_one_thing_is_its_object(
     api: AdminApi, client: Client, call: Any, method: str, path: str
 ) -> None:
-    """The answer about one thing is that thing."""
+    """Methods for one object return that object."""
     api.on(method, path, Canned({"id": "x"}))
 
     assert call(client) == {"id": "x"}
 
 
 def test_a_change_names_what_was_read(api: AdminApi, client: Client) -> None:
-    """The tag that GET gave is what PATCH must match."""
+    """PATCH sends the ETag that GET returned as If-Match."""
     api.on("GET", f"{A}/functions/digits", Canned({}, headers={"ETag": '"t"'}))
     api.on("PATCH", f"{A}/functions/digits", Canned({"max": 2}))
 
@@ -71,7 +71,7 @@ def test_a_change_names_what_was_read(api: AdminApi, client: Client) -> None:
 
 
 def test_lists_are_followed_to_their_end(api: AdminApi, client: Client) -> None:
-    """Page after page, each from where the one before ended."""
+    """A list is read page by page, each from the cursor of the one before."""
     api.on(
         "GET",
         f"{A}/functions",
@@ -100,7 +100,7 @@ def test_a_page_keeps_what_else_was_asked(api: AdminApi, client: Client) -> None
 def test_a_list_without_end_is_given_up(
     api: AdminApi, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that always has a next page is not followed for ever."""
+    """A list that never ends is given up."""
     monkeypatch.setattr(clients, "PAGES_MAX", 3)
     api.on("GET", f"{A}/functions", Canned({"items": [], "next": "a"}))
 
@@ -110,7 +110,7 @@ def test_a_list_without_end_is_given_up(
 
 
 def test_logs_ask_for_lines(api: AdminApi, client: Client) -> None:
-    """The number of lines goes with the request."""
+    """The number of log lines is sent in the query."""
     api.on("GET", f"{A}/functions/digits/logs", Canned({"items": []}))
 
     client.logs("digits", 7)
@@ -119,7 +119,7 @@ def test_logs_ask_for_lines(api: AdminApi, client: Client) -> None:
 
 
 def test_a_name_cannot_leave_its_place(api: AdminApi, client: Client) -> None:
-    """A name with slashes and query signs is still one part of the path."""
+    """A name with slashes or a question mark stays one segment of the path."""
     with pytest.raises(ApiError):
         client.function("a/../b?c")
 
@@ -127,7 +127,7 @@ def test_a_name_cannot_leave_its_place(api: AdminApi, client: Client) -> None:
 
 
 def test_a_blob_is_there_or_not(api: AdminApi, client: Client) -> None:
-    """200 is yes, 404 is no, all else an error."""
+    """For a blob, 200 means present, 404 missing, and other statuses are errors."""
     api.on("HEAD", f"{A}/blobs/{SHA}", Canned(), Canned(status=404), Canned(status=401))
 
     assert client.has_blob(SHA, 7)
@@ -138,7 +138,7 @@ def test_a_blob_is_there_or_not(api: AdminApi, client: Client) -> None:
 
 
 def test_an_upload_is_streamed_and_reported(api: AdminApi, client: Client) -> None:
-    """The bytes arrive with their length, and progress adds up to them."""
+    """An upload sends Content-Length and the bytes, and reports progress that adds up to them."""
     api.on("PUT", f"{A}/blobs/{SHA}", Canned(status=201))
     data, sent = b"x" * (2**20 + 3), list[int]()
 
@@ -150,7 +150,7 @@ def test_an_upload_is_streamed_and_reported(api: AdminApi, client: Client) -> No
 
 
 def test_an_upload_sends_no_more_than_was_said(api: AdminApi, client: Client) -> None:
-    """What was appended to a file after it was hashed is not sent."""
+    """Bytes appended to a file after it was hashed are not sent."""
     api.on("PUT", f"{A}/blobs/{SHA}", Canned(status=201))
 
     client.put_blob(SHA, io.BytesIO(b"abcdef"), 3, lambda count: None)
@@ -159,7 +159,7 @@ def test_an_upload_sends_no_more_than_was_said(api: AdminApi, client: Client) ->
 
 
 def test_a_file_that_shrank_is_refused(api: AdminApi, client: Client) -> None:
-    """A file with fewer bytes than were hashed ends the upload with a reason."""
+    """A file that shrank since it was hashed ends the upload with a reason."""
     api.on("PUT", f"{A}/blobs/{SHA}", Canned(reads=False))
 
     with pytest.raises(BadBundle, match="2 of 5 bytes missing"):
@@ -167,7 +167,7 @@ def test_a_file_that_shrank_is_refused(api: AdminApi, client: Client) -> None:
 
 
 def test_a_deploy_gives_its_operation(api: AdminApi, client: Client) -> None:
-    """The operation is read bare, or below "operation"."""
+    """The operation is read from the answer itself or from its "operation" field."""
     path = f"{A}/functions/digits/revisions"
     api.on("POST", path, Canned({"id": "o1"}, 202), Canned({"operation": {"id": "o2"}}, 202))
 
@@ -177,7 +177,7 @@ def test_a_deploy_gives_its_operation(api: AdminApi, client: Client) -> None:
 
 
 def test_an_operation_can_be_waited_for(api: AdminApi, client: Client) -> None:
-    """Waiting tells the server for how long, and which phase is known."""
+    """Waiting sends the time to wait and the phase already known."""
     api.on("GET", f"{A}/operations/o1", Canned({"id": "o1"}))
 
     client.operation("o1", 20, "verify")
@@ -186,7 +186,7 @@ def test_an_operation_can_be_waited_for(api: AdminApi, client: Client) -> None:
 
 
 def test_keys_are_made_and_revoked(api: AdminApi, client: Client) -> None:
-    """A key is made from scopes and note, and revoked by its id."""
+    """A key is created from scopes and note, and revoked by id."""
     api.on("POST", f"{A}/keys", Canned({"id": "k", "secret": "s"}, 201))
     api.on("DELETE", f"{A}/keys/k", Canned({}))
 
@@ -198,7 +198,8 @@ def test_keys_are_made_and_revoked(api: AdminApi, client: Client) -> None:
 
 
 def test_a_call_sends_what_it_is_given(api: AdminApi, client: Client) -> None:
-    """Body, content type, Accept and the wait budget go out; answer and timing come back."""
+    """invoke sends body, content type, Accept and wait budget; it returns the answer and its
+    timing."""
     timing = {"Server-Timing": "queue;dur=1", "Content-Type": "application/x-npy"}
     api.on("POST", "/fn/digits@3", Canned(b"npy", headers=timing))
 
@@ -211,7 +212,7 @@ def test_a_call_sends_what_it_is_given(api: AdminApi, client: Client) -> None:
 
 
 def test_a_stranger_is_recognised(api: AdminApi, client: Client) -> None:
-    """A success without a JSON object is told as such, not as a traceback."""
+    """A success without a JSON object is an error with a text, not a traceback."""
     api.on("GET", "/readyz", Canned(b"<html>"))
 
     with pytest.raises(

@@ -24,7 +24,7 @@ from admin.client.transport import ApiError, Transport, Unreachable
 
 
 def test_an_event_has_id_type_and_data() -> None:
-    """Fields may come in any order, with one space behind the colon or none."""
+    """An event has its fields in any order, with or without a space after the colon."""
     parser = Parser()
 
     events = parser.feed(b"data: a\nid:7\nevent: lines\ndata:  b\n\n")
@@ -34,7 +34,7 @@ def test_an_event_has_id_type_and_data() -> None:
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
 def test_any_line_end_will_do(end: bytes) -> None:
-    """LF, CR and CRLF end a line, also between two pieces."""
+    """LF, CR and CRLF end a line, also when split between two chunks."""
     stream = end.join([b"event: x", b"data: 1", b"", b"data: 2", b"", b""])
     parser = Parser()
 
@@ -44,14 +44,14 @@ def test_any_line_end_will_do(end: bytes) -> None:
 
 
 def test_comments_and_strange_fields_mean_nothing() -> None:
-    """What begins with a colon is a comment; unknown fields, `retry` too, are left out."""
+    """Comments and unknown fields, `retry` among them, are ignored."""
     parser = Parser()
 
     assert parser.feed(b": still here\nretry: 10\nfoo\ndata\n\n") == [Event("", "message", "")]
 
 
 def test_an_event_without_data_is_none() -> None:
-    """An empty line alone gives nothing, but the id before it counts, and its type is forgotten."""
+    """An empty line without data gives no event; its id counts and its type is dropped."""
     parser = Parser()
 
     assert parser.feed(b"id: 3\nevent: x\n\n") == []
@@ -60,7 +60,7 @@ def test_an_event_without_data_is_none() -> None:
 
 
 def test_an_id_stays_until_another_comes() -> None:
-    """Events without an id have the last one, an empty one takes it back, one with NUL is none."""
+    """An id holds until the next one; an empty id clears it, one with NUL is ignored."""
     parser = Parser("5")
 
     events = parser.feed(b"data: a\n\nid: 6\ndata: b\n\nid: 7\0\ndata: c\n\nid\ndata: d\n\n")
@@ -69,7 +69,7 @@ def test_an_id_stays_until_another_comes() -> None:
 
 
 def test_an_event_that_was_cut_off_does_not_count() -> None:
-    """Without its empty line an event is none, and its id is not where to go on."""
+    """An event without its empty line is not emitted, and its id does not count."""
     parser = Parser("1")
 
     assert parser.feed(b"id: 2\ndata: half") == []
@@ -77,7 +77,7 @@ def test_an_event_that_was_cut_off_does_not_count() -> None:
 
 
 def test_a_byte_order_mark_is_skipped_once() -> None:
-    """It may stand before the first line only."""
+    """A byte order mark is skipped before the first line only."""
     parser = Parser()
 
     events = parser.feed(b"\xef\xbb\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\ndata: c\n\n")
@@ -87,7 +87,7 @@ def test_a_byte_order_mark_is_skipped_once() -> None:
 
 @pytest.mark.parametrize("flood", [b"data: " + b"x" * 100, b"data: 12345678\n" * 12])
 def test_an_endless_event_is_refused(flood: bytes) -> None:
-    """Neither one line nor many may grow beyond the limit."""
+    """A line, or an event of many lines, over the limit is refused."""
     parser = Parser(event_max=64)
 
     with pytest.raises(EventTooLong, match="at most 64 bytes"):
@@ -105,8 +105,8 @@ def chunk(data: bytes) -> bytes:
 
 @contextmanager
 def server(*parts: bytes, kind: str = CONTENT_TYPE, hangs: bool = False) -> Iterator[list[bytes]]:
-    """Serves one connection of the given chunks, and keeps what it was asked; the first element
-    is its URL. One that hangs keeps the connection until the block ends."""
+    """Serve one connection with the given chunks; the first element is its URL, the others are the
+    requests received. With `hangs` the connection stays open until the block ends."""
     listener = socket.create_server(("127.0.0.1", 0))
     over = threading.Event()
     asked = [f"http://127.0.0.1:{listener.getsockname()[1]}".encode()]
@@ -141,7 +141,7 @@ def events_of(
 
 
 def test_events_come_as_they_are_sent() -> None:
-    """Chunks may end anywhere; the request says what it wants, and from where."""
+    """Events are parsed across chunks; the request has Accept and Last-Event-ID."""
     with server(b"id: 1\ndata: a\n", b"\nid: 2\nda", b"ta: b\n\n", b"") as asked:
         transport = Transport(asked[0].decode(), "k1")
         with open_stream(transport, "/x", "0") as events:
@@ -155,13 +155,13 @@ def test_events_come_as_they_are_sent() -> None:
 
 
 def test_an_event_is_there_before_the_next_one() -> None:
-    """Nothing waits for a buffer to be full."""
+    """An event is yielded before the next chunk arrives."""
     with events_of(b"data: a\n\n", hangs=True) as events:
         assert next(events).data == "a"
 
 
 def test_a_stream_that_breaks_off_is_told_from_one_that_ends() -> None:
-    """Without the last chunk the server is gone."""
+    """A stream without its last chunk is a lost connection, not an end."""
     with events_of(b"data: a\n\n") as events:
         next(events)
         with pytest.raises(Unreachable):
@@ -169,13 +169,13 @@ def test_a_stream_that_breaks_off_is_told_from_one_that_ends() -> None:
 
 
 def test_silence_is_an_end() -> None:
-    """A server that says nothing, not even that it is there, is given up."""
+    """A server that sends nothing, not even comments, is given up."""
     with events_of(hangs=True) as events, pytest.raises(Unreachable, match="timed out"):
         next(events)
 
 
-def test_whoever_sends_no_events_is_refused() -> None:
-    """An older server answers with JSON: that is said, not read as no event."""
+def test_an_answer_without_events_is_refused() -> None:
+    """An answer that is not an event stream is refused as coming from an older server."""
     wanted = "expected text/event-stream, got application/json"
     with (
         pytest.raises(ApiError, match=wanted),
@@ -188,7 +188,7 @@ Turn = list[Event] | Exception
 
 
 class Server:
-    """Answers one connection after the other as it is told: events, or what goes wrong."""
+    """Server whose connections follow a script: events, or an error."""
 
     def __init__(self, *turns: Turn) -> None:
         self._turns = iter(turns)
@@ -223,7 +223,8 @@ BUSY = ApiError(503, {"title": "The server is shutting down"})
 
 
 def test_a_stream_goes_on_after_its_last_event() -> None:
-    """A server that was away is asked for what came after the last event; both is told once."""
+    """A stream resumes after its last event; the interruption and the return are reported once
+    each."""
     server = Server([ONE], Unreachable("refused"), BUSY, [TWO], GONE)
 
     with pytest.raises(ApiError, match="no such function"):
@@ -235,7 +236,7 @@ def test_a_stream_goes_on_after_its_last_event() -> None:
 
 
 def test_every_event_is_given() -> None:
-    """Events of all connections come in order."""
+    """Events of all connections arrive in order."""
     server = Server([ONE], [TWO])
 
     assert list(itertools.islice(server.read(), 2)) == [ONE, TWO]
@@ -243,7 +244,7 @@ def test_every_event_is_given() -> None:
 
 
 def test_a_server_that_never_answered_is_no_absence() -> None:
-    """What cannot be reached at first is an error at once."""
+    """A first connection that fails is an error at once."""
     server = Server(Unreachable("refused"))
 
     with pytest.raises(Unreachable, match="refused"):
@@ -251,7 +252,7 @@ def test_a_server_that_never_answered_is_no_absence() -> None:
 
 
 def test_patience_ends() -> None:
-    """A server that stays away is given up."""
+    """A server that stays unreachable is given up after the patience."""
     patience_s = 3 * PAUSE_S
     server = Server([ONE], *[Unreachable("refused")] * 9)
 

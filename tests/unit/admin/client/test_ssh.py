@@ -42,7 +42,7 @@ from tests.support.sshd import sshd
     ],
 )
 def test_a_target_is_read(text: str, target: Target) -> None:
-    """User and port may be left out; an IPv6 address with a port stands in brackets."""
+    """User and port are optional; an IPv6 address with a port needs brackets."""
     assert parse_target(text) == target
     assert parse_target(str(target)) == target
 
@@ -54,14 +54,14 @@ def test_a_target_is_read(text: str, target: Target) -> None:
         *("gpu1:65536", "gpu1:x", "[::1]x", "[::1", "gpu1\n", "a;b", "nn@gpu1:22:"),
     ],
 )
-def test_what_is_no_target_is_refused(text: str) -> None:
-    """Nothing that a program could take for an option, or that has no host, is taken."""
+def test_a_malformed_target_is_refused(text: str) -> None:
+    """A target without a host, or one that could be read as an option, is refused."""
     with pytest.raises(ValueError, match="expected"):
         parse_target(text)
 
 
 def test_the_command_by_hand_names_what_was_given() -> None:
-    """What is shown for trying by hand logs in to the same place."""
+    """The command to try by hand logs in to the same place."""
     assert Target("gpu1").command() == "ssh gpu1"
     assert Target("::1", "nn", 2222).command("ssh-copy-id") == "ssh-copy-id -p 2222 nn@::1"
 
@@ -84,7 +84,7 @@ PLACE = ("127.0.0.1", 8080)
     ],
 )
 def test_a_failed_login_says_what_mends_it(error: Exception, text: str, hint: str) -> None:
-    """Each way a login can fail has its words and a command."""
+    """Each reason for a failed login has its own text and command."""
     told = login_failure(TARGET, error)
 
     assert text in str(told)
@@ -102,12 +102,13 @@ def test_a_failed_login_says_what_mends_it(error: Exception, text: str, hint: st
     ],
 )
 def test_a_refused_channel_says_why(error: Exception, text: str) -> None:
-    """Forbidden, nobody there, unreachable, silent and broken are told apart."""
+    """A refused channel has its reason: forbidden, connection refused, unreachable, timeout or
+    broken."""
     assert text in str(channel_failure(TARGET, PLACE, error))
 
 
-def test_what_to_do_next_is_optional() -> None:
-    """A text may stand alone; a broken connection always has a reason and advice."""
+def test_advice_is_optional() -> None:
+    """Advice is optional; a broken connection always has a reason and advice."""
     assert not hasattr(unreachable_error("text"), "__notes__")
     assert "no reason given" in str(connection_broken(TARGET, ""))
     assert "fnctl ls" in connection_broken(TARGET, "x").__notes__[0]
@@ -121,7 +122,7 @@ def line(host: str) -> str:
 
 
 def test_the_usual_file_is_taken(home: Path) -> None:
-    """Without any word, the file that ssh uses is the one."""
+    """By default known hosts are read from ssh's file."""
     path = home / ".ssh" / "known_hosts"
     path.write_text(line("[gpu1]:2222"))
 
@@ -132,8 +133,9 @@ def test_the_usual_file_is_taken(home: Path) -> None:
     assert (known.name, known.has_key) == ("[gpu1]:2222", True)
 
 
-def test_no_file_means_that_nobody_is_known(home: Path) -> None:
-    """A missing file is an empty list, and never None, which would switch checking off."""
+def test_a_missing_file_is_an_empty_list(home: Path) -> None:
+    """A missing file gives an empty list of known hosts, never None, which would disable the
+    check."""
     known = known_hosts(LOGIN, [])
 
     assert isinstance(known, KnownHosts)
@@ -142,7 +144,7 @@ def test_no_file_means_that_nobody_is_known(home: Path) -> None:
 
 
 def test_configured_files_take_the_place_of_the_usual_ones(home: Path, tmp_path: Path) -> None:
-    """UserKnownHostsFile of ~/.ssh/config counts, and --known-hosts above it."""
+    """UserKnownHostsFile of ~/.ssh/config replaces the default, and --known-hosts replaces both."""
     (home / ".ssh" / "known_hosts").write_text(line("gpu1"))
     (tmp_path / "a").write_text(line("gpu2"))
     (tmp_path / "b").write_text(line("gpu3"))
@@ -158,7 +160,7 @@ def test_configured_files_take_the_place_of_the_usual_ones(home: Path, tmp_path:
 def test_a_file_that_cannot_be_used_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
 ) -> None:
-    """A file that was named and is missing, wrong or endless stops everything."""
+    """A named file that is missing, malformed or endless is an error."""
     monkeypatch.setattr(ssh, "FILE_MAX", 100)
     if content is not None:
         (tmp_path / "k").write_text(content)
@@ -168,7 +170,7 @@ def test_a_file_that_cannot_be_used_is_told(
 
 
 def test_a_changed_key_is_told_from_an_unknown_one(home: Path) -> None:
-    """Who has another key in the file has changed; who has none is not known yet."""
+    """A host with another key in the file has changed; one without any is unknown."""
     (home / ".ssh" / "known_hosts").write_text(line("[gpu1]:2222"))
     known, host_key_client = known_hosts(LOGIN, []), HostKeyClient()
     key = asyncssh.generate_private_key("ssh-ed25519").convert_to_public()
@@ -187,7 +189,7 @@ def test_a_changed_key_is_told_from_an_unknown_one(home: Path) -> None:
 
 
 def test_a_file_of_ones_own_is_named_in_what_to_do(tmp_path: Path) -> None:
-    """With --known-hosts, logging in by hand writes into that file."""
+    """With --known-hosts, the advised login writes into that file."""
     (tmp_path / "k").touch()
     login = replace(LOGIN, known_hosts=tmp_path / "k")
 
@@ -197,7 +199,7 @@ def test_a_file_of_ones_own_is_named_in_what_to_do(tmp_path: Path) -> None:
 
 
 def test_the_reason_of_an_end_is_kept() -> None:
-    """Why a connection was lost can be told later."""
+    """The reason for a lost connection is kept for later."""
     lost_reason, closed = HostKeyClient(), HostKeyClient()
 
     lost_reason.connection_lost(OSError("no route"))
@@ -216,12 +218,12 @@ def test_the_reason_of_an_end_is_kept() -> None:
     ],
 )
 def test_a_folder_begins_at_the_remote_home(data: str, path: str) -> None:
-    """SFTP begins in the home folder there, so `~` is left out."""
+    """`~` is left out of a path, since SFTP starts in the remote home folder."""
     assert remote_path(Path(data)) == path
 
 
 def test_homes_of_others_are_not_known() -> None:
-    """Nobody here knows where another user's home folder is."""
+    """Another user's home folder is refused, since its path is unknown."""
     with pytest.raises(NoToken, match="begins with / or ~/"):
         remote_path(Path("~nn/.fngate"))
 
@@ -236,7 +238,7 @@ async def read(login: Login, data: Path) -> str:
 
 @pytest.mark.slow
 async def test_the_token_is_read(login: Login, tmp_path: Path) -> None:
-    """The file's one line is the token."""
+    """The token is the file's only line."""
     (tmp_path / "admin.token").write_text("t0ken\n")
 
     assert await read(login, tmp_path) == "t0ken"
@@ -252,10 +254,11 @@ async def test_the_token_is_read(login: Login, tmp_path: Path) -> None:
         (b"x" * (TOKEN_MAX + 1), f"more than {TOKEN_MAX} bytes"),
     ],
 )
-async def test_what_is_no_token_is_told(
+async def test_a_bad_token_file_is_reported(
     login: Login, tmp_path: Path, content: bytes | None, text: str
 ) -> None:
-    """A missing, empty, binary or endless file is told; not all of it is read."""
+    """A missing, empty, binary or endless token file is reported, and the latter is not read
+    whole."""
     if content is not None:
         (tmp_path / "admin.token").write_bytes(content)
 
@@ -265,7 +268,7 @@ async def test_what_is_no_token_is_told(
 
 @pytest.mark.slow
 async def test_a_folder_in_its_place_is_told(login: Login, tmp_path: Path) -> None:
-    """What SFTP refuses otherwise is told with its reason."""
+    """A folder in the token's place is reported with SFTP's reason."""
     (tmp_path / "admin.token").mkdir()
 
     with pytest.raises(NoToken, match="by SFTP"):
@@ -274,7 +277,7 @@ async def test_a_folder_in_its_place_is_told(login: Login, tmp_path: Path) -> No
 
 @pytest.mark.slow
 async def test_a_server_without_sftp_is_told(tmp_path: Path) -> None:
-    """Where SFTP is switched off, a key is what remains."""
+    """Without SFTP the advice is to give a key."""
     with sshd(tmp_path / "bare", sftp=False) as bare:
         login = Login(parse_target(bare.target), bare.identity, bare.known_hosts)
 

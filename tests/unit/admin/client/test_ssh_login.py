@@ -18,7 +18,7 @@ def note(error: pytest.ExceptionInfo[Unreachable]) -> str:
 
 
 async def test_one_is_logged_in_and_out(login: Login) -> None:
-    """With a key that the server takes and a host key that is known, a connection stands."""
+    """An accepted key and a known host key give a connection."""
     there = await log_in(login)
     assert there.reason_lost() == ""
 
@@ -28,7 +28,7 @@ async def test_one_is_logged_in_and_out(login: Login) -> None:
 
 
 async def test_an_unknown_host_key_ends_it(far: Sshd, login: Login) -> None:
-    """Nothing is trusted on first use: the text has the fingerprint, the hint the command."""
+    """An unknown host key is refused with its fingerprint and the command to add it."""
     far.known_hosts.write_text("")
 
     with pytest.raises(Unreachable, match=r"is not known: it sent ssh-ed25519 SHA256:") as error:
@@ -38,7 +38,7 @@ async def test_an_unknown_host_key_ends_it(far: Sshd, login: Login) -> None:
 
 
 async def test_a_changed_host_key_ends_it(far: Sshd, login: Login) -> None:
-    """Another key than the known one may be somebody in between."""
+    """A changed host key is refused, since it may be an attacker's."""
     far.know(far.make_key("other"))
 
     with pytest.raises(Unreachable, match="CHANGED") as error:
@@ -50,7 +50,7 @@ async def test_a_changed_host_key_ends_it(far: Sshd, login: Login) -> None:
 async def test_known_hosts_none_in_the_config_checks_nevertheless(
     far: Sshd, login: Login, home: Path
 ) -> None:
-    """`UserKnownHostsFile none` empties the list; it does not switch checking off."""
+    """`UserKnownHostsFile none` gives an empty list and does not disable the check."""
     config = "Host *\n  UserKnownHostsFile none\n  StrictHostKeyChecking no\n"
     (home / ".ssh" / "config").write_text(config)
 
@@ -59,7 +59,7 @@ async def test_known_hosts_none_in_the_config_checks_nevertheless(
 
 
 async def test_a_wrong_key_is_refused(far: Sshd, login: Login) -> None:
-    """A key that the server does not know is told with what gives it one."""
+    """A key that the server refuses is reported with how to authorise it."""
     with pytest.raises(Unreachable, match="accepts none of your SSH keys") as error:
         await log_in(replace(login, identity=far.make_key("stranger")))
 
@@ -67,15 +67,15 @@ async def test_a_wrong_key_is_refused(far: Sshd, login: Login) -> None:
 
 
 async def test_a_file_that_is_no_key_is_told(login: Login, tmp_path: Path) -> None:
-    """What --identity names must be a private key."""
+    """--identity with a file that is not a private key is reported."""
     (tmp_path / "no").write_text("no key")
 
     with pytest.raises(Unreachable, match="private key cannot be used"):
         await log_in(replace(login, identity=tmp_path / "no"))
 
 
-async def test_nobody_there_is_told(far: Sshd, login: Login) -> None:
-    """A machine without an SSH server is told with the command to try by hand."""
+async def test_a_machine_without_ssh_is_reported(far: Sshd, login: Login) -> None:
+    """A machine without an SSH server is reported with the command to try by hand."""
     far.stop()
 
     with pytest.raises(Unreachable, match="cannot be reached by SSH") as error:
@@ -85,7 +85,7 @@ async def test_nobody_there_is_told(far: Sshd, login: Login) -> None:
 
 
 async def test_a_silent_machine_is_given_up(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody who accepts the connection and says nothing is not waited for without end."""
+    """A machine that accepts the connection and sends nothing is given up."""
     monkeypatch.setattr("admin.client.ssh.LOGIN_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = replace(login.target, port=silent.getsockname()[1])
@@ -108,7 +108,7 @@ async def test_an_alias_of_the_config_is_followed(far: Sshd, home: Path) -> None
 
 
 async def test_the_default_files_are_enough(far: Sshd, home: Path) -> None:
-    """~/.ssh/id_ed25519 and ~/.ssh/known_hosts serve without a word."""
+    """~/.ssh/id_ed25519 and ~/.ssh/known_hosts are used without configuration."""
     far.identity.rename(home / ".ssh" / "id_ed25519")
     far.known_hosts.rename(home / ".ssh" / "known_hosts")
 
@@ -118,7 +118,7 @@ async def test_the_default_files_are_enough(far: Sshd, home: Path) -> None:
 
 
 async def test_jump_hosts_are_gone_through(far: Sshd, login: Login, home: Path) -> None:
-    """ProxyJump leads through another machine, whose host key is checked as well."""
+    """ProxyJump connects through another machine, whose host key is checked too."""
     config = f"Host inner\n  HostName 127.0.0.1\n  Port {far.port}\n  ProxyJump {far.target}\n"
     (home / ".ssh" / "config").write_text(config)
 
@@ -132,7 +132,7 @@ async def test_jump_hosts_are_gone_through(far: Sshd, login: Login, home: Path) 
 async def test_a_jump_host_is_checked_too(
     far: Sshd, login: Login, home: Path, tmp_path: Path
 ) -> None:
-    """One machine on the way that is not known ends it all."""
+    """An unknown host key of a jump host ends the login."""
     with sshd(tmp_path / "jump", f"AuthorizedKeysFile {far.identity}.pub") as jump:
         config = f"Host inner\n  HostName 127.0.0.1\n  Port {far.port}\n  ProxyJump {jump.target}\n"
         (home / ".ssh" / "config").write_text(config)
@@ -144,7 +144,8 @@ async def test_a_jump_host_is_checked_too(
 async def test_each_jump_host_is_reached_through_the_one_before(
     far: Sshd, login: Login, home: Path, tmp_path: Path
 ) -> None:
-    """Of two, the second may be seen by the first alone; all of them are left in the end."""
+    """Each jump host is reached through the one before, and all connections are closed at the
+    end."""
     config = f"Host inner\n  HostName 127.0.0.1\n  Port {far.port}\n  ProxyJump "
     (home / ".ssh" / "config").write_text(f"{config}{far.target},{far.target}\n")
     inner = replace(login, target=Target("inner", far.user))
@@ -165,7 +166,7 @@ async def test_each_jump_host_is_reached_through_the_one_before(
 
 
 async def test_a_jump_host_for_all_is_not_its_own(far: Sshd, login: Login, home: Path) -> None:
-    """`Host *` with a ProxyJump names a machine that is reached directly itself."""
+    """With ProxyJump under `Host *`, the jump host itself is reached directly."""
     config = f"Host *\n  ProxyJump bastion\nHost bastion\n  HostName 127.0.0.1\n  Port {far.port}\n"
     (home / ".ssh" / "config").write_text(f"{config}Host inner\n  HostName 127.0.0.1\n")
 
@@ -177,7 +178,7 @@ async def test_a_jump_host_for_all_is_not_its_own(far: Sshd, login: Login, home:
 
 
 async def test_jumps_in_a_circle_end(login: Login, home: Path) -> None:
-    """Machines that are to be reached through each other are refused at the limit."""
+    """A circle of jump hosts is refused at the limit."""
     (home / ".ssh" / "config").write_text(
         "Host inner\n  ProxyJump outer\nHost outer\n  ProxyJump inner\n"
     )
@@ -187,7 +188,7 @@ async def test_jumps_in_a_circle_end(login: Login, home: Path) -> None:
 
 
 async def test_an_odd_config_is_told(login: Login, home: Path) -> None:
-    """A config that cannot be read, or whose jump hosts cannot be, is told."""
+    """An unreadable config or an invalid jump host is reported."""
     (home / ".ssh" / "config").write_text("Port nonsense\n")
     with pytest.raises(Unreachable, match=r"~/\.ssh/config"):
         await log_in(login)

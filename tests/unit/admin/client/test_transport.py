@@ -12,7 +12,7 @@ TIMEOUT_S = 5.0
 
 
 def test_an_exchange_gives_whatever_came(api: AdminApi) -> None:
-    """Status, headers and body come back as the server gave them, refusals too."""
+    """An exchange returns status, headers and body unchanged, for refusals too."""
     api.on("GET", "/x", Canned(b"abc", status=418, headers={"X-Y": "z"}))
 
     reply = Transport(api.url, None).exchange("GET", "/x", None, {}, TIMEOUT_S)
@@ -21,7 +21,7 @@ def test_an_exchange_gives_whatever_came(api: AdminApi) -> None:
 
 
 def test_a_key_is_a_bearer_token(api: AdminApi) -> None:
-    """A key is sent as a bearer token, and without one there is no such header."""
+    """The key is sent as a bearer token; without a key there is no Authorization header."""
     api.on("GET", "/x", Canned())
 
     Transport(api.url, "k1").exchange("GET", "/x", None, {}, TIMEOUT_S)
@@ -31,7 +31,7 @@ def test_a_key_is_a_bearer_token(api: AdminApi) -> None:
 
 
 def test_a_prefix_stays_before_every_path(api: AdminApi) -> None:
-    """A server behind a path prefix is called below it."""
+    """The path prefix of the server's address is kept."""
     api.on("GET", "/fn-gate/x", Canned({"a": 1}))
 
     reply = Transport(f"{api.url}/fn-gate/", None).exchange("GET", "/x", None, {}, TIMEOUT_S)
@@ -40,7 +40,7 @@ def test_a_prefix_stays_before_every_path(api: AdminApi) -> None:
 
 
 def test_a_refused_upload_gives_the_refusal(api: AdminApi) -> None:
-    """A server that answers before it has read the body is still heard."""
+    """A refusal sent before the body was read is returned."""
     api.on("PUT", "/x", Canned({"title": "The body is too large"}, status=413, reads=False))
 
     reply = Transport(api.url, None).exchange("PUT", "/x", b"abc", {}, TIMEOUT_S)
@@ -49,7 +49,7 @@ def test_a_refused_upload_gives_the_refusal(api: AdminApi) -> None:
 
 
 def test_connections_may_be_made_by_others(api: AdminApi) -> None:
-    """What dials is given host and port, and its socket is used; it hides nothing that it says."""
+    """`dial` gets host and port and its socket is used; its errors pass unchanged."""
     api.on("GET", "/x", Canned({"a": 1}))
     dialled: list[tuple[str, int]] = []
 
@@ -69,13 +69,13 @@ def test_connections_may_be_made_by_others(api: AdminApi) -> None:
 
 
 def test_encryption_is_not_put_into_encryption() -> None:
-    """Where something else dials, it encrypts as well; https:// would not be what it says."""
+    """`dial` is refused for https://, since its transport is encrypted already."""
     with pytest.raises(ValueError, match="expected http://"):
         Transport("https://far", None, lambda _host, _port: socket.socket())
 
 
 def test_a_closed_port_is_unreachable(api: AdminApi) -> None:
-    """Where nobody listens, the error names the server."""
+    """A closed port is an error that names the server."""
     free = AdminApi()
     free.close()
 
@@ -84,7 +84,7 @@ def test_a_closed_port_is_unreachable(api: AdminApi) -> None:
 
 
 def test_a_broken_connection_is_unreachable(api: AdminApi) -> None:
-    """A connection that ends without an answer is no answer."""
+    """A connection that closes without an answer is an error."""
     api.on("GET", "/x", Canned(is_cut=True))
 
     with pytest.raises(Unreachable, match="does not answer"):
@@ -92,7 +92,7 @@ def test_a_broken_connection_is_unreachable(api: AdminApi) -> None:
 
 
 def test_an_error_of_the_body_is_its_own(api: AdminApi) -> None:
-    """What the body raises while it is read is not taken for the server's fault."""
+    """An error raised by the body's iterator passes unchanged."""
 
     def body() -> Iterator[bytes]:
         yield b"a"
@@ -108,20 +108,20 @@ def test_an_error_of_the_body_is_its_own(api: AdminApi) -> None:
     "url", ["127.0.0.1:8080", "ftp://host", "http://", "http://me:pw@host", "http://host:99999"]
 )
 def test_a_wrong_address_is_refused(url: str) -> None:
-    """An address that no request can go to is a ValueError at once."""
+    """An invalid address is a ValueError at once."""
     with pytest.raises(ValueError, match=r"(?i)url|port"):
         Transport(url, None)
 
 
 @pytest.mark.parametrize("key", ["", "a\nb", "schlüssel"])
 def test_a_key_that_no_header_holds_is_refused(key: str) -> None:
-    """A key must be printable ASCII."""
+    """A key that is not printable ASCII is refused."""
     with pytest.raises(ValueError, match="key: expected printable ASCII"):
         Transport("http://localhost", key)
 
 
 def test_a_refusal_carries_its_problem(api: AdminApi) -> None:
-    """The error has the problem document, the code, and a text with what was expected and got."""
+    """The error has the problem document, its code, and a text with expected and got."""
     problem = {"title": "Bad", "detail": "wrong", "code": "bad_input", "expected": "1", "got": "2"}
     api.on("GET", "/x", Canned(problem, status=400))
 
@@ -134,14 +134,14 @@ def test_a_refusal_carries_its_problem(api: AdminApi) -> None:
 
 
 def test_a_detail_is_not_repeated() -> None:
-    """Expected and got are not shown again where the detail names them."""
+    """Expected and got are not repeated if the detail names them."""
     problem = {"title": "Bad", "detail": "expected 1, got 2", "expected": "1", "got": "2"}
 
     assert str(ApiError(400, problem)) == "Bad: expected 1, got 2"
 
 
 def test_a_refusal_without_a_problem_is_told_by_its_status(api: AdminApi) -> None:
-    """A page from something else becomes a problem with status and the page's beginning."""
+    """A refusal without a problem document gets one from its status and the start of its body."""
     api.on("GET", "/x", Canned(b"<h1>no</h1>", status=502, headers={"Retry-After": "7"}))
 
     with pytest.raises(ApiError, match="HTTP 502 Bad Gateway: <h1>no</h1>") as caught:
@@ -153,12 +153,12 @@ def test_a_refusal_without_a_problem_is_told_by_its_status(api: AdminApi) -> Non
 
 @pytest.mark.parametrize("body", [b"", b"[1]", b"no", b"\xff", b"[" * 100_000])
 def test_only_an_object_is_an_object(body: bytes) -> None:
-    """Whatever is no JSON object gives None."""
+    """A body that is not a JSON object gives None."""
     assert json_object(body) is None
 
 
 def test_an_answer_can_be_read_as_it_comes(api: AdminApi) -> None:
-    """Head first, then pieces; a refusal is raised with its problem."""
+    """A streamed answer has its head first, then its pieces; a refusal raises its problem."""
     api.on("GET", "/x", Canned(b"abc", headers={"X-Y": "z"}))
     api.on("GET", "/y", Canned({"title": "No", "detail": "not yours"}, status=403))
     transport = Transport(api.url, "k1")

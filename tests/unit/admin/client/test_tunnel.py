@@ -25,7 +25,7 @@ BROKE = r"SSH connection to \S+ broke"
 
 
 def test_many_exchanges_share_one_connection(api: AdminApi, far: Sshd, login: Login) -> None:
-    """Each exchange has a channel of its own; the server sees one login."""
+    """Each exchange has its own channel over one SSH connection."""
     api.on("GET", "/readyz", Canned({"status": "ok"}))
 
     with tunnel(login) as opened:
@@ -38,7 +38,7 @@ def test_many_exchanges_share_one_connection(api: AdminApi, far: Sshd, login: Lo
 
 
 def test_its_thread_ends_with_the_block(login: Login) -> None:
-    """Neither thread nor connection outlives the block, however it ends."""
+    """Thread and connection end with the block, even after an error."""
     during: list[str] = []
 
     def interrupted() -> None:
@@ -54,15 +54,15 @@ def test_its_thread_ends_with_the_block(login: Login) -> None:
 
 
 def test_a_failed_login_leaves_no_thread(far: Sshd, login: Login) -> None:
-    """Nothing runs on where nobody was let in."""
+    """A failed login leaves no thread."""
     with pytest.raises(Unreachable), tunnel(replace(login, identity=far.make_key("stranger"))):
         raise AssertionError("nobody is let in")
 
     assert "ssh-tunnel" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_nobody_on_the_port_is_told(login: Login) -> None:
-    """The far machine is there, the gateway is not: the text says which port."""
+def test_a_closed_remote_port_is_reported(login: Login) -> None:
+    """A closed port on the remote machine is reported with its number."""
     nobody = r"nothing listens on 127\.0\.0\.1:9 of"
 
     with pytest.raises(Unreachable, match=nobody) as error, tunnel(login) as opened:
@@ -72,7 +72,7 @@ def test_nobody_on_the_port_is_told(login: Login) -> None:
 
 
 def test_a_server_that_dies_is_not_the_tunnel(api: AdminApi, login: Login) -> None:
-    """An exchange that broke while SSH stands is told as the gateway's."""
+    """An exchange that fails while SSH stands is the gateway's failure."""
     api.on("GET", "/readyz", Canned(is_cut=True))
 
     with pytest.raises(Unreachable, match="does not answer"), tunnel(login) as opened:
@@ -80,7 +80,7 @@ def test_a_server_that_dies_is_not_the_tunnel(api: AdminApi, login: Login) -> No
 
 
 def test_sshd_killed_in_the_middle_is_told(api: AdminApi, far: Sshd, login: Login) -> None:
-    """The exchange ends at once with the reason, and nothing hangs at the end."""
+    """Killing sshd fails the exchange at once with the reason, and the tunnel closes."""
     api.on("GET", "/readyz", Canned({"status": "ok"}, before=far.stop))
 
     with pytest.raises(Unreachable, match=BROKE) as error, tunnel(login) as opened:
@@ -92,7 +92,7 @@ def test_sshd_killed_in_the_middle_is_told(api: AdminApi, far: Sshd, login: Logi
 def test_a_silent_sshd_is_given_up(
     api: AdminApi, far: Sshd, login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever waits for an answer is told when the other side lives no more, and leaves."""
+    """A frozen sshd is given up after missed keep-alives, and the pending exchange fails."""
     monkeypatch.setattr("admin.client.ssh.ALIVE_S", 0.1)
     monkeypatch.setattr("admin.client.tunnel.GRACE_S", 0.1)
     api.on("GET", "/readyz", Canned({"status": "ok"}, before=far.freeze))
@@ -104,7 +104,7 @@ def test_a_silent_sshd_is_given_up(
 def test_leaving_a_silent_sshd_takes_no_answer(
     far: Sshd, login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A goodbye that nobody hears ends the thread all the same."""
+    """Closing the tunnel does not wait for a frozen sshd."""
     monkeypatch.setattr("admin.client.tunnel.GRACE_S", 0.1)
 
     with tunnel(login):
@@ -114,7 +114,7 @@ def test_leaving_a_silent_sshd_takes_no_answer(
 
 
 def test_no_new_channel_over_a_broken_connection(api: AdminApi, far: Sshd, login: Login) -> None:
-    """The next exchange is told what happened to the connection."""
+    """A new exchange over a broken connection fails with the reason of the break."""
 
     def dial_after_the_end() -> None:
         with tunnel(login) as opened:
@@ -126,7 +126,7 @@ def test_no_new_channel_over_a_broken_connection(api: AdminApi, far: Sshd, login
 
 
 def test_the_token_comes_from_there(login: Login, tmp_path: Path) -> None:
-    """It is read over the same connection; where it is not, the reason is one of its own."""
+    """The token is read over the same connection; a missing one is a NoToken error."""
     (tmp_path / "admin.token").write_text("t0ken")
 
     with tunnel(login) as opened:
@@ -137,7 +137,8 @@ def test_the_token_comes_from_there(login: Login, tmp_path: Path) -> None:
 
 T = TypeVar("T")
 BUFFERED_MAX = 24 * 1024 * 1024
-"""Bytes between a writer and a reader who reads nothing: SSH's window, sockets, and no more."""
+"""Limit in bytes on what is buffered towards a reader that reads nothing: SSH's window and
+sockets."""
 END_S = 60.0
 
 
@@ -152,7 +153,8 @@ def listening() -> Iterator[socket.socket]:
 async def joined(
     login: Login, server: socket.socket
 ) -> AsyncIterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a connection through SSH: ours, and the one that `server` accepted."""
+    """Yield both ends of a connection through SSH: the local one and the one that `server`
+    accepted."""
     there = await log_in(login)
     try:
         ours = await open_channel(there.connection, *server.getsockname())
@@ -166,7 +168,7 @@ async def joined(
 
 
 def apart(work: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
-    """`work` in a thread, while the loop carries bytes."""
+    """Run `work` in a thread while the loop transfers bytes."""
     return asyncio.get_running_loop().run_in_executor(None, work, *arguments)
 
 
@@ -178,7 +180,7 @@ def read_all(source: socket.socket) -> bytes:
 
 
 async def test_bytes_go_both_ways_to_the_end(login: Login) -> None:
-    """What one side writes the other one reads, more than any buffer holds, then the end."""
+    """More bytes than any buffer holds arrive in both directions, followed by the end."""
     data = bytes(range(256)) * 40_000
     with listening() as server:
         async with joined(login, server) as (ours, theirs):
@@ -197,8 +199,8 @@ async def test_bytes_go_both_ways_to_the_end(login: Login) -> None:
             await answered
 
 
-async def test_whoever_reads_nothing_stops_the_writer(login: Login) -> None:
-    """A far side that reads nothing is not buffered for without end."""
+async def test_a_reader_that_does_not_read_blocks_the_writer(login: Login) -> None:
+    """A reader that reads nothing blocks the writer, so buffers stay bounded."""
 
     def fill(sink: socket.socket) -> int:
         sink.settimeout(0.5)
@@ -217,7 +219,7 @@ async def test_whoever_reads_nothing_stops_the_writer(login: Login) -> None:
 
 
 async def test_an_answer_outlives_a_refused_upload(login: Login) -> None:
-    """A server that answers and closes in the middle of an upload is heard; the writer stops."""
+    """The answer of a server that closes during an upload arrives, and the writer stops."""
     with listening() as server:
         async with joined(login, server) as (ours, theirs):
 
@@ -239,7 +241,7 @@ async def test_an_answer_outlives_a_refused_upload(login: Login) -> None:
 
 
 class Closing:
-    """A channel just before its end is said; `asked` once it was written to."""
+    """Channel that has closed but has not reported it; `asked` is set at the first write."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -250,7 +252,7 @@ class Closing:
 
 
 async def test_an_answer_outlives_a_channel_that_just_ends() -> None:
-    """What is written in that moment is dropped; what came before it can still be read."""
+    """Bytes written to a closing channel are dropped; those received before can still be read."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     near, closing = LocalEnd(), Closing()
@@ -267,7 +269,7 @@ async def test_an_answer_outlives_a_channel_that_just_ends() -> None:
 
 
 async def test_leaving_is_seen_on_the_far_side(login: Login) -> None:
-    """A client that closes its socket ends the far connection."""
+    """Closing the local socket ends the remote connection."""
     with listening() as server:
         async with joined(login, server) as (ours, theirs):
             ours.close()
@@ -276,7 +278,7 @@ async def test_leaving_is_seen_on_the_far_side(login: Login) -> None:
 
 
 async def test_a_broken_connection_ends_the_near_side(login: Login) -> None:
-    """When SSH breaks, whoever reads reads the end instead of waiting."""
+    """A broken SSH connection ends the local socket instead of leaving its reader waiting."""
     with listening() as server:
         there = await log_in(login)
         ours = await open_channel(there.connection, *server.getsockname())
@@ -291,7 +293,7 @@ async def test_a_broken_connection_ends_the_near_side(login: Login) -> None:
 
 
 async def test_forbidden_forwarding_is_an_error(tmp_path: Path) -> None:
-    """A server without AllowTcpForwarding opens nothing, and no socket is left open here."""
+    """Without AllowTcpForwarding the channel is refused, and no local socket stays open."""
     with sshd(tmp_path / "strict", "AllowTcpForwarding no") as strict:
         login = Login(parse_target(strict.target), strict.identity, strict.known_hosts)
         there = await log_in(login)

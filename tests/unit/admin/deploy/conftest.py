@@ -1,4 +1,4 @@
-"""What the tests of deploys share."""
+"""Fixtures shared by the tests of deploys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.server import Gate
 
 @pytest.fixture
 def gate() -> Gate:
-    """Holds up loading from when a test shuts it."""
+    """Gate that blocks loading while a test has it shut."""
     return Gate()
 
 

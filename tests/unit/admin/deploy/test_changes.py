@@ -1,4 +1,4 @@
-"""Changes of what is deployed, in the store and in memory together."""
+"""Tests of changes to what is deployed, made in the store and in memory together."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ VERIFIED = Verified(DRAFT.revision, nouns.profile(), {})
 
 
 async def numbers(operator: Operator) -> list[int]:
-    """The revisions in the store."""
+    """Return the numbers of the revisions in the store."""
     return sorted(one.revision.number for one in await operator.store.functions.load_all())
 
 
 def test_changed_settings_are_named() -> None:
-    """Labels, scaling and limits, by their keys in function.toml."""
+    """Changed labels, scaling and limits are named by their keys in function.toml."""
     before = nouns.function()
     after = replace(
         before,
@@ -50,7 +50,8 @@ def test_changed_settings_are_named() -> None:
 
 
 async def test_a_staged_revision_is_there_without_traffic(tmp_path: Path) -> None:
-    """It can be called by its number, and its operation finds it again."""
+    """A staged revision has no traffic, can be called by its number, and is found by its
+    operation."""
     async with operating(tmp_path) as operator:
         changes = Changes(operator.store)
         await changes.first(DRAFT, VERIFIED)
@@ -63,8 +64,9 @@ async def test_a_staged_revision_is_there_without_traffic(tmp_path: Path) -> Non
         assert await changes.staged("o2", "digits") is None
 
 
-async def test_a_staged_revision_goes_with_its_operation(tmp_path: Path) -> None:
-    """From store and memory; what was not staged changes nothing."""
+async def test_a_staged_revision_is_removed_with_its_operation(tmp_path: Path) -> None:
+    """Unstaging removes the operation's revision from store and memory, and nothing that it did not
+    stage."""
     async with operating(tmp_path) as operator:
         changes = Changes(operator.store)
         await changes.first(DRAFT, VERIFIED)
@@ -79,8 +81,9 @@ async def test_a_staged_revision_goes_with_its_operation(tmp_path: Path) -> None
         assert operator.store.catalog.find("digits@2") is None
 
 
-async def test_what_memory_does_not_know_is_removed_all_the_same(tmp_path: Path) -> None:
-    """A cancellation may come between the two."""
+async def test_a_revision_unknown_to_the_catalog_is_unstaged(tmp_path: Path) -> None:
+    """Unstaging removes a revision that is only in the store: a cancellation may come before the
+    catalog is updated."""
     async with operating(tmp_path) as operator:
         changes = Changes(operator.store)
         await changes.first(DRAFT, VERIFIED)
@@ -92,7 +95,7 @@ async def test_what_memory_does_not_know_is_removed_all_the_same(tmp_path: Path)
 
 
 async def test_a_move_keeps_settings_unless_it_brings_others(tmp_path: Path) -> None:
-    """Those that were changed meanwhile are kept too."""
+    """A move keeps the current settings, changed meanwhile or not, unless it brings others."""
     async with operating(tmp_path) as operator:
         changes, catalog = Changes(operator.store), operator.store.catalog
         await changes.first(DRAFT, VERIFIED)
@@ -108,7 +111,7 @@ async def test_a_move_keeps_settings_unless_it_brings_others(tmp_path: Path) -> 
 
 
 async def test_of_two_changes_of_the_same_only_one_happens(tmp_path: Path) -> None:
-    """The second has not seen the first, however close they come."""
+    """Of two simultaneous changes with the same ETag only the first is made."""
     async with operating(tmp_path) as operator:
         changes = Changes(operator.store)
         tag = etag((await changes.first(DRAFT, VERIFIED)).function)
@@ -127,8 +130,8 @@ async def test_of_two_changes_of_the_same_only_one_happens(tmp_path: Path) -> No
         assert operator.store.catalog.resolve("digits").function.scaling.max == 2
 
 
-async def test_what_cannot_be_stored_does_not_change(tmp_path: Path) -> None:
-    """Memory says what the store says."""
+async def test_a_change_that_cannot_be_stored_is_not_made(tmp_path: Path) -> None:
+    """A change that cannot be stored is not made in memory either."""
     async with operating(tmp_path) as operator:
         changes = Changes(operator.store)
         first = await changes.first(DRAFT, VERIFIED)
@@ -148,7 +151,7 @@ async def test_what_cannot_be_stored_does_not_change(tmp_path: Path) -> None:
 
 
 async def test_a_change_must_be_possible(tmp_path: Path) -> None:
-    """Unknown names and values out of range are told."""
+    """Unknown names and values out of range are refused."""
     async with operating(tmp_path) as operator:
         changes = Changes(operator.store)
         await changes.first(DRAFT, VERIFIED)
@@ -163,7 +166,7 @@ TAG = etag(function())
 
 
 def test_a_tag_is_as_lasting_as_what_it_names() -> None:
-    """The same for the same; another for other settings and for other traffic."""
+    """Equal settings and traffic give the same ETag; different ones give another."""
     assert etag(function()) == TAG
     assert TAG[0] == TAG[-1] == '"'
     assert len({TAG, etag(function(scaling=Scaling(1))), etag(function(revision=2))}) == 3
@@ -171,7 +174,7 @@ def test_a_tag_is_as_lasting_as_what_it_names() -> None:
 
 @pytest.mark.parametrize("header", [TAG, "*", f'"a", {TAG}', f"W/{TAG} , {TAG}"])
 def test_a_match_may_be_one_of_several_or_any(header: str) -> None:
-    """What RFC 9110 allows in If-Match."""
+    """If-Match may be a list or `*`, as RFC 9110 allows."""
     check_match(header, function())
 
 
@@ -184,8 +187,8 @@ def test_a_match_may_be_one_of_several_or_any(header: str) -> None:
         (TAG.strip('"'), PreconditionFailed, "expected If-Match"),
     ],
 )
-def test_another_tag_is_none(header: str | None, error: type[FnError], text: str) -> None:
-    """No tag, a weak one, one without its quotes: each is told with what was expected."""
+def test_another_tag_does_not_match(header: str | None, error: type[FnError], text: str) -> None:
+    """A missing, weak or unquoted ETag is refused with what was expected."""
     with pytest.raises(error) as refused:
         check_match(header, function())
 
@@ -193,18 +196,18 @@ def test_another_tag_is_none(header: str | None, error: type[FnError], text: str
 
 
 FAR_S = 4_000_000_000.0
-"""Unix seconds long after any test."""
+"""A time in Unix seconds long after every test."""
 
 
 async def deploy_many(operator: Operator, count: int) -> None:
-    """So many revisions of digits, each with files of its own."""
+    """Deploy `count` revisions of digits, each with its own files."""
     for number in range(count):
         result = await operator.deploy("digits", files={f"m{number}.onnx": MODEL * (number + 1)})
         assert result.state == "done"
 
 
 async def test_old_revisions_go(tmp_path: Path) -> None:
-    """Only the newest stay, in the store, in memory and as pools."""
+    """Only the newest revisions are kept in store, memory and pools."""
     async with operating(tmp_path, revisions_keep=2) as operator:
         await deploy_many(operator, 4)
 
@@ -219,9 +222,9 @@ async def test_old_revisions_go(tmp_path: Path) -> None:
         assert len(operator.store.bundles) == 2
 
 
-async def test_where_a_rollback_goes_stays(tmp_path: Path) -> None:
-    """However old it is, beside the revision that has the traffic; a third one goes, pool and
-    all."""
+async def test_the_target_of_a_rollback_is_kept(tmp_path: Path) -> None:
+    """The target of a rollback is kept however old, beside the current revision; a third revision
+    is removed with its pool."""
     async with operating(tmp_path, revisions_keep=2) as operator:
         await deploy_many(operator, 2)
         moved = await operator.deploys.roll_back("digits", WireRollback(1))
@@ -236,7 +239,7 @@ async def test_where_a_rollback_goes_stays(tmp_path: Path) -> None:
 
 
 async def test_a_removed_function_is_gone_everywhere(tmp_path: Path) -> None:
-    """Catalog, store and pools forget it together; a second removal finds nothing."""
+    """A removed function is gone from catalog, store and pools; a second removal is refused."""
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
         removal = Removal(operator.store)
@@ -249,8 +252,8 @@ async def test_a_removed_function_is_gone_everywhere(tmp_path: Path) -> None:
             await removal.remove("digits")
 
 
-async def test_what_cannot_be_removed_stays_everywhere(tmp_path: Path) -> None:
-    """With the store locked the removal is refused, and the function is still served."""
+async def test_a_removal_that_fails_changes_nothing(tmp_path: Path) -> None:
+    """With the store locked, a removal is refused and the function is still served."""
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
 
@@ -261,8 +264,9 @@ async def test_what_cannot_be_removed_stays_everywhere(tmp_path: Path) -> None:
         assert operator.manager.pool("default/digits@1") is not None
 
 
-async def test_files_nobody_uses_are_swept(tmp_path: Path) -> None:
-    """What a revision or a deploy uses stays; the rest goes once it is old enough."""
+async def test_unused_blobs_are_swept(tmp_path: Path) -> None:
+    """A sweep keeps blobs that a revision or a deploy uses, and removes others once they are old
+    enough."""
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
         await operator.request({"a.onnx": b"in use", "b.onnx": b"unused"})
@@ -277,7 +281,7 @@ async def test_files_nobody_uses_are_swept(tmp_path: Path) -> None:
 
 
 async def test_a_bundle_in_memory_goes_with_its_last_revision(tmp_path: Path) -> None:
-    """Memory does not grow with every function that ever was."""
+    """A bundle leaves memory with its last revision."""
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
         await operator.deploys.remove("digits")
@@ -286,7 +290,8 @@ async def test_a_bundle_in_memory_goes_with_its_last_revision(tmp_path: Path) ->
 
 
 async def test_tidying_is_no_reason_to_fail(tmp_path: Path) -> None:
-    """With the store locked nothing is raised: it is said in the log and done the next time."""
+    """With the store locked, trim and sweep log the failure and raise nothing; the next call makes
+    up for it."""
     async with operating(tmp_path, revisions_keep=10) as operator:
         await deploy_many(operator, 2)
         removal = Removal(operator.store)
@@ -299,8 +304,8 @@ async def test_tidying_is_no_reason_to_fail(tmp_path: Path) -> None:
         assert len(operator.store.catalog.revisions("digits")) == 2
 
 
-async def test_what_a_revision_starts_from_stays(tmp_path: Path) -> None:
-    """What was prepared for it is kept as long as it is there, and goes with it."""
+async def test_prepared_files_are_kept_with_their_revision(tmp_path: Path) -> None:
+    """The prepared files of a revision are kept as long as the revision."""
     async with operating(tmp_path, blob_keep_s=-1.0) as operator:
         await operator.deploy("digits")
         found = operator.store.catalog.resolve("digits")

@@ -1,4 +1,4 @@
-"""Deploys as operations: their phases and their order."""
+"""Tests of deploys as operations: phases, order, cancellation, restart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REPLACED = {"m.onnx": b"\x3a\x00\x3a\x00"}
 
 
 async def test_a_deploy_goes_through_its_phases(operator: Operator, gate: Gate) -> None:
-    """It is verified, then switched; the result names the revision and says what was done."""
+    """A deploy is verified, then switched; its result has the revision and what was done."""
     gate.shut()
     operation = await operator.start("digits")
     assert operation.phase == "upload"
@@ -43,8 +43,8 @@ async def test_a_deploy_goes_through_its_phases(operator: Operator, gate: Gate) 
     assert await operator.store.operations.get(operation.id) == ended
 
 
-async def test_the_same_again_changes_settings_but_makes_no_revision(operator: Operator) -> None:
-    """Scaling belongs to the function: it is applied, nothing is verified, and nothing is new."""
+async def test_changed_scaling_makes_no_revision(operator: Operator) -> None:
+    """Only changed scaling is applied to the function: no verification, no new revision."""
     await operator.deploy("digits")
 
     again = await operator.deploy("digits", overrides={"min": 1, "idle_s": 9})
@@ -59,10 +59,10 @@ async def test_the_same_again_changes_settings_but_makes_no_revision(operator: O
 
 
 @pytest.mark.parametrize("overrides", [{"batch_max": 4}, {"memory_mib": 64}, {"device": "cpu"}])
-async def test_what_a_revision_is_made_of_makes_a_new_one(
+async def test_changed_revision_settings_make_a_new_revision(
     operator: Operator, overrides: dict[str, object]
 ) -> None:
-    """Batching and device belong to the revision: changed, they are verified and numbered."""
+    """Changed batching or device needs makes a verified new revision."""
     await operator.deploy("digits")
 
     again = await operator.deploy("digits", overrides=overrides)
@@ -72,7 +72,8 @@ async def test_what_a_revision_is_made_of_makes_a_new_one(
 
 
 async def test_a_refused_model_changes_nothing(tmp_path: Path) -> None:
-    """The operation fails with the replica's reason; catalog and store are as before."""
+    """A refused model fails the operation with the replica's reason; catalog and store are
+    unchanged."""
     async with operating(tmp_path, FakeDriver(Script(refuse_load="opset 9999"))) as operator:
         ended = await operator.deploy("digits")
 
@@ -83,8 +84,9 @@ async def test_a_refused_model_changes_nothing(tmp_path: Path) -> None:
         assert await operator.store.functions.load_all() == []
 
 
-async def test_what_cannot_be_deployed_is_refused_before_an_operation(operator: Operator) -> None:
-    """Files that are not there, no ONNX file, a device nobody has: told at once."""
+async def test_an_impossible_deploy_is_refused_without_an_operation(operator: Operator) -> None:
+    """Missing files, a file that is not ONNX and an absent device are refused without an
+    operation."""
     request = await operator.request()
     request.files[0].sha256 = "0" * 64
     with pytest.raises(BadBundle, match="1 files were not uploaded, first 0000"):
@@ -99,8 +101,8 @@ async def test_what_cannot_be_deployed_is_refused_before_an_operation(operator: 
 
 @pytest.mark.parametrize("content", [b"", b"\x3a\x01"], ids=["cut", "other bytes"])
 async def test_a_damaged_file_does_not_stay(tmp_path: Path, content: bytes) -> None:
-    """A deploy that fails for a file which changed on the disk says so and removes it, so that
-    the next one uploads it; a model that is refused for itself stays where it is."""
+    """A blob damaged on disk fails its deploy and is removed, so that the next deploy uploads it;
+    the blob of a refused model is kept."""
     async with operating(tmp_path, FakeDriver(Script(refuse_load="opset 9999"))) as operator:
         request = await operator.request()
         blob = operator.store.blobs.path(request.files[0].sha256)
@@ -116,7 +118,8 @@ async def test_a_damaged_file_does_not_stay(tmp_path: Path, content: bytes) -> N
 
 
 async def test_deploys_of_one_name_are_done_in_order(operator: Operator, gate: Gate) -> None:
-    """Each gets a number of its own, and the one that came last is what is called."""
+    """Deploys of one name run in order of acceptance; each has its own number and the last one gets
+    the traffic."""
     gate.shut()
     first = await operator.start("digits")
     second = await operator.start("digits", files=OTHER)
@@ -131,7 +134,7 @@ async def test_deploys_of_one_name_are_done_in_order(operator: Operator, gate: G
 
 
 async def test_one_name_does_not_take_every_turn(operator: Operator, gate: Gate) -> None:
-    """However many deploys of one name wait, another name's deploy begins."""
+    """Waiting deploys of one name do not delay those of another name."""
     gate.shut()
     queued = [await operator.start("slow", overrides={"min": n}) for n in (0, 1, 1, 1, 1)]
 
@@ -145,7 +148,7 @@ async def test_one_name_does_not_take_every_turn(operator: Operator, gate: Gate)
 async def test_a_derived_name_may_not_become_taken_meanwhile(
     operator: Operator, gate: Gate
 ) -> None:
-    """Of two different models whose files have one name, the second does not replace the first."""
+    """Of two different models deployed under the same derived name, the second is refused."""
     gate.shut()
     first = await operator.start("digits", derived_name=True)
     second = await operator.start("digits", files=REPLACED, derived_name=True)
@@ -159,7 +162,8 @@ async def test_a_derived_name_may_not_become_taken_meanwhile(
 
 
 async def test_an_operation_is_done_when_every_gateway_knows(tmp_path: Path) -> None:
-    """Until then it is running: who sees it done may call what it has deployed anywhere."""
+    """An operation is done only when every gateway process has the change, so that any of them can
+    serve it."""
     asked: list[bool] = []
     known = asyncio.Event()
 
@@ -181,7 +185,8 @@ async def test_an_operation_is_done_when_every_gateway_knows(tmp_path: Path) -> 
 async def test_a_cancelled_deploy_changes_nothing(
     operator: Operator, gate: Gate, loads: bool
 ) -> None:
-    """At once or while its model loads, it ends as cancelled and its throw-away replica goes."""
+    """A deploy cancelled at once, or while its model loads, changes nothing and ends its trial
+    replica."""
     gate.shut()
     operation = await operator.start("digits")
     if loads:
@@ -197,7 +202,7 @@ async def test_a_cancelled_deploy_changes_nothing(
 
 
 async def test_a_waiting_deploy_can_be_cancelled(operator: Operator, gate: Gate) -> None:
-    """It leaves the line, and the one before it goes on."""
+    """Cancelling a waiting deploy does not affect the running one."""
     gate.shut()
     first = await operator.start("digits")
     second = await operator.start("digits", files=OTHER)
@@ -211,7 +216,7 @@ async def test_a_waiting_deploy_can_be_cancelled(operator: Operator, gate: Gate)
 async def test_a_switch_that_began_is_not_torn_by_a_cancellation(
     tmp_path: Path, gate: Gate
 ) -> None:
-    """Cancelled during its transaction, a deploy is done: store and memory hold the same."""
+    """A deploy cancelled during its switch is done, in store and memory alike."""
     driver = FakeDriver(Script(load_s=1), sleep=gate)
     async with operating(tmp_path, driver, busy_s=30.0) as operator:
         gate.shut()
@@ -231,7 +236,7 @@ async def test_a_switch_that_began_is_not_torn_by_a_cancellation(
 
 
 async def test_an_ended_operation_stays_as_it_is(operator: Operator) -> None:
-    """Cancelling it changes nothing; one that never was is unknown."""
+    """Cancelling an ended operation changes nothing; an unknown one is refused."""
     done = await operator.deploy("digits")
 
     assert await operator.deploys.runner.cancel(done.id) == done
@@ -240,7 +245,7 @@ async def test_an_ended_operation_stays_as_it_is(operator: Operator) -> None:
 
 
 async def test_a_locked_store_accepts_no_deploy(operator: Operator) -> None:
-    """What cannot be stored is refused at once and does not run."""
+    """A deploy that cannot be stored is refused at once and does not run."""
     request = await operator.request()
     with locked(operator.store.settings.database), pytest.raises(StoreUnavailable):
         await operator.deploys.start("digits", request, id)
@@ -250,7 +255,8 @@ async def test_a_locked_store_accepts_no_deploy(operator: Operator) -> None:
 
 
 async def test_a_store_locked_at_the_switch_leaves_the_old_revision(tmp_path: Path) -> None:
-    """The deploy fails and says so; its end is told at once and stored when that is possible."""
+    """With the store locked at the switch, the deploy fails; its end is reported at once and stored
+    later."""
     paused, again, gate = asyncio.Event(), asyncio.Event(), Gate()
 
     async def pause(_seconds: float) -> None:
@@ -280,8 +286,8 @@ async def test_a_store_locked_at_the_switch_leaves_the_old_revision(tmp_path: Pa
         assert await operator.store.operations.get(operation.id) == ended
 
 
-async def test_what_a_server_did_not_finish_the_next_one_does(tmp_path: Path) -> None:
-    """An operation that was held in loading when its server ended is done after the restart."""
+async def test_an_unfinished_operation_is_completed_after_a_restart(tmp_path: Path) -> None:
+    """A deploy that was loading when its server ended is completed after the restart."""
     async with operating(tmp_path, FakeDriver(Script(hang_at="load"))) as operator:
         operation = await operator.start("digits", derived_name=True)
         await operator.reached(operation.id, "verify")
@@ -293,7 +299,7 @@ async def test_what_a_server_did_not_finish_the_next_one_does(tmp_path: Path) ->
 
 
 async def test_removing_ends_the_deploys_that_run(operator: Operator, gate: Gate) -> None:
-    """A removed function does not come back through a deploy that was accepted before."""
+    """Removing a function cancels its running deploys."""
     await operator.deploy("digits")
     gate.shut()
     operation = await operator.start("digits", files=OTHER)
@@ -309,15 +315,17 @@ async def test_removing_ends_the_deploys_that_run(operator: Operator, gate: Gate
 
 
 async def test_a_number_is_never_given_twice(operator: Operator) -> None:
-    """What is deployed after a removal is the next revision, not the first once more."""
+    """A deploy after a removal gets the next number: numbers are never reused."""
     await operator.deploy("digits")
     await operator.deploys.remove("digits")
 
     assert (await operator.deploy("digits")).result["revision"] == "digits@2"
 
 
-async def test_who_waits_is_answered_when_the_server_stops(operator: Operator, gate: Gate) -> None:
-    """A long poll does not hold up the shutdown; the operation stays as it is for the next."""
+async def test_a_long_poll_is_answered_when_the_server_stops(
+    operator: Operator, gate: Gate
+) -> None:
+    """A shutdown answers a long poll at once; the operation stays running for the next server."""
     gate.shut()
     operation = await operator.start("digits")
     await operator.reached(operation.id, "verify")
@@ -330,7 +338,7 @@ async def test_who_waits_is_answered_when_the_server_stops(operator: Operator, g
 
 
 async def test_a_wait_ends_with_its_time(operator: Operator, gate: Gate) -> None:
-    """Nothing has changed by then, and the operation is told as it is."""
+    """A wait that is over returns the operation unchanged."""
     gate.shut()
     operation = await operator.start("digits")
     await until(lambda: gate.waiting == 1)

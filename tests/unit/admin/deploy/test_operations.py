@@ -1,4 +1,4 @@
-"""Operations in the background, whatever they do."""
+"""Tests of the runner of background operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.operator import until
 
 
 class Bench:
-    """A runner whose work is in the test's hands."""
+    """Runner whose work the test controls."""
 
     def __init__(self, database: Database) -> None:
         self.operations = Operations(database)
@@ -30,7 +30,7 @@ class Bench:
         self.runner = self.another()
 
     def another(self) -> OperationRunner:
-        """As the next server has it."""
+        """Create a runner on the same store, as the next server does."""
         return OperationRunner(self.operations, {"deploy": self._work}, self._undo, lambda: 7.0)
 
     async def _work(self, operation: Operation, phase: Phase) -> dict[str, Any]:
@@ -45,14 +45,14 @@ class Bench:
         self.undone.append(operation.id)
 
     async def ended(self, id: str) -> Operation:
-        """An operation when it has ended."""
+        """Return the operation when it has ended."""
         await until(lambda: id not in {one.id for one in self.runner.running()})
         return await self.runner.get(id)
 
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    """Work does not end before `go`."""
+    """Runner whose work ends once `go` is set."""
     database = await Database.open(tmp_path / "fngate.db", busy_s=0)
     bench = Bench(database)
     yield bench
@@ -61,7 +61,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def test_an_operation_is_stored_run_and_ended(bench: Bench) -> None:
-    """With the result of its work and nothing to undo."""
+    """A completed operation is stored with its result and not undone."""
     operation = await bench.runner.accept("deploy", "f", {"a": 1})
     assert (await bench.operations.get(operation.id)).state == "running"
     bench.go.set()
@@ -76,8 +76,8 @@ async def test_an_operation_is_stored_run_and_ended(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("error", "code"), [(Conflict("no"), "conflict"), (ValueError("a defect"), "internal")]
 )
-async def test_what_fails_is_undone_and_told(bench: Bench, error: Exception, code: str) -> None:
-    """A defect's text stays in the log."""
+async def test_a_failed_operation_is_undone(bench: Bench, error: Exception, code: str) -> None:
+    """A failed operation is undone; the text of a defect goes to the log only."""
     bench.error = error
     bench.go.set()
     operation = await bench.runner.accept("deploy", "f", {})
@@ -89,8 +89,8 @@ async def test_what_fails_is_undone_and_told(bench: Bench, error: Exception, cod
     assert bench.undone == [operation.id]
 
 
-async def test_what_is_cancelled_is_undone(bench: Bench) -> None:
-    """While it works, and while it waits for its turn."""
+async def test_a_cancelled_operation_is_undone(bench: Bench) -> None:
+    """A cancelled operation is undone, whether it was running or waiting."""
     first = await bench.runner.accept("deploy", "f", {})
     second = await bench.runner.accept("deploy", "f", {})
     await until(lambda: bench.begun == [first.id])
@@ -102,7 +102,7 @@ async def test_what_is_cancelled_is_undone(bench: Bench) -> None:
 
 
 async def test_the_switch_is_not_cancelled(bench: Bench) -> None:
-    """From that phase on it is done, and that is what a cancellation answers."""
+    """An operation in its switch phase is completed; the cancellation returns it as done."""
     bench.phase = SWITCH
     operation = await bench.runner.accept("deploy", "f", {})
     await until(lambda: bench.runner.running()[0].phase == SWITCH)
@@ -115,8 +115,9 @@ async def test_the_switch_is_not_cancelled(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("how", ["closed", "shutting down"])
-async def test_what_its_server_did_not_finish_is_run_again(bench: Bench, how: str) -> None:
-    """It is neither ended nor undone; the next runner begins it under the same id."""
+async def test_an_interrupted_operation_is_run_again(bench: Bench, how: str) -> None:
+    """An operation interrupted by a shutdown is neither ended nor undone; the next runner runs it
+    under the same id."""
     operation = await bench.runner.accept("deploy", "f", {})
     await until(lambda: bool(bench.begun))
     if how == "closed":
@@ -137,7 +138,8 @@ async def test_what_its_server_did_not_finish_is_run_again(bench: Bench, how: st
 
 
 async def test_a_few_are_run_at_once(bench: Bench) -> None:
-    """Of different names; those of one name wait for each other without taking turns."""
+    """A few operations of different names run at once; a waiting one of the same name takes no
+    slot."""
     for number in range(AT_ONCE + 1):
         await bench.runner.accept("deploy", f"f{number}", {})
         await bench.runner.accept("deploy", "f0", {})

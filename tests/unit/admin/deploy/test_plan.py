@@ -1,4 +1,4 @@
-"""What is checked of a deploy before anything is begun."""
+"""Tests of the checks before a deploy begins."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ REPORT: dict[str, Any] = {
 
 
 def files(*paths: str) -> list[WireFile]:
-    """Files of one byte each."""
+    """Return files of one byte each."""
     return [WireFile(path, 1, "0" * 64) for path in paths]
 
 
 def request(*paths: str, **fields: Any) -> WireDeploy:
-    """A deploy request for these files, one model by default."""
+    """Return a deploy request for these files, by default one model."""
     named = paths or ("model.onnx",)
     return WireDeploy(files=files(*named), **{"model": named[0], **fields})
 
 
 def planned(wanted: WireDeploy, name: str = "digits", catalog: Catalog | None = None) -> Plan:
-    """The plan for a request."""
+    """Return the plan for a request."""
     return plan(name, wanted, catalog or Catalog(), NOW_S, IDLE_S)
 
 
 def test_a_bare_model_gets_the_defaults() -> None:
-    """One file and no manifest make a function; its number and signature are not known yet."""
+    """One model file without a manifest makes a function; number and signature are still open."""
     draft = planned(request())
 
     assert (draft.revision.model, draft.revision.number) == ("model.onnx", 0)
@@ -89,14 +89,15 @@ def test_a_bare_model_gets_the_defaults() -> None:
 def test_the_servers_idle_time_is_for_functions_that_name_none(
     manifest: str | None, overrides: dict[str, Any], idle_s: float
 ) -> None:
-    """Manifest and command line win over the server's, even where they name the default."""
+    """The server's idle time applies only if neither manifest nor command line names one, even the
+    default."""
     draft = planned(request(manifest=manifest, overrides=overrides))
 
     assert draft.function.scaling.idle_s == idle_s
 
 
 def test_the_manifest_is_no_part_of_the_bundle() -> None:
-    """A changed setting must not look like a changed model."""
+    """The manifest is not part of the bundle: a changed setting does not change the bundle."""
     text = "schema = 1\n"
     with_it = planned(request("model.onnx", "function.toml", manifest=text))
 
@@ -104,14 +105,14 @@ def test_the_manifest_is_no_part_of_the_bundle() -> None:
 
 
 def test_the_name_in_the_route_wins() -> None:
-    """Whatever the manifest calls it, it is deployed under the name that was asked for."""
+    """The name in the route takes precedence over the manifest's."""
     draft = planned(request(manifest='schema = 1\nname = "other"\n'), "mine")
 
     assert (draft.function.name, draft.revision.name) == ("mine", "mine")
 
 
 def test_a_function_keeps_the_time_it_was_made() -> None:
-    """A new revision does not make the function younger."""
+    """A new revision keeps the function's creation time."""
     before = deployed()
 
     draft = planned(request(), catalog=Catalog([before]))
@@ -146,8 +147,10 @@ def test_a_function_keeps_the_time_it_was_made() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(wanted: WireDeploy, error: type[FnError], message: str) -> None:
-    """Each refusal says what was expected, what came, or what to do."""
+def test_a_refusal_names_what_is_wrong(
+    wanted: WireDeploy, error: type[FnError], message: str
+) -> None:
+    """Each refusal says what was expected, what was received, or what to do."""
     with pytest.raises(error) as refused:
         planned(wanted)
 
@@ -155,13 +158,13 @@ def test_what_is_wrong_is_named(wanted: WireDeploy, error: type[FnError], messag
 
 
 def test_a_bad_name_is_refused() -> None:
-    """Names are plain, as everywhere."""
+    """A name that breaks the naming rules is refused."""
     with pytest.raises(BadRequest, match="expected a name"):
         planned(request(), "Digits")
 
 
 def test_a_handler_is_deployed_with_trust() -> None:
-    """Who says --trust has read that it runs with the server's rights."""
+    """A handler needs --trust, since it runs with the server's rights."""
     wanted = request("model.onnx", "handler.py", manifest="schema = 1\n", trust=True)
 
     assert planned(wanted).revision.handler == "handler.py"
@@ -181,7 +184,8 @@ def test_a_handler_is_deployed_with_trust() -> None:
 def test_a_handler_beside_the_server_needs_admin(
     driver: str, scopes: tuple[str, ...], *, is_allowed: bool
 ) -> None:
-    """It could read the admin token; in a container it cannot. A model alone may be deployed."""
+    """A handler in a process beside the server needs the scope admin, since it could read the admin
+    token. One in a container, and a plain model, do not."""
     wanted = request("model.onnx", "handler.py", manifest="schema = 1\n", trust=True)
     check_handler(planned(request()), driver, scopes)
 
@@ -198,7 +202,7 @@ def test_a_handler_beside_the_server_needs_admin(
 
 
 def test_a_derived_name_must_be_new() -> None:
-    """A file's name replaces nothing by chance; a name that was chosen does."""
+    """A derived name must be new; an explicit name may replace a function."""
     catalog = Catalog([deployed()])
 
     with pytest.raises(Conflict, match="pass --name to deploy to it"):
@@ -208,7 +212,7 @@ def test_a_derived_name_must_be_new() -> None:
 
 
 def test_a_device_must_be_here() -> None:
-    """A kind that this host lacks is refused, for its trial would wait for ever."""
+    """A device kind that this host lacks is refused: its trial would wait for ever."""
     draft = planned(request(overrides={"device": "cuda"}))
 
     with pytest.raises(Refused, match=r"device\.kind: expected any or cpu, got cuda"):
@@ -227,13 +231,14 @@ def test_a_device_must_be_here() -> None:
     ],
 )
 def test_a_request_that_cannot_be_read_is_told(body: bytes, message: str) -> None:
-    """The text names the field."""
+    """A malformed request is refused with the name of the field."""
     with pytest.raises(BadRequest, match=message):
         parse_request(body)
 
 
 def test_a_trial_measures_the_model_whatever_the_settings() -> None:
-    """A profile is kept for the bundle, so switched-off batching must not shape it."""
+    """A trial measures batching even if the settings switch it off, since profiles are kept per
+    bundle."""
     off = planned(request(manifest='schema = 1\n[batching]\nmode = "off"\n'))
 
     assert planned(request()).trial_spec(prepare=True).batching
@@ -241,7 +246,7 @@ def test_a_trial_measures_the_model_whatever_the_settings() -> None:
 
 
 def test_a_trial_prepares_where_that_is_wanted() -> None:
-    """The server's setting reaches the replica with its spec."""
+    """The server's setting decides whether the trial prepares the model."""
     assert planned(request()).trial_spec(prepare=True).prepare
     assert not planned(request()).trial_spec(prepare=False).prepare
 
@@ -257,10 +262,10 @@ def test_a_trial_prepares_where_that_is_wanted() -> None:
         ({}, {"profiled": False}, False),
     ],
 )
-def test_what_a_trial_would_see_again_is_known(
+def test_a_trial_with_the_same_outcome_is_not_repeated(
     changes: dict[str, Any], profile_changes: dict[str, Any], is_known: bool
 ) -> None:
-    """Only settings that no trial looks at may differ from a revision that was verified."""
+    """A revision's trial is reused if only settings differ that no trial depends on."""
     draft = planned(request())
     before = replace(draft.revision, number=1, **changes)
     function = replace(draft.function, revision=1)
@@ -272,7 +277,7 @@ def test_what_a_trial_would_see_again_is_known(
 
 
 def test_a_report_becomes_a_profile() -> None:
-    """What was measured is kept under bundle, engine and device kind."""
+    """The report becomes a profile, with bundle, engine and device kind."""
     draft = planned(request())
 
     profile = profile_from_report(REPORT, draft)
@@ -290,20 +295,20 @@ def test_a_report_becomes_a_profile() -> None:
     "changes", [{"load_ms": "long"}, {"latency_ms": {"one": 1}}, {"batch_max": None}]
 )
 def test_a_senseless_report_is_refused(changes: dict[str, Any]) -> None:
-    """A replica is a stranger: what it says is checked."""
+    """A report with values of wrong types is refused, since a replica is not trusted."""
     with pytest.raises(BadRequest, match="report is invalid"):
         profile_from_report({**REPORT, **changes}, planned(request()))
 
 
 @pytest.mark.parametrize("signature", [None, {"kind": "guess"}, {"kind": "tensors"}])
 def test_a_senseless_signature_is_refused(signature: Any) -> None:
-    """Nothing is deployed whose inputs nobody could name."""
+    """A report without a usable signature is refused."""
     with pytest.raises(BadRequest, match="signature is invalid"):
         signature_from_report({**REPORT, "signature": signature})
 
 
 def test_a_batch_is_bounded_whatever_the_report_says() -> None:
-    """The knee stays between 1 and 4096 rows."""
+    """The batch size of a report is limited to 1 to 4096 rows."""
     sizes = [
         profile_from_report({**REPORT, "batch_max": size}, planned(request())).batch_max
         for size in (-5, 10**9)
@@ -317,7 +322,7 @@ def profile_of(**changes: Any) -> Profile:
 
 
 def test_two_sessions_count_with_their_weights() -> None:
-    """Where a second session is built beside the first one, both are in memory for a while."""
+    """If a second session is built beside the first, the memory of both counts."""
     both = prepared(weights__bin=b"x" * 2**20)
     alone = replace(both, fast=None)
 
@@ -326,7 +331,7 @@ def test_two_sessions_count_with_their_weights() -> None:
     assert profile_of(prepared=both).prepared == both
 
 
-def test_only_this_server_says_what_is_prepared() -> None:
-    """What a replica writes into its report under that name counts for nothing."""
+def test_a_prepared_field_of_the_replica_is_ignored() -> None:
+    """A `prepared` field written by the replica is ignored."""
     assert profile_of(prepared={"files": []}).prepared is None
     assert profile_of(why_not_prepared="too small").why_not_prepared == "too small"

@@ -1,4 +1,4 @@
-"""Refutations are stored, and functions judged by older rules are tried again."""
+"""Tests of refuted batching, which is stored, and of trials for profiles made by older rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = "default/digits@1"
 
 
 class Pauses:
-    """Lets time pass at once, and counts."""
+    """Sleep that returns at once and counts its calls."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -43,15 +43,15 @@ def profile(operator: Operator, ref: str = "digits") -> Profile:
 
 
 async def refuted(operator: Operator) -> None:
-    """A replica of the pool says that rows mix."""
+    """Have a replica of the pool report that rows mix."""
     await operator.manager.warm(KEY)
     replica = next(one for one in operator.manager.replicas() if one.pool == KEY)
     operator.manager.submit(events.BatchingRefuted(replica.id, "rows are lost"))
 
 
 async def test_a_refutation_outlives_restarts_and_trials(tmp_path: Path) -> None:
-    """It is of the model: other functions with that bundle know it, too, and so does a deploy with
-    settings that ask for another trial."""
+    """A refutation belongs to the model: it holds for other functions with the bundle, after a
+    restart and after a deploy that needs another trial."""
     async with server(tmp_path) as operator:
         for name in ("digits", "letters"):
             assert (await operator.deploy(name)).state == "done"
@@ -67,7 +67,8 @@ async def test_a_refutation_outlives_restarts_and_trials(tmp_path: Path) -> None
 
 
 async def test_a_store_that_fails_is_tried_again(tmp_path: Path) -> None:
-    """The replicas have stopped by then in any case."""
+    """A refutation that cannot be stored is retried; the replicas have stopped batching by then
+    anyway."""
     pauses = Pauses()
     async with server(tmp_path, pause=pauses) as operator:
         await operator.deploy("digits")
@@ -79,13 +80,14 @@ async def test_a_store_that_fails_is_tried_again(tmp_path: Path) -> None:
 
 
 async def aged(operator: Operator) -> None:
-    """Its profile is that of an earlier release."""
+    """Store a profile as an earlier release made it."""
     functions: Functions = operator.store.functions
     await functions.put_profile(replace(profile(operator), proof=0, model="", compared=False))
 
 
-async def test_only_what_was_called_is_tried_again(tmp_path: Path) -> None:
-    """Nobody waits for it, and a function that nobody calls costs nothing."""
+async def test_only_called_functions_are_tried_again(tmp_path: Path) -> None:
+    """An old profile is replaced by a trial in the background, and only once the function is
+    called."""
     pauses = Pauses()
     async with server(tmp_path) as operator:
         await operator.deploy("digits")
@@ -101,7 +103,8 @@ async def test_only_what_was_called_is_tried_again(tmp_path: Path) -> None:
 
 
 async def test_a_trial_that_fails_leaves_the_function_as_it_is(tmp_path: Path) -> None:
-    """It runs one request at a time, `why` says why, and it is tried once."""
+    """A failed trial leaves the function running single requests with a reason in `why`, and is not
+    repeated."""
     async with server(tmp_path) as operator:
         await operator.deploy("digits")
         await aged(operator)

@@ -1,4 +1,4 @@
-"""How traffic moves to another revision: warm first, or its calls held."""
+"""Tests of moving traffic to another revision: after warming it, or with calls held."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.support.server import Gate
 
 OLD, NEW = "default/digits@1", "default/digits@2"
 KNOWN = {"batch_max": 4}
-"""Makes another revision of a model that was verified: no trial stands before its warming."""
+"""Overrides that make a new revision of a verified model, so that no trial precedes its warming."""
 FIXED = Signature("tensors", (TensorSpec("x", "FP32", (1, 4)),), ())
 FREE = Signature("tensors", (TensorSpec("x", "FP32", (-1, 4)),), ())
 
 
 class Changing(FakeDriver):
-    """Replicas follow the script that is set when they start."""
+    """Driver whose new replicas follow the current script."""
 
     def become(self, script: Script) -> None:
-        """From now on replicas follow this one."""
+        """Use this script for replicas started from now on."""
         self._script = script
 
 
@@ -40,23 +40,23 @@ async def awake(operator: Operator) -> Operator:
 
 
 def state(operator: Operator, key: str) -> str:
-    """How a pool is."""
+    """Return the state of a pool, or "gone"."""
     pool = operator.manager.pool(key)
     return pool[0].state if pool else "gone"
 
 
 def current(operator: Operator) -> int:
-    """The revision that has the traffic."""
+    """Return the number of the revision with the traffic."""
     return operator.store.catalog.resolve("digits").revision.number
 
 
 async def stored(operator: Operator) -> list[int]:
-    """The revisions in the store."""
+    """Return the numbers of the revisions in the store."""
     return sorted(one.revision.number for one in await operator.store.functions.load_all())
 
 
 async def test_a_cold_function_moves_at_once(operator: Operator) -> None:
-    """Nobody calls it, so nobody waits for the new revision."""
+    """A cold function gets its new revision at once, without warming it."""
     await operator.deploy("digits")
 
     ended = await operator.deploy("digits", overrides=KNOWN)
@@ -66,7 +66,7 @@ async def test_a_cold_function_moves_at_once(operator: Operator) -> None:
 
 
 async def test_a_warm_function_stays_warm(awake: Operator, gate: Gate) -> None:
-    """The new revision is there without traffic until a replica of it is ready."""
+    """A warm function keeps its revision until a replica of the new one is ready."""
     gate.shut()
     operation = await awake.start("digits", overrides=KNOWN)
     await awake.reached(operation.id, "warm")
@@ -82,7 +82,7 @@ async def test_a_warm_function_stays_warm(awake: Operator, gate: Gate) -> None:
 
 
 async def test_a_floor_is_reason_enough_to_be_warm(operator: Operator) -> None:
-    """Where the new settings keep a replica, it is there before the traffic is."""
+    """With a minimum of replicas in the new settings, one is ready before the traffic moves."""
     await operator.deploy("digits")
 
     ended = await operator.deploy("digits", overrides={**KNOWN, "min": 1})
@@ -92,14 +92,15 @@ async def test_a_floor_is_reason_enough_to_be_warm(operator: Operator) -> None:
 
 
 async def test_a_replica_is_warmed_under_the_settings_that_come(awake: Operator) -> None:
-    """A model that takes longer, deployed with a longer timeout, is not run with the old one."""
+    """The new revision is warmed with its new settings, such as a longer timeout."""
     await awake.deploy("digits", overrides={**KNOWN, "timeout_s": 7.0})
 
     assert awake.manager._bindings[NEW].spec.timeout_s == 7.0
 
 
 async def test_without_room_for_both_the_traffic_moves_first(operator: Operator) -> None:
-    """The old revision has every slot: it makes room, and the new one becomes warm all the same."""
+    """If the old revision holds every slot, the traffic moves first; the old one gives up a slot
+    and the new one becomes warm."""
     await operator.deploy("digits", overrides={"min": SLOTS, "max": SLOTS})
     await until(lambda: len(operator.manager.replicas()) == SLOTS)
     await until(lambda: state(operator, OLD) == "warm")
@@ -111,8 +112,9 @@ async def test_without_room_for_both_the_traffic_moves_first(operator: Operator)
     await until(lambda: state(operator, NEW) == "warm")
 
 
-async def test_what_does_not_become_ready_gets_no_traffic(tmp_path: Path) -> None:
-    """The deploy fails with the reason and the last lines, and the revision is gone again."""
+async def test_a_revision_that_does_not_become_ready_gets_no_traffic(tmp_path: Path) -> None:
+    """A revision that does not become ready fails the deploy with the reason and the log, and is
+    removed; its number is not reused."""
     driver = Changing()
     async with operating(tmp_path, driver) as operator:
         await operator.deploy("digits")
@@ -139,7 +141,7 @@ async def test_what_does_not_become_ready_gets_no_traffic(tmp_path: Path) -> Non
 
 
 async def test_a_cancelled_warming_leaves_nothing(awake: Operator, gate: Gate) -> None:
-    """The waiting revision and its replica go; the traffic is where it was."""
+    """Cancelling the warming removes the new revision and its replica; the traffic stays."""
     gate.shut()
     operation = await awake.start("digits", overrides=KNOWN)
     await until(lambda: gate.waiting == 1)
@@ -152,10 +154,10 @@ async def test_a_cancelled_warming_leaves_nothing(awake: Operator, gate: Gate) -
     assert (current(awake), await stored(awake)) == (1, [1])
 
 
-async def test_a_server_that_dies_while_warming_is_followed_by_one_that_goes_on(
+async def test_a_restart_while_warming_goes_on_with_the_same_revision(
     tmp_path: Path,
 ) -> None:
-    """The revision that waits is the one that gets the traffic: no second number is used."""
+    """After a restart the staged revision is warmed and gets the traffic, under the same number."""
     gate = Gate()
     async with operating(tmp_path, FakeDriver(Script(load_s=1), sleep=gate)) as operator:
         await operator.deploy("digits", overrides={"min": 1})
@@ -175,8 +177,8 @@ async def test_a_server_that_dies_while_warming_is_followed_by_one_that_goes_on(
         assert await operator.store.traffic.previous("digits") == 1
 
 
-async def test_what_nobody_goes_on_with_is_taken_away(tmp_path: Path) -> None:
-    """A revision whose operation ended without a word to the store does not stay for ever."""
+async def test_an_abandoned_staged_revision_is_removed(tmp_path: Path) -> None:
+    """At a start, a staged revision without a running operation is removed."""
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
         old = operator.store.catalog.resolve("digits")
@@ -189,8 +191,9 @@ async def test_what_nobody_goes_on_with_is_taken_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("breaking", [False, True])
-async def test_callers_break_only_if_that_is_meant(tmp_path: Path, breaking: bool) -> None:
-    """Refused with a list, before a number is used; allowed with --breaking."""
+async def test_callers_break_only_with_breaking(tmp_path: Path, breaking: bool) -> None:
+    """An incompatible signature is refused with the list of breaks, before it takes a number;
+    --breaking allows it."""
     driver = Changing(Script(signature=FREE))
     async with operating(tmp_path, driver) as operator:
         await operator.deploy("digits")
@@ -211,8 +214,8 @@ async def test_callers_break_only_if_that_is_meant(tmp_path: Path, breaking: boo
         assert await stored(operator) == [1]
 
 
-def test_what_fits_is_not_refused() -> None:
-    """Nothing is raised for a revision that takes more, nor for one that is meant to break."""
+def test_a_compatible_signature_is_not_refused() -> None:
+    """A signature that accepts more passes; one that accepts less passes only with `breaking`."""
     fixed, free = (nouns.revision(signature=each) for each in (FIXED, FREE))
 
     check_compatible(fixed, free, breaking=False)
@@ -222,7 +225,7 @@ def test_what_fits_is_not_refused() -> None:
 
 
 async def test_an_operation_of_another_server_that_was_done_stays_done(tmp_path: Path) -> None:
-    """A rollback whose server died after the switch is done, and goes no further back."""
+    """A rollback whose server ended after the switch is done and does not go further back."""
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
         await operator.deploy("digits", overrides=KNOWN)
@@ -237,11 +240,12 @@ async def test_an_operation_of_another_server_that_was_done_stays_done(tmp_path:
         assert ended.result["switch"] == "calls of digits go to digits@1 already"
 
 
-@pytest.mark.slow  # room is looked for once a second
-async def test_a_warm_function_that_made_room_for_the_trial_is_warm_again(
+@pytest.mark.slow  # room is searched once a second
+async def test_a_warm_function_that_made_room_for_its_trial_becomes_warm_again(
     awake: Operator,
 ) -> None:
-    """All other slots are taken for good: the trial gets that of the old revision."""
+    """A trial that needs the old revision's slot takes it; the new revision is warm before the
+    traffic moves."""
     floor = {"min": SLOTS - 1, "max": SLOTS - 1}
     await awake.deploy("other", files={"m.onnx": MODEL * 2}, overrides=floor)
     kept = "default/other@1"
@@ -257,8 +261,8 @@ async def test_a_warm_function_that_made_room_for_the_trial_is_warm_again(
 KEY = "default/digits@1"
 
 
-async def test_news_end_the_wait(tmp_path: Path) -> None:
-    """The condition is looked at again when a pool has changed, and nobody listens afterwards."""
+async def test_a_pool_change_ends_the_wait(tmp_path: Path) -> None:
+    """A pool's change re-evaluates the condition, and the subscription ends with the wait."""
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
         manager = operator.manager
@@ -277,19 +281,19 @@ async def test_news_end_the_wait(tmp_path: Path) -> None:
 
 
 async def test_time_ends_the_wait(tmp_path: Path) -> None:
-    """What does not come about is told."""
+    """A wait whose time is over returns False."""
     async with operating(tmp_path) as operator:
         assert not await wait_until(operator.manager, lambda: False, 0)
 
 
 def test_only_the_last_lines_count() -> None:
-    """Bytes that are no UTF-8 do not hide the rest."""
+    """The last lines are returned, with invalid UTF-8 replaced."""
     assert last_lines(b"a\nb\nc\xff\n", 2) == ["b", "c\ufffd"]
     assert last_lines(b"", 2) == []
 
 
 async def test_the_newest_replica_is_asked(tmp_path: Path) -> None:
-    """A function that never ran has no lines."""
+    """The log tail is that of the newest replica; a function without one has no lines."""
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
         await operator.manager.warm("default/digits@1")

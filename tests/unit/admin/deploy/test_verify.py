@@ -1,4 +1,4 @@
-"""Verification of deploys, and samples of functions."""
+"""Tests of the verification of deploys, and of the samples of functions."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tests.support.server import serving
 
 
 def drafted(operator: Operator, request: WireDeploy) -> Plan:
-    """The draft of a deploy."""
+    """Return the plan of a deploy of digits."""
     return plan("digits", request, operator.store.catalog, 0.0, 300.0)
 
 
 async def test_files_must_be_here(tmp_path: Path) -> None:
-    """A file that nobody uploaded is named by its hash."""
+    """A file that was not uploaded is refused by its hash."""
     async with operating(tmp_path) as operator:
         request = await operator.request()
         request.files[0].sha256 = "0" * 64
@@ -43,8 +43,8 @@ async def test_files_must_be_here(tmp_path: Path) -> None:
             Verification(operator.store, operator.manager).check_files(drafted(operator, request))
 
 
-async def test_what_is_no_onnx_file_needs_no_replica(tmp_path: Path) -> None:
-    """The parser's reason comes at once."""
+async def test_a_file_that_is_not_onnx_needs_no_replica(tmp_path: Path) -> None:
+    """A file that is not ONNX is refused with the parser's reason, without a replica."""
     async with operating(tmp_path) as operator:
         request = await operator.request({"m.onnx": b"not a model"})
 
@@ -54,7 +54,7 @@ async def test_what_is_no_onnx_file_needs_no_replica(tmp_path: Path) -> None:
 
 
 async def test_data_outside_the_bundle_is_refused(tmp_path: Path) -> None:
-    """A model whose weights lie in a file that was not deployed is refused by that file's name."""
+    """A model whose external data is outside the bundle is refused by that file's name."""
     async with operating(tmp_path) as operator:
         model = models.external(tmp_path, 1)
         request = await operator.request({"m.onnx": model.read_bytes()})
@@ -64,7 +64,7 @@ async def test_data_outside_the_bundle_is_refused(tmp_path: Path) -> None:
 
 
 async def test_the_same_is_not_verified_twice(tmp_path: Path) -> None:
-    """A known bundle is not loaded again for a setting that no trial looks at."""
+    """A bundle with a profile gets no second trial for settings that no trial depends on."""
     async with operating(tmp_path) as operator:
         done = await operator.deploy("digits")
         assert done.state == "done"
@@ -79,7 +79,7 @@ async def test_the_same_is_not_verified_twice(tmp_path: Path) -> None:
 
 
 class Reporting:
-    """A manager whose trials all end with one report; `asked` are the specs they were given."""
+    """Manager whose trials all return one report; records the specs it was given."""
 
     def __init__(self, operator: Operator, report: dict[str, Any]) -> None:
         self.report = report
@@ -108,15 +108,15 @@ REPORT: dict[str, Any] = {
 
 
 async def offered(operator: Operator, graph: bytes) -> dict[str, Any]:
-    """A report of a trial that has prepared this graph."""
+    """Return the report of a trial that prepared this graph, and store the graph."""
     async with operator.store.blobs.take(len(graph)) as upload:
         await upload.write(graph)
     return {**REPORT, "prepared": prepared(graph__onnx=graph)}
 
 
 async def test_a_prepared_graph_may_name_its_weights_only(tmp_path: Path) -> None:
-    """It comes from a replica that may have run anything: one that names other files, or is none,
-    is not kept, and the deploy goes on."""
+    """A prepared graph that is not a model, or names files other than its weights, is not kept, and
+    the deploy goes on. It comes from an untrusted replica."""
     weights = models.external(tmp_path, 1)
     named = onnx.load(weights, load_external_data=False)
     graphs = [b"no graph", weights.read_bytes()]
@@ -139,7 +139,7 @@ async def test_a_prepared_graph_may_name_its_weights_only(tmp_path: Path) -> Non
 
 
 async def test_a_server_may_be_told_not_to_prepare(tmp_path: Path) -> None:
-    """Then no trial does, and none is counted with the memory for it."""
+    """With preparation off, the trial does not prepare and needs no memory for it."""
     async with operating(tmp_path) as operator:
         draft = drafted(operator, await operator.request())
         managers: list[Any] = [Reporting(operator, REPORT), Reporting(operator, REPORT)]
@@ -155,7 +155,8 @@ async def test_a_server_may_be_told_not_to_prepare(tmp_path: Path) -> None:
 async def test_a_trial_that_was_killed_is_tried_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one's report counts; where that is killed, too, the model is not blamed."""
+    """A killed trial is repeated once and the second report counts; if both are killed, the error
+    does not blame the model."""
     async with operating(tmp_path) as operator:
         verification = Verification(operator.store, operator.manager)
         draft = drafted(operator, await operator.request())
@@ -192,13 +193,14 @@ image = "@two.png"
 
 
 def takes(signature: Signature, **changes: object) -> Deployed:
-    """A deployed revision with that signature."""
+    """Return a deployed revision with this signature."""
     known = deployed()
     return replace(known, revision=replace(known.revision, signature=signature, **changes))  # type: ignore[arg-type]
 
 
 def test_zeros_fit_the_signature() -> None:
-    """Dynamic dimensions are 1, scalars are scalars, texts are empty."""
+    """The sample of zeros has size 1 for dynamic dimensions, scalars for scalars, and empty
+    texts."""
     inputs = (
         TensorSpec("x", "FP32", (-1, 2)),
         TensorSpec("n", "INT64", ()),
@@ -214,14 +216,14 @@ def test_zeros_fit_the_signature() -> None:
 
 
 def test_the_manifests_values_come_as_they_are() -> None:
-    """What stands under [sample] is what a caller would send."""
+    """Values under [sample] are sent unchanged."""
     known = takes(deployed().revision.signature, sample={"x": [[1, 2, 3, 4]]})
 
     assert json.loads(values(known)[1]) == {"inputs": {"x": [[1, 2, 3, 4]]}}
 
 
 def test_raw_bytes_begin_empty() -> None:
-    """A function of bytes takes any, none too."""
+    """The sample of a function of raw bytes is empty."""
     assert values(takes(Signature("bytes", (TensorSpec("data", "BYTES", (1,)),), ()))) == (
         "application/octet-stream",
         b"",
@@ -229,7 +231,7 @@ def test_raw_bytes_begin_empty() -> None:
 
 
 def test_zeros_are_bounded() -> None:
-    """Nobody is sent 64 million zeros."""
+    """A signature with too many elements has no sample of zeros."""
     large = Signature("tensors", (TensorSpec("x", "FP32", (-1, 8000, 8000)),), ())
 
     with pytest.raises(Unknown, match="'x' FP32"):
@@ -237,7 +239,7 @@ def test_zeros_are_bounded() -> None:
 
 
 async def test_a_sample_can_be_sent_as_it_came(tmp_path: Path) -> None:
-    """Body and content type are those of a call."""
+    """A sample's body and content type can be sent as a call."""
     async with serving(tmp_path, FakeDriver(), standbys=0) as server:
         await server.deploy({"m.onnx": MODEL}, name="digits")
 
@@ -250,7 +252,7 @@ async def test_a_sample_can_be_sent_as_it_came(tmp_path: Path) -> None:
 async def test_a_sample_file_comes_from_the_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the content type of its ending; one that is too large is not read."""
+    """A sample file has the content type of its suffix; one over the limit is refused unread."""
     async with serving(tmp_path, FakeDriver(), standbys=0) as server:
         await server.deploy({"m.onnx": MODEL, "two.png": PICTURE}, name="digits", manifest=MANIFEST)
 
@@ -264,7 +266,7 @@ async def test_a_sample_file_comes_from_the_bundle(
 
 
 async def test_a_lost_blob_is_told(tmp_path: Path) -> None:
-    """The store is not what it should be: 503, not a crash."""
+    """A sample whose blob is missing is 503."""
     async with serving(tmp_path, FakeDriver(), standbys=0) as server:
         await server.deploy({"m.onnx": MODEL, "two.png": PICTURE}, name="digits", manifest=MANIFEST)
         known = server.server.store.catalog.resolve("digits")

@@ -1,4 +1,4 @@
-"""A server over fake replicas with one function."""
+"""Fixtures: a server over fake replicas with one function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of events and the state that was sent."""
+"""Tests of the event log and of the state already sent."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from admin.events.log import EventLog, Item, SentState
 
 
 def numbers(ring: EventLog, seq: int) -> list[int] | None:
-    """The numbers of what came after `seq`."""
+    """Return the numbers of the events after `seq`, or None for a gap."""
     news = ring.after(seq)
     return None if news is None else [one.seq for one in news]
 
 
-def test_who_has_read_all_gets_nothing() -> None:
-    """That is no gap."""
+def test_there_is_nothing_after_the_last_event() -> None:
+    """After the last event there are no events, which is not a gap."""
     ring = EventLog()
     ring.add("decision", "f", b"{}")
 
     assert numbers(ring, 1) == []
 
 
-def test_what_was_never_said_cannot_be_resumed() -> None:
-    """Neither a number of the future nor one below the first."""
+def test_an_unknown_number_cannot_be_resumed() -> None:
+    """A number of the future, or below the first, cannot be resumed."""
     ring = EventLog()
     ring.add("decision", "f", b"{}")
 
@@ -31,7 +31,7 @@ def test_what_was_never_said_cannot_be_resumed() -> None:
 
 
 def test_numbers_go_on_after_a_clearing() -> None:
-    """Whoever had read everything before must not take what comes next for its follow-up."""
+    """Numbers continue after a clear, with a gap for readers of earlier events."""
     ring = EventLog()
     ring.add("decision", "f", b"{}")
     ring.clear()
@@ -42,11 +42,11 @@ def test_numbers_go_on_after_a_clearing() -> None:
 
 
 @given(st.lists(st.binary(max_size=20), max_size=40), st.integers(1, 10), st.integers(1, 60))
-def test_all_that_is_kept_comes_in_order_or_nothing(
+def test_the_log_returns_all_later_events_or_a_gap(
     data: list[bytes], items_max: int, bytes_max: int
 ) -> None:
-    """From any number on there is either everything since, or the admission of a gap; and what is
-    kept stays within both limits."""
+    """From any number on, the log returns every later event or reports a gap, and stays within both
+    limits."""
     ring = EventLog(items_max, bytes_max)
     for one in data:
         ring.add("decision", "", one)
@@ -65,8 +65,8 @@ def test_all_that_is_kept_comes_in_order_or_nothing(
 WARM = Item("f", "f", b'{"state":"warm"}')
 
 
-def test_only_what_looks_different_is_news() -> None:
-    """The first look is, the same once more is not, a change is."""
+def test_only_changed_items_are_new() -> None:
+    """An item is new at first and when it has changed, not when it is the same."""
     picture = SentState()
 
     assert picture.update("functions", WARM)
@@ -75,7 +75,7 @@ def test_only_what_looks_different_is_news() -> None:
 
 
 def test_kinds_are_apart() -> None:
-    """A function and a replica may have the same id."""
+    """A function and a replica may share an id."""
     picture = SentState()
     picture.update("functions", WARM)
 
@@ -83,8 +83,8 @@ def test_kinds_are_apart() -> None:
     assert picture.all("functions") == picture.all("replicas") == [WARM.data]
 
 
-def test_what_is_gone_was_told_of() -> None:
-    """Of what nobody was told, nobody need be told that it is gone; and only once of the rest."""
+def test_a_removal_is_reported_once() -> None:
+    """A removal is reported once, and only for items that were sent."""
     picture = SentState()
     picture.update("functions", WARM)
 
@@ -93,8 +93,8 @@ def test_what_is_gone_was_told_of() -> None:
     assert picture.update("functions", WARM)
 
 
-def test_what_is_not_listed_any_more_is_gone() -> None:
-    """Replicas and devices are read as whole lists."""
+def test_an_item_missing_from_the_list_is_removed() -> None:
+    """Replicas and devices missing from their complete list are removed."""
     picture = SentState()
     for id in ("a", "b"):
         picture.update("replicas", Item(id, "", b""))
@@ -102,8 +102,8 @@ def test_what_is_not_listed_any_more_is_gone() -> None:
     assert [one.id for one in picture.remove_except("replicas", {"b"})] == ["a"]
 
 
-def test_a_cleared_picture_is_new_again() -> None:
-    """Nothing was told."""
+def test_after_a_clear_every_item_is_new() -> None:
+    """After a clear every item is new again."""
     picture = SentState()
     picture.update("functions", WARM)
     picture.clear()
@@ -111,8 +111,8 @@ def test_a_cleared_picture_is_new_again() -> None:
     assert picture.all("functions") == []
 
 
-def test_one_function_can_be_looked_at_alone() -> None:
-    """With what concerns everybody."""
+def test_the_state_of_one_function_can_be_read() -> None:
+    """The state of one function includes items that concern no function."""
     picture = SentState()
     for about in ("f", "g", ""):
         picture.update("replicas", Item(f"of {about}", about, about.encode()))

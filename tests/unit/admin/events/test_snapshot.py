@@ -1,4 +1,4 @@
-"""The state as followers get it."""
+"""Tests of the state as followers receive it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ CALL = {"inputs": {}}
 
 
 def test_a_pool_is_of_a_function() -> None:
-    """Standbys are nobody's."""
+    """A pool belongs to a function, except for standbys."""
     assert function_of("default/digits@3") == "digits"
     assert function_of("standby/cpu") == ""
 
 
 async def test_functions_that_are_gone_are_named(server: ServingServer) -> None:
-    """Apart from those that exist."""
+    """Unknown functions are returned apart from the known ones."""
     there, gone = server.server.admin.reader.functions(["digits", "nobody"])
 
     assert [one.id for one in there] == ["digits"]
     assert gone == ["nobody"]
 
 
-async def test_what_others_answered_makes_a_function_busy(server: ServingServer) -> None:
-    """Its pace is theirs and ours together."""
+async def test_answers_of_other_processes_make_a_function_busy(server: ServingServer) -> None:
+    """A function's rate includes the requests that other gateway processes answered."""
     reader = server.server.admin.reader
     assert reader.busy_functions() == set()
     reader.count_answers([RateSample("default", "digits", (30,) + (0,) * len(SECONDS))])
@@ -45,8 +45,9 @@ async def test_what_others_answered_makes_a_function_busy(server: ServingServer)
     assert reader.beat()["rate"] == 3.0
 
 
-async def test_what_is_shown_is_the_same_at_every_look(server: ServingServer) -> None:
-    """Times are not worked out anew, or they would be news each time."""
+async def test_unchanged_state_reads_equal(server: ServingServer) -> None:
+    """Reading the state twice gives equal items: ages are not recomputed, so nothing looks
+    changed."""
     assert (await server.call("digits", CALL)).status == 200
     reader = server.server.admin.reader
 
@@ -57,7 +58,7 @@ async def test_what_is_shown_is_the_same_at_every_look(server: ServingServer) ->
 async def test_a_clock_that_was_set_counts_from_then_on(
     server: ServingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine may start with a wrong one."""
+    """Times follow the wall clock after it was set."""
     assert (await server.call("digits", CALL)).status == 200
     reader = server.server.admin.reader
     [before] = [json.loads(one.data)["since_s"] for one in reader.replicas() if one.about]
@@ -71,7 +72,7 @@ async def test_a_clock_that_was_set_counts_from_then_on(
 
 
 async def test_a_line_says_when_an_idle_function_sleeps(server: ServingServer) -> None:
-    """In Unix seconds; a cold one sleeps already."""
+    """A function has the Unix time at which it will sleep if it is idle; a cold one has none."""
     rows = server.server.admin.rows
     deployed = server.server.store.catalog.resolve("digits")
     cold = rows.row(deployed, rows.gateways.loads())
@@ -95,7 +96,7 @@ DECISIONS = [
 
 
 def test_an_error_is_shown_with_its_cause() -> None:
-    """How the replica ended is what explains the error."""
+    """An error's text includes how its replica ended."""
     assert failure_json(FAILURE, DECISIONS) == {
         "at_s": 1.235,
         "code": "replica_died",
@@ -109,7 +110,7 @@ def test_an_error_is_shown_with_its_cause() -> None:
 
 
 def test_a_cause_that_the_client_was_told_is_not_repeated() -> None:
-    """The error says it already."""
+    """The cause is not repeated if the error's text has it."""
     told = msgspec.structs.replace(FAILURE, detail="it died: it was killed by SIGKILL")
 
     assert explained(told, DECISIONS) == "it died: it was killed by SIGKILL"
@@ -119,7 +120,7 @@ def test_a_cause_that_the_client_was_told_is_not_repeated() -> None:
     ("code", "replica"), [("queue_full", "a1"), ("poison", ""), ("poison", "c3")]
 )
 def test_other_errors_speak_for_themselves(code: str, replica: str) -> None:
-    """Those of living replicas, of none, and of one whose end nobody told."""
+    """Errors of living replicas, of no replica, or of one whose end is unknown have no cause."""
     failure = Failure("default", "digits", "digits@3", code, 1.0, "it died", replica, "q")
 
     assert explained(failure, DECISIONS) == "it died"

@@ -1,4 +1,4 @@
-"""What watchers are told, over a scene that a test makes."""
+"""Tests of what followers of the event stream receive, over a scripted state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Joined = Callable[..., "Reader"]
 
 
 class Play:
-    """A scene: `states` by function, counted looks."""
+    """State reader whose functions and replicas the test sets; records each read in `looks`."""
 
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
@@ -34,34 +34,34 @@ class Play:
         self.looks: list[list[str]] = []
 
     def tick(self) -> None:
-        """Nothing was answered."""
+        """Do nothing: there are no rates."""
 
     def busy_functions(self) -> set[str]:
-        """As the test says."""
+        """Return the functions that the test marked as busy."""
         return self.active
 
     def functions(self, names: Iterable[str]) -> tuple[list[Item], list[str]]:
-        """Those with a state."""
+        """Return the functions that have a state, and the others' names."""
         self.looks.append(list(names))
         found = [n for n in self.looks[-1] if n in self.states]
         things = [Item(n, n, json.dumps({"name": n, "s": self.states[n]}).encode()) for n in found]
         return things, [n for n in self.looks[-1] if n not in self.states]
 
     def replicas(self) -> Iterator[Item]:
-        """As the test says."""
+        """Return the replicas that the test set."""
         return (Item(id, "f", b'{"id":"%s"}' % id.encode()) for id in self.there)
 
     def devices(self) -> Iterator[Item]:
-        """One."""
+        """Return one device."""
         yield Item("cpu:0", "", b"{}")
 
     def beat(self) -> dict[str, Any]:
-        """Of no interest."""
+        """Return an empty beat."""
         return {}
 
 
 class Clock:
-    """Seconds as the test sets them."""
+    """Clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -71,7 +71,7 @@ class Clock:
 
 
 class Reader:
-    """What a follower was told, as kind and data."""
+    """Follower that parses its events into kind and data."""
 
     def __init__(self, follower: Follower) -> None:
         self._follower = follower
@@ -80,7 +80,7 @@ class Reader:
         self.last_id = ""
 
     async def until(self, kind: str) -> list[tuple[str, Any]]:
-        """What came up to the next event of that kind, that included."""
+        """Read up to and including the next event of that kind; return them."""
         async with asyncio.timeout(60):
             while kind not in [one for one, _ in self.told]:
                 await self._follower.news()
@@ -94,7 +94,7 @@ class Reader:
 
 @pytest.fixture
 def play() -> Play:
-    """A scene with one function."""
+    """A state with one function."""
     made = Play()
     made.states["digits"] = "cold"
     return made
@@ -102,7 +102,7 @@ def play() -> Play:
 
 @pytest.fixture
 def clock() -> Clock:
-    """The watch's."""
+    """The watch's clock."""
     return Clock()
 
 
@@ -110,7 +110,7 @@ def clock() -> Clock:
 async def watch(
     play: Play, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[EventWatch]:
-    """A watch whose seconds the test lets pass."""
+    """A watch without delays, whose seconds the test advances."""
     monkeypatch.setattr(watches, "UPDATE_S", 0.0)
     monkeypatch.setattr(watches, "BATCH_GAP_S", 0.0)
     catalog = Catalog([deployed()])
@@ -120,13 +120,13 @@ async def watch(
 
 
 def pools(*keys: str) -> bytes:
-    """The manager says that these look different."""
+    """Encode the manager's message that these pools changed."""
     return encode(Endpoints(1, False, {key: PoolEndpoints([], "warm", "") for key in keys}))
 
 
 @pytest.fixture
 def joined(watch: EventWatch) -> Iterator[Joined]:
-    """New followers, who leave with the test."""
+    """Add followers, which leave at the end of the test."""
     with ExitStack() as stack:
 
         def join(last: Position | None = None, about: str = "") -> Reader:
@@ -135,8 +135,8 @@ def joined(watch: EventWatch) -> Iterator[Joined]:
         yield join
 
 
-async def test_while_nobody_follows_nothing_is_looked_at(watch: EventWatch, play: Play) -> None:
-    """Whatever happens."""
+async def test_without_followers_the_state_is_not_read(watch: EventWatch, play: Play) -> None:
+    """Without followers the state is not read, whatever happens."""
     watch.pools(pools("default/digits@1"))
     watch.record("decision", "digits", {"text": "x"})
     watch.tick()
@@ -145,10 +145,11 @@ async def test_while_nobody_follows_nothing_is_looked_at(watch: EventWatch, play
     assert play.looks == []
 
 
-async def test_a_newcomer_gets_the_picture_and_what_happened_last(
+async def test_a_new_follower_gets_snapshot_and_latest_events(
     watch: EventWatch, joined: Joined
 ) -> None:
-    """Also what happened while nobody followed."""
+    """A new follower gets the snapshot and the latest occurrences, including those before it
+    connected."""
     watch.record("decision", "digits", {"text": "x"})
 
     told = await joined().until("ready")
@@ -158,7 +159,7 @@ async def test_a_newcomer_gets_the_picture_and_what_happened_last(
 
 
 async def test_a_change_is_told_once(watch: EventWatch, play: Play, joined: Joined) -> None:
-    """What looks the same is not."""
+    """An unchanged function is not sent again."""
     reader = joined()
     await reader.until("ready")
     watch.pools(pools("default/digits@1"))
@@ -173,8 +174,8 @@ async def test_a_change_is_told_once(watch: EventWatch, play: Play, joined: Join
     assert [kind for kind, _ in later if kind != "beat"] == ["decision"]
 
 
-async def test_what_goes_is_told(watch: EventWatch, play: Play, joined: Joined) -> None:
-    """Functions and replicas."""
+async def test_removals_are_reported(watch: EventWatch, play: Play, joined: Joined) -> None:
+    """Removed functions and replicas are reported."""
     play.there = ["r1"]
     reader = joined()
     await reader.until("ready")
@@ -189,10 +190,10 @@ async def test_what_goes_is_told(watch: EventWatch, play: Play, joined: Joined) 
     assert second[-1][1] == {"functions": [], "replicas": ["r1"]}
 
 
-async def test_numbers_are_looked_at_each_second_and_once_more(
+async def test_busy_functions_are_read_each_second_and_once_more(
     watch: EventWatch, play: Play, joined: Joined
 ) -> None:
-    """What had a load has none now: that is a change, too."""
+    """Busy functions are read each second, and once more after they became idle."""
     reader = joined()
     await reader.until("ready")
     play.active = {"digits"}
@@ -209,10 +210,10 @@ async def test_numbers_are_looked_at_each_second_and_once_more(
     assert play.looks[0] == ["digits"]
 
 
-async def test_many_functions_are_looked_at_in_turns(
+async def test_many_functions_are_read_in_batches(
     watch: EventWatch, play: Play, joined: Joined
 ) -> None:
-    """The loop has calls to answer in between."""
+    """A large change is read in batches, so that the event loop can answer calls in between."""
     reader = joined()
     await reader.until("ready")
     names = [f"f{number}" for number in range(120)]
@@ -227,8 +228,8 @@ async def test_many_functions_are_looked_at_in_turns(
     assert [len(one) for one in play.looks] == [50, 50, 20]
 
 
-async def test_who_returns_soon_misses_nothing(watch: EventWatch, clock: Clock) -> None:
-    """Within LINGER_S; later there is a new picture."""
+async def test_a_follower_that_returns_soon_misses_nothing(watch: EventWatch, clock: Clock) -> None:
+    """A follower that returns within LINGER_S gets what it missed; later it gets a snapshot."""
     with watch.follow(None, "") as follower:
         reader = Reader(follower)
         await reader.until("ready")
@@ -253,8 +254,10 @@ def _split(id: str) -> tuple[str, int]:
     return boot, int(seq)
 
 
-async def test_who_is_too_slow_gets_a_new_picture(watch: EventWatch, joined: Joined) -> None:
-    """What he missed is not kept; he is told so."""
+async def test_a_follower_that_is_too_slow_gets_a_new_snapshot(
+    watch: EventWatch, joined: Joined
+) -> None:
+    """A follower that is too far behind gets a new snapshot with the reason."""
     reader = joined()
     await reader.until("ready")
     for number in range(6000):
@@ -265,8 +268,9 @@ async def test_who_is_too_slow_gets_a_new_picture(watch: EventWatch, joined: Joi
     assert (told[0][0], told[0][1]["reason"]) == ("reset", "too old")
 
 
-async def test_half_a_picture_is_no_place_to_go_on_from(watch: EventWatch, joined: Joined) -> None:
-    """Only its end has an id: whoever loses the connection before gets all of it again."""
+async def test_a_broken_snapshot_cannot_be_resumed(watch: EventWatch, joined: Joined) -> None:
+    """Only the last event of a snapshot has an id, so that a broken snapshot is sent again as a
+    whole."""
     watch.record("decision", "digits", {"text": "x"})
     with watch.follow(None, "") as follower:
         ids = []
@@ -279,8 +283,8 @@ async def test_half_a_picture_is_no_place_to_go_on_from(watch: EventWatch, joine
     assert set(ids[:-1]) == {""}
 
 
-async def test_who_asks_for_the_same_gets_the_same(watch: EventWatch) -> None:
-    """A crowd that comes at once costs what one does, in time and in memory."""
+async def test_followers_at_the_same_position_share_bytes(watch: EventWatch) -> None:
+    """Followers at the same position share the same bytes objects."""
     with watch.follow(None, "") as first, watch.follow(None, "") as second:
         pieces: list[bytes] = []
         while not pieces:
@@ -292,7 +296,7 @@ async def test_who_asks_for_the_same_gets_the_same(watch: EventWatch) -> None:
 
 
 async def test_a_newcomer_need_not_wait_for_a_beat(watch: EventWatch, joined: Joined) -> None:
-    """While others follow he is told the server's time behind the picture, not a second later."""
+    """A new follower beside others gets a beat directly after the snapshot."""
     await joined().until("ready")
 
     told = await joined().until("beat")
@@ -300,10 +304,10 @@ async def test_a_newcomer_need_not_wait_for_a_beat(watch: EventWatch, joined: Jo
     assert [kind for kind, _ in told[-2:]] == ["ready", "beat"]
 
 
-async def test_at_the_end_nothing_more_is_looked_at(
+async def test_a_pending_read_is_dropped_at_the_end(
     watch: EventWatch, play: Play, clock: Clock
 ) -> None:
-    """Also where a look was due."""
+    """A pending read is dropped when the linger time after the last follower is over."""
     with watch.follow(None, "") as follower:
         await Reader(follower).until("ready")
     watch.pools(pools("default/digits@1"))
@@ -316,10 +320,8 @@ async def test_at_the_end_nothing_more_is_looked_at(
     assert play.looks == []
 
 
-async def test_a_look_that_fails_is_not_the_end(
-    watch: EventWatch, play: Play, joined: Joined
-) -> None:
-    """The next one goes well."""
+async def test_a_failed_read_is_survived(watch: EventWatch, play: Play, joined: Joined) -> None:
+    """An error in one read is survived; the next read succeeds."""
     reader = joined()
     await reader.until("ready")
     play.there = cast("list[str]", None)
@@ -335,8 +337,8 @@ async def test_a_look_that_fails_is_not_the_end(
 async def test_a_snapshot_comes_however_many_functions_are_busy(
     watch: EventWatch, play: Play, joined: Joined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More change at each look than are read in one: replicas and devices are told all the same,
-    and so is what is left of the functions."""
+    """A snapshot completes with replicas and devices although more functions change per read than
+    fit a batch."""
     monkeypatch.setattr(watches, "FUNCTIONS_PER_BATCH", 2)
     names = [f"f{number}" for number in range(10)]
     play.states |= dict.fromkeys(names, "warm")
@@ -356,8 +358,8 @@ async def test_a_snapshot_comes_however_many_functions_are_busy(
     assert "devices" in {kind for kind, _ in told}
 
 
-async def test_a_follower_reads_on_from_where_he_is() -> None:
-    """Each read tells him what is new, and with a beat only the last one."""
+async def test_a_follower_reads_from_its_position() -> None:
+    """A follower reads from its position on, and gets only the latest beat."""
     asked: list[tuple[int, str]] = []
 
     def read(seq: int, about: str) -> tuple[list[bytes], int]:

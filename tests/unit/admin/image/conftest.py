@@ -1,4 +1,4 @@
-"""A client, and one image for all tests of builds."""
+"""Fixtures: a Docker client, and one image for all tests of builds."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.support import runtime_images
 
 @pytest.fixture
 def docker_client() -> Iterator[APIClient]:
-    """A client of the given engine."""
+    """Create a client of the given engine."""
     with runtime_images.connected() as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def built() -> Iterator[BuiltImage]:
-    """A cpu image."""
+    """Build a CPU image."""
     with runtime_images.made(f"fngate-test:{uuid.uuid4().hex}") as image:
         yield image

@@ -19,7 +19,7 @@ needs_engine = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def tag(docker_client: APIClient, built: BuiltImage) -> Iterator[str]:
-    """A name that an image has already."""
+    """Create a tag that already names an image."""
     name = uuid.uuid4().hex
     docker_client.tag(built.id, "fngate-test", name)
     yield f"fngate-test:{name}"
@@ -28,13 +28,13 @@ def tag(docker_client: APIClient, built: BuiltImage) -> Iterator[str]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout of its own, to break."""
+    """Copy a checkout that a test may break."""
     return runtime_images.light_checkout(tmp_path)
 
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
-    """Libraries for it."""
+    """Provide the wheels that the image needs."""
     return runtime_images.light_wheelhouse(tmp_path / "wheels")
 
 
@@ -48,7 +48,7 @@ def wheels(tmp_path: Path) -> Path:
     ],
 )
 def test_a_name_is_split_at_its_tag(name: str, parts: tuple[str, str]) -> None:
-    """A registry's port is no tag."""
+    """A name is split at its tag; the port of a registry is not a tag."""
     assert split_tag(name) == parts
 
 
@@ -63,8 +63,8 @@ def test_a_name_is_split_at_its_tag(name: str, parts: tuple[str, str]) -> None:
         ([], ["NETLINK_ROUTE"], "refuses system calls of replicas: NETLINK_ROUTE"),
     ],
 )
-def test_a_filter_that_is_none_is_told(through: list[str], withheld: list[str], text: str) -> None:
-    """By the calls that got through it, or did not."""
+def test_a_missing_filter_is_reported(through: list[str], withheld: list[str], text: str) -> None:
+    """A missing seccomp filter is reported by the system calls that succeeded."""
     check_filter([], [])
 
     with pytest.raises(ImageError, match=text):
@@ -72,12 +72,13 @@ def test_a_filter_that_is_none_is_told(through: list[str], withheld: list[str], 
 
 
 class TestOnAnEngine:
-    """What needs one."""
+    """Tests that need an engine."""
 
     pytestmark = needs_engine
 
     def test_an_image_says_what_it_is(self, docker_client: APIClient, built: BuiltImage) -> None:
-        """In its labels and in the result, and nothing nameless is left."""
+        """An image describes itself in its labels, as the result does, and no unnamed image is
+        left."""
         image = docker_client.inspect_image(built.tag)
         labels = image["Config"]["Labels"]
 
@@ -95,7 +96,7 @@ class TestOnAnEngine:
     def test_code_that_does_not_start_gets_no_name(
         self, docker_client: APIClient, built: BuiltImage, tag: str, checkout: Path, wheels: Path
     ) -> None:
-        """The trial start fails: the tag stays where it was, and the new image is gone."""
+        """If the trial start fails, the tag keeps its image and the new image is removed."""
         (checkout / "runtime_image" / "engines" / "loading.py").write_text("1 / 0\n")
 
         request = runtime_images.order(tag, checkout=checkout, wheelhouse=wheels)
@@ -110,7 +111,8 @@ class TestOnAnEngine:
     def test_an_image_without_the_filter_gets_no_name(
         self, docker_client: APIClient, built: BuiltImage, tag: str, checkout: Path, wheels: Path
     ) -> None:
-        """The trial start makes each refused call: here the engine's own filter refuses some."""
+        """The trial start finds that an image without the seccomp filter lets system calls through;
+        the image gets no tag."""
         (checkout / "runtime_image" / "seccomp" / "install.py").write_text(
             "def install() -> None: ...\n"
         )
@@ -123,7 +125,8 @@ class TestOnAnEngine:
     def test_an_incomplete_wheelhouse_is_told(
         self, docker_client: APIClient, built: BuiltImage, tag: str, tmp_path: Path
     ) -> None:
-        """pip's last lines are shown; the tag stays where it was, and nothing is left."""
+        """A missing wheel fails the build with pip's last lines; the tag keeps its image, and
+        nothing is left."""
         for wheel in Path(runtime_images.given("FN_TEST_WHEELHOUSE")).glob("*.whl"):
             if not wheel.name.lower().startswith("pillow"):
                 (tmp_path / wheel.name).symlink_to(wheel)
@@ -140,7 +143,7 @@ class TestOnAnEngine:
     def test_an_interrupted_build_leaves_nothing(
         self, docker_client: APIClient, built: BuiltImage, tag: str, wheels: Path, instruction: str
     ) -> None:
-        """Whether the engine copies or runs something just then."""
+        """Ctrl-C during a COPY or a RUN leaves nothing behind."""
 
         def interrupt(text: str) -> None:
             if instruction in text:
@@ -156,7 +159,8 @@ class TestOnAnEngine:
     def test_a_new_image_takes_the_name(
         self, docker_client: APIClient, built: BuiltImage, tag: str, checkout: Path, wheels: Path
     ) -> None:
-        """The one that had it is told, and stays where something else needs it."""
+        """The new image takes the tag; the replaced one is reported and kept if something else
+        needs it."""
         (checkout / "runtime_image" / "new.py").touch()
         request = runtime_images.order(tag, checkout=checkout, wheelhouse=wheels)
 
@@ -170,7 +174,7 @@ class TestOnAnEngine:
 
 
 def press(times: int, said: list[str]) -> None:
-    """Ctrl-C so often within a block, which says what it gets to."""
+    """Press Ctrl-C this often within a block; the block hurries a step in between."""
     with Interrupt(lambda: said.append("hurry")) as interrupt:
         for _ in range(times):
             signal.raise_signal(signal.SIGINT)
@@ -178,7 +182,7 @@ def press(times: int, said: list[str]) -> None:
 
 
 def fail(times: int) -> None:
-    """A block that fails after Ctrl-C was pressed so often."""
+    """Fail in a block after pressing Ctrl-C this often."""
     with Interrupt(lambda: None):
         for _ in range(times):
             signal.raise_signal(signal.SIGINT)
@@ -186,7 +190,8 @@ def fail(times: int) -> None:
 
 
 def test_the_first_is_noted_and_raised_at_the_end() -> None:
-    """The block goes on, what can be hurried is hurried, and the end is an interruption."""
+    """The first Ctrl-C lets the block go on, hurries steps that can be hurried, and raises
+    KeyboardInterrupt at the end."""
     said: list[str] = []
 
     with pytest.raises(KeyboardInterrupt):
@@ -196,7 +201,7 @@ def test_the_first_is_noted_and_raised_at_the_end() -> None:
 
 
 def test_the_second_does_not_wait() -> None:
-    """Whoever insists leaves at once."""
+    """The second Ctrl-C interrupts at once."""
     said: list[str] = []
 
     with pytest.raises(KeyboardInterrupt):
@@ -205,8 +210,8 @@ def test_the_second_does_not_wait() -> None:
     assert said == ["hurry"]
 
 
-def test_what_a_hurried_step_fails_with_is_no_failure() -> None:
-    """Its error is only the cause of the interruption."""
+def test_the_error_of_a_hurried_step_is_the_cause() -> None:
+    """The error of a hurried step is only the cause of the KeyboardInterrupt."""
     with pytest.raises(KeyboardInterrupt) as caught:
         fail(1)
 
@@ -214,7 +219,7 @@ def test_what_a_hurried_step_fails_with_is_no_failure() -> None:
 
 
 def test_without_ctrl_c_nothing_changes() -> None:
-    """Errors pass, and the handler is the one from before."""
+    """Without Ctrl-C errors pass unchanged, and the earlier handler is restored."""
     before = signal.getsignal(signal.SIGINT)
     said: list[str] = []
 
@@ -282,7 +287,7 @@ def failure(*messages: dict[str, Any]) -> ImageError:
 
 
 def test_steps_that_take_time_are_shown() -> None:
-    """Every FROM, COPY and RUN is a line; what is done in a moment is not."""
+    """Every FROM, COPY and RUN is a line; instant instructions are not shown."""
     progress = Progress()
 
     assert shown(progress, [*BEGINNING, *END]) == [
@@ -294,7 +299,7 @@ def test_steps_that_take_time_are_shown() -> None:
 
 
 def test_a_long_instruction_is_cut() -> None:
-    """A step is one line of a terminal."""
+    """A long instruction is cut to one line."""
     [line] = shown(Progress(), [{"stream": "Step 3/4 : RUN " + "x" * 500}])
 
     assert len(line) < 80
@@ -302,7 +307,7 @@ def test_a_long_instruction_is_cut() -> None:
 
 
 def test_a_copy_cannot_be_broken_off() -> None:
-    """Until the next step begins."""
+    """A COPY cannot be interrupted before the next step begins."""
     progress = Progress()
 
     shown(progress, BEGINNING[:13])
@@ -313,7 +318,7 @@ def test_a_copy_cannot_be_broken_off() -> None:
 
 
 def test_a_failed_step_shows_its_last_lines() -> None:
-    """The failure names the step and the exit code, and what was said, without colours."""
+    """A failed step is reported with its exit code and its last lines, without colours."""
     failed = failure(*BEGINNING, {"stream": "\u001b[91mboom\n\u001b[0m"}, error(FAILED))
 
     assert failed.message.split("\n") == [
@@ -325,7 +330,8 @@ def test_a_failed_step_shows_its_last_lines() -> None:
 
 
 def test_a_failed_copy_is_told() -> None:
-    """What the engine itself says is the reason; what an earlier step printed is not."""
+    """A failed COPY is reported with the engine's reason, not with the output of an earlier
+    step."""
     earlier = {"stream": "Step 6/33 : RUN true"}, {"stream": "all is well\n"}
     failed = failure(
         *earlier, *BEGINNING[10:12], error("COPY failed: stat nope: file does not exist")
@@ -338,7 +344,7 @@ def test_a_failed_copy_is_told() -> None:
 
 
 def test_a_wheelhouse_without_a_wheel_is_told() -> None:
-    """What pip misses is named, and that it can be downloaded."""
+    """A missing wheel is reported by name, with the option to download it."""
     failed = failure(*BEGINNING, *NO_PILLOW, error(FAILED))
 
     assert failed.message.startswith("the wheelhouse is incomplete:")
@@ -354,7 +360,7 @@ def test_a_wheelhouse_without_a_wheel_is_told() -> None:
     ],
 )
 def test_a_full_disk_is_told(messages: list[dict[str, Any]]) -> None:
-    """Whether the engine or a step ran out of it."""
+    """A full disk is reported, whether the engine or a step found it."""
     failed = failure(*BEGINNING, *messages)
 
     assert failed.message.startswith("the disk is full: ")
@@ -362,7 +368,7 @@ def test_a_full_disk_is_told(messages: list[dict[str, Any]]) -> None:
 
 
 def test_an_end_without_a_result_is_a_failure() -> None:
-    """A connection that just ends is told of the step it ended in."""
+    """A connection that ends without a result is a failure of the current step."""
     progress = Progress()
     shown(progress, BEGINNING[:4])
 

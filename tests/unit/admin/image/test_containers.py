@@ -25,7 +25,7 @@ def build_id() -> str:
 
 @pytest.fixture
 def image(docker_client: APIClient, build_id: str) -> Iterator[str]:
-    """A nameless image with the label of `build_id`."""
+    """Create an unnamed image with the label of `build_id`."""
     base = runtime_images.given("FN_TEST_BASE")
     text = f"FROM {base}\nLABEL fngate.build={build_id}\n"
     messages = docker_client.build(fileobj=io.BytesIO(text.encode()), rm=True, decode=True)
@@ -35,14 +35,14 @@ def image(docker_client: APIClient, build_id: str) -> Iterator[str]:
 
 
 def there(client: APIClient, build_id: str) -> int:
-    """How many images and containers have the label."""
+    """Return how many images and containers have the label."""
     filters = {"label": f"fngate.build={build_id}"}
     return len(client.images(filters=filters)) + len(client.containers(all=True, filters=filters))
 
 
 def test_python_runs_as_a_replica_does(docker_client: APIClient, image: str) -> None:
-    """As its own user, without rights, network and a root that can be written; its output and
-    exit code come back, and the container is gone."""
+    """Python runs as a replica does: an unprivileged user, no network, a read-only root. Output and
+    exit code are returned, and the container is removed."""
     code = (
         "import os, sys\n"
         "print(os.getuid(), sys.flags.isolated, os.listdir('/sys/class/net'))\n"
@@ -61,7 +61,7 @@ def test_python_runs_as_a_replica_does(docker_client: APIClient, image: str) -> 
 
 @pytest.fixture
 def running(docker_client: APIClient, image: str) -> Iterator[str]:
-    """A container of the image, which has the image's labels."""
+    """Run a container of the image; it inherits the image's labels."""
     code = "import signal; signal.pause()"
     made = docker_client.create_container(image, ["python3", "-c", code])
     docker_client.start(made["Id"])
@@ -72,7 +72,8 @@ def running(docker_client: APIClient, image: str) -> Iterator[str]:
 def test_only_what_is_of_the_build_is_swept(
     docker_client: APIClient, running: str, build_id: str
 ) -> None:
-    """Of one that was broken off, containers and nameless images go; another build's stay."""
+    """A sweep removes containers and unnamed images of an aborted build, and none of another
+    build."""
     containers.sweep(docker_client, "another", is_broken_off=True, pause=lambda _: None)
     others = there(docker_client, build_id)
     containers.sweep(docker_client, build_id, is_broken_off=True, pause=lambda _: None)
@@ -81,7 +82,8 @@ def test_only_what_is_of_the_build_is_swept(
 
 
 def test_replicas_of_a_finished_build_run_on(docker_client: APIClient, running: str) -> None:
-    """They have its label from their image, and began as soon as that had its name."""
+    """Replicas of a finished build keep running: they inherit its label and started after the image
+    had its name."""
     labels = docker_client.inspect_container(running)["Config"]["Labels"]
 
     containers.sweep(docker_client, labels["fngate.build"], is_broken_off=False)
@@ -89,8 +91,9 @@ def test_replicas_of_a_finished_build_run_on(docker_client: APIClient, running: 
     assert docker_client.inspect_container(running)["State"]["Running"]
 
 
-def test_after_a_broken_build_is_looked_longer(docker_client: APIClient) -> None:
-    """As many looks as it takes for what the engine still ends, with pauses between them."""
+def test_after_an_aborted_build_the_sweep_repeats(docker_client: APIClient) -> None:
+    """After an aborted build the sweep repeats, with pauses, for what the engine is still
+    ending."""
     pauses: list[float] = []
 
     containers.sweep(docker_client, "nothing", is_broken_off=True, pause=pauses.append)
@@ -98,8 +101,8 @@ def test_after_a_broken_build_is_looked_longer(docker_client: APIClient) -> None
     assert pauses == [containers.SWEEP_S] * (containers.QUIET_SWEEPS - 1)
 
 
-def test_what_is_used_or_named_stays(docker_client: APIClient, image: str, build_id: str) -> None:
-    """An image goes only when no container and no tag needs it."""
+def test_a_used_or_named_image_is_kept(docker_client: APIClient, image: str, build_id: str) -> None:
+    """An image is only removed when no container and no tag uses it."""
     docker_client.tag(image, "fngate-test", build_id)
     named = containers.remove_unused(docker_client, image)
     made = docker_client.create_container(image, ["true"])
@@ -114,7 +117,7 @@ def test_what_is_used_or_named_stays(docker_client: APIClient, image: str, build
 
 @pytest.fixture
 def derived(docker_client: APIClient) -> Iterator[Callable[[str], str]]:
-    """Makes an image of the given base whose python3 is the given shell script; its tag."""
+    """Create an image of the given base whose python3 is this shell script; return its tag."""
     tags: list[str] = []
 
     def make(run: str) -> str:
@@ -133,14 +136,14 @@ def derived(docker_client: APIClient) -> Iterator[Callable[[str], str]]:
 
 
 def written(text: str) -> str:
-    """The command that makes python3 a script with this text."""
+    """Return the shell command that writes this script as python3."""
     return (
         f"printf '#!/bin/sh\\n{text}\\n' > /usr/local/bin/python3; chmod 755 /usr/local/bin/python3"
     )
 
 
 def test_a_base_that_is_there_is_not_pulled(docker_client: APIClient) -> None:
-    """Nothing is asked of a registry."""
+    """A base that is present is not pulled."""
     told: list[str] = []
 
     containers.pull_base(docker_client, runtime_images.given("FN_TEST_BASE"), told.append)
@@ -149,7 +152,7 @@ def test_a_base_that_is_there_is_not_pulled(docker_client: APIClient) -> None:
 
 
 def test_a_base_that_cannot_be_pulled_is_told(docker_client: APIClient) -> None:
-    """The message names the image, the note how to get or choose one."""
+    """A base that cannot be pulled is reported, with a note how to get or choose one."""
     told: list[str] = []
     nowhere = "127.0.0.1:1/fngate/none:1"
 
@@ -161,7 +164,7 @@ def test_a_base_that_cannot_be_pulled_is_told(docker_client: APIClient) -> None:
 
 
 def test_a_base_says_what_it_runs(docker_client: APIClient) -> None:
-    """Python, machine and glibc of the given base, Debian 12."""
+    """The base's Python version, machine and glibc are read by running it."""
     platform = containers.probe_base(docker_client, runtime_images.given("FN_TEST_BASE"), "b")
 
     assert platform.python >= containers.OLDEST
@@ -177,10 +180,10 @@ def test_a_base_says_what_it_runs(docker_client: APIClient) -> None:
         ("rm -f /usr/bin/python3 /usr/local/bin/python3", "has no python3"),
     ],
 )
-def test_a_base_that_will_not_do_is_told(
+def test_an_unsuitable_base_is_refused(
     docker_client: APIClient, derived: Callable[[str], str], run: str, reason: str
 ) -> None:
-    """Too old, broken or without a Python: said before anything is downloaded."""
+    """A base with an old, broken or missing Python is refused before any download."""
     with pytest.raises(ImageError) as caught:
         containers.probe_base(docker_client, derived(run), "b")
 
@@ -195,7 +198,8 @@ DONE = b"0\r\n\r\n"
 
 
 class Engine(socketserver.ThreadingUnixStreamServer):
-    """Has no image, and answers a pull with `pulled`; then it is silent until its client leaves."""
+    """Engine without images: it answers a pull with `pulled`, then stays silent until its client
+    leaves."""
 
     daemon_threads = False
     pulled = b""
@@ -217,7 +221,7 @@ class Handler(socketserver.BaseRequestHandler):
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Callable[[bytes], APIClient]]:
-    """Makes a client of an engine that says these bytes of a pull."""
+    """Create a client of an engine that answers a pull with these bytes."""
     server = Engine(str(tmp_path / "engine.sock"), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -238,14 +242,14 @@ def engine(tmp_path: Path) -> Iterator[Callable[[bytes], APIClient]]:
 def test_a_silent_registry_ends_the_build(
     engine: Callable[[bytes], APIClient], said: bytes
 ) -> None:
-    """Whether it never answers or falls silent in the middle, the error names the image and how
-    long nothing came."""
+    """A pull without data for too long fails with the image and the time, at its start or in the
+    middle."""
     with pytest.raises(ImageError, match=r"x:1 is not .*: no message for 0\.1 s"):
         containers.pull_base(engine(said), "x:1", lambda _text: None, silence_s=0.1)
 
 
 def test_a_pull_that_ends_is_no_silence(engine: Callable[[bytes], APIClient]) -> None:
-    """Afterwards the client waits for the engine as it did before."""
+    """After a finished pull the client has its usual timeout again."""
     client = engine(CHUNKED + PULLING + DONE)
 
     containers.pull_base(client, "x:1", lambda _text: None, silence_s=30.0)

@@ -25,19 +25,20 @@ ROOT = own_checkout()
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> list[Path]:
-    """Two things that are named like wheels."""
+    """Create two files with names of wheels."""
     for name in ("b-1-py3-none-any.whl", "a-1-py3-none-any.whl", "notes.txt"):
         (tmp_path / name).write_text(name)
     return context.wheels_in(tmp_path)
 
 
 def test_wheels_are_found_by_their_names(wheels: list[Path]) -> None:
-    """Sorted, and nothing else that lies there."""
+    """Wheels are found by their names, sorted; other files are ignored."""
     assert [path.name for path in wheels] == ["a-1-py3-none-any.whl", "b-1-py3-none-any.whl"]
 
 
 def test_the_tar_has_what_is_needed(wheels: list[Path]) -> None:
-    """Dockerfile, constraints, requirements, the Python files of runtime_image, and the wheels."""
+    """The tar has Dockerfile, constraints, requirements, the Python files of runtime_image, and the
+    wheels."""
     with context.pack(ROOT, wheels) as file, tarfile.open(fileobj=file) as tar:
         members = tar.getmembers()
         wheel = tar.extractfile("wheelhouse/a-1-py3-none-any.whl")
@@ -53,7 +54,7 @@ def test_the_tar_has_what_is_needed(wheels: list[Path]) -> None:
 
 
 def test_nothing_of_this_machine_is_in_the_tar(wheels: list[Path]) -> None:
-    """No owner, no time, no mode."""
+    """The tar has no owner, time or mode of this machine."""
     with context.pack(ROOT, wheels) as file, tarfile.open(fileobj=file) as tar:
         seen = {(m.uid, m.gid, m.uname, m.gname, m.mtime, m.mode) for m in tar.getmembers()}
 
@@ -61,7 +62,7 @@ def test_nothing_of_this_machine_is_in_the_tar(wheels: list[Path]) -> None:
 
 
 def test_a_folder_without_wheels_is_refused(tmp_path: Path) -> None:
-    """Both an empty folder and none at all."""
+    """An empty and a missing folder of wheels are refused."""
     with pytest.raises(ImageError, match="there are no wheels"):
         context.wheels_in(tmp_path)
     with pytest.raises(ImageError, match="No such file"):
@@ -69,7 +70,7 @@ def test_a_folder_without_wheels_is_refused(tmp_path: Path) -> None:
 
 
 def test_too_much_is_refused(tmp_path: Path) -> None:
-    """By count and by size; the message names both."""
+    """Too many or too large wheels are refused with count or size."""
     for number in range(context.WHEELS_MAX + 1):
         (tmp_path / f"{number}.whl").touch()
     with pytest.raises(ImageError, match="at most 500 wheels of 24 GiB together, got 501"):
@@ -86,7 +87,7 @@ def test_too_much_is_refused(tmp_path: Path) -> None:
 def test_no_room_for_the_context_is_told(
     wheels: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message names the folder and how to choose another: /dev/full stands for a full disk."""
+    """A full disk is reported with the folder and how to choose another; /dev/full simulates it."""
     full = Path("/dev/full")
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: full.open("r+b", buffering=0))
 
@@ -97,12 +98,12 @@ def test_no_room_for_the_context_is_told(
 
 
 SERVERS = {"stream.py"}
-"""Files of runtime_image that only gateway and manager import: the asyncio end of the link."""
+"""Files of runtime_image that only gateway and manager import: the asyncio side of the link."""
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_requirements_are_what_the_code_imports(kind: str) -> None:
-    """Every package that runtime_image imports is installed in the image."""
+    """Every package that runtime_image imports is in the image's requirements."""
     own = {"runtime_image", "__future__"} | set(sys.stdlib_module_names)
     imported = set()
     for path in (ROOT / "runtime_image").rglob("*.py"):
@@ -127,7 +128,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout with what a build needs."""
+    """Create a checkout with the files that a build needs."""
     for name in ("Dockerfile.runtime", "constraints.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "runtime_image", tmp_path / "runtime_image")
@@ -135,7 +136,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_a_release_is_read_off_the_checkout(checkout: Path) -> None:
-    """Link version, version and digest are those of the folder, wherever it lies."""
+    """Link version, version and digest are read from the folder, wherever it lies."""
     release = context.read_release(checkout)
 
     assert (release.link, release.version) == (VERSION, PROJECT["version"])
@@ -146,8 +147,8 @@ def test_a_release_is_read_off_the_checkout(checkout: Path) -> None:
 def test_an_installed_fngate_builds_the_same_image(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wheel has Dockerfile and constraints in runtime_image and no pyproject.toml: the release,
-    the context and the constraints of the download are those of the checkout."""
+    """An installed package, which has Dockerfile and constraints in runtime_image and no
+    pyproject.toml, has the release, context and constraints of the checkout."""
     before = {name: path.read_bytes() for name, path in context.entries(checkout, [])}
     for name in ("Dockerfile.runtime", "constraints.txt"):
         (checkout / name).rename(checkout / "runtime_image" / name)
@@ -163,7 +164,7 @@ def test_an_installed_fngate_builds_the_same_image(
 
 
 def test_the_digest_follows_the_sources(checkout: Path) -> None:
-    """A changed, added or renamed Python file changes it; compiled files do not."""
+    """A changed, added or renamed Python file changes the digest; compiled files do not."""
     seen = {context.digest(checkout)}
     (checkout / "runtime_image" / "new.py").write_text("x = 1\n")
     seen.add(context.digest(checkout))
@@ -179,7 +180,8 @@ def test_the_digest_follows_the_sources(checkout: Path) -> None:
 
 
 def test_where_a_file_ends_counts(checkout: Path) -> None:
-    """A file that contains the next one's name and content is not those two files."""
+    """A file that contains the next one's name and content has another digest than the two
+    files."""
     first, second = (checkout / "runtime_image" / name for name in ("y.py", "z.py"))
     first.write_text("a")
     second.write_text("c")
@@ -192,7 +194,8 @@ def test_where_a_file_ends_counts(checkout: Path) -> None:
 
 @pytest.mark.parametrize("name", ["Dockerfile.runtime", "pyproject.toml"])
 def test_another_folder_is_no_checkout(checkout: Path, name: str) -> None:
-    """What is missing is named, and how to give the right folder."""
+    """A folder that is no checkout is refused with the missing file and the option for another
+    folder."""
     (checkout / name).unlink()
 
     with pytest.raises(ImageError, match=f"not a checkout of fngate: it has no {name}") as caught:
@@ -202,7 +205,7 @@ def test_another_folder_is_no_checkout(checkout: Path, name: str) -> None:
 
 
 def test_a_link_module_must_name_its_version(checkout: Path) -> None:
-    """A checkout that does not say what it speaks is refused."""
+    """A link module without its version is refused."""
     (checkout / "runtime_image" / "contract" / "link.py").write_text("V = 1\n")
 
     with pytest.raises(ImageError, match="names no VERSION"):
@@ -210,7 +213,7 @@ def test_a_link_module_must_name_its_version(checkout: Path) -> None:
 
 
 def test_too_many_files_are_refused(checkout: Path) -> None:
-    """A folder that grows without end is not read to its end."""
+    """A folder with too many files is refused before it is read whole."""
     for number in range(context.FILES_MAX):
         (checkout / "runtime_image" / f"x{number}.py").touch()
 
@@ -219,28 +222,28 @@ def test_too_many_files_are_refused(checkout: Path) -> None:
 
 
 def test_a_build_by_hand_has_the_right_labels() -> None:
-    """What the Dockerfile takes for link and version is what this checkout is."""
+    """The Dockerfile's defaults for link version and version are those of this checkout."""
     defaults = dict(re.findall(r"^ARG (LINK|VERSION)=(.*)$", DOCKERFILE, re.MULTILINE))
 
     assert defaults == {"LINK": str(VERSION), "VERSION": PROJECT["version"]}
 
 
 pytestmark = pytest.mark.filterwarnings(
-    # docker-py leaves the socket of a connection that failed to the garbage collector.
+    # docker-py leaves the socket of a failed connection to the garbage collector.
     "ignore:unclosed <socket:ResourceWarning",
     "ignore::pytest.PytestUnraisableExceptionWarning",
 )
 
 
 def connect(url: str) -> EngineDown:
-    """What comes of a real attempt to reach `url`."""
+    """Return the error of a real attempt to connect to `url`."""
     with pytest.raises(EngineDown) as caught, engine_errors(url):
         APIClient(base_url=url, version="auto", timeout=0.2)
     return caught.value
 
 
 def test_no_engine_is_told(tmp_path: Path) -> None:
-    """No socket: the message names it, the note how to start or name another."""
+    """A missing socket is reported with its path and how to start or name an engine."""
     error = connect(f"unix://{tmp_path}/none.sock")
 
     assert error.message == f"there is no Docker engine at unix://{tmp_path}/none.sock"
@@ -249,7 +252,7 @@ def test_no_engine_is_told(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_stopped_is_told(tmp_path: Path) -> None:
-    """Its socket is left, and nothing listens."""
+    """A stale socket without a listener is reported."""
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(f"{tmp_path}/left.sock")
 
@@ -257,7 +260,7 @@ def test_an_engine_that_stopped_is_told(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_hangs_is_told(tmp_path: Path) -> None:
-    """It takes the connection and says nothing."""
+    """An engine that accepts the connection and never answers is reported."""
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(f"{tmp_path}/mute.sock")
         mute.listen()
@@ -266,12 +269,12 @@ def test_an_engine_that_hangs_is_told(tmp_path: Path) -> None:
 
 
 def test_a_bad_address_is_told() -> None:
-    """docker-py's own words stand in the message."""
+    """A bad address is reported in docker-py's words."""
     assert "Invalid bind address" in connect("bad").message
 
 
 def test_a_missing_right_is_told() -> None:
-    """As a user who is not in the group meets it."""
+    """A missing permission for the socket is reported with what to do."""
     outer = OSError("connection aborted", PermissionError(13, "Permission denied"))
 
     error = unreachable("unix:///var/run/docker.sock", outer)
@@ -288,13 +291,13 @@ def test_a_missing_right_is_told() -> None:
     ],
 )
 def test_a_refusal_is_told(explanation: str, reason: str) -> None:
-    """What the engine explains is the reason."""
+    """A refusal is reported with the engine's reason."""
     with pytest.raises(ImageError, match=reason), engine_errors("unix:///x"):
         raise APIError("500 Server Error", explanation=explanation)
 
 
 def test_last_lines_are_few() -> None:
-    """However much was written, the message stays readable."""
+    """Only the last lines are shown, however long the output."""
     error = image_error("it failed:", tail=[str(number) for number in range(100)])
 
     assert error.message.split("\n")[1] == "    88"

@@ -1,4 +1,4 @@
-"""pip on this machine downloads for the base's Python and machine."""
+"""Tests of downloading wheels with pip for the base's Python and machine."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ DEBIAN = Platform((3, 11), "x86_64", (2, 36))
 
 
 def values(command: list[str], option: str) -> list[str]:
-    """What the option is given, each time."""
+    """Return every value given for the option."""
     return [after for word, after in pairwise(command) if word == option]
 
 
 def script(text: str) -> list[str]:
-    """Stands for pip: a Python program that writes and ends as pip does."""
+    """Create a stand-in for pip: a Python program with its output and exit code."""
     return [sys.executable, "-c", text]
 
 
 def test_a_download_is_for_the_base() -> None:
-    """Its Python, its machine, its glibc and everything older, wheels only, as constrained."""
+    """Only wheels are downloaded, for the base's Python, machine and glibc or older, under the
+    constraints."""
     command = wheels.download_command("cpu", DEBIAN, Path("/co"), Path("/to"))
 
     assert command[:4] == [sys.executable, "-m", "pip", "download"]
@@ -42,7 +43,7 @@ def test_a_download_is_for_the_base() -> None:
 
 
 def test_an_older_base_takes_older_wheels_only() -> None:
-    """No tag is newer than its glibc, or of another machine."""
+    """No platform tag is newer than the base's glibc or of another machine."""
     tags = Platform((3, 12), "aarch64", (2, 28)).tags()
 
     assert tags[0] == "manylinux_2_28_aarch64"
@@ -57,20 +58,20 @@ def test_an_older_base_takes_older_wheels_only() -> None:
     ],
 )
 def test_a_base_without_wheels_is_refused(platform: Platform, reason: str) -> None:
-    """Alpine and rare machines are told at once."""
+    """A base that wheels do not support, such as Alpine or a rare machine, is refused at once."""
     with pytest.raises(ImageError, match=reason):
         platform.tags()
 
 
 def test_tensorrt_is_for_gpus() -> None:
-    """The major version asked for, and only where there is something to compute on."""
+    """TensorRT is only for GPU images, in the requested major version."""
     assert wheels.needs("gpu", "10") == ["pip", "tensorrt-cu13-libs~=10.0"]
     assert wheels.needs("cpu", "10") == ["pip"]
     assert wheels.needs("gpu", "") == ["pip"]
 
 
 def test_every_wheel_is_told() -> None:
-    """Those from an index with their size, those from a folder by their name."""
+    """Wheels from an index are reported with their size, those from a folder by name."""
     told: list[str] = []
     lines = (
         "Collecting numpy",
@@ -87,7 +88,7 @@ def test_every_wheel_is_told() -> None:
 
 
 def test_a_failure_shows_pips_last_lines() -> None:
-    """What pip said is the reason, and what may be set is named."""
+    """A failure has pip's last lines as reason, and names the settings."""
     text = "import sys; print('fine'); print('ERROR: no route', file=sys.stderr); sys.exit(1)"
 
     with pytest.raises(ImageError) as caught:
@@ -99,7 +100,7 @@ def test_a_failure_shows_pips_last_lines() -> None:
 
 
 def test_a_full_disk_is_told() -> None:
-    """The way out is another folder, not another index."""
+    """On a full disk the advice is another folder, not another index."""
     text = "import sys; sys.exit('ERROR: [Errno 28] No space left on device')"
 
     with pytest.raises(ImageError, match="the disk is full") as caught:
@@ -109,15 +110,15 @@ def test_a_full_disk_is_told() -> None:
 
 
 def test_a_python_without_pip_is_told() -> None:
-    """An environment may have been made without it."""
+    """An environment without pip is reported."""
     command = [sys.executable, "-S", "-I", "-m", "pip", "download"]
 
     with pytest.raises(ImageError, match="has no pip to download wheels with"):
         wheels.download(command, lambda _: None)
 
 
-def test_whoever_interrupts_takes_pip_along() -> None:
-    """The process is gone when the error arrives."""
+def test_an_interruption_ends_pip() -> None:
+    """An interruption ends pip before it is raised."""
 
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt

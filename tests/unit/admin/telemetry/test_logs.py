@@ -1,4 +1,4 @@
-"""The server's log and the access log."""
+"""Tests of the server's log and the access log."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ except ValueError:
 
 
 def logged(form: str) -> str:
-    """What a process with that form of log writes to standard error."""
+    """Return what a process with this log format writes to stderr."""
     command = [sys.executable, "-c", LOGS, form]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
 
 
 def test_json_is_one_object_per_line() -> None:
-    """Each event is a JSON object with level, time and fields, an error with its traceback."""
+    """Each event is a JSON object on one line, with level, time and fields; an error has its
+    traceback."""
     first, second = map(json.loads, logged("json").splitlines())
 
     assert (first["event"], first["level"], first["url"]) == ("serving", "info", "http://here")
@@ -50,7 +51,7 @@ def test_json_is_one_object_per_line() -> None:
 
 @pytest.mark.parametrize("shown", ["serving", "url=http://here", "ValueError: the cause"])
 def test_people_read_plain_lines(shown: str) -> None:
-    """Without a terminal there are no colours; debug events are left out."""
+    """Without a terminal the text has no colours; debug events are left out."""
     text = logged("human")
 
     assert shown in text
@@ -59,7 +60,7 @@ def test_people_read_plain_lines(shown: str) -> None:
 
 
 def test_a_log_that_cannot_be_written_stops_nothing() -> None:
-    """Its disk is full (full(4)): whoever tells of something goes on with its work."""
+    """A log on a full disk (full(4)) does not stop the process."""
     command = [sys.executable, "-c", LOGS + "print('went on')", "human"]
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, timeout=60)
@@ -68,8 +69,8 @@ def test_a_log_that_cannot_be_written_stops_nothing() -> None:
 
 
 def test_lines_of_several_writers_stay_whole() -> None:
-    """Gateway processes share the stream, and `python -u` keeps nothing back: a line is written
-    with its end. A datagram is what was written at once."""
+    """A line is written together with its end, since gateway processes share the stream and `python
+    -u` does not buffer. Each datagram is one write."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs:
         command = [sys.executable, "-u", "-c", LOGS, "json"]
@@ -94,8 +95,9 @@ for error in (BadHttpMessage("Authorization: Bearer a-secret"), ValueError("a de
 """
 
 
-def test_what_aiohttp_cannot_read_is_not_quoted() -> None:
-    """It may hold a key. Defects are shown as they are."""
+def test_an_unreadable_request_is_not_quoted() -> None:
+    """A request that aiohttp cannot parse is not quoted, since it may contain a key; defects are
+    logged in full."""
     command = [sys.executable, "-c", UNREADABLE]
     text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
     unreadable, defect = map(json.loads, text.splitlines())
@@ -129,8 +131,9 @@ raise SystemError("the end")
 """
 
 
-def test_what_libraries_and_python_write_is_json_too() -> None:
-    """Whoever repeats itself is cut short, and so is a long traceback."""
+def test_records_of_libraries_and_python_are_json_too() -> None:
+    """Records of libraries, warnings, threads and Python itself are JSON; repetitions and long
+    tracebacks are cut."""
     command = [sys.executable, "-c", LIBRARIES]
     text = subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
     events = [json.loads(line) for line in text.splitlines()]
@@ -175,7 +178,7 @@ REFUSED = structs.replace(
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """A pipe, closed afterwards."""
+    """Create a pipe, closed after the test."""
     ends = os.pipe()
     yield ends
     for end in ends:
@@ -183,7 +186,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def test_a_line_for_machines(pipe: tuple[int, int]) -> None:
-    """JSON with the names that the server's log uses."""
+    """A line in JSON has the same field names as the server's log."""
     access_writer("json", pipe[1])([EVENT], 3)
     first, second = os.read(pipe[0], PIPE_PIECE).splitlines()
 
@@ -213,7 +216,7 @@ def test_a_line_for_machines(pipe: tuple[int, int]) -> None:
 
 
 def test_a_cold_start_and_a_trace_are_told_where_there_are_any(pipe: tuple[int, int]) -> None:
-    """The phases by their names."""
+    """A line has the phases of a cold start and the trace id if there are any."""
     access_writer("json", pipe[1])([COLD], 0)
     line = json.loads(os.read(pipe[0], PIPE_PIECE))
 
@@ -222,7 +225,7 @@ def test_a_cold_start_and_a_trace_are_told_where_there_are_any(pipe: tuple[int, 
 
 
 def test_a_request_that_no_replica_answered_has_no_times_of_one(pipe: tuple[int, int]) -> None:
-    """Nothing is said that is not known."""
+    """A refused request has no fields that only a replica could give."""
     access_writer("json", pipe[1])([REFUSED], 0)
     line = json.loads(os.read(pipe[0], PIPE_PIECE))
 
@@ -231,7 +234,7 @@ def test_a_request_that_no_replica_answered_has_no_times_of_one(pipe: tuple[int,
 
 
 def test_lines_for_people(pipe: tuple[int, int]) -> None:
-    """What became of it comes first."""
+    """A line for people begins with the outcome."""
     access_writer("human", pipe[1])([COLD, REFUSED, LEFT], 1)
     first, second, third, fourth = os.read(pipe[0], PIPE_PIECE).decode().splitlines()
 
@@ -249,7 +252,7 @@ def test_lines_for_people(pipe: tuple[int, int]) -> None:
 
 
 def test_lines_are_never_torn(pipe: tuple[int, int]) -> None:
-    """Each write ends with a line, and none is larger than a pipe takes whole."""
+    """Each write ends with a whole line and is no larger than a pipe writes atomically."""
     writer = access_writer("human", pipe[1])
     writer([EVENT] * 100, 0)
     lines = b""
@@ -263,7 +266,8 @@ def test_lines_are_never_torn(pipe: tuple[int, int]) -> None:
 def test_a_pipe_and_a_file_get_whole_lines(
     form: Literal["json", "human"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pipe no more of them at once than it takes whole; a file many, in the same order."""
+    """A pipe gets as many whole lines at once as it writes atomically; a file gets more, in the
+    same order."""
     pieces: list[bytes] = []
     numbered = [structs.replace(EVENT, request_id=f"id-{number}") for number in range(200)]
     monkeypatch.setattr(logs, "_put", lambda _descriptor, piece: pieces.append(piece))
@@ -284,7 +288,8 @@ def test_a_pipe_and_a_file_get_whole_lines(
 def test_a_pipe_of_one_process_takes_more_while_it_is_empty(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as that has room for it; where its reader is behind, what it takes whole anyhow."""
+    """An unshared pipe gets as many lines as it has room for; with data unread, as many as it
+    writes atomically."""
     pieces: list[bytes] = []
     write = access_writer("json", pipe[1], is_shared=False)
     monkeypatch.setattr(logs, "_put", lambda _descriptor, piece: pieces.append(piece))
@@ -298,7 +303,7 @@ def test_a_pipe_of_one_process_takes_more_while_it_is_empty(
 
 
 def test_a_line_longer_than_a_piece_is_written_whole(pipe: tuple[int, int]) -> None:
-    """And the next one after it."""
+    """A line longer than an atomic write is written whole, and so is the next one."""
     long = structs.replace(EVENT, request_id="x" * PIPE_PIECE)
     access_writer("json", pipe[1])([EVENT, long, EVENT], 0)
     lines = os.read(pipe[0], 4 * PIPE_PIECE).splitlines()
@@ -307,7 +312,7 @@ def test_a_line_longer_than_a_piece_is_written_whole(pipe: tuple[int, int]) -> N
 
 
 def test_a_reader_that_is_gone_is_no_error() -> None:
-    """Requests go on; nor is one that was never there."""
+    """A closed reader, or a missing stderr, is no error."""
     reading, writing = os.pipe()
     os.close(reading)
     access_writer("json", writing)([EVENT], 0)

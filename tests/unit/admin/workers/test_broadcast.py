@@ -1,4 +1,4 @@
-"""Messages from and to workers."""
+"""Tests of the messages to and from workers."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ GUESS = Expected(0.1, 0.2, 0.3, 0)
 
 
 class Told:
-    """A worker: what it was told, in order."""
+    """Worker that keeps the messages it receives."""
 
     def __init__(self) -> None:
         self.messages: list[m.Down] = []
 
     def send(self, data: bytes) -> None:
-        """What the hub calls."""
+        """Receive a message of the broadcaster."""
         self.messages.append(m.decode_down(data))
 
     def mirror(self) -> CatalogReplica:
-        """What it knows by now."""
+        """Return a catalog replica built from the messages so far."""
         mirror = CatalogReplica()
         for message in self.messages:
             if isinstance(message, m.Functions | m.KeyNow | m.Estimates):
@@ -46,7 +46,7 @@ class Told:
 
 
 class Rig:
-    """A hub between a supervisor's memory and two workers."""
+    """Broadcaster between a supervisor's state and two workers."""
 
     def __init__(self) -> None:
         self.catalog = Catalog([nouns.deployed("digits")])
@@ -61,14 +61,14 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    """With one function and one key."""
+    """A rig with one function and one key."""
     rig = Rig()
     yield rig
     rig.close()
 
 
-def test_a_new_worker_is_told_everything_and_then_that_it_was_all(rig: Rig) -> None:
-    """Functions, estimates and keys; nothing comes after Began but changes."""
+def test_a_new_worker_receives_the_whole_state_then_began(rig: Rig) -> None:
+    """A new worker receives functions, estimates and keys, then Began; after that only changes."""
     rig.broadcaster.add_worker("a", rig.a.send)
 
     mirror = rig.a.mirror()
@@ -79,7 +79,7 @@ def test_a_new_worker_is_told_everything_and_then_that_it_was_all(rig: Rig) -> N
 
 
 def test_a_worker_that_joins_late_knows_the_same(rig: Rig) -> None:
-    """Snapshot and changes lead to the same knowledge, whenever the snapshot was."""
+    """Snapshot and later changes give the same state, whenever a worker joins."""
     rig.broadcaster.add_worker("a", rig.a.send)
     rig.catalog.put(nouns.deployed("digits", 2))
     rig.catalog.put(nouns.deployed("other"))
@@ -96,7 +96,7 @@ def test_a_worker_that_joins_late_knows_the_same(rig: Rig) -> None:
 
 
 def test_a_start_with_many_functions_comes_in_pieces(rig: Rig) -> None:
-    """No message grows with what is deployed."""
+    """The snapshot is split, so that no message grows with the number of functions."""
     for number in range(2 * TOGETHER):
         rig.catalog.put(nouns.deployed(f"f{number}"))
     rig.broadcaster.add_worker("a", rig.a.send)
@@ -107,7 +107,7 @@ def test_a_start_with_many_functions_comes_in_pieces(rig: Rig) -> None:
 
 
 def test_a_revision_is_told_before_its_pool(rig: Rig) -> None:
-    """Whoever hears of the catalog later than the hub may speak of the pool at once."""
+    """A new revision and its estimate are sent before endpoints of its pool."""
     rig.broadcaster.add_worker("a", rig.a.send)
     rig.catalog.subscribe(lambda _change: rig.broadcaster.send_endpoints(b"endpoints"))
     rig.catalog.put(nouns.deployed("new"))
@@ -118,7 +118,7 @@ def test_a_revision_is_told_before_its_pool(rig: Rig) -> None:
 
 
 def test_estimates_are_told_as_they_change(rig: Rig) -> None:
-    """Of the pool that was measured alone."""
+    """Only the estimate of the pool with the cold start is sent."""
     rig.broadcaster.add_worker("a", rig.a.send)
     faster = rig.estimates["default/digits@1"] = Expected(0.1, 0.5, 0.9, 4)
     record = ColdStart("default", "digits", 1, "r", "cpu", 0.0, 500.0, {})
@@ -128,7 +128,7 @@ def test_estimates_are_told_as_they_change(rig: Rig) -> None:
 
 
 async def test_a_change_is_settled_when_every_worker_has_it(rig: Rig) -> None:
-    """Not before the last one has said so; a worker that dies is not waited for."""
+    """`settled` returns once every living worker has reached the change."""
     for name, told in (("a", rig.a), ("b", rig.b)):
         rig.broadcaster.add_worker(name, told.send)
     settling = asyncio.create_task(rig.broadcaster.settled())
@@ -154,7 +154,7 @@ async def test_a_change_is_settled_when_every_worker_has_it(rig: Rig) -> None:
 
 
 async def test_a_change_does_not_wait_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that says nothing is given up by others, some time."""
+    """`settled` gives up on a worker that does not answer after SETTLED_S."""
     monkeypatch.setattr("admin.workers.broadcast.SETTLED_S", 0.0)
     rig.broadcaster.add_worker("a", rig.a.send)
 
@@ -162,7 +162,7 @@ async def test_a_change_does_not_wait_for_ever(rig: Rig, monkeypatch: pytest.Mon
 
 
 async def test_without_workers_all_is_settled(rig: Rig) -> None:
-    """There is nobody who could not know; one that is gone says nothing more."""
+    """Without workers `settled` returns at once, and messages go nowhere."""
     rig.broadcaster.add_worker("a", rig.a.send)
     rig.broadcaster.remove_worker("a")
     rig.broadcaster.on_reached("a", 1)
@@ -173,7 +173,7 @@ async def test_without_workers_all_is_settled(rig: Rig) -> None:
 
 
 class Calls:
-    """Stands for each of those whom a worker's words concern: what was said to whom."""
+    """Stand-in for any receiver: records each method call with its arguments."""
 
     def __init__(self, said: list[tuple[Any, ...]], who: str) -> None:
         self._said = said
@@ -184,26 +184,26 @@ class Calls:
 
 
 class Process:
-    """A worker's process."""
+    """Process of a worker, reduced to its attributes."""
 
     name = "7"
     counters = "table"
 
     class channel:
-        """Its channel."""
+        """Channel of the worker."""
 
         send = "send"
 
 
 @pytest.fixture
 def said() -> list[tuple[Any, ...]]:
-    """Who was told what, in order."""
+    """All calls of the receivers, in order."""
     return []
 
 
 @pytest.fixture
 def messages(said: list[tuple[Any, ...]]) -> WorkerMessages:
-    """Links to whom nothing real belongs."""
+    """WorkerMessages whose receivers only record."""
     names = ("hub", "overview", "page", "own", "manager", "past")
     return WorkerMessages(*(cast("Any", Calls(said, name)) for name in names))
 
@@ -211,7 +211,8 @@ def messages(said: list[tuple[Any, ...]]) -> WorkerMessages:
 def test_a_worker_is_joined_and_left_everywhere(
     messages: WorkerMessages, said: list[tuple[Any, ...]]
 ) -> None:
-    """Counters first, for it counts as soon as it hears; its demand ends with it."""
+    """A started worker is added to the counters first, since it counts from its first message on;
+    at its end it is removed everywhere."""
     process = cast("Any", Process())
     messages.on_started(process)
     assert said == [
@@ -232,7 +233,7 @@ def test_a_worker_is_joined_and_left_everywhere(
 def test_demand_reaches_the_manager_as_it_came(
     messages: WorkerMessages, said: list[tuple[Any, ...]]
 ) -> None:
-    """And is counted in the overview."""
+    """A demand report is passed to the overview, then unchanged to the manager."""
     data = encode(Demand("7", 1, True, {"default/f@1": Load(1, 0, 0.1)}))
     messages.on_demand("7", data)
 
@@ -243,8 +244,10 @@ def test_demand_reaches_the_manager_as_it_came(
     ]
 
 
-def test_nobody_speaks_for_another(messages: WorkerMessages, said: list[tuple[Any, ...]]) -> None:
-    """The demand of a worker that is gone would stay for ever."""
+def test_a_worker_reports_only_its_own_demand(
+    messages: WorkerMessages, said: list[tuple[Any, ...]]
+) -> None:
+    """A worker may only report its own demand: that of an unknown worker would never be removed."""
     with pytest.raises(ValueError, match="expected the demand of 7, got that of 8"):
         messages.on_demand("7", encode(Demand("8", 1, True, {})))
 
@@ -254,8 +257,8 @@ def test_nobody_speaks_for_another(messages: WorkerMessages, said: list[tuple[An
 def test_other_words_go_to_whom_they_concern(
     messages: WorkerMessages, said: list[tuple[Any, ...]]
 ) -> None:
-    """Arrivals to the history, cold starts to the metrics, what is reached to the hub, rates to
-    whoever has subscribed."""
+    """Other messages reach their receivers: arrivals the history, cold starts the metrics, reached
+    changes the broadcaster, rates the subscribers."""
     answered = [RateSample("default", "f", (0, 1))]
     end = messages.subscribe(lambda samples: said.append(("rates", samples)))
     messages.on_beat("7", Beat(4, [Arrived("default", "f", 3)], answered))
@@ -279,7 +282,7 @@ F, G = "default/f@1", "default/g@1"
 
 
 def published(full: bool, **states: str) -> bytes:
-    """The manager's message about pools f and g."""
+    """Encode the manager's message about the pools f and g."""
     keys = {"f": F, "g": G}
     pools = {
         keys[name]: UNKNOWN if state == "rest" else PoolEndpoints([], state, "because")
@@ -289,7 +292,7 @@ def published(full: bool, **states: str) -> bytes:
 
 
 def test_loads_are_summed_over_workers() -> None:
-    """The oldest wait is the maximum; a worker that is gone holds nothing."""
+    """Loads are summed over living workers; the oldest wait is their maximum."""
     cluster = ClusterState()
     cluster.on_demand(Demand("a", 1, True, {F: Load(1, 2, 0.5)}), 0.0)
     cluster.on_demand(Demand("b", 1, True, {F: Load(3, 0, 2.0), G: Load(0, 1, 0.0)}), 0.0)
@@ -300,7 +303,8 @@ def test_loads_are_summed_over_workers() -> None:
 
 
 def test_pools_at_rest_have_no_state() -> None:
-    """What is cold without a reason, or gone, is left out; a full message names all there is."""
+    """A cold pool without a reason, or a removed one, has no state; a full message replaces all
+    states."""
     cluster = ClusterState()
     cluster.on_endpoints(published(True, f="warm", g="failing"))
     assert cluster.states() == {F: "warm", G: "failing"}
@@ -314,7 +318,7 @@ def test_pools_at_rest_have_no_state() -> None:
 
 
 def test_background_work_is_counted_over_living_workers() -> None:
-    """As each last said."""
+    """Background tasks are summed over living workers, each with its last number."""
     cluster = ClusterState()
     for worker, count in (("a", 3), ("b", 4), ("a", 5)):
         cluster.on_beat(worker, count, [])

@@ -1,4 +1,4 @@
-"""Tests of the connection between the supervisor and one worker."""
+"""Tests of the channel between the supervisor and one worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.operator import until
 
 
 class End:
-    """A channel's far end in the hands of a test, and what the near one took."""
+    """Channel on one end of a socket pair, with the messages it received."""
 
     def __init__(self) -> None:
         self.taken: list[bytes] = []
@@ -22,7 +22,7 @@ class End:
         self.fails = False
 
     def take(self, message: bytes) -> None:
-        """What the channel calls."""
+        """Receive a message."""
         if self.fails:
             raise ValueError("nonsense")
         self.taken.append(message)
@@ -30,7 +30,7 @@ class End:
 
 @pytest.fixture
 def end() -> End:
-    """The receiver."""
+    """Return the channel's end with its callbacks."""
     return End()
 
 
@@ -53,7 +53,7 @@ def packed(message: bytes) -> bytes:
 async def test_messages_arrive_whole_and_in_order(
     pair: tuple[Channel, socket.socket], end: End
 ) -> None:
-    """However the bytes are cut on their way; an empty message is one, too."""
+    """Messages arrive whole and in order however the bytes are split; an empty one too."""
     _, theirs = pair
     wanted = [b"one", b"", b"x" * 100_000, b"four"]
     data = b"".join(packed(message) for message in wanted)
@@ -65,8 +65,8 @@ async def test_messages_arrive_whole_and_in_order(
     assert end.taken == wanted
 
 
-async def test_what_is_sent_can_be_read(pair: tuple[Channel, socket.socket], end: End) -> None:
-    """Each message behind its length."""
+async def test_a_message_follows_its_length(pair: tuple[Channel, socket.socket], end: End) -> None:
+    """Each message is preceded by its length."""
     channel, theirs = pair
     channel.send(b"abc")
     theirs.settimeout(60)
@@ -77,7 +77,7 @@ async def test_what_is_sent_can_be_read(pair: tuple[Channel, socket.socket], end
 async def test_the_end_of_the_other_side_is_told_once(
     pair: tuple[Channel, socket.socket], end: End
 ) -> None:
-    """With it gone nothing more is sent, which is no error."""
+    """The end of the peer is reported once; sending afterwards is no error."""
     channel, theirs = pair
     theirs.close()
     await until(lambda: bool(end.lost))
@@ -90,7 +90,7 @@ async def test_the_end_of_the_other_side_is_told_once(
 async def test_a_length_over_the_limit_ends_the_channel(
     pair: tuple[Channel, socket.socket], end: End
 ) -> None:
-    """A header alone reserves nothing, and is no message."""
+    """A length over the limit ends the channel before any memory is reserved."""
     _, theirs = pair
     theirs.send(struct.pack("<I", 2**32 - 1))
     await until(lambda: bool(end.lost))
@@ -102,7 +102,8 @@ async def test_a_length_over_the_limit_ends_the_channel(
 async def test_a_message_that_cannot_be_taken_ends_the_channel(
     pair: tuple[Channel, socket.socket], end: End
 ) -> None:
-    """Going on without it, both sides would no longer know the same."""
+    """A message that raises ends the channel: skipping it would leave both sides with different
+    state."""
     _, theirs = pair
     end.fails = True
     theirs.send(packed(b"a"))
@@ -111,8 +112,8 @@ async def test_a_message_that_cannot_be_taken_ends_the_channel(
     assert end.lost == ["ValueError: nonsense"]
 
 
-async def test_whoever_falls_behind_is_given_up() -> None:
-    """Messages that nobody reads are kept up to a limit only."""
+async def test_a_peer_that_falls_behind_is_given_up() -> None:
+    """A peer that does not read is given up once the buffered bytes exceed the limit."""
     ours, theirs = socket.socketpair()
     lost: list[str] = []
     channel = Channel(lambda _: None, lost.append, behind_max=1000)
@@ -128,7 +129,7 @@ async def test_whoever_falls_behind_is_given_up() -> None:
 async def test_a_message_over_the_limit_is_not_sent(
     pair: tuple[Channel, socket.socket], end: End
 ) -> None:
-    """The other side would end the channel anyhow; here the reason is known."""
+    """A message over the limit is refused at the sender, where the reason is known."""
     channel, _ = pair
     channel.send(bytes(65 * 2**20))
     await until(lambda: bool(end.lost))

@@ -1,4 +1,4 @@
-"""Tests of what supervisor and workers say to each other."""
+"""Tests of the messages between supervisor and workers."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ UP = [
 
 
 @pytest.mark.parametrize("message", DOWN, ids=lambda one: type(one).__name__)
-def test_what_a_supervisor_says_arrives_as_it_was(message: Any) -> None:
-    """Every message is the same after it was sent, nouns of the registry included."""
+def test_a_supervisors_message_decodes_to_itself(message: Any) -> None:
+    """Every message of the supervisor decodes to the same message, registry objects included."""
     assert m.decode_down(m.encode(message)) == message
 
 
 @pytest.mark.parametrize("message", UP, ids=lambda one: type(one).__name__)
-def test_what_a_worker_says_arrives_as_it_was(message: Any) -> None:
-    """Every message is the same after it was sent."""
+def test_a_workers_message_decodes_to_itself(message: Any) -> None:
+    """Every message of a worker decodes to the same message."""
     assert m.decode_up(m.encode(message)) == message
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", m.encode({"type": "Nonsense"}), b"\x91\x01"])
-def test_what_is_unknown_is_refused(data: bytes) -> None:
-    """Neither side takes bytes or messages that the other would not send."""
+def test_an_unknown_message_is_refused(data: bytes) -> None:
+    """Unknown bytes and unknown messages are refused on both sides."""
     for decode in (m.decode_down, m.decode_up):
         with pytest.raises(msgspec.DecodeError):
             decode(data)
 
 
 def test_messages_have_one_direction() -> None:
-    """A worker's message is nothing that a supervisor says, and a surplus field is an error."""
+    """A message of a worker is refused by a worker, and an unknown field is an error."""
     with pytest.raises(msgspec.DecodeError):
         m.decode_down(m.encode(m.Ready()))
     with pytest.raises(msgspec.DecodeError):

@@ -1,4 +1,4 @@
-"""`/metrics` over all gateway processes."""
+"""Tests of `/metrics` over all gateway processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REMOVED = Change("remove", "default", "f", None, None)
 
 
 class Rig:
-    """A supervisor's page, and workers whose metrics count in tables of it."""
+    """The supervisor's merged metrics, and workers that count in shared memory."""
 
     def __init__(self) -> None:
         self.deployed = {"f", "g"}
@@ -37,11 +37,11 @@ class Rig:
         return Metrics(self.poll.balance, dict, lambda: 7, self.is_deployed, store)
 
     def is_deployed(self, _namespace: str, name: str) -> bool:
-        """What the catalog says."""
+        """Return whether the catalog has the function."""
         return name in self.deployed
 
     def worker(self, name: str) -> Metrics:
-        """A worker joins."""
+        """Add a worker that has answered f, g and a function that is not deployed, once each."""
         counters = CounterReader()
         cells = CounterWriter(os.dup(counters.descriptor))
         counters.close_descriptor()
@@ -55,7 +55,7 @@ class Rig:
         return metrics
 
     def samples(self) -> dict[tuple[str, ...], float]:
-        """Every sample by its name and label values, sorted by label."""
+        """Return every sample by its name and label values, sorted by label."""
         self.page.snapshot()
         return {
             (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
@@ -66,7 +66,7 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    """Without workers yet. Each has answered f, g and one that is not deployed once."""
+    """A rig without workers."""
     rig = Rig()
     yield rig
     for cells in rig.cells:
@@ -80,7 +80,7 @@ COUNT = ("fngate_request_seconds_count", "f", "default")
 
 
 def test_all_workers_are_added_up(rig: Rig) -> None:
-    """Counters, and histograms with their buckets summed up to each bound."""
+    """Counters and histogram buckets are summed over workers; buckets are cumulative."""
     first, _ = rig.worker("a"), rig.worker("b")
     first.count_reply("default", "f", "ok", "", 0.3)
 
@@ -94,8 +94,8 @@ def test_all_workers_are_added_up(rig: Rig) -> None:
     assert found["fngate_requests_total", OTHERS, "default", "ok", ""] == 2
 
 
-def test_what_the_supervisor_knows_itself_is_there_once(rig: Rig) -> None:
-    """Gauges, and cold starts whoever waited for them."""
+def test_the_supervisors_own_metrics_appear_once(rig: Rig) -> None:
+    """The supervisor's gauges and cold starts appear once, not per worker."""
     rig.worker("a")
     rig.worker("b")
     own = rig.page._own
@@ -108,7 +108,7 @@ def test_what_the_supervisor_knows_itself_is_there_once(rig: Rig) -> None:
 
 
 def test_a_worker_that_ended_stays_counted(rig: Rig) -> None:
-    """Its last number is in the sum, and its successor's are added."""
+    """The counts of a worker that ended stay in the sums, together with its successor's."""
     rig.worker("a").count_reply("default", "f", "ok", "", 0.1)
     rig.page.remove_worker("a")
     assert rig.samples()[REQUESTS] == 2
@@ -117,8 +117,8 @@ def test_a_worker_that_ended_stays_counted(rig: Rig) -> None:
     assert rig.samples()[REQUESTS] == 3
 
 
-def test_what_was_counted_for_a_removed_function_goes(rig: Rig) -> None:
-    """Also what a dead worker had counted, whether it died before or after."""
+def test_counts_of_a_removed_function_disappear(rig: Rig) -> None:
+    """The counts of a removed function disappear, those of dead workers included."""
     rig.worker("a")
     rig.worker("b")
     rig.page.remove_worker("a")
@@ -133,7 +133,7 @@ def test_what_was_counted_for_a_removed_function_goes(rig: Rig) -> None:
 
 
 def test_a_worker_that_ends_between_look_and_render_counts_once(rig: Rig) -> None:
-    """The page is written in a thread, from what was there at the look."""
+    """A page is rendered from its snapshot: a worker that ends in between counts once."""
     rig.worker("a")
     rig.page.snapshot()
     rig.page.remove_worker("a")
@@ -145,7 +145,7 @@ def test_a_worker_that_ends_between_look_and_render_counts_once(rig: Rig) -> Non
 
 
 def test_changes_but_removals_take_nothing_away(rig: Rig) -> None:
-    """A function that was deployed again goes on."""
+    """Only removals drop counts; a new deploy of the function keeps them."""
     rig.worker("a")
     rig.page.remove_worker("a")
     rig.page.on_change(Change("put", "default", "f", None, None, (1, 2)))
@@ -158,12 +158,13 @@ def test_changes_but_removals_take_nothing_away(rig: Rig) -> None:
     [("a_total", "a"), ("a_b_bucket", "a_b"), ("a_sum", "a"), ("a_count", "a"), ("a_b", "a_b")],
 )
 def test_samples_belong_to_a_family(name: str, family: str) -> None:
-    """By what their names end in."""
+    """A sample's family is its name without the suffix."""
     assert family_of(name) == family
 
 
 async def test_the_ledger_is_as_the_workers_answer(rig: Rig) -> None:
-    """Not as their counters are a moment later; what is held and where is theirs to know."""
+    """The ledger and its exemplars are those of the workers' answers, not of their later
+    counters."""
     rig.worker("a")
     asking = asyncio.create_task(rig.page.refresh())
     await asyncio.sleep(0)
@@ -187,7 +188,7 @@ async def test_the_ledger_is_as_the_workers_answer(rig: Rig) -> None:
 
 
 def test_a_strict_reader_takes_the_page(rig: Rig) -> None:
-    """OpenMetrics wants all samples of one histogram together; there are those of two functions."""
+    """A strict OpenMetrics parser accepts the page, with the samples of each histogram together."""
     rig.worker("a")
     rig.page._own.count_cold_start("default", "f", "r1", {"load": 1.0, "bind": 2.0})
     rig.page._own.count_cold_start("default", "g", "r2", {"load": 1.0})
@@ -200,7 +201,7 @@ def test_a_strict_reader_takes_the_page(rig: Rig) -> None:
 
 
 def test_a_histogram_that_is_being_made_is_left_out(rig: Rig) -> None:
-    """A page is read while workers count: without its last bucket it is none."""
+    """A histogram that a worker is still creating, without its last bucket, is left out."""
     rig.worker("a")
     labels = ("namespace", "function", "le")
     for cells in rig.cells:
@@ -210,7 +211,7 @@ def test_a_histogram_that_is_being_made_is_left_out(rig: Rig) -> None:
 
 
 def test_no_sample_is_there_twice(rig: Rig) -> None:
-    """Prometheus takes one of two, and nobody knows which."""
+    """No sample appears twice, since Prometheus would keep an arbitrary one."""
     rig.worker("a").count_dropped_events(2)
     rig.worker("b").count_dropped_events(1)
     rig.page._own.count_cold_start("default", "f", "r1", {"load": 1.0})
@@ -223,7 +224,7 @@ def test_no_sample_is_there_twice(rig: Rig) -> None:
 
 
 class Worker:
-    """A process that has accepted and ended so many, and answers when it is told to."""
+    """Worker with the given ledger, which answers a poll when the test says so."""
 
     def __init__(self, name: str, all_: LedgerPoll, accepted: int, completed: int) -> None:
         self.name = name
@@ -231,7 +232,7 @@ class Worker:
         self.cells = CounterWriter(os.dup(self.counters.descriptor))
         self.counters.close_descriptor()
         self.ledger = Ledger(self.cells)
-        # Others that come later are not looked at.
+        # Records that are not the ledger's are ignored.
         self.cells.allocate("fngate_requests_total", (), ())
         for _ in range(accepted):
             self.ledger.accept()
@@ -247,7 +248,7 @@ class Worker:
         self.asked.append(message.number)
 
     def answer(self, held: int, in_flight: int, *marked: SampleExemplar) -> None:
-        """Say so, to the last question."""
+        """Answer the last poll with these gauges."""
         now = self.ledger.balance({"p": held}, {"p": in_flight})
         ended = dict(now.ended)
         said = Reckoned(
@@ -258,13 +259,13 @@ class Worker:
 
 @pytest.fixture
 def all_() -> LedgerPoll:
-    """Nobody has started."""
+    """A ledger poll without workers."""
     return LedgerPoll()
 
 
 @pytest.fixture
 def two(all_: LedgerPoll) -> Iterator[tuple[Worker, Worker]]:
-    """5 accepted and 2 completed at a, 3 and 3 at b."""
+    """Worker a with 5 accepted and 2 completed, worker b with 3 and 3."""
     made = Worker("a", all_, 5, 2), Worker("b", all_, 3, 3)
     yield made
     for one in made:
@@ -276,14 +277,14 @@ Two = tuple[Worker, Worker]
 
 
 async def asked(all_: LedgerPoll) -> asyncio.Task[None]:
-    """A question that all have got."""
+    """Start a poll; return when every worker has received it."""
     task = asyncio.create_task(all_.ask())
     await asyncio.sleep(0)
     return task
 
 
 async def test_all_answer_for_themselves(all_: LedgerPoll, two: Two) -> None:
-    """What comes after an answer is no part of it."""
+    """The balance is the sum of the answers; later requests do not count."""
     a, b = two
     task = await asked(all_)
     a.answer(2, 1)
@@ -298,7 +299,7 @@ async def test_all_answer_for_themselves(all_: LedgerPoll, two: Two) -> None:
 
 
 async def test_a_request_that_a_worker_has_lost_is_missing(all_: LedgerPoll, two: Two) -> None:
-    """Nothing is made to fit."""
+    """A request that a worker neither ended nor holds is reported as missing."""
     a, b = two
     task = await asked(all_)
     a.answer(1, 1)
@@ -308,8 +309,9 @@ async def test_a_request_that_a_worker_has_lost_is_missing(all_: LedgerPoll, two
     assert all_.balance().missing == 1
 
 
-async def test_what_a_dead_worker_had_is_aborted(all_: LedgerPoll, two: Two) -> None:
-    """It is not waited for when it dies while it is asked; its numbers stay for ever."""
+async def test_open_requests_of_a_dead_worker_are_aborted(all_: LedgerPoll, two: Two) -> None:
+    """Open requests of a dead worker are aborted; a poll does not wait for it, and its counts
+    stay."""
     _, b = two
     task = await asked(all_)
     b.answer(0, 0)
@@ -325,10 +327,8 @@ async def test_what_a_dead_worker_had_is_aborted(all_: LedgerPoll, two: Two) -> 
         assert (balance.ended["completed"], balance.ended["aborted"]) == (5, 3)
 
 
-async def test_one_that_dies_after_its_answer_is_not_counted_twice(
-    all_: LedgerPoll, two: Two
-) -> None:
-    """Another makes the question wait meanwhile."""
+async def test_a_worker_that_dies_after_its_answer_counts_once(all_: LedgerPoll, two: Two) -> None:
+    """A worker that dies after its answer, while the poll waits for another, counts once."""
     a, b = two
     task = await asked(all_)
     a.answer(2, 1)
@@ -344,7 +344,8 @@ async def test_one_that_dies_after_its_answer_is_not_counted_twice(
 async def test_a_silent_worker_is_counted_by_its_counters(
     all_: LedgerPoll, two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not waited for any longer; an answer to an old question is none."""
+    """A worker that does not answer in time is counted by its shared counters; its late answer is
+    ignored."""
     monkeypatch.setattr(metrics, "ANSWER_S", 0.0)
     a, b = two
     await all_.ask()
@@ -356,10 +357,8 @@ async def test_a_silent_worker_is_counted_by_its_counters(
     assert all_.balance() == balance
 
 
-async def test_one_that_has_just_come_is_counted_by_its_counters(
-    all_: LedgerPoll, two: Two
-) -> None:
-    """It was not asked."""
+async def test_a_new_worker_is_counted_by_its_counters(all_: LedgerPoll, two: Two) -> None:
+    """A worker added during a poll is counted by its shared counters."""
     a, b = two
     task = await asked(all_)
     late = Worker("c", all_, 1, 0)
@@ -374,7 +373,7 @@ async def test_one_that_has_just_come_is_counted_by_its_counters(
 
 
 async def test_the_latest_exemplar_of_a_bucket_is_shown(all_: LedgerPoll, two: Two) -> None:
-    """Whichever process has it."""
+    """Of the exemplars for a bucket the latest is shown, whichever process has it."""
     a, b = two
     labels = ("function", "f", "le", "1.0")
     old, new = (
@@ -389,7 +388,7 @@ async def test_the_latest_exemplar_of_a_bucket_is_shown(all_: LedgerPoll, two: T
 
 
 async def test_two_may_ask_at_once(all_: LedgerPoll, two: Two) -> None:
-    """Each gets its own answers; whoever is not asked cannot answer."""
+    """Simultaneous polls have their own answers; an unknown worker's answer is ignored."""
     a, b = two
     first, second = await asked(all_), await asked(all_)
     assert a.asked == [1, 2]
@@ -428,14 +427,15 @@ def folding(deployed: set[str]) -> LabelLimit:
 
 
 def test_functions_beyond_the_limit_are_added_up(folding: LabelLimit) -> None:
-    """With what the processes counted for others themselves; what is of no function stays."""
+    """Functions over the limit are summed as others, together with what workers count as others;
+    samples without a function are unchanged."""
     given = {LEFT_OUT: 9.0, **numbers(a=1.0, b=2.0, c=3.0), requests(OTHERS): 4.0}
 
     assert folding.apply(given) == {LEFT_OUT: 9.0, requests("a"): 1.0, requests(OTHERS): 9.0}
 
 
-def test_who_was_shown_alone_stays_so(folding: LabelLimit) -> None:
-    """Whatever comes first on a later page."""
+def test_a_function_shown_alone_stays_so(folding: LabelLimit) -> None:
+    """A function with series of its own keeps them, whatever the order on later pages."""
     folding.apply(numbers(a=1.0))
 
     assert folding.apply(numbers(b=2.0, a=1.0)) == {requests("a"): 1.0, requests(OTHERS): 2.0}
@@ -444,7 +444,8 @@ def test_who_was_shown_alone_stays_so(folding: LabelLimit) -> None:
 def test_the_others_do_not_fall_when_one_of_them_goes(
     folding: LabelLimit, deployed: set[str]
 ) -> None:
-    """A counter that falls is taken for one that began anew: also while a process has not heard."""
+    """The sum of the others never falls, since a falling counter looks like a restart: not even
+    while a process still reports a removed function."""
     folding.apply(numbers(a=1.0, b=2.0, c=3.0))
     deployed.discard("b")
     folding.forget(("default", "b"))
@@ -456,7 +457,7 @@ def test_the_others_do_not_fall_when_one_of_them_goes(
 def test_a_removed_function_makes_room_for_the_next(
     folding: LabelLimit, deployed: set[str]
 ) -> None:
-    """Its own numbers are gone."""
+    """A removed function frees its place, and its counts are dropped."""
     folding.apply(numbers(a=1.0))
     deployed.discard("a")
     folding.forget(("default", "a"))

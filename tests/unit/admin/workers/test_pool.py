@@ -1,4 +1,4 @@
-"""Tests of how workers are kept running, over processes that a test plays."""
+"""Tests of keeping workers running, over scripted processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.operator import UNTIL_S, until
 
 
 class Process:
-    """Stands for a worker's process."""
+    """Scripted process of a worker."""
 
     def __init__(
         self, name: str, on_message: Callable[[bytes], None], on_lost: Callable[[str], None]
@@ -32,26 +32,26 @@ class Process:
         self.channel = cast("Any", self)
 
     def send(self, data: bytes) -> None:
-        """Its channel's."""
+        """Receive a message of the supervisor."""
         self.heard.append(m.decode_down(data))
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Die as by SIGKILL."""
         self.was_killed = True
         self.end("was killed by SIGKILL")
 
     def end(self, how: str = "exited with code 0") -> None:
-        """It ends."""
+        """End with this description."""
         if not self._ended.done():
             self._ended.set_result(how)
 
     async def wait(self) -> str:
-        """How it ended."""
+        """Wait for the end; return its description."""
         return await self._ended
 
 
 class WorkerMessages:
-    """Who was joined and left, and what else was said."""
+    """Records the calls for workers that start, end or send messages."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
@@ -61,7 +61,7 @@ class WorkerMessages:
 
 
 class Rig:
-    """A crew whose processes and clock are the test's."""
+    """Worker pool whose processes and clock the test controls."""
 
     def __init__(self, count: int = 2) -> None:
         self.now_s = 100.0
@@ -74,7 +74,7 @@ class Rig:
         )
 
     def clock(self) -> float:
-        """The time now."""
+        """Return the current time."""
         return self.now_s
 
     @staticmethod
@@ -93,7 +93,7 @@ class Rig:
         return process
 
     async def finish(self) -> list[str]:
-        """Stop: every process that is told to finishes and ends. What was done, in order."""
+        """Stop the pool, let every process finish and end; return what happened, in order."""
         done: list[str] = []
 
         async def stop_waiting() -> None:
@@ -113,14 +113,15 @@ class Rig:
 
 @asynccontextmanager
 async def started(rig: Rig) -> AsyncIterator[Rig]:
-    """All workers accept calls; at the end all are gone."""
+    """Start all workers; stop them at the end."""
     await rig.workers.start()
     yield rig
     await rig.finish()
 
 
 async def test_a_crew_has_started_when_all_accept_calls() -> None:
-    """Each is welcomed under its name and joined to what it serves."""
+    """`start` returns once every worker accepts calls; each has received a welcome with its
+    name."""
     rig = Rig()
     rig.is_quick = False
     starting = asyncio.create_task(rig.workers.start())
@@ -140,8 +141,8 @@ async def test_a_crew_has_started_when_all_accept_calls() -> None:
     await rig.finish()
 
 
-async def test_what_workers_say_goes_on_under_their_names() -> None:
-    """Nobody can speak in another's."""
+async def test_messages_are_passed_on_under_the_workers_name() -> None:
+    """A message is passed on under the name of the worker that sent it."""
     async with started(Rig()) as rig:
         rig.messages.said.clear()
         first = rig.made[0]
@@ -163,7 +164,7 @@ async def test_what_workers_say_goes_on_under_their_names() -> None:
 
 
 async def test_a_worker_that_dies_is_replaced() -> None:
-    """The other goes on; until the new one serves the server is degraded."""
+    """A dead worker is replaced; until the new one accepts calls the server is degraded."""
     async with started(Rig()) as rig:
         rig.is_quick = False
         rig.made[0].end("was killed by SIGKILL")
@@ -177,7 +178,7 @@ async def test_a_worker_that_dies_is_replaced() -> None:
 
 
 async def test_a_worker_that_cannot_be_replaced_is_tried_again() -> None:
-    """No process can be made at present; later it can."""
+    """A failed launch of a replacement is retried."""
     async with started(Rig()) as rig:
         rig.refusal = OSError("no more processes")
         rig.made[0].end()
@@ -189,7 +190,8 @@ async def test_a_worker_that_cannot_be_replaced_is_tried_again() -> None:
 
 
 async def test_a_worker_that_loses_its_channel_is_given_up() -> None:
-    """It broke the protocol or fell behind, and nobody can speak with it any more."""
+    """A worker that loses its channel, by a protocol error or by falling behind, is killed and
+    replaced."""
     async with started(Rig()) as rig:
         rig.made[0].lose("the other side has fallen behind")
         assert rig.made[0].was_killed
@@ -197,7 +199,7 @@ async def test_a_worker_that_loses_its_channel_is_given_up() -> None:
 
 
 async def test_a_worker_that_hangs_is_killed() -> None:
-    """One that beats is not, nor one whose start takes long."""
+    """A worker without beats for SILENT_S is killed; a starting one has READY_S."""
     async with started(Rig()) as rig:
         rig.is_quick = False
         rig.made[1].end()
@@ -218,7 +220,8 @@ async def test_a_worker_that_hangs_is_killed() -> None:
 
 @pytest.mark.parametrize("reason", ["the port is taken", ""])
 async def test_a_first_start_that_fails_is_an_error(reason: str) -> None:
-    """Nobody would notice a server that tries for ever; the worker's own reason is told."""
+    """A first start that fails raises the worker's own reason and stops the others: an operator
+    would not notice endless retries."""
     rig = Rig()
     rig.is_quick = False
     starting = asyncio.create_task(rig.workers.start())
@@ -234,7 +237,7 @@ async def test_a_first_start_that_fails_is_an_error(reason: str) -> None:
 
 
 async def test_a_process_that_cannot_be_made_at_first_is_an_error() -> None:
-    """With the system's reason."""
+    """A failed first launch raises the system's reason."""
     rig = Rig()
     rig.refusal = OSError("no more processes")
     with pytest.raises(FnError, match="no more processes"):
@@ -242,8 +245,8 @@ async def test_a_process_that_cannot_be_made_at_first_is_an_error() -> None:
     await rig.finish()
 
 
-async def test_who_waits_is_answered_after_the_calls() -> None:
-    """Long polls end when every accepted call is answered, and then the workers do."""
+async def test_long_polls_are_answered_after_the_calls() -> None:
+    """At a stop, long polls are answered after the accepted calls, and then the workers end."""
     rig = Rig()
     await rig.workers.start()
     assert not rig.workers.is_stopping
@@ -254,11 +257,11 @@ async def test_who_waits_is_answered_after_the_calls() -> None:
 
 
 async def nothing() -> None:
-    """Nobody waits for anything."""
+    """Do nothing: there are no long polls."""
 
 
 async def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shutdown is over some time, whatever hangs."""
+    """A worker that does not end in time is killed."""
     for name in ("GRACE_S", "CLOSE_S"):
         monkeypatch.setattr(pool, name, 0.01)
     rig = Rig(count=1)
@@ -269,7 +272,7 @@ async def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_worker_that_dies_while_the_server_stops_is_not_replaced() -> None:
-    """What it had accepted is lost; the others finish."""
+    """A worker that dies during a stop is not replaced; the others finish."""
     rig = Rig()
     await rig.workers.start()
     stopping = asyncio.create_task(rig.workers.stop(UNTIL_S, nothing))

@@ -14,7 +14,7 @@ HOST = "127.0.0.1"
 
 
 class Pauses:
-    """Counts pauses instead of making them; `then` happens in the third."""
+    """Sleep that only counts; calls `then` at the third pause."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -28,13 +28,13 @@ class Pauses:
 
 @pytest.fixture
 def pauses() -> Pauses:
-    """No time passes."""
+    """Pauses that return at once."""
     return Pauses()
 
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A foreign server that shares its port with whoever wants to."""
+    """A foreign server whose port can be shared."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind((HOST, 0))
@@ -43,7 +43,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 async def test_several_sockets_share_a_reserved_port(pauses: Pauses) -> None:
-    """Each process listens by itself; the system has chosen the port."""
+    """Several processes can listen on the reserved port, which the system has chosen."""
     port = await reserve(HOST, 0, pauses)
     socks = [socket.create_server((HOST, port.number), reuse_port=True) for _ in range(2)]
 
@@ -55,8 +55,8 @@ async def test_several_sockets_share_a_reserved_port(pauses: Pauses) -> None:
     port.close()
 
 
-async def test_nobody_is_let_in_before_a_worker_listens(pauses: Pauses) -> None:
-    """Holding a port is not listening: a connection would wait for nobody."""
+async def test_a_reserved_port_refuses_connections(pauses: Pauses) -> None:
+    """A reserved port refuses connections until a worker listens."""
     port = await reserve(HOST, 0, pauses)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((HOST, port.number))
@@ -66,7 +66,8 @@ async def test_nobody_is_let_in_before_a_worker_listens(pauses: Pauses) -> None:
 async def test_a_port_where_somebody_listens_is_refused(
     listener: socket.socket, pauses: Pauses
 ) -> None:
-    """Although the kernel would share it: half of the calls would go elsewhere."""
+    """A port with a listener is refused although the kernel would share it: some of the calls would
+    go to the other server."""
     number = listener.getsockname()[1]
     with pytest.raises(OSError, match=f"cannot listen on {HOST} port {number}: Address already"):
         await reserve(HOST, number, pauses)
@@ -77,7 +78,8 @@ async def test_a_port_where_somebody_listens_is_refused(
 async def test_a_port_that_is_about_to_be_free_is_waited_for(
     listener: socket.socket, pauses: Pauses
 ) -> None:
-    """Workers of a server that was killed give it back when they notice."""
+    """A port in use is retried for a while: workers of a killed server release it a little
+    later."""
     number = listener.getsockname()[1]
     pauses.then = listener.close
 
@@ -88,7 +90,7 @@ async def test_a_port_that_is_about_to_be_free_is_waited_for(
 
 
 async def test_two_servers_that_start_together_do_not_share(pauses: Pauses) -> None:
-    """Neither listens yet, so the sockets alone would not tell."""
+    """Two starting servers do not share a port although neither listens yet."""
     first = await reserve(HOST, 0, pauses)
     with pytest.raises(OSError, match="another server has it"):
         await reserve(HOST, first.number, pauses)
@@ -99,7 +101,7 @@ async def test_two_servers_that_start_together_do_not_share(pauses: Pauses) -> N
 
 
 async def test_other_errors_are_not_waited_for(pauses: Pauses) -> None:
-    """An address that this machine has not got will not come."""
+    """An address that this machine does not have is refused without a retry."""
     with pytest.raises(OSError, match=r"cannot listen on 192\.0\.2\.1"):
         await reserve("192.0.2.1", 0, pauses)
 
@@ -107,7 +109,7 @@ async def test_other_errors_are_not_waited_for(pauses: Pauses) -> None:
 
 
 async def test_every_address_of_a_name_has_the_same_port(pauses: Pauses) -> None:
-    """localhost may be IPv4 and IPv6: nobody else gets the port of either."""
+    """A port is reserved on every address of a name: localhost may be IPv4 and IPv6."""
     port = await reserve("localhost", 0, pauses)
     for family, host in ((socket.AF_INET, HOST), (socket.AF_INET6, "::1")):
         if (family, host) in await addresses("localhost"):
@@ -117,6 +119,6 @@ async def test_every_address_of_a_name_has_the_same_port(pauses: Pauses) -> None
 
 
 async def addresses(name: str) -> set[tuple[int, str]]:
-    """What a name means on this machine."""
+    """Return the addresses of a name on this machine."""
     found = await asyncio.get_running_loop().getaddrinfo(name, 0, type=socket.SOCK_STREAM)
     return {(family, str(sockaddr[0])) for family, *_, sockaddr in found}

@@ -1,4 +1,4 @@
-"""Tests of a gateway process's start and end."""
+"""Tests of the start and the end of a gateway process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ pytestmark = pytest.mark.slow
 
 
 def arguments(process: WorkerProcess) -> list[bytes]:
-    """The command line, behind which there is an empty one."""
+    """Return the arguments of the command line, with an empty one at the end."""
     return Path(f"/proc/{process.name}/cmdline").read_bytes().split(b"\0")
 
 
 async def test_a_process_answers_and_ends_with_its_channel() -> None:
-    """What it says arrives, what it was started with holds no secret, and it ends by itself."""
+    """A process sends messages, has no secret in its command line, and ends with its channel."""
     said: list[bytes] = []
     lost: list[str] = []
     process = await WorkerProcess.start(said.append, lost.append)
@@ -35,7 +35,7 @@ async def test_a_process_answers_and_ends_with_its_channel() -> None:
 
 
 async def test_a_killed_process_says_by_what() -> None:
-    """Its channel ends with it."""
+    """The end of a killed process names the signal, and its channel ends."""
     lost: list[str] = []
     process = await WorkerProcess.start(lambda _: None, lost.append)
     process.kill()

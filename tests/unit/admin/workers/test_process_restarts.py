@@ -1,4 +1,4 @@
-"""Tests of the pauses before restarts."""
+"""Tests of the delays before restarts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from admin.workers.process import SOUND_S, Restarts
 
 
 def test_pauses_double_up_to_a_limit() -> None:
-    """A worker that dies at once is not started as fast as the machine can."""
+    """The delay doubles with each early death, up to a limit."""
     restarts = Restarts()
 
     pauses = [restarts.pause_s(0.0) for _ in range(8)]
@@ -17,7 +17,7 @@ def test_pauses_double_up_to_a_limit() -> None:
 
 
 def test_a_sound_life_is_forgiven() -> None:
-    """Whoever has served for long is replaced at once, and the count begins anew."""
+    """A process that served long enough is replaced at once, and the delays start anew."""
     restarts = Restarts()
     for _ in range(5):
         restarts.pause_s(SOUND_S - 1)

@@ -18,7 +18,7 @@ G = Sample("n_total", ("namespace", "default", "function", "g"))
 
 @pytest.fixture
 def counters() -> Iterator[CounterReader]:
-    """Room for three numbers."""
+    """A reader with room for three numbers."""
     counters = CounterReader(records_max=4)
     yield counters
     counters.close()
@@ -26,7 +26,7 @@ def counters() -> Iterator[CounterReader]:
 
 @pytest.fixture
 def cells(counters: CounterReader) -> Iterator[CounterWriter]:
-    """The worker's end of it."""
+    """The worker's writer on the same memory."""
     cells = CounterWriter(os.dup(counters.descriptor))
     counters.close_descriptor()
     yield cells
@@ -38,7 +38,7 @@ def take(cells: CounterWriter, function: str, name: str = "n_total") -> int:
 
 
 def test_numbers_are_read_from_the_other_end(counters: CounterReader, cells: CounterWriter) -> None:
-    """Each by its name and labels, as it is now."""
+    """The reader sees each number, by name and labels, as it is now."""
     place = take(cells, "f")
     take(cells, "g")
     cells.values[place] = 2.5
@@ -48,8 +48,8 @@ def test_numbers_are_read_from_the_other_end(counters: CounterReader, cells: Cou
     assert F.owner == ("default", "f")
 
 
-def test_numbers_outlive_whoever_counted(counters: CounterReader) -> None:
-    """The worker's end is gone; what it counted is not."""
+def test_numbers_outlive_their_worker(counters: CounterReader) -> None:
+    """Numbers stay readable after the worker's end."""
     cells = CounterWriter(os.dup(counters.descriptor))
     counters.close_descriptor()
     cells.values[take(cells, "f")] = 7.0
@@ -61,7 +61,7 @@ def test_numbers_outlive_whoever_counted(counters: CounterReader) -> None:
 def test_numbers_that_are_given_back_make_room(
     counters: CounterReader, cells: CounterWriter
 ) -> None:
-    """The record of another begins at 0."""
+    """A freed record can be used again, and begins at 0."""
     place = take(cells, "f")
     cells.values[place] = 7.0
     take(cells, "g")
@@ -75,8 +75,8 @@ def test_numbers_that_are_given_back_make_room(
 
 
 def test_functions_that_come_and_go_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records come back into use and keys are forgotten, in the worker and in its supervisor; what
-    lives keeps its numbers."""
+    """Memory stays bounded while functions come and go, and the numbers of remaining functions are
+    kept."""
     monkeypatch.setattr(shared_counters, "KNOWN_SPARE", 8)
     counters = CounterReader(records_max=2**16)
     cells = CounterWriter(os.dup(counters.descriptor))
@@ -103,10 +103,8 @@ def test_functions_that_come_and_go_are_bounded(monkeypatch: pytest.MonkeyPatch)
     counters.close()
 
 
-def test_what_finds_no_room_is_counted_unseen(
-    counters: CounterReader, cells: CounterWriter
-) -> None:
-    """One counter more must not cost the requests that are counted."""
+def test_a_number_without_room_is_not_shown(counters: CounterReader, cells: CounterWriter) -> None:
+    """A number without room is counted in a dummy record, so that the request is not affected."""
     for name in "fgh":
         take(cells, name)
     place = take(cells, "i")
@@ -119,7 +117,7 @@ def test_what_finds_no_room_is_counted_unseen(
 def test_a_record_that_is_written_just_now_is_left_out(
     counters: CounterReader, cells: CounterWriter
 ) -> None:
-    """A key that does not fit its check sum is half of an old one and half of a new one."""
+    """A record whose key does not match its checksum is being written and is left out."""
     place = take(cells, "f")
     take(cells, "g")
     with cells._view.cast("B") as raw:
@@ -130,7 +128,7 @@ def test_a_record_that_is_written_just_now_is_left_out(
 
 @pytest.fixture
 def counting() -> Iterator[tuple[CounterReader, CounterWriter]]:
-    """Room for what is counted, and the worker's end of it."""
+    """A reader with room for several families, and the worker's writer."""
     counters = CounterReader(records_max=64)
     cells = CounterWriter(os.dup(counters.descriptor))
     counters.close_descriptor()
@@ -142,7 +140,8 @@ def counting() -> Iterator[tuple[CounterReader, CounterWriter]]:
 def test_counters_and_histograms_count_in_cells(
     counting: tuple[CounterReader, CounterWriter],
 ) -> None:
-    """Each of their numbers is one; buckets are not summed up yet."""
+    """Counters and histograms write each number to shared memory; buckets are not cumulative
+    there."""
     counters, cells = counting
     counter = CounterFamily("n", "text", LABELS, cells).of("default", "f")
     child = HistogramFamily("s", "text", LABELS, (1, 2), cells).of("default", "f")
@@ -159,5 +158,5 @@ def test_counters_and_histograms_count_in_cells(
 
 
 def test_readings_are_added_up() -> None:
-    """Over workers, number by number."""
+    """Readings are summed over workers, number by number."""
     assert summed([{F: 1.0}, {F: 2.0, G: 3.0}, {}]) == {F: 3.0, G: 3.0}

@@ -1,4 +1,4 @@
-"""A whole server with workers: what it needs to open, and what is left when it has closed."""
+"""Tests of a whole server with workers: its preconditions, and its state after the end."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.slow
 
 
 def settings(folder: Path, **changes: Any) -> Settings:
-    """A server on a free port with one worker, which is enough to have all parts."""
+    """Return settings of a server on a free port with one worker, enough to have every part."""
     defaults = {"port": 0, "data": folder / "data", "shutdown_s": 5.0, "workers": 1}
     return Settings(**{**defaults, **changes})
 
 
 @asynccontextmanager
 async def serving(folder: Path, **changes: Any) -> AsyncIterator[tuple[Supervised, Caller]]:
-    """A server over fake replicas, and whoever calls it."""
+    """A server over fake replicas, and a caller."""
     timeout = ClientTimeout(total=UNTIL_S)
     async with (
         supervising(settings(folder, **changes), FakeDriver()) as server,
@@ -41,7 +41,7 @@ async def serving(folder: Path, **changes: Any) -> AsyncIterator[tuple[Supervise
 
 
 async def test_calls_and_the_admin_api_are_answered(tmp_path: Path) -> None:
-    """A function is deployed, called, shown, counted and removed, all through the worker."""
+    """A function is deployed, called, shown, counted and removed through the worker."""
     async with serving(tmp_path) as (_, caller):
         await caller.deploy({"m.onnx": MODEL}, name="digits")
         assert (await caller.call("digits", {"inputs": {}})).status == 200
@@ -57,7 +57,7 @@ async def test_calls_and_the_admin_api_are_answered(tmp_path: Path) -> None:
 
 
 async def test_arrivals_of_workers_are_kept(tmp_path: Path) -> None:
-    """They are in the history when the server has stopped, whatever its workers had not told."""
+    """The stop of a server stores the requests that its workers have not yet reported."""
     async with serving(tmp_path) as (_, caller):
         await caller.deploy({"m.onnx": MODEL}, name="digits")
         for _ in range(3):
@@ -69,7 +69,8 @@ async def test_arrivals_of_workers_are_kept(tmp_path: Path) -> None:
 
 
 async def test_only_this_user_reaches_the_private_application(tmp_path: Path) -> None:
-    """One that an earlier server left is replaced; after the end there is none."""
+    """The private socket is accessible to this user only, replaces a stale one, and is removed at
+    the end."""
     path = run_dir(settings(tmp_path).data) / ADMIN_SOCKET
     path.parent.mkdir(mode=0o700, parents=True)
     with socket.socket(socket.AF_UNIX) as left:
@@ -89,7 +90,7 @@ async def test_only_this_user_reaches_the_private_application(tmp_path: Path) ->
 
 
 async def test_a_port_that_is_taken_frees_the_data_folder(tmp_path: Path) -> None:
-    """A server that cannot listen closes what it had opened."""
+    """A server that cannot listen releases the data folder."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="Address already in use"):
@@ -101,7 +102,7 @@ async def test_a_port_that_is_taken_frees_the_data_folder(tmp_path: Path) -> Non
 
 
 async def test_one_data_folder_has_one_server(tmp_path: Path) -> None:
-    """The second is refused and leaves the first alone."""
+    """A second server on the same data folder is refused and does not affect the first."""
     async with serving(tmp_path) as (_, caller):
         with pytest.raises(Conflict, match="in use by another server"):
             async with serving(tmp_path):
@@ -110,7 +111,7 @@ async def test_one_data_folder_has_one_server(tmp_path: Path) -> None:
 
 
 async def test_other_machines_are_let_in_only_with_a_key(tmp_path: Path) -> None:
-    """The same rule as for a server of one process."""
+    """Without a key a server with workers refuses to listen beyond loopback, like one without."""
     with pytest.raises(BadRequest, match="fnctl key add --scope invoke"):
         async with serving(tmp_path, listen="0.0.0.0"):
             pass

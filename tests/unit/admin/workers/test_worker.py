@@ -1,4 +1,4 @@
-"""A gateway process."""
+"""Tests of a gateway process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ NAME = "7"
 
 
 class Supervisor:
-    """What a worker hears and says."""
+    """Supervisor's end of a worker's channel, with the messages received."""
 
     def __init__(self, port: Port, passing: Path) -> None:
         self.port = port
@@ -63,16 +63,16 @@ class Supervisor:
         self._passing = str(passing)
 
     def take(self, data: bytes) -> None:
-        """A worker's message."""
+        """Receive a worker's message."""
         self.said.append(m.decode_up(data))
 
     def tell(self, *messages: m.Down) -> None:
-        """Say something."""
+        """Send messages."""
         for message in messages:
             self.channel.send(m.encode(message))
 
     def welcome(self, port: int = 0) -> None:
-        """Everything that a worker needs: one function, no keys."""
+        """Send the whole state: one function, no keys."""
         deployed = nouns.deployed()
         settings = GatewaySettings(port=port or self.port.number, shutdown_s=1.0)
         self.tell(
@@ -82,12 +82,12 @@ class Supervisor:
         )
 
     def pools(self, full: bool = True) -> None:
-        """The manager's Endpoints: digits wakes."""
+        """Send the manager's Endpoints, in which digits is waking."""
         shown = {"default/digits@1": PoolEndpoints([], "waking", "somebody waits")}
         self.tell(m.Pools(encode(Endpoints(1, full, shown))))
 
     async def heard(self, kind: type[m.Up]) -> m.Up:
-        """The first message of that kind."""
+        """Return the first message of that kind, once it arrives."""
         async with asyncio.timeout(UNTIL_S):
             while True:
                 for message in self.said:
@@ -96,7 +96,7 @@ class Supervisor:
                 await asyncio.to_thread(lambda: None)
 
     async def ready(self) -> None:
-        """Have it accept calls."""
+        """Start the worker until it accepts calls."""
         self.welcome()
         await self.heard(m.Wants)
         self.pools()
@@ -104,13 +104,13 @@ class Supervisor:
 
     @property
     def url(self) -> str:
-        """Where the worker listens."""
+        """Return the worker's URL."""
         return f"http://127.0.0.1:{self.port.number}"
 
 
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[tuple[Supervisor, asyncio.Task[None]]]:
-    """A worker that runs, and its supervisor."""
+    """A running worker and its supervisor."""
     port = await reserve("127.0.0.1", 0)
     supervisor = Supervisor(port, tmp_path / "nobody")
     counters = CounterReader(records_max=64)
@@ -131,7 +131,8 @@ Running = tuple[Supervisor, asyncio.Task[None]]
 
 
 async def test_a_worker_listens_when_it_knows_how_pools_are(running: Running) -> None:
-    """A warm function must not look cold to the first call: part of the news is not enough."""
+    """A worker listens only after a full message about pools: a warm function must not look cold to
+    its first call."""
     supervisor, _ = running
     supervisor.welcome()
     wants = await supervisor.heard(m.Wants)
@@ -149,8 +150,8 @@ async def test_a_worker_listens_when_it_knows_how_pools_are(running: Running) ->
         assert (await answer.json())["state"] == "waking"
 
 
-async def test_what_was_said_before_is_in_force_when_it_is_reached(running: Running) -> None:
-    """A function that comes or goes is known by the time the worker says so."""
+async def test_earlier_messages_are_applied_when_a_change_is_reached(running: Running) -> None:
+    """A worker reports a change as reached only after it applied all earlier messages."""
     supervisor, _ = running
     await supervisor.ready()
     supervisor.tell(m.Functions([m.FunctionNow("default", "digits", [])]), m.Reach(5))
@@ -161,7 +162,7 @@ async def test_what_was_said_before_is_in_force_when_it_is_reached(running: Runn
 
 
 async def test_a_worker_that_is_told_to_stop_says_when_all_is_answered(running: Running) -> None:
-    """It listens no more, and ends without being asked again."""
+    """A worker told to stop closes its port, answers everything, reports Finished and ends."""
     supervisor, worker = running
     await supervisor.ready()
     supervisor.tell(m.Stop())
@@ -174,16 +175,19 @@ async def test_a_worker_that_is_told_to_stop_says_when_all_is_answered(running: 
 
 
 async def test_a_worker_without_supervisor_ends(running: Running) -> None:
-    """The end of the channel says so, whether it serves already or not."""
+    """A worker whose channel ends also ends."""
     supervisor, worker = running
     await supervisor.ready()
     supervisor.channel.close()
     await worker
 
 
-async def test_a_worker_without_supervisor_turns_cold_calls_away(running: Running) -> None:
-    """At once, one that waits already and one that comes over a connection that is there: nobody
-    would start anything for them. Each is the last one of its connection."""
+async def test_a_worker_without_supervisor_refuses_cold_calls(running: Running) -> None:
+    """A worker without supervisor refuses cold calls at once, since no replica can be started.
+
+    That holds for a held call and for one that arrives over an open connection; each answer closes
+    its connection.
+    """
     supervisor, worker = running
     await supervisor.ready()
     url, body = f"{supervisor.url}/fn/digits", {"inputs": {"x": [[0.0] * 4]}}
@@ -202,7 +206,7 @@ async def test_a_worker_without_supervisor_turns_cold_calls_away(running: Runnin
             assert answer.headers["Retry-After"] == "2"
             assert answer.headers["Connection"] == "close"
             assert (await answer.json())["code"] == "shutting_down"
-        # Its head came before the supervisor went, its body comes now.
+        # The head of this request arrived before the supervisor ended, its body arrives now.
         writer.write(data[10:])
         late = (await reader.read()).decode()
     await worker
@@ -213,7 +217,7 @@ async def test_a_worker_without_supervisor_turns_cold_calls_away(running: Runnin
 
 
 async def holds(supervisor: Supervisor) -> bool:
-    """Whether the worker says that a call waits with it."""
+    """Return whether the worker reports a held call."""
     supervisor.said.clear()
     supervisor.tell(m.Reckon(1))
     said = await supervisor.heard(m.Reckoned)
@@ -224,7 +228,7 @@ async def holds(supervisor: Supervisor) -> bool:
 async def test_a_worker_whose_supervisor_dies_early_ends(
     running: Running, is_welcome: bool
 ) -> None:
-    """It has accepted nothing, so nothing is to be finished."""
+    """A worker that has accepted no calls ends at once with its supervisor."""
     supervisor, worker = running
     if is_welcome:
         supervisor.welcome()
@@ -234,7 +238,7 @@ async def test_a_worker_whose_supervisor_dies_early_ends(
 
 
 async def test_a_worker_that_cannot_listen_says_why(running: Running) -> None:
-    """Its supervisor tells the operator."""
+    """A worker that cannot listen reports the reason to its supervisor."""
     supervisor, worker = running
     with socket.create_server(("127.0.0.1", 0)) as taken:
         supervisor.welcome(taken.getsockname()[1])
@@ -248,7 +252,7 @@ async def test_a_worker_that_cannot_listen_says_why(running: Running) -> None:
 
 
 async def test_nonsense_from_the_supervisor_ends_the_worker(running: Running) -> None:
-    """A worker that no longer knows what is deployed is replaced."""
+    """An undecodable message ends the worker, since its state may no longer be right."""
     supervisor, worker = running
     supervisor.channel.send(b"\xc1")
     await worker
@@ -257,7 +261,8 @@ async def test_nonsense_from_the_supervisor_ends_the_worker(running: Running) ->
 
 @pytest.mark.slow
 def test_a_process_ignores_ctrl_c_and_ends_with_its_supervisor() -> None:
-    """SIGINT that came while it was blocked, or later, is not its business."""
+    """The process ignores SIGINT, even one that arrived while it was blocked, and ends with its
+    channel."""
     counters = CounterReader(records_max=64)
     ours, theirs = socket.socketpair()
     passed = (theirs.fileno(), counters.descriptor)
@@ -274,7 +279,7 @@ def test_a_process_ignores_ctrl_c_and_ends_with_its_supervisor() -> None:
 
 
 async def test_a_worker_says_where_its_requests_are(running: Running) -> None:
-    """Also before it serves: then it has none."""
+    """A worker reports its ledger and held calls, zero before it serves."""
     supervisor, _ = running
     supervisor.tell(m.Reckon(1))
     assert await supervisor.heard(m.Reckoned) == m.Reckoned(1, 0.0, {}, {}, {}, [])
@@ -296,34 +301,35 @@ async def test_a_worker_says_where_its_requests_are(running: Running) -> None:
 
 
 def now(catalog: Catalog, name: str = "digits") -> FunctionNow:
-    """What the supervisor says of a function."""
+    """Return the supervisor's message about a function."""
     return FunctionNow("default", name, list(catalog.revisions(name)))
 
 
 def deployed(number: int, current: int | None = None) -> Deployed:
-    """A revision of digits, with the traffic at `current`."""
+    """Return a revision of digits, with the traffic at `current`."""
     return nouns.deployed("digits", number, current)
 
 
 def took(seconds: float) -> Expected:
-    """An estimate."""
+    """Return an estimate."""
     return Expected(seconds, seconds, seconds, 3)
 
 
 def traffic(catalog: Catalog) -> int:
-    """The number of the revision with the traffic, of a function that is there."""
+    """Return the number of the revision with the traffic."""
     return catalog.resolve("digits").revision.number
 
 
 def changes(catalog: Catalog) -> list[Change]:
-    """What subscribers hear from now on."""
+    """Return a list that collects all further changes of the catalog."""
     heard: list[Change] = []
     catalog.subscribe(heard.append)
     return heard
 
 
 def test_a_moved_traffic_is_one_change_with_both_ends() -> None:
-    """Who waits follows it: the first change says from where to where, no other moves it."""
+    """A moved traffic is a single change with the old and the new revision, which held calls
+    follow."""
     source, mirror = Catalog([deployed(1)]), Catalog([deployed(1)])
     heard = changes(mirror)
     source.put(deployed(2))
@@ -340,7 +346,7 @@ def test_a_moved_traffic_is_one_change_with_both_ends() -> None:
 
 
 def test_a_removed_function_is_told_as_removed() -> None:
-    """Its counters go with it; one never heard of is no error."""
+    """A removed function is reported as removed once; an unknown one is ignored."""
     mirror = Catalog([deployed(1)])
     heard = changes(mirror)
     for name in ("digits", "digits", "unheard"):
@@ -349,8 +355,8 @@ def test_a_removed_function_is_told_as_removed() -> None:
     assert [one.kind for one in heard] == ["remove"]
 
 
-def test_what_is_as_it_was_changes_nothing() -> None:
-    """Being told again is no news."""
+def test_an_unchanged_function_causes_no_change() -> None:
+    """A function that is unchanged causes no change."""
     source, mirror = Catalog([deployed(1)]), Catalog([deployed(1)])
     heard = changes(mirror)
     apply_function(mirror, now(source))
@@ -367,7 +373,7 @@ ACTIONS = st.one_of(
 
 @given(st.lists(ACTIONS, max_size=20))
 def test_a_mirror_is_as_its_source_after_every_change(actions: list[tuple[str, int, int]]) -> None:
-    """Whatever is deployed, moved, trimmed or removed."""
+    """The replica equals its source after any deploy, move, trim or removal."""
     source, mirror = Catalog(), Catalog()
     told: list[Change] = []
 
@@ -391,7 +397,7 @@ def test_a_mirror_is_as_its_source_after_every_change(actions: list[tuple[str, i
 
 
 def test_keys_are_let_in_and_out() -> None:
-    """By their fingerprints only."""
+    """Keys are added and removed by their fingerprints."""
     mirror = CatalogReplica()
     key = Key("k", "ab" * 32, ("invoke",))
     mirror.apply(KeyNow(key, True))
@@ -403,7 +409,7 @@ def test_keys_are_let_in_and_out() -> None:
 
 @pytest.mark.parametrize("left", [[], [deployed(2)]])
 def test_estimates_go_with_their_revision(left: list[Deployed]) -> None:
-    """What a removed revision once took is of no use, and would be kept for ever."""
+    """The estimates of a revision are dropped with it."""
     mirror = CatalogReplica()
     mirror.apply(Functions([FunctionNow("default", "digits", [deployed(1, 2), deployed(2)])]))
     mirror.apply(Estimates({"default/digits@1": took(1.0), "default/digits@2": took(2.0)}))
@@ -418,7 +424,8 @@ def said(sent: list[bytes]) -> list[object]:
 
 
 def test_demand_is_passed_as_it_is() -> None:
-    """It is serialised already; that a worker is lost says the end of its channel."""
+    """A demand report is forwarded without being decoded; a lost worker is reported by the end of
+    its channel."""
     sent: list[bytes] = []
     supervisor = SupervisorClient(sent.append, {})
     supervisor.receive_demand(b"demand")
@@ -428,7 +435,7 @@ def test_demand_is_passed_as_it_is() -> None:
 
 
 def test_estimates_are_those_of_the_moment() -> None:
-    """Whoever keeps them may add some at any time."""
+    """The client reads estimates live, so that later ones count."""
     known: dict[str, Expected] = {}
     supervisor = SupervisorClient(lambda _: None, known)
     assert supervisor.expected("default/f@1") == UNKNOWN_REVISION
@@ -438,7 +445,7 @@ def test_estimates_are_those_of_the_moment() -> None:
 
 
 async def test_a_beat_carries_what_was_answered_and_what_failed() -> None:
-    """As it is given, with what the process runs in its background."""
+    """A beat carries rates and failures unchanged, with the number of background tasks."""
     sent: list[bytes] = []
     answered = [RateSample("default", "f", (0, 1))]
     failures = [Failure("default", "f", "f@1", "not_ready", 1.0, "", "", "id")]
@@ -450,7 +457,7 @@ async def test_a_beat_carries_what_was_answered_and_what_failed() -> None:
 
 
 async def test_arrivals_are_told_with_the_next_beat_and_once() -> None:
-    """Requests are counted here and told together."""
+    """Requests are counted per function and reported once, with the next beat."""
     sent: list[bytes] = []
     supervisor = SupervisorClient(sent.append, {})
     supervisor.arrived("default", "f")
@@ -468,7 +475,7 @@ async def test_arrivals_are_told_with_the_next_beat_and_once() -> None:
 
 
 def test_cold_starts_are_told_at_once() -> None:
-    """The supervisor counts each of them once over all workers."""
+    """A cold start is reported at once; the supervisor counts it."""
     sent: list[bytes] = []
     SupervisorClient(sent.append, {}).on_cold_start("default", "f", "r1", {"load": 2.0})
 

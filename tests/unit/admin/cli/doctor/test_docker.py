@@ -32,19 +32,19 @@ NAMES += ["docker users", "docker seccomp", "nvidia driver"]
 
 
 def test_nothing_is_said_of_docker_where_it_is_not(tmp_path: Path) -> None:
-    """A machine without an engine that needs none has no checks of it."""
+    """A machine that neither has nor needs Docker has no checks of it."""
     assert docker_checks(f"unix://{tmp_path}/none", is_chosen=False, tags=TAGS) == []
 
 
 def test_a_chosen_engine_must_be_there(tmp_path: Path) -> None:
-    """Where Docker starts the replicas, a missing engine fails."""
+    """With the Docker driver, a missing engine fails."""
     checks = docker_checks(f"unix://{tmp_path}/none", is_chosen=True, tags=TAGS)
 
     assert [(each.level, each.name) for each in checks] == [("fail", "docker engine")]
 
 
-def test_an_engine_nobody_needs_only_warns(tmp_path: Path) -> None:
-    """What is there and does not work is told, and fails nothing."""
+def test_an_engine_that_is_not_needed_only_warns(tmp_path: Path) -> None:
+    """A broken engine that no driver needs is a warning."""
     (tmp_path / "s").touch()
 
     checks = docker_checks(f"unix://{tmp_path}/s", is_chosen=False, tags=TAGS)
@@ -55,7 +55,7 @@ def test_an_engine_nobody_needs_only_warns(tmp_path: Path) -> None:
 @pytest.mark.docker
 @pytest.mark.slow
 def test_a_real_engine_is_checked() -> None:
-    """Every check is made of what a real engine says; its API and disk are fine."""
+    """Every check runs on a real engine's answers; its API and disk pass."""
     url = os.environ.get("FN_TEST_DOCKER")
     if not url:
         pytest.skip("FN_TEST_DOCKER names no engine")
@@ -73,7 +73,7 @@ UNIX = "unix:///var/run/docker.sock"
 
 @contextmanager
 def answering(path: Path, answer: bytes) -> Iterator[str]:
-    """A socket whose owner gives `answer` to each of two callers, or waits if it is empty."""
+    """Serve `answer` to each of two callers on a socket; never answer if it is empty."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()
@@ -114,7 +114,7 @@ def answering(path: Path, answer: bytes) -> Iterator[str]:
     ],
 )
 def test_an_engine_that_cannot_be_reached_says_what_mends_it(error: Exception, todo: str) -> None:
-    """Each reason has one command of its own."""
+    """Each reason for an unreachable engine has its own command."""
     check = unreachable_check(UNIX, error)
 
     assert check.level == "fail"
@@ -122,7 +122,7 @@ def test_an_engine_that_cannot_be_reached_says_what_mends_it(error: Exception, t
 
 
 def test_an_engine_that_is_not_installed_is_to_be_installed() -> None:
-    """Starting what is not there would not help."""
+    """If no engine is installed, the advice is to install one, not to start it."""
     assert "install" in unreachable_check(UNIX, FileNotFoundError(), has_daemon=False).todo
     assert "--engine" in unreachable_check("tcp://far:1", ConnectionRefusedError()).todo
 
@@ -136,7 +136,7 @@ def asked(url: str) -> Check:
 def test_real_sockets_tell_the_reasons_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Missing, left over, silent and hanging up: each is seen on a real socket."""
+    """A missing, a stale, a silent and a closing socket have different reasons."""
     monkeypatch.setattr(docker, "ANSWER_S", 0.05)
     left = tmp_path / "left"
     with socket.socket(socket.AF_UNIX) as gone:
@@ -148,8 +148,8 @@ def test_real_sockets_tell_the_reasons_apart(
         assert "does not answer" in asked(url).found
 
 
-def test_what_is_no_engine_is_told(tmp_path: Path) -> None:
-    """Somebody else's socket, or an address of another kind, raises nothing."""
+def test_a_foreign_socket_is_reported(tmp_path: Path) -> None:
+    """A foreign server's socket or a bad address is reported and raises nothing."""
     with answering(tmp_path / "odd", b"HTTP/1.0 200 OK\r\n\r\nnonsense") as url:
         assert asked(url).level == "fail"
     assert "expected unix:///PATH" in asked("ssh://gpu1").found
@@ -157,7 +157,7 @@ def test_what_is_no_engine_is_told(tmp_path: Path) -> None:
 
 
 def test_a_tcp_port_without_an_engine_is_told() -> None:
-    """An address of another machine is tried as well."""
+    """An address on another machine is tried too."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
 
@@ -165,7 +165,7 @@ def test_a_tcp_port_without_an_engine_is_told() -> None:
 
 
 def test_a_socket_is_there_or_not(tmp_path: Path) -> None:
-    """Only a path on this machine can be seen without asking."""
+    """Only a path on this machine can be checked without connecting."""
     (tmp_path / "s").touch()
 
     assert has_socket(f"unix://{tmp_path}/s")
@@ -174,7 +174,7 @@ def test_a_socket_is_there_or_not(tmp_path: Path) -> None:
 
 
 def test_only_a_socket_is_local() -> None:
-    """An engine behind TCP may be anywhere."""
+    """Only a Unix socket counts as local: an engine behind TCP may be anywhere."""
     assert EngineFacts(UNIX, {}, {}).is_local
     assert not EngineFacts("tcp://127.0.0.1:2375", {}, {}).is_local
 
@@ -182,7 +182,7 @@ def test_only_a_socket_is_local() -> None:
 @pytest.mark.docker
 @pytest.mark.slow
 def test_a_real_engine_answers() -> None:
-    """A real engine says its version, its settings, and which image it does not have."""
+    """A real engine answers with its version, its settings and its missing images."""
     url = os.environ.get("FN_TEST_DOCKER")
     if not url:
         pytest.skip("FN_TEST_DOCKER names no engine")
@@ -219,7 +219,7 @@ def inspected(**labels: str) -> dict[str, Any]:
     ],
 )
 def test_the_image_must_fit(found: dict[str, Any] | None, level: str, text: str) -> None:
-    """It must be there and speak this version of the link; other sources are a warning."""
+    """The image must exist and have this link version; other sources are a warning."""
     check = image("gpu", "mine:gpu", found, SOURCE)
 
     assert check.level == level
@@ -228,10 +228,10 @@ def test_the_image_must_fit(found: dict[str, Any] | None, level: str, text: str)
 
 
 def test_unknown_sources_are_not_compared() -> None:
-    """Where the sources' digest cannot be had, the link's version decides."""
+    """If the sources' digest is unknown, the link version decides alone."""
     assert image("cpu", "mine:cpu", inspected(**{"fngate.link": str(VERSION)}), "").level == "ok"
 
 
 def test_the_sources_digest_is_a_text() -> None:
-    """It is a digest, or nothing where this fngate cannot build images."""
+    """The sources' digest is a text, or empty where this fngate cannot build images."""
     assert expected_source() == own_digest()

@@ -10,7 +10,8 @@ from admin.cli.doctor.engine_checks import CONFIGURE, DAEMON_FILE, GENERATE, Dri
 from admin.cli.doctor.machine import DISK_FULL, DISK_LOW
 
 NEWEST = (1, 45)
-# Source: GET /version and GET /info of Docker 20.10.24 on Debian 12, without what is not looked at.
+# Source: GET /version and GET /info of Docker 20.10.24 on Debian 12; fields that no check reads are
+# left out.
 VERSION: dict[str, Any] = {
     "Version": "20.10.24+dfsg1",
     "ApiVersion": "1.41",
@@ -42,14 +43,15 @@ INFO: dict[str, Any] = {
     ],
 )
 def test_the_api_must_be_spoken_by_both(own: str, least: str, level: str) -> None:
-    """Too old an engine fails, and one that takes only newer clients; numbers are not texts."""
+    """An engine with too old an API, or whose minimum is too new, fails; versions compare as
+    numbers."""
     answer = {**VERSION, "ApiVersion": own, "MinAPIVersion": least}
 
     assert engine_checks.api(answer, NEWEST).level == level
 
 
 def test_an_engine_that_says_nothing_passes_nothing_by_mistake() -> None:
-    """What is missing from an answer is never taken for good where it matters."""
+    """A field missing from an answer never makes a required check pass."""
     assert engine_checks.api({}, NEWEST).level == "fail"
     assert engine_checks.live_restore({}).level == "warn"
     assert engine_checks.init({}).level == "warn"
@@ -57,7 +59,7 @@ def test_an_engine_that_says_nothing_passes_nothing_by_mistake() -> None:
 
 
 def test_live_restore_should_be_on() -> None:
-    """Off, it says the line and the command; in a swarm there is no such line."""
+    """Without live-restore, the check names the line and the command; a swarm has no such line."""
     off = engine_checks.live_restore(INFO)
     swarm = engine_checks.live_restore({**INFO, "Swarm": {"LocalNodeState": "active"}})
 
@@ -69,7 +71,7 @@ def test_live_restore_should_be_on() -> None:
 
 
 def test_an_init_that_is_missing_is_told() -> None:
-    """The engine says N/A for the version of an init that it does not find."""
+    """A missing init warns; the engine reports its version as N/A."""
     assert engine_checks.init(INFO).level == "ok"
     assert engine_checks.init({**INFO, "InitCommit": {"ID": "N/A"}}).level == "fail"
 
@@ -78,7 +80,7 @@ def test_an_init_that_is_missing_is_told() -> None:
     ("free", "level"), [(0, "fail"), (DISK_FULL, "warn"), (DISK_LOW, "ok"), (None, "ok")]
 )
 def test_the_disk_of_the_engine_has_room(free: int | None, level: str) -> None:
-    """Little room warns, hardly any fails; of another machine nothing is known."""
+    """Little disk space warns, hardly any fails; another machine's is unknown."""
     assert engine_checks.storage(INFO, free).level == level
 
 
@@ -86,7 +88,7 @@ def test_the_disk_of_the_engine_has_room(free: int | None, level: str) -> None:
     ("option", "todo"), [("name=userns", DAEMON_FILE), ("name=rootless", "--engine")]
 )
 def test_changed_users_are_told(option: str, todo: str) -> None:
-    """With remapped users or without root, a user inside is another one outside."""
+    """Remapped users and a rootless engine are reported: user ids inside and outside differ."""
     changed = engine_checks.uids(
         {**INFO, "SecurityOptions": ["name=seccomp,profile=builtin", option]}
     )
@@ -107,13 +109,13 @@ def test_changed_users_are_told(option: str, todo: str) -> None:
     ],
 )
 def test_system_calls_should_be_filtered(options: list[str] | None, level: str) -> None:
-    """No filter, or one that lets everything through, warns."""
+    """No seccomp filter, or an unconfined one, warns."""
     assert engine_checks.seccomp({**INFO, "SecurityOptions": options}).level == level
 
 
 BARE: dict[str, Any] = {"CgroupDriver": "systemd", "Runtimes": {"runc": {"path": "runc"}}}
 RUNTIME = {**BARE, "Runtimes": {"runc": {}, "nvidia": {"path": "nvidia-container-runtime"}}}
-# Source: the fields that Docker 28.3's API description (1.51) gives to CDI in GET /info.
+# Source: the fields for CDI in GET /info in the API description of Docker 28.3 (1.51).
 CDI = {
     **BARE,
     "CDISpecDirs": ["/etc/cdi", "/var/run/cdi"],
@@ -136,7 +138,7 @@ SPEC = Toolkit(specs=("/etc/cdi/nvidia.yaml",))
     ],
 )
 def test_the_driver_works_where_it_is_needed(found: Driver, level: str, text: str) -> None:
-    """A machine without a GPU needs none; one whose driver does not start fails."""
+    """A machine without a GPU needs no driver; one whose driver does not start fails."""
     check = engine_checks.driver(found)
 
     assert check.level == level
@@ -160,7 +162,7 @@ def test_the_driver_works_where_it_is_needed(found: Driver, level: str, text: st
 def test_the_ways_to_a_gpu_are_found(
     info: dict[str, Any], toolkit: Toolkit, ways: list[str]
 ) -> None:
-    """CDI needs an engine that reads it and a description; the others need their program."""
+    """CDI needs an engine that reads it and a description; the other ways need their program."""
     assert engine_checks.ways(info, toolkit) == ways
     assert engine_checks.containers(info, toolkit).level == ("ok" if ways else "fail")
 
@@ -173,8 +175,10 @@ def test_the_ways_to_a_gpu_are_found(
         (BARE, Toolkit(), "nvidia-container-toolkit && "),
     ],
 )
-def test_no_way_says_the_command(info: dict[str, Any], toolkit: Toolkit, todo: str) -> None:
-    """What is missing decides what to run."""
+def test_without_a_way_the_advice_is_a_command(
+    info: dict[str, Any], toolkit: Toolkit, todo: str
+) -> None:
+    """If no way to a GPU works, the advice depends on what is missing."""
     assert todo in engine_checks.containers(info, toolkit).todo
 
 
@@ -189,18 +193,18 @@ def test_no_way_says_the_command(info: dict[str, Any], toolkit: Toolkit, todo: s
     ],
 )
 def test_a_reload_may_take_the_gpu_away(info: dict[str, Any], toolkit: Toolkit, level: str) -> None:
-    """systemd's cgroup driver forgets devices that a hook added; CDI's it knows."""
+    """With systemd's cgroup driver a reload drops devices that a hook added, but not CDI's."""
     assert engine_checks.reload(info, toolkit).level == level
 
 
 def test_a_reload_is_mended_by_cdi_where_it_is_on() -> None:
-    """An engine that reads CDI only lacks the description."""
+    """If the engine reads CDI already, the advice is only to write the description."""
     assert engine_checks.reload({**RUNTIME, "CDISpecDirs": ["/etc/cdi"]}, CTK).todo == GENERATE
     assert "cgroupfs" in engine_checks.reload(RUNTIME, CTK).todo
 
 
 def test_the_machine_is_looked_at(tmp_path: Path) -> None:
-    """Card, module and the reason of a failed start are found on their own."""
+    """Card, kernel module and the reason of a failed start are found by reading the machine."""
 
     def fail() -> tuple[str, int]:
         raise RuntimeError("Driver/library version mismatch")
@@ -218,7 +222,7 @@ def test_the_machine_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_the_toolkit_is_looked_at(tmp_path: Path) -> None:
-    """Descriptions count if they are NVIDIA's; the setting counts if it is not a comment."""
+    """Only NVIDIA's CDI descriptions count; a commented setting does not."""
     for name, text in (("nvidia.yaml", "kind: nvidia.com/gpu"), ("nic.json", '{"kind": "x/nic"}')):
         (tmp_path / "etc/cdi").mkdir(parents=True, exist_ok=True)
         (tmp_path / "etc/cdi" / name).write_text(text)
@@ -235,7 +239,7 @@ def test_the_toolkit_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_this_machine_can_be_looked_at() -> None:
-    """Whatever is here, with the real library of the driver or without, nothing is raised."""
+    """Reading this machine raises nothing, with or without the driver's library."""
     found = engine_checks.find_driver()
 
     assert bool(found.error) != bool(found.version)

@@ -20,13 +20,13 @@ def test_python_must_be_new_enough(version: tuple[int, int], level: str) -> None
 
 
 def test_a_folder_that_can_be_made_is_fine(tmp_path: Path) -> None:
-    """A data folder that is there, or whose parent is, is fine."""
+    """A data folder that exists, or whose parent exists, passes."""
     assert machine.folder(tmp_path).level == "ok"
     assert "creates it" in machine.folder(tmp_path / "a" / "b").found
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
-    """A file in the folder's place fails."""
+    """A file at the data folder's path fails."""
     (tmp_path / "a").touch()
 
     assert machine.folder(tmp_path / "a").level == "fail"
@@ -41,7 +41,7 @@ def test_a_full_disk_is_told(tmp_path: Path, free: int, level: str) -> None:
 
 
 def test_the_disk_is_looked_at(tmp_path: Path) -> None:
-    """Without a number the real disk is asked."""
+    """Without a given number, the real disk is measured."""
     assert machine.disk(tmp_path).found.endswith("free")
 
 
@@ -58,13 +58,13 @@ def test_a_token_is_private(tmp_path: Path, text: str, mode: int, level: str) ->
 
 
 def test_no_token_is_a_warning(tmp_path: Path) -> None:
-    """Before the first start there is no token, which is no error."""
+    """A missing token is a warning: there is none before the first start."""
     assert machine.token(tmp_path).level == "warn"
     assert machine.token(tmp_path / "x" / "y").level == "warn"
 
 
 def test_a_token_behind_a_file_fails(tmp_path: Path) -> None:
-    """What cannot be looked at is told with the system's reason."""
+    """A token that cannot be examined fails with the system's reason."""
     (tmp_path / "a").touch()
 
     assert machine.token(tmp_path / "a").level == "fail"
@@ -72,12 +72,12 @@ def test_a_token_behind_a_file_fails(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("length", "level"), [(88, "ok"), (89, "fail")])
 def test_a_socket_path_has_107_bytes(length: int, level: str) -> None:
-    """The folder leaves room for a replica's socket within the kernel's limit."""
+    """The data folder's path must leave room for a replica's socket within the kernel's limit."""
     assert machine.sockets(Path("/" + "x" * (length - 1))).level == level
 
 
 def test_the_engine_is_tried_in_its_own_process(tmp_path: Path) -> None:
-    """An interpreter without the library, or none at all, fails with what to install."""
+    """An interpreter without ONNX Runtime, or a missing one, fails with what to install."""
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'No module named onnxruntime' >&2\nexit 1\n")
     broken.chmod(0o700)
@@ -90,7 +90,7 @@ def test_the_engine_is_tried_in_its_own_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_engine_of_this_interpreter_works() -> None:
-    """The library of this very environment is found with its providers."""
+    """ONNX Runtime of this environment is found with its providers."""
     found = machine.engine(sys.executable)
 
     assert found.level == "ok"
@@ -98,7 +98,7 @@ def test_the_engine_of_this_interpreter_works() -> None:
 
 
 def test_checks_are_lines_with_what_to_do() -> None:
-    """Each check is a line; below it stands what to do, if there is anything."""
+    """Each check is a line, followed by the advice if there is any."""
     shown = render([Check("ok", "a", "fine"), Check("fail", "long", "bad", "mend it")])
 
     assert shown == "ok    a     fine\nfail  long  bad\n            -> mend it"
@@ -107,8 +107,8 @@ def test_checks_are_lines_with_what_to_do() -> None:
     ]
 
 
-def test_what_nothing_depends_on_only_warns() -> None:
-    """A failure of what is not used stays visible, with what to do, and fails nothing."""
+def test_failures_of_unused_parts_only_warn() -> None:
+    """A failed check of something unused becomes a warning that keeps its advice."""
     checks = [Check("ok", "a", "fine"), Check("fail", "b", "bad", "mend it")]
 
     assert softened(checks) == [checks[0], Check("warn", "b", "bad", "mend it")]
@@ -124,7 +124,7 @@ def test_what_nothing_depends_on_only_warns() -> None:
     ],
 )
 def test_the_server_is_asked(api: AdminApi, canned: Canned, level: str) -> None:
-    """A degraded server warns, one that refuses or is silent fails."""
+    """A degraded server warns; one that refuses or does not answer fails."""
     api.on("GET", "/readyz", canned)
 
     assert machine.server(Client(api.url)).level == level
@@ -139,7 +139,7 @@ def test_the_server_is_asked(api: AdminApi, canned: Canned, level: str) -> None:
     ],
 )
 def test_access_is_tried(api: AdminApi, canned: Canned, level: str) -> None:
-    """A key that opens nothing fails; without a server nothing is known."""
+    """A key without access fails; without a server the result is unknown."""
     api.on("GET", "/admin/v1/functions", canned)
 
     assert machine.access(Client(api.url)).level == level
@@ -149,7 +149,7 @@ REPLICA = b"python3\0-I\0-u\0-m\0runtime_image\0/run/fngate\0"
 
 
 def process(proc: Path, pid: int, seccomp: str, words: bytes = REPLICA) -> int:
-    """One in a made-up /proc."""
+    """Create a process in a fake /proc."""
     (proc / str(pid)).mkdir()
     (proc / str(pid) / "cmdline").write_bytes(words)
     (proc / str(pid) / "status").write_text(f"Name:\tpython3\nSeccomp:\t{seccomp}\n")
@@ -158,7 +158,7 @@ def process(proc: Path, pid: int, seccomp: str, words: bytes = REPLICA) -> int:
 
 @pytest.mark.parametrize(("count", "text"), [(1, "1 running replica"), (2, "2 running replicas")])
 def test_filtered_replicas_are_fine(tmp_path: Path, count: int, text: str) -> None:
-    """Their number is told; the init of a container is none."""
+    """Filtered replicas pass and are counted; a container's init is not counted."""
     pids = [process(tmp_path, 10 + at, "2") for at in range(count)]
     init = process(tmp_path, 1, "0", b"/sbin/docker-init\0--\0python3\0")
 
@@ -168,7 +168,7 @@ def test_filtered_replicas_are_fine(tmp_path: Path, count: int, text: str) -> No
 
 
 def test_a_replica_without_a_filter_fails(tmp_path: Path) -> None:
-    """It is named."""
+    """A replica without a seccomp filter fails and is named."""
     pids = [process(tmp_path, 10, "2"), process(tmp_path, 11, "0")]
 
     [check] = machine.system_calls(pids, tmp_path)
@@ -178,6 +178,6 @@ def test_a_replica_without_a_filter_fails(tmp_path: Path) -> None:
 
 
 def test_without_a_replica_nothing_is_said(tmp_path: Path) -> None:
-    """There is nothing to look at."""
+    """Without replicas there is no check."""
     assert machine.system_calls([], tmp_path) == []
     assert machine.replica_pids(tmp_path) == []

@@ -23,12 +23,12 @@ BUSY = ApiError(503, {"title": "Shutting down"})
 
 
 def tell(id: str, kind: str, data: str = "{}") -> Event:
-    """An event of boot "b"."""
+    """Return an event of boot "b"."""
     return Event(f"b-{id}" if id else "", kind, data)
 
 
 class Line:
-    """Connections by turns: their events, then what breaks them; "end" where the server ends it."""
+    """Scripted connections: each yields its events, then fails or, at "end", ends."""
 
     def __init__(self, *turns: list[Event | Exception]) -> None:
         self.turns = [*turns]
@@ -37,7 +37,7 @@ class Line:
 
     @contextmanager
     def connect(self, last_id: str) -> Iterator[Iterator[Event]]:
-        """The next turn."""
+        """Play the next scripted connection."""
         self.asked.append(last_id)
         turn = self.turns.pop(0) if self.turns else [AWAY]
         if isinstance(turn[0], Exception):
@@ -51,14 +51,14 @@ class Line:
             yield each
 
     def take(self, count: int) -> list[StreamItem]:
-        """So many news."""
+        """Take this many events."""
         connect: Connect = self.connect
         news = follow(connect, self.pauses.append)
         return [next(news) for _ in range(count)]
 
 
 def test_events_are_told_as_they_come() -> None:
-    """What is no JSON object is passed over."""
+    """Events arrive in order; one that is not a JSON object is skipped."""
     odd = [tell("2", "beat", "[]"), tell("3", "beat", "{")]
     line = Line([tell("1", "reset"), *odd, tell("4", "ready", '{"a": 1}')])
 
@@ -70,7 +70,7 @@ def test_events_are_told_as_they_come() -> None:
 
 
 def test_after_a_break_it_goes_on_from_the_last_event() -> None:
-    """Events without an id of their own change nothing of that."""
+    """A new connection resumes after the last event id; events without an id do not change it."""
     line = Line(
         [tell("1", "reset"), tell("2", "ready"), tell("3", "decision"), tell("3", "beat"), AWAY],
         [tell("4", "decision")],
@@ -83,8 +83,8 @@ def test_after_a_break_it_goes_on_from_the_last_event() -> None:
     assert line.asked == ["", "b-3"]
 
 
-def test_half_a_snapshot_is_not_gone_on_from() -> None:
-    """It is asked for from the start."""
+def test_half_a_snapshot_is_not_resumed() -> None:
+    """A break within a snapshot restarts it from the beginning."""
     line = Line([tell("1", "reset"), tell("2", "functions"), AWAY], [tell("3", "reset")])
 
     line.take(4)
@@ -92,8 +92,8 @@ def test_half_a_snapshot_is_not_gone_on_from() -> None:
     assert line.asked == ["", ""]
 
 
-def test_what_was_told_before_the_break_is_not_told_again() -> None:
-    """A server may send a little too much; another boot's numbers start anew."""
+def test_events_before_a_break_are_not_repeated() -> None:
+    """Events received before a break are not repeated; another boot's ids start anew."""
     line = Line(
         [tell("1", "reset"), tell("9", "ready"), AWAY],
         [tell("8", "decision"), tell("10", "decision"), Event("c-1", "decision", "{}")],
@@ -105,7 +105,7 @@ def test_what_was_told_before_the_break_is_not_told_again() -> None:
 
 
 def test_pauses_grow_to_a_bound_and_start_anew() -> None:
-    """An event that comes through makes the next break a first one."""
+    """Pauses between connections grow up to a bound; an event resets them."""
     line = Line(
         [tell("1", "reset"), AWAY],
         *([[AWAY]] * 6),
@@ -119,20 +119,20 @@ def test_pauses_grow_to_a_bound_and_start_anew() -> None:
 
 
 @pytest.mark.parametrize("error", [AWAY, REFUSED, BUSY])
-def test_who_was_never_there_is_not_waited_for(error: Exception) -> None:
-    """A wrong address or key is told at once."""
+def test_a_first_connection_that_fails_is_an_error(error: Exception) -> None:
+    """A first connection that fails is an error at once: a wrong address or key."""
     with pytest.raises(type(error)):
         Line([error]).take(1)
 
 
 def test_a_refusal_that_will_not_pass_ends_it() -> None:
-    """A key that was revoked is not asked with for ever."""
+    """A refusal that retries cannot mend ends the stream, like that of a revoked key."""
     with pytest.raises(ApiError):
         Line([tell("1", "reset"), AWAY], [REFUSED]).take(3)
 
 
-def test_a_strangers_ids_are_only_compared() -> None:
-    """Without a number there is no order: everything is news."""
+def test_foreign_ids_are_only_compared() -> None:
+    """Ids without a number have no order: every event is new."""
     position = SnapshotPosition()
 
     taken = [position.accept(Event(id, "decision", "{}")) for id in ("x", "a-b", "x", "")]
@@ -145,7 +145,7 @@ UNTIL_S = 60.0
 
 
 def test_news_are_taken_in_order() -> None:
-    """What has come is there at once; the first of it may be waited for."""
+    """`take` returns waiting events at once, in order, and can wait for the first."""
     go_on, ended = threading.Event(), threading.Event()
 
     @contextmanager
@@ -170,8 +170,8 @@ def test_news_are_taken_in_order() -> None:
     event_thread.join(UNTIL_S)
 
 
-def test_what_ends_the_news_is_raised() -> None:
-    """A server that is not there ends the command, not a thread."""
+def test_the_error_that_ends_the_stream_is_raised() -> None:
+    """An error that ends the stream is raised to the reader, not lost in the thread."""
 
     @contextmanager
     def connect(_last_id: str) -> Iterator[Iterator[Event]]:
@@ -186,8 +186,8 @@ def test_what_ends_the_news_is_raised() -> None:
     event_thread.join(UNTIL_S)
 
 
-def test_a_reader_that_does_not_take_stops_the_reading() -> None:
-    """Only so many news are kept."""
+def test_a_full_queue_stops_the_reading() -> None:
+    """A full queue stops the reading from the network."""
     given = 0
     full = threading.Event()
 

@@ -25,7 +25,7 @@ from tests.support.event_server import beat, device, line, replica, snapshot
 
 
 def live(*functions: dict[str, Any], now: float = 0.0) -> LiveState:
-    """A picture with a whole snapshot."""
+    """Return a live state with a whole snapshot."""
     made = LiveState()
     for kind, data in snapshot(functions):
         made.apply(kind, data, now)
@@ -33,7 +33,7 @@ def live(*functions: dict[str, Any], now: float = 0.0) -> LiveState:
 
 
 def test_a_snapshot_is_seen_once_it_is_whole() -> None:
-    """Until then there is nothing, or the picture of before."""
+    """A snapshot becomes visible when it is whole; until then the earlier state, or none, is."""
     made = live(line("a"))
     reset, functions, ready, _ = snapshot([line("b")])
 
@@ -47,7 +47,7 @@ def test_a_snapshot_is_seen_once_it_is_whole() -> None:
 
 
 def test_half_a_snapshot_is_dropped_with_its_connection() -> None:
-    """What was known stays, and is old."""
+    """A broken snapshot is dropped; the earlier state stays and is stale."""
     made = live(line("a"))
     reset, functions, *_ = snapshot([line("b")])
     made.apply(*reset, 1.0)
@@ -60,7 +60,7 @@ def test_half_a_snapshot_is_dropped_with_its_connection() -> None:
 
 
 def test_items_are_replaced_by_their_names_and_go_when_they_are_gone() -> None:
-    """Functions by name, replicas and devices by id."""
+    """Functions are replaced by name, replicas and devices by id; "gone" removes them."""
     made = live(line("a"), line("b"))
     made.apply("replicas", {"items": [replica("r1", "a", "cpu:0")]}, 1.0)
     made.apply("devices", {"items": [device("cpu:0")]}, 1.0)
@@ -74,8 +74,8 @@ def test_items_are_replaced_by_their_names_and_go_when_they_are_gone() -> None:
     assert [*made.resources.received_s] == ["a"]
 
 
-def test_what_is_no_item_is_passed_over() -> None:
-    """A broken event changes nothing that it does not name."""
+def test_a_malformed_item_is_skipped() -> None:
+    """A malformed item is skipped and changes nothing else."""
     made = live(line("a"))
 
     made.apply("functions", {"items": [None, {"name": 3}, {}]}, 1.0)
@@ -87,7 +87,7 @@ def test_what_is_no_item_is_passed_over() -> None:
 
 
 def test_replicas_are_told_by_device() -> None:
-    """In order of id."""
+    """The replicas of a device are ordered by id."""
     made = live()
     here = [replica("r2", "a", "cpu:0"), replica("r1", "b", "cpu:0"), replica("r3", "b", "cpu:1")]
     made.apply("replicas", {"items": here}, 1.0)
@@ -98,7 +98,7 @@ def test_replicas_are_told_by_device() -> None:
 
 
 def test_a_silent_server_makes_the_picture_old() -> None:
-    """As does a broken connection at once; the next event makes it new."""
+    """The state is stale after a silence, or at once after a break, until the next event."""
     made = live(now=10.0)
 
     assert made.is_live(10.0 + QUIET_S - 0.1)
@@ -111,7 +111,8 @@ def test_a_silent_server_makes_the_picture_old() -> None:
 
 
 def test_the_servers_clock_goes_on_between_beats_and_stops_with_them() -> None:
-    """A countdown over old data would pretend to know."""
+    """The server's clock advances between beats and stops without them, so that no countdown runs
+    on stale data."""
     made = live(now=10.0)
     made.apply(*beat(1000.0), 10.0)
 
@@ -120,8 +121,8 @@ def test_the_servers_clock_goes_on_between_beats_and_stops_with_them() -> None:
     assert LiveState().server_s(5.0) == 0.0
 
 
-def test_happenings_are_bounded_and_told_once() -> None:
-    """The same decision, sent again after a break, is the same decision."""
+def test_log_lines_are_bounded_and_unique() -> None:
+    """Log lines are bounded, and an event repeated after a break is one line."""
     made = live()
     for number in range(ACTIVITY_MAX + 5):
         made.apply("decision", {"function": "a", "at_s": number, "text": "x"}, 1.0)
@@ -132,7 +133,7 @@ def test_happenings_are_bounded_and_told_once() -> None:
 
 
 def test_an_operation_is_told_by_its_latest() -> None:
-    """Its phases do not push everything else away."""
+    """An operation has one line, of its latest phase, so that it does not crowd out others."""
     made = live()
     for phase in ("upload", "verify"):
         data = {"id": "o", "name": "a", "kind": "deploy", "state": "running", "phase": phase}
@@ -143,7 +144,8 @@ def test_an_operation_is_told_by_its_latest() -> None:
 
 
 def test_a_trend_is_a_rate_a_beat() -> None:
-    """It is bounded, begins with the first call and is let go when it is flat."""
+    """A trend has one rate per beat, is bounded, begins at the first call and is dropped if
+    flat."""
     made = live(line("a"), line("b"))
     made.apply("functions", {"items": [line("a", rate=2.0)]}, 1.0)
     made.apply(*beat(), 1.0)
@@ -157,7 +159,7 @@ def test_a_trend_is_a_rate_a_beat() -> None:
 
 
 def test_a_trend_has_no_gap() -> None:
-    """After a break it begins anew: nobody knows what was meanwhile."""
+    """A trend restarts after a break, since the rates in between are unknown."""
     made = live(line("a", rate=2.0))
     made.apply(*beat(), 1.0)
 
@@ -167,14 +169,14 @@ def test_a_trend_has_no_gap() -> None:
 
 
 def test_a_decision_is_told_as_it_stands() -> None:
-    """Its text, for the function it was made for."""
+    """A decision's line is its text with its function."""
     data = {"function": "digits", "revision": "digits@1", "at_s": 5.0, "text": "wants 1"}
 
     assert activity_entry("decision", data) == ActivityEntry(5.0, "decision", "digits", "wants 1")
 
 
 def test_a_cold_start_says_how_long_it_took() -> None:
-    """One that did not end well is bad news."""
+    """A cold start's line has its duration; a failed one is marked as bad."""
     data = {"name": "digits", "number": 3, "device_kind": "cpu", "at_s": 5.0, "total_ms": 140}
 
     good = activity_entry("cold_start", {**data, "outcome": "ready"})
@@ -187,7 +189,7 @@ def test_a_cold_start_says_how_long_it_took() -> None:
 
 
 def test_an_operation_is_told_by_its_phase_or_its_end() -> None:
-    """A deploy that failed says why."""
+    """An operation's line has its phase or its end; a failed deploy has its reason."""
     data = {"name": "digits", "id": "o", "kind": "deploy", "created_s": 1.0}
 
     running = activity_entry("operation", {**data, "state": "running", "phase": "trial"})
@@ -200,7 +202,7 @@ def test_an_operation_is_told_by_its_phase_or_its_end() -> None:
 
 
 def test_errors_alike_are_counted() -> None:
-    """Three of one kind are one line."""
+    """Equal errors are one line with their count."""
     data = {
         "function": "a",
         "code": "poison",
@@ -215,8 +217,8 @@ def test_errors_alike_are_counted() -> None:
     )
 
 
-def test_a_strangers_text_is_one_short_line() -> None:
-    """It cannot steer the terminal, break the line or fill the memory."""
+def test_text_from_the_server_is_one_short_line() -> None:
+    """Text from the server is cut to one short line without control characters."""
     told = activity_entry("decision", {"function": "a\x1b", "text": "x\n\x1b[2J" + "y" * 1000})
 
     assert told is not None
@@ -225,20 +227,20 @@ def test_a_strangers_text_is_one_short_line() -> None:
     assert len(told.text) == 300
 
 
-def test_what_only_changes_the_state_is_no_happening() -> None:
-    """Nor is a kind of event that nobody knows."""
+def test_a_state_change_makes_no_log_line() -> None:
+    """State changes and unknown events make no line."""
     assert activity_entry("functions", {"items": []}) is None
     assert activity_entry("weather", {}) is None
 
 
-def test_a_number_that_is_none_is_nought() -> None:
-    """A server may leave out what it does not know."""
+def test_a_malformed_number_is_zero() -> None:
+    """A missing or malformed number is 0."""
     assert (seconds(None), seconds("x"), seconds(2)) == (0.0, 0.0, 2.0)
     assert name({"name": "a"}) == "a"
 
 
 def test_only_what_changed_is_told() -> None:
-    """First everything, then what is other than before, then who is gone."""
+    """`since` returns everything first, then only what differs, then removals."""
     changes = FunctionChanges()
     a, b = {"name": "a", "held": 0}, {"name": "b", "held": 0}
 
@@ -260,8 +262,8 @@ def test_only_what_changed_is_told() -> None:
 WHOLE: list[StreamItem] = [ServerEvent(*each) for each in snapshot([line("b"), line("a")])]
 
 
-def test_a_picture_is_whole_with_its_first_figures() -> None:
-    """Whatever the server tells after that is left to others."""
+def test_a_snapshot_is_whole_at_its_first_beat() -> None:
+    """`read_live_state` returns at the first beat after a whole snapshot and reads no further."""
     news = iter([*WHOLE, Disconnected("gone", 1.0)])
 
     live = read_live_state(news, lambda: 0.0)
@@ -270,14 +272,14 @@ def test_a_picture_is_whole_with_its_first_figures() -> None:
     assert next(news) == Disconnected("gone", 1.0)
 
 
-def test_half_a_picture_is_none() -> None:
-    """The reason of the break is told."""
+def test_a_partial_snapshot_is_an_error() -> None:
+    """A break within the snapshot is an error with its reason."""
     with pytest.raises(Unreachable, match="gone"):
         read_live_state(iter([*WHOLE[:2], Disconnected("gone", 1.0)]), lambda: 0.0)
 
 
-def test_a_server_that_never_ends_its_snapshot_is_not_listened_to_for_ever() -> None:
-    """After half a minute of beats something is wrong."""
+def test_a_snapshot_that_never_ends_is_given_up() -> None:
+    """A snapshot that is not whole after half a minute of beats is an error."""
     clock = itertools.count(0.0, 10.0)
 
     with pytest.raises(Unreachable, match="no complete snapshot within 30 s"):
@@ -285,7 +287,7 @@ def test_a_server_that_never_ends_its_snapshot_is_not_listened_to_for_ever() -> 
 
 
 def test_a_snapshot_has_everything() -> None:
-    """Server, figures, nouns and what happened, ready for JSON."""
+    """The JSON snapshot has server, totals, items and log lines."""
     more = ("replicas", {"items": [replica("r1", "a", "cpu:0")]})
     decision = ("decision", {"function": "a", "at_s": 1.0, "text": "wakes"})
     news = [ServerEvent(*each) for each in snapshot([line("a")], more, decision)]

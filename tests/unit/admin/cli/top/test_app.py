@@ -29,14 +29,14 @@ def background(api: AdminApi) -> Iterator[BackgroundRequests]:
 
 
 def done(background: BackgroundRequests, *requests: Request) -> list[Outcome]:
-    """What came of these."""
+    """Start the requests and return their outcomes."""
     assert all(background.start(request) for request in requests)
     background.join(UNTIL_S)
     return list(background.outcomes())
 
 
-def test_what_was_asked_is_told_in_a_line(api: AdminApi, background: BackgroundRequests) -> None:
-    """As the verbs of these names tell it."""
+def test_the_outcome_is_a_line(api: AdminApi, background: BackgroundRequests) -> None:
+    """The outcome of warm and sleep is the line that the verbs print."""
     api.on("POST", f"{PATH}/warm", Canned({"revision": "a@1", "took_ms": 12.0}))
     api.on("POST", f"{PATH}/sleep", Canned({"name": "a", "asked": 1, "stay": 1, "min": 1}))
 
@@ -49,7 +49,7 @@ def test_what_was_asked_is_told_in_a_line(api: AdminApi, background: BackgroundR
 
 
 def test_a_why_keeps_its_lines(api: AdminApi, background: BackgroundRequests) -> None:
-    """It has a page of its own."""
+    """The outcome of why keeps its line breaks, for a page of its own."""
     decisions = [{"at_s": 1.0, "text": "wakes"}]
     api.on("GET", f"{PATH}/why", Canned({"state": "warm", "reason": "x", "decisions": decisions}))
 
@@ -59,7 +59,7 @@ def test_a_why_keeps_its_lines(api: AdminApi, background: BackgroundRequests) ->
 
 
 def test_a_refusal_is_told(api: AdminApi, background: BackgroundRequests) -> None:
-    """As is that nobody answers."""
+    """A refusal or an unreachable server is an outcome with a text."""
     problem = {"title": "No room", "detail": "every device is busy", "code": "no_room"}
     api.on("POST", f"{PATH}/warm", Canned(problem, status=503))
     refused = done(background, Request("warm", "a"))
@@ -73,7 +73,7 @@ def test_a_refusal_is_told(api: AdminApi, background: BackgroundRequests) -> Non
 def test_one_thing_is_not_asked_twice_at_once(
     api: AdminApi, background: BackgroundRequests
 ) -> None:
-    """Nor too many."""
+    """A request that is already running is not started again, nor more than AT_ONCE_MAX."""
     go_on = threading.Event()
     answer = Canned({"revision": "a@1", "took_ms": 1.0}, before=lambda: go_on.wait(UNTIL_S))
     for number in range(AT_ONCE_MAX):
@@ -92,7 +92,8 @@ WHOLE = [ServerEvent(*each) for each in snapshot([line("a"), line("b")])]
 
 
 class Scene:
-    """Everything a screen has to do with: news and keys by turns, what was shown and asked for."""
+    """Feed, background requests, screen and terminal of one run; records what was shown and
+    requested."""
 
     def __init__(self, *turns: str, news: list[StreamItem] | None = None) -> None:
         self.news = WHOLE if news is None else news
@@ -107,30 +108,30 @@ class Scene:
         self.spoilt: list[bool] = []
 
     def take(self) -> Iterator[StreamItem]:
-        """What a feed has."""
+        """Return the events of the feed."""
         news, self.news = self.news, []
         yield from news
 
     def start(self, request: Request) -> bool:
-        """What errands do."""
+        """Record a background request."""
         self.asked.append(request)
         return True
 
     def outcomes(self) -> Iterator[Outcome]:
-        """What came of them."""
+        """Return the outcomes of background requests."""
         told, self.told = self.told, []
         yield from told
 
     def open(self) -> None:
-        """A screen."""
+        """Open the screen."""
         self.is_open, self.opened = True, self.opened + 1
 
     def close(self) -> None:
-        """The same."""
+        """Close the screen."""
         self.is_open = False
 
     def show(self, lines: list[Line], anew: bool) -> None:
-        """The same."""
+        """Record the lines shown."""
         assert self.is_open
         assert self.is_raw
         self.shown.append([text(one) for one in lines])
@@ -138,12 +139,12 @@ class Scene:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """A terminal."""
+        """Enter the terminal's context."""
         yield
 
     @contextmanager
     def raw(self) -> Iterator[None]:
-        """The same."""
+        """Enter the terminal's raw mode."""
         self.is_raw = True
         try:
             yield
@@ -151,7 +152,7 @@ class Scene:
             self.is_raw = False
 
     def wait(self, timeout_s: float) -> list[str]:
-        """A turn: keys with a space between them, or what happens."""
+        """Play the next turn: keys separated by spaces, or an event."""
         turn = next(self.turns)
         if turn == "hang up":
             raise HungUp
@@ -160,15 +161,15 @@ class Scene:
         return turn.split() if turn not in ("ctrl-z", "resize", "wait") else []
 
     def was_resized(self) -> bool:
-        """Whether it was."""
+        """Return whether this turn is a resize."""
         return self.is_resized
 
     def was_stopped(self) -> bool:
-        """Whether it was."""
+        """Return whether this turn is Ctrl-Z."""
         return self.is_stopping
 
     def stop(self) -> None:
-        """Ctrl-Z, and fg."""
+        """Stop and continue, as Ctrl-Z and fg do."""
         assert not self.is_open
         assert not self.is_raw
         self.stops += 1
@@ -176,7 +177,7 @@ class Scene:
 
 @pytest.fixture
 def run() -> Callable[[Scene], Request]:
-    """Runs a scene on a clock that goes on by a quarter of a second with every look."""
+    """Run a scene on a clock that advances 0.25 s at each reading."""
 
     def started(scene: Scene) -> Request:
         clock = itertools.count(100.0, 0.25)
@@ -186,8 +187,8 @@ def run() -> Callable[[Scene], Request]:
     return started
 
 
-def test_it_is_shown_until_somebody_quits(run: Callable[[Scene], Request]) -> None:
-    """The terminal is given back."""
+def test_it_is_shown_until_the_user_quits(run: Callable[[Scene], Request]) -> None:
+    """The screen is shown until q, then screen and terminal are restored."""
     scene = Scene("wait", "q")
 
     ended = run(scene)
@@ -198,8 +199,8 @@ def test_it_is_shown_until_somebody_quits(run: Callable[[Scene], Request]) -> No
     assert scene.spoilt == [True, False]
 
 
-def test_whatever_ends_it_gives_the_terminal_back(run: Callable[[Scene], Request]) -> None:
-    """Also that it is gone."""
+def test_any_end_restores_the_terminal(run: Callable[[Scene], Request]) -> None:
+    """Errors and a terminal that hangs up restore screen and terminal too."""
     scene = Scene("wait", "hang up")
 
     with pytest.raises(HungUp):
@@ -210,7 +211,8 @@ def test_whatever_ends_it_gives_the_terminal_back(run: Callable[[Scene], Request
 
 
 def test_keys_act_on_what_the_last_one_changed(run: Callable[[Scene], Request]) -> None:
-    """Also where they come faster than they are drawn."""
+    """Each key acts on the result of the one before, even if they arrive faster than the screen is
+    drawn."""
     scene = Scene("wait", "/ b enter w", "escape down w", "q")
 
     run(scene)
@@ -219,7 +221,7 @@ def test_keys_act_on_what_the_last_one_changed(run: Callable[[Scene], Request]) 
 
 
 def test_ctrl_z_stops_it_with_the_terminal_in_order(run: Callable[[Scene], Request]) -> None:
-    """Afterwards everything is drawn anew."""
+    """Ctrl-Z stops the program with the terminal restored; afterwards the whole screen is drawn."""
     scene = Scene("wait", "ctrl-z", "wait", "q")
 
     run(scene)
@@ -229,7 +231,7 @@ def test_ctrl_z_stops_it_with_the_terminal_in_order(run: Callable[[Scene], Reque
 
 
 def test_another_size_is_drawn_anew(run: Callable[[Scene], Request]) -> None:
-    """As is what somebody else wrote on the screen, on Ctrl-L."""
+    """A resize, and Ctrl-L, redraw the whole screen."""
     scene = Scene("wait", "resize", "redraw", "q")
 
     run(scene)
@@ -238,7 +240,7 @@ def test_another_size_is_drawn_anew(run: Callable[[Scene], Request]) -> None:
 
 
 def test_why_is_asked_and_shown(run: Callable[[Scene], Request]) -> None:
-    """Again and again while it is looked at."""
+    """The why page is requested again and again while it is shown."""
     scene = Scene("enter", *["wait"] * 12, "q", "q")
     scene.told = [Outcome(Request("why", "zzz"), "of another function")]
     asked = scene.start
@@ -257,8 +259,8 @@ def test_why_is_asked_and_shown(run: Callable[[Scene], Request]) -> None:
     assert not any("of another" in one for shown in scene.shown for one in shown)
 
 
-def test_what_came_of_a_request_is_told_for_a_while(run: Callable[[Scene], Request]) -> None:
-    """Then the keys are back."""
+def test_an_outcome_is_shown_for_a_while(run: Callable[[Scene], Request]) -> None:
+    """The outcome of a request is shown for a while in place of the keys."""
     scene = Scene("wait", "w", "wait", *["wait"] * 60, "q")
 
     run(scene)
@@ -268,7 +270,7 @@ def test_what_came_of_a_request_is_told_for_a_while(run: Callable[[Scene], Reque
 
 
 def test_a_break_is_told(run: Callable[[Scene], Request]) -> None:
-    """The first line says so as long as it lasts."""
+    """The first line reports a lost connection as long as it lasts."""
     scene = Scene("wait", "q", news=[*WHOLE, Disconnected("nobody there", 4.0)])
 
     run(scene)
@@ -278,7 +280,7 @@ def test_a_break_is_told(run: Callable[[Scene], Request]) -> None:
 
 
 def test_an_outcome_is_told(run: Callable[[Scene], Request]) -> None:
-    """In the last line."""
+    """An outcome is shown in the last line."""
     scene = Scene("wait", "q")
     scene.told = [Outcome(Request("warm", "a"), "a@1 is warm after 12 ms")]
 

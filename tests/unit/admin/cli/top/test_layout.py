@@ -24,7 +24,7 @@ PAGES = {"why": ("a", "warm", *"x" * 50), "help": ("help",)}
 
 
 def live(functions: int = 30, devices: int = 4) -> LiveState:
-    """A server with so many of each."""
+    """Return the state of a server with this many functions and devices."""
     made = LiveState()
     many = [device(f"cpu:{number}") for number in range(devices)]
     on = ("replicas", {"items": [replica("r1", "f1", "cpu:0")]})
@@ -38,7 +38,7 @@ def live(functions: int = 30, devices: int = 4) -> LiveState:
 def drawn(
     made: LiveState, state: ScreenState, size: tuple[int, int], now: float = 10.0
 ) -> list[str]:
-    """The screen's texts."""
+    """Return the texts of the screen's lines."""
     return [text(one) for one in screen_lines(made, state, now, size)[0]]
 
 
@@ -53,7 +53,8 @@ def drawn(
 def test_a_screen_is_as_large_as_its_terminal(
     width: int, height: int, page: str, functions: int, devices: int, later_s: float
 ) -> None:
-    """On every page, with any number of things, old or new: no line more, none too wide."""
+    """Every page has exactly the terminal's height and at most its width, whatever the number of
+    rows and their age."""
     state = ScreenState("http://a:1", View(page=page, selected="f0003"), "", PAGES)  # type: ignore[arg-type]
 
     lines, view, visible = screen_lines(
@@ -67,7 +68,7 @@ def test_a_screen_is_as_large_as_its_terminal(
 
 
 def test_only_what_is_in_sight_is_drawn() -> None:
-    """Of a thousand functions some rows, around the selected one."""
+    """Of a thousand functions only the visible rows around the selected one are drawn."""
     state = ScreenState("http://a:1", View(sort="name", selected="f0500"))
 
     lines, view, visible = screen_lines(live(1000), state, 10.0, (100, 30))
@@ -80,7 +81,7 @@ def test_only_what_is_in_sight_is_drawn() -> None:
 
 
 def test_the_smallest_screen_has_every_part() -> None:
-    """Sixty columns by fifteen lines are enough to see what goes on."""
+    """Sixty columns by fifteen lines are enough for every section."""
     lines = drawn(live(), ScreenState("http://a:1"), (60, 15))
 
     assert lines[0].startswith("fnctl top")
@@ -91,14 +92,14 @@ def test_the_smallest_screen_has_every_part() -> None:
 
 
 def test_a_screen_that_is_too_small_says_so() -> None:
-    """And what it would take."""
+    """A screen that is too small shows the size it needs."""
     assert drawn(live(), ScreenState("u"), (50, 15)) == [
         "50x15 is too small: fnctl top needs 60x15",
     ]
 
 
 def test_old_data_is_faded() -> None:
-    """All but the line that says how old it is, and the keys."""
+    """Stale data is dimmed, except for the line with its age and the keys."""
     lines, _, _ = screen_lines(live(), ScreenState("u"), 30.0, (100, 30))
 
     assert {style for one in lines[2:-1] for _, style in one} <= {"dim", ""}
@@ -106,7 +107,7 @@ def test_old_data_is_faded() -> None:
 
 
 def test_an_empty_list_says_why() -> None:
-    """There is nothing yet, nothing that matches, or nothing known."""
+    """An empty list says whether there are no functions, no matches, or no data yet."""
     nobody = View(filter="zzz")
 
     assert "reading …" in drawn(LiveState(), ScreenState("u"), (100, 30))
@@ -119,19 +120,19 @@ def test_an_empty_list_says_why() -> None:
 
 
 def test_a_page_of_text_is_scrolled() -> None:
-    """Between head and keys."""
+    """A text page scrolls between head and foot."""
     state = ScreenState("u", View(page="why", scroll=1), pages=PAGES)
 
     assert drawn(live(), state, (100, 30))[2:4] == ["warm", "x"]
 
 
 def test_a_long_line_goes_on_below() -> None:
-    """And a stranger's escape sequences are none."""
+    """A long line wraps, and escape sequences in it are removed."""
     assert wrapped("abc\x1b[2Jdef\n\ng", 5) == ["abc [", "2Jdef", "", "g"]
 
 
 def test_a_picture_for_a_pipe_has_everything() -> None:
-    """On as many lines as it takes, without keys."""
+    """A snapshot for a pipe has every section, on as many lines as needed, without keys."""
     lines = [text(one) for one in full_lines(live(100, 40), ScreenState("u"), 10.0, 100)]
 
     assert sum(one.startswith("f0") for one in lines) == 100
@@ -149,7 +150,7 @@ pages_of_events = st.permutations(range(12)).flatmap(
 
 @given(pages_of_events)
 def test_any_order_of_a_snapshot_gives_the_same_screen(order: list[int]) -> None:
-    """Also where pages come twice."""
+    """The screen does not depend on the order of the snapshot's events, nor on repeated ones."""
     reset, *_, ready, last = snapshot([])
     pages = [
         *(("functions", {"items": [line(f"f{n}", rate=float(n))]}) for n in range(4)),
@@ -169,7 +170,7 @@ def test_any_order_of_a_snapshot_gives_the_same_screen(order: list[int]) -> None
 
 
 def header_live() -> LiveState:
-    """A server with some things, told at 10.0."""
+    """Return a server's state, received at 10.0."""
     made = LiveState()
     items = [line("a", state="warm"), line("b")]
     for kind, data in snapshot(items, ("devices", {"items": [device("cpu:0", state="taken")]})):
@@ -181,7 +182,7 @@ def header_live() -> LiveState:
 
 
 def test_the_head_says_which_server_and_how_it_is() -> None:
-    """Its figures are the beat's."""
+    """The head has the address, the server's state and the figures of its last beat."""
     first, second = (text(one) for one in header(header_live(), "http://a:1", 10.0, 120))
 
     assert first.startswith("fnctl top  http://a:1  fngate 0.1.0  process  up 17 min")
@@ -191,8 +192,8 @@ def test_the_head_says_which_server_and_how_it_is() -> None:
     assert second.endswith(" ready")
 
 
-def test_what_is_wrong_has_a_line_of_its_own() -> None:
-    """It is not cut for the sake of figures."""
+def test_reasons_have_a_line_of_their_own() -> None:
+    """The reasons of a degraded server have a line of their own, which is not cut."""
     made = header_live()
     readyz = {"status": "degraded", "reasons": ["the disk is full", "a device is\nlost"]}
     made.apply(*beat(1000.0, readyz=readyz), 10.0)
@@ -204,7 +205,7 @@ def test_what_is_wrong_has_a_line_of_its_own() -> None:
 
 
 def test_old_data_is_called_old() -> None:
-    """How old, and what is done about it."""
+    """Stale data is marked with its age and with what is done about it."""
     made = header_live()
     told = [freshness(made, 10.0), freshness(made, 15.0)]
     made.disconnected("gone", 19.0)
@@ -220,7 +221,7 @@ def test_old_data_is_called_old() -> None:
 
 
 def test_a_server_of_several_processes_says_so() -> None:
-    """One need not."""
+    """The head shows the number of gateway processes if there are several."""
     made = header_live()
     made.resources.server["workers"] = 3
 
@@ -228,7 +229,7 @@ def test_a_server_of_several_processes_says_so() -> None:
 
 
 def test_the_last_happenings_are_told() -> None:
-    """The newest last, as long ago as it is by the server's clock."""
+    """The last log lines are shown newest last, with their age by the server's clock."""
     told = [
         ActivityEntry(1.0, "decision", "a", "left out"),
         ActivityEntry(940.0, "decision", "a", "wakes"),
@@ -256,7 +257,7 @@ def test_the_last_happenings_are_told() -> None:
     ],
 )
 def test_the_foot_says_what_can_be_done(view: View, message: str, start: str) -> None:
-    """Or what is asked, or what came of it."""
+    """The foot shows the keys, a question, or an outcome."""
     found = text(footer(view, message, 100))
 
     assert found.startswith(start)
@@ -264,12 +265,12 @@ def test_the_foot_says_what_can_be_done(view: View, message: str, start: str) ->
 
 
 def test_the_foot_says_how_the_list_is_shown() -> None:
-    """Nobody wonders where the others are."""
+    """The foot shows filter and sort order."""
     found = text(footer(View(filter="di", sort="rate"), "", 100))
 
     assert found.endswith("filter di  sort rate")
 
 
 def test_the_help_fits_the_smallest_screen() -> None:
-    """It may have to be scrolled, not read sideways."""
+    """The help fits the width of the smallest screen."""
     assert max(map(len, HELP.split("\n"))) <= 60

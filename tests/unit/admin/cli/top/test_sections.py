@@ -15,7 +15,7 @@ GPU = device(
 
 
 def test_a_device_is_a_row_with_its_replicas() -> None:
-    """Memory as the driver sees it, the share of time with a model running, who is on it."""
+    """A device's row has its memory as the driver reports it, its busy share and its replicas."""
     here = [
         replica("r1", "digits", "GPU-1"),
         replica("r2", "sounds", "GPU-1", state="loading", role="trial"),
@@ -32,8 +32,8 @@ def test_a_device_is_a_row_with_its_replicas() -> None:
     ]
 
 
-def test_what_is_not_known_is_not_shown() -> None:
-    """A slot of the CPU may tell neither memory nor use."""
+def test_unknown_figures_are_not_shown() -> None:
+    """A CPU slot without memory or use has none in its row."""
     slot = device("cpu:0", memory_mib=0, busy=None)
 
     assert text(rows({"cpu:0": slot}, {}, 5, 100)[0]).split() == ["cpu:0", "busy", "-", "free"]
@@ -41,7 +41,7 @@ def test_what_is_not_known_is_not_shown() -> None:
 
 
 def test_a_device_out_of_use_says_why() -> None:
-    """In its own words."""
+    """A device out of use shows the reason in the server's words."""
     gone = device("cpu:0", state="quarantined", reason="memory did not come back")
 
     assert text(rows({"cpu:0": gone}, {}, 5, 100)[0]).endswith(
@@ -50,14 +50,14 @@ def test_a_device_out_of_use_says_why() -> None:
 
 
 def test_devices_stand_in_order_of_their_numbers() -> None:
-    """Two comes before ten."""
+    """Devices are sorted by their numbers: 2 before 10."""
     found = rows({id: device(id) for id in ("cpu:10", "cpu:2", "GPU-a")}, {}, 5, 100)
 
     assert [text(line).split()[0] for line in found] == ["GPU-a", "cpu:2", "cpu:10"]
 
 
 def test_where_there_is_no_room_those_in_use_are_shown() -> None:
-    """The others are counted."""
+    """If not all devices fit, those in use are shown and the others counted."""
     many = {f"cpu:{n}": device(f"cpu:{n}") for n in range(50)}
     many["cpu:40"] = device("cpu:40", state="taken")
     here = {"cpu:45": [replica("r1", "a", "cpu:45")]}
@@ -71,7 +71,7 @@ def test_where_there_is_no_room_those_in_use_are_shown() -> None:
 
 
 def context(item: dict[str, Any], later_s: float = 0.0) -> RowContext:
-    """So long after the server told this line."""
+    """Return a row context for the given time after the line was received."""
     live = LiveState()
     for kind, data in snapshot([item]):
         live.apply(kind, data, 10.0)
@@ -82,12 +82,12 @@ def context(item: dict[str, Any], later_s: float = 0.0) -> RowContext:
 
 
 def shown(item: dict[str, Any], width: int) -> str:
-    """Its row."""
+    """Return the row of this line."""
     return text(row(item, columns(width, 3), context(item), False))
 
 
 def words(value: str) -> str:
-    """A text with its columns one space apart."""
+    """Return a text with its columns one space apart."""
     return " ".join(value.split())
 
 
@@ -95,7 +95,7 @@ WARM = line("abc", state="warm", ready=1, held=2, in_flight=1, rate=41.2, p50_ms
 
 
 def test_a_row_has_what_fits() -> None:
-    """The most telling columns stay longest."""
+    """A narrow row drops the least important columns first."""
     assert words(text(head(columns(100, 3), "p95"))) == (
         "NAME STATE READY HELD IN FL RATE P50 P95 NEXT TREND"
     )
@@ -105,7 +105,7 @@ def test_a_row_has_what_fits() -> None:
 
 
 def test_no_row_is_wider_than_its_screen() -> None:
-    """Names and trends grow with it."""
+    """No row is wider than its screen; names and trends use the extra width."""
     for width in range(60, 300):
         for longest in (1, 20, 63):
             kept = columns(width, longest)
@@ -114,7 +114,7 @@ def test_no_row_is_wider_than_its_screen() -> None:
 
 
 def test_the_selected_row_is_marked() -> None:
-    """Also where there are no colours."""
+    """The selected row is marked even without colours."""
     kept = columns(80, 3)
 
     assert all("reverse" in style for _, style in row(WARM, kept, context(WARM), True))
@@ -139,15 +139,15 @@ def test_the_selected_row_is_marked() -> None:
         ({"state": "failing", "reason": "no such\nfile"}, "no such file"),
     ],
 )
-def test_what_comes_next_counts_down(fields: dict[str, Any], text: str) -> None:
-    """A second after it was told."""
+def test_a_countdown_advances(fields: dict[str, Any], text: str) -> None:
+    """A countdown advances with the time since it was received."""
     item = line("abc", **fields)
 
     assert upcoming(item, context(item, 1.0)) == text
 
 
-def test_a_countdown_stands_still_where_nothing_is_heard() -> None:
-    """Nobody knows whether it went on."""
+def test_a_countdown_stands_still_on_stale_data() -> None:
+    """A countdown stands still while the data is stale."""
     waking = line("abc", state="waking", phase="load", ready_in_ms=1800.0)
     warm = line("abc", state="warm", sleeps_at_s=1042.0)
 

@@ -31,7 +31,7 @@ def pair() -> Iterator[tuple[int, int]]:
 
 
 def test_the_terminal_is_as_it_was_whatever_happens(pair: tuple[int, int]) -> None:
-    """Keys come without echo and without a line's end meanwhile."""
+    """Echo and line mode are off meanwhile and restored afterwards, even after an error."""
     _, theirs = pair
     before = termios.tcgetattr(theirs)
     made = Terminal(theirs)
@@ -51,7 +51,7 @@ def test_the_terminal_is_as_it_was_whatever_happens(pair: tuple[int, int]) -> No
 
 
 def test_keys_are_told_as_they_are_pressed(pair: tuple[int, int]) -> None:
-    """Escape once nothing has followed."""
+    """Keys are read as they are pressed; a lone Escape once nothing has followed."""
     ours, theirs = pair
     made = Terminal(theirs)
 
@@ -65,7 +65,7 @@ def test_keys_are_told_as_they_are_pressed(pair: tuple[int, int]) -> None:
 
 
 def test_a_terminal_that_hangs_up_is_the_end(pair: tuple[int, int]) -> None:
-    """There is nobody left to show anything to."""
+    """A terminal that hangs up ends the wait with an error."""
     ours, theirs = pair
     made = Terminal(theirs)
 
@@ -76,7 +76,8 @@ def test_a_terminal_that_hangs_up_is_the_end(pair: tuple[int, int]) -> None:
 
 
 def test_signals_that_ask_wake_the_wait(pair: tuple[int, int]) -> None:
-    """Each is told once; the handlers of before are back afterwards."""
+    """SIGWINCH and SIGTSTP wake the wait and are reported once; the earlier handlers are
+    restored."""
     before = signal.getsignal(signal.SIGWINCH)
     made = Terminal(pair[1])
 
@@ -93,7 +94,8 @@ def test_signals_that_ask_wake_the_wait(pair: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_signals_that_end_are_raised(pair: tuple[int, int], number: signal.Signals) -> None:
-    """With the exit code a shell would give; a second one breaks nothing off."""
+    """An ending signal is raised with the shell's exit code; a second one does not interrupt the
+    end."""
     made = Terminal(pair[1])
 
     with made.taken():
@@ -114,13 +116,13 @@ NAMES += ["page up", "page down", "home", "end", " "]
 
 
 def test_keys_have_names() -> None:
-    """A sequence that nobody knows is none."""
+    """Known sequences have key names; unknown ones are dropped."""
     assert Keys().feed(TYPED) == NAMES
 
 
 @given(st.lists(st.integers(0, len(TYPED))))
 def test_keys_may_come_in_pieces(cuts: list[int]) -> None:
-    """Wherever a terminal or a network splits them."""
+    """A sequence may arrive in pieces."""
     keys, at = Keys(), [0, *sorted(cuts), len(TYPED)]
 
     found = [key for a, b in itertools.pairwise(at) for key in keys.feed(TYPED[a:b])]
@@ -129,7 +131,7 @@ def test_keys_may_come_in_pieces(cuts: list[int]) -> None:
 
 
 def test_escape_alone_is_known_by_what_does_not_follow() -> None:
-    """Or by what follows and is no sequence."""
+    """A lone Escape is recognised by a pause, or by a byte that makes no sequence."""
     keys = Keys()
 
     assert keys.feed(b"\x1b") == []
@@ -140,7 +142,7 @@ def test_escape_alone_is_known_by_what_does_not_follow() -> None:
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_keys_or_nothing(data: bytes) -> None:
-    """And never more than a reader would type."""
+    """Any bytes give at most KEYS_MAX keys, all with printable names."""
     found = Keys().feed(data)
 
     assert len(found) <= KEYS_MAX
@@ -153,7 +155,7 @@ APART, BACK = "\x1b[?1049h", "\x1b[?1049l"
 
 
 def console(**settings: object) -> tuple[Console, io.StringIO]:
-    """A terminal of 40 x 5."""
+    """Return a terminal of 40 x 5."""
     file = io.StringIO()
     chosen = {"force_terminal": True, "color_system": "standard", "legacy_windows": False}
     made = Console(file=file, width=40, height=5, _environ={}, **{**chosen, **settings})  # type: ignore[arg-type]
@@ -161,7 +163,7 @@ def console(**settings: object) -> tuple[Console, io.StringIO]:
 
 
 def test_a_whole_screen_leaves_no_trace() -> None:
-    """It is apart from what stood there, which comes back with the cursor."""
+    """A full screen uses the alternate buffer; earlier content and cursor return at the end."""
     made, file = console()
     screen = Screen(made, is_whole=True)
 
@@ -177,8 +179,8 @@ def test_a_whole_screen_leaves_no_trace() -> None:
     assert screen.size == (40, 5)
 
 
-def test_what_stands_there_is_not_drawn_again() -> None:
-    """Unless it is spoilt."""
+def test_unchanged_lines_are_not_drawn_again() -> None:
+    """Unchanged lines are not drawn again, unless a redraw is requested."""
     made, file = console()
     screen = Screen(made, is_whole=True)
     screen.open()
@@ -196,7 +198,7 @@ def test_what_stands_there_is_not_drawn_again() -> None:
 
 
 def test_lines_in_place_stay_and_keep_the_cursor() -> None:
-    """Whatever ends the command."""
+    """Lines in place stay on the terminal, and the cursor returns, however the command ends."""
     made, file = console()
     screen = Screen(made, is_whole=False)
     screen.open()
@@ -209,7 +211,7 @@ def test_lines_in_place_stay_and_keep_the_cursor() -> None:
 
 
 def test_without_colours_the_text_is_the_same() -> None:
-    """NO_COLOR leaves weight."""
+    """With NO_COLOR the text is the same, with weights only."""
     made, file = console(no_color=True)
 
     Screen(made, is_whole=False).print(LINES)

@@ -18,7 +18,7 @@ KEYS += ["clear", "interrupt", "redraw", *"q/swzhynjk? x"]
 def after(
     *keys: str, view: View | None = None, visible: Visible = SIGHT
 ) -> tuple[View, Request | None]:
-    """The view after these keys, and the last one's request."""
+    """Return the view after these keys, and the last key's request."""
     view, request = view or View(), None
     for key in keys:
         view, request = press(view, key, visible)
@@ -38,12 +38,13 @@ def after(
     ],
 )
 def test_rows_are_selected(keys: list[str], selected: str) -> None:
-    """Up to the ends of the list."""
+    """The selection stops at both ends of the list."""
     assert after(*keys)[0].selected == selected
 
 
 def test_the_selected_row_is_in_sight() -> None:
-    """However the list is scrolled, sorted or shortened; nothing is left empty below."""
+    """The selected row is visible after scrolling, sorting or shortening, and no line below stays
+    empty."""
     view, _ = after("end")
     shorter = view.scrolled(NAMES[:7], 5)
 
@@ -54,7 +55,7 @@ def test_the_selected_row_is_in_sight() -> None:
 
 
 def test_a_filter_is_typed() -> None:
-    """Every key that is a character belongs to it, also those with a meaning elsewhere."""
+    """While a filter is typed, every printable key belongs to it, even one with another meaning."""
     view, _ = after(*"/qsjk z", "backspace")
     typed = view.filter, view.page
 
@@ -71,14 +72,15 @@ def test_a_filter_is_typed() -> None:
 
 
 def test_s_goes_through_the_ways_to_sort() -> None:
-    """And begins anew after the last."""
+    """s cycles through the sort orders."""
     found = [after(*"s" * count)[0].sort for count in range(len(SORTS) + 1)]
 
     assert found == [*SORTS, next(iter(SORTS))]
 
 
 def test_enter_asks_why() -> None:
-    """The page scrolls within its text, and the keys back lead to the list."""
+    """Enter requests why; its page scrolls within the text, and q, Escape and Enter lead back to
+    the list."""
     view, request = after("down", "enter")
 
     assert (view.page, request) == ("why", Request("why", "f1"))
@@ -92,7 +94,7 @@ def test_enter_asks_why() -> None:
 
 
 def test_w_warms_and_z_asks_before_it_lets_go() -> None:
-    """What hurts is done after a yes alone."""
+    """w warms at once; z asks first and acts only on y."""
     assert after("down", "w")[1] == Request("warm", "f1")
     asked, nothing = after("down", "z")
     assert (asked.page, nothing) == ("confirm", None)
@@ -103,34 +105,34 @@ def test_w_warms_and_z_asks_before_it_lets_go() -> None:
 
 
 def test_the_first_row_is_meant_where_none_was_selected() -> None:
-    """It is marked on the screen, too."""
+    """Without a selection, actions apply to the first row."""
     assert after("w")[1] == Request("warm", "f0")
 
 
 def test_help_is_a_page() -> None:
-    """On either of two keys, and left with any that leads back."""
+    """Two keys open the help, and every key that leads back closes it."""
     assert after("?")[0].page == "help"
     assert after("h")[0].page == "help"
     assert after("?", "?")[0].page == "list"
     assert after("?", "w")[1] is None
 
 
-def test_the_ends_are_told_apart() -> None:
-    """q is an end, Ctrl-C an interruption wherever one is."""
+def test_quit_and_interrupt_differ() -> None:
+    """q quits the list; Ctrl-C interrupts on every page, even while a filter is typed."""
     assert after("q")[1] == Request("quit")
     assert after("/", "interrupt")[1] == Request("interrupt")
     assert after("redraw")[1] == Request("redraw")
 
 
 def test_without_functions_nothing_is_selected() -> None:
-    """And nothing is asked for."""
+    """Without functions nothing is selected and no key makes a request."""
     for key in ("enter", "w", "z", "down"):
         assert after(key, visible=Visible([], 5)) == (View(), None)
 
 
 @given(st.lists(st.sampled_from(KEYS), max_size=40), st.integers(0, 20), st.integers(1, 8))
 def test_any_keys_leave_a_view_that_can_be_shown(keys: list[str], count: int, rows: int) -> None:
-    """No row beyond the list, no line beyond the text."""
+    """After any keys the view lies within the list and the text."""
     visible = Visible(NAMES[:count], rows, text_lines=12, text_rows=5)
 
     view, _ = after(*keys, visible=visible)
@@ -163,20 +165,20 @@ LINES = [
     ],
 )
 def test_functions_are_sorted(sort: str, names: str) -> None:
-    """Alike ones by name, whatever order they came in."""
+    """Functions are sorted; equal ones by name, whatever their order in the state."""
     assert "".join(item["name"] for item in sorted_functions(LINES, sort, "")) == names
     assert sorted_functions(reversed(LINES), sort, "") == sorted_functions(LINES, sort, "")
 
 
 def test_a_little_more_load_moves_no_row() -> None:
-    """Rows would jump every second otherwise."""
+    """A slightly higher load does not reorder rows, which would jump every second."""
     first = [line("a", rate=900.0), line("b", rate=901.0)]
 
     assert [item["name"] for item in sorted_functions(first, "activity", "")] == ["a", "b"]
 
 
 def test_a_filter_is_part_of_a_name_or_a_state() -> None:
-    """In whatever letters."""
+    """A filter matches part of a name or a state, ignoring case."""
     assert [item["name"] for item in sorted_functions(LINES, "name", "COLD")] == ["a", "f"]
     assert [item["name"] for item in sorted_functions(LINES, "name", "B")] == ["b"]
     assert next(iter(SORTS)) == "activity"

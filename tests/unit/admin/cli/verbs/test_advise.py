@@ -45,7 +45,7 @@ CHEAPER = advice(row(60.0, 22.0, 3600.0), row(300.0, 20.0, 7200.0, now=True))
 def test_advise_shows_what_each_idle_time_costs(
     api: AdminApi, fnctl: Callable[..., Result]
 ) -> None:
-    """The present row is marked, the others are held against it by the day; what is clearly better
+    """The present row is marked, the others are compared with it per day, and a clearly better one
     is the next command."""
     api.on("GET", PATH, Canned(CHEAPER))
 
@@ -80,11 +80,11 @@ def test_advise_shows_what_each_idle_time_costs(
         ([row(600.0, 11.0, 7200.0)], None),
     ],
 )
-def test_better_is_what_costs_nothing_else(
+def test_a_better_row_costs_next_to_nothing(
     others: list[dict[str, Any]], best: float | None
 ) -> None:
-    """Much less of the device for next to no waiting, or much less waiting for next to nothing of
-    the device; what trades the one for the other is its operator's to decide."""
+    """Better means much less device time for hardly more waiting, or much less waiting for hardly
+    more device time; a trade-off is left to the operator."""
     answer = advice(row(300.0, 20.0, 7200.0, now=True), *others)
 
     found = better(answer)
@@ -94,14 +94,14 @@ def test_better_is_what_costs_nothing_else(
 
 
 def test_less_waiting_is_said_too() -> None:
-    """With what it takes of the device."""
+    """The advice for less waiting names the device time that it takes."""
     answer = advice(row(300.0, 20.0, 7200.0, now=True), row(600.0, 5.0, 7560.0))
 
     assert sentence(answer) == "idle 600 s takes 0.2 device-hours a day, with 30.0 s less waiting"
 
 
 def test_too_little_history_is_said(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """No table, no advice, no next step, and no error."""
+    """With too little history the output is the note alone, with exit code 0."""
     api.on("GET", PATH, Canned(advice(notes=["no advice: 3 requests were recorded"])))
 
     result = fnctl("advise", "digits")
@@ -113,7 +113,7 @@ def test_too_little_history_is_said(api: AdminApi, fnctl: Callable[..., Result])
 
 
 def test_an_estimate_is_called_one() -> None:
-    """Where no cold start was seen."""
+    """A cold start is marked as estimated if none was seen."""
     basis = {"cold_start_ms": 900.0, "run_ms": 1.0, "cold_starts_seen": 0}
 
     shown = render(advice(row(300.0, 20.0, 7200.0, now=True), basis=basis))
@@ -122,7 +122,7 @@ def test_an_estimate_is_called_one() -> None:
 
 
 def test_a_busy_server_is_an_error(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """One advice at a time: the text says when to come again."""
+    """Advice that is refused because another is computed is exit code 1 with the server's text."""
     problem = {"title": "No advice at present", "code": "advice_unavailable", "detail": "another"}
     api.on("GET", PATH, Canned({**problem, "retry_after_s": 10}, 503))
 
@@ -133,6 +133,6 @@ def test_a_busy_server_is_an_error(api: AdminApi, fnctl: Callable[..., Result]) 
 
 
 def test_silly_hours_are_wrong_usage(fnctl: Callable[..., Result]) -> None:
-    """An hour to a week."""
+    """Hours outside 1 to 168 are wrong usage."""
     assert fnctl("advise", "digits", "--hours", "0").exit_code == 2
     assert fnctl("advise", "digits", "--hours", "169").exit_code == 2

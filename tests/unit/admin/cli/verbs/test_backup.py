@@ -22,12 +22,12 @@ from tests.support.nouns import bundle, function, profile, revision, sha256
 
 BACKUP = "/admin/v1/backup"
 NOBODY = "http://127.0.0.1:9"
-"""The port of the discard service: nobody listens."""
+"""Address with the port of the discard service, where no server listens."""
 
 
 @pytest.fixture
 async def data(tmp_path: Path) -> Path:
-    """The data folder of a server that was stopped, with one key."""
+    """Create the data folder of a stopped server, with one key."""
     folder = tmp_path / "data"
     folder.mkdir()
     database = await Database.open(folder / "fngate.db")
@@ -39,7 +39,7 @@ async def data(tmp_path: Path) -> Path:
 def test_the_servers_copy_is_kept(
     api: AdminApi, fnctl: Callable[..., Result], data: Path, tmp_path: Path
 ) -> None:
-    """It is written whole, for this user only, in place of an older one."""
+    """The server's copy replaces an older file as a whole and is readable for this user only."""
     content = (data / "fngate.db").read_bytes()
     api.on("GET", BACKUP, Canned(content))
     file = tmp_path / "copy.db"
@@ -60,15 +60,16 @@ def test_the_servers_copy_is_kept(
     }
 
 
-def test_what_is_not_whole_is_not_kept(
+def test_a_partial_copy_is_not_kept(
     api: AdminApi, fnctl: Callable[..., Result], data: Path, tmp_path: Path
 ) -> None:
-    """A copy that breaks off, is no database or is refused leaves the older one, and no other."""
+    """A copy that breaks off, is not a database or is refused leaves the older file and no
+    temporary one."""
     content = (data / "fngate.db").read_bytes()
     file = tmp_path / "copies" / "copy.db"
     file.parent.mkdir()
     file.write_bytes(b"old")
-    with DataDirectory.open(data):  # else the stopped server's folder is copied
+    with DataDirectory.open(data):  # otherwise the stopped server's folder is copied
         for canned, code, text in (
             (Canned(content[:5000], lacks=100), 3, "was cut off, 100 bytes are missing"),
             (Canned(content[:8192]), 1, "a copy that is not sound"),
@@ -82,8 +83,8 @@ def test_what_is_not_whole_is_not_kept(
     assert (file.read_bytes(), os.listdir(file.parent)) == (b"old", ["copy.db"])
 
 
-def test_a_killed_backup_is_never_believed(api: AdminApi, data: Path, tmp_path: Path) -> None:
-    """Killed while the copy comes in, the file of that name is the older one."""
+def test_a_killed_backup_leaves_the_older_file(api: AdminApi, data: Path, tmp_path: Path) -> None:
+    """A backup that is killed while it receives the copy leaves the older file."""
     file = tmp_path / "copy.db"
     file.write_bytes(b"old")
     killed: list[subprocess.Popen[bytes]] = []
@@ -101,7 +102,7 @@ def test_a_killed_backup_is_never_believed(api: AdminApi, data: Path, tmp_path: 
 def test_a_stopped_servers_folder_is_copied(
     fnctl: Callable[..., Result], data: Path, tmp_path: Path
 ) -> None:
-    """Where nobody answers and nobody holds the folder, the database is read from there."""
+    """Without a server, and with the folder unlocked, the database is copied from the folder."""
     file = tmp_path / "copy.db"
 
     result = fnctl("backup", str(file), "--url", NOBODY)
@@ -118,7 +119,7 @@ def test_a_stopped_servers_folder_is_copied(
 def test_a_database_in_use_is_no_target(
     fnctl: Callable[..., Result], data: Path, tmp_path: Path
 ) -> None:
-    """The copy must not take the place of what a server works with."""
+    """A database that a server has in use is refused as the target."""
     (data / "fngate.db-wal").touch()
 
     result = fnctl("backup", str(data / "fngate.db"))
@@ -128,7 +129,7 @@ def test_a_database_in_use_is_no_target(
 
 @pytest.fixture
 async def backup(tmp_path: Path) -> Path:
-    """A backup folder: a database with one function, and its file."""
+    """Create a backup folder: a database with one function, and its blob."""
     folder = tmp_path / "backup"
     folder.mkdir()
     database = await Database.open(folder / "copy.db")
@@ -140,7 +141,7 @@ async def backup(tmp_path: Path) -> Path:
 
 
 def test_a_copy_is_restored(fnctl: Callable[..., Result], backup: Path, tmp_path: Path) -> None:
-    """It says what is missing and how that is brought, and where the database before it is."""
+    """restore reports the missing blobs, how to bring them, and where the replaced database is."""
     data = tmp_path / "data"
 
     result = fnctl("restore", str(backup / "copy.db"))
@@ -157,10 +158,10 @@ def test_a_copy_is_restored(fnctl: Callable[..., Result], backup: Path, tmp_path
     assert again == {"functions": 1, "keys": 0, "missing_files": 0}
 
 
-def test_what_cannot_be_restored(
+def test_an_impossible_restore_is_refused(
     fnctl: Callable[..., Result], backup: Path, tmp_path: Path
 ) -> None:
-    """A file that is no copy, and the folder of a server that runs."""
+    """A file that is not a backup, and the folder of a running server, are refused."""
     (tmp_path / "text").write_text("hello")
 
     wrong = fnctl("restore", str(tmp_path / "text"))

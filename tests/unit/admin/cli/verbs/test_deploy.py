@@ -28,7 +28,7 @@ DONE: dict[str, Any] = {
 
 @pytest.fixture
 def model(api: AdminApi, tmp_path: Path) -> Path:
-    """A model that the server has not, and a server that takes it."""
+    """Serve a deploy of a model that the server does not have yet."""
     path = models.add_one(tmp_path)
     api.on("POST", REVISIONS, Canned(RUNNING, 202))
     api.on("GET", OPERATION, Canned(DONE))
@@ -37,14 +37,15 @@ def model(api: AdminApi, tmp_path: Path) -> Path:
 
 
 def ctrl_c() -> None:
-    """What the terminal does: the signal comes while the answer is waited for."""
+    """Send SIGINT while the answer is awaited, as a terminal does at Ctrl-C."""
     os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_deploy_goes_from_files_to_summary(
     api: AdminApi, fnctl: Callable[..., Result], model: Path
 ) -> None:
-    """Missing files go up, the revision is asked for, its end is told with the next step."""
+    """A deploy uploads the missing blobs, starts the operation and prints its end with the next
+    command."""
     result = fnctl("deploy", str(model), "--name", "adder")
 
     assert result.exit_code == 0
@@ -70,8 +71,8 @@ SHOWN = {"example": 'curl http://here/fn/adder -d \'{"inputs": {"x": [[0.0]]}}\'
 def test_a_deploy_ends_with_a_curl_line_that_works(
     api: AdminApi, fnctl: Callable[..., Result], model: Path, functions: Canned, line: str | None
 ) -> None:
-    """A call with zeros, which the trial has made; none with places to fill in. The key is named
-    where callers need one."""
+    """The curl line calls with the trial's zeros and has no placeholders; it names the key if
+    callers need one."""
     profile = {"profiled": True, "load_ms": 1, "memory_mib": 1}
     api.on("GET", OPERATION, Canned({**DONE, "result": {**DONE["result"], "profile": profile}}))
     api.on("GET", "/admin/v1/functions/adder", functions)
@@ -87,7 +88,7 @@ def test_a_deploy_ends_with_a_curl_line_that_works(
 
 
 def test_options_are_overrides(api: AdminApi, fnctl: Callable[..., Result], model: Path) -> None:
-    """Only the given options are sent, by the names of the API."""
+    """Only the given options are sent, under the API's names."""
     words = "--min 1 --max 2 --idle 5 --memory 64 --device cpu --batch off --timeout 3 --trust"
     words += " --breaking"
 
@@ -110,17 +111,15 @@ def test_options_are_overrides(api: AdminApi, fnctl: Callable[..., Result], mode
 
 
 def test_json_is_the_operation(api: AdminApi, fnctl: Callable[..., Result], model: Path) -> None:
-    """--json prints the operation as it ended and no remarks."""
+    """--json prints the ended operation and no remarks."""
     result = fnctl("deploy", str(model), "--name", "adder", "--json")
 
     assert json.loads(result.stdout) == DONE
     assert result.stderr == ""
 
 
-def test_nobody_waits_with_no_wait(
-    api: AdminApi, fnctl: Callable[..., Result], model: Path
-) -> None:
-    """--no-wait ends once the server has taken the deploy."""
+def test_no_wait_returns_at_once(api: AdminApi, fnctl: Callable[..., Result], model: Path) -> None:
+    """--no-wait returns when the server has accepted the deploy."""
     result = fnctl("deploy", str(model), "--name", "adder", "--no-wait")
 
     assert result.stdout == "operation o1 is running\n"
@@ -130,7 +129,7 @@ def test_nobody_waits_with_no_wait(
 def test_a_failed_deploy_is_a_refusal(
     api: AdminApi, fnctl: Callable[..., Result], model: Path
 ) -> None:
-    """An operation that failed ends with its reason and exit code 1."""
+    """A failed operation is reported with its reason and exit code 1."""
     problem = {"title": "The model was refused", "detail": "no opset", "status": 422}
     api.on("GET", OPERATION, Canned({**RUNNING, "state": "failed", "error": problem}))
 
@@ -143,7 +142,7 @@ def test_a_failed_deploy_is_a_refusal(
 def test_a_taken_name_says_how_to_mean_it(
     api: AdminApi, fnctl: Callable[..., Result], model: Path
 ) -> None:
-    """A name made from a file's that exists already is refused with the command that means it."""
+    """A derived name that exists already is refused with the command that replaces the function."""
     problem = {"title": "Conflict", "detail": "it exists", "code": "conflict"}
     api.on("POST", "/admin/v1/functions/add-one/revisions", Canned(problem, 409))
 
@@ -154,7 +153,7 @@ def test_a_taken_name_says_how_to_mean_it(
 
 
 def test_ctrl_c_cancels(api: AdminApi, fnctl: Callable[..., Result], model: Path) -> None:
-    """An interrupt while waiting cancels the operation, and says that nothing changed."""
+    """Ctrl-C cancels the operation and reports that nothing changed."""
     api.on("GET", OPERATION, Canned(RUNNING, before=ctrl_c))
     api.on("DELETE", OPERATION, Canned({**RUNNING, "state": "cancelled"}))
 
@@ -166,7 +165,7 @@ def test_ctrl_c_cancels(api: AdminApi, fnctl: Callable[..., Result], model: Path
 
 
 def test_ctrl_c_may_come_too_late(api: AdminApi, fnctl: Callable[..., Result], model: Path) -> None:
-    """Where the operation was done already, that is what is told."""
+    """If the operation has ended before the cancellation, its result is printed."""
     api.on("GET", OPERATION, Canned(RUNNING, before=ctrl_c))
     api.on("DELETE", OPERATION, Canned(DONE))
 
@@ -178,13 +177,13 @@ def test_ctrl_c_may_come_too_late(api: AdminApi, fnctl: Callable[..., Result], m
 
 @pytest.mark.parametrize(("text", "rows"), [(None, None), ("off", 1), ("8", 8), ("always", None)])
 def test_batch_is_a_number_or_off(text: str | None, rows: int | None) -> None:
-    """off is a batch of one."""
+    """--batch off means a batch of one row."""
     assert batch_max(text) == rows
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "", "9" * 5000])
 def test_another_batch_is_wrong_usage(text: str) -> None:
-    """What is neither is told by what came."""
+    """A --batch that is neither a number nor off is wrong usage and quoted."""
     with pytest.raises(
         typer.BadParameter, match="expected a number from 1 to 65536, off or always"
     ):
@@ -194,7 +193,7 @@ def test_another_batch_is_wrong_usage(text: str) -> None:
 def test_a_broken_bundle_is_refused_before_anything_is_sent(
     api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """A folder without a manifest ends with exit code 1, and the server hears nothing."""
+    """A folder without a manifest is exit code 1 without any request."""
     result = fnctl("deploy", str(tmp_path))
 
     assert result.exit_code == 1

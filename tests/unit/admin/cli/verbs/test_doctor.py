@@ -28,7 +28,7 @@ NAMES = [
 def test_a_healthy_machine_passes(
     api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """With folder, token and server in place every check is ok or a warning."""
+    """With data folder, token and server in place, every check is ok or a warning."""
     token = tmp_path / "data" / "admin.token"
     token.parent.mkdir()
     token.touch(0o600)
@@ -44,8 +44,8 @@ def test_a_healthy_machine_passes(
     assert result.exit_code == 0
 
 
-def test_what_is_missing_is_exit_code_1(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """A failed check ends with exit code 1 and says what to do."""
+def test_a_failed_check_is_exit_code_1(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """A failed check is exit code 1 and says what to do."""
     api.close()
 
     result = fnctl("doctor")
@@ -55,7 +55,7 @@ def test_what_is_missing_is_exit_code_1(api: AdminApi, fnctl: Callable[..., Resu
 
 
 def test_a_chosen_engine_is_checked(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """With Docker as driver the engine must be there, wherever --engine says."""
+    """With the Docker driver the engine must answer, at the address that --engine gives."""
     result = fnctl("doctor", "--driver", "docker", "--json")
 
     found = {each["name"]: each["level"] for each in json.loads(result.stdout)["items"]}
@@ -66,7 +66,7 @@ def test_a_chosen_engine_is_checked(api: AdminApi, fnctl: Callable[..., Result])
 def test_another_machine_is_checked_over_ssh(
     api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """With --ssh the way there and the server there are looked at, and nothing of this machine."""
+    """With --ssh only the SSH connection and the remote server are checked, not this machine."""
     api.on("GET", "/readyz", Canned({"status": "ok", "reasons": []}))
     api.on("GET", "/admin/v1/functions", Canned({"items": []}))
     with sshd(tmp_path / "ssh") as far:
@@ -83,7 +83,8 @@ def test_another_machine_is_checked_over_ssh(
 
 
 def test_the_images_are_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FN_IMAGE_CPU names what is looked for; settings that cannot be leave the usual names."""
+    """FN_IMAGE_CPU names the image to check; with invalid settings the default names are
+    checked."""
     monkeypatch.setenv("FN_IMAGE_CPU", "mine:1")
     assert images()["cpu"] == "mine:1"
 

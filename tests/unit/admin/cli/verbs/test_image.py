@@ -18,7 +18,7 @@ BUILT = BuiltImage(
 
 
 def test_a_result_is_told_in_full() -> None:
-    """Name, id, size, versions and time; what was replaced only where something was."""
+    """The result has name, id, size, versions and time, and the replaced image if there was one."""
     assert render(BUILT).split("\n") == [
         "fngate-runtime:cpu built in 10.4 s",
         "  id           sha256:1234",
@@ -31,12 +31,12 @@ def test_a_result_is_told_in_full() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings(
-    # docker-py leaves the socket of a connection that failed to the garbage collector.
+    # docker-py leaves the socket of a failed connection to the garbage collector.
     "ignore:unclosed <socket:ResourceWarning",
     "ignore::pytest.PytestUnraisableExceptionWarning",
 )
 def test_no_engine_is_told(fnctl: Callable[..., Result], tmp_path: Path) -> None:
-    """The text says what to do next, and with --json so does the problem."""
+    """Without an engine the text, and the JSON problem, say what to do next."""
     engine = f"unix://{tmp_path}/none.sock"
 
     said = fnctl("image", "build", "--engine", engine)
@@ -56,13 +56,13 @@ def test_no_engine_is_told(fnctl: Callable[..., Result], tmp_path: Path) -> None
     [("--tensorrt", "ten", "gpu"), ("--tensorrt", "10", "cpu"), ("tpu",), ("--tag", "A B")],
 )
 def test_wrong_words_are_wrong_usage(fnctl: Callable[..., Result], words: tuple[str, ...]) -> None:
-    """Nothing is looked for then."""
+    """Wrong usage is refused before an engine is contacted."""
     assert fnctl("image", "build", *words).exit_code == 2
 
 
 @pytest.mark.parametrize("option", ["--context", "--wheelhouse"])
 def test_a_wrong_folder_is_told(fnctl: Callable[..., Result], tmp_path: Path, option: str) -> None:
-    """Before an engine is asked for anything."""
+    """A wrong folder is refused before an engine is contacted."""
     said = fnctl("image", "build", option, str(tmp_path), "--engine", "unix:///none")
 
     assert said.exit_code == 1
@@ -71,7 +71,7 @@ def test_a_wrong_folder_is_told(fnctl: Callable[..., Result], tmp_path: Path, op
 
 
 def words(order: BuildRequest) -> tuple[str, ...]:
-    """The command line for an order."""
+    """Return the command line for an image build."""
     return (
         *("image", "build", order.kind, "--tag", order.tag, "--base", order.base),
         *("--wheelhouse", str(order.wheelhouse), "--engine", order.engine),
@@ -82,7 +82,7 @@ def words(order: BuildRequest) -> tuple[str, ...]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_image_is_built(fnctl: Callable[..., Result], tmp_path: Path) -> None:
-    """Steps with their times on stderr, the result on stdout."""
+    """Steps with their times go to stderr, the result to stdout."""
     checkout = runtime_images.light_checkout(tmp_path)
     wheels = runtime_images.light_wheelhouse(tmp_path / "wheels")
     order = runtime_images.order(f"fngate-test:{tmp_path.name.lower()}", wheelhouse=wheels)
@@ -100,7 +100,7 @@ def test_an_image_is_built(fnctl: Callable[..., Result], tmp_path: Path) -> None
 @pytest.mark.docker
 @pytest.mark.slow
 def test_json_is_nothing_but_json(fnctl: Callable[..., Result], tmp_path: Path) -> None:
-    """However far a build gets, no step is told: here it ends for want of wheels."""
+    """With --json no step is printed, even by a build that fails later, here for want of wheels."""
     [wheel, *_] = Path(runtime_images.given("FN_TEST_WHEELHOUSE")).glob("packaging-*.whl")
     (tmp_path / wheel.name).symlink_to(wheel)
     order = runtime_images.order("fngate-test:never", wheelhouse=tmp_path)

@@ -17,7 +17,7 @@ ANSWER: dict[str, Any] = {"outputs": {"y": [1.5]}, "revision": "digits@3"}
 def test_an_answer_has_its_receipt(
     api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """A picture goes out as it is; the answer is on stdout, the receipt on stderr."""
+    """An image is sent unchanged; the answer goes to stdout, the receipt to stderr."""
     (tmp_path / "a.png").write_bytes(b"png")
     api.on("POST", "/fn/digits@3", Canned(ANSWER, headers=TIMING))
 
@@ -33,7 +33,7 @@ def test_an_answer_has_its_receipt(
 def test_a_file_is_sent_as_the_type_that_was_asked_for(
     api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """--type is the content type, whatever the file's suffix says."""
+    """--type is the content type, whatever the file's suffix."""
     (tmp_path / "a.json").write_bytes(b"[1]")
     api.on("POST", "/fn/filetype", Canned(ANSWER))
 
@@ -54,7 +54,7 @@ def test_a_file_is_sent_as_the_type_that_was_asked_for(
         (["application/json", "application/x-npy"], "a.npy", 'application/x-npy; input="data"'),
     ],
 )
-def test_what_the_function_takes_decides_how_a_file_is_sent(
+def test_the_functions_input_decides_how_a_file_is_sent(
     api: AdminApi,
     fnctl: Callable[..., Result],
     tmp_path: Path,
@@ -62,7 +62,7 @@ def test_what_the_function_takes_decides_how_a_file_is_sent(
     file: str,
     sent_as: str,
 ) -> None:
-    """A function that takes any bytes gets a file as it is, whatever it is called."""
+    """A function that takes any bytes gets a file unchanged, whatever its suffix."""
     (tmp_path / file).write_bytes(b"[1]")
     api.on("GET", "/fn/f@2", Canned({"content_types": takes}))
     api.on("POST", "/fn/f@2", Canned(ANSWER))
@@ -83,7 +83,7 @@ def test_what_the_function_takes_decides_how_a_file_is_sent(
 def test_without_an_input_the_sample_is_sent(
     api: AdminApi, fnctl: Callable[..., Result], sample: Canned, shown: str
 ) -> None:
-    """What is sent is said beside the answer."""
+    """Without an input the function's sample is sent, and a remark says so."""
     api.on("GET", "/admin/v1/functions/digits/sample", sample)
     api.on("POST", "/fn/digits", Canned(ANSWER))
 
@@ -99,7 +99,7 @@ def test_without_an_input_the_sample_is_sent(
 
 
 def test_json_is_the_answer_with_its_receipt(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """--json prints the object that came, and the receipt beside it."""
+    """--json prints the answer's object together with the receipt."""
     api.on("POST", "/fn/digits", Canned(ANSWER, headers=TIMING))
 
     shown = json.loads(fnctl("invoke", "digits", "-d", '{"inputs": {}}', "--json").stdout)
@@ -110,7 +110,7 @@ def test_json_is_the_answer_with_its_receipt(api: AdminApi, fnctl: Callable[...,
 
 
 def test_bytes_are_not_printed(api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path) -> None:
-    """An answer that is no JSON is described, and saved where asked."""
+    """An answer that is not JSON is described, and saved with -o."""
     api.on(
         "POST", "/fn/digits", Canned(b"\x93NUMPY", headers={"Content-Type": "application/x-npy"})
     )
@@ -131,7 +131,7 @@ def test_bytes_are_not_printed(api: AdminApi, fnctl: Callable[..., Result], tmp_
 def test_strange_json_is_shown(
     api: AdminApi, fnctl: Callable[..., Result], body: bytes, shown: str
 ) -> None:
-    """JSON that is no object is shown all the same, broken JSON is described."""
+    """Malformed JSON is described; JSON that is not an object is shown."""
     api.on("POST", "/fn/f", Canned(body, headers={"Content-Type": "application/json"}))
 
     assert shown in fnctl("invoke", "f", "-i", "x=1").stdout
@@ -149,7 +149,7 @@ def test_strange_json_is_shown(
 def test_wrong_usage_sends_nothing(
     api: AdminApi, fnctl: Callable[..., Result], words: tuple[str, ...]
 ) -> None:
-    """What cannot be a call ends with exit code 2 before the server is asked."""
+    """Wrong usage is exit code 2 before any request."""
     assert fnctl(*words).exit_code == 2
     assert api.requests == []
 
@@ -157,7 +157,7 @@ def test_wrong_usage_sends_nothing(
 def test_an_output_that_cannot_be_written_is_wrong_usage(
     api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """A path that cannot be written is told by the system's reason."""
+    """An output path that cannot be written is wrong usage with the system's reason."""
     api.on("POST", "/fn/f", Canned(ANSWER))
 
     result = fnctl("invoke", "f", "-i", "x=1", "--output", str(tmp_path))
@@ -169,7 +169,7 @@ def test_an_output_that_cannot_be_written_is_wrong_usage(
 def test_a_refusal_is_told_with_expected_and_got(
     api: AdminApi, fnctl: Callable[..., Result]
 ) -> None:
-    """The server's reason, what it expected and got, and when to try again are all shown."""
+    """A refusal is shown with its reason, expected and got, and when to retry."""
     problem = {"title": "Too many", "detail": "full", "expected": "room", "got": "none"}
     api.on("POST", "/fn/f", Canned(problem, status=429, headers={"Retry-After": "3"}))
 

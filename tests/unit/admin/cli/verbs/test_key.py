@@ -13,7 +13,7 @@ KEY = {"id": "k1", "scopes": ["read", "invoke:digits"], "note": "shop", "created
 
 
 def test_the_secret_is_printed_alone(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """stdout has the secret and nothing else, so that a script can keep it."""
+    """stdout has only the secret, so that a script can store it."""
     api.on("POST", KEYS, Canned({**KEY, "secret": "fn_abc"}, 201))
 
     result = fnctl("key", "add", "--scope", "read", "--scope", "invoke:digits", "--note", "shop")
@@ -24,12 +24,12 @@ def test_the_secret_is_printed_alone(api: AdminApi, fnctl: Callable[..., Result]
 
 
 def test_a_key_needs_a_scope(fnctl: Callable[..., Result]) -> None:
-    """A key that may do nothing is wrong usage."""
+    """A key without scopes is wrong usage."""
     assert fnctl("key", "add").exit_code == 2
 
 
 def test_keys_are_listed_without_secrets(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """The list has id, scopes, age and note."""
+    """The list has id, scopes, age and note, and no secrets."""
     api.on("GET", KEYS, Canned({"items": [KEY]}))
 
     assert render([KEY], 1120.0).split("\n") == [
@@ -41,7 +41,7 @@ def test_keys_are_listed_without_secrets(api: AdminApi, fnctl: Callable[..., Res
 
 
 def test_no_keys_are_said(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """Without keys the way to one is told."""
+    """Without keys the output says how to create one."""
     api.on("GET", KEYS, Canned({"items": []}))
 
     result = fnctl("key", "ls")
@@ -50,7 +50,7 @@ def test_no_keys_are_said(api: AdminApi, fnctl: Callable[..., Result]) -> None:
 
 
 def test_a_key_is_revoked(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """rm revokes by id."""
+    """`key rm` revokes by id."""
     api.on("DELETE", f"{KEYS}/k1", Canned({}))
 
     assert fnctl("key", "rm", "k1").stdout == "key k1 is revoked\n"

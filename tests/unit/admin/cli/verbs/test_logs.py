@@ -12,7 +12,7 @@ ITEMS = [{"replica": "r1", "text": "one\ntwo\x1b[2J"}, {"replica": "r2", "text":
 
 
 def test_lines_stand_behind_their_replica(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """Every line names its replica, and none can steer the terminal."""
+    """Every line is prefixed with its replica and has no control characters."""
     api.on("GET", PATH, Canned({"items": ITEMS}))
 
     result = fnctl("logs", "digits", "--lines", "7")
@@ -29,7 +29,7 @@ def test_json_has_the_text_as_it_is(api: AdminApi, fnctl: Callable[..., Result])
 
 
 def test_no_logs_are_said(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """A function that wrote nothing is told so, with where to look instead."""
+    """A function without logs is reported with where to look instead."""
     api.on("GET", PATH, Canned({"items": []}))
 
     result = fnctl("logs", "digits")
@@ -38,13 +38,13 @@ def test_no_logs_are_said(api: AdminApi, fnctl: Callable[..., Result]) -> None:
 
 
 def test_a_silly_number_of_lines_is_wrong_usage(fnctl: Callable[..., Result]) -> None:
-    """No lines, or more than anyone reads, are refused."""
+    """A number of lines that is 0 or too large is wrong usage."""
     assert fnctl("logs", "digits", "--lines", "0").exit_code == 2
     assert fnctl("logs", "digits", "--lines", "10001").exit_code == 2
 
 
 def stream(*events: tuple[str, dict[str, str]]) -> Canned:
-    """An answer of these events, which then ends."""
+    """Return an answer that streams these events and ends."""
     text = "".join(
         f"id: @{number}\nevent: {kind}\ndata: {json.dumps(data)}\n\n"
         for number, (kind, data) in enumerate(events)
@@ -59,7 +59,8 @@ TALK = stream(("lines", {"replica": "r1", "text": "one\x1b[2J"}), ("end", {"repl
 def test_logs_are_followed_until_the_function_is_gone(
     api: AdminApi, fnctl: Callable[..., Result]
 ) -> None:
-    """A stream that ends is asked for again, behind its last event; a removed function ends it."""
+    """-f reconnects after the last event when the stream ends, and stops when the function is
+    removed."""
     api.on("GET", PATH, TALK, GONE)
 
     result = fnctl("logs", "digits", "-f", "--lines", "3")
@@ -71,7 +72,7 @@ def test_logs_are_followed_until_the_function_is_gone(
 
 
 def test_followed_logs_as_json(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """One object per line, and no remark."""
+    """-f --json prints one object per line and no remarks."""
     api.on("GET", PATH, TALK, GONE)
 
     result = fnctl("logs", "digits", "--follow", "--json")
@@ -83,7 +84,7 @@ def test_followed_logs_as_json(api: AdminApi, fnctl: Callable[..., Result]) -> N
 
 
 def test_a_function_that_never_was_is_an_error(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """There is nothing to follow from the beginning."""
+    """-f of an unknown function is an error."""
     api.on("GET", PATH, GONE)
 
     result = fnctl("logs", "digits", "-f")

@@ -39,7 +39,7 @@ COLD = {
 
 
 def test_functions_are_rows() -> None:
-    """Each function is a row, with a dash for what nobody can tell."""
+    """Each function is a row, with a dash for unknown values."""
     waking = {**COLD, "name": "c", "state": "waking", "phase": "load", "ready_in_ms": None}
     gone = {"name": "d", "state": "gone"}
 
@@ -55,7 +55,7 @@ def test_functions_are_rows() -> None:
 
 
 def test_a_narrow_terminal_goes_without_some_columns() -> None:
-    """Those that tell least; a pipe has them all."""
+    """A narrow terminal leaves out the least important columns; a pipe has all of them."""
     widths = [max(map(len, render([ITEM, COLD], 1000.0, room).split("\n"))) for room in (60, 80)]
 
     assert widths[0] <= 60
@@ -67,7 +67,7 @@ def test_a_narrow_terminal_goes_without_some_columns() -> None:
 
 
 def test_when_a_replica_goes_needs_a_clock() -> None:
-    """Without one nobody can tell; one that is late goes any moment."""
+    """Without the server's clock the time to sleep is unknown; a time in the past is 0 s."""
     found = [sleeps_in(1042.0, 0.0), sleeps_in(1042.0, 2000.0), sleeps_in(1600.0, 1000.0)]
 
     assert found == ["-", "0 s", "10.0 min"]
@@ -87,7 +87,7 @@ def test_json_is_the_items(api: AdminApi, fnctl: Callable[..., Result]) -> None:
 def test_without_functions_the_next_step_is_told(
     api: AdminApi, fnctl: Callable[..., Result]
 ) -> None:
-    """An empty server says how to deploy."""
+    """An empty server is reported with the command to deploy."""
     api.on("GET", "/admin/v1/functions", Canned({"items": []}))
 
     result = fnctl("ls")
@@ -97,7 +97,7 @@ def test_without_functions_the_next_step_is_told(
 
 
 def test_an_absent_server_is_exit_code_3(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """Where nobody answers, scripts can tell from the exit code."""
+    """An unreachable server has exit code 3 of its own."""
     api.close()
 
     result = fnctl("ls")
@@ -107,7 +107,7 @@ def test_an_absent_server_is_exit_code_3(api: AdminApi, fnctl: Callable[..., Res
 
 
 def test_a_refusal_is_exit_code_1(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """A wrong key ends with the server's words and what to do."""
+    """A wrong key is exit code 1 with the server's text and advice."""
     problem = {"title": "A key is needed", "detail": "the key is unknown", "code": "no_key"}
     api.on("GET", "/admin/v1/functions", Canned(problem, status=401))
 

@@ -25,7 +25,7 @@ DONE: dict[str, Any] = {
 
 
 def test_a_rollback_is_followed_to_its_end(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """Its phases pass, its end says where calls go, and what to do next."""
+    """rollback prints its phases, where calls go now, and the next command."""
     api.on("POST", ROLLBACK_PATH, Canned(RUNNING, 202))
     api.on("GET", OPERATION, Canned(DONE))
 
@@ -44,7 +44,7 @@ def test_a_rollback_is_followed_to_its_end(api: AdminApi, fnctl: Callable[..., R
 def test_a_rollback_may_name_a_revision_and_break(
     api: AdminApi, fnctl: Callable[..., Result]
 ) -> None:
-    """What is given is sent; --json is the operation."""
+    """--to and --breaking are sent as given; --json prints the operation."""
     api.on("POST", ROLLBACK_PATH, Canned(DONE, 202))
 
     result = fnctl("rollback", "digits", "--to", "1", "--breaking", "--json")
@@ -54,7 +54,7 @@ def test_a_rollback_may_name_a_revision_and_break(
 
 
 def test_a_refused_rollback_says_why(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """At once, or as the end of its operation."""
+    """A refused rollback reports the reason, whether refused at once or by its operation."""
     problem = {"title": "Conflict", "detail": "nothing before digits@1", "status": 409}
     api.on("POST", ROLLBACK_PATH, Canned(problem, 409), Canned(RUNNING, 202))
     api.on("GET", OPERATION, Canned({**RUNNING, "state": "failed", "error": problem}))
@@ -66,7 +66,7 @@ def test_a_refused_rollback_says_why(api: AdminApi, fnctl: Callable[..., Result]
 
 
 def test_a_revision_is_a_number(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """Anything else is wrong usage."""
+    """A revision that is not a number is wrong usage."""
     for to in ("0", "digits@1"):
         assert fnctl("rollback", "digits", "--to", to).exit_code == 2
     assert api.requests == []
@@ -78,13 +78,13 @@ SCALE_ANSWER = {"name": "digits", "min": 1, "max": 4, "idle_s": 60.0}
 
 @pytest.fixture(autouse=True)
 def scalable(api: AdminApi) -> None:
-    """There is a function, whose tag is "t"."""
+    """Serve a function with the ETag "t"."""
     api.on("GET", SCALE_PATH, Canned({"name": "digits"}, headers={"ETag": '"t"'}))
     api.on("PATCH", SCALE_PATH, Canned(SCALE_ANSWER))
 
 
 def test_scale_changes_what_was_read(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """Only what is given, of the function as it is now."""
+    """scale sends only the given settings, with the ETag it has read."""
     result = fnctl("scale", "digits", "--min", "1", "--max", "4", "--idle", "60")
 
     assert (result.exit_code, result.stderr) == (0, "next: fnctl show digits\n")
@@ -96,16 +96,16 @@ def test_scale_changes_what_was_read(api: AdminApi, fnctl: Callable[..., Result]
 
 
 @pytest.mark.parametrize("words", [[], ["--min", "-1"], ["--max", "0"], ["--idle", "soon"]])
-def test_what_is_no_change_is_wrong_usage(
+def test_a_scale_without_changes_is_wrong_usage(
     api: AdminApi, fnctl: Callable[..., Result], words: list[str]
 ) -> None:
-    """Nothing is asked of the server."""
+    """A scale without valid changes is wrong usage, without any request."""
     assert fnctl("scale", "digits", *words).exit_code == 2
     assert api.requests == []
 
 
 def test_a_change_at_the_same_time_is_told(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """Nothing has changed by this command, and it can be said again."""
+    """A conflicting change is reported: nothing was changed and the command can be repeated."""
     problem = {"title": "Changed", "detail": "other tag", "code": "precondition_failed"}
     api.on("PATCH", SCALE_PATH, Canned(problem, 412))
 
@@ -149,7 +149,8 @@ def test_sleep_says_what_it_did(
     text: str,
     next_step: str,
 ) -> None:
-    """How many were asked, how many stay and why, and how to change that."""
+    """sleep reports how many replicas it asked to stop, how many stay and why, and how to change
+    that."""
     answer = {"name": "digits", "asked": asked, "stay": stay, "min": least}
     api.on("POST", SLEEP_PATH, Canned(answer))
 
@@ -177,7 +178,8 @@ WARM_ANSWER: dict[str, Any] = {
 def test_warm_says_how_long_it_took(
     api: AdminApi, fnctl: Callable[..., Result], was_warm: bool, text: str
 ) -> None:
-    """Or that there was nothing to do; --json is what the API says."""
+    """warm reports the time it took, or that the function was warm; --json prints the API's
+    answer."""
     answer = {**WARM_ANSWER, "was_warm": was_warm}
     api.on("POST", WARM_PATH, Canned(answer))
 
@@ -197,10 +199,10 @@ def test_warm_says_how_long_it_took(
         ("unknown_function", "next: list the functions: fnctl ls\n"),
     ],
 )
-def test_what_does_not_become_ready_says_why(
+def test_a_failed_warm_says_why(
     api: AdminApi, fnctl: Callable[..., Result], code: str, hint: str
 ) -> None:
-    """The reason, the last lines of the log, and where to look next."""
+    """A failed warm reports the reason, the last log lines, and where to look next."""
     problem = {"title": "Not ready", "detail": "no such operator", "code": code, "status": 503}
     api.on("POST", WARM_PATH, Canned({**problem, "log_tail": ["line 1", "line 2"]}, 503))
 
@@ -215,7 +217,7 @@ def test_what_does_not_become_ready_says_why(
 
 @pytest.mark.parametrize("wait", ["0", "3601", "soon"])
 def test_a_wait_is_bounded(api: AdminApi, fnctl: Callable[..., Result], wait: str) -> None:
-    """Anything else is wrong usage."""
+    """A wait out of bounds is wrong usage."""
     assert fnctl("warm", "digits", "--wait", wait).exit_code == 2
     assert api.requests == []
 
@@ -225,13 +227,13 @@ RM_PATH = "/admin/v1/functions/digits"
 
 @pytest.fixture(autouse=True)
 def removable(api: AdminApi) -> None:
-    """There is a function to remove."""
+    """Serve a function that can be removed."""
     api.on("GET", RM_PATH, Canned({"name": "digits"}))
     api.on("DELETE", RM_PATH, Canned({"removed": "digits"}))
 
 
 def test_yes_removes_at_once(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """With --yes nobody is asked."""
+    """--yes removes without a question."""
     result = fnctl("rm", "digits", "--yes")
 
     assert result.stdout == "digits is removed\n"
@@ -242,7 +244,7 @@ def test_yes_removes_at_once(api: AdminApi, fnctl: Callable[..., Result]) -> Non
 def test_a_person_is_asked(
     api: AdminApi, fnctl: Callable[..., Result], input: str, code: int, calls: int
 ) -> None:
-    """Only a yes removes; anything else, or no one there to answer, changes nothing."""
+    """Only "y" removes; any other answer, or the end of the input, changes nothing."""
     result = fnctl("rm", "digits", input=input)
 
     assert result.exit_code == code
@@ -250,10 +252,10 @@ def test_a_person_is_asked(
     assert ("expected --yes" in result.stderr) == (code == 2)
 
 
-def test_a_function_that_is_none_is_told_before_anything_is_asked(
+def test_an_unknown_function_is_refused_before_the_question(
     api: AdminApi, fnctl: Callable[..., Result]
 ) -> None:
-    """The server's refusal, with the names that look like it, comes at once."""
+    """An unknown function is refused with similar names before any question."""
     problem = {
         "title": "Unknown function",
         "code": "unknown_function",
@@ -269,6 +271,6 @@ def test_a_function_that_is_none_is_told_before_anything_is_asked(
 
 
 def test_a_script_must_say_yes(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """--json never asks."""
+    """--json never asks; without --yes it is refused."""
     assert fnctl("rm", "digits", "--json").exit_code == 2
     assert api.requests == []

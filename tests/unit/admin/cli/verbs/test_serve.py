@@ -23,7 +23,7 @@ def complaint(*words: str) -> tuple[int, str]:
     ],
 )
 def test_an_impossible_option_is_wrong_usage(words: tuple[str, ...], text: str) -> None:
-    """An option's value is checked before anything starts."""
+    """An invalid option is wrong usage before anything starts."""
     code, shown = complaint(*words)
 
     assert code == 2
@@ -31,7 +31,7 @@ def test_an_impossible_option_is_wrong_usage(words: tuple[str, ...], text: str) 
 
 
 def test_an_impossible_setting_is_wrong_usage(tmp_path: Path) -> None:
-    """A setting that only the settings can judge ends the same way, by its name."""
+    """An invalid setting is wrong usage and named by its key."""
     (tmp_path / "c.toml").write_text("driver = 7")
 
     code, shown = complaint("--config", str(tmp_path / "c.toml"))
@@ -41,7 +41,7 @@ def test_an_impossible_setting_is_wrong_usage(tmp_path: Path) -> None:
 
 
 def test_options_reach_the_settings_by_their_names(tmp_path: Path) -> None:
-    """Every option is a setting: an idle time that none can have is refused under its key."""
+    """Every option is a setting: an impossible idle time is refused under its key."""
     words = ("--public-host", "a", "--listen", "127.0.0.1", "--data", str(tmp_path))
 
     code, shown = complaint(*words, "--log-format", "json", "--idle", "-1")
@@ -51,7 +51,7 @@ def test_options_reach_the_settings_by_their_names(tmp_path: Path) -> None:
 
 
 def test_a_missing_config_is_wrong_usage(tmp_path: Path) -> None:
-    """A configuration file that is not there is told by its path."""
+    """A missing configuration file is wrong usage and named by its path."""
     code, shown = complaint("--config", str(tmp_path / "none.toml"))
 
     assert code == 2

@@ -65,7 +65,7 @@ FUNCTION: dict[str, Any] = {
 
 
 def test_a_function_is_shown_whole() -> None:
-    """State, scaling, tensors, revisions and the example are all there."""
+    """show has state, scaling, tensors, revisions and an example."""
     assert render(FUNCTION, NOW_S).split("\n") == [
         "digits@3  cold: no requests",
         "",
@@ -102,12 +102,12 @@ def test_a_function_without_tensors_says_what_it_takes() -> None:
 
 
 def test_an_empty_answer_is_no_error() -> None:
-    """What the server does not say is left out."""
+    """Fields missing from the answer are left out."""
     assert render({}, NOW_S).startswith("  : ")
 
 
 def test_show_asks_for_the_function(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """--json is what the API says; as text, the next steps follow."""
+    """--json prints the API's answer; the text is followed by the next commands."""
     api.on("GET", "/admin/v1/functions/digits", Canned(FUNCTION))
     api.on("GET", "/admin/v1/functions/digits/errors", Canned({"items": []}))
 
@@ -116,7 +116,7 @@ def test_show_asks_for_the_function(api: AdminApi, fnctl: Callable[..., Result])
 
 
 def test_the_gain_of_what_was_prepared_is_shown() -> None:
-    """Of the revision that calls go to."""
+    """The gain of the prepared model is that of the current revision."""
     times = {"load_ms": 100.0, "first_ms": 5.0, "cpu_ms": {"1": 1.0}}
     quick = {"load_ms": 5.0, "first_ms": 5.0, "cpu_ms": {"1": 1.0}}
     profile = {"load_ms": 9, "prepared": {"original": times, "quick": quick, "fast": None}}

@@ -16,7 +16,7 @@ WHOLE = snapshot([line("digits")], ("devices", {"items": [device("cpu:0")]}))
 def test_without_a_terminal_one_picture_is_printed(
     api: AdminApi, fnctl: Callable[..., Result]
 ) -> None:
-    """As text without any control characters, as wide as COLUMNS says."""
+    """Without a terminal top prints one snapshot, COLUMNS wide and without control characters."""
     api.on("GET", PATH, stream(*WHOLE))
 
     result = fnctl("top")
@@ -32,7 +32,7 @@ def test_without_a_terminal_one_picture_is_printed(
 
 
 def test_one_picture_is_one_object(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """With --json and --once."""
+    """--json --once prints the snapshot as one object."""
     api.on("GET", PATH, stream(*WHOLE))
 
     found = json.loads(fnctl("top", "--once", "--json").stdout)
@@ -43,7 +43,7 @@ def test_one_picture_is_one_object(api: AdminApi, fnctl: Callable[..., Result]) 
 
 @pytest.mark.slow
 def test_every_change_is_a_line(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """Also that there are none for a while."""
+    """--json prints every change, and every connection loss, as a line."""
     api.on("GET", PATH, stream(*WHOLE), NO_KEY)
 
     result = fnctl("top", "--json")
@@ -56,8 +56,8 @@ def test_every_change_is_a_line(api: AdminApi, fnctl: Callable[..., Result]) -> 
     assert (result.exit_code, json.loads(result.stderr)["code"]) == (1, "no_key")
 
 
-def test_half_a_picture_is_none(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """What there was of it is not printed as if it were all."""
+def test_a_partial_snapshot_is_an_error(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """A snapshot that breaks off is an error and not printed."""
     api.on("GET", PATH, stream(*WHOLE[:2]))
 
     result = fnctl("top", "--once")
@@ -68,7 +68,7 @@ def test_half_a_picture_is_none(api: AdminApi, fnctl: Callable[..., Result]) -> 
 
 
 def test_a_server_without_events_says_so(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """An older one, or none of ours."""
+    """A server without an event stream is reported as too old or not fngate's."""
     problem = {"title": "Not found", "detail": "no such path"}
     api.on("GET", PATH, Canned(problem, status=404))
 

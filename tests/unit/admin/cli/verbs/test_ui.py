@@ -20,7 +20,8 @@ SESSION = {"scopes": ["admin"], "version": "0.1.0", "driver": "fake", "workers":
 def test_the_address_has_the_key_where_no_server_sees_it(
     api: AdminApi, fnctl: Callable[..., Result]
 ) -> None:
-    """Behind the #; the key was tried first."""
+    """The printed address has the key, checked first, in the fragment, which browsers send to no
+    server."""
     api.on("GET", "/admin/v1/session", Canned(SESSION))
 
     result = fnctl("ui")
@@ -30,7 +31,7 @@ def test_the_address_has_the_key_where_no_server_sees_it(
 
 
 def test_json_tells_the_scopes_too(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """For a script."""
+    """--json prints the address and the key's scopes."""
     api.on("GET", "/admin/v1/session", Canned(SESSION))
 
     told = json.loads(fnctl("ui", "--json").stdout)
@@ -39,7 +40,7 @@ def test_json_tells_the_scopes_too(api: AdminApi, fnctl: Callable[..., Result]) 
 
 
 def test_a_refused_key_makes_no_address(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """The server's reason is told."""
+    """A refused key is reported with the server's reason and without an address."""
     refusal_text = {"title": "No key", "code": "no_key", "detail": "the key is unknown"}
     api.on("GET", "/admin/v1/session", Canned(refusal_text, 401))
 
@@ -56,7 +57,8 @@ def test_the_browser_gets_a_file_and_not_the_key(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every user of the machine may read a command line; the file is this user's alone."""
+    """--open passes the browser a private file: every user of the machine can read a command
+    line."""
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) is None)
     api.on("GET", "/admin/v1/session", Canned(SESSION))
@@ -72,15 +74,15 @@ def test_the_browser_gets_a_file_and_not_the_key(
 def test_without_a_browser_the_address_is_enough(
     api: AdminApi, fnctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a machine without a screen."""
+    """If no browser opens, the user is asked to open the address."""
     monkeypatch.setattr(webbrowser, "open", lambda _url: False)
     api.on("GET", "/admin/v1/session", Canned(SESSION))
 
     assert "open the address yourself" in fnctl("ui", "--open").stderr
 
 
-def test_a_door_that_was_left_there_is_replaced(tmp_path: Path) -> None:
-    """Also a link that leads elsewhere: nothing is written through it."""
+def test_an_existing_page_is_replaced(tmp_path: Path) -> None:
+    """An existing page is replaced; a symbolic link in its place is not followed."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("kept")
     (tmp_path / "ui.html").symlink_to(elsewhere)
@@ -92,6 +94,6 @@ def test_a_door_that_was_left_there_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_key_is_quoted_and_may_be_missing() -> None:
-    """Whatever it has in it; without one the page asks."""
+    """The key is percent-encoded; without a key the page asks for one."""
     assert address_of("http://x/", "a&b#c") == "http://x/ui/#key=a%26b%23c"
     assert address_of("http://x", None) == "http://x/ui/"

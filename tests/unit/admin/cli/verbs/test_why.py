@@ -13,7 +13,7 @@ ERROR = {"at_s": 1.0, "code": "function_failing", "detail": "cannot be loaded", 
 def test_why_hints_at_the_logs_of_a_failing_function(
     api: AdminApi, fnctl: Callable[..., Result]
 ) -> None:
-    """Where a function fails, its logs are the next thing to read."""
+    """why of a failing function suggests its logs."""
     answer = {"state": "failing", "reason": "no such file", "decisions": [], "cold_starts": []}
     api.on("GET", "/admin/v1/functions/digits/why", Canned(answer))
     api.on("GET", "/admin/v1/functions/digits/errors", Canned({"items": [ERROR]}))
