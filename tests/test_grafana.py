@@ -54,7 +54,7 @@ def test_every_metric_is_used() -> None:
 
 
 @pytest.mark.parametrize("panel", promql.panels(), ids=lambda one: one["title"])
-def test_a_panel_has_the_unit_of_what_it_shows(panel: dict[str, Any]) -> None:
+def test_the_unit_of_a_panel_matches_its_metrics(panel: dict[str, Any]) -> None:
     """A panel's unit matches the suffix of its metrics."""
     word = UNITS.get(panel["fieldConfig"]["defaults"]["unit"])
     shown = {name for target in panel["targets"] for name in promql.names(target["expr"])}
@@ -63,7 +63,7 @@ def test_a_panel_has_the_unit_of_what_it_shows(panel: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("panel", promql.panels(), ids=lambda one: one["title"])
-def test_a_panel_says_what_it_is_and_follows_the_choice(panel: dict[str, Any]) -> None:
+def test_a_panel_is_described_and_follows_the_selection(panel: dict[str, Any]) -> None:
     """A panel has a description, and queries by the chosen data source, server and function."""
     assert panel["description"].endswith(".")
     assert panel["datasource"]["uid"] == "${datasource}"

@@ -193,7 +193,7 @@ class Promises(RuleBasedStateMachine):
 
     def check_placements(self, commands: list[Command]) -> None:
         """Check launches and assignments in decision order. A standby belongs to a pool from its
-        assignment on, even before it was told."""
+        assignment on, even before the replica was told."""
         new = {c.id for c in commands if isinstance(c, Launch) and c.role != "standby"}
         assert not new & self.book.ever, "an id was given twice"
         there = {id: self.machine.replica(id) for id in self.book.standbys()}

@@ -127,7 +127,7 @@ class Board:
         self.write()
 
     def hang(self, hangs: bool = True) -> None:
-        """Make every call block until told otherwise."""
+        """Make every call block; False ends this."""
         self.hangs = hangs
         self.write()
 

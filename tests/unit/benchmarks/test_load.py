@@ -16,7 +16,7 @@ BAD = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
 
 
 class Wire(asyncio.Transport):
-    """What a caller wrote, and whether it closed."""
+    """Bytes that a caller wrote, and whether it closed the connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def pieces(data: bytes, size: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 40, 1000])
-async def test_answers_are_told_apart_wherever_they_are_cut(size: int) -> None:
+async def test_answers_are_separated_wherever_they_are_cut(size: int) -> None:
     """The next request is sent once an answer is complete, not earlier."""
     caller, wire, tally = calling(each=2)
     for piece in pieces(GOOD[:-1], size):

@@ -57,7 +57,7 @@ def test_wrk_makes_the_load_with_one_thread() -> None:
 
 
 @pytest.mark.parametrize("load", [Load(CALL, 1, 0.5), Load(CALL, 1, 2.0, each=1)])
-def test_wrk_is_not_asked_for_what_it_cannot_do(load: Load) -> None:
+def test_unsupported_loads_are_refused(load: Load) -> None:
     """wrk takes only whole seconds and no number of calls, so such loads are refused."""
     with pytest.raises(ValueError, match="expected whole seconds"):
         wrk.command("wrk", load, Path("script.lua"))

@@ -83,7 +83,7 @@ def test_a_process_that_is_not_there_has_no_clock() -> None:
         cpu_ns(99_999_999)
 
 
-def test_each_thread_can_be_told_apart() -> None:
+def test_each_thread_has_its_own_times() -> None:
     """The per-thread figures include the calling thread."""
     assert thread_times(os.getpid())[threading.get_native_id()].on_ns > 0
 

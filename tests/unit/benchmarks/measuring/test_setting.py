@@ -7,7 +7,7 @@ import os
 from benchmarks.measuring.setting import LIBRARIES, Setting, about, has_setting
 
 
-def test_what_is_measured_has_a_core_of_its_own() -> None:
+def test_the_measured_process_has_its_own_core() -> None:
     """The measured process has its own core if there are two, unless pinning is off."""
     usable = os.sched_getaffinity(0)
     measured, others = Setting().cores

@@ -40,7 +40,7 @@ def test_the_same_seed_makes_the_same_model() -> None:
 
 
 @pytest.mark.slow
-def test_what_goes_through_the_large_models_keeps_its_size() -> None:
+def test_values_in_large_models_keep_their_magnitude() -> None:
     """Values contain no infinities or denormals, which compute at another speed."""
     picture = np.random.default_rng(1).random((1, 3, 224, 224), dtype=np.float32)
     words = np.random.default_rng(1).random((2, 16, 1024), dtype=np.float32)

@@ -38,7 +38,7 @@ def test_a_load_without_answers_has_no_seconds() -> None:
     assert by_second(load(), 4.0) == []
 
 
-def test_the_worst_second_is_told_beside_the_one_before_it() -> None:
+def test_the_worst_second_is_reported_with_the_one_before() -> None:
     """Seconds without an answer are ignored."""
     record = Record()
     add_seconds(record, [[5.0, 6.0], [7.0], [], [30.0], [8.0]])

@@ -44,7 +44,7 @@ def test_quality_and_range_decide(accept: str, form: str) -> None:
 @pytest.mark.parametrize(
     "accept", ["text/html", "application/json;q=0", ",,", "application/octet-stream", ";q=1"]
 )
-def test_nothing_acceptable_lists_what_can_be_had(accept: str) -> None:
+def test_a_refusal_lists_the_available_formats(accept: str) -> None:
     """If no format is acceptable, the error lists the available formats."""
     with pytest.raises(RequestError, match="application/json, application/x-npy") as caught:
         choose(accept, SHORT, SIGNATURE)

@@ -82,7 +82,7 @@ def test_binary_outputs_are_answered_in_binary() -> None:
         ("n" * 5000, b""),
     ],
 )
-def test_other_types_are_told_what_is_taken(content_type: str, body: bytes) -> None:
+def test_a_refused_type_gets_the_accepted_types(content_type: str, body: bytes) -> None:
     """An undeclared type is UNSUPPORTED_TYPE with the list of accepted types."""
     with pytest.raises(RequestError) as caught:
         parse(RequestHead(content_type), body, SIGNATURE, {})
@@ -136,7 +136,7 @@ def test_a_bytes_function_takes_any_named_type() -> None:
             parse(RequestHead(content_type), b"abc", ANY_BYTES, {})
 
 
-def test_types_are_listed_for_what_a_function_has() -> None:
+def test_accepted_types_depend_on_the_signature() -> None:
     """Accepted types depend on the signature: npy is listed only if one tensor suffices."""
     two = Signature("tensors", (*SIGNATURE.inputs, TensorSpec("z", "FP32", (1,))), ())
     assert "application/x-npy" in content_types(SIGNATURE, {})

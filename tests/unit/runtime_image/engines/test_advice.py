@@ -59,7 +59,7 @@ def classifier() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def test_a_classifier_with_maps_is_told_of_zipmap(tmp_path: Path) -> None:
+def test_the_advice_for_maps_names_zipmap(tmp_path: Path) -> None:
     """The default conversion of a classifier is refused; the error names the option to set."""
     told = refusal(tmp_path, classifier())
     assert told.startswith("output 'probability' has type seq(map(int64,tensor(float)))")
@@ -76,7 +76,7 @@ def test_a_classifier_with_maps_is_told_of_zipmap(tmp_path: Path) -> None:
         ("int4", 22, "INT8"),
     ],
 )
-def test_types_without_a_numpy_form_are_told_of_cast(
+def test_the_advice_for_types_without_numpy_names_cast(
     onnx_type: str, code: int, wide: str, tmp_path: Path
 ) -> None:
     """The error names the tensor and the type to cast to."""
@@ -90,7 +90,7 @@ def test_types_without_a_numpy_form_are_told_of_cast(
     assert given.endswith(f"let the graph end with a Cast to {wide}")
 
 
-def test_a_newer_ir_version_is_told_of_the_older_one(tmp_path: Path) -> None:
+def test_the_advice_for_a_newer_ir_version_names_the_older(tmp_path: Path) -> None:
     """The error names the newest supported IR version, and a model stamped with it loads."""
     model = parsed(f"({ROW} x) => ({ROW} y)", "y = Identity(x)", ir=99)
     told = refusal(tmp_path, model)

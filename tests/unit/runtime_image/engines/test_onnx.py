@@ -196,7 +196,7 @@ def test_another_model_never_takes_over(tmp_path: Path) -> None:
     assert np.array_equal(engine.run({"x": X}, engine.ticket())["y"], X + 1)
 
 
-def test_a_bound_run_gives_what_a_plain_one_gives(tmp_path: Path) -> None:
+def test_bound_and_plain_runs_agree(tmp_path: Path) -> None:
     """A bound run returns every output by name, for any memory layout of an input."""
     session = open_session(str(models.two_inputs(tmp_path)), "cpu", 1)
     turned = np.asfortranarray(X)
@@ -290,7 +290,7 @@ def test_threads_never_spin() -> None:
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
-def test_what_is_prepared_is_not_worked_on_again() -> None:
+def test_a_prepared_model_is_not_optimised_again() -> None:
     """Prepared graphs are not optimised again, and mapped weights are not prepacked."""
     quick = session_options(1, optimise=False, prepack=False)
     fast = session_options(1, optimise=False)
@@ -353,7 +353,7 @@ def test_a_gpu_is_never_replaced_by_the_cpu(tmp_path: Path) -> None:
         open_session(str(models.add_one(tmp_path)), "cuda", 1)
 
 
-def test_a_missing_driver_is_told() -> None:
+def test_a_missing_driver_is_named() -> None:
     """The error names a missing driver library; a present library passes."""
     check_driver("libc.so.6")
 
@@ -380,7 +380,9 @@ def run(engine: OnnxEngine) -> np.ndarray:
     return np.asarray(engine.run({"x": X}, engine.ticket())["y"])
 
 
-def test_what_was_prepared_here_is_used(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_files_prepared_on_this_machine_are_used(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Files prepared on this machine are used: the quick session serves first, answers like the
     original and is marked for upgrade."""
     original, quick = load_prepared(folder, None), load_prepared(folder, MADE)
@@ -409,7 +411,7 @@ def test_quick_may_be_the_best_there_is(folder: Path) -> None:
         (replace(MADE, fast=SessionPlan("nowhere/fast.onnx")), "nowhere"),
     ],
 )
-def test_what_does_not_fit_is_not_used(
+def test_unusable_prepared_files_are_ignored(
     folder: Path, preparation: Preparation, reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """If prepared files are for another machine, missing or broken, the original serves and one
@@ -458,7 +460,7 @@ def test_the_key_of_this_machine_names_engine_and_processor() -> None:
     assert environment_key("cpu") == key
 
 
-def test_only_what_the_instructions_depend_on_counts() -> None:
+def test_the_machine_key_depends_on_instruction_sets_only() -> None:
     """The machine key ignores clock rates and further processors, but not instruction sets."""
     digest = processor_digest(FIRST + SECOND)
 
@@ -468,7 +470,7 @@ def test_only_what_the_instructions_depend_on_counts() -> None:
     assert processor_digest(b"") == processor_digest(b"processor\t: 0\n")
 
 
-def test_the_drivers_release_is_read_off_its_words() -> None:
+def test_the_drivers_release_is_parsed() -> None:
     """The driver's release is that of the kernel module, not the architecture or compiler; or
     unknown."""
     assert driver_version(NVIDIA) == "570.86.15"
@@ -480,7 +482,7 @@ def test_the_drivers_release_is_read_off_its_words() -> None:
     "CUDAExecutionProvider" in onnxruntime.get_available_providers(),
     reason="this machine may have a GPU",
 )
-def test_a_gpu_that_is_not_there_is_told() -> None:
+def test_without_a_driver_no_gpu_is_named() -> None:
     """Without a driver no GPU is named."""
     with pytest.raises(LoadError, match="device cuda: "):
         environment_key("cuda")

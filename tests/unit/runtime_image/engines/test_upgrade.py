@@ -214,7 +214,7 @@ def test_the_build_steps_back(tmp_path: Path) -> None:
     assert seen == [max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))]
 
 
-def test_what_is_abandoned_does_not_begin(scene: Scene) -> None:
+def test_an_abandoned_upgrade_does_not_start(scene: Scene) -> None:
     """An upgrade abandoned during the pause never starts, so the replica can exit cleanly."""
     scene.upgrade.start(0)
     was_building = scene.upgrade.abandon()
@@ -226,7 +226,7 @@ def test_what_is_abandoned_does_not_begin(scene: Scene) -> None:
     assert scene.y() == 1
 
 
-def test_a_build_that_goes_on_is_told(tmp_path: Path) -> None:
+def test_a_running_build_is_reported(tmp_path: Path) -> None:
     """An upgrade abandoned during the build reports it, so that the replica does not wait."""
     began, end = threading.Event(), threading.Event()
 
@@ -288,7 +288,7 @@ def test_the_narrowest_bound_counts(cap_mib: int, data_mib: float | None, room: 
     assert room_mib(STATUS, HOST, cap_mib, data_mib) == room
 
 
-def test_what_cannot_be_read_leaves_no_room() -> None:
+def test_unknown_sizes_leave_no_room() -> None:
     """Unknown process sizes or an unknown host size count as no room."""
     assert room_mib("", HOST, 400, None) == 0
     assert room_mib("", HOST, 0, 400) == 0

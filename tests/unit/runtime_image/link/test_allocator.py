@@ -50,7 +50,7 @@ def test_only_what_was_taken_can_be_given_back(offset: int, length: int) -> None
         parts.free(0, 5)
 
 
-def test_what_was_touched_is_known_until_it_was_given_back() -> None:
+def test_the_highest_end_is_remembered() -> None:
     """The highest end ever allocated counts, not the current use."""
     parts = Allocator(10 * BLOCK)
     parts.take(3 * BLOCK)

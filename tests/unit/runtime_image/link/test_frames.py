@@ -77,7 +77,7 @@ def test_the_longest_meta_fits() -> None:
     assert [(len(frame.meta), len(frame.body)) for frame in frames] == [(65535, LARGE - 1)] * 5
 
 
-def test_a_body_over_the_limit_is_refused_before_it_comes() -> None:
+def test_a_body_over_the_limit_is_refused_by_its_header() -> None:
     """The header of an oversized body ends the stream, before memory is reserved for it."""
     header = HEADER.pack(BODY_MAX + 1, 1, Kind.REQUEST, 0, 0, 0)
 

@@ -55,7 +55,7 @@ def test_frames_behind_the_welcome_are_kept(pair: Pair) -> None:
     assert reader.received(len(rest)) == [Frame(Kind.PING, 0, 0, 3, b"", b"")]
 
 
-def test_a_refused_replica_is_told(pair: Pair) -> None:
+def test_a_refused_replica_gets_an_error(pair: Pair) -> None:
     """A manager that closes instead of answering has refused the replica."""
     replica, manager = pair
     manager.shutdown(socket.SHUT_WR)
@@ -93,7 +93,7 @@ def changed(**changes: Any) -> bytes:
     return json.dumps({**bind_request(SPEC), **changes}).encode()
 
 
-def test_what_was_packed_is_read() -> None:
+def test_a_bind_survives_serialisation() -> None:
     """A BIND request survives serialisation, with its complete model spec."""
     request = bind_request(SPEC, role="trial", memory_mib=64, assigned_s=12.5)
 
@@ -130,7 +130,7 @@ def test_what_was_packed_is_read() -> None:
         (changed(bound={"x": "y" * 1000}), "got .{100,110}$"),
     ],
 )
-def test_what_does_not_fit_is_refused(body: bytes, reason: str) -> None:
+def test_a_malformed_bind_is_refused(body: bytes, reason: str) -> None:
     """A malformed BIND is refused with the expected and the actual value."""
     with pytest.raises(LinkError, match=reason):
         read_bind(frame(body))

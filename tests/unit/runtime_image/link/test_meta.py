@@ -29,12 +29,12 @@ ANSWER = AnswerMeta("application/json", 1, 2, 3, 4, 5)
         RequestMeta("", "application/x-npy; output=y", 123456, ""),
     ],
 )
-def test_a_requests_meta_comes_back(meta: RequestMeta) -> None:
+def test_request_metadata_survives_serialisation(meta: RequestMeta) -> None:
     """A request's metadata survives serialisation, with and without a length."""
     assert unpack_request(pack_request(meta)) == meta
 
 
-def test_what_was_parsed_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parsed_metadata_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsed request metadata is cached up to a limit; entries with traces and long ones are
     not."""
     monkeypatch.setattr(metas, "_known", {})
@@ -72,7 +72,7 @@ def test_malformed_request_meta_is_refused(data: bytes) -> None:
         unpack_request(data)
 
 
-def test_an_answers_meta_comes_back() -> None:
+def test_answer_metadata_survives_serialisation() -> None:
     """Content type, times and rows survive serialisation."""
     assert unpack_answer(pack_answer(ANSWER)) == ANSWER
 
@@ -100,7 +100,7 @@ def test_endless_times_are_cut() -> None:
     assert endless == ANSWER._replace(compute_us=NUMBER_MAX)
 
 
-def test_metas_with_a_trace_leave_no_others_out() -> None:
+def test_metadata_with_a_trace_is_not_cached() -> None:
     """Metadata with a trace is not cached: it never recurs and would displace entries that do."""
     meta = RequestMeta("a/b", "", -1, "")
     packed = pack_known_request(meta)

@@ -38,7 +38,7 @@ def refusal(run_dir: Path, text: str) -> RecordRefused:
     return raised.value
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_a_record_survives_its_file(tmp_path: Path) -> None:
     """A manager's record survives the file."""
     (tmp_path / RECORD_FILE).write_text(json.dumps(asdict(RECORD)))
 

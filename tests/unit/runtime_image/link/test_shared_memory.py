@@ -195,7 +195,7 @@ def test_what_is_no_memfd_is_refused(tmp_path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-def test_what_cannot_be_read_cannot_be_mapped() -> None:
+def test_an_unreadable_memfd_is_refused() -> None:
     """A sealed memfd opened for writing only gets an error that says so."""
     descriptor = sealed(SIZE_SEALS)
     write_only = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_CLOEXEC)
@@ -213,7 +213,7 @@ def test_a_slab_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
         make_slab(2**62, read_only=True)
 
 
-def test_a_place_comes_out_as_it_went_in() -> None:
+def test_a_slab_range_survives_serialisation() -> None:
     """Number, offset and length survive serialisation; any other length is refused."""
     place = SlabRange(7, 2**40, 3)
 
@@ -269,7 +269,7 @@ def test_a_notice_without_room_is_not_sent(ends: Ends, null: int) -> None:
     assert not ends[0].announce(3, 4096, null)
 
 
-def test_the_end_of_the_other_side_is_told(ends: Ends, null: int) -> None:
+def test_the_end_of_the_peer_is_reported(ends: Ends, null: int) -> None:
     """The peer's end is an error for the receiver, and for the sender a notice that was not
     sent."""
     ends[1].close()
@@ -280,7 +280,7 @@ def test_the_end_of_the_other_side_is_told(ends: Ends, null: int) -> None:
     assert not ends[0].retire(3)
 
 
-def test_an_end_is_told_even_if_a_child_has_it_still(ends: Ends) -> None:
+def test_the_end_is_reported_despite_a_forked_child(ends: Ends) -> None:
     """The end is reported even if a forked child of a handler still holds the descriptor."""
     child = os.dup(ends[1].sock.fileno())
     ends[1].close()

@@ -106,7 +106,7 @@ def test_a_full_socket_keeps_the_rest(pair: Pair) -> None:
     assert frames[0].body == body
 
 
-def test_the_end_of_the_stream_is_told(pair: Pair) -> None:
+def test_the_end_of_the_stream_is_reported(pair: Pair) -> None:
     """None marks the end, whether the peer closed or the connection broke."""
     pair[1].close()
 
@@ -190,7 +190,7 @@ def test_of_more_descriptors_than_one_the_kernel_closes_the_rest() -> None:
     os.close(descriptor)
 
 
-def test_a_descriptor_that_nobody_takes_is_closed_with_its_end() -> None:
+def test_an_unclaimed_descriptor_is_closed_with_its_end() -> None:
     """An unclaimed descriptor is closed with its end."""
     ours, other = socket.socketpair()
     end = SocketEnd(ours, takes_descriptor=True)

@@ -116,7 +116,7 @@ async def test_a_receiver_may_end_the_link(end: End) -> None:
         assert await end.lost == "not expected here"
 
 
-async def test_the_other_sides_end_is_told_once(end: End) -> None:
+async def test_the_end_of_the_peer_is_reported_once(end: End) -> None:
     """The owner is notified of the loss once, and later sends are dropped silently."""
     end.other.close()
     reason = await end.lost

@@ -243,7 +243,7 @@ def test_some_runs_need_the_thread(inline: Rig, fields: dict[str, Any]) -> None:
     assert list(inline.outcomes) == [1]
 
 
-def test_what_is_long_to_decode_has_its_own_thread(rig: Rig) -> None:
+def test_slow_decoding_has_its_own_thread(rig: Rig) -> None:
     """A slow body is marked as started once, before it is decoded; a bad one gets its reason."""
     rig.accept(1, body=ROW + b" " * INLINE_BODY_MAX)
     rig.accept(2, body=b" " * 2 * INLINE_BODY_MAX)
@@ -257,7 +257,7 @@ def test_what_is_long_to_decode_has_its_own_thread(rig: Rig) -> None:
     assert rig.threads == {threading.current_thread()}
 
 
-def test_what_waits_to_be_decoded_has_not_begun(rig: Rig) -> None:
+def test_a_request_starts_with_its_decoding(rig: Rig) -> None:
     """A request's time starts, and it becomes a suspect, only when its decoding starts."""
     gate = threading.Event()
     rig.accept(1, body=ROW + b" " * INLINE_BODY_MAX)

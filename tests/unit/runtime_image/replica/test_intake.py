@@ -76,7 +76,7 @@ def test_alone_means_alone() -> None:
     assert [intake.take(4) for _ in range(4)] == [[one] for one in jobs]
 
 
-def test_cancelling_marks_what_is_owed() -> None:
+def test_only_owed_requests_can_be_cancelled() -> None:
     """Only an owed request can be cancelled."""
     intake = Intake(limit=2)
     wanted = job(1)
@@ -87,7 +87,7 @@ def test_cancelling_marks_what_is_owed() -> None:
     assert intake.cancel(1, 2) is None
 
 
-def test_handing_back_leaves_what_runs() -> None:
+def test_handing_back_keeps_running_requests() -> None:
     """Only waiting requests are handed back."""
     intake = Intake(limit=3)
     jobs = [job(1), job(2), job(3)]

@@ -94,7 +94,7 @@ def test_each_turn_has_one_end(loop: Loop) -> None:
     assert order == ["one", "two", "end"]
 
 
-def test_a_readable_socket_is_told(loop: Loop) -> None:
+def test_a_readable_socket_runs_its_callback(loop: Loop) -> None:
     """A watched socket's callback runs when data is available, and no more once it is unwatched."""
     one, other = socket.socketpair()
     heard: list[bytes] = []

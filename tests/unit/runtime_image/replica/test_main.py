@@ -133,7 +133,7 @@ def play(tmp_path: Path) -> Iterator[Play]:
     made.close()
 
 
-def test_a_replica_lives_and_goes(play: Play) -> None:
+def test_the_life_of_a_replica(play: Play) -> None:
     """A replica greets with its token, answers PING, loads, serves, and exits on request."""
     link, hello = play.greet()
     link.send(Kind.PING)
@@ -296,7 +296,7 @@ def test_a_recently_used_replica_stays(play: Play) -> None:
 
 @pytest.mark.parametrize("record", [{}, STANDBY], ids=["launched", "standby"])
 @pytest.mark.parametrize("how", ["drain", "term"])
-def test_a_replica_without_a_model_goes_at_once(
+def test_a_replica_without_a_model_exits_at_once(
     play: Play, how: str, record: dict[str, Any]
 ) -> None:
     """A replica without a model exits at once, because it owes no answer."""
@@ -312,7 +312,7 @@ def test_a_replica_without_a_model_goes_at_once(
     assert play.end() == (0, "")
 
 
-def test_a_failed_load_is_told_and_may_be_tried_again(play: Play) -> None:
+def test_a_failed_load_is_reported_and_can_be_repeated(play: Play) -> None:
     """A failed load is reported with its reason, and the replica can be bound again."""
     link, _ = play.greet()
 
@@ -422,7 +422,7 @@ def test_a_frame_of_the_data_link_ends_the_control_link(play: Play) -> None:
 
 
 @pytest.mark.parametrize("record", [{}, STANDBY], ids=["launched", "standby"])
-def test_an_orphan_goes(play: Play, record: dict[str, Any]) -> None:
+def test_an_orphan_exits(play: Play, record: dict[str, Any]) -> None:
     """Without a manager for `orphan_s` the replica exits with its own exit code."""
     link, _ = play.greet(**record)
     play.deafen()

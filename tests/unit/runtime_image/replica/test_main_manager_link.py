@@ -113,7 +113,7 @@ def test_frames_without_a_manager_are_dropped(rig: Rig) -> None:
     assert not rig.orphaned.is_set()
 
 
-def test_an_orphan_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_orphan_is_notified_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After `orphan_s` without a listener the replica is notified once and stops retrying."""
     monkeypatch.setattr(main, "RECONNECT_S", 0.0)
     rig = Rig(tmp_path, orphan_s=0.0)

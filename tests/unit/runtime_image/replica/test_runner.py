@@ -425,7 +425,7 @@ def kept(folder: Path, body: bytes | memoryview, **rules: InputRule) -> Any:
 
 
 @pytest.mark.parametrize("is_tensor", [True, False])
-def test_a_handler_may_keep_what_lay_in_shared_memory(tmp_path: Path, is_tensor: bool) -> None:
+def test_a_handler_may_keep_inputs_from_shared_memory(tmp_path: Path, is_tensor: bool) -> None:
     """A handler's inputs stay unchanged when their place in shared memory is reused."""
     shared = bytearray(b"mine")
     rule = InputRule("bytes", dtype="UINT8", shape=(-1, -1)) if is_tensor else InputRule("bytes")
@@ -444,7 +444,7 @@ def test_a_model_reads_shared_memory_where_it_lies(tmp_path: Path) -> None:
     assert made._decoder._body(Job(1, 1, META, body, 60.0, 0.0)).obj is body.obj
 
 
-def test_a_handler_is_told_of_a_trace_of_its_batch(tmp_path: Path) -> None:
+def test_a_handler_gets_a_trace_of_its_batch(tmp_path: Path) -> None:
     """A handler gets the trace of the first request that has one, "" if none has."""
     results = Results()
     made = handler(tmp_path, "return {'y': ctx.traceparent}")

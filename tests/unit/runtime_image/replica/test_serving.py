@@ -246,7 +246,7 @@ def test_cancelling_nothing_is_harmless(rig: Rig) -> None:
     assert link.hello()
 
 
-def test_a_gateway_that_goes_frees_its_requests(gated: Rig) -> None:
+def test_a_lost_gateway_frees_its_requests(gated: Rig) -> None:
     """The requests of a lost link do not block others."""
     gone, other = gated.link(), gated.link()
     gone.request(1, 2)
@@ -292,7 +292,7 @@ def test_a_drain_finishes_what_was_accepted(gated: Rig) -> None:
     assert gated.gone == [0]
 
 
-def test_a_drain_may_hand_back_what_waits(gated: Rig) -> None:
+def test_a_drain_may_hand_back_waiting_requests(gated: Rig) -> None:
     """With the hand-back flag only the current run is finished."""
     link = gated.link()
     link.request(1, 2)
@@ -421,7 +421,7 @@ def test_a_stuck_repeated_run_is_handed_back(tmp_path: Path) -> None:
         assert link.next(Kind.NOT_STARTED).aux == NotStarted.BATCH_TIMEOUT
 
 
-def test_the_late_one_of_a_batch_is_handed_back(gated: Rig) -> None:
+def test_the_late_request_of_a_batch_is_handed_back(gated: Rig) -> None:
     """The late request of a batch is handed back, to be sent again alone."""
     link = gated.link()
     link.request(1)

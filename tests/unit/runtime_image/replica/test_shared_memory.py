@@ -164,7 +164,7 @@ def test_a_link_without_a_side_channel_has_all_in_frames(shared: Shared) -> None
             other.next()
 
 
-def test_what_is_no_socket_beside_hello_breaks_the_protocol(shared: Shared) -> None:
+def test_a_descriptor_other_than_a_socket_breaks_the_protocol(shared: Shared) -> None:
     """A descriptor with HELLO that is no socket is a protocol violation; other links are
     unaffected."""
     link = shared.rig.link()
@@ -293,7 +293,7 @@ def test_a_place_is_used_again_once_it_was_read(slab: AnswerSlab, side: GatewayS
 @pytest.mark.parametrize(
     "place", [SlabRange(1, BLOCK, 5), SlabRange(1, 0, 4), SlabRange(1, 2**60, 5)]
 )
-def test_only_what_was_told_can_be_freed(slab: AnswerSlab, place: SlabRange) -> None:
+def test_only_announced_places_can_be_freed(slab: AnswerSlab, place: SlabRange) -> None:
     """Freeing an unknown place, or one place twice, is a protocol violation."""
     first = put(slab, b"12345")
 
@@ -420,7 +420,7 @@ def test_a_slab_that_is_used_no_more_is_unmapped(side: GatewaySide, bodies: Link
         bodies.request_body(SlabRange(1, 0, 1).pack())
 
 
-def test_slabs_are_not_collected(side: GatewaySide, bodies: LinkBodies) -> None:
+def test_the_number_of_slabs_is_bounded(side: GatewaySide, bodies: LinkBodies) -> None:
     """More than SLABS_MAX slabs are a protocol violation."""
     for number in range(SLABS_MAX):
         side.announce(number)

@@ -92,7 +92,7 @@ def test_without_batching_rows_do_not_count() -> None:
     assert [(item.rows, item.shape) for item in items] == [(1, ())]
 
 
-def test_what_cannot_be_run_is_refused() -> None:
+def test_invalid_jobs_are_refused() -> None:
     """A cancelled job, a bad body and an unexpected decoder error are each reported; the others
     continue."""
     refused = Refused()

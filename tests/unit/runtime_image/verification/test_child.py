@@ -71,7 +71,7 @@ def test_a_model_is_proven_by_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x0a", field(7, b"", 3 * GIB)])
-def test_what_is_no_model_is_not_analysed(tmp_path: Path, content: bytes) -> None:
+def test_garbage_is_not_analysed(tmp_path: Path, content: bytes) -> None:
     """Garbage gives a reason, not an exception."""
     path = tmp_path / "bad.onnx"
     path.write_bytes(content)

@@ -138,7 +138,7 @@ def test_a_model_that_needs_certain_values_gets_the_samples(workspace: Workspace
         prepare(spec, tried(model), workspace)
 
 
-def test_whatever_goes_wrong_is_a_reason(workspace: Workspace) -> None:
+def test_any_failure_becomes_a_reason(workspace: Workspace) -> None:
     """An unwritable disk or an unreadable model gives a reason and does not fail the deploy."""
     model = layered(workspace.folder, 1)
     example = tried(model)
@@ -183,7 +183,7 @@ def test_outputs_agree_in_shape_type_and_value() -> None:
     assert same([1, 2], [1, 2])
 
 
-def test_what_mixes_rows_is_not_prepared(workspace: Workspace) -> None:
+def test_a_session_that_mixes_rows_is_not_prepared(workspace: Workspace) -> None:
     """A session that agrees row by row is also compared in batches."""
     nodes = "soft = Softmax <axis = 0> (x)\n zero = Constant <value = float {0}> ()\n"
     nodes += "nothing = Mul(soft, zero)\n y = Add(x, nothing)"
@@ -240,7 +240,7 @@ def test_a_file_has_a_limit(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE) == before
 
 
-def test_what_cannot_be_loaded_is_told_without_its_folder(tmp_path: Path) -> None:
+def test_a_load_error_does_not_name_the_folder(tmp_path: Path) -> None:
     """The reason is the engine's own, without the folder's path."""
     models.corrupt(tmp_path)
 

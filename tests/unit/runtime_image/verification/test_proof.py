@@ -67,7 +67,7 @@ def test_text_is_only_moved(tmp_path: Path) -> None:
         (models.fails_on_negative, "inputs made up for the proof failed singly"),
     ],
 )
-def test_the_reason_is_told(build: Callable[[Path], Path], reason: str, tmp_path: Path) -> None:
+def test_the_reason_is_reported(build: Callable[[Path], Path], reason: str, tmp_path: Path) -> None:
     """A model that fails the proof is not batched, and the reason says how it failed."""
     assert reason in why_not(load(build(tmp_path)))
 
@@ -98,7 +98,7 @@ def test_outputs_need_a_row_for_each_input_row() -> None:
         assert why_not(engine) == "output y does not have one row per input row"
 
 
-def test_a_batch_that_fails_is_told() -> None:
+def test_a_failing_batch_is_reported() -> None:
     """A function that accepts only single rows is detected, whatever its signature says."""
 
     def one_row(x: Any) -> dict[str, Any]:

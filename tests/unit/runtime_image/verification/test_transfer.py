@@ -106,7 +106,7 @@ def test_anything_else_ends_it(peer: Peer, kind: Kind, aux: int) -> None:
     assert isinstance(peer.ended[0], LinkError)
 
 
-def test_what_was_not_made_cannot_be_had(tmp_path: Path) -> None:
+def test_files_that_were_not_made_are_not_served(tmp_path: Path) -> None:
     """If preparation only gave a reason, there is no part to request."""
     peer = Peer(tmp_path, {"why_not": "too small"})
 

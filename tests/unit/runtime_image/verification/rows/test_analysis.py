@@ -38,7 +38,7 @@ def parsed(inputs: str, body: str, more: str = "", output: str = "float y") -> o
         ("float[n,s] a, float[s,s] b", ()),
     ],
 )
-def test_axes_are_equal_only_where_the_server_is_told(
+def test_equal_axes_are_reported_as_conditions(
     inputs: str, groups: tuple[tuple[str, int], ...]
 ) -> None:
     """Equal names prove nothing, and the batch's name never counts. Equalities that do not matter

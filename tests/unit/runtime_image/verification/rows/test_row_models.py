@@ -95,7 +95,7 @@ def test_a_model_that_mixes_rows_does_so_when_it_runs(case: Case) -> None:
 
 @pytest.mark.parametrize("case", apart.CASES, ids=named)
 def test_a_small_model_with_independent_rows_is_proven(case: Case) -> None:
-    """Each is proven, and no run refutes it."""
+    """Each model is proven, and no run refutes it."""
     verdict = analyse(case.model())
     assert verdict.proven, verdict
     assert not evidence.mixing(case)
