@@ -2,16 +2,19 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
+# RUN_READY: the server is installed. READY: the development tools are installed as well.
+RUN_READY := $(VENV)/.run-ready
 READY := $(VENV)/.ready
-# Workers, servers and replicas of a test run share what one of them has compiled.
+# `make UV= ...` installs with pip on a machine that has uv.
+UV ?= $(shell command -v uv)
+# Workers, servers and replicas of a test run share compiled bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test test-full coverage ui chaos gpu check bench simulate image fmt docs surface clean clean-data
+.PHONY: run test test-full test-python tests-there coverage ui chaos gpu check bench simulate image fmt docs surface clean clean-data
 
-run: $(READY)
-	@$(UI) --optional
+run: $(RUN_READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
 
 # Tests of a file stay in one worker: see tests/support/groups.py. More
@@ -27,26 +30,35 @@ test: $(READY)
 	$(BIN)/coverage combine --quiet
 	@$(MAKE) --no-print-directory coverage
 
-# The same tests with the whole dose of each.
+# The same tests with their full numbers of rounds and examples.
 test-full:
 	FN_FULL=1 $(MAKE) test
 
-# Of the last `make test`: decisions are covered whole, the rest is shown by top folder.
+# Unit tests, real replicas and a real server on another Python, in an environment of its own:
+# make test-python PYTHON=python3.13
+OTHER_TESTS := tests/unit $(addprefix tests/integration/test_,replica.py rollouts.py make.py packages.py)
+test-python:
+	@$(MAKE) --no-print-directory VENV=.venv-$(notdir $(PYTHON)) tests-there
+
+tests-there: $(READY)
+	$(BIN)/python $(PYTEST) $(OTHER_TESTS)
+
+# Coverage of the last `make test`: 100 % of the decision modules, the rest by top folder.
 coverage: $(READY)
 	@$(BIN)/python -m tests.support.coverage_by_folder
 	$(BIN)/coverage report --include='pool_manager/core/*,gateway/dispatch*' --fail-under=100 --skip-covered
 
-# The dashboard, where its sources have changed: with Node 20.19 or newer, or with one from PyPI.
+# Build the dashboard if its sources changed, with Node 20.19 or newer, or with Node from PyPI.
 ui: $(READY)
 	@$(UI)
 
-# The full doses of tests/e2e/test_chaos*.py, about 30 minutes; CHAOS="--seed 7" for its options.
-# Scenes over containers need root and an engine first: eval "$(.ci/engine start)"
+# The full scenarios of tests/e2e/test_chaos*.py, about 30 minutes; options: CHAOS="--seed 7".
+# Scenarios with containers need root and an engine: eval "$(.ci/engine start)"
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --json chaos.json $(CHAOS)
 
-# Whether the promises about GPUs hold on this machine: no network, 8 minutes at most. Without a
-# virtual environment here it runs in the machine's own Python, with the PyTorch that is there.
+# GPU tests on this machine: no network, 8 minutes at most. Without a virtual environment they run
+# in the machine's own Python, with its PyTorch.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,python3)
 gpu:
 	$(GPU_PYTHON) -m tests.gpu $(GPU)
@@ -57,16 +69,16 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# All of them; BENCH="plain bodies --rounds 9 --json FILE" for some: see benchmarks/README.md.
+# All benchmarks; some: BENCH="plain bodies --rounds 9 --json FILE" (see benchmarks/README.md).
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(BENCH)
 
-# ARGS="--functions 50 --policy lru" and so on: see `python -m benchmarks.simulate --help`.
+# Options: ARGS="--functions 50 --policy lru" (see `python -m benchmarks.simulate --help`).
 ARGS ?= --functions 200 --devices 16 --rate 0.5
 simulate: $(READY)
 	$(BIN)/python -m benchmarks.simulate $(ARGS)
 
-# The image of replicas in containers; IMAGE_ARGS="--base fngate-base:bookworm" for its options.
+# The image of replicas in containers; options: IMAGE_ARGS="--base fngate-base:bookworm".
 image: $(READY)
 	$(BIN)/fnctl image build $(IMAGE_ARGS) cpu
 
@@ -79,8 +91,7 @@ docs: $(VENV)/.docs-ready reference
 	$(BIN)/zensical build --strict --clean
 
 $(VENV)/.docs-ready: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		--config-settings editable_mode=compat -e '.[docs]'
+	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
 # docs/reference/*.md, docs/images/*.svg and the navigation of the site.
@@ -92,15 +103,15 @@ clean: clean-docs
 clean-docs:
 	rm -rf site .cache
 
-# tests/data/surface.txt: what clients, scripts, data folders and dashboards rely on.
+# Write tests/data/surface.txt, the interface that clients, scripts and data folders rely on.
 surface: $(READY)
 	$(BIN)/python -m tests.surface --write
 
-# What can be made again. Functions, keys and history stay, see clean-data.
+# Remove files that can be rebuilt. Functions, keys and history stay, see clean-data.
 clean:
-	rm -rf $(VENV) admin/ui/static admin/dashboard/node_modules
+	rm -rf $(VENV) .venv-* admin/ui/static admin/ui/static.new admin/dashboard/node_modules
 
-# The data folder of `make run`. The lock is the server's own: it is held while a server runs.
+# Remove the data folder of `make run`, unless a server runs on it and so holds its lock.
 clean-data:
 	@if [ ! -d .fngate ]; then echo "there is no .fngate here"; else \
 	    flock --nonblock --conflict-exit-code 75 .fngate/lock sh -c '\
@@ -109,10 +120,35 @@ clean-data:
 	        if [ "$$answer" = y ]; then rm -rf .fngate; else echo ".fngate is kept"; exit 1; fi'; \
 	    code=$$?; [ $$code != 75 ] || echo "a server runs on .fngate: stop it first"; exit $$code; fi
 
-# compat: the package is found by a plain path. The default, an import hook, costs every start of
-# fnctl and every cold start about 5 ms.
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		--config-settings editable_mode=compat -e '.[dev]'
+# compat: Python finds the package by a plain path. The default, an import hook, costs every start of
+# fnctl and every cold start about 5 ms. pip compiles nothing ahead: Python compiles what it imports,
+# once, which is a small part of what is installed. The analysis of a deployed model runs in a process
+# that keeps no compiled files, so its modules are compiled here.
+COMPILE := $(BIN)/python -c "import runtime_image.verification.rows.analysis"
+INSTALL = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install \
+	--disable-pip-version-check --no-compile) -c constraints.txt --config-settings editable_mode=compat
+
+$(RUN_READY): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing what the server needs into $(VENV)"
+	@$(INSTALL) -e .
+	@$(COMPILE)
 	@touch $@
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing the server and the development tools into $(VENV)"
+	@$(INSTALL) -e '.[dev]'
+	@$(COMPILE)
+	@touch $(RUN_READY) $@
+
+# pip of the constraints: it resolves in half the time of Python 3.11's own, whose unpacking by
+# ensurepip takes seconds. A Python without pip, or with one that knows no --python, does that.
+$(BIN)/pip:
+	@echo "creating $(VENV)"
+ifneq ($(UV),)
+	@$(UV) venv --quiet --allow-existing $(if $(PYTHON),--python $(PYTHON)) $(VENV)
+	@$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt pip
+else
+	@$(PYTHON) -m venv --without-pip $(VENV)
+	@$(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check \
+		--no-compile -c constraints.txt pip || $(PYTHON) -m venv $(VENV)
+endif

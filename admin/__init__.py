@@ -1,1 +1,1 @@
-"""The operator's side: wiring, admin API, fnctl."""
+"""Operator side of the server: process wiring, the admin API and the command line `fnctl`."""

@@ -1,4 +1,4 @@
-"""How the C library keeps the memory of large buffers."""
+"""Settings of the C library's allocator for large buffers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import ctypes
 
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
-"""Of glibc's malloc.h."""
+"""Parameter numbers of `mallopt` in glibc's malloc.h."""
 MMAP_THRESHOLD = 32 * 2**20
 TRIM_THRESHOLD = 128 * 2**20
-"""Bytes. Buffers up to the first come from the heap, and the heap is given back to the system only
-where more than the second lies free at its end."""
+"""Bytes. Buffers up to MMAP_THRESHOLD come from the heap. The heap shrinks only if more than
+TRIM_THRESHOLD is free at its end."""
 
 
 def keep_large_buffers() -> bool:
-    """Have freed buffers of bodies stay with the process; whether its C library can (glibc's can).
+    """Make the process keep freed body buffers; return whether the C library supports it (glibc).
 
-    Without, each body's memory is asked of the system anew, which fills page after page with zeros:
-    half of what a body of some MB costs.
+    Otherwise each body's memory is requested from the kernel anew, which zeroes every page: half of
+    the cost of a body of some MB.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

@@ -1,4 +1,4 @@
-"""A whole server: its parts plugged together, opened in order and closed in reverse."""
+"""A whole server: wires its parts together, opens them in order and closes them in reverse."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ from registry.store.keys import fingerprint
 from registry.tasks import Tasks
 
 KEEP_S: Final = 5.0
-"""Seconds after which a request is on the timeline, also where no other follows."""
+"""Seconds after which a request is on the timeline, even if no other request follows."""
 SECOND_S: Final = 1.0
-"""Period of rates, states of busy functions, and errors."""
+"""Period in seconds of rates, states of busy functions, and errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that accepts calls at `url`. `tasks` are the owners of its root tasks."""
+    """Running server that accepts calls at `url`. `tasks` are the owners of its root tasks."""
 
     url: str
     store: Store
@@ -74,16 +74,16 @@ class Server:
 
 @asynccontextmanager
 async def running(settings: Settings, driver: Driver | None = None) -> AsyncIterator[Server]:
-    """A whole server while the block runs; leaving it finishes what was accepted.
+    """Run a whole server while the block runs; leaving it finishes accepted requests.
 
-    `driver` takes the place of the one that the settings name.
+    `driver` replaces the driver that the settings name.
 
-    Start order: store, manager, gateway, HTTP; the manager adopts before calls come. Stop order
-    is the reverse: no new calls, accepted calls answered, replicas drained, store closed.
+    Start order: store, manager, gateway, HTTP; the manager adopts replicas before calls arrive.
+    Stop order is the reverse: refuse new calls, answer accepted calls, drain replicas, close the
+    store.
 
-    Raises Conflict where another server has the data folder, BadRequest on settings that do not
-    go together, StoreUnavailable, DriverError where replicas cannot be run, OSError where the
-    port cannot be had.
+    Raises Conflict if another server uses the data folder, BadRequest if settings contradict each
+    other, StoreUnavailable, DriverError if replicas cannot run, OSError if the port is taken.
     """
     async with AsyncExitStack() as stack:
         section = settings.gateway()
@@ -122,7 +122,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
 
 
 async def open_history(store: Store, stack: AsyncExitStack) -> ServerHistory:
-    """The history of this server, with the cold starts before this start; `stack` flushes it."""
+    """Return the history with the cold starts of earlier runs; `stack` flushes it at the end."""
     history = ServerHistory(store.history, time.time, partial(prior_of, store.catalog))  # noqa: TID251 - the shell passes the clock in
     await history.load()
     stack.callback(history.flush)
@@ -130,34 +130,35 @@ async def open_history(store: Store, stack: AsyncExitStack) -> ServerHistory:
 
 
 def check_exposure(settings: Settings, store: Store) -> None:
-    """Other machines may only connect where calls need keys and hosts are named."""
+    """Raise BadRequest if other machines can connect but no key exists or no host is named."""
     if settings.is_local:
         return
     if not len(store.ring):
         raise BadRequest(
-            f"--listen {settings.listen} lets other machines call: first make a key with"
+            f"--listen {settings.listen} accepts calls from other machines: first create a key with"
             " fnctl key add --scope invoke on a server that listens on 127.0.0.1"
         )
     if not settings.public_hosts:
         raise BadRequest(
-            f"--listen {settings.listen} needs --public-host NAME, the name clients call it by"
+            f"--listen {settings.listen} needs --public-host NAME, the host name that clients use"
         )
 
 
 def _check_private(folder: Path) -> None:
-    """In the system's temporary folder anybody may have made it first, to read the sockets."""
+    """Raise Conflict unless the folder is private. In the system's temporary folder another user
+    could have created it first, to read the sockets."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
     if not is_ours or stat.S_IMODE(found.st_mode) & 0o077:
         raise Conflict(
-            f"{folder}: expected a folder that only user {os.getuid()} may enter, got"
+            f"{folder}: expected a folder that only user {os.getuid()} can enter, got"
             f" {stat.filemode(found.st_mode)} of user {found.st_uid}; remove it"
         )
 
 
 class _Linked(Bundles):
-    """Blobs as the manager's source of model files; linking runs in a thread."""
+    """The blob store as the manager's source of model files; linking runs in a thread."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
@@ -175,16 +176,16 @@ class _Linked(Bundles):
 
 
 async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
-    """The driver that the settings name, ready for devices of these kinds.
+    """Return the driver that the settings name, ready for devices of these kinds.
 
-    Raises DriverError where what it drives cannot be used.
+    Raises DriverError if its container engine or images cannot be used.
     """
     if settings.driver == "fake":
         return FakeDriver()
     section = settings.pool()
     if settings.driver == "process":
         return ProcessDriver(section.run_dir)
-    # Other servers need not wait for the engine's library.
+    # Imported here, as servers with other drivers do not need the engine's library.
     from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
     from pool_manager.drivers.uids import parse_range
 
@@ -204,7 +205,7 @@ async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
 async def make_manager(
     settings: Settings, store: Store, history: ServerHistory, driver: Driver | None
 ) -> Manager:
-    """The pool manager, not started yet."""
+    """Return the pool manager, not started yet."""
     section = settings.pool()
     _check_private(section.run_dir)
     memory_mib = section.host_memory_mib or host_memory_mib()
@@ -218,7 +219,7 @@ async def make_manager(
 async def _open_pools(
     store: Store, manager: Manager, delivery: Delivery, stack: AsyncExitStack
 ) -> None:
-    """Manager and gateway side by side: each sees of the other only serialised messages."""
+    """Connect manager and gateway; they exchange serialised messages only."""
     stack.push_async_callback(delivery.close)
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(delivery.receive_endpoints))
@@ -235,8 +236,8 @@ async def open_deploys(
     stack: AsyncExitStack,
     settled: Settled = at_once,
 ) -> Deploys:
-    """Deploys and rollbacks, with those resumed that an earlier server left. `settled` is awaited
-    after each, until every gateway process has it."""
+    """Return deploys and rollbacks, after resuming operations that an earlier server left.
+    `settled` is awaited after each change, until every gateway process has applied it."""
     deploys = Deploys(
         store,
         manager,
@@ -246,14 +247,14 @@ async def open_deploys(
         prepare=settings.prepare,
     )
     stack.push_async_callback(deploys.close)
-    # In this order, for a sweep spares the files of what runs.
+    # In this order: the sweep spares files of resumed operations.
     await deploys.resume()
     await deploys.sweep()
     return deploys
 
 
 def access_of(settings: Settings, store: Store) -> Access:
-    """The keys, hosts and origins of this server."""
+    """Return the access rules of this server: keys, hosts and origins."""
     token = fingerprint(store.token)
     return Access(settings.listen, settings.public_hosts, store.ring, token)
 
@@ -261,7 +262,7 @@ def access_of(settings: Settings, store: Store) -> Access:
 def _open_admin(
     context: AdminContext, gateway: Gateway, tasks: Iterable[Tasks], stack: AsyncExitStack
 ) -> Admin:
-    """The admin API of a server with one gateway process, which is this one."""
+    """Return the admin API of a server whose only gateway process is this one."""
     metrics, store = gateway.invoker.metrics, context.store
     add_families(metrics, context, OneGateway())
     health, sampler = make_health(context), RateSampler(metrics.durations)
@@ -270,7 +271,7 @@ def _open_admin(
 
 
 def _application(gateway: Gateway, admin: Admin) -> web.Application:
-    """All routes of a server with one gateway process."""
+    """Return the application with all routes of a server with one gateway process."""
     app = web.Application()
     admin.add_routes(app, gateway.boundary)
     gateway.add_routes(app)
@@ -280,13 +281,13 @@ def _application(gateway: Gateway, admin: Admin) -> web.Application:
 
 
 def make_health(context: AdminContext) -> Health:
-    """The checks of `/readyz`."""
+    """Return the checks of `/readyz`."""
     folder, history = context.settings.data, context.store.history
     return Health(folder, context.manager, context.gateways, history, time.monotonic)
 
 
 def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) -> None:
-    """Register the metric families that no gateway has."""
+    """Register the metric families that are not owned by a gateway."""
     manager, driver = context.manager, context.settings.driver
     counters = manager.counters
     metrics.add_source(ReplicaFamilies(counters))
@@ -295,5 +296,5 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
 
 
 def url_of(listen: str, port: int) -> str:
-    """The URL of a server that listens there."""
+    """Return the URL of a server that listens on this address and port."""
     return f"http://{f'[{listen}]' if ':' in listen else listen}:{port}"

@@ -1,4 +1,4 @@
-"""The parts of a gateway process, be it the whole server or one of several workers."""
+"""Parts of a gateway process, which is either the whole server or one of several workers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from registry.catalog import Catalog
 from registry.tasks import Tasks, every
 
 RootTask = tuple[str, float, Callable[[], Any]]
-"""A task that runs as long as its server: its name, its period in seconds, what it calls."""
+"""Periodic task of a server: its name, its period in seconds, and the function that it calls."""
 
 
 class Process(NamedTuple):
-    """How a gateway process is set up. `name` tells it from the others of its server; `is_shared`:
-    others write to the same access log."""
+    """Configuration of a gateway process. `name` is unique within its server; `is_shared`: other
+    processes write to the same access log."""
 
     name: str
     settings: GatewaySettings
@@ -40,7 +40,7 @@ class Process(NamedTuple):
 def make_delivery(
     process: Process, pools: Pools, history: CallHistory, counters: CounterStore | None = None
 ) -> Delivery:
-    """The delivery of requests to replicas, not opened yet. `counters` has what it counts."""
+    """Return the delivery of requests to replicas, not opened yet. `counters` stores its counts."""
     limits = Limits(process.settings.held_bytes_max, process.settings.retries)
     return Delivery(limits, process.name, pools, history, counters)
 
@@ -54,10 +54,10 @@ def make_gateway(  # noqa: PLR0913 - the collaborators of one gateway process
     counters: CounterStore | None = None,
     on_cold_start: OnColdStart | None = None,
 ) -> Gateway:
-    """The gateway over `delivery`, with its access log and traces. To be called in the loop.
+    """Return the gateway over `delivery`, with its access log and traces. Call it in the loop.
 
-    `counters` and `on_cold_start` as `assemble` has them. Raises BadRequest where traces are wanted
-    and cannot be sent.
+    `counters` and `on_cold_start` as in `assemble`. Raises BadRequest if traces are enabled and
+    cannot be sent.
     """
     settings = process.settings
     write = access_writer(process.log_format, is_shared=process.is_shared)
@@ -77,7 +77,7 @@ def make_gateway(  # noqa: PLR0913 - the collaborators of one gateway process
 
 
 async def open_runner(app: web.Application, stack: AsyncExitStack, **options: Any) -> web.AppRunner:
-    """A runner of `app`, set up, with aiohttp's further `options`; `stack` cleans it up."""
+    """Return a set-up runner of `app` with aiohttp's further `options`; `stack` cleans it up."""
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, **options)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -85,8 +85,8 @@ async def open_runner(app: web.Application, stack: AsyncExitStack, **options: An
 
 
 async def open_site(gateway: Gateway, app: web.Application, stack: AsyncExitStack) -> Site:
-    """The site of a gateway whose other routes are those of `app`. It does not listen yet; `stack`
-    closes it."""
+    """Return the site of a gateway, not listening yet; `app` has its other routes. `stack` closes
+    it."""
     app.on_cleanup.append(gateway.close)
     runner = await open_runner(app, stack)
     site = Site(gateway.invoker, gateway.writer, runner)
@@ -95,7 +95,7 @@ async def open_site(gateway: Gateway, app: web.Application, stack: AsyncExitStac
 
 
 def start_root_tasks(tasks: Tasks, listed: Iterable[RootTask]) -> None:
-    """Start every periodic task of a process. `tasks` owns them: it has their names and, of one
-    that ended by itself, the reason."""
+    """Start the periodic tasks of a process. `tasks` owns them: it has their names and, for a task
+    that failed, the reason."""
     for name, period_s, action in listed:
         tasks.root(name, every(period_s, action))

@@ -1,4 +1,4 @@
-"""The reasons of `/readyz`: what is wrong at present, in words."""
+"""Reasons of `/readyz` for reporting the server as degraded, in words."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from registry.store.history import History
 
 DISK_FREE_MIN = 256 * 2**20
 BUFFERED_MAX = 1000
-"""Records; a healthy store has written them long before there are so many."""
+"""Max buffered records; a healthy store writes them long before that."""
 RELEASE_S = 10.0
-"""A replica whose release takes longer keeps its device from others."""
+"""Seconds after which a replica's release counts as stuck: it blocks its device for others."""
 
 
 def _free_bytes(folder: Path) -> int:
@@ -23,14 +23,14 @@ def _free_bytes(folder: Path) -> int:
 
 
 class Pools(Protocol):
-    """Pools as gateways see them."""
+    """Pools as seen by gateways."""
 
     def states(self) -> dict[str, str]:
-        """The state of every pool that is not at rest."""
+        """Return the state of every pool that is not at rest."""
 
 
 class Health:
-    """Reasons for /readyz; none of them stops the server from serving the rest."""
+    """Checks of `/readyz`. The server keeps serving whatever they report."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Health:
         self._is_failing = False
 
     def reasons(self) -> list[str]:
-        """Everything that is wrong now; empty when all is well."""
+        """Return all current problems; empty if there are none."""
         return [
             *self._disk(),
             *self._store(),
@@ -70,7 +70,7 @@ class Health:
         return [f"disk: {free // 2**20} MiB free in {self._data}"]
 
     def _store(self) -> list[str]:
-        """What waits is normal for a second; not so after a flush that failed."""
+        """Report buffered records: normal for about a second, but not after a failed flush."""
         statistics = self._history.statistics()
         failed, written = statistics.failed_flushes, statistics.written
         if (failed, written) != self._seen:

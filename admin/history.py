@@ -1,9 +1,9 @@
-"""The history of this server: recorded in the store, and summed up as estimates of cold starts.
+"""Server history: recorded in the store, and aggregated to estimates of cold starts.
 
-Durations are kept as quantile sketches. Their buckets grow by a constant factor, so that every
-quantile is off by at most `ALPHA` of its value whatever the durations are: the idea of DDSketch
-(Masson, Rim, Lee: "DDSketch: a fast and fully-mergeable quantile sketch with relative-error
-guarantees", VLDB 2019). Each new duration takes a little weight from all before it.
+Durations are kept as quantile sketches. Their buckets grow by a constant factor, so every quantile
+has a relative error of at most `ALPHA`, whatever the durations: the idea of DDSketch (Masson, Rim,
+Lee: "DDSketch: a fast and fully-mergeable quantile sketch with relative-error guarantees", VLDB
+2019). Each new duration reduces the weight of all earlier ones.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ ALPHA: Final = 0.05
 GAMMA: Final = (1 + ALPHA) / (1 - ALPHA)
 MIN_MS: Final = 0.01
 MAX_MS: Final = 3_600_000.0
-"""What is shorter or longer counts as this."""
+"""Shorter and longer durations are clamped to these limits."""
 MEMORY: Final = 200
-"""So many durations later one has lost all but 1/e of its weight."""
+"""Number of later durations after which a duration has kept 1/e of its weight."""
 WEIGHT_MIN: Final = 0.01
-"""A bucket with less weight than this is dropped."""
+"""Buckets with less weight are dropped."""
 
 _LOG_GAMMA: Final = log(GAMMA)
 BUCKETS_MAX: Final = ceil(log(MAX_MS) / _LOG_GAMMA) - ceil(log(MIN_MS) / _LOG_GAMMA) + 1
 
 POOLS_MAX = 10_000
-"""Revisions with durations of their own; the oldest make room, as removals are not reported."""
+"""Max revisions with their own durations; the oldest are dropped, as removals are not reported."""
 DEFAULT_OVERHEAD_MS = {True: 20.0, False: 400.0}
-"""Milliseconds of a cold start beside loading, by a standby or not, until this host has had one."""
+"""Milliseconds of a cold start besides loading, by a standby (True) or not, before this host has
+had one."""
 OWN_PHASES = ("load", "evict")
 """Phases whose durations depend on the model."""
 MINUTE_S = 60
 EXPECTED_MAX = 10_000
-"""Estimates kept; others are worked out when they are asked for."""
+"""Max cached estimates; others are computed on each call."""
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Sketch:
     _weights: dict[int, float] = field(default_factory=dict)
 
     def add(self, ms: float) -> None:
-        """Take one duration. Raises ValueError for what is no number."""
+        """Add a duration. Raises ValueError for NaN."""
         if ms != ms:
             raise ValueError("expected a duration in milliseconds, got nan")
         bucket = ceil(log(min(MAX_MS, max(MIN_MS, ms))) / _LOG_GAMMA)
@@ -68,14 +69,14 @@ class Sketch:
         self.samples += 1
 
     def merged(self, other: Sketch) -> Sketch:
-        """A sketch of both, each duration with the weight it has."""
+        """Return a sketch of both, each duration with its weight."""
         weights = dict(self._weights)
         for bucket, weight in other._weights.items():
             weights[bucket] = weights.get(bucket, 0.0) + weight
         return Sketch(self.samples + other.samples, weights)
 
     def quantile_ms(self, share: float) -> float:
-        """The duration that `share` of the weight does not exceed; 0 where there is none.
+        """Return the duration that `share` of the weight does not exceed; 0 without durations.
 
         Raises ValueError unless 0 <= share <= 1.
         """
@@ -92,20 +93,20 @@ class Sketch:
 
     @property
     def buckets(self) -> int:
-        """How many buckets have any weight."""
+        """Number of buckets with any weight."""
         return len(self._weights)
 
 
 class Prior(NamedTuple):
-    """What is known of a revision before its first cold start: the device kind its next replica
-    most likely goes to, and how long its trial took to load, 0 where it had none."""
+    """Knowledge of a revision before its first cold start: the likely device kind of its next
+    replica, and how long its trial took to load (0 without a trial)."""
 
     device_kind: str = "cpu"
     load_ms: float = 0.0
 
 
 class StartKind(NamedTuple):
-    """The kind of a cold start: of which kind of device, and whether by a standby."""
+    """Kind of a cold start: kind of device, and whether a standby served it."""
 
     device_kind: str
     by_standby: bool
@@ -113,26 +114,26 @@ class StartKind(NamedTuple):
 
 @dataclass(slots=True)
 class Durations:
-    """Durations of the cold starts of one kind: in all, and of each phase."""
+    """Durations of the cold starts of one kind: total, and per phase."""
 
     total: Sketch = field(default_factory=Sketch)
     phases: dict[str, Sketch] = field(default_factory=dict)
 
     def add(self, total_ms: float, phases: dict[str, float]) -> None:
-        """One more. Phases that are none of ours do not count."""
+        """Add a cold start. Unknown phases are ignored."""
         self.total.add(total_ms)
         for phase in PHASES:
             if phase in phases:
                 self.phases.setdefault(phase, Sketch()).add(phases[phase])
 
     def phase_ms(self, phase: str, share: float) -> float:
-        """A quantile of one phase, 0 where there was none."""
+        """Return a quantile of one phase; 0 if the phase never occurred."""
         sketch = self.phases.get(phase)
         return sketch.quantile_ms(share) if sketch is not None else 0.0
 
 
 class ColdStarts:
-    """Durations of the cold starts of every revision, and of this host as a whole."""
+    """Durations of the cold starts of every revision, and of the host as a whole."""
 
     def __init__(self) -> None:
         self._pools: dict[str, dict[StartKind, Durations]] = {}
@@ -140,7 +141,7 @@ class ColdStarts:
         self._host: dict[StartKind, Durations] = {}
 
     def add(self, record: ColdStart) -> None:
-        """Take a cold start that ended; one that failed says nothing about those that do not."""
+        """Add a finished cold start. Failed ones are ignored: they predict no successful ones."""
         if record.outcome != "ready":
             return
         key = pool_key(record.namespace, record.name, record.number)
@@ -148,15 +149,15 @@ class ColdStarts:
             oldest = next(iter(self._pools))
             del self._pools[oldest], self._last_kind[oldest]
         way = StartKind(record.device_kind, "start" not in record.phases)
-        # What a replica says of its own phases may be a lie, and is to mislead nobody else.
+        # A replica may report false phases; clamp them, as they also enter the host's durations.
         phases = {phase: min(ms, record.total_ms) for phase, ms in record.phases.items()}
         for ways in (self._pools.setdefault(key, {}), self._host):
             ways.setdefault(way, Durations()).add(record.total_ms, phases)
         self._last_kind[key] = record.device_kind
 
     def expected(self, key: str, prior: Prior) -> Expected:
-        """What the next cold start takes, whether or not a standby will be there: 10 % take no
-        longer than `p10_s` even the shorter way."""
+        """Return the expected duration of the next cold start, with or without a standby: 10 % are
+        no longer than `p10_s` even by the faster of the two ways."""
         ways = self._ways(key)
         if not ways:
             by_standby, anew = (self._guess_ms(prior, way, 0.5) for way in (True, False))
@@ -170,8 +171,8 @@ class ColdStarts:
         return Expected(p10_ms / 1e3, p50_s, p90_s, total.samples)
 
     def median_ms(self, key: str, prior: Prior, *, by_standby: bool) -> float:
-        """What half of the cold starts that go this way take at most. Where none did yet: those
-        that went the other way, with or without the start and the imports of a process."""
+        """Return the median of the cold starts by this way. If there were none, derive it from the
+        other way: subtract or add the start and the imports of a process."""
         ways = self._ways(key)
         if not ways:
             return self._guess_ms(prior, by_standby, 0.5)
@@ -187,7 +188,7 @@ class ColdStarts:
         return total_ms + (_start_ms(launched) if launched else DEFAULT_OVERHEAD_MS[False])
 
     def table(self, key: str) -> list[dict[str, Any]]:
-        """Medians and 90th percentiles of a revision, per way and phase; for `fnctl show`."""
+        """Return median and 90th percentile per way and phase of a revision, for `fnctl show`."""
         return [
             {
                 "device_kind": way.device_kind,
@@ -204,12 +205,12 @@ class ColdStarts:
         ]
 
     def _ways(self, key: str) -> dict[StartKind, Durations]:
-        """Of the device kind that the revision was last started on."""
+        """Return the durations on the device kind that the revision was last started on."""
         kind = self._last_kind.get(key)
         return {way: d for way, d in self._pools.get(key, {}).items() if way.device_kind == kind}
 
     def _guess_ms(self, prior: Prior, by_standby: bool, share: float) -> float:
-        """Loading as its trial did, all else as is usual here."""
+        """Estimate: loading as in the trial, all other phases as usual on this host."""
         known = self._host.get(StartKind(prior.device_kind, by_standby))
         if known is None:
             return prior.load_ms + DEFAULT_OVERHEAD_MS[by_standby]
@@ -218,7 +219,7 @@ class ColdStarts:
 
 
 def _start_ms(durations: Durations) -> float:
-    """What a standby saves."""
+    """Return the milliseconds that a standby saves: process start and imports."""
     return durations.phase_ms("start", 0.5) + durations.phase_ms("import", 0.5)
 
 
@@ -227,10 +228,10 @@ def _pair(sketch: Sketch) -> dict[str, float]:
 
 
 class ServerHistory:
-    """The manager's `Recorder` and the gateway's `CallHistory` over the store's `History`. `wall`
-    gives Unix seconds, `prior` what is known of a pool without cold starts.
+    """The manager's `Recorder` and the gateway's `CallHistory`, over the store's `History`. `wall`
+    returns Unix seconds, `prior` the knowledge of a pool without cold starts.
 
-    Nothing here waits: records go to the history's buffer, estimates are kept in memory.
+    No method blocks: records go to the history's buffer, estimates are kept in memory.
     """
 
     def __init__(
@@ -246,12 +247,12 @@ class ServerHistory:
         self._receivers = Subscribers[[ColdStart]]()
 
     def subscribe(self, receiver: Callable[[ColdStart], None]) -> Callable[[], None]:
-        """Call `receiver` after each cold start, whose pool has another estimate then, until the
+        """Call `receiver` after each cold start, when its pool's estimate is updated, until the
         returned function is called."""
         return self._receivers.subscribe(receiver)
 
     async def load(self) -> None:
-        """Read the cold starts before this start."""
+        """Read the cold starts of earlier runs."""
         for record in await self._history.last_cold_starts():
             self._cold_starts.add(record)
 
@@ -272,7 +273,7 @@ class ServerHistory:
         self._history.record(record)
 
     def expected(self, pool: str) -> Expected:
-        """How long the next cold start of a revision is expected to take."""
+        """Return the expected duration of a revision's next cold start."""
         known = self._expected.get(pool)
         if known is None:
             known = self._cold_starts.expected(pool, self._prior(pool))
@@ -283,11 +284,11 @@ class ServerHistory:
     def ready_in_ms(
         self, pool: str, state: str, since_s: float, *, by_standby: bool
     ) -> float | None:
-        """How long a call that came now would wait for a replica, 0 only where there is one.
+        """Return how long a call that arrived now would wait for a replica; 0 only if one is ready.
 
-        None where it cannot be told: of a pool that fails, and of one with fewer than
-        SAMPLES_ENOUGH cold starts of its own, whose trial alone says too little.
-        `state` is the pool's since `since_s` (Unix seconds), `by_standby` how it is woken.
+        None if unknown: for a failing pool, and for one with fewer than SAMPLES_ENOUGH cold starts
+        of its own, as a trial alone is no basis.
+        The pool is in `state` since `since_s` (Unix seconds); `by_standby`: a standby will wake it.
         """
         if state == "warm":
             return 0.0
@@ -298,7 +299,7 @@ class ServerHistory:
         return max(1.0, whole_ms - max(0.0, gone_ms))
 
     def table(self, pool: str) -> list[dict[str, Any]]:
-        """Medians and 90th percentiles of a revision's cold starts, per phase."""
+        """Return median and 90th percentile of a revision's cold starts, per phase."""
         return self._cold_starts.table(pool)
 
     def arrived(self, namespace: str, name: str) -> None:
@@ -308,7 +309,7 @@ class ServerHistory:
         self._arrivals[namespace, name] = self._arrivals.get((namespace, name), 0) + 1
 
     def arrivals(self, namespace: str, name: str, count: int) -> None:
-        """Count requests that came within about a second."""
+        """Count requests that arrived within about a second."""
         if not 0 <= self._wall() - self._minute_s < MINUTE_S:
             self._begin_minute()
         self._arrivals[namespace, name] = self._arrivals.get((namespace, name), 0) + count
@@ -318,14 +319,14 @@ class ServerHistory:
         self._minute_s = int(self._wall()) // MINUTE_S * MINUTE_S
 
     def flush(self) -> None:
-        """Record the arrivals since the last call; parts of one minute add up."""
+        """Record the arrivals since the last call; parts of one minute add up in the store."""
         arrivals, self._arrivals = self._arrivals, {}
         for (namespace, name), count in arrivals.items():
             self._history.record(Arrivals(namespace, name, self._minute_s, count))
 
 
 def prior_of(catalog: Catalog, pool: str) -> Prior:
-    """What the deploy of a revision has measured; the default for a removed revision."""
+    """Return what the deploy of a revision measured; the default for a removed revision."""
     namespace, _, ref = pool.partition("/")
     deployed = catalog.find(ref, namespace)
     if deployed is None:

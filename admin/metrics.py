@@ -1,4 +1,4 @@
-"""Metric families of `/metrics` beside the gateway's: the server, its devices, its replicas."""
+"""Metric families of `/metrics` besides the gateway's: server, devices, replicas."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ from registry.store.history import HistoryStatistics
 MIB: Final = 2**20
 LABELS: Final = ("device", "kind")
 Label = tuple[str, tuple[str, ...]]
-"""Its name and all its values."""
+"""Name of a label, and all its values."""
 
 
 class Gateways(Protocol):
-    """The processes that calls come to."""
+    """Processes that accept calls."""
 
     @property
     def running(self) -> int:
-        """How many accept calls."""
+        """Number of running gateway processes."""
 
     @property
     def deaths(self) -> int:
-        """How many have ended unasked since the start."""
+        """Number of unexpected exits since the start."""
 
 
 class OneGateway:
-    """The server's own process is the only one: it runs as long as anybody can ask."""
+    """Constant values of a server with one process, which runs whenever metrics are read."""
 
     running = 1
     deaths = 0
 
 
 class ServerFamilies:
-    """As it was at the last look. `statistics` says how the history is written."""
+    """Families of the server, as of the last `snapshot`. `statistics` are those of the history's
+    writer."""
 
     def __init__(
         self,
@@ -64,31 +65,31 @@ class ServerFamilies:
         self._seen = (HistoryStatistics(0, 0, 0, 0), 0, 0)
 
     def snapshot(self) -> None:
-        """Read it; in the loop's thread."""
+        """Read the values; must run on the event loop's thread."""
         self._seen = self._statistics(), self._gateways.running, self._gateways.deaths
 
     def collect(self) -> Iterable[Metric]:
-        """The families; memory and time of the process are those of this moment."""
+        """Yield the families; memory and CPU time of the process are current values."""
         written, running, deaths = self._seen
-        yield InfoMetricFamily("fngate_build", "Which server this is.", self._about)
+        yield InfoMetricFamily("fngate_build", "Version and driver of this server.", self._about)
         text = "Processes that accept calls."
         yield GaugeMetricFamily("fngate_gateway_processes", text, running)
-        text = "Gateway processes that ended unasked; each is replaced."
+        text = "Gateway processes that exited unexpectedly; each is replaced."
         yield CounterMetricFamily("fngate_gateway_process_deaths", text, deaths)
-        text = "Records of the history that wait to be written."
+        text = "Records of the history that are buffered and not yet written."
         yield GaugeMetricFamily("fngate_history_waiting_records", text, written.buffered)
         text = (
-            "Records of the history that were dropped: too many waited, or they cannot be stored."
+            "Records of the history that were dropped: the buffer was full, or storing them failed."
         )
         yield CounterMetricFamily("fngate_history_dropped_records", text, written.dropped)
-        text = "Times that the history, or a part of it, could not be written."
+        text = "Failed writes of the history or of a part of it."
         yield CounterMetricFamily("fngate_history_failed_flushes", text, written.failed_flushes)
         yield from self._process.collect()
 
 
 class DeviceFamilies:
-    """As they were at the last look. `occupancies` gives every device, `reclaimed_mib` what
-    replicas have given back of each since the start."""
+    """Families of devices, as of the last `snapshot`. `occupancies` returns every device,
+    `reclaimed_mib` the memory that stopped replicas released on each since the start."""
 
     def __init__(
         self,
@@ -100,20 +101,20 @@ class DeviceFamilies:
         self._seen: tuple[list[Occupancy], Mapping[str, float]] = ([], {})
 
     def snapshot(self) -> None:
-        """Read them; in the loop's thread."""
+        """Read the values; must run on the event loop's thread."""
         self._seen = self._occupancies(), self._reclaimed_mib()
 
     def collect(self) -> Iterable[Metric]:
-        """The families. What a driver does not tell of a device has no sample."""
+        """Yield the families. Values that a device's driver does not report have no sample."""
         devices, reclaimed_mib = self._seen
         yield _state(devices)
-        text = "Memory of a device. Slots of the CPU share theirs: each has the whole."
+        text = "Memory of a device. CPU slots share theirs: each shows the whole."
         yield _bytes("", text, devices, _size_mib)
-        text = "Memory of a GPU that is in use, by whomever, as its driver sees it."
+        text = "Used memory of a GPU as its driver reports it, by any process."
         yield _bytes("_used", text, devices, lambda one: one.gpu.used_mib if one.gpu else None)
-        text = "Memory of a device that its replicas are counted with."
+        text = "Memory of a device that is charged to its replicas."
         yield _bytes("_charged", text, devices, lambda one: one.charged_mib)
-        text = "Memory that replicas which are gone have not given back: the device is quarantined."
+        text = "Memory that stopped replicas did not release: the device is quarantined."
         yield _bytes("_leaked", text, devices, lambda one: one.leaked_mib)
         yield _reclaimed(devices, reclaimed_mib)
         yield _utilization(devices)
@@ -126,7 +127,7 @@ def _size_mib(one: Occupancy) -> float | None:
 
 
 def _state(devices: Iterable[Occupancy]) -> Metric:
-    text = "1 for the state that a device is in: free, taken, quarantined or cordoned."
+    text = "1 for the current state of a device: free, taken, quarantined or cordoned."
     family = GaugeMetricFamily("fngate_device_state", text, labels=[*LABELS, "state"])
     for one in devices:
         family.add_metric([one.device.id, one.device.kind, one.state], 1)
@@ -149,7 +150,7 @@ def _bytes(
 
 
 def _reclaimed(devices: Iterable[Occupancy], reclaimed_mib: Mapping[str, float]) -> Metric:
-    text = "Memory that replicas have given back, as they were measured to take it."
+    text = "Memory that stopped replicas released: the amount that they were measured to use."
     name = "fngate_device_memory_reclaimed_bytes"
     family = CounterMetricFamily(name, text, labels=LABELS, unit="bytes")
     for one in devices:
@@ -159,7 +160,7 @@ def _reclaimed(devices: Iterable[Occupancy], reclaimed_mib: Mapping[str, float])
 
 
 def _utilization(devices: Iterable[Occupancy]) -> Metric:
-    text = "Share of the last second or less in which anything ran on a GPU, as its driver sees it."
+    text = "Share of the driver's last sample period (at most 1 s) in which a GPU was busy."
     name = "fngate_device_utilization_ratio"
     family = GaugeMetricFamily(name, text, labels=LABELS, unit="ratio")
     for one in devices:
@@ -169,64 +170,64 @@ def _utilization(devices: Iterable[Occupancy]) -> Metric:
 
 
 class Counters(Protocol):
-    """What the pool manager counts."""
+    """Counters of the pool manager."""
 
     def counts(self) -> Counts:
-        """Since the start."""
+        """Return the counts since the start."""
 
     def supplied(self) -> list[Supplied]:
-        """Pools that have replicas or want some."""
+        """Return the pools that have replicas or want some."""
 
     @property
     def waiting_starts(self) -> int:
-        """Starts that stand in line."""
+        """Number of starts that wait in the queue."""
 
 
 class ReplicaFamilies:
-    """As they were at the last look. What can be counted is shown from the start, as 0."""
+    """Families of replicas, as of the last `snapshot`. Counters are exposed as 0 from the start."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._seen: tuple[Counts, list[Supplied], int] = (Counts(), [], 0)
 
     def snapshot(self) -> None:
-        """Read them; in the loop's thread."""
+        """Read the values; must run on the event loop's thread."""
         counters = self._counters
         self._seen = counters.counts(), counters.supplied(), counters.waiting_starts
 
     def collect(self) -> Iterable[Metric]:
-        """The families."""
+        """Yield the families."""
         counts, supplied, waiting = self._seen
         yield from _supply(supplied)
-        text = "Starts of replicas that stand in line."
+        text = "Starts of replicas that wait in the queue."
         yield GaugeMetricFamily("fngate_waiting_starts", text, waiting)
         yield _pairs(
             "fngate_replica_starts",
-            "Starts of replicas: in a new process, of a standby, of a standby ahead of its use, or"
-            " for a deploy; and how they ended.",
+            "Starts of replicas by kind (in a new process, of a standby, of a standby ahead of its"
+            " use, or for a deploy) and by outcome.",
             ("kind", KINDS),
             ("outcome", OUTCOMES),
             counts.starts,
         )
         yield _pairs(
             "fngate_replica_failures",
-            "Replicas that ended unasked, while they started or later, and why.",
+            "Replicas that ended unexpectedly, by reason, while they started or later.",
             ("when", WHEN),
             ("reason", REASONS),
             counts.failures,
         )
-        text = "Replicas that made room for another pool: idle ones, and busy ones after a wait."
+        text = "Replicas that were evicted for another pool: idle ones, and busy ones after a wait."
         yield _singles("fngate_evictions", text, ("victim", EVICTIONS), counts.evictions)
-        text = "Revisions whose requests are joined no more, because a joined run lost rows."
+        text = "Revisions whose requests are no longer batched, because a joined run lost rows."
         yield CounterMetricFamily("fngate_batching_refuted", text, counts.refuted.total())
-        text = "Cold starts, whether or not somebody waited for them."
+        text = "Cold starts, whether or not a call waited for them."
         yield _singles("fngate_cold_starts", text, ("outcome", COLD_STARTS), counts.cold_starts)
-        text = "Defects of the pool manager in handling an event, doing a command, or counting it."
+        text = "Internal errors of the pool manager in handling, executing or counting an event."
         yield _singles("fngate_manager_errors", text, ("step", STEPS), counts.defects)
 
 
 def _supply(supplied: list[Supplied]) -> Iterable[Metric]:
-    text = "Replicas that a pool wants; pools that want and have none are left out."
+    text = "Replicas that a pool wants; pools that want none and have none are left out."
     wanted = GaugeMetricFamily("fngate_pool_wanted_replicas", text, labels=["pool"])
     text = "Replicas that a pool has, by state."
     there = GaugeMetricFamily("fngate_pool_replicas", text, labels=["pool", "state"])

@@ -13,11 +13,11 @@ from registry.model import Bundle, pool_key
 from registry.spec import model_spec, prepared_of
 
 SUPERSEDED_IDLE_S = 10.0
-"""Idle seconds after which a replica of a revision without traffic is stopped, at most."""
+"""Max idle seconds of a replica whose revision has no traffic; then it is stopped."""
 
 
 class PoolSync:
-    """Defines a pool for every revision in the catalog; removes it with the revision."""
+    """Defines a pool for every revision in the catalog, and removes it with the revision."""
 
     def __init__(
         self, catalog: Catalog, manager: Manager, bundle_of: Callable[[str], Bundle]
@@ -48,7 +48,7 @@ class PoolSync:
 
 
 def pool_spec(deployed: Deployed, bundle: Bundle) -> PoolSpec:
-    """What the manager's decisions need of a revision."""
+    """Return the part of a revision that the manager's decisions need."""
     function, revision, profile = deployed.function, deployed.revision, deployed.profile
     is_current = function.revision == revision.number
     idle_s = function.scaling.idle_s
@@ -70,7 +70,7 @@ def pool_spec(deployed: Deployed, bundle: Bundle) -> PoolSpec:
 
 
 def binding(deployed: Deployed, bundle: Bundle) -> Binding:
-    """What a replica of a revision is given."""
+    """Return what a replica needs to run a revision."""
     revision, prepared = deployed.revision, prepared_of(deployed)
     return Binding(
         model_spec(deployed),

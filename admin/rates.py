@@ -1,4 +1,4 @@
-"""How many requests functions answer now, and how fast. Pure."""
+"""Current request rates and response times of functions. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ WINDOW_S: Final = 60
 
 
 class ResponseRate(NamedTuple):
-    """Requests per second over the last RATE_S, quantiles over the last WINDOW_S; None where
-    nothing was answered."""
+    """Requests per second over the last RATE_S, quantiles over the last WINDOW_S (None without
+    responses)."""
 
     rate: float
     p50_ms: float | None
@@ -24,7 +24,7 @@ NO_RESPONSES: Final = ResponseRate(0.0, None, None)
 
 
 class _Window:
-    """One function's: what was answered in each of the last seconds, and the sum."""
+    """Responses of one function in each of the last seconds, and their sum."""
 
     __slots__ = ("seconds", "sums")
 
@@ -43,8 +43,8 @@ class _Window:
 
 
 class Rates:
-    """Over histograms with the same `bounds` in seconds, and one bucket beyond them. `now` is any
-    clock's seconds, always the same one's."""
+    """Rates over histograms with the same `bounds` in seconds, and one bucket beyond them. `now` is
+    in seconds of any clock, but always the same one."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -52,8 +52,8 @@ class Rates:
         self._counts: deque[tuple[int, int]] = deque()
 
     def add(self, key: tuple[str, str], counts: Sequence[int], now: float) -> None:
-        """So many requests of the function with this namespace and name were answered in about
-        the last second, by bucket."""
+        """Add the responses of about the last second of the function with this (namespace, name):
+        one count per bucket."""
         if len(counts) != len(self._bounds) + 1:
             raise ValueError(f"expected {len(self._bounds) + 1} counts, got {len(counts)}")
         self._expire(int(now))
@@ -64,13 +64,13 @@ class Rates:
         self._counts.append((int(now), sum(counts)))
 
     def rate(self, now: float) -> float:
-        """Requests per second of all functions."""
+        """Return the requests per second of all functions."""
         self._expire(int(now))
         return round(sum(count for _, count in self._counts) / RATE_S, 2)
 
     def _expire(self, second: int) -> None:
-        """With each addition, too, for nobody may ever look. The window that got its last answer
-        first comes first."""
+        """Drop old seconds. `add` calls it too, as there may be no readers. Windows are ordered by
+        their latest responses, oldest first."""
         while self._windows:
             key, window = next(iter(self._windows.items()))
             window.expire(second)
@@ -81,12 +81,12 @@ class Rates:
             self._counts.popleft()
 
     def active(self, now: float) -> Iterable[tuple[str, str]]:
-        """The functions that answered anything within the window."""
+        """Return the functions with responses within the window."""
         self._expire(int(now))
         return self._windows.keys()
 
     def response_rate(self, key: tuple[str, str], now: float) -> ResponseRate:
-        """One function's."""
+        """Return the rate of one function."""
         window = self._windows.get(key)
         if window is None:
             return NO_RESPONSES
@@ -103,8 +103,8 @@ class Rates:
 
 
 def quantile_ms(bounds: Sequence[float], counts: Sequence[int], part: float) -> float | None:
-    """The value below which this part of the counted seconds lies, in ms: between two bounds as
-    if all lay evenly there; the last bound for what lies beyond. None of nothing."""
+    """Return the quantile `part` of the counted durations in ms, or None without any. Values are
+    interpolated evenly between two bounds; beyond the last bound they count as the last bound."""
     so_far = list(accumulate(counts))
     if not so_far[-1]:
         return None

@@ -18,7 +18,7 @@ from admin.buffers import keep_large_buffers
 from admin.compose import Server, running
 from admin.settings import Settings, is_malloc_set
 from admin.telemetry import logs
-from admin.ui.files import FOLDER, INDEX
+from admin.ui import FOLDER, INDEX
 from registry.errors import FnError
 from registry.files import DataDirectory
 from registry.settings import StoreSettings
@@ -33,16 +33,16 @@ EXIT_REFUSED = 1
 
 
 def serve(settings: Settings, *, may_start_empty: bool = False) -> int:
-    """Serve in the foreground; 0 after a clean end, 1 where it could not start.
+    """Serve in the foreground; return 0 after a clean shutdown, 1 if the server could not start.
 
-    `may_start_empty`: a data folder that has lost its database begins anew, without functions and
+    `may_start_empty`: a data folder that has lost its database starts anew, without functions and
     keys.
     """
     logs.set_up(settings.log_format)
     raise_descriptor_limit()
     if not is_malloc_set():
         keep_large_buffers()
-    # What a start makes of thousands of functions stays: collecting in between finds nothing.
+    # Loading thousands of functions creates only long-lived objects: collecting finds no garbage.
     gc.disable()
     try:
         if may_start_empty:
@@ -60,8 +60,8 @@ def serve(settings: Settings, *, may_start_empty: bool = False) -> int:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the limit of open files to the highest that this process may have; that limit. Every
-    client takes one, every replica some."""
+    """Raise the soft limit of open files to the hard limit, and return it. Every client and every
+    replica needs descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -69,7 +69,8 @@ def raise_descriptor_limit() -> int:
 
 
 def _opened(settings: Settings) -> AbstractAsyncContextManager[Server | Supervised]:
-    """One process, or several where that is asked for: one has nothing of the other's cost."""
+    """Return a server of one process, or a supervisor with several if the settings say so. One
+    process avoids the cost of the supervisor."""
     if settings.workers == 1:
         return running(settings)
     from admin.workers.supervisor import supervising
@@ -95,10 +96,10 @@ async def _serve(settings: Settings) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     async with _opened(settings) as server:
-        # Only now: until everything is open, a signal ends the process as usual.
+        # Only now: until the server is open, a signal ends the process as usual.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)
-        # What was made at start stays for ever: the collector need not walk it again.
+        # Objects of the start live for ever: exclude them from later collections.
         gc.collect()
         gc.freeze()
         gc.enable()

@@ -1,4 +1,4 @@
-"""Every setting of `fnctl serve`, and the only place that reads the environment."""
+"""All settings of `fnctl serve`. No other module reads the environment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,14 +27,14 @@ from registry.errors import BadRequest
 from registry.settings import StoreSettings
 
 SOCKET_PATH_MAX = 107
-"""Bytes of a Unix socket's path (unix(7))."""
+"""Max bytes of a Unix socket's path (unix(7))."""
 WORKERS_MAX = 32
-"""Gateway processes; a replica takes 64 links, and those of an earlier server may still finish."""
+"""Max gateway processes. A replica accepts 64 links; an earlier server may still hold some."""
 SOCKET_TAIL = len("/00000000/data.sock")
 
 
 class Settings(BaseSettings):
-    """From strongest to weakest: command line, `FN_...` variables, `--config` file, defaults."""
+    """Settings. Precedence: command line, `FN_...` variables, `--config` file, defaults."""
 
     model_config = SettingsConfigDict(env_prefix="FN_", extra="forbid", frozen=True)
 
@@ -122,7 +123,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no .env files
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no secret files
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """pydantic-settings': where values come from; the file is merged by `load_settings`."""
+        """Return the sources of values for pydantic-settings; `load_settings` merges the file."""
         return (init_settings, env_settings)
 
     @field_validator("public_hosts", mode="before")
@@ -142,15 +143,15 @@ class Settings(BaseSettings):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can connect."""
+        """True if only this machine can connect."""
         return self.listen in LOOPBACK
 
     def store(self) -> StoreSettings:
-        """The registry's section."""
+        """Return the registry's section."""
         return StoreSettings(data=self.data)
 
     def pool(self) -> PoolSettings:
-        """The pool manager's section. CPU slots share the cores evenly, each has at least one."""
+        """Return the pool manager's section. CPU slots share the cores evenly (at least one)."""
         cores = os.cpu_count() or 1
         return PoolSettings(
             run_dir=run_dir(self.data),
@@ -171,7 +172,7 @@ class Settings(BaseSettings):
         )
 
     def gateway(self) -> GatewaySettings:
-        """The gateway's section."""
+        """Return the gateway's section."""
         return GatewaySettings(
             listen=self.listen,
             port=self.port,
@@ -189,11 +190,11 @@ class Settings(BaseSettings):
 
 
 def load_settings(overrides: dict[str, Any], config: Path | None = None) -> Settings:
-    """The settings in force. Raises BadRequest naming key, expected and got."""
+    """Return the effective settings. Raises BadRequest naming key, expected and got."""
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
         from_file = tomllib.loads(config.read_text()) if config else {}
-        # The environment is stronger than the file, so the file only fills what it leaves open.
+        # Environment variables override the file, so drop the file's values for them.
         environment = os.environ  # noqa: TID251 - this is the module that reads it
         open_keys = {k: v for k, v in from_file.items() if f"FN_{k.upper()}" not in environment}
         settings = Settings(**{**open_keys, **given})
@@ -207,7 +208,7 @@ def load_settings(overrides: dict[str, Any], config: Path | None = None) -> Sett
 
 
 def is_malloc_set() -> bool:
-    """Whether whoever started this process has told the C library how to keep memory."""
+    """Return whether the environment configures the C library's allocator."""
     environment = os.environ  # noqa: TID251 - this is the module that reads it
     return any(name.startswith("MALLOC_") for name in environment) or (
         "glibc.malloc." in environment.get("GLIBC_TUNABLES", "")
@@ -215,17 +216,21 @@ def is_malloc_set() -> bool:
 
 
 def _one_path(folder: Path) -> Path:
-    """The same path by whatever links and dots a folder is named: by its path a later server knows
-    the replicas that an earlier one left. Raises BadRequest where links go in a circle."""
+    """Return a folder's canonical path, without links and dots: by this path a later server
+    recognises replicas of an earlier one. Raises BadRequest if links form a loop."""
     try:
-        return folder.expanduser().resolve()
+        path = folder.expanduser().resolve()
+        # From Python 3.13 on, `resolve` returns a path with a circle as it is.
+        with suppress(FileNotFoundError):
+            path.stat()
+        return path
     except (OSError, RuntimeError) as error:
         raise BadRequest(f"setting data: expected a folder, got {folder}: {error}") from error
 
 
 def run_dir(data: Path) -> Path:
-    """Where sockets lie: in the data folder if its path is short enough, else in the system's
-    temporary folder, under a name of its own for every data folder."""
+    """Return the folder of sockets: in the data folder if its path is short enough, else in the
+    system's temporary folder, with a name that is unique per data folder."""
     near = data / "run"
     if len(os.fsencode(near)) + SOCKET_TAIL <= SOCKET_PATH_MAX:
         return near

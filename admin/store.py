@@ -1,4 +1,4 @@
-"""Opens everything durable."""
+"""Opens all durable state of a server."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ TOKEN_FILE = "admin.token"  # noqa: S105 - a file's name
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Everything durable, and what of it is kept in memory.
+    """All durable state, with the parts that are cached in memory.
 
     `bundles` holds the bundle of every revision in the catalog, by digest. Unused blobs are
-    removed from `sweeps_from_s` on, in Unix seconds. `tasks` owns the history's flusher and the
-    daily copies.
+    removed from `sweeps_from_s` on (Unix seconds). `tasks` owns the history's flusher and the
+    daily backups.
     """
 
     settings: StoreSettings
@@ -55,10 +55,10 @@ class Store:
 
 
 async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
-    """Open the data folder for this server alone; `stack` closes what was opened.
+    """Open the data folder for this server alone; `stack` closes all that was opened.
 
-    Raises Conflict where another server has it, StoreUnavailable, also where the database is not
-    the one that belongs to the folder.
+    Raises Conflict if another server uses the folder, StoreUnavailable for a broken database or one
+    that does not belong to the folder.
     """
     stack.callback(DataDirectory.open(settings.data).close)
     found = await asyncio.to_thread(check_folder, settings)
@@ -99,7 +99,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
 
 
 def admin_token(data: Path) -> str:
-    """The token in DATA/admin.token, made at the first start; readable by this user only."""
+    """Return the token in DATA/admin.token, created at the first start; mode 0600."""
     path = data / TOKEN_FILE
     if path.exists():
         path.chmod(0o600)

@@ -1,4 +1,4 @@
-"""Values as text for people: durations, sizes, ages, bars, tables. Pure."""
+"""Formatting of values for people: durations, sizes, ages, bars, tables. Pure."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
 _AGES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
-"""Colour sequences (ECMA-48, SGR), which engines write to their logs."""
+"""Colour sequences (ECMA-48, SGR), which inference engines write to their logs."""
 NONE: Final = "-"
-"""The cell of a table without a value."""
+"""Cell of a table without a value."""
 
 
 def plain(text: str) -> str:
-    """`text` without colours and control characters but tab and newline.
+    """Return `text` without colours and without control characters except tab and newline.
 
-    Names, reasons and logs are untrusted, and a terminal obeys escape sequences.
+    Names, reasons and logs are untrusted, and terminals execute escape sequences.
     """
     text = _COLOURS.sub("", text)
     return "".join(c if c.isprintable() or c in "\t\n" else "�" for c in text)
 
 
 def number(value: float) -> str:
-    """A number in two significant digits, or rounded from 10 on: 0.05, 1.2, 183."""
+    """Format with two significant digits, or as an integer from 10 on: 0.05, 1.2, 183."""
     if value >= 10:
         return f"{value:.0f}"
     return f"{value:.2g}"
 
 
 def duration(ms: float) -> str:
-    """Milliseconds in a unit that fits: 183 ms, 2.4 s, 3.5 min."""
+    """Format milliseconds in a fitting unit: 183 ms, 2.4 s, 3.5 min."""
     if ms < 1000:
         return f"{number(ms)} ms"
     if ms < 120_000:
@@ -44,7 +44,7 @@ def duration(ms: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes in a unit that fits: 38.2 KiB."""
+    """Format bytes in a fitting unit: 38.2 KiB."""
     value = float(count)
     for unit in _UNITS:
         if value < _STEP or unit == _UNITS[-1]:
@@ -54,7 +54,7 @@ def size(count: int) -> str:
 
 
 def ago(at_s: float, now_s: float) -> str:
-    """The age of `at_s` at `now_s` (both Unix seconds): "3 min ago"."""
+    """Format the age of `at_s` at `now_s` (both Unix seconds): "3 min ago"."""
     age_s = now_s - at_s
     for length_s, unit in _AGES:
         if age_s >= length_s:
@@ -63,14 +63,14 @@ def ago(at_s: float, now_s: float) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of `share` (0 to 1) of `width` columns, to an eighth of one."""
+    """Return a bar of `share` (0 to 1) of `width` columns, in steps of an eighth of a column."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     rest = _EIGHTHS[eighths % 8]
     return (_FULL * (eighths // 8) + rest).rstrip()
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns as wide as their widest cell, two spaces apart."""
+    """Return a table with columns as wide as their widest cell, two spaces apart."""
     cells = [list(head), *([one_line(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
     return "\n".join(
@@ -80,24 +80,24 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def fields(pairs: Sequence[tuple[str, str]]) -> str:
-    """One pair per line with aligned values; pairs without a value are left out."""
+    """Return one pair per line with aligned values; pairs without a value are left out."""
     shown = [(name, value) for name, value in pairs if value]
     width = max((len(name) for name, _ in shown), default=0)
     return "\n".join(f"  {name.ljust(width)}  {value}" for name, value in shown)
 
 
 def one_line(text: str) -> str:
-    """`text` with its line breaks made spaces."""
+    """Return `text` with line breaks replaced by spaces."""
     return " ".join(text.split())
 
 
 def command(*words: str) -> str:
-    """A shell command line of these words."""
+    """Return a shell command line of these words."""
     return shlex.join(words)
 
 
 def get(data: dict[str, Any], *keys: str) -> str:
-    """The value below `keys` as text; "" where there is none."""
+    """Return the value below `keys` as text; "" if there is none."""
     value: Any = data
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None

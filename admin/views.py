@@ -1,4 +1,4 @@
-"""The nouns as the admin API shows them."""
+"""JSON views of the admin API's nouns."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from runtime_image.contract import signature as signatures
 
 
 class Live(NamedTuple):
-    """A function's pool now. `pool` is how it looks, how many replicas are wanted and since when
-    (Unix seconds); `ready_in_ms` is 0 for what is ready, None where nobody can tell; `sleeps_at_s`
-    (Unix seconds) and `response_rate` as the outlook and the last minute have them."""
+    """Current state of a function's pool. `pool`: its endpoints, the number of wanted replicas, and
+    the start of its state (Unix seconds). `ready_in_ms` is 0 if a replica is ready and None if
+    unknown. `sleeps_at_s` (Unix seconds) is from the forecast, `response_rate` covers the last
+    minute."""
 
     pool: tuple[PoolEndpoints, int, float]
     load: Load
@@ -32,7 +33,7 @@ class Live(NamedTuple):
 
 
 def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
-    """One line of `fnctl ls`. `phase` is the one that a waking function is in."""
+    """Return one function as `fnctl ls` lists it. `phase` is the phase of a waking function."""
     function, expected, response_rate = deployed.function, live.expected, live.response_rate
     shown, wanted, since_s = live.pool
     return {
@@ -62,13 +63,13 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
 
 
 def scaling_json(function: Function) -> dict[str, Any]:
-    """What a change of scaling leaves."""
+    """Return the scaling after a change."""
     return {"name": function.name, **asdict(function.scaling)}
 
 
 def call_json(deployed: Deployed) -> dict[str, Any]:
-    """How a function is called and run, by its revision with the traffic. `inputs` and `output` are
-    what function.toml adds to the signature; `sample` is where a sample comes from."""
+    """Return how a function's revision with the traffic is called and run. `inputs` and `output`
+    are the additions of function.toml to the signature; `sample` is the sample's source."""
     revision = deployed.revision
     return {
         "signature": signatures.to_json(revision.signature),
@@ -82,8 +83,9 @@ def call_json(deployed: Deployed) -> dict[str, Any]:
 
 
 def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
-    """One revision of `fnctl show`. `traffic`: calls by plain name go to it; `batch_max`: rows of
-    one run, as measured and as its settings allow; `batching`: the same in words, or why not."""
+    """Return one revision as `fnctl show` lists it. `traffic`: calls by plain name reach it;
+    `batch_max`: max rows of one run, as measured and as its settings allow; `batching`: the same in
+    words, or the reason for no batching."""
     revision = deployed.revision
     return {
         "number": revision.number,
@@ -102,21 +104,21 @@ def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
 
 
 def profile_json(profile: Profile | None) -> dict[str, Any] | None:
-    """What deploy measured."""
+    """Return the measurements of the deploy."""
     if profile is None:
         return None
     return {**asdict(profile), "latency_ms": {str(k): v for k, v in profile.latency_ms.items()}}
 
 
 def operation_json(operation: Operation) -> dict[str, Any]:
-    """An operation without the request it was made from."""
+    """Return an operation without the request that created it."""
     data = asdict(operation)
     del data["request"]
     return data
 
 
 def key_json(key: Key) -> dict[str, Any]:
-    """A key without anything it could be found out from."""
+    """Return a key without its secret or hash."""
     return {
         "id": key.id,
         "scopes": list(key.scopes),
@@ -126,10 +128,10 @@ def key_json(key: Key) -> dict[str, Any]:
 
 
 def occupancy_json(occupancy: Occupancy, busy: float | None) -> dict[str, Any]:
-    """One device. `memory_mib` is what replicas may have of it, `charged_mib` what they are
-    counted with, `used_mib` what the GPU's driver sees in use now, by whomever; a slot of the CPU
-    has no such parts. `busy` is the part of the last seconds in which a model ran. Null is what
-    nobody can tell."""
+    """Return one device. `memory_mib` is the memory available to replicas, `charged_mib` the part
+    charged to them. `used_mib` is the GPU's usage by any process, as its driver reports it; CPU
+    slots have none. `busy` is the share of the last seconds in which a model ran. Null means
+    unknown."""
     device, gpu = occupancy.device, occupancy.gpu
     return {
         "id": device.id,
@@ -156,8 +158,8 @@ def _rounded(value: float | None) -> int | None:
 
 
 def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
-    """One replica; `since_s` is since when it has been in its state, Unix seconds. A standby is
-    no function's yet."""
+    """Return one replica; `since_s` is the start of its state in Unix seconds. A standby belongs to
+    no function yet."""
     ref = replica.pool.partition("/")[2] if replica.role != "standby" else ""
     return {
         "id": replica.id,

@@ -19,9 +19,9 @@ from benchmarks.suite import NAMES
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what was asked for. Nothing is measured before every name is known."""
+    """Run the given benchmarks. All names are checked before the first measurement."""
     given = _parser().parse_args(arguments)
-    # Ended from outside, too, it stops the servers that it started.
+    # On SIGTERM, exit in an orderly way, which stops the servers started here.
     signal.signal(signal.SIGTERM, _end)
     setting = Setting(
         rounds=1 if given.quick and given.rounds is None else given.rounds or ROUNDS,
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in given.names or NAMES:
         report["benchmarks"].append(_run(name, setting))
         if given.json:
-            # After each: a run of an hour that is interrupted leaves what it has.
+            # After each benchmark: an interrupted run of an hour leaves the results so far.
             given.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
@@ -48,7 +48,7 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - si
 
 
 def _run(name: str, setting: Setting) -> dict[str, Any]:
-    """One benchmark: printed, and as plain data."""
+    """Run one benchmark; print its tables and return them as plain data."""
     module = importlib.import_module(f"benchmarks.suite.{name}")
     headline = str(module.__doc__).strip()
     print(f"## {name}\n\n{headline}\n", flush=True)
@@ -71,9 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("names", nargs="*", metavar="NAME", type=_name, help=f"{', '.join(NAMES)}; default: all")
     add("--rounds", type=_rounds, help=f"repetitions of everything ({ROUNDS})")
-    add("--json", type=Path, metavar="FILE", help="write every figure there, too")
-    add("--quick", action="store_true", help="once, with small models: shows only that it runs")
-    add("--no-pin", action="store_true", help="leave processes on whatever core they are")
+    add("--json", type=Path, metavar="FILE", help="also write every figure to FILE")
+    add("--quick", action="store_true", help="one round, small models: only checks that it runs")
+    add("--no-pin", action="store_true", help="do not pin processes to cores")
     add("--models", type=Path, default=MODELS, help="folder of the generated models (%(default)s)")
     return parser
 

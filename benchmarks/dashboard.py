@@ -1,8 +1,8 @@
-"""What the dashboard costs a browser: `python -m benchmarks.dashboard [--seconds 60] [--json FILE]`
+"""Cost of the dashboard in a browser: `python -m benchmarks.dashboard [--seconds 60] [--json FILE]`
 
-1,000 functions on 100 devices and 50 events a second, made up, in headless Chromium: tasks of the
-page's main thread that keep it for more than 50 ms, and its heap after 1,000 and 3,000 events. For
-a minute nobody touches the page; then it is scrolled, searched and sorted for half a minute.
+A simulated server with 1,000 functions on 100 devices and 50 events a second, in headless Chromium.
+Measures tasks of the page's main thread over 50 ms, and its heap after 1,000 and 3,000 events. The
+page is left untouched for a minute, then scrolled, searched and sorted for half a minute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.browser import View, viewing
 from tests.support.dashboard.server import KEY, Dashboard, Player, serving_dashboard
 
 LONG_MS: Final = 50.0
-"""A task longer than this is felt: the RAIL model's limit for an answer to input."""
+"""Limit above which a task is noticeable: the RAIL model's limit for a response to input."""
 RATE: Final = 50.0
 HEAP_AT: Final = (1000, 3000)
 TURN_S: Final = 0.05
@@ -31,7 +31,7 @@ TASKS: Final = ("RunTask", "ThreadControllerImpl::RunTask")
 
 
 class Task(NamedTuple):
-    """One task of a thread: how long it took, and how long it was on a processor."""
+    """One task of a thread: wall time and CPU time in milliseconds."""
 
     wall_ms: float
     cpu_ms: float
@@ -39,7 +39,7 @@ class Task(NamedTuple):
 
 @dataclass
 class Measured:
-    """Times in ms, the heap in bytes by how many events had come."""
+    """Results. Times in ms; `heap` in bytes, by number of received events."""
 
     functions: int
     devices: int
@@ -48,25 +48,25 @@ class Measured:
     snapshot_ms: float = 0.0
     """From the navigation to the first row."""
     quiet: dict[str, float] = field(default_factory=dict)
-    """Tasks of the main thread while nobody touches the page: `long` by the clock, `long_cpu` by
-    what the thread itself used, as others may have had the core meanwhile."""
+    """Tasks of the main thread without user input: `long` by wall time, `long_cpu` by CPU time,
+    because other processes may have used the core meanwhile."""
     touched: dict[str, float] = field(default_factory=dict)
-    """And while it is scrolled, searched and sorted."""
+    """The same while the page is scrolled, searched and sorted."""
     heap: dict[int, int] = field(default_factory=dict)
     nodes: int = 0
     """Elements in the page at the end."""
 
     @property
     def growth(self) -> float | None:
-        """The heap after the last count of events, as a share above that after the first."""
+        """Growth of the heap between the first and the last event count, as a share."""
         if len(self.heap) < len(HEAP_AT):
             return None
         return self.heap[HEAP_AT[-1]] / self.heap[HEAP_AT[0]] - 1
 
 
 async def measure(seconds: float = 60.0, functions: int = 1000, devices: int = 100) -> Measured:
-    """Watch for so long, from when everything is shown and was used once: what the page does for
-    the first time makes code, which would be taken for growth."""
+    """Measure for `seconds`, after everything was shown and used once: the first use compiles code,
+    which would count as heap growth."""
     measured = Measured(functions, devices)
     loop = asyncio.get_running_loop()
     async with (
@@ -81,7 +81,7 @@ async def measure(seconds: float = 60.0, functions: int = 1000, devices: int = 1
             begin = loop.time()
             tasks: list[Task] = []
             for count in HEAP_AT:
-                # Not within the recording: a collection that we ask for is a long task, too.
+                # Heap is measured outside the recording: a forced collection is a long task, too.
                 async with tasks_of(view, tasks):
                     over_s = begin + seconds * count / HEAP_AT[-1]
                     await until(partial(is_due, dashboard, count, over_s, seconds))
@@ -99,7 +99,7 @@ async def measure(seconds: float = 60.0, functions: int = 1000, devices: int = 1
 
 
 def is_due(dashboard: Dashboard, count: int, over_s: float, seconds: float) -> bool:
-    """Whether the time is over and so many events have come; a short dose goes without these."""
+    """Whether the time is over and `count` events have arrived; short runs ignore the count."""
     has_come = dashboard.told >= count or seconds < HEAP_AT[-1] / RATE
     return has_come and asyncio.get_running_loop().time() >= over_s
 
@@ -115,8 +115,8 @@ async def tasks_of(view: View, into: list[Task]) -> AsyncIterator[None]:
 
 
 def tasks_in(events: list[dict[str, Any]]) -> list[Task]:
-    """The tasks of the renderers' main threads in a trace. A browser has a renderer besides the
-    page's, which does nothing."""
+    """Return the tasks of the renderers' main threads in a trace. Besides the page's renderer, a
+    browser has an idle one."""
     mains = {
         (one["pid"], one["tid"])
         for one in events
@@ -130,7 +130,7 @@ def tasks_in(events: list[dict[str, Any]]) -> list[Task]:
 
 
 def summed(tasks: list[Task]) -> dict[str, float]:
-    """How many there are; how many are long, the longest and all together, by both clocks."""
+    """Return the number of tasks; the number of long ones, the max and the sum by both clocks."""
     found: dict[str, float] = {"tasks": len(tasks)}
     for end, took in (
         ("", [one.wall_ms for one in tasks]),
@@ -143,7 +143,7 @@ def summed(tasks: list[Task]) -> dict[str, float]:
 
 
 async def heap_of(view: View) -> int:
-    """Bytes in use after a collection."""
+    """Return the heap bytes in use after a collection."""
     session = await view.page.context.new_cdp_session(view.page)
     await session.send("HeapProfiler.collectGarbage")
     used = await session.send("Runtime.getHeapUsage")
@@ -152,12 +152,12 @@ async def heap_of(view: View) -> int:
 
 
 def once() -> bool:
-    """Over as soon as it has begun."""
+    """Return True, so that `touch` runs once."""
     return True
 
 
 async def touch(view: View, is_over: Callable[[], bool]) -> None:
-    """Use the page as somebody in a hurry does, at least once."""
+    """Use the page like a fast user, at least once."""
     page = view.page
     search = page.get_by_role("searchbox")
     while True:
@@ -173,7 +173,7 @@ async def touch(view: View, is_over: Callable[[], bool]) -> None:
 
 
 async def until(is_over: Callable[[], bool]) -> None:
-    """Wait for it."""
+    """Wait until `is_over` returns true."""
     turn = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         ticking = group.create_task(every(TURN_S, turn.set))
@@ -184,7 +184,7 @@ async def until(is_over: Callable[[], bool]) -> None:
 
 
 def shown(measured: Measured) -> str:
-    """The figures as a table."""
+    """Format the figures as a table."""
     growth = measured.growth
     rows = [
         ("functions, devices", f"{measured.functions}, {measured.devices}"),
@@ -205,7 +205,7 @@ def shown(measured: Measured) -> str:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dashboard", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--json", type=Path)

@@ -1,4 +1,4 @@
-"""What one decision costs where there are many functions, without servers: in this process."""
+"""Cost of single decisions with many functions, measured in this process, without servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDS = 30
 
 
 def put_us(count: int) -> float:
-    """Microseconds to change one of so many functions in the catalog."""
+    """Return the microseconds to change one of `count` functions in the catalog."""
     catalog = Catalog(deployed(name(number)) for number in range(count))
     one = catalog.resolve(name(count // 2))
     changed = replace(one, function=replace(one.function, created_s=1.0))
@@ -29,8 +29,8 @@ def put_us(count: int) -> float:
 
 
 def decisions_ms(count: int, active: int) -> tuple[float, float]:
-    """Milliseconds of a tick over so many pools, of which `active` are warm and have calls, and of
-    the start of one more replica."""
+    """Return the milliseconds of a tick with `count` pools, of which `active` are warm and have
+    calls, and of the start of one more replica."""
     ids = itertools.count()
     devices = [Device(f"cpu:{number}", "cpu") for number in range(active + ROUNDS)]
     machine = Machine(devices, lambda: f"{next(ids):08x}")

@@ -1,4 +1,4 @@
-"""Fills a store with many functions, each as a deploy would have left it."""
+"""Fills a store with many functions, each in the state that a deploy leaves."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ IDLE_S = 0.05
 
 
 def name(number: int) -> str:
-    """What the function of that number is called."""
+    """Return the name of a generated function."""
     return f"copy-of-digits-{number:05d}"
 
 
 def fill(data: Path, count: int) -> None:
-    """Add `count` functions to the folder of a server that is not running.
+    """Add `count` functions to the data folder of a stopped server.
 
-    Each has a bundle, a revision and a profile of its own: those of the function "digits", which
-    must be there, and one more small file, so that no two bundles are the same.
+    Each has a separate bundle, revision and profile, copied from the function "digits", which must
+    exist; an additional small file makes all bundles different.
     """
     asyncio.run(_fill(data, count))
 
@@ -62,7 +62,7 @@ async def _copy(store: Store, digits: Deployed, copy: str, turns: asyncio.Semaph
 
 
 def _measured_again(profile: Profile, bundle: str) -> Profile:
-    """As another measurement of the same model would be: no two have the same digits."""
+    """Vary the figures as a repeated measurement of the model would, so that no two are equal."""
     latency_ms = {rows: ms * random.uniform(0.9, 1.1) for rows, ms in profile.latency_ms.items()}
     load_ms = profile.load_ms * random.uniform(0.9, 1.1)
     return replace(profile, bundle=bundle, latency_ms=latency_ms, load_ms=load_ms)

@@ -1,4 +1,4 @@
-"""fngate as it is measured: a server of its own, called with a key like any other client's."""
+"""A running fngate server to measure, called with a key like any other client."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(64 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20),
 }
-"""For servers that read large bodies, ours and others: buffers are kept instead of mapped anew."""
+"""For servers that read large bodies, fngate and references: keep buffers instead of remapping."""
 
 
 class Gateway:
-    """A running server. Invoking needs a key, because there is one."""
+    """A running server, with a key for invoking."""
 
     def __init__(self, server: ServerProcess) -> None:
         self.server = server
@@ -39,17 +39,17 @@ class Gateway:
         self.key = str(server.fnctl_json("key", "add", "--scope", "invoke")["secret"])
 
     def deploy(self, subject: Subject, *options: str) -> None:
-        """As its users would. A folder's manifest names its function."""
+        """Deploy as a user would. For a folder, its manifest names the function."""
         words = () if subject.path.is_dir() else ("--name", subject.name)
         self.server.fnctl_json("deploy", str(subject.path), *words, *options)
 
     def call(self, subject: Subject) -> Call:
-        """Of the function, with the key."""
+        """Return the call of the function, with the key."""
         headers = {**subject.headers, "Authorization": f"Bearer {self.key}"}
         return Call(self.port, f"/fn/{subject.name}", subject.body, headers)
 
     def call_ms(self, subject: Subject) -> float:
-        """One call over a connection that is there; milliseconds to the last byte of its answer."""
+        """Make one call over an open connection; return the milliseconds to its last byte."""
         call = self.call(subject)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
         connection.connect()
@@ -65,20 +65,20 @@ class Gateway:
         return taken_ms
 
     def cold_call_ms(self, subject: Subject, standbys: int) -> float:
-        """The same when no replica is left but so many standbys, and they wait."""
+        """Make one call when only `standbys` standbys are left, all of them waiting."""
         self.go_cold(standbys)
         return self.call_ms(subject)
 
     def go_cold(self, standbys: int) -> None:
-        """Every replica that serves goes; returns when so many standbys are all there is.
+        """Stop every serving replica; return when only `standbys` standbys are left.
 
-        They are asked again and again: whoever was called a moment ago is not known to be idle
-        yet, and stays. Raises TimeoutError.
+        The request is repeated, because a replica that was just called is not known to be idle and
+        stays. Raises TimeoutError.
         """
         self.await_states(["standby"] * standbys, sending_home=True)
 
     def await_states(self, wanted: list[str], sending_home: bool = False) -> None:
-        """Until the replicas' states are these. Raises TimeoutError."""
+        """Wait until the replicas have these states. Raises TimeoutError."""
         until_s = time.monotonic() + WAIT_S
         while True:
             replicas = self.replicas()
@@ -92,11 +92,11 @@ class Gateway:
             time.sleep(0.05)
 
     def replicas(self) -> list[dict[str, Any]]:
-        """As the admin API shows them."""
+        """Return the replicas as the admin API shows them."""
         return list(self.ask("GET", "replicas")["items"])
 
     def ask(self, method: str, path: str) -> Any:
-        """The admin API."""
+        """Send a request to the admin API and return its JSON."""
         url = f"{self.server.url}/admin/v1/{path}"
         request = urllib.request.Request(url, headers=self.server.headers, method=method)
         with urllib.request.urlopen(request, timeout=WAIT_S) as response:
@@ -104,13 +104,13 @@ class Gateway:
 
     @property
     def pids(self) -> list[int]:
-        """All processes of the server that are no replicas: workers, if it has any, count too."""
+        """Processes of the server except replicas; includes gateway workers, if any."""
         assert self.server.process is not None
         replicas = set(self.server.replica_pids())
         return [pid for pid in family(self.server.process.pid) if pid not in replicas]
 
     def replica_id(self, subject: Subject) -> str:
-        """Of its only replica that is ready. Raises RuntimeError."""
+        """Return the id of the function's only ready replica. Raises RuntimeError."""
         found = [
             str(item["id"])
             for item in self.replicas()
@@ -121,24 +121,24 @@ class Gateway:
         return found[0]
 
     def replica_pid(self, subject: Subject) -> int:
-        """The process of that replica."""
+        """Return the process id of the function's only ready replica."""
         return self.server.replica_processes()[self.replica_id(subject)]
 
     def pin(self, setting: Setting) -> None:
-        """The server on its core, replicas on the others. To be done when all is warm: what is
-        started later inherits the server's core."""
+        """Pin the server to its core and replicas to the others. Call this after the warm-up:
+        processes started later inherit the server's core."""
         measured, others = setting.cores
         pin(self.pids, measured)
         pin(self.server.replica_pids(), others)
 
     def revision(self, subject: Subject) -> dict[str, Any]:
-        """That which has the calls, as `fnctl show --json` tells."""
+        """Return the revision with the traffic, as in `fnctl show --json`."""
         shown = self.server.fnctl_json("show", subject.name)
         return next(item for item in shown["revisions"] if item["traffic"])
 
     def first_session(self, subject: Subject, folder: Path) -> Task:
-        """What a replica loads before its first answer. While one is warm its model files are
-        linked into `folder`, for they go with it."""
+        """Return the session that a replica loads before its first answer. The model files are
+        linked into `folder` while a replica is warm, because they are removed with it."""
         plan = quick_plan(self.revision(subject).get("profile"))
         if plan is None:
             return task(subject)
@@ -155,12 +155,13 @@ class Gateway:
 
 
 def function_of(pool: str) -> str:
-    """Of "default/digits@1" it is "digits"."""
+    """Return the function's name in a pool key: "digits" for "default/digits@1"."""
     return pool.partition("/")[2].rpartition("@")[0]
 
 
 def quick_plan(profile: Any) -> SessionPlan | None:
-    """How the first session is made, where a deploy has prepared one: anywhere in a profile."""
+    """Return the plan of a prepared first session, found anywhere in a profile; None without
+    one."""
     if not isinstance(profile, dict):
         return None
     quick = profile.get("quick")
@@ -177,8 +178,8 @@ def gateway(
     program: Sequence[str] = (FNCTL,),
     client: Sequence[str] = (FNCTL,),
 ) -> Iterator[Gateway]:
-    """A new server on a data folder of its own. `program` takes the place of fnctl for the server,
-    `client` for every other verb."""
+    """Run a new server with a temporary data folder. `program` replaces fnctl for the server,
+    `client` for all other commands."""
     with tempfile.TemporaryDirectory(prefix="fn-") as data:
         running = server_process(
             Path(data), *options, environment=environment, program=program, client=client

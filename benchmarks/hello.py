@@ -1,4 +1,4 @@
-"""The reference server: aiohttp on uvloop, reads the body and answers some bytes.
+"""The reference server: aiohttp on uvloop, reads the body and answers a fixed number of bytes.
 
 `python -m benchmarks.hello PORT [--path PATH] [--answer BYTES] [--client-max BYTES]`; it prints its
 port.
@@ -20,7 +20,7 @@ CLIENT_MAX = 64 * 2**20
 
 
 def answering(size: int) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """A handler that reads the body and answers so many bytes."""
+    """Return a handler that reads the body and answers `size` bytes."""
     body = b"x" * size
 
     async def hello(request: web.Request) -> web.Response:
@@ -31,8 +31,8 @@ def answering(size: int) -> Callable[[web.Request], Awaitable[web.Response]]:
 
 
 async def serve(port: int, path: str, answer: int, client_max: int) -> None:
-    """For ever."""
-    # A client that leaves in the middle of a body is none of our worries.
+    """Serve until the process ends."""
+    # Clients that disconnect in the middle of a body are expected.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     app = web.Application(client_max_size=client_max)
     app.router.add_post(path, answering(answer))

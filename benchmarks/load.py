@@ -1,7 +1,7 @@
-"""Calls one server over many connections and prints what came of it: a process of its own.
+"""Load generator: calls one server over many connections and prints the result, in a process.
 
-`python -m benchmarks.load PLAN.json`; `benchmarks/loading/generator.py` writes such plans. The
-answer is one line of JSON, see `Loaded`.
+`python -m benchmarks.load PLAN.json`; `benchmarks/loading/generator.py` writes the plan. The result
+is one line of JSON, see `Loaded`.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from benchmarks.loading.call import Loaded
 from benchmarks.measuring.record import percentile
 
 HEAD_MAX = 65_536
-"""Bytes of an answer's head; longer ones are none of ours."""
+"""Max bytes of an answer's head; no measured server sends a longer one."""
 
 
 @dataclass
 class Tally:
-    """What all connections of one load have seen. Times are perf_counter seconds."""
+    """Results of all connections of one load. Times are perf_counter seconds."""
 
     request: bytes
     each: int
-    """Calls per connection; 0: until `until_s`."""
+    """Calls per connection; 0: repeat until `until_s`."""
     until_s: float = 0.0
     taken_s: array[float] = field(default_factory=lambda: array("d"))
     ended_s: array[float] = field(default_factory=lambda: array("d"))
     errors: int = 0
 
     def goes_on(self, done: int, now_s: float) -> bool:
-        """Whether a connection that has `done` answers calls again."""
+        """Whether a connection makes another call after `done` answers."""
         return done < self.each if self.each else now_s < self.until_s
 
 
 class Caller(asyncio.Protocol):
-    """One keep-alive connection: the next request goes out when an answer has come."""
+    """One keep-alive connection, which sends the next request after each answer."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         self._head = b""
         self._body_left = -1
-        """Bytes of the body that are still to come; -1 while a head is awaited."""
+        """Bytes of the body not yet received; -1 while the head is incomplete."""
         self._done = 0
         self._good = True
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: keep the connection; `call` begins."""
+        """asyncio callback: keep the transport; `call` sends the first request."""
         self._transport: Any = transport
 
     def call(self) -> None:
@@ -64,7 +64,7 @@ class Caller(asyncio.Protocol):
         self._transport.write(self._tally.request)
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: bytes came; answers are told apart by Content-Length."""
+        """asyncio callback: count received bytes; Content-Length delimits answers."""
         if self._body_left < 0:
             self._head += data
             head, found, rest = self._head.partition(b"\r\n\r\n")
@@ -96,7 +96,7 @@ class Caller(asyncio.Protocol):
             self._end()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - asyncio's
-        """asyncio's: a connection that breaks in the middle of a call is an error."""
+        """asyncio callback: a connection that breaks during a call counts as an error."""
         if not self.ended.done():
             self._fail()
 
@@ -110,7 +110,7 @@ class Caller(asyncio.Protocol):
 
 
 async def load(port: int, connections: int, seconds: float, tally: Tally) -> Loaded:
-    """Connect everybody, then call all at once."""
+    """Open all connections, then start calling on all of them at once."""
     loop = asyncio.get_running_loop()
     callers = []
     for _ in range(connections):
@@ -135,7 +135,7 @@ async def load(port: int, connections: int, seconds: float, tally: Tally) -> Loa
 
 
 def main(plan_file: Path) -> None:
-    """Do what the plan says and print the figures."""
+    """Execute the plan and print the figures."""
     plan = json.loads(plan_file.read_text())
     _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))

@@ -1,4 +1,4 @@
-"""Load on one server, and what its processes use for it."""
+"""Load on one server, and the CPU time of its processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ P99 = "p99 ms"
 def measured(
     load: Load, processes: Mapping[str, Sequence[int]], setting: Setting
 ) -> dict[str, float]:
-    """What processes used per answer, by metric, and how the answers came."""
+    """Return the CPU time of processes per answer, by metric, and rate and latency of answers."""
     before = {metric: cpu_ms(pids) for metric, pids in processes.items()}
     loaded = generator.run(load, setting.cores[1])
     used = {metric: cpu_ms(pids) - before[metric] for metric, pids in processes.items()}
@@ -28,5 +28,5 @@ def measured(
 
 
 def answers(loaded: Loaded) -> dict[str, float]:
-    """How they came."""
+    """Return rate and latency of the answers."""
     return {RATE: loaded.per_s, P50: loaded.p50_ms, P99: loaded.p99_ms}

@@ -1,7 +1,7 @@
-"""fnctl of a server whose access log goes to a file, FN_BENCHMARK_LOG, as `2> server.log` has it.
+"""fnctl for a server whose access log goes to the file FN_BENCHMARK_LOG, like `2> server.log`.
 
-The benchmarks read their servers' standard error through a pipe, and whoever reads so many lines
-takes turns with what is measured.
+The benchmarks read their servers' standard error through a pipe. A process that reads that many
+lines would compete with the measured processes.
 """
 
 from __future__ import annotations

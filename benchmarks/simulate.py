@@ -1,8 +1,8 @@
-"""The pool manager's decisions on a virtual day: what callers wait and what deciding costs.
+"""Simulates a virtual day of the pool manager: waiting times of callers and cost of decisions.
 
-`python -m benchmarks.simulate --functions 200 --devices 16 --policy fngate --policy lru`. The
-Machine and the Dispatcher are the product's own; clock, processes and callers are simulated. The
-same seed has the same callers under every policy.
+`python -m benchmarks.simulate --functions 200 --devices 16 --policy fngate --policy lru`. Machine
+and Dispatcher are the product's; clock, processes and callers are simulated. The same seed gives
+the same callers under every policy.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ REPEATED: dict[str, list[Any]] = {
     "arrivals": ["poisson"],
     "policy": ["fngate", "lru", "keepalive"],
 }
-"""What may be given more than once, and what is played where it is not."""
+"""Options that may be repeated, and their defaults."""
 DETAILED_MAX = 3
-"""Up to so many runs are shown in full."""
+"""Max number of runs that are shown in full."""
 CHOICES = {"device_kind": ("cuda", "cpu")}
 MEANING = {
     "rate": "requests per second over all functions",
     "zipf": "exponent of the functions' popularity",
-    "closed": "callers per function who ask again once answered, instead of arrivals",
+    "closed": "callers per function that call again after each answer, instead of arrivals",
     "think_s": "mean pause of such callers after an answer, exponential",
-    "end_s": "how long it goes on after the last call",
-    "wait_s": "how long a caller agrees to be held",
+    "end_s": "how long the simulation continues after the last call",
+    "wait_s": "how long a caller waits for an answer",
     "min": "replicas kept per function",
     "max": "replicas per function",
     "batch": "requests per run",
     "service_s": "median run time of a function",
     "load_s": "median load time of a function",
-    "spread": "how much functions differ, 0 for not at all",
-    "start_s": "from launch to greeting",
+    "spread": "how much functions differ, 0 for equal ones",
+    "start_s": "from launch to HELLO",
     "share": "part of a device that a replica needs",
     "memory_mib": "median memory of a replica",
     "standbys": "replicas kept without a model, for cpu devices",
@@ -49,7 +49,7 @@ MEANING = {
 
 
 def main(arguments: Sequence[str] = ("--hours", "2")) -> None:
-    """Play every combination that was asked for and print the table; by default a short one."""
+    """Simulate all combinations of the options and print the table; by default a short one."""
     options = _options(arguments)
     as_json, is_skipping = options.pop("json"), not options.pop("no_skip")
     several = [options.pop(name) or default for name, default in REPEATED.items()]
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] = ("--hours", "2")) -> None:
 
 
 def _options(arguments: Sequence[str]) -> dict[str, Any]:
-    """What was asked for; ends the program where it makes no sense together."""
+    """Parse the options; exit with an error if they contradict each other."""
     parser = _parser()
     options = vars(parser.parse_args(arguments))
     if options["think_s"] < 0 or (options["think_s"] and not options["closed"]):
@@ -99,12 +99,12 @@ def _parser() -> argparse.ArgumentParser:
             choices=CHOICES.get(field.name),
             help=f"{MEANING.get(field.name, '')} (%(default)s)".strip(),
         )
-    again = "may be given more than once"
+    again = "may be repeated"
     parser.add_argument("--arrivals", action="append", choices=tuple(ARRIVALS), help=again)
     parser.add_argument("--policy", action="append", choices=POLICIES, help=again)
     parser.add_argument("--seed", action="append", type=int, help=again)
-    parser.add_argument("--no-skip", action="store_true", help="play seconds of silence too")
-    parser.add_argument("--json", action="store_true", help="everything, as JSON")
+    parser.add_argument("--no-skip", action="store_true", help="simulate idle seconds, too")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser
 
 

@@ -1,7 +1,7 @@
-"""fnctl of a server that counts nothing: what observing is held against.
+"""fnctl for a server that counts nothing: the reference for the cost of observing.
 
-No setting turns counting off, because nobody would want it. Here the few functions that a request
-calls to be counted do nothing; all else is as it is.
+No setting turns counting off, because no user needs it. This module replaces the few functions that
+count a request by functions that do nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COUNTING = {
 
 
 def nothing(*_arguments: Any, **_named: Any) -> None:
-    """Not counted."""
+    """Do nothing instead of counting."""
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""This version beside another one: `python -m benchmarks.versions CHECKOUT [plain bodies ...]`.
+"""Compares this version with another: `python -m benchmarks.versions CHECKOUT [plain bodies ...]`.
 
-CHECKOUT is a folder with that version and its virtual environment (`make run` or `make test` makes
-one). Every pair has two new servers, for two processes of the same program differ by up to a fifth
-all their lives; they are measured in turns, the order changing from pair to pair. Printed are the
-median of the pairs' ratios and its 95 % interval.
+CHECKOUT is a folder with that version and its virtual environment (made by `make run` or
+`make test`). Every pair has two new servers, because two processes of the same program differ by up
+to a fifth as long as they run. They are measured in turns, in an order that alternates between
+pairs. Printed are the median of the pairs' ratios and its 95 % interval.
 
 - plain, bodies: CPU time of a call in microseconds, server and replica together
 - wakeup: milliseconds of a cold call of a tiny model, with a standby and without one
-- idle: milliseconds of CPU time of the server per second without a call
+- idle: milliseconds of CPU time of the server per second without calls
 - startup: milliseconds of `fnctl --help` and of a replica's imports
 """
 
@@ -43,15 +43,15 @@ BIG, HUGE = 600_000, 10_000_000
 CONNECTIONS = {"plain": 64, "600 kB": 8, "10 MB": 2}
 WATCH_S = 5.0
 REPEATS = 5
-"""Cold calls and starts of one program in one pair, of which the median counts."""
+"""Cold calls and starts of one program in one pair; their median counts."""
 KINDS = ("plain", "bodies", "wakeup", "idle", "startup")
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The narrowest pair of order statistics that holds the median with this confidence.
+    """Return the narrowest pair of order statistics that contains the median with `confidence`.
 
     Distribution-free: the number of values below the median is binomial with p = 1/2 (David and
-    Nagaraja, Order Statistics, 7.1). Of fewer than 6 values it is their whole range.
+    Nagaraja, Order Statistics, 7.1). For fewer than 6 values it is their whole range.
     """
     ordered, size = sorted(values), len(values)
     below = 0.0
@@ -66,7 +66,7 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
 def pair(
     programs: Sequence[Path], kinds: Sequence[str], setting: Setting, *, reverse: bool
 ) -> dict[str, list[float]]:
-    """Figures by what is measured, in the order of `programs`."""
+    """Return the figures by name, in the order of `programs`."""
     found: dict[str, list[float]] = {}
     if {"plain", "bodies"} & set(kinds):
         found |= _calls(programs, kinds, setting, reverse=reverse)
@@ -144,7 +144,7 @@ def _starts(program: Path) -> dict[str, float]:
 def _in_turns(
     sides: Sequence[Side], measure: Callable[[Side], dict[str, float]], *, reverse: bool
 ) -> dict[str, list[float]]:
-    """What `measure` finds of each side, the last first if `reverse`."""
+    """Return the figures of each side; the last side is measured first if `reverse`."""
     order = list(range(len(sides)))
     figures = {index: measure(sides[index]) for index in (reversed(order) if reverse else order)}
     return {name: [figures[index][name] for index in order] for name in figures[0]}
@@ -163,7 +163,7 @@ def _cost(ours: Gateway, subject: Subject, connections: int, setting: Setting) -
 
 
 def report(pairs: Sequence[dict[str, list[float]]]) -> list[str]:
-    """A row for each figure, and one for all together (the geometric mean of a pair's ratios)."""
+    """Format a row per figure, and one for all (the geometric mean of a pair's ratios)."""
     lines = ["| what | before | after | ratio | 95 % interval |", "|---|---|---|---|---|"]
     names = list(pairs[0])
     ratios = {name: [one[name][1] / one[name][0] for one in pairs] for name in names}
@@ -182,14 +182,14 @@ def _ratio(values: Sequence[float]) -> str:
 def main(say: Callable[[str], None] = print) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.versions", description=__doc__)
-    parser.add_argument("checkout", type=Path, help="the other version, the one before")
-    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], help="what is measured; all")
+    parser.add_argument("checkout", type=Path, help="checkout of the other, earlier version")
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], help="measurements; default: all")
     parser.add_argument("--pairs", type=int, default=PAIRS)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure to FILE")
     given = parser.parse_args()
     other = given.checkout.resolve() / ".venv" / "bin" / "fnctl"
     if not other.exists():
-        parser.error(f"expected a checkout with a virtual environment, {other} is not there")
+        parser.error(f"expected a checkout with a virtual environment, {other} does not exist")
     setting = Setting(models=MODELS)
     pairs = []
     for number in range(given.pairs):

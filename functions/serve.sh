@@ -1,6 +1,6 @@
 #!/bin/sh
-# Serve, deploy the ready-made functions, call each once with a real sample, and keep serving.
-# Ctrl-C reaches the server too, which finishes what it accepted and stops its replicas.
+# Start a server, deploy the ready-made functions, call each once with a sample, and keep serving.
+# Ctrl-C also stops the server, which finishes accepted requests and stops its replicas.
 set -eu
 cd "$(dirname "$0")/.."
 FN_DATA="${FN_DATA:-$PWD/.fngate}"
@@ -9,12 +9,28 @@ FN_PORT="${FN_PORT:-8080}"
 FN_URL="http://127.0.0.1:$FN_PORT"
 export FN_DATA FN_PORT FN_URL
 
+# A dashboard that was never built is built beside the server, which serves it once it is there. The
+# server reads one that is there when it starts, so that is brought up to date before.
+ui=
+python="$(dirname "$(command -v fnctl)")/python"
+if [ -f admin/ui/static/index.html ]; then
+    "$python" -m admin.ui.build --optional
+else
+    nice -n 19 "$python" -m admin.ui.build --optional &
+    ui=$!
+fi
 fnctl serve &
 server=$!
-trap 'trap - INT TERM; kill -INT "$server" 2>/dev/null || true; wait "$server"; exit' INT TERM
+stop() {
+    trap - INT TERM
+    [ -z "$ui" ] || kill "$ui" 2>/dev/null || true
+    kill -INT "$server" 2>/dev/null || true
+    wait "$server"
+}
+trap 'stop; exit' INT TERM
 
 until fnctl ls >/dev/null 2>&1; do
-    kill -0 "$server" 2>/dev/null || exit 1
+    kill -0 "$server" 2>/dev/null || { stop; exit 1; }
     sleep 0.1
 done
 show() {
@@ -22,7 +38,7 @@ show() {
     fnctl invoke "$1" -i "$2"
     echo
 }
-# Side by side, for a deploy mostly waits for its trial; what they say is shown one after the other.
+# In parallel, because a deploy mostly waits for its trial. Their output is shown in sequence.
 said=$(mktemp -d)
 show filetype data=@functions/filetype/written/ring.c >"$said/filetype" 2>&1 &
 filetype=$!
@@ -35,11 +51,10 @@ wait "$commands" || failed=1
 cat "$said/filetype" "$said/commands"
 rm -r "$said"
 if [ "$failed" ]; then
-    kill -INT "$server"
-    wait "$server"
+    stop
     exit 1
 fi
-# The words as a shell reads them again, from any folder.
+# Print a word quoted for a shell, so that the printed commands work in any folder.
 quoted() {
     case "$1" in
     *[!A-Za-z0-9_./:@-]*) printf "'%s'" "$(printf %s "$1" | sed "s/'/'\\\\''/g")" ;;

@@ -1,1 +1,1 @@
-"""What runs: replicas, devices, scaling."""
+"""Pool manager: runs replicas on this host's devices and scales their pools."""

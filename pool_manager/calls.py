@@ -1,4 +1,4 @@
-"""Blocking calls that may hang, kept out of the event loop."""
+"""Blocking calls that may hang, run outside the event loop."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 WAITING_MAX = 64
-"""Calls with a limit that may wait for a thread."""
+"""Max calls with a time limit that wait for a thread."""
 
 
 class Unanswered(Exception):
-    """A call did not end within the limit, or earlier ones hang still."""
+    """A call did not end within its time limit, or earlier calls still hang."""
 
 
 class BlockingCalls:
-    """Runs calls in their order on up to `threads` threads; a caller waits `limit_s` at most.
+    """Runs calls in order on up to `threads` threads; a caller waits `limit_s` at most.
 
-    While every thread hangs for longer than that, further calls are refused at once. The threads
-    are daemons: those of the standard library's executor would keep the process from ending while
-    a call hangs.
+    While every thread has been in one call for longer than that, further calls are refused at once.
+    The threads are daemons: threads of the standard library's executor would prevent the process
+    from exiting while a call hangs.
     """
 
     def __init__(
@@ -44,10 +44,11 @@ class BlockingCalls:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._began_s: dict[threading.Thread, float] = {}
-        """Since when the threads that run a call do so."""
+        """Start time of the running call, by thread."""
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What `function` returns or raises; a call cancelled while it waits is never made.
+        """Run `function` in a thread; return or raise what it does. A call that is cancelled while
+        it waits for a thread is never made.
 
         Raises Unanswered.
         """
@@ -75,7 +76,7 @@ class BlockingCalls:
             raise Unanswered(f"{self._name} did not answer for {self._limit_s:g} s") from None
 
     def _check(self) -> None:
-        """Raise Unanswered where one more call would wait in vain."""
+        """Raise Unanswered if one more call would not be run in time."""
         if self._limit_s == inf:
             return
         late_s = self._clock() - self._limit_s
@@ -93,11 +94,11 @@ class BlockingCalls:
             del self._began_s[thread]
 
     def close(self) -> None:
-        """Let every thread end after the calls that wait; one that hangs is left behind."""
+        """Let every thread end after the queued calls. A thread that hangs is abandoned."""
         for _ in self._threads:
             self._jobs.put(None)
 
     def join(self, deadline_s: float) -> None:
-        """Block until every thread has ended, or it is `deadline_s` on the clock."""
+        """Block until every thread has ended, or until `deadline_s` on the clock."""
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - self._clock()))

@@ -1,4 +1,4 @@
-"""The devices of this host."""
+"""CPU slots of this host and its memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-"""Where the limit of this process's control group stands: version 2, version 1."""
+"""Files with the memory limit of this process's control group: cgroup v2, cgroup v1."""
 
 
 def cpu_slots(count: int, memory_mib: float = 0.0) -> list[Device]:
-    """`count` equal shares of the CPU; all draw on the host's `memory_mib`, 0 if not accounted."""
+    """Return `count` CPU slots, which share `memory_mib` of host memory; 0 if not accounted."""
     return [Device(f"cpu:{index}", "cpu", memory_mib, CPU_BANK) for index in range(count)]
 
 
 def host_memory_mib(meminfo: Path = MEMINFO, limits: tuple[Path, ...] = CGROUP_LIMITS) -> float:
-    """MiB that this host, or the control group it runs in, has; 0 where it cannot be read.
+    """Return the memory in MiB of this host or of its control group, 0 if it cannot be read.
 
     Sources: proc_meminfo(5), the kernel's cgroup-v2 and cgroup-v1 memory documents.
     """
@@ -35,7 +35,7 @@ def host_memory_mib(meminfo: Path = MEMINFO, limits: tuple[Path, ...] = CGROUP_L
 
 
 def _limit_bytes(path: Path) -> int:
-    """A control group's limit, 0 for none."""
+    """Return a control group's memory limit in bytes, 0 for none."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):

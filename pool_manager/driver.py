@@ -1,4 +1,4 @@
-"""What a driver must be able to do."""
+"""The interface of drivers, which start and stop replicas."""
 
 from __future__ import annotations
 
@@ -9,63 +9,62 @@ from pool_manager.subscribers import Subscribers
 from runtime_image.contract.control import ReplicaRecord
 
 Exits = Subscribers[[str, str]]
-"""Notified once per replica, in the loop's thread, with its id and how it ended."""
+"""Subscribers that are notified once per replica, in the event loop's thread, with its id and a
+description of its exit."""
 EngineLosses = Subscribers[[str]]
-"""Notified in the loop's thread with the reason when the engine behind a driver has gone away."""
+"""Subscribers that are notified in the event loop's thread, with the reason, when the engine behind
+a driver stops answering."""
 MEMORY_KILL = "ran out of memory"
-"""Begins the description of an exit where the kernel killed the replica for its memory cap."""
+"""Prefix of the description of an exit if the kernel killed the replica at its memory cap."""
 
 
 class Driver(Protocol):
-    """Starts and stops replicas; knows nothing of pools.
+    """Starts and stops replicas; independent of pools.
 
-    Every method raises `registry.errors.DriverError` with the reason, and no other error of the
-    system below: `EngineDown` where that does not answer at all, which counts against no function
-    and is waited out.
+    Methods raise only `registry.errors.DriverError`, with the reason. Its subclass `EngineDown`
+    means that the engine does not answer at all: no function is at fault, and the manager waits
+    until the engine is back.
     """
 
     kind: str
     exits: Exits
     engine_losses: EngineLosses
     has_other_users: bool
-    """Whether replicas run as other users than this process, which must be able to read what they
-    are given."""
+    """Whether replicas run as users other than this process's, so that their files must be readable
+    for others."""
 
     def model_path(self, model_dir: Path) -> str:
-        """Where a replica finds its model folder, which is `model_dir` to this process."""
+        """Return the path at which a replica sees its model folder, this process's `model_dir`."""
 
     async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
-        """Launch the replica whose record lies in `run_dir`.
+        """Launch the replica whose record is in `run_dir`.
 
-        Its output goes to `log`, at the latest with `save_log`.
+        Its output is written to `log`, at the latest by `save_log`.
         """
 
     async def list(self) -> set[str]:
-        """Ids of all replicas that run, also those an earlier manager started; adopts them.
-
-        What such a manager left half made is removed.
-        """
+        """Return the ids of all running replicas. Replicas of an earlier manager are adopted, and
+        its incomplete starts are removed."""
 
     async def limit(self, record: ReplicaRecord) -> None:
-        """Apply the limits of what the replica is bound to now; a second time does no harm.
+        """Apply the limits of the replica's present binding; may be called repeatedly.
 
-        It may be given its model when this returns: what it then takes is limited, and soon to
-        what was asked for. Also an error: the replica does not run.
+        The replica may receive its model once this returns: its memory is limited from then on, and
+        soon to the requested cap. Raises DriverError also if the replica does not run.
         """
 
     async def pids(self, id: str) -> frozenset[int] | None:
-        """The processes of a replica by their numbers on this host, None where they cannot be
-        told; empty when it is gone."""
+        """Return the pids of a replica's processes on this host, None if they are unknown; empty if
+        the replica is gone."""
 
     async def save_log(self, id: str, log: Path) -> None:
-        """Have in `log` all that the replica has written, as far as it is kept; harmless when it
-        is gone."""
+        """Write all kept output of the replica to `log`. Does nothing if the replica is gone."""
 
     async def terminate(self, id: str) -> None:
-        """Ask the replica's group to end (TERM); harmless when it is gone."""
+        """Send TERM to the replica's process group. Does nothing if the replica is gone."""
 
     async def release(self, id: str) -> None:
-        """End what is left of the group and prove it gone; harmless when it is."""
+        """Kill what is left of the process group and prove it gone. Does nothing if it is gone."""
 
     async def close(self) -> None:
-        """Give back what the driver itself holds; replicas are not touched."""
+        """Free the driver's own resources. Replicas are not touched."""

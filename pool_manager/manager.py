@@ -1,4 +1,4 @@
-"""The shell around the machine: gives it events, carries out its commands, answers queries."""
+"""The pool manager: feeds events to the machine, carries out its commands, answers queries."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ from registry.tasks import Alarm, Tasks, every
 log = structlog.get_logger()
 
 WARM_S = 60.0
-"""Seconds that a request for a warm pool waits by default."""
+"""Default time limit of a request for a warm pool, in seconds."""
 STOP_S = 45.0
-"""Seconds that a shutdown waits for replicas: drain, TERM and KILL together."""
+"""Seconds that a shutdown waits for replicas: drain, TERM and KILL in total."""
 
 
 class Manager:
-    """Owns the machine. Every method runs in one event loop's thread.
+    """Owner of the machine. Every method runs in the thread of one event loop.
 
-    Gateways speak to it in serialised messages only: `receive_demand`, `worker_lost`, and what
-    `subscribe`d callbacks are given.
+    Gateways exchange only serialised messages with it: they call `receive_demand` and
+    `worker_lost`, and receive endpoints through callbacks passed to `subscribe`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Manager:
         recorder: Recorder,
         gpus: Gpus | None = None,
     ) -> None:
-        """`devices` are all that replicas may be put on; those of `gpus` are among them."""
+        """`devices` are all devices that replicas may be placed on, including those of `gpus`."""
         self._settings, self._driver, self._clock = settings, driver, time.monotonic
         self._wall = time.time  # noqa: TID251 - the shell passes the clock in
         self._tasks = Tasks("pool manager")
@@ -97,7 +97,7 @@ class Manager:
         self._actions = self._table()
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
-        """The action of each command."""
+        """Return the action of each command type."""
         return {
             commands.Launch: self._launch,
             commands.Assign: self._assign,
@@ -116,7 +116,7 @@ class Manager:
         }
 
     async def start(self) -> None:
-        """Adopt what an earlier manager left, then begin to decide."""
+        """Adopt the replicas of an earlier manager, then begin to make decisions."""
         await adopt_all(self._driver, self._launcher, self.submit)
         self.submit(events.ReplicasListed())
         self._gpus.start(self.submit)
@@ -130,7 +130,7 @@ class Manager:
         return self._tasks
 
     async def close(self) -> None:
-        """Drain and release every replica, then stop. Waiting trials and warm-ups fail."""
+        """Drain and release every replica, then stop. Pending trials and warm-ups fail."""
         self._trials.close()
         self._warm.close()
         self.submit(events.Shutdown())
@@ -147,18 +147,19 @@ class Manager:
         await self._driver.close()
 
     def define(self, spec: PoolSpec, binding: Binding) -> None:
-        """A revision exists, or its settings changed."""
+        """Add a revision's pool, or change its settings."""
         self._bindings[spec.key] = binding
         self.submit(events.PoolDefined(spec))
 
     def remove(self, key: str) -> None:
-        """A revision is gone: its replicas are drained."""
+        """Remove a revision's pool: its replicas are drained."""
         self.submit(events.PoolRemoved(key))
 
     async def trial(self, spec: PoolSpec, binding: Binding) -> dict[str, Any]:
         """Load a bundle in a throw-away replica and return its report.
 
-        Raises ModelRefused with the reason, its stage and the last log lines.
+        Raises ModelRefused with the reason, the stage and the last log lines; TrialKilled if the
+        replica was killed from outside; ShuttingDown.
         """
         trial = replace(spec, role="trial")
         try:
@@ -167,117 +168,123 @@ class Manager:
             self.remove(spec.key)
 
     async def warm(self, key: str, *, beside: bool = False, timeout_s: float = WARM_S) -> Warmed:
-        """Have one replica of a pool ready.
+        """Get one replica of a pool ready; return the outcome.
 
-        `beside`: only where it fits at once beside the function's other replicas, over `max` if
-        need be; idle replicas of others make room. Otherwise room is waited for up to `timeout_s`.
+        With `beside`, the replica is started only if it fits at once beside the function's other
+        replicas, exceeding `max` if necessary; idle replicas of other functions are evicted.
+        Without it, the request waits for room for up to `timeout_s`.
         """
         return await self._warm.wait(key, beside=beside, timeout_s=timeout_s)
 
     def sleep(self, key: str) -> None:
-        """Drain a pool's idle replicas now, down to its floor."""
+        """Drain a pool's idle replicas now, down to its `min`."""
         self.submit(events.SleepRequested(key))
 
     def subscribe_refutations(self, receiver: Callable[[str, str], None]) -> Callable[[], None]:
-        """Pass on the key of each pool whose requests must not be joined any more, and the reason;
-        those known already at once. Returns the undo."""
+        """Call `receiver` with the key of each pool whose requests must no longer be batched, and
+        the reason; at once for pools already known. Returns a function that unsubscribes."""
         for pool in self._machine.pools.values():
             if pool.refuted:
                 receiver(pool.key, pool.refuted)
         return self._refuted.subscribe(receiver)
 
     def note(self, key: str, text: str) -> None:
-        """Record a decision about a pool that was made elsewhere."""
+        """Record a decision about a pool that another component made."""
         self._journal.note(key, text)
 
     def receive_demand(self, data: bytes) -> None:
-        """A gateway worker's Demand."""
+        """Handle a Demand message of a gateway worker."""
         demand = decode_demand(data)
         self.submit(events.DemandReported(demand))
         self._publisher.add_worker(demand.worker)
 
     def worker_lost(self, worker: str) -> None:
-        """A gateway worker's connection ended."""
+        """Handle the end of a gateway worker's connection."""
         self._publisher.remove_worker(worker)
         self.submit(events.WorkerLost(worker))
 
     def subscribe(self, receiver: Callable[[bytes], None]) -> Callable[[], None]:
-        """Pass every Endpoints message on; returns the undo."""
+        """Call `receiver` with every Endpoints message; returns a function that unsubscribes."""
         return self._publisher.messages.subscribe(receiver)
 
     def replicas(self) -> list[Replica]:
-        """Every replica not yet stopped."""
+        """Return every replica that is not yet stopped."""
         return self._machine.replicas()
 
     def devices(self) -> list[Device]:
-        """Every device of this host."""
+        """Return every device of this host."""
         return list(self._machine.devices.values())
 
     def occupancies(self) -> list[Occupancy]:
-        """Every device of this host with its replicas, its memory and its state."""
+        """Return every device of this host with its replicas, memory and state."""
         return occupancies(self._machine, self._gpus)
 
     def busy(self, device: str) -> float | None:
-        """Share of the last seconds in which a model ran on a device, 0 to 1; None if unknown."""
+        """Return the share of the last seconds in which a model ran on a device, 0 to 1; None if
+        unknown."""
         return self._use.busy(device)
 
     @property
     def gpu_silence(self) -> str:
-        """Why the driver of the GPUs does not answer, "" while it does."""
+        """Reason why the GPU driver does not answer, "" while it does."""
         return self._gpus.silence
 
     @property
     def engine_down(self) -> str:
-        """Why nothing can be started or stopped, "" while the engine answers."""
+        """Reason why nothing can be started or stopped, "" while the engine answers."""
         return self._machine.host.engine_down
 
     def pool(self, key: str) -> tuple[PoolEndpoints, int, float] | None:
-        """A pool's endpoints, wanted replicas, and since when (Unix s) it is in its state."""
+        """Return a pool's endpoints, wanted replicas, and the Unix time at which its present state
+        began; None if there is no such pool."""
         if key not in self._machine.pools:
             return None
         shown = self._publisher.endpoints(key)
         return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
 
     def forecast(self, key: str) -> PoolForecast:
-        """What is about to happen to a pool."""
+        """Return the forecast of a pool."""
         pool = self._machine.pools.get(key)
         if pool is None:
             return AT_REST
         return forecast(pool, self._machine.host.demand.load(key).busy, self._clock())
 
     def wakes_by_standby(self, key: str) -> bool:
-        """Whether the replica that is coming for a pool was a standby, or the next one would be."""
+        """Whether the pool's starting replica was a standby; if none is starting, whether the next
+        one would be."""
         pool = self._machine.pools.get(key)
         return pool is not None and self._machine.host.wakes_by_standby(pool)
 
     def blocked(self, key: str) -> str:
-        """Why a pool cannot get the replicas it wants, "" if it can."""
+        """Return why a pool cannot get the replicas that it wants, "" if it can."""
         pool = self._machine.pools.get(key)
         return pool.blocked if pool is not None else ""
 
     def decisions(self, key: str) -> list[Decision]:
-        """What was decided for a pool, oldest first."""
+        """Return the decisions about a pool, oldest first."""
         return self._journal.decisions(key)
 
     def subscribe_decisions(self, receiver: Callable[[str, Decision], None]) -> Callable[[], None]:
-        """Pass every decision on as it is made, with its pool's key; returns the undo."""
+        """Call `receiver` with each decision as it is made, and its pool's key; returns a function
+        that unsubscribes."""
         return self._journal.decided.subscribe(receiver)
 
     async def logs(self, function: str) -> list[tuple[str, bytes]]:
-        """Replica ids and the output kept of a function, oldest first."""
+        """Return the kept output of a function's replicas as (replica id, bytes), oldest first."""
         return await self._launcher.output.kept(function)
 
     def follow(
         self, function: str, lines: int, cursor: str = ""
     ) -> AbstractAsyncContextManager[Follow]:
-        """Follow the output of a function's replicas, from the last `lines` or `cursor` on."""
+        """Follow the output of a function's replicas, from `cursor` on or from the last `lines`."""
         return self._launcher.output.follow(function, lines, cursor)
 
     def submit(self, event: events.Event) -> None:
-        """Handle one event and carry out its commands, which begin slow work and never wait."""
+        """Handle one event and carry out its commands. Commands start slow work in the background
+        and never block."""
         self._events.append(event)
         if len(self._events) > 1:
-            return  # submitted by an action of an outer call, which goes on with it
+            return  # submitted by an action of an outer call, which will handle it
         while self._events:
             try:
                 self._handle(self._events[0])
@@ -288,7 +295,8 @@ class Manager:
             self._none_left.set()
 
     def _handle(self, event: events.Event) -> None:
-        """A defect in one event, command or counter is reported and must not stop the others."""
+        """Handle one event. An exception in it, in a command or in a counter is logged and counted,
+        and does not stop the others."""
         asked: list[commands.Command] = []
         with self._reported("event", "an event could not be handled", event):
             self._machine.handle(event, self._clock(), asked)
@@ -317,7 +325,7 @@ class Manager:
         self.submit(events.Tick())
         self._launcher.output.tick()
         self._use.tick()
-        # Again although nothing changed: a gateway that could not connect tries once more.
+        # Published again without a change, so that a gateway that could not connect tries again.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
 
     def _launch(self, command: commands.Launch) -> None:
@@ -350,8 +358,9 @@ class Manager:
 
 
 def _new_ids(run_dir: Path) -> Callable[[], str]:
-    """Makes replica ids: eight hex digits, counted from a random number, so that ids of earlier
-    servers (whose logs are kept) hardly ever recur. Ids with a folder in `run_dir` are skipped."""
+    """Return a generator of replica ids: eight hex digits, counted up from a random number, so that
+    ids of earlier servers (whose logs are kept) rarely recur. Ids with a folder in `run_dir` are
+    skipped."""
     numbers = itertools.count(secrets.randbits(32))
 
     def new_id() -> str:

@@ -1,4 +1,4 @@
-"""Counters of replicas: starts, failures with their reasons, evictions, supply. Pure."""
+"""Counters of replicas: starts, failures by reason, evictions, supply. No I/O."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from pool_manager.core.pool import Pool
 from pool_manager.core.replicas import OVERDUE
 
 REASONS: Final = ("load", "memory", "hang", "killed", "exited", "link", "engine", "other")
-"""The model was refused; memory ran out; it took too long or answered no more; a signal; an exit
-of its own; only its link was lost; the engine or a device went away; anything else."""
+"""Reasons of failures, in this order: the model was refused; out of memory; a time limit or a
+missing answer; killed by a signal; exited by itself; only the control link was lost; the engine or
+a device was lost; anything else."""
 _WORDS: Final = (
     ("memory", ("ran out of memory", "bad_alloc", "MemoryError", "Unable to allocate")),
     ("hang", (OVERDUE, "hangs", "did not answer")),
@@ -24,23 +25,24 @@ _WORDS: Final = (
     ("exited", ("exited",)),
     ("link", ("control link lost",)),
 )
-"""Words in the reasons that drivers, the control link and the machine give; the first that fits."""
+"""Substrings of the reasons from drivers, control links and the machine; the first match counts."""
 
 
 KINDS: Final = ("process", "standby", "ahead", "trial")
-"""How a replica starts: anew, by a standby that was there, as a standby, or for a deploy."""
+"""How a replica starts: as a new process, from a standby, as a standby, or for a trial."""
 OUTCOMES: Final = ("ready", "failed", "dropped")
-"""Ends of a start; a dropped one was not wanted any more."""
+"""Outcomes of a start; a dropped start was no longer needed."""
 WHEN: Final = ("starting", "serving")
 EVICTIONS: Final = ("idle", "busy")
 COLD_STARTS: Final = ("ready", "failed")
 Step = Literal["event", "command", "metering"]
 STEPS: Final[tuple[Step, ...]] = get_args(Step)
-"""Where the manager may have a defect: in handling an event, in doing or in counting it."""
+"""Steps in which the manager may have a defect: handling an event, carrying out a command,
+counting."""
 
 
 def reason_of(lost: Lost) -> str:
-    """One of REASONS."""
+    """Return the entry of REASONS for a loss."""
     said = reason_in(lost.reason)
     if lost.stage and said != "memory":
         return "load"
@@ -48,7 +50,7 @@ def reason_of(lost: Lost) -> str:
 
 
 def reason_in(text: str) -> str:
-    """One of REASONS, by the text alone."""
+    """Return the entry of REASONS for a text."""
     for reason, words in _WORDS:
         if any(word in text for word in words):
             return reason
@@ -57,9 +59,12 @@ def reason_in(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Since the start: starts by kind and outcome, failures of replicas by when and reason,
-    evictions by what the victim did, cold starts by outcome, MiB given back by device, pools whose
-    requests are joined no more, defects of the manager by step."""
+    """Counts since the server's start.
+
+    Starts by kind and outcome; failures of replicas by `WHEN` and reason; evictions by the victim's
+    activity (`EVICTIONS`); cold starts by outcome; MiB freed by device; pools whose batching was
+    refuted; defects of the manager by step.
+    """
 
     starts: Counter[tuple[str, str]] = field(default_factory=Counter)
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -70,7 +75,7 @@ class Counts:
     defects: Counter[str] = field(default_factory=Counter)
 
     def copy(self) -> Counts:
-        """The same, which grows no more."""
+        """Return a snapshot."""
         return Counts(
             self.starts.copy(),
             self.failures.copy(),
@@ -84,8 +89,9 @@ class Counts:
 
 @dataclass(slots=True)
 class _Counted:
-    """What is known of one replica. `starting` is its kind until it has started; `failed` that
-    its end was not asked for."""
+    """State of one replica for counting. `starting` is its kind until it has started, then "".
+    `failed`: its end was not requested. `is_leaving`: it drains. `is_over`: it is being
+    released."""
 
     device: str
     starting: str = ""
@@ -96,14 +102,14 @@ class _Counted:
 
 
 class ReplicaCounter:
-    """Counts what becomes of replicas, by the machine's events and commands."""
+    """Counts starts, ends and evictions of replicas from the machine's events and commands."""
 
     def __init__(self) -> None:
         self.counts = Counts()
         self._replicas: dict[str, _Counted] = {}
 
     def note(self, about: events.Event | commands.Command) -> None:
-        """Count an event that the machine has handled, or a command of it."""
+        """Count an event that the machine has handled, or one of its commands."""
         if isinstance(about, commands.Command):
             self._done(about)
         elif isinstance(about, events.Found):
@@ -112,7 +118,7 @@ class ReplicaCounter:
             self._happened(about, life)
 
     def failed(self, step: Step) -> None:
-        """The manager met a defect of its own there."""
+        """Count a defect of the manager in this step."""
         self.counts.defects[step] += 1
 
     def _happened(self, event: events.Event, life: _Counted) -> None:
@@ -147,7 +153,7 @@ class ReplicaCounter:
                 self.counts.cold_starts["ready" if command.outcome == "ready" else "failed"] += 1
 
     def _over(self, life: _Counted, reason: str) -> None:
-        """It is released, which may take several tries."""
+        """Count the first release command of a replica; later ones are retries."""
         if life.is_over:
             return
         if reason.endswith(OVERDUE):
@@ -169,7 +175,7 @@ class ReplicaCounter:
         self.counts.failures["starting" if life.starting else "serving", reason] += 1
 
     def _reclaim(self, id: str, life: _Counted) -> None:
-        """Nothing is left of it: what it was measured to take is free."""
+        """Count the measured memory of a released replica as freed."""
         del self._replicas[id]
         if life.memory_mib:
             device = life.device
@@ -178,7 +184,7 @@ class ReplicaCounter:
 
 
 class Supplied(NamedTuple):
-    """A pool, the replicas it wants, and those it has by their states."""
+    """A pool, its wanted number of replicas, and its replicas counted by state."""
 
     pool: str
     wanted: int
@@ -186,8 +192,8 @@ class Supplied(NamedTuple):
 
 
 def supplied(host: Host) -> list[Supplied]:
-    """Every pool that has replicas or wants some, the standbys' too. Trials are no pools that
-    anybody calls."""
+    """Return every pool that has or wants replicas, including the pools of standbys. Trials are
+    left out: they receive no calls."""
     keys = sorted(host.live.keys() | host.blocked)
     pools = (host.pools[key] for key in keys if key in host.pools)
     return [
@@ -206,7 +212,7 @@ def _states(pool: Pool) -> dict[str, int]:
 
 
 class Counters:
-    """Of one manager: its machine's `host`, and the `line` of starts that wait for their turn."""
+    """Counters of one manager. `host` has the machine's records; `line` holds the queued starts."""
 
     def __init__(self, host: Host, line: Sized) -> None:
         self._host = host
@@ -216,14 +222,14 @@ class Counters:
         self.failed = self._tally.failed
 
     def counts(self) -> Counts:
-        """What became of replicas since the start."""
+        """Return a snapshot of the counts."""
         return self._tally.counts.copy()
 
     def supplied(self) -> list[Supplied]:
-        """Every pool that has replicas or wants some."""
+        """Return every pool that has or wants replicas."""
         return supplied(self._host)
 
     @property
     def waiting_starts(self) -> int:
-        """Starts that stand in line."""
+        """Number of starts in the start queue."""
         return len(self._line)

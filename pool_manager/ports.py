@@ -1,4 +1,4 @@
-"""Ports: what the pool manager needs from others; `admin/compose.py` plugs it in."""
+"""Ports: interfaces that the pool manager needs; `admin/compose.py` supplies implementations."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from runtime_image.contract.model import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """All that a replica of one revision, or a trial, is given. `memory_mib` is its cap, 0 for the
-    default; `measured_mib` what its trial took, 0 before it. `prepared` are files that lie beside
-    those of the bundle and that it can do without."""
+    """Everything that replicas of one revision, or a trial, need to load the model.
+
+    `memory_mib` is the configured memory cap, 0 for the default. `measured_mib` is what the trial
+    took, 0 before the trial. `prepared` are optional files that are placed beside the bundle's.
+    """
 
     spec: ModelSpec
     bundle: Bundle
@@ -30,35 +32,34 @@ class Binding:
 
 
 class Bundles(Protocol):
-    """Where model files come from, and where a trial's prepared files are stored."""
+    """Store of model files and of the prepared files of trials."""
 
     async def materialise(
         self, bundle: Bundle, target: Path, prepared: Collection[BundleFile] = ()
     ) -> None:
-        """Hard-link the bundle's files into `target`, and what was prepared beside them if all of
-        it is there. Raises FnError, leaving nothing."""
+        """Hard-link the bundle's files into `target`, and the prepared files if all of them are
+        stored. Raises FnError and then leaves nothing behind."""
 
     async def keep(self, size: int, parts: AsyncIterator[bytes | bytearray]) -> str:
-        """Keep a file of exactly `size` bytes; its sha256. Raises FnError, or what `parts` raises,
-        and then nothing is kept."""
+        """Store a file of exactly `size` bytes; return its sha256. Raises FnError, or what `parts`
+        raises, and then stores nothing."""
 
 
 class Recorder(Protocol):
-    """Where history is recorded."""
+    """Recorder of history. Its methods never block and never raise."""
 
     def cold_start(self, record: ColdStart) -> None:
-        """Record a cold start; never blocks, never raises."""
+        """Record a cold start."""
 
     def state_interval(self, record: StateInterval) -> None:
-        """Record how long a pool was in a state; never blocks, never raises."""
+        """Record how long a pool was in a state."""
 
     def use(self, record: Use) -> None:
-        """Record device-seconds of replicas; never blocks, never raises."""
+        """Record device-seconds of replicas."""
 
 
 class Charges(NamedTuple):
-    """A device in the ledger, in MiB: what one replica is charged, how many others there are, and
-    what they are charged."""
+    """The ledger's charges on a device: MiB of one replica, number of other replicas, their MiB."""
 
     own_mib: float
     others: int
@@ -67,10 +68,10 @@ class Charges(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """A GPU or MIG slice for display, with its memory as the driver sees it now, MiB.
+    """A GPU or MIG slice for display, with its memory in MiB as last read from the driver.
 
-    `utilization` is the share of the driver's last sample period, at most a second, in which
-    anything ran. None where the driver does not tell.
+    `foreign_mib` is memory of other programs. `utilization` is the share of the driver's last
+    sample period (at most a second) in which anything ran. None: the driver does not report it.
     """
 
     name: str | None
@@ -84,34 +85,34 @@ class GpuView:
 
 
 class Gpus(Protocol):
-    """The GPUs of this host; other devices are ignored."""
+    """The GPUs of this host. Methods ignore other devices."""
 
     def devices(self) -> list[Device]:
-        """The GPUs that replicas may be placed on."""
+        """Return the GPUs that replicas may be placed on."""
 
     def view(self, device: str) -> GpuView | None:
-        """A GPU as last polled, None for any other device."""
+        """Return a GPU as last polled, None for any other device."""
 
     @property
     def silence(self) -> str:
-        """Why the driver does not answer, "" while it does."""
+        """Reason why the driver does not answer, "" while it does."""
 
     def start(self, emit: Callable[[DeviceLost | DeviceBack], None]) -> None:
-        """Begin to poll; `emit` is called in the loop's thread."""
+        """Start polling; `emit` is called in the event loop's thread."""
 
     def used_mib(self, device: str) -> float | None:
-        """MiB in use on a device as last polled."""
+        """Return the MiB in use on a device as last polled, None if unknown."""
 
     async def taken_mib(
         self, device: str, pids: frozenset[int] | None, before_mib: float | None, *, is_alone: bool
     ) -> float | None:
-        """MiB that these processes have on a device, None where that is unknown."""
+        """Return the MiB that these processes hold on a device, None if unknown."""
 
     async def prove_free(
         self, device: str, pids: frozenset[int] | None, others_mib: Callable[[], float]
     ) -> None:
-        """Return once a device shows no memory of these processes. Raises DriverError with what
-        is left, or why that is unknown."""
+        """Return once a device shows no memory of these processes. Raises DriverError that says
+        what is left, or why that is unknown."""
 
     async def close(self) -> None:
         """Stop polling."""

@@ -1,7 +1,7 @@
-"""Read-ahead: the files of a model are read into memory while its replica starts.
+"""Read-ahead: read a model's files into the page cache while its replica starts.
 
-A real read: posix_fadvise(WILLNEED) stops after a few megabytes. Pages that are in memory are not
-read again, which would cost a waiting caller 40 ms of CPU per GB.
+Files are really read, because posix_fadvise(WILLNEED) stops after a few megabytes. Pages that are
+already in memory are skipped: reading them would cost a waiting caller 40 ms of CPU per GB.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ log = structlog.get_logger()
 
 THREADS = 2
 WAKING_MAX = 64
-"""Models being read or queued; any more are left to their replicas to read."""
+"""Max models being read or queued. Further models are not read ahead."""
 FILES_MAX = 1000
 STEP_BYTES = 8 * 1024 * 1024
 MIB = 1024 * 1024
 CACHESTAT = 451
-"""The system call's number on every architecture; Linux 6.5 and later."""
+"""Number of the cachestat system call on every architecture; Linux 6.5 and later."""
 SAMPLE_BYTES = 1024 * 1024
-"""Where the kernel cannot count pages, one page in so many bytes is probed."""
+"""If the kernel cannot count pages, one page in each block of this size is probed."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ReadAhead:
-    """Reads at most `mib_max` of each model in threads of its own; 0 reads nothing."""
+    """Reads at most `mib_max` MiB of each model in its own threads; 0 disables it."""
 
     def __init__(self, mib_max: int) -> None:
         self._bytes_max = mib_max * MIB
@@ -48,7 +48,7 @@ class ReadAhead:
         self._waking: dict[str, tuple[Event, Future[int]]] = {}
 
     def begin(self, id: str, folder: Path, spec: ModelSpec) -> None:
-        """Read the model of a replica from its folder, in the background."""
+        """Read a replica's model from its folder in the background."""
         self._waking = {one: job for one, job in self._waking.items() if not job[1].done()}
         if not self._bytes_max or len(self._waking) >= WAKING_MAX:
             return
@@ -58,14 +58,14 @@ class ReadAhead:
         self._waking[id] = unwanted, job
 
     def cancel(self, id: str) -> None:
-        """Stop reading: the replica has read its model itself, or is gone."""
+        """Stop reading for a replica that has loaded its model or is gone."""
         job = self._waking.pop(id, None)
         if job is not None:
             job[0].set()
             job[1].cancel()
 
     async def close(self) -> None:
-        """Cancel everything; returns when the threads have ended."""
+        """Cancel all reads; return when the threads have ended."""
         for id in list(self._waking):
             self.cancel(id)
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
@@ -74,8 +74,8 @@ class ReadAhead:
 def read_model(
     folder: Path, spec: ModelSpec, bytes_max: int, is_unwanted: Callable[[], bool]
 ) -> int:
-    """Read the pages that are not in memory yet; returns their bytes. An unreadable file is left
-    to the replica, which reports it."""
+    """Read the pages of a model that are not in memory yet; return the number of bytes read. An
+    unreadable file ends the read-ahead; the replica will report it."""
     read = 0
     try:
         buffer = mmap.mmap(-1, STEP_BYTES)
@@ -88,7 +88,8 @@ def read_model(
 
 
 def _files(folder: Path) -> list[Portion]:
-    """The regular files below a folder, which may be gone by now."""
+    """Return the regular files below a folder, at most FILES_MAX. Raises OSError if a file
+    disappears."""
     found: list[Portion] = []
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -124,8 +125,8 @@ class Portion(NamedTuple):
 
 
 def plan(files: Iterable[Portion], spec: ModelSpec, bytes_max: int) -> list[Portion]:
-    """The portions to read, the largest file first, `bytes_max` in all. Of a prepared model only
-    the files of its first session: the others are not touched at a start."""
+    """Return the portions to read, the largest file first, `bytes_max` in total. Of a prepared
+    model, only the files of its first session are read: a start does not touch the others."""
     wanted = sorted(files, key=lambda file: (-file.size, file.path))
     if folder := _prepared(spec):
         wanted = [file for file in wanted if PurePosixPath(file.path).is_relative_to(folder)]
@@ -139,7 +140,7 @@ def plan(files: Iterable[Portion], spec: ModelSpec, bytes_max: int) -> list[Port
 
 
 def _prepared(spec: ModelSpec) -> str:
-    """The folder of the first session's files, "" if the model is not prepared."""
+    """Return the folder of the first session's files, "" if the model is not prepared."""
     if spec.preparation is None:
         return ""
     parent = PurePosixPath(spec.preparation.quick.file).parent
@@ -162,7 +163,7 @@ class _Counts(ctypes.Structure):
 
 
 def is_resident(fd: int, offset: int, length: int) -> bool:
-    """Whether `length` bytes of a file can be read without a disk. Raises OSError."""
+    """Whether `length` bytes of a file can be read without disk access. Raises OSError."""
     cached = cached_pages(fd, offset, length)
     if cached is None:
         return looks_resident(fd, offset, length)
@@ -171,7 +172,7 @@ def is_resident(fd: int, offset: int, length: int) -> bool:
 
 
 def cached_pages(fd: int, offset: int, length: int) -> int | None:
-    """How many of the pages are in memory, None where cachestat is missing or forbidden.
+    """Return how many of the pages are in memory, None if cachestat is missing or forbidden.
     Raises OSError."""
     counts = _Counts()
     asked = _Range(offset, length)
@@ -184,8 +185,8 @@ def cached_pages(fd: int, offset: int, length: int) -> int | None:
 
 
 def looks_resident(fd: int, offset: int, length: int) -> bool:
-    """Whether one page in SAMPLE_BYTES and the last one can be read without waiting; False also
-    where the file system cannot tell. Raises OSError."""
+    """Whether one page in each SAMPLE_BYTES and the last page can be read without waiting. False if
+    the file system does not support this check. Raises OSError."""
     byte = bytearray(1)
     try:
         for place in (*range(offset, offset + length, SAMPLE_BYTES), offset + length - 1):

@@ -1,4 +1,4 @@
-"""Reports of pools and devices: decisions, states and receipts, device occupancy, endpoints."""
+"""Reports of pools and devices: decisions, states, cold starts, device occupancy, endpoints."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ DeviceState = Literal["free", "taken", "quarantined", "cordoned"]
 
 
 class Decision(NamedTuple):
-    """Something that was decided, in words, at `at_s` (Unix seconds)."""
+    """A decision about a pool and its reason in words, made at `at_s` (Unix seconds)."""
 
     at_s: float
     text: str
 
 
 class Journal:
-    """Decisions stay in memory, newest `kept` per pool; receipts and states go to the recorder.
+    """Journal of pools: keeps the last `kept` decisions per pool in memory, and passes cold starts
+    and state intervals to the recorder.
 
-    `wall` gives Unix seconds.
+    `wall` returns Unix seconds.
     """
 
     def __init__(self, recorder: Recorder, wall: Callable[[], float], kept: int) -> None:
@@ -46,22 +47,23 @@ class Journal:
         self.decided = Subscribers[[str, Decision]]()
 
     def note(self, key: str, text: str) -> None:
-        """Keep a decision."""
+        """Record a decision about a pool, and notify `decided`."""
         decision = Decision(self._wall(), text)
         self._decisions.setdefault(key, deque(maxlen=self._kept)).append(decision)
         self.decided.notify(key, decision)
 
     def decisions(self, key: str) -> list[Decision]:
-        """What was decided for a pool, oldest first."""
+        """Return the decisions about a pool, oldest first."""
         return list(self._decisions.get(key, ()))
 
     def forget(self, key: str) -> None:
-        """The pool is gone."""
+        """Drop the records of a pool that was removed."""
         self._decisions.pop(key, None)
         self._states.pop(key, None)
 
     def state(self, key: str, shown: PoolEndpoints, binding: Binding) -> None:
-        """Take in a pool's state; when it changes, the interval of the last one is recorded."""
+        """Record a pool's state; when it changes, the interval of the previous state is passed to
+        the recorder."""
         now = self._wall()
         before = self._states.get(key)
         if before is not None and before[0] == shown.state:
@@ -76,11 +78,11 @@ class Journal:
             )
 
     def since_s(self, key: str) -> float:
-        """Unix seconds since when a pool is in its state; now if it never had one."""
+        """Return the Unix time at which a pool's present state began; now if it never had one."""
         return self._states[key][2] if key in self._states else self._wall()
 
     def cold_start(self, kept: RecordColdStart, binding: Binding, device_kind: str) -> None:
-        """Keep a receipt."""
+        """Pass a cold start to the recorder."""
         self._recorder.cold_start(
             ColdStart(
                 binding.namespace,
@@ -98,11 +100,11 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """A device, its replicas' ids and what they are charged there, MiB.
+    """State of a device, with the ids of its replicas and the MiB charged for them.
 
-    `quarantined`: a replica's release failed, its memory may still be taken; `cordoned`: an error
-    keeps replicas off the device. `gpu` is None for CPU slots. `leaked_mib` is the memory that
-    quarantined replicas still take, by what the device shows.
+    `quarantined`: the release of a replica failed, its memory may still be in use. `cordoned`: no
+    replicas are placed on the device because of an error. `gpu` is None for CPU slots. `leaked_mib`
+    is the memory that quarantined replicas still hold, as far as the device shows it.
     """
 
     device: Device
@@ -115,7 +117,8 @@ class Occupancy:
 
 
 def charges(ledger: Ledger, device: str, id: str) -> Charges:
-    """What replica `id` is charged on a device, and the others there; standbys count, too."""
+    """Return what replica `id` and the others are charged in a device's memory bank, standbys
+    included."""
     bank = ledger.devices[device].bank
     charges = {one: ledger.charge_of(one).memory_mib for one in ledger.in_bank(bank)}
     own_mib = charges.pop(id, 0.0)
@@ -123,7 +126,7 @@ def charges(ledger: Ledger, device: str, id: str) -> Charges:
 
 
 def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
-    """Every device in its order."""
+    """Return the occupancy of every device, in the machine's order."""
     there: dict[str, list[Replica]] = {}
     for replica in machine.replicas():
         there.setdefault(replica.device, []).append(replica)
@@ -153,19 +156,21 @@ def _occupancy(
 
 
 def _leaked_mib(stuck_mib: float, charged_mib: float, gpu: GpuView | None) -> float:
-    """A GPU shows what is really left of what was charged; it may be more, or nothing."""
+    """Return the MiB that stuck replicas still hold. For a GPU they are taken from its memory in
+    use, which may be more than was charged, or nothing."""
     if not stuck_mib or gpu is None or gpu.used_mib is None:
         return stuck_mib
     return max(0.0, gpu.used_mib - gpu.foreign_mib - (charged_mib - stuck_mib))
 
 
 def _is_stuck(replica: Replica) -> bool:
-    """Whether its release has been tried, and nothing shows that it is gone."""
+    """Whether a replica's release has failed at least once and is still pending."""
     return replica.state is State.RELEASING and replica.deadline_s < inf
 
 
 def _state(replicas: list[Replica], cordon: str) -> tuple[DeviceState, str]:
-    """A cordon says more than a quarantine, and that more than what is there anyway."""
+    """Return a device's state and reason: a cordon takes precedence over a quarantine, and that
+    over "taken"."""
     if cordon:
         return "cordoned", cordon
     for replica in replicas:
@@ -175,7 +180,7 @@ def _state(replicas: list[Replica], cordon: str) -> tuple[DeviceState, str]:
 
 
 class Publisher:
-    """Turns what the machine shows of its pools into serialised Endpoints messages."""
+    """Publishes the machine's pools as serialised Endpoints messages."""
 
     def __init__(
         self,
@@ -185,7 +190,8 @@ class Publisher:
         folders: RunFolders,
         clock: Callable[[], float],
     ) -> None:
-        """`bindings` is its owner's, by pool key; those of pools that are gone are removed."""
+        """`bindings` is shared with the owner, by pool key; entries of removed pools are
+        deleted."""
         self._machine = machine
         self._journal = journal
         self._bindings = bindings
@@ -197,17 +203,18 @@ class Publisher:
         """Notified with every Endpoints message."""
 
     def add_worker(self, worker: str) -> None:
-        """A gateway worker has sent a demand: a new one gets all pools."""
+        """Register a gateway worker that sent a demand; if it is new, publish all pools."""
         if worker not in self._workers:
             self._workers.add(worker)
             self.publish(frozenset(self._bindings), full=True)
 
     def remove_worker(self, worker: str) -> None:
-        """A gateway worker is gone."""
+        """Forget a gateway worker that is gone."""
         self._workers.discard(worker)
 
     def endpoints(self, key: str) -> PoolEndpoints:
-        """With what only the shell knows: paths, and times from now instead of clock readings."""
+        """Return the machine's endpoints of a pool, completed with socket paths, and with a
+        duration from now in place of the monotonic `retry_after_s`."""
         now = self._clock()
         shown = self._machine.endpoints(key, now)
         replicas = [
@@ -218,7 +225,7 @@ class Publisher:
         return msgspec.structs.replace(shown, replicas=replicas, retry_after_s=wait_s)
 
     def publish(self, keys: frozenset[str], *, full: bool = False) -> None:
-        """Notify of these pools; `full`: there are no others."""
+        """Publish the endpoints of these pools; `full`: the message lists all pools."""
         pools = {}
         for key in keys:
             if key not in self._machine.pools:
@@ -231,5 +238,7 @@ class Publisher:
             pools[key] = self.endpoints(key)
             self._journal.state(key, pools[key], self._bindings[key])
         if not self._workers:
-            return  # the first worker gets all pools; at a start that saves thousands of messages
+            # The first worker gets all pools when it registers. This saves thousands of messages
+            # at a start.
+            return
         self.messages.notify(encode(Endpoints(next(self._seq), full, pools)))

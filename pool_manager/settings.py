@@ -1,4 +1,4 @@
-"""The pool manager's settings."""
+"""Settings of the pool manager."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """Frozen; made by `Settings.pool()`, handed to the manager by `admin/compose.py`."""
+    """Settings of the pool manager; made by `Settings.pool()`, passed on by `admin/compose.py`."""
 
     run_dir: Path
-    """Short folder for the replicas' sockets; a socket path ends at 107 bytes."""
+    """Folder for the replicas' sockets. It must be short: a socket path has at most 107 bytes."""
     model_dir: Path
     """Folder for the replicas' model files, on the store's file system (hard links)."""
     log_dir: Path
     """Folder for the replicas' output."""
     cpu_slots: int = 2
-    """How many replicas the CPU takes at once."""
+    """CPU slots: replicas that run on the CPU at the same time."""
     threads_per_slot: int = 1
-    """Threads of an engine on one slot: its share of the cores."""
+    """Engine threads per CPU slot: its share of the cores."""
     memory_mib: int = 0
-    """Memory cap of a replica whose function names none; 0 for no cap."""
+    """Memory cap in MiB of a replica whose function configures none; 0 for no cap."""
     gpus: str = "all"
-    """GPUs for replicas: all, none, or their numbers and UUIDs with commas between."""
+    """GPUs for replicas: all, none, or a comma-separated list of numbers and UUIDs."""
     caps_all: bool = False
-    """Whether a replica without a configured memory cap gets one by what its trial measured."""
+    """Whether a replica without a configured memory cap gets one from its trial's measurement."""
     host_memory_mib: float = 0.0
-    """What all replicas on CPU slots may take together; 0 for all of the machine's."""
+    """Memory in MiB for all replicas on CPU slots together; 0 for the machine's whole memory."""
     standbys: int = 0
     """Replicas without a model kept ready for the CPU slots of this host."""
     gpu_standbys: int = 0
     """Replicas without a model kept ready on each GPU of this host."""
     orphan_s: float = 60.0
-    """Seconds a replica serves on without a manager before it goes."""
+    """Seconds for which a replica continues to serve without a manager before it exits."""
     ping_s: float = 5.0
-    """Seconds between two PINGs; three without an answer end the replica."""
+    """Seconds between two PINGs; a replica that misses three is ended."""
     tick_s: float = 1.0
-    """Seconds between two ticks, which handle deadlines and idle times."""
+    """Seconds between two ticks, which enforce deadlines and idle times."""
     log_bytes: int = 1024 * 1024
     """Bytes of output kept per replica."""
     logs_kept: int = 10
-    """Replicas whose output is kept per function."""
+    """Replicas per function whose output is kept."""
     logs_bytes: int = 1024 * 1024 * 1024
-    """Bytes of output kept of all replicas together, but for those that run."""
+    """Bytes of output kept of all replicas together, except those that run."""
     notes_kept: int = 100
     """Decisions kept per pool for `fnctl why`."""
     starts_at_once: int = 2
-    """Launches in flight at once; more only slow each other down."""
+    """Concurrent starts; more of them only slow each other down."""
     read_ahead_mib: int = 4096
-    """MiB of a model read into memory while its replica starts; 0 for none."""
+    """MiB of a model that are read ahead into memory while its replica starts; 0 for none."""

@@ -1,4 +1,4 @@
-"""Receivers of notifications: as many as subscribe, each until its own undo."""
+"""Notification of any number of subscribers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Subscribers(Generic[P]):
     def subscribe(self, receiver: Callable[P, None]) -> Callable[[], None]:
         """Call `receiver` with each notification until the returned function is called.
 
-        Calling that again does no harm.
+        The returned function may be called more than once.
         """
         token = object()
         self._receivers[token] = receiver
@@ -28,7 +28,8 @@ class Subscribers(Generic[P]):
         return unsubscribe
 
     def notify(self, *arguments: P.args, **options: P.kwargs) -> None:
-        """Call every receiver; one that raises ends the round and raises here."""
+        """Call every receiver. An exception of a receiver is raised, and later receivers are not
+        called."""
         for receiver in list(self._receivers.values()):
             receiver(*arguments, **options)
 

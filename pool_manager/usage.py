@@ -1,4 +1,4 @@
-"""Device-seconds of replicas: waking, idle and busy, by revision and minute."""
+"""Usage: device-seconds of replicas (waking, idle, busy) by revision and minute."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from runtime_image.contract.link import BUSY_MASK
 
 MINUTE_S: Final = 60
 WINDOW_S: Final = 5.0
-"""Over how long "busy now" is a mean; where replicas are asked less often, from one time to the
-next."""
+"""Window of the mean "busy now". If PONGs arrive less often, the window is the time between two of
+them."""
 
 BACK_MS: Final = BUSY_MASK // 2
-"""A larger step is a count that went back: no run lasts 25 days between two PONGs. It goes back a
-little where a run ends in the moment in which the replica reads it."""
+"""A larger step (modulo 2**32) means that the count went back: 25 days of runs cannot lie between
+two PONGs. The count goes back a little if a run ends while the replica reads it."""
 
 Stage = Literal["waking", "up", "standby"]
-"""Starting or loading; able to run a model; without a model."""
+"""waking: starting or loading; up: able to run a model; standby: without a model."""
 
 
 FLUSH_S: Final = 10.0
-"""Seconds between two flushes to the recorder: what a crash may lose."""
+"""Seconds between two flushes to the recorder; a crash may lose this much."""
 STAGES: Final[dict[State, Stage]] = {
     State.STARTING: "waking",
     State.STANDBY: "waking",
@@ -35,11 +35,11 @@ STAGES: Final[dict[State, Stage]] = {
     State.READY: "up",
     State.DRAINING: "up",
 }
-"""A replica that is being released runs nothing more and serves nobody: it is counted no longer."""
+"""Stages by state. A RELEASING replica serves no calls and is not counted."""
 
 
 class Owner(NamedTuple):
-    """Whose seconds they are; name "" and number 0 for nobody's."""
+    """The revision that seconds are counted for; name "" and number 0 for standbys."""
 
     namespace: str
     name: str
@@ -53,8 +53,8 @@ class _BusySample(NamedTuple):
 
 @dataclass(slots=True)
 class _ReplicaUsage:
-    """One replica. Until `settled_s` its seconds are in the sums. `busy_s` is what is believed of
-    its runs so far, `reported_ms` what it said last, None while that means nothing yet."""
+    """Usage of one replica. Seconds until `settled_s` are in the sums. `busy_s` is the accepted
+    time of its runs so far, `reported_ms` its last report, None before there is a base for it."""
 
     owner: Owner
     device: str
@@ -66,22 +66,22 @@ class _ReplicaUsage:
 
 
 class UsageMeter:
-    """Adds up seconds per minute, owner and device. `now` is in monotonic seconds.
+    """Sums seconds per minute, owner and device. `now` is in monotonic seconds.
 
-    Every second between a replica's record and its end is counted once, and none is negative:
-    reported busy time is capped at the time that has passed. Idle and busy seconds can only be told
-    apart by PONGs, so the seconds of a replica that is up wait for its next PONG; those after its
-    last one count as idle.
+    Every second between a replica's record and its end is counted exactly once. Reported busy time
+    is capped at the elapsed time, so no idle time is negative. Only PONGs separate idle from busy
+    seconds, so the seconds of an "up" replica are counted at its next PONG; those after its last
+    PONG count as idle.
     """
 
     def __init__(self, offset_s: float) -> None:
-        """`offset_s` is the Unix time at monotonic 0; the owner may correct it."""
+        """`offset_s` is the Unix time at monotonic 0; the owner may correct it later."""
         self.offset_s = offset_s
         self._replicas: dict[str, _ReplicaUsage] = {}
         self._sums: dict[tuple[Owner, str, int], list[float]] = {}
 
     def set_stage(self, id: str, owner: Owner, device: str, stage: Stage, now: float) -> None:
-        """A replica is in this stage from now on."""
+        """Set the stage of a replica from `now` on; the first call starts its usage."""
         account = self._replicas.get(id)
         if account is None:
             self._replicas[id] = _ReplicaUsage(owner, device, stage, now, 0)
@@ -91,11 +91,11 @@ class UsageMeter:
             account.owner, account.device, account.stage = owner, device, stage
 
     def adopt(self, id: str) -> None:
-        """A replica of an earlier manager: its first PONG is only the base of later ones."""
+        """Mark a replica as adopted: its first PONG is only the base for later ones."""
         self._replicas[id].reported_ms = None
 
     def report_busy(self, id: str, reported_ms: int, now: float) -> None:
-        """A PONG: the replica has run for so many milliseconds so far, modulo 2**32."""
+        """Record a PONG: `reported_ms` is the total run time in milliseconds, modulo 2**32."""
         account = self._replicas.get(id)
         if account is None or account.stage != "up":
             return
@@ -114,7 +114,7 @@ class UsageMeter:
             account.samples.popleft()
 
     def end(self, id: str, now: float) -> None:
-        """A replica is gone, or given up."""
+        """End the usage of a replica."""
         account = self._replicas.pop(id, None)
         if account is not None:
             self._settle(account, now, 0.0)
@@ -124,14 +124,15 @@ class UsageMeter:
         return id in self._replicas
 
     def busy(self, device: str) -> float | None:
-        """Part of the last seconds in which a model ran on a device, 0 to 1; None while nobody
-        there has said anything yet."""
+        """Return the share of the last WINDOW_S in which a model ran on a device, 0 to 1; None
+        before the first PONG of its replicas."""
         up = [one for one in self._replicas.values() if one.device == device and one.stage == "up"]
         shares = [_share(one.samples) for one in up if len(one.samples) > 1]
         return None if up and not shares else min(1.0, sum(shares, 0.0))
 
     def take(self, now: float) -> list[Use]:
-        """What has been added up since the last call. Records of one minute add up."""
+        """Return and reset the sums since the last call. Several records of the same minute add
+        up."""
         for account in self._replicas.values():
             if account.stage != "up":
                 self._settle(account, now, 0.0)
@@ -141,7 +142,7 @@ class UsageMeter:
         ]
 
     def _settle(self, account: _ReplicaUsage, now: float, busy_s: float) -> None:
-        """Add everything until `now` to the sums, `busy_s` of it as busy, spread evenly."""
+        """Add the time until `now` to the sums; `busy_s` of it is busy, spread evenly."""
         from_s, account.settled_s = account.settled_s, max(account.settled_s, now)
         account.busy_s += busy_s
         length_s = account.settled_s - from_s
@@ -158,7 +159,7 @@ class UsageMeter:
                 took[2] += seconds * share
 
     def _minutes(self, from_s: float, to_s: float) -> Iterator[tuple[int, float]]:
-        """The minutes (Unix seconds) that a span touches, with its seconds in each."""
+        """Yield the minutes (Unix seconds) that a span touches, with its seconds in each."""
         start_s, end_s = from_s + self.offset_s, to_s + self.offset_s
         minute = int(start_s // MINUTE_S) * MINUTE_S
         while minute < end_s:
@@ -178,9 +179,9 @@ NOBODY: Final = Owner("", "", 0)
 
 
 class UsageMonitor:
-    """Meters the machine's replicas, and flushes the sums to the recorder.
+    """Meters the machine's replicas and flushes the sums to the recorder.
 
-    `clock` is monotonic, `wall` gives Unix seconds; `bindings` is the owner's.
+    `clock` is monotonic, `wall` returns Unix seconds; `bindings` is shared with the owner.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class UsageMonitor:
         self._flushed_s = clock()
 
     def observe(self, about: object) -> None:
-        """After an event or a command: meter the replica that it is about, if any."""
+        """Meter the replica that an event or a command is about, if any."""
         id = getattr(about, "id", None)
         if not isinstance(id, str):
             return
@@ -217,35 +218,36 @@ class UsageMonitor:
             self._meter.adopt(id)
 
     def on_pong(self, id: str, busy_ms: int) -> None:
-        """A replica's model has run for so many milliseconds, modulo 2**32."""
+        """Record a PONG: `busy_ms` is the model's total run time in milliseconds, modulo 2**32."""
         self._meter.report_busy(id, busy_ms, self._clock())
 
     def tick(self) -> None:
-        """Observe every replica, for a standby is assigned without an event of its own; flush
-        every ten seconds."""
+        """Observe every replica, because the assignment of a standby is not an event; flush every
+        FLUSH_S."""
         for replica in self._machine.replicas():
             self.observe(replica)
         if self._clock() - self._flushed_s >= FLUSH_S:
             self.flush()
 
     def flush(self) -> None:
-        """Give the recorder what was added up so far."""
+        """Pass the sums so far to the recorder."""
         self._flushed_s = now = self._clock()
         for record in self._meter.take(now):
             self._recorder.use(record)
-        # Clocks are set: only what comes after is counted by the new time.
+        # The wall clock may be set: later seconds are counted by the new time.
         self._meter.offset_s = self._wall() - now
 
     def busy(self, device: str) -> float | None:
-        """As `Meter.busy`."""
+        """As `UsageMeter.busy`."""
         return self._meter.busy(device)
 
     def _owner(self, replica: Replica) -> Owner:
-        """A trial is its function's, which has no revision of it yet: number 0."""
+        """Return the owner of a replica's seconds. A trial counts for its function, with number 0:
+        there is no revision yet."""
         if replica.role == "standby":
             return NOBODY
         if binding := self._bindings.get(replica.pool):
             return Owner(binding.namespace, binding.name, binding.number)
-        # Adopted, and its revision is gone: the pool's key says whose it was.
+        # Adopted, and its revision is gone: the pool's key names the function.
         namespace, _, ref = replica.pool.partition("/")
         return Owner(namespace, ref.partition("@")[0], 0)

@@ -1,4 +1,4 @@
-"""Waiting: for trials, for warm pools, for an engine that has gone away."""
+"""Waiters for trials, for warm pools, and for an engine that does not answer."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from registry.tasks import Tasks
 log = structlog.get_logger()
 
 TRIAL_S = 7200.0
-"""How long a trial may take, the wait for a device included."""
+"""Time limit of a trial in seconds, including the wait for a device."""
 KILLED = ("was killed by SIGKILL", "was killed by SIGTERM")
-"""How drivers begin the reason of an end by these signals."""
+"""Prefixes of the reasons that drivers give for an end by these signals."""
 STOPPING = "the server is shutting down"
 RETRY_S = 1.0
 """Seconds between two requests to an engine that does not answer."""
 
 
 class PendingTrials:
-    """The trials that deploys wait for, by pool."""
+    """Trials that deploys wait for, by pool key."""
 
     def __init__(self) -> None:
         self._reports: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._closed = False
 
     async def wait(self, key: str, begin: Callable[[], None]) -> dict[str, Any]:
-        """Call `begin` and wait for the report of the trial that it asks for.
+        """Call `begin`, which requests a trial, and wait for the trial's report.
 
-        Raises ModelRefused with the reason, its stage and the last log lines; TrialKilled where the
+        Raises ModelRefused with the reason, the stage and the last log lines; TrialKilled if the
         replica was killed from outside; ShuttingDown.
         """
         if self._closed:
@@ -53,7 +53,7 @@ class PendingTrials:
             del self._reports[key]
 
     def end(self, command: commands.EndTrial) -> None:
-        """A trial is over."""
+        """Finish the wait for a trial with its report or its failure."""
         report = self._reports.get(command.key)
         if report is None or report.done():
             return
@@ -66,7 +66,7 @@ class PendingTrials:
             report.set_exception(kind(command.reason, detail=detail, admin_detail=logs))
 
     def close(self) -> None:
-        """The server stops: every wait ends with ShuttingDown, later ones at once."""
+        """End every wait with ShuttingDown; later waits end at once."""
         self._closed = True
         for report in self._reports.values():
             if not report.done():
@@ -74,13 +74,13 @@ class PendingTrials:
 
 
 def _is_killed(command: commands.EndTrial) -> bool:
-    """Whether a trial ended by KILL or TERM, which no fault of a model's own brings about. Where
-    the kernel killed it for its memory cap, the driver says so instead."""
+    """Whether a trial ended by KILL or TERM, which a model cannot cause by itself. For a kill at
+    the memory cap the driver gives a different reason."""
     return not command.stage and command.reason.startswith(KILLED)
 
 
 class Warmed(NamedTuple):
-    """Whether a pool has a ready replica, and why not."""
+    """Outcome of a warm-up, and its reason."""
 
     outcome: WarmOutcome
     reason: str
@@ -88,8 +88,8 @@ class Warmed(NamedTuple):
 
 @dataclass(slots=True)
 class _Request:
-    """One wish for a warm pool, shared by all who have it: `waiters` in all, `patient` those of
-    them who accept waiting for room. `beside` is what the machine was asked last."""
+    """A pending request for a warm pool, shared by its waiters. `waiters` counts all of them,
+    `patient` those that accept a wait for room. `beside` was sent in the last WarmRequested."""
 
     answer: asyncio.Future[Warmed]
     beside: bool = False
@@ -103,7 +103,7 @@ class _Request:
 
 
 class WarmWaiters:
-    """Those who wait for a pool to have a ready replica, by pool."""
+    """Waiters for a ready replica, by pool key."""
 
     def __init__(self, emit: Callable[[events.Event], None]) -> None:
         self._emit = emit
@@ -111,10 +111,10 @@ class WarmWaiters:
         self._closed = False
 
     async def wait(self, key: str, *, beside: bool, timeout_s: float) -> Warmed:
-        """Wait until a pool has a ready replica, or cannot have one, or `timeout_s` is over.
+        """Wait until a pool has a ready replica, cannot have one, or `timeout_s` has passed.
 
-        Waiters for one pool share the answer; when the last has left, WarmDropped is emitted. A
-        waiter without `beside` makes the request wait for room until it leaves.
+        Waiters for one pool share the answer; when the last one leaves, WarmCancelled is emitted.
+        While there is a waiter without `beside`, the request waits for room.
         """
         if self._closed:
             return Warmed("failed", STOPPING)
@@ -136,7 +136,8 @@ class WarmWaiters:
             self._left(key, request)
 
     def _left(self, key: str, request: _Request) -> None:
-        """A waiter has left: emit what the others want, if that is less."""
+        """After a waiter has left, cancel the request if it was the last one, or reduce it to
+        `beside` if no remaining waiter accepts a wait for room."""
         if request.answer.done():
             return
         if not request.waiters:
@@ -147,13 +148,13 @@ class WarmWaiters:
             self._emit(events.WarmRequested(key, True))
 
     def end(self, command: commands.EndWarm) -> None:
-        """A pool is warm, or will not be."""
+        """Answer all waiters for a pool."""
         request = self._requests.pop(command.key, None)
         if request is not None:
             request.answer.set_result(Warmed(command.outcome, command.reason))
 
     def close(self) -> None:
-        """The server stops: every wait fails, later ones at once."""
+        """Fail every wait; later waits fail at once."""
         self._closed = True
         for request in self._requests.values():
             request.answer.set_result(Warmed("failed", STOPPING))
@@ -161,7 +162,7 @@ class WarmWaiters:
 
 
 class EngineWatch:
-    """Asks the driver for its list until it answers; one request at a time."""
+    """Polls the driver's list until the engine answers again; one request at a time."""
 
     def __init__(
         self,
@@ -178,7 +179,7 @@ class EngineWatch:
         self._is_watching = False
 
     def begin(self, reason: str) -> None:
-        """The engine does not answer: EngineBack is emitted once it does."""
+        """Start polling an engine that does not answer; EngineBack is emitted once it does."""
         if self._is_watching:
             return
         self._is_watching = True
@@ -192,7 +193,7 @@ class EngineWatch:
                 running = await self._driver.list()
             except DriverError:
                 continue
-            except Exception:  # a watch that ended would leave the engine away for ever
+            except Exception:  # if the watch ended, EngineBack would never be emitted
                 log.exception("the engine's list cannot be read", driver=self._driver.kind)
                 continue
             break

@@ -1,1 +1,2 @@
-"""What runs inside a replica. Imports nothing else of ours; everyone may import `contract`."""
+"""Code that runs inside a replica. Imports no other package of this project; `contract` and `link`
+are imported by all the others."""

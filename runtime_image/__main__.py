@@ -1,4 +1,4 @@
-"""`python -I -m runtime_image RUN_DIR`: one replica."""
+"""Entry point of a replica: `python -I -m runtime_image RUN_DIR`."""
 
 import gc
 import sys
@@ -7,13 +7,13 @@ import time
 FIRST_LINE_S = time.monotonic()
 
 if __name__ == "__main__":
-    # Imports make objects that stay: collecting in between finds nothing and takes 5 % of a start.
-    # The replica enables the collector once it has imported what it needs.
+    # Imports create long-lived objects: a collection in between frees nothing and takes 5 % of a
+    # start. The replica enables the collector after its imports.
     gc.disable()
     from runtime_image.seccomp.install import install
 
     try:
-        # First, while there is no other thread and nothing of the model.
+        # First, while there is one thread only and no code of the model has run.
         install()
     except OSError as error:
         sys.exit(f"fngate replica: {error.strerror}")

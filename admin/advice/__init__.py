@@ -1,1 +1,1 @@
-"""What another `idle_s` would have cost and saved, by what was recorded."""
+"""Advice on `idle_s`: what other values would have cost and saved, from recorded history."""

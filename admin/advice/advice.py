@@ -1,4 +1,4 @@
-"""Advice on `idle_s`: what other values would have cost, from a function's recorded past. Pure.
+"""Advice on `idle_s`: the cost of other values, from a function's recorded history. Pure.
 
 Recorded arrivals and cold starts become a case, which is simulated once per value.
 """
@@ -20,24 +20,24 @@ from registry.spec import model_spec
 from registry.store.timeline import BucketUse, Span
 
 IDLE_S: Final = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
-"""Tried besides the present one."""
+"""Idle times to try besides the current one."""
 PLAYED_MIN, PLAYED_MAX = 15, 150
-"""Arrivals of one minute that are played singly, for an `idle_s` of 10 s and more, and for one of
-1 s and less: two of them are at most 8 s apart, or 0.8 s."""
+"""Max arrivals of a minute that are simulated individually: the first for an `idle_s` of 10 s and
+more, the second for 1 s and less. Two of them are at most 8 s and 0.8 s apart."""
 KEY: Final = "default/it@1"
 
 REQUESTS_MIN: Final = 10
-"""From fewer requests nothing can be learnt about the next ones."""
+"""Fewer requests are no basis for predictions."""
 RUNS_MIN: Final = 20
-"""Requests over which the time of their runs is a mean worth having."""
+"""Min requests for a meaningful mean run time."""
 UNKNOWN_RUN_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One function's past. `minutes` are (Unix seconds, requests), rising, all from `from_s` on and
-    before `to_s`; `cold_s` is what its first caller waits for a cold start, `run_s` what a run
-    takes. The others are its settings as they are."""
+    """History of one function. `minutes` are (Unix seconds, requests), rising, from `from_s` on and
+    before `to_s`. `cold_s` is the wait of the first caller of a cold start, `run_s` the duration of
+    a run. The other fields are the function's current settings."""
 
     from_s: float
     to_s: float
@@ -53,8 +53,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What would have been with `idle_s`. `held` requests found no replica and waited `waited_s`
-    together. `device_s` is from launch to leaving, `idle_device_s` the part without a run."""
+    """Result of simulating `idle_s`. `held` requests found no replica and waited `waited_s` seconds
+    in total. `device_s` is from launch to exit, `idle_device_s` the part without a run."""
 
     idle_s: float
     cold_starts: int
@@ -66,8 +66,8 @@ class Row:
 
 
 def advise(case: Case, idle_s: Sequence[float] = IDLE_S) -> list[Row]:
-    """One row for each of these and the present one, rising; without those, save the present one,
-    that `is_blurred`."""
+    """Return one row for each of `idle_s` and the current value, rising. Values that are
+    `is_blurred` are left out, except the current one."""
     rows: list[Row] = []
     is_settled = False
     for each in sorted({*idle_s, case.idle_s}):
@@ -77,30 +77,30 @@ def advise(case: Case, idle_s: Sequence[float] = IDLE_S) -> list[Row]:
         elif is_current or not is_blurred(case, each):
             figures = _play(case, each)
             rows.append(_row(figures, each, is_current=is_current))
-            # Where nobody was asked to go for being idle, nobody would be after a longer time.
+            # No replica was stopped for being idle, so a longer time gives the same result.
             is_settled = not figures.idle_stops
     return rows
 
 
 def played(idle_s: float) -> int:
-    """How many arrivals of a minute are played singly at the most.
+    """Return how many arrivals of a minute are simulated individually at most.
 
-    If more came, two that are played are still closer to each other than `idle_s`: no replica goes
-    between them that would not go with all of them. And as each takes as long as all that it stands
-    for, as much is in flight, by which replicas become more.
+    With more arrivals, two simulated ones are still closer together than `idle_s`: no replica stops
+    between them that would not stop with all arrivals. Each one runs as long as all those that it
+    represents, so the requests in flight, and with them the number of replicas, stay the same.
     """
     return max(PLAYED_MIN, ceil(PLAYED_MAX / max(1.0, idle_s)))
 
 
 def is_blurred(case: Case, idle_s: float) -> bool:
-    """Whether more came in some minute than can be told apart by so short a time."""
+    """Return whether a minute has more arrivals than the simulation resolves at this `idle_s`."""
     most = played(idle_s)
     is_fine = 2 * MINUTE_S / most < idle_s
     return not is_fine and any(count > most for _, count in case.minutes)
 
 
 def _play(case: Case, idle_s: float) -> Figures:
-    """The machine and the dispatcher as they are, with room for every replica it may have."""
+    """Simulate with the current pool manager and dispatcher, and room for every replica."""
     conditions = Conditions(
         devices=max(1, case.max),
         hours=(case.to_s - case.from_s) / HOUR_S,
@@ -113,7 +113,7 @@ def _play(case: Case, idle_s: float) -> Figures:
         release_s=0.0,
         end_s=0.0,
     )
-    draws = Random(0)  # noqa: S311 - there is no jitter that it would decide about
+    draws = Random(0)  # noqa: S311 - unused, as the jitter is 0
     load_s = max(0.0, case.cold_s - BIND_S)
     calls = spread(case.minutes, case.from_s, played(idle_s))
     function = Function(KEY, case.run_s, load_s, 0.0, calls, draws, draws)
@@ -134,8 +134,8 @@ def _row(figures: Figures, idle_s: float, *, is_current: bool) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSpan:
-    """What was recorded in a span: arrivals by minute and by bucket of the use, cold starts (the
-    newest first), device-seconds. `expected_s` is what a cold start is expected to take."""
+    """Records of a span: arrivals by minute and by bucket of the use, cold starts (newest first),
+    device-seconds. `expected_s` is the expected duration of a cold start."""
 
     minutes: Sequence[tuple[int, int]]
     arrivals: Sequence[tuple[int, int]]
@@ -146,7 +146,7 @@ class RecordedSpan:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A case, or None where there is too little to go by; in `notes` what to keep in mind."""
+    """A case, or None if there is too little data, with notes on its limits."""
 
     from_s: float
     to_s: float
@@ -159,7 +159,8 @@ class Evidence:
 
 
 def weigh(deployed: Deployed, span: Span, recorded: RecordedSpan) -> Evidence:
-    """What a function's past says, from its first day on and up to the last whole minute."""
+    """Return the evidence from the history in `span`, from the function's creation on, in whole
+    minutes."""
     function = deployed.function
     from_s = max(span.from_s, int(function.created_s) // 60 * 60)
     to_s = max(from_s, int(span.to_s) // 60 * 60)
@@ -171,7 +172,7 @@ def weigh(deployed: Deployed, span: Span, recorded: RecordedSpan) -> Evidence:
     if requests < REQUESTS_MIN:
         notes = [
             f"no advice: {requests} requests were recorded in {_hours(to_s - from_s)}, at least"
-            f" {REQUESTS_MIN} are needed; ask again later, or about more hours"
+            f" {REQUESTS_MIN} are needed; try again later, or with more hours"
         ]
     else:
         scaling = function.scaling
@@ -192,7 +193,8 @@ def weigh(deployed: Deployed, span: Span, recorded: RecordedSpan) -> Evidence:
 
 
 def _cold_s(deployed: Deployed, recorded: RecordedSpan) -> tuple[float, int, list[str]]:
-    """The median of this revision's cold starts, up to the first run; how many there were."""
+    """Return the median of this revision's cold starts without the first run, their number, and
+    notes."""
     number = deployed.revision.number
     seen = [
         one.total_ms - one.phases.get("first_run", 0.0)
@@ -201,12 +203,12 @@ def _cold_s(deployed: Deployed, recorded: RecordedSpan) -> tuple[float, int, lis
     ]
     if seen:
         return max(0.0, median(seen)) / 1e3, len(seen), []
-    text = f"no cold start of {deployed.revision.ref} is recorded: its time is an estimate"
+    text = f"no cold start of {deployed.revision.ref} is recorded: its duration is an estimate"
     return recorded.expected_s, 0, [text]
 
 
 def _run_s(deployed: Deployed, recorded: RecordedSpan, notes: list[str]) -> float:
-    """Busy time per request, where both were recorded; else what its trial measured."""
+    """Return the recorded busy time per request, or else what the trial measured."""
     first_s = min((one.at_s for one in recorded.use), default=None)
     busy_s = sum(one.seconds.busy_s for one in recorded.use)
     if first_s is not None and busy_s:
@@ -216,26 +218,26 @@ def _run_s(deployed: Deployed, recorded: RecordedSpan, notes: list[str]) -> floa
     latencies = deployed.profile.latency_ms if deployed.profile else {}
     if latencies:
         return latencies[min(latencies)] / 1e3
-    notes.append("no run was measured: runs are taken to last 10 ms")
+    notes.append("no run was measured: a run is assumed to take 10 ms")
     return UNKNOWN_RUN_S
 
 
 def _notes(case: Case, span: Span) -> list[str]:
     notes = [
-        "other functions are left out: none takes its device, and none would get the device that"
-        " it gives back",
-        "arrivals are known by the minute; within one they are spread at random, the same each"
-        " time",
+        "other functions are ignored: none takes a device from this one, and none would get a"
+        " device that this one releases",
+        "arrivals are recorded per minute; within a minute they are spread at random, with the same"
+        " seed each time",
     ]
     if case.min:
-        notes.append(f"min is {case.min}: that many replicas never go, whatever idle is")
+        notes.append(f"min is {case.min}: that many replicas always stay, whatever idle is")
     if case.from_s > span.from_s:
-        notes.append(f"it was first deployed {_hours(case.to_s - case.from_s)} ago")
+        notes.append(f"the function was first deployed {_hours(case.to_s - case.from_s)} ago")
     blurred = [each for each in (*IDLE_S, case.idle_s) if is_blurred(case, each)]
     if case.idle_s in blurred:
         notes.append(
-            f"idle {case.idle_s:g} s is shorter than the time between the arrivals that are played:"
-            " its cold starts are too many"
+            f"idle {case.idle_s:g} s is shorter than the gaps between the simulated arrivals: the"
+            " number of its cold starts is too high"
         )
     elif blurred:
         shown = ", ".join(f"{each:g}" for each in blurred)

@@ -1,4 +1,4 @@
-"""The parts of a simulated day: virtual clock, conditions, functions, replicas, figures. Pure."""
+"""Parts of a simulated day: virtual clock, conditions, functions, replicas, figures. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINUTE_S: Final = 60.0
 
 
 class Clock:
-    """A heap of things to do. What is due at one moment is done in the order it was asked for."""
+    """Heap of scheduled actions. Actions of the same time run in the order of scheduling."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -28,32 +28,32 @@ class Clock:
         self._order = itertools.count()
 
     def at(self, when_s: float, do: Callable[[Any], None], what: Any) -> None:
-        """Have `do(what)` done at `when_s`."""
+        """Schedule `do(what)` at `when_s`."""
         heappush(self._heap, (when_s, next(self._order), do, what))
 
     def after(self, delay_s: float, do: Callable[[Any], None], what: Any) -> None:
-        """Have `do(what)` done in `delay_s`."""
+        """Schedule `do(what)` in `delay_s` seconds."""
         self.at(self.now + delay_s, do, what)
 
     def next_s(self) -> float:
-        """When something happens next; infinite where nothing will."""
+        """Return the time of the next action; infinite if there is none."""
         return self._heap[0][0] if self._heap else inf
 
     def step(self) -> None:
-        """Do the next thing."""
+        """Run the next action."""
         self.now, _, do, what = heappop(self._heap)
         do(what)
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """One run. Times are virtual seconds, memory is MiB.
+    """Parameters of one run. Times are virtual seconds, memory is MiB.
 
-    `min`, `max` and `idle_s` are every function's scaling, `wait_s` how long callers agree to be
-    held, `batch` how many requests a run takes. `closed` is the number of callers per function who
-    ask again once they are answered, after a pause of `think_s` on average; 0 for arrivals of their
-    own accord. `start_s`: from a launch to the greeting. `share` is the part of a device that a
-    replica needs. For `end_s` after the last caller came, what is held is answered or given up.
+    `min`, `max` and `idle_s` are every function's scaling, `wait_s` the callers' wait budget,
+    `batch` the max requests of a run. `closed` is the number of callers per function that call
+    again after their answer and a pause of `think_s` on average; 0 for independent arrivals.
+    `start_s` is from a launch to the first message of the process. `share` is the part of a device
+    that a replica needs. For `end_s` after the last caller, held requests are answered or expire.
     `skip`: jump over seconds in which nothing can happen.
     """
 
@@ -77,12 +77,12 @@ class Conditions:
 
     @property
     def horizon_s(self) -> float:
-        """When the last caller comes."""
+        """Time of the last caller."""
         return self.hours * HOUR_S
 
 
 class Arrival(NamedTuple):
-    """A request that comes at `when_s`; it stands for `weight` of them."""
+    """Request that arrives at `when_s`; it represents `weight` requests."""
 
     when_s: float
     weight: int = 1
@@ -90,12 +90,12 @@ class Arrival(NamedTuple):
 
 @dataclass(slots=True)
 class Function:
-    """One function, and what is known of it that no decision may see.
+    """One function, with hidden values that no decision may use.
 
-    `next_s` is when it will be called next, `took_s` how long that run will take and `weight` how
-    many requests it stands for. Single runs and loads differ from their usual time by up to the
-    part `jitter`. Arrivals and loads are drawn from two streams, so that no decision changes who
-    calls when.
+    `next_s` is the time of its next call, `took_s` the duration of that run, and `weight` the
+    number of requests that it represents. Single runs and loads deviate from their usual time by up
+    to the share `jitter`. Arrivals and loads are drawn from two streams, so that no decision
+    changes the arrivals.
     """
 
     key: str
@@ -111,23 +111,23 @@ class Function:
     weight: int = 1
 
     def advance(self) -> float:
-        """Draw the next call; when it comes, infinite where none will."""
+        """Draw the next call; return its time, infinite if there is none."""
         self.next_s, self.weight = next(self.calls, Arrival(inf))
-        # As long as all that it stands for: the load is the same, and so is what is in flight.
+        # As long as all requests that it represents: same load, same number in flight.
         usual_s = self.service_s * self.weight
         self.took_s = usual_s * self.draws.uniform(1 - self.jitter, 1 + self.jitter)
         return self.next_s
 
     def draw_pause_s(self, mean_s: float) -> float:
-        """How long a caller who was answered thinks, exponential around `mean_s`; 0 for not."""
+        """Return a caller's pause after an answer, exponential around `mean_s`; 0 if that is 0."""
         return self.draws.expovariate(1 / mean_s) if mean_s else 0.0
 
     def draw_load_s(self) -> float:
-        """How long this load takes."""
+        """Return the duration of this load."""
         return self.load_s * self.loads.uniform(1 - self.jitter, 1 + self.jitter)
 
     def spec(self, conditions: Conditions) -> PoolSpec:
-        """What the pool manager is told."""
+        """Return the function's definition for the pool manager."""
         return PoolSpec(
             self.key,
             min=conditions.min,
@@ -144,7 +144,7 @@ class Function:
 
 @dataclass(slots=True, eq=False)
 class Ask(Call):
-    """A call whose run will take `service_s`, and that stands for `weight` requests."""
+    """Call whose run takes `service_s`, and that represents `weight` requests."""
 
     service_s: float = 0.0
     weight: int = 1
@@ -152,10 +152,10 @@ class Ask(Call):
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """What the replica's process knows. Times are virtual seconds.
+    """State of a replica's process. Times are virtual seconds.
 
-    `running` is the batch that runs, `waiting` what was accepted behind it. `ready_s` is when the
-    model was loaded, `left_s` when it stopped taking work, both infinite until then.
+    `running` is the current batch, `waiting` the requests accepted behind it. `ready_s` is the time
+    when the model was loaded, `left_s` when it stopped taking work, both infinite until then.
     """
 
     id: str
@@ -175,17 +175,17 @@ class Process:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing runs or waits."""
+        """True if nothing runs or waits."""
         return not self.running and not self.waiting
 
     def begin(self) -> float:
-        """Take the next batch; how long it will run."""
+        """Take the next batch; return the duration of its run."""
         while self.waiting and len(self.running) < self.batch:
             self.running.append(self.waiting.popleft())
         return max(ask.service_s for ask in self.running)
 
     def finish(self, now: float) -> list[Ask]:
-        """The batch is done."""
+        """Finish the batch and return its calls."""
         done, self.running = self.running, []
         self.last_end_s = now
         self.has_run = True
@@ -195,9 +195,9 @@ class Process:
 class Figures:
     """Counts, waits and times of one run, in virtual seconds.
 
-    A request is `held` if no replica was there when it came: its cold-start share; `held_wait_s` is
-    how long all of these waited. A start is cold if its function had no other replica. A replica is
-    moving unless it is ready: `loading_s` is the part of that before, which ends in a loaded model.
+    A request is `held` if no replica was ready on its arrival: its share of cold starts;
+    `held_wait_s` is the total wait of these. A start is cold if its function had no other replica.
+    A replica that is not ready counts as moving: `loading_s` is the part before it is ready.
     """
 
     def __init__(self) -> None:
@@ -213,20 +213,20 @@ class Figures:
         self._served_s: dict[str, float] = {}
 
     def waited(self, ask: Ask, now: float) -> None:
-        """A call begins to run, or is given up, after so long."""
+        """Record the wait of a call that starts to run or expires."""
         if ask.stage is not Stage.ABANDONED:
             self.waits_s.append(now - ask.arrived_s)
             if ask.was_held:
                 self.held_wait_s += (now - ask.arrived_s) * ask.weight
 
     def served(self, pool: str, now: float) -> None:
-        """A run of this function begins: how long was there none?"""
+        """Record a run of this function, and the gap since its last one."""
         gap_s = now - self._served_s.get(pool, 0.0)
         self._served_s[pool] = now
         self.gaps_s[pool] = max(gap_s, self.gaps_s.get(pool, 0.0))
 
     def gone(self, process: Process, now: float) -> None:
-        """A process ended, or the day did: what it had of its device."""
+        """Add up the device time of a process that ended, or at the end of the day."""
         if not process.pool:
             return
         left_s = min(process.left_s, now)
@@ -238,14 +238,14 @@ class Figures:
 
 
 def spread(minutes: Iterable[tuple[int, int]], from_s: float, most: int) -> Iterator[Arrival]:
-    """Arrivals in seconds after `from_s`, rising. `minutes`: when each began (Unix seconds, rising)
-    and how many requests came in it.
+    """Yield arrivals in seconds after `from_s`, rising. `minutes`: start (Unix seconds, rising) and
+    number of requests of each minute.
 
-    Of more than `most` in a minute, one is played in each `most`-th part of it and stands for
-    several: two of them are never further apart than two such parts.
+    Of a minute with more than `most` requests, one is simulated in each `most`-th part and
+    represents several: two of them are never further apart than two such parts.
     """
     for minute_s, count in minutes:
-        draws = Random(minute_s)  # noqa: S311 - no secret, and the same each time
+        draws = Random(minute_s)  # noqa: S311 - not a secret, and reproducible
         begins_s = minute_s - from_s
         if count <= most:
             for at_s in sorted(draws.uniform(0.0, MINUTE_S) for _ in range(count)):

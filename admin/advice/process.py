@@ -1,4 +1,4 @@
-"""Advice, worked out by a process of its own: a case on its standard input, rows on its output."""
+"""Advice computed in a separate process: a case on its standard input, rows on its output."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ log = structlog.get_logger()
 
 MODULE: Final = "admin.advice.process"
 LOWEST: Final = 19
-"""The highest niceness: whatever else runs on this machine goes first."""
+"""Highest niceness: everything else on this machine has priority."""
 LIMIT_S: Final = 120
 RETRY_S: Final = 10.0
 
 
 class Advisor:
-    """Runs the child, which takes seconds of a processor's time, at most once at a time."""
+    """Runner of the child process, which takes seconds of CPU time; one child at a time."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
@@ -33,14 +33,14 @@ class Advisor:
         self._is_busy = self._is_closed = False
 
     async def rows(self, case: Case) -> list[Row]:
-        """Play a case; whoever stops waiting ends it.
+        """Simulate a case; cancelling the call ends the child.
 
-        Raises AdviceUnavailable where another is being played, or this one takes too long or
-        fails; ShuttingDown where the server goes first.
+        Raises AdviceUnavailable if another case is being simulated, or if this one takes too long
+        or fails; ShuttingDown if the server shuts down first.
         """
         if self._is_busy:
             raise AdviceUnavailable(
-                "another advice is being worked out, and only one is at a time",
+                "another advice is being computed, and only one runs at a time",
                 retry_after_s=RETRY_S,
             )
         self._is_busy = True
@@ -49,8 +49,8 @@ class Advisor:
                 output = await self._play(msgspec.json.encode(case))
         except TimeoutError:
             raise AdviceUnavailable(
-                f"it was not worked out within {self._limit_s:g} s: ask for fewer hours, or when"
-                " this machine has less to do",
+                f"the advice was not computed within {self._limit_s:g} s: ask for fewer hours, or"
+                " when this machine has less load",
                 retry_after_s=RETRY_S,
             ) from None
         finally:
@@ -60,7 +60,7 @@ class Advisor:
     async def _play(self, question: bytes) -> bytes:
         if self._is_closed:
             raise ShuttingDown("the server is shutting down")
-        # -P: a folder called admin in the working directory is not ours.
+        # With -P, a folder named admin in the working directory is not imported.
         child = self._child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", MODULE),
             stdin=asyncio.subprocess.PIPE,
@@ -74,7 +74,7 @@ class Advisor:
             if child.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     child.kill()
-                # Shielded: a second cancellation must not leave a process that nobody waits for.
+                # Shielded: a second cancellation must not leave a zombie process.
                 await asyncio.shield(child.wait())
         if self._is_closed:
             raise ShuttingDown("the server is shutting down")
@@ -83,11 +83,13 @@ class Advisor:
         if child.returncode:
             said = complaints.decode(errors="replace").strip()
             log.error("an advice could not be worked out", code=child.returncode, said=said[-2000:])
-            raise AdviceUnavailable(f"it could not be worked out: exit code {child.returncode}")
+            raise AdviceUnavailable(
+                f"the advice could not be computed: exit code {child.returncode}"
+            )
         return output
 
     async def close(self, _app: object = None) -> None:
-        """aiohttp's shutdown signal: who waits is answered now."""
+        """Answer waiting requests now (handler of aiohttp's shutdown signal)."""
         self._is_closed = True
         if self._child is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -95,7 +97,7 @@ class Advisor:
 
 
 def main() -> None:
-    """The child process. An alarm ends it after LIMIT_S: a server that is killed cannot."""
+    """Run the child process. An alarm ends it after LIMIT_S, even if the server was killed."""
     os.nice(LOWEST)
     signal.alarm(LIMIT_S)
     case = msgspec.json.decode(sys.stdin.buffer.read(), type=Case)

@@ -1,7 +1,7 @@
 """The real `Machine` and `Dispatcher` with simulated processes and callers, in virtual time. Pure.
 
-`Fleet` stands for the driver and its processes, `Callers` for the gateway and its clients, and
-`World` has both and the clock.
+`Fleet` simulates the driver and its processes, `Callers` the gateway and its clients. `World` has
+both, and the clock.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from registry.exchange import Demand, Load, PoolEndpoints
 from runtime_image.link.meta import RequestMeta
 
 MESSAGE_S = 0.0005
-"""A control message's way to a replica, in which a call may cross it."""
+"""Latency of a control message to a replica, during which a call may cross it."""
 BIND_S = 0.001
 EXIT_S = 0.02
-"""From a replica's last answer to its end."""
+"""Time from a replica's last answer to its exit."""
 
 CONNECT_S = 0.001
 META = RequestMeta("application/json", "", -1, "")
 TICK_S = 1.0
 DEMAND_AT_S = 0.5
-"""The gateway speaks between two ticks: both clocks run by themselves."""
+"""The gateway reports half-way between two ticks, as both clocks are independent."""
 
 
 class Gateway(Protocol):
-    """Who hears of answers and ends."""
+    """Receiver of a process's answers and exits."""
 
     def started(self, process: Process) -> None: ...
     def ended(self, process: Process, ask: Ask) -> None: ...
@@ -46,7 +46,7 @@ class Gateway(Protocol):
 
 
 class Fleet:
-    """Every process of the host. What happens to them is fed back as events."""
+    """All processes of the host. Their events are passed to `feed`."""
 
     _gateway: Gateway
 
@@ -66,15 +66,15 @@ class Fleet:
         self.processes: dict[str, Process] = {}
 
     def attach(self, gateway: Gateway) -> None:
-        """Who sends calls here."""
+        """Set the gateway, which sends calls here."""
         self._gateway = gateway
 
     def is_alive(self, id: str) -> bool:
-        """Whether a process can be reached."""
+        """Return whether a process can be reached."""
         process = self.processes.get(id)
         return process is not None and not process.dead
 
-    # What the manager commands
+    # Commands of the manager
 
     def launch(self, command: commands.Launch) -> None:
         """Start a process."""
@@ -88,26 +88,26 @@ class Fleet:
         self._clock.after(self._conditions.start_s, self._greet, process)
 
     def bind(self, command: commands.Bind) -> None:
-        """Have a process load its model."""
+        """Make a process load its model."""
         self._load(self.processes[command.id])
 
     def assign(self, command: commands.Assign) -> None:
-        """Have a standby load a model."""
+        """Make a standby load a model."""
         process = self.processes[command.id]
         process.pool, process.phases = command.pool, dict(command.phases)
         process.launched_s = self._clock.now
         self._load(process)
 
     def drain(self, command: commands.Drain) -> None:
-        """Tell a process to finish and go."""
+        """Tell a process to finish and exit."""
         self._clock.after(MESSAGE_S, self._told_to_drain, command)
 
     def terminate(self, command: commands.Terminate) -> None:
-        """TERM: go now, whatever runs."""
+        """End a process at once, as SIGTERM does, whatever runs."""
         self._exit(self.processes[command.id])
 
     def release(self, command: commands.Release) -> None:
-        """Kill what is left and free the device."""
+        """Kill the process if it is alive, and free the device."""
         process = self.processes[command.id]
         self._end(process)
         self._clock.after(self._conditions.release_s, self._released, process)
@@ -164,17 +164,17 @@ class Fleet:
         del self.processes[process.id]
         self._feed(events.Released(process.id))
 
-    # What the gateway sends
+    # Messages of the gateway
 
     def accept(self, id: str, ask: Ask) -> None:
-        """A request came."""
+        """Accept a request."""
         process = self.processes[id]
         process.waiting.append(ask)
         if not process.running:
             self._run(process)
 
     def recall(self, id: str, number: int) -> None:
-        """A request is no longer wanted: one that runs runs on."""
+        """Withdraw a request that is not running yet."""
         process = self.processes[id]
         for ask in process.waiting:
             if ask.id == number:
@@ -204,10 +204,10 @@ class Fleet:
 
 
 class Callers:
-    """Calls in, demand out: as the gateway's delivery does it, without sockets.
+    """Calls in, demand out: like the gateway's delivery, but without sockets.
 
-    `urgent` are the pools whose load the manager is to hear of at once. Only pools that hold
-    something are looked at, where the dispatcher would walk all it has ever heard of.
+    `urgent` are the pools whose load must be reported at once. Only `active` pools are examined,
+    whereas the dispatcher would walk all pools that it has ever seen.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class Callers:
         fleet.attach(self)
 
     def expect(self, function: Function) -> None:
-        """From now on the function is called."""
+        """Start the calls of this function."""
         self.functions[function.key] = function
         for _ in range(self._conditions.closed):
             self._clock.at(0.0, self._ask, function)
@@ -252,7 +252,7 @@ class Callers:
         self._submit(function, took_s, weight)
 
     def _ask(self, function: Function) -> None:
-        """A caller who was answered and paused asks again, while the day lasts."""
+        """Call again after an answer and a pause, until the end of the day."""
         if self._clock.now <= self._conditions.horizon_s:
             self._submit(function, function.service_s)
 
@@ -277,7 +277,7 @@ class Callers:
             self._clock.at(wait_until_s, self._expire, ask)
 
     def _expire(self, ask: Ask) -> None:
-        """Its wait budget is over: what the dispatcher's sweep does, at the exact time."""
+        """Expire a call's wait budget, at the exact time (the real dispatcher sweeps)."""
         if ask.stage in (Stage.QUEUED, Stage.SENT):
             self._figures.expired += ask.weight
             self._figures.waited(ask, self._clock.now)
@@ -289,10 +289,10 @@ class Callers:
             function = self.functions[ask.pool]
             self._clock.after(function.draw_pause_s(self._conditions.think_s), self._ask, function)
 
-    # What the manager says
+    # Messages of the manager
 
     def look(self, key: str, shown: PoolEndpoints) -> None:
-        """Connect to what is new."""
+        """Apply a pool's endpoints, and connect to new replicas."""
         self.perform(self.dispatcher.on_endpoints(key, shown, self._clock.now))
         for endpoint in shown.replicas:
             if endpoint.id not in self._known:
@@ -304,10 +304,10 @@ class Callers:
         if self._fleet.is_alive(link.id):
             self.perform(self.dispatcher.on_link_up(link, self._clock.now))
 
-    # What replicas say
+    # Messages of replicas
 
     def perform(self, commands: list[Command]) -> None:
-        """Do what the dispatcher asks."""
+        """Execute the dispatcher's commands."""
         for command in commands:
             if isinstance(command, Send):
                 assert isinstance(command.call, Ask)
@@ -318,7 +318,7 @@ class Callers:
                 self._figures.failed += 1
 
     def started(self, process: Process) -> None:
-        """A batch begins to run."""
+        """Record that a batch starts to run."""
         now = self._clock.now
         self.dispatcher.on_started(process.id, [ask.id for ask in process.running], now)
         self._figures.served(process.pool, now)
@@ -326,7 +326,7 @@ class Callers:
             self._figures.waited(ask, now)
 
     def ended(self, process: Process, ask: Ask) -> None:
-        """An answer, or the end of a call that was not wanted any more."""
+        """Handle an answer, or the end of a withdrawn call."""
         call, commands = self.dispatcher.on_ended(process.id, ask.id, self._clock.now)
         self.perform(commands)
         if self._reports.on_ended(process.pool):
@@ -336,23 +336,23 @@ class Callers:
             self._answered(ask)
 
     def goaway(self, process: Process) -> None:
-        """A replica takes nothing new; what it has accepted it finishes."""
+        """Stop sending to a replica that drains; it finishes what it has accepted."""
         link = self.dispatcher.links.get(process.id)
         if link is not None:
             self.perform(self.dispatcher.on_goaway(link.id, link.last_id, self._clock.now))
 
     def lost(self, process: Process) -> None:
-        """A replica's link ended."""
+        """Handle the end of a replica's link."""
         self._known.discard(process.id)
         if process.id in self.dispatcher.links:
             self.perform(self.dispatcher.on_link_lost(process.id, self._clock.now))
             self.urgent[process.pool] = None
 
-    # What the manager is told
+    # Reports to the manager
 
     def tell_urgent(self) -> None:
-        """Somebody waits without a replica, or somebody else has fallen idle meanwhile, or a link
-        is lost."""
+        """Report the urgent pools: a call waits without a replica, a pool became idle meanwhile,
+        or a link was lost."""
         loads = self._reports.partial(self.urgent)
         self.urgent = {}
         self._feed(DemandReported(Demand("w", next(self._seq), False, loads)))
@@ -365,7 +365,7 @@ class Callers:
         return pool is None or all(link.closing for link in pool.links.values())
 
     def tell_all(self) -> bool:
-        """Everything that is held; whether there is anything now or was the last time."""
+        """Report all load; return whether there is any now or was in the last report."""
         was = self._last_full
         now = self._clock.now
         self._last_full = {key: self.dispatcher.load(key, now) for key in self.active}
@@ -379,7 +379,7 @@ class Callers:
 
 
 class World:
-    """One run. `run` plays it to the end; `figures` are what came of it."""
+    """One simulation. `run` plays it to the end; `figures` are its results."""
 
     def __init__(self, conditions: Conditions, functions: Iterable[Function]) -> None:
         self.conditions = conditions
@@ -408,7 +408,7 @@ class World:
             self.callers.expect(function)
 
     def run(self) -> Self:
-        """Play the whole day."""
+        """Simulate the whole day."""
         second, is_active = 0, True
         while second < self.conditions.horizon_s + self.conditions.end_s:
             self._until(second + DEMAND_AT_S)
@@ -423,10 +423,10 @@ class World:
         return self
 
     def _skip(self, second: int) -> int:
-        """The next second in which a tick or a demand could change anything.
+        """Return the next second in which a tick or a demand could change anything.
 
-        Nothing is held, so each would find every pool as it was until the next event, or until
-        time alone changes one.
+        Nothing is held, so every tick finds all pools unchanged until the next event, or until a
+        pool changes by time alone.
         """
         host = self.machine.host
         if host.blocked or self.callers.active:
@@ -434,7 +434,7 @@ class World:
         quiet_s = min((host.pools[key].quiet_until_s for key in host.live), default=inf)
         to = max(second, ceil(min(self.clock.next_s(), quiet_s, self.conditions.horizon_s)) - 1)
         if to - second > 1:
-            # A gateway that says nothing for 3 s is forgotten: its word comes before the tick's.
+            # The manager forgets a gateway after 3 s of silence: its report precedes the tick.
             self.figures.ticks_skipped += to - second
             return to
         return second
@@ -446,12 +446,12 @@ class World:
         self.clock.now = when_s
 
     def _settle(self) -> None:
-        """What the gateway has to say at once, it says when the moment's work is done."""
+        """Send the gateway's urgent reports once all actions of this moment are done."""
         while self.callers.urgent:
             self.callers.tell_urgent()
 
     def feed(self, event: events.Event) -> None:
-        """One event in, its commands done; what these feed comes after."""
+        """Handle one event with its commands; events that these cause are handled afterwards."""
         self._waiting.append(event)
         if len(self._waiting) > 1:
             return
@@ -466,7 +466,7 @@ class World:
                 action(command)
 
     def decide(self, event: events.Event) -> list[commands.Command]:
-        """What the machine commands because of an event."""
+        """Return the machine's commands for an event."""
         return self.machine.handle(event, self.clock.now)
 
     def _drain(self, command: commands.Drain) -> None:

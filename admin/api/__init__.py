@@ -1,1 +1,1 @@
-"""The admin API below /admin/v1."""
+"""Handlers of the admin API below `/admin/v1`."""

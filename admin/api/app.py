@@ -1,4 +1,4 @@
-"""The admin API: its table of routes (method, path, scope, handler) and what they are made of."""
+"""Route table of the admin API (method, path, scope, handler) and the wiring of its handlers."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from registry.tasks import Tasks
 
 PREFIX = "/admin/v1"
 SHIELDED = ("POST", "PATCH", "DELETE")
-"""Methods that change store and memory together: they finish also when their client leaves."""
+"""Methods that change store and memory together: they run to the end if the client disconnects."""
 WAITING = ("/functions/{name}/warm",)
-"""Paths that change neither: they only wait, and end when their client leaves."""
+"""POST paths that change neither: they only wait, and are cancelled if the client disconnects."""
 
 Scoped = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Outcome = web.StreamResponse | Exception
@@ -47,7 +47,7 @@ wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
 
 
 class Handlers(NamedTuple):
-    """The handlers of the admin API, by subject."""
+    """Handlers of the admin API, by subject."""
 
     functions: FunctionRoutes
     operate: OperateRoutes
@@ -64,7 +64,7 @@ class Handlers(NamedTuple):
 
 
 def table(to: Handlers) -> list[Row]:
-    """Every route."""
+    """Return every route of the admin API."""
     return [
         ("HEAD", "/blobs/{sha256}", "deploy", to.uploads.head_blob),
         ("PUT", "/blobs/{sha256}", "deploy", to.uploads.put_blob),
@@ -100,17 +100,17 @@ def table(to: Handlers) -> list[Row]:
 
 
 class AdminApi:
-    """Every route needs the admin token or a key with the scope in the table."""
+    """Admin API with access checks: each route needs the admin token or a key with its scope."""
 
     def __init__(self, access: Access, handlers: Handlers, settled: Settled = at_once) -> None:
-        """`settled` is awaited after each change, until every gateway process knows of it."""
+        """`settled` is awaited after each change, until every gateway process has applied it."""
         self._access = access
         self._settled = settled
         self._tasks = Tasks("admin API")
         self._table = table(handlers)
 
     def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:
-        """Add the table within the error boundary; unknown paths get 404, or 401 without a key."""
+        """Add all routes inside the error boundary; unknown paths get 404 (401 without a key)."""
         add = app.router.add_route
         for method, path, need, handler in self._table:
             is_shielded = method in SHIELDED and path not in WAITING
@@ -140,7 +140,7 @@ class AdminApi:
         return checked
 
     async def _outcome(self, handler: Scoped, request: web.Request) -> Outcome:
-        """The response or the error, which is no defect where the client has left."""
+        """Return the response or the error, so that a disconnected client logs no task failure."""
         try:
             response = await handler(request)
             await self._settled()
@@ -155,8 +155,8 @@ async def _unknown_route(request: web.Request) -> web.StreamResponse:
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """The admin API of a server. `reader` counts what other processes have answered; `reasons` has
-    the reasons of `/readyz`."""
+    """Admin API of a server, ready to serve. `reader` counts the requests that other processes
+    answered; `reasons` returns the degradations that `/readyz` reports."""
 
     context: AdminContext
     rows: FunctionRows
@@ -165,7 +165,7 @@ class Admin:
     reasons: Callable[[], list[str]]
 
     def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:
-        """Add its routes and the dashboard's to `app`; its shutdown ends requests that wait."""
+        """Add API and dashboard routes to `app`, and end waiting requests when `app` shuts down."""
         context = self.context
         store, manager, deploys = context.store, context.manager, context.deploys
         operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
@@ -199,9 +199,11 @@ def open_admin(
     sources: Sequence[Callable[[], list[str]]],
     stack: AsyncExitStack,
 ) -> Admin:
-    """The admin API, which has subscribed to its events. `take_answered` gives the requests that
-    this process answered since the last call, `sources` the reasons for which `/readyz` says that
-    the server is degraded."""
+    """Build the admin API and subscribe it to all events.
+
+    `take_answered` returns the requests that this process answered since the last call. Each of
+    `sources` returns reasons for `/readyz` to report the server as degraded.
+    """
 
     def reasons() -> list[str]:
         return [reason for source in sources for reason in source()]

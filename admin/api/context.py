@@ -1,4 +1,4 @@
-"""The collaborators of the admin API."""
+"""Collaborators of the admin API."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pool_manager.manager import Manager
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
-    """The collaborators of the admin API. `gateways` has the load of all gateway processes and
-    `failures` their errors. `settled` returns when all of them have every earlier change."""
+    """Collaborators of the admin API. `gateways` and `failures` have the load and the errors of all
+    gateway processes. `settled` returns when every process has applied all earlier changes."""
 
     settings: Settings
     store: Store

@@ -1,4 +1,4 @@
-"""Routes of deploys: uploads of blobs, bounded in number and slowness, deploys, operations."""
+"""Routes for deploys: blob uploads (limited in number and stall time), deploys and operations."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from registry.errors import BadRequest, BodyTimeout, StoreUnavailable, Unknown
 from registry.names import check_name
 
 SLOTS_MAX: Final = UPLOADS_MAX * 3 // 4
-"""Uploads of clients at once; the store takes more, for the files that replicas prepare."""
+"""Max concurrent uploads of clients. The store accepts more, for files that replicas prepare."""
 PROGRESS_BYTES: Final = 64 * 1024
 PROGRESS_S: Final = 30.0
-"""An upload brings so many bytes in so many seconds, or its end; otherwise it is given up."""
+"""An upload must deliver `PROGRESS_BYTES` per `PROGRESS_S`, or its last byte; else it times out."""
 STALLED_S: Final = 2.0
-"""Without so much progress for so long, an upload gives its slot to one that has none."""
+"""An upload without `PROGRESS_BYTES` for this long loses its slot to one that waits for a slot."""
 
 REQUEST_MAX = 8 * 2**20
 READ_S = 30.0
@@ -36,7 +36,7 @@ SIZE_DIGITS_MAX = 19
 
 
 class Slot:
-    """One upload. `since_s` is when it last made progress, by the loop's clock."""
+    """Slot of one upload. `since_s` is the event loop's time of its last progress."""
 
     def __init__(self, now: float) -> None:
         self.since_s = now
@@ -52,13 +52,13 @@ class Slot:
         try:
             await self._limit.__aexit__(*exc)  # type: ignore[arg-type] # typeshed splits the three
         except TimeoutError:
-            text = f"fewer than {PROGRESS_BYTES} bytes came in {PROGRESS_S:g} s"
+            text = f"received fewer than {PROGRESS_BYTES} bytes in {PROGRESS_S:g} s"
             if self.is_stalled:
-                text = f"no {PROGRESS_BYTES} bytes came for {STALLED_S:g} s, and others wait"
+                text = f"not {PROGRESS_BYTES} bytes in {STALLED_S:g} s, and other uploads wait"
             raise BodyTimeout(text) from None
 
     def received(self, count: int) -> None:
-        """Bytes came."""
+        """Record that `count` bytes arrived."""
         self._missing -= count
         if self._missing <= 0:
             self._missing = PROGRESS_BYTES
@@ -66,18 +66,18 @@ class Slot:
             self._limit.reschedule(self.since_s + PROGRESS_S)
 
     def whole(self) -> None:
-        """Everything came: what is left to do takes as long as it takes."""
+        """Lift the time limit: all bytes arrived, and only the store's work remains."""
         self._limit.reschedule(None)
 
     def give_up(self) -> None:
-        """End the upload, whose slot is needed."""
+        """Abort the stalled upload because another upload needs its slot."""
         self.is_stalled = True
         if not self._limit.expired():
             self._limit.reschedule(0.0)
 
 
 class UploadSlots:
-    """The uploads of one server; `most` at once."""
+    """Upload slots of one server, at most `most` at once."""
 
     def __init__(self, most: int = SLOTS_MAX) -> None:
         self._most = most
@@ -85,9 +85,9 @@ class UploadSlots:
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[Slot]:
-        """A slot while the block runs. Where all are taken, the upload that has made no progress
-        for longest is ended. Raises StoreUnavailable where all make progress, BodyTimeout where
-        this one does not."""
+        """Hold a slot while the block runs. If all are taken, abort the upload that has been
+        without progress for longest. Raises StoreUnavailable if every upload makes progress, and
+        BodyTimeout if this upload stalls."""
         now = asyncio.get_running_loop().time()
         if len(self._taken) >= self._most:
             slowest = min(self._taken, key=lambda slot: slot.since_s)
@@ -106,10 +106,10 @@ class UploadSlots:
 
 
 class UploadRoutes:
-    """The three steps of a deploy: blobs, request, operation."""
+    """Handlers for the three steps of a deploy: blobs, request, operation."""
 
     def __init__(self, blobs: BlobStore, deploys: Deploys, access: Access, driver: str) -> None:
-        """`driver` is what starts replicas, as the settings name it."""
+        """`driver` is the settings' name of the driver that starts replicas."""
         self._blobs = blobs
         self._deploys = deploys
         self._access = access
@@ -117,8 +117,8 @@ class UploadRoutes:
         self._slots = UploadSlots()
 
     async def head_blob(self, request: web.Request) -> web.Response:
-        """200 where the blob is here, with `size` bytes where the query names them; it then stays
-        for the deploy that asks."""
+        """Answer 200 if the blob is stored (with `size` bytes, if the query has it), and claim it
+        for the deploy that follows, so that it is not removed meanwhile."""
         sha256, size = request.match_info["sha256"], request.query.get("size")
         if size is not None and not (size.isdecimal() and len(size) <= SIZE_DIGITS_MAX):
             raise BadRequest(f"size: expected bytes, got {size[:40]!r}")
@@ -127,12 +127,12 @@ class UploadRoutes:
         return web.Response()
 
     async def put_blob(self, request: web.Request) -> web.Response:
-        """Receive a blob; it appears only when it is whole and its hash is right."""
+        """Receive a blob. It becomes visible only when it is complete and its hash matches."""
         sha256, size = request.match_info["sha256"], request.content_length
         if size is None:
             raise BadRequest("an upload needs the header Content-Length")
         if encoding_of(request.headers.getall(hdrs.CONTENT_ENCODING, [])):
-            raise BadRequest("an upload is taken as it is, without Content-Encoding")
+            raise BadRequest("an upload must be sent without Content-Encoding")
         async with self._slots.take() as slot, self._blobs.receive(sha256, size) as upload:
             await send_continue(request)
             while chunk := await request.content.readany():
@@ -157,7 +157,7 @@ class UploadRoutes:
         return json_answer({"items": items, "next": None})
 
     async def get_operation(self, request: web.Request) -> web.Response:
-        """One operation; with `wait` the answer comes when it has changed from `phase`."""
+        """Return one operation. With `wait`, answer once its phase differs from `phase`."""
         id = request.match_info["id"]
         wait = request.query.get("wait", "0")
         if not wait.isdecimal() or len(wait) > 4:
@@ -167,7 +167,8 @@ class UploadRoutes:
         return json_answer(operation_json(operation))
 
     async def cancel_operation(self, request: web.Request) -> web.Response:
-        """End a running operation, changing nothing; what has ended or switches stays."""
+        """Cancel a running operation, without any change. Operations that ended or are in their
+        phase `switch` stay as they are."""
         return json_answer(
             operation_json(await self._deploys.runner.cancel(request.match_info["id"]))
         )

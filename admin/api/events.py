@@ -1,4 +1,4 @@
-"""The stream of events (`GET /events`), and the subscriptions that it is fed by."""
+"""Event stream of the admin API (`GET /events`) and the subscriptions that feed it."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
 
 
 class EventRoutes:
-    """The stream that dashboard, `fnctl top` and others follow. `clock` gives seconds."""
+    """Event stream for dashboards, `fnctl top` and other clients. `clock` returns seconds."""
 
     def __init__(self, watch: EventWatch, clock: Callable[[], float]) -> None:
         self._watch = watch
         self.streams = Streams(clock, FOLLOWERS_MAX)
 
     async def follow(self, request: web.Request) -> web.StreamResponse:
-        """From behind `Last-Event-ID` on, or a whole picture first; of one function alone with
-        `?function=NAME`. Ends with its client or the server."""
+        """Stream the events after `Last-Event-ID`, or a full snapshot first. `?function=NAME`
+        limits it to one function. Ends when the client disconnects or the server shuts down."""
         last = position(request.headers.get("Last-Event-ID", "")[:100])
         name = request.query.get("function", "")
         about = check_name(name) if name else ""
@@ -53,12 +53,12 @@ class EventRoutes:
                 await follower.news()
                 for piece in follower.take():
                     await stream.write(piece)
-                    # A client that reads fast is never waited for, and calls have their turn.
+                    # A fast reader never blocks `write`: yield, so that calls get the event loop.
                     await asyncio.sleep(0)
 
 
 def server_facts(settings: Settings) -> dict[str, Any]:
-    """What does not change while a server runs."""
+    """Return the facts that do not change while a server runs."""
     return {
         "version": version("fngate"),
         "driver": settings.driver,
@@ -68,7 +68,7 @@ def server_facts(settings: Settings) -> dict[str, Any]:
 
 
 def make_rows(context: AdminContext) -> FunctionRows:
-    """Functions as they are now."""
+    """Return the reader of the functions' current rows."""
     rates = Rates(SECONDS)
     return FunctionRows(
         context.manager, context.gateways, context.history, rates, time.monotonic, wall
@@ -76,7 +76,7 @@ def make_rows(context: AdminContext) -> FunctionRows:
 
 
 def open_watch(context: AdminContext, reader: StateReader, stack: AsyncExitStack) -> EventWatch:
-    """A watch that hears of everything. It is closed before what it looks at."""
+    """Return a watch that is subscribed to all sources. It is closed before its sources."""
     watch = EventWatch(
         reader, context.store.catalog, server_facts(context.settings), time.monotonic
     )

@@ -1,4 +1,4 @@
-"""Routes of functions and revisions; lists in pages, `?next=CURSOR` for the page after."""
+"""Routes for functions and revisions. Lists are paged: `?next=CURSOR` requests the next page."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from registry.errors import BadRequest
 T = TypeVar("T")
 
 PAGE_MAX: Final = 1000
-"""Items of one page, and of a page whose length nobody chose: ten or so milliseconds of the loop,
-in which no request is answered."""
+"""Max items of a page, and the default. A page of this length blocks the event loop, and with it
+all requests, for about 10 ms."""
 CURSOR_MAX: Final = 200
 
 ITEMS = 20
@@ -34,7 +34,7 @@ ITEMS = 20
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What part of a list is asked for: at most `limit` items, from the cursor `start` on."""
+    """Requested part of a list: at most `limit` items from the cursor `start` on."""
 
     limit: int
     start: str
@@ -42,8 +42,8 @@ class Page:
     def answer(
         self, rows: Iterable[T], cursor: Callable[[T], str], view: Callable[[T], dict[str, Any]]
     ) -> web.Response:
-        """The first rows as `view` shows them. `rows` begin with the page and are in the order of
-        their cursors; where there are more, `next` is the cursor of the first one left out."""
+        """Answer with the first rows as `view` renders them. `rows` start at the page and are in
+        cursor order; if more rows follow, `next` is the cursor of the first row left out."""
         found = list(islice(rows, self.limit + 1))
         following = cursor(found[self.limit]) if len(found) > self.limit else None
         items = [view(row) for row in found[: self.limit]]
@@ -51,7 +51,7 @@ class Page:
 
 
 def page_of(query: Mapping[str, str]) -> Page:
-    """The page that a request's query asks for. Raises BadRequest."""
+    """Return the page that a request's query asks for. Raises BadRequest."""
     start = query.get("next", "")
     if len(start) > CURSOR_MAX:
         raise BadRequest(f"next: expected at most {CURSOR_MAX} characters, got {len(start)}")
@@ -59,7 +59,7 @@ def page_of(query: Mapping[str, str]) -> Page:
 
 
 def whole_number(query: Mapping[str, str], key: str, default: int, most: int) -> int:
-    """The number from 1 to `most` that a query gives for `key`. Raises BadRequest."""
+    """Return the number from 1 to `most` that a query has for `key`. Raises BadRequest."""
     text = query.get(key, str(default))
     if not (text.isascii() and text.isdecimal()) or len(text) > 9 or not 1 <= int(text) <= most:
         raise BadRequest(f"{key}: expected a whole number from 1 to {most}, got {text[:40]!r}")
@@ -67,7 +67,7 @@ def whole_number(query: Mapping[str, str], key: str, default: int, most: int) ->
 
 
 class FunctionRoutes:
-    """Functions, revisions, decisions."""
+    """Handlers for functions, revisions and scaling decisions."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class FunctionRoutes:
         self._samples = Samples(store.bundles, store.blobs)
 
     async def list_functions(self, request: web.Request) -> web.Response:
-        """The functions as they are now, a page of them, by name."""
+        """Return one page of the functions with their current state, by name."""
         page = page_of(request.query)
         loads = self._rows.gateways.loads()
         return page.answer(
@@ -98,7 +98,7 @@ class FunctionRoutes:
         )
 
     async def get_function(self, request: web.Request) -> web.Response:
-        """One function with all there is to know; `previous` is where a rollback goes."""
+        """Return one function with all details; `previous` is the target of a rollback."""
         deployed = self._catalog.resolve(request.match_info["name"])
         loads = self._rows.gateways.loads()
         origin = f"{request.scheme}://{request.host}"
@@ -117,18 +117,18 @@ class FunctionRoutes:
         )
 
     async def list_revisions(self, request: web.Request) -> web.Response:
-        """The revisions that can be called, oldest first."""
+        """Return the callable revisions, oldest first."""
         name = self._catalog.resolve(request.match_info["name"]).function.name
         return json_answer({"items": self._revisions(name), "next": None})
 
     async def remove_function(self, request: web.Request) -> web.Response:
-        """Remove a function; what it is running finishes, who waits is told."""
+        """Remove a function. Requests in flight finish; queued requests get an error."""
         name = request.match_info["name"]
         await self._deploys.remove(name)
         return json_answer({"removed": name})
 
     async def why(self, request: web.Request) -> web.Response:
-        """State, reason, the last decisions and cold starts."""
+        """Return state and reason, with the latest decisions, cold starts and state intervals."""
         deployed = self._catalog.resolve(request.match_info["name"])
         name, key = deployed.function.name, deployed.revision.key
         row = self._rows.row(deployed, self._rows.gateways.loads())
@@ -152,7 +152,7 @@ class FunctionRoutes:
         )
 
     async def sample(self, request: web.Request) -> web.Response:
-        """A body to try the function with, and the content type that it is sent with."""
+        """Return a sample request body for the function, with its content type."""
         deployed = self._catalog.resolve(request.match_info["name"])
         kind, body = await self._samples.body(deployed)
         return web.Response(body=body, headers={"Content-Type": kind, "Cache-Control": "no-store"})

@@ -1,4 +1,4 @@
-"""Routes of the recorded past: the timelines, and advice on idle times."""
+"""Routes for recorded history: timelines, and advice on idle times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOURS: Final = 24
 
 
 class TimelineRoutes:
-    """Sums over the history. `wall` gives Unix seconds."""
+    """Handlers that aggregate the history. `wall` returns Unix seconds."""
 
     def __init__(self, store: Store, manager: Manager, wall: Callable[[], float]) -> None:
         self._catalog = store.catalog
@@ -35,7 +35,7 @@ class TimelineRoutes:
         self._wall = wall
 
     async def of_function(self, request: web.Request) -> web.Response:
-        """A function's states, device-seconds and requests; what it is in now included."""
+        """Return a function's states (with the current one), device-seconds and requests."""
         deployed = self._catalog.resolve(request.match_info["name"])
         name, span = deployed.function.name, self._span(request)
         use = await self._timeline.use(name, span)
@@ -57,7 +57,7 @@ class TimelineRoutes:
         )
 
     async def of_all(self, request: web.Request) -> web.Response:
-        """The functions with most device-seconds, and every device by buckets."""
+        """Return the functions with the most device-seconds, and each device's use by bucket."""
         span = self._span(request)
         functions = [
             {"name": name, **_seconds_json(seconds), "requests": requests}
@@ -74,7 +74,7 @@ class TimelineRoutes:
         return Span.of_hours(hours, self._wall())
 
     def _now(self, deployed: Deployed, span: Span) -> Iterable[dict[str, Any]]:
-        """The state that each of its revisions is in, unless it was never in another."""
+        """Yield the current state of each revision, except old revisions that are cold."""
         for one in self._catalog.revisions(deployed.function.name):
             pool = self._manager.pool(one.revision.key)
             is_old = one.revision.number != deployed.function.revision
@@ -118,8 +118,8 @@ def _seconds_json(seconds: Seconds) -> dict[str, float]:
 
 
 class AdviceRoutes:
-    """Advice by what was recorded. `expected` says what a pool's next cold start takes, `wall`
-    gives Unix seconds."""
+    """Handler for advice from recorded traffic. `expected` returns the expected duration of a
+    pool's next cold start, `wall` returns Unix seconds."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class AdviceRoutes:
         self.advisor = Advisor()
 
     async def of_function(self, request: web.Request) -> web.Response:
-        """Rows for several idle times, the present one among them; none where too little is known,
-        and a note that says so."""
+        """Return rows for several idle times, the current one among them. With too little data
+        there are no rows, and a note says so."""
         deployed = self._store.catalog.resolve(request.match_info["name"])
         hours = whole_number(request.query, "hours", HOURS, HOURS_MAX)
         span, name = Span.of_hours(hours, self._wall()), deployed.function.name

@@ -1,4 +1,4 @@
-"""Routes of access keys, and of the session: what the key of a request may do."""
+"""Routes for access keys, and for the session: the scopes of a request's key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _WireKey(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class KeyRoutes:
-    """Keys in the store and, at once, in the ring that requests are checked against."""
+    """Handlers for keys. Changes reach the store and, at once, the key ring of request checks."""
 
     def __init__(self, keys: Keys, ring: KeyRing, wall: Callable[[], float]) -> None:
         self._keys = keys
@@ -35,12 +35,12 @@ class KeyRoutes:
         self._wall = wall
 
     async def list_keys(self, _request: web.Request) -> web.Response:
-        """Every key without its secret."""
+        """Return every key, without its secret."""
         items = [key_json(key) for key in await self._keys.list()]
         return json_answer({"items": items, "next": None})
 
     async def add_key(self, request: web.Request) -> web.Response:
-        """Make a key; its secret is in this answer and nowhere else."""
+        """Create a key. Only this answer has the secret; the store keeps none."""
         body = await read_body(request, REQUEST_MAX, READ_S)
         try:
             wanted = msgspec.json.decode(body, type=_WireKey)
@@ -51,20 +51,20 @@ class KeyRoutes:
         return json_answer({**key_json(key), "secret": secret}, CREATED)
 
     async def remove_key(self, request: web.Request) -> web.Response:
-        """Remove a key; it opens nothing from now on."""
+        """Remove a key. Requests with it are refused from now on."""
         key = await self._keys.remove(request.match_info["id"])
         self._ring.remove(key)
         return json_answer({"removed": key.id})
 
 
 class SessionRoutes:
-    """`GET /admin/v1/session`. `facts` is what does not change while the server runs."""
+    """Handler for `GET /admin/v1/session`. `facts` do not change while the server runs."""
 
     def __init__(self, access: Access, facts: Mapping[str, Any]) -> None:
         self._access = access
         self._facts = {key: facts[key] for key in SESSION_FACTS}
 
     async def get_session(self, request: web.Request) -> web.Response:
-        """The key's scopes; what they allow is decided anew at each request."""
+        """Return the key's scopes. Every request is checked anew, whatever this answer says."""
         scopes = self._access.scopes(request.headers.get("Authorization"))
         return json_answer({"scopes": list(scopes), **self._facts})

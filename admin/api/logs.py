@@ -1,4 +1,4 @@
-"""Routes of a function's logs, as they are or followed, and of its last errors."""
+"""Routes for a function's logs (a copy or a stream) and for its latest errors."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from registry.catalog import Catalog, Change
 LINES: Final = 100
 LINES_MAX: Final = 10_000
 POLL_S: Final = 0.25
-"""Between two looks at logs that say nothing new."""
+"""Seconds between two reads of logs that have no new lines."""
 BREATH_S: Final = 0.02
-"""Between two pieces of a log that is written fast: one follower is not to keep the server busy."""
+"""Pause after each piece of a fast log, so that one follower does not saturate the server."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class LogRoutes:
-    """Logs, as they are or followed. `clock` gives seconds."""
+    """Handler for logs, as a copy or a stream. `clock` returns seconds."""
 
     def __init__(self, catalog: Catalog, manager: Manager, clock: Callable[[], float]) -> None:
         self._catalog = catalog
@@ -41,8 +41,8 @@ class LogRoutes:
         self.streams = Streams(clock)
 
     async def logs(self, request: web.Request) -> web.StreamResponse:
-        """What its replicas wrote, the oldest replica first; to whom takes events what they write
-        from now on, too, until the function is removed."""
+        """Return the last log lines of each replica, oldest replica first. A client that accepts
+        an event stream also receives new lines, until the function is removed."""
         name = self._catalog.resolve(request.match_info["name"]).function.name
         lines = whole_number(request.query, "lines", LINES, LINES_MAX)
         if streaming.is_asked(request):
@@ -68,7 +68,7 @@ class LogRoutes:
 
 
 async def _tell(stream: Stream, said: list[LogLines], cursor: str) -> None:
-    """The cursor is behind all of it, so it goes with the last event."""
+    """Write the events; only the last one carries the cursor, which is behind all of them."""
     events = []
     for replica, lines, is_over in said:
         if lines:
@@ -80,7 +80,7 @@ async def _tell(stream: Stream, said: list[LogLines], cursor: str) -> None:
 
 
 class ErrorRoutes:
-    """Errors are forgotten with their function."""
+    """Handler for the latest errors. A function's errors are dropped when it is removed."""
 
     def __init__(self, catalog: Catalog, manager: Manager, failures: RecentFailures) -> None:
         self._catalog = catalog
@@ -89,7 +89,7 @@ class ErrorRoutes:
         catalog.subscribe(self._changed)
 
     async def errors(self, request: web.Request) -> web.Response:
-        """The newest first, each with what is known of its cause."""
+        """Return the latest errors, newest first, each with the known causes."""
         function = self._catalog.resolve(request.match_info["name"]).function
         found = self._failures.of(function.namespace, function.name)
         items = [failure_json(one, self._manager.decisions(pool_of(one))) for one in found]

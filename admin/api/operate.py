@@ -1,4 +1,4 @@
-"""Routes that change a function: rollback, scaling, warm, sleep; and a copy of the database."""
+"""Routes that operate a function (rollback, scaling, warm, sleep), and the database backup."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ WARM_S = 60
 WARM_MAX_S = 3600
 RETRY_S = 5.0
 DECIDE_S = 2.0
-"""A replica that was asked to go says at once whether it does."""
+"""Max wait for replicas that were asked to stop: each accepts or refuses at once."""
 
 log = structlog.get_logger()
 PIECE: Final = 1024 * 1024
 SENT_MAX: Final = 2
-"""Copies sent at once; each has a file on the disk."""
+"""Max backups sent at once; each needs a temporary file on disk."""
 SLOW_S: Final = 30.0
-"""How long one piece may wait for a client to read."""
+"""Max seconds that one piece may wait for the client to read."""
 BACKUP_RETRY_S: Final = 5.0
 HEADERS: Final = {hdrs.CONTENT_TYPE: "application/vnd.sqlite3", hdrs.CACHE_CONTROL: "no-store"}
 
@@ -51,7 +51,7 @@ class _WireScaling(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class OperateRoutes:
-    """Each is for one function by its plain name. `clock` gives seconds."""
+    """Handlers that operate one function, by its name without revision. `clock` returns seconds."""
 
     def __init__(
         self, catalog: Catalog, manager: Manager, deploys: Deploys, clock: Callable[[], float]
@@ -64,7 +64,7 @@ class OperateRoutes:
         self._waits: set[asyncio.Timeout] = set()
 
     async def stop_waiting(self, _app: object = None) -> None:
-        """aiohttp's shutdown signal: who waits for a warm pool is answered now."""
+        """Answer all requests that wait for a warm pool (handler of aiohttp's shutdown signal)."""
         self._closing = True
         for wait in self._waits:
             wait.reschedule(0.0)
@@ -78,7 +78,7 @@ class OperateRoutes:
         return json_answer(operation_json(operation), ACCEPTED, location)
 
     async def patch_function(self, request: web.Request) -> web.Response:
-        """Change the scaling of a function that is still as its ETag says."""
+        """Change the scaling of a function, if its ETag still matches."""
         body = await read_body(request, REQUEST_MAX, READ_S)
         try:
             wanted = msgspec.json.decode(body, type=_WireScaling)
@@ -94,14 +94,14 @@ class OperateRoutes:
         return json_answer(scaling_json(function), OK, {"ETag": etag(function)})
 
     async def warm(self, request: web.Request) -> web.Response:
-        """Answer when a replica of the current revision is ready; 503 with the reason if not."""
+        """Answer once a replica of the current revision is ready; else 503 with the reason."""
         deployed = self._resolve(request)
         seconds = whole_number(request.query, "wait", WARM_S, WARM_MAX_S)
         was_warm = self._state(deployed) == "warm"
         began_s = self._clock()
         outcome, reason = await self._warmed(deployed.revision.key, seconds)
         if outcome == "failed":
-            self._catalog.resolve(deployed.revision.ref)  # removed meanwhile: that is why
+            self._catalog.resolve(deployed.revision.ref)  # raises if it was removed meanwhile
             raise FunctionFailing(
                 f"{deployed.revision.ref} does not become ready: {reason}",
                 admin_detail={"log_tail": await log_tail(self._manager, deployed.function.name)},
@@ -120,9 +120,9 @@ class OperateRoutes:
         )
 
     async def sleep(self, request: web.Request) -> web.Response:
-        """Ask every idle replica of every revision to go now; who is busy or kept stays.
+        """Ask every idle replica of all revisions to stop. Busy replicas and those of `min` stay.
 
-        The pool manager may not know yet that one is called; the replica does, and refuses.
+        The pool manager may not know yet of a call in flight; the replica does, and refuses.
         """
         function = self._resolve(request).function
         keys = {one.revision.key for one in self._catalog.revisions(function.name)}
@@ -141,7 +141,7 @@ class OperateRoutes:
         )
 
     async def _warmed(self, key: str, seconds: int) -> Warmed:
-        """Wait for a warm pool. Raises ShuttingDown where the server goes first."""
+        """Wait for a warm pool. Raises ShuttingDown if the server shuts down first."""
         try:
             async with asyncio.timeout(0.0 if self._closing else None) as wait:
                 self._waits.add(wait)
@@ -160,16 +160,16 @@ class OperateRoutes:
         return pool[0].state if pool else "cold"
 
     def _ready(self, keys: set[str]) -> set[str]:
-        """Ids of the replicas of these pools that were not asked to go."""
+        """Return the ids of these pools' ready replicas, without those that were asked to stop."""
         replicas = self._manager.replicas()
         return {one.id for one in replicas if one.pool in keys and one.state is State.READY}
 
     def _undecided(self, asked: set[str]) -> bool:
-        """Whether any of these was asked and has neither gone nor refused."""
+        """Return whether any of these replicas has neither stopped nor refused yet."""
         return any(one.id in asked and one.if_idle for one in self._manager.replicas())
 
     def _no_room(self, deployed: Deployed, seconds: float, reason: str) -> NoRoom:
-        """Why it is not ready yet; what was begun goes on if a replica is on its way."""
+        """Return the error for a pool not ready yet; replicas on their way keep starting."""
         starting = [
             one
             for one in self._manager.replicas()
@@ -177,23 +177,23 @@ class OperateRoutes:
         ]
         ref = deployed.revision.ref
         if starting:
-            text = f"{ref} is {starting[0].state} still after {seconds} s, and goes on"
+            text = f"{ref} is still {starting[0].state} after {seconds} s, and keeps starting"
         else:
             text = f"{ref} found no room within {seconds} s: {reason}"
         return NoRoom(text, retry_after_s=RETRY_S)
 
 
 class BackupRoutes:
-    """The database as it is now, in one file."""
+    """Handler for a backup: the current database in one file."""
 
     def __init__(self, backups: Backups) -> None:
         self._backups = backups
         self._sending = 0
 
     async def get_backup(self, request: web.Request) -> web.StreamResponse:
-        """The copy, with its length; one that breaks off is shorter than that.
+        """Send a copy of the database, with a Content-Length that shows a truncated copy.
 
-        Raises QueueFull, StoreUnavailable; nothing once the answer has begun.
+        At most two copies are sent at once; further requests get `queue_full`.
         """
         if self._sending >= SENT_MAX:
             raise QueueFull(

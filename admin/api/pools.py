@@ -1,4 +1,4 @@
-"""What runs: pools, replicas, devices."""
+"""Routes for pools, replicas and devices."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class _Pool(NamedTuple):
 
 
 class PoolRoutes:
-    """The pool manager as it is now. `clock` is the one its times are in, `wall` gives Unix
-    seconds."""
+    """Handlers for the current state of the pool manager. `clock` is the clock of its times, `wall`
+    returns Unix seconds."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class PoolRoutes:
         self._wall = wall
 
     async def list_pools(self, request: web.Request) -> web.Response:
-        """The pools, one per revision, a page of them, by name and number."""
+        """Return one page of the pools (one per revision), by function name and number."""
         page = page_of(request.query)
         return page.answer(self._pools(page.start), attrgetter("cursor"), _Pool.view)
 
@@ -68,13 +68,13 @@ class PoolRoutes:
                     yield _Pool(revision.ref, revision.key, *shown)
 
     async def list_replicas(self, _request: web.Request) -> web.Response:
-        """Every replica that is not yet stopped."""
+        """Return every replica that is not stopped yet."""
         boot_s = self._wall() - self._clock()
         items = [replica_json(one, boot_s + one.since_s) for one in self._manager.replicas()]
         return json_answer({"items": items, "next": None})
 
     async def list_devices(self, _request: web.Request) -> web.Response:
-        """Every device, its memory, what is on it and what is wrong with it."""
+        """Return every device with its memory, its replicas and its problems."""
         busy = self._manager.busy
         items = [occupancy_json(one, busy(one.device.id)) for one in self._manager.occupancies()]
         return json_answer({"items": items, "next": None})

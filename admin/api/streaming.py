@@ -1,7 +1,8 @@
-"""Server-sent events to clients: how many there are, how long they may stay silent, how they end.
+"""Server-sent events to clients: number of streams, keep-alive, and how streams end.
 
-A client that takes nothing for `SLOW_S` is cut off, and so is everybody when the server shuts down:
-who comes back names the last event it has got. Without its last chunk a stream reads as broken off.
+A client that reads nothing for `SLOW_S` is disconnected, and so are all clients when the server
+shuts down. Streams end without the last chunk, so clients see a broken stream and reconnect with
+the id of the last event that they received.
 """
 
 from __future__ import annotations
@@ -19,34 +20,35 @@ from registry.errors import NoKey, QueueFull, ShuttingDown, WrongScope
 log = structlog.get_logger()
 
 STREAMS_MAX: Final = 50
-"""Streams of one kind at once."""
+"""Max concurrent streams of one kind."""
 QUIET_S: Final = 15.0
-"""After so much silence a comment is sent, for proxies end what seems to be dead."""
+"""A comment is sent after this many silent seconds, as proxies close connections that seem dead."""
 SLOW_S: Final = 30.0
-"""How long one event may wait for a client to read."""
+"""Max seconds that one event may wait for the client to read."""
 RETRY_S: Final = 5.0
 CONTENT_TYPE: Final = "text/event-stream"
 HEADERS: Final = {
     hdrs.CONTENT_TYPE: CONTENT_TYPE,
     hdrs.CACHE_CONTROL: "no-store",
-    # nginx would keep events back until it has a buffer full.
+    # nginx would hold events back until its buffer is full.
     "X-Accel-Buffering": "no",
 }
 
 
 REVALIDATE_KEY: Final[web.RequestKey[Callable[[], None]]] = web.RequestKey("revalidate")
-"""Where a request has what raises FnError once its sender may not have this any more: keys are
-removed while streams go on."""
+"""Key of a request's access check. It raises FnError if the client's access has ended since: keys
+can be removed while streams run."""
 
 
 def is_asked(request: web.Request) -> bool:
-    """Whether the client wants events in place of an answer that has an end."""
+    """Return whether the client accepts an event stream instead of a finite response."""
     accepted = request.headers.get(hdrs.ACCEPT, "").split(",")
     return any(one.partition(";")[0].strip().lower() == CONTENT_TYPE for one in accepted)
 
 
 class Stream:
-    """One client's events. `revalidate` is called before each; `clock` gives seconds."""
+    """Event stream to one client. `revalidate` is called before each event; `clock` returns
+    seconds."""
 
     def __init__(
         self,
@@ -60,22 +62,21 @@ class Stream:
         self._sent_s = clock()
 
     async def write(self, events: bytes) -> None:
-        """Send whole events; returns when the connection can take more. Raises TimeoutError where
-        the client does not read, ConnectionError where it is gone, FnError where it may have no
-        more."""
+        """Send whole events; return when the connection accepts more. Raises TimeoutError if the
+        client does not read, ConnectionError if it disconnected, FnError if its access ended."""
         self._revalidate()
         async with asyncio.timeout(SLOW_S):
             await self._response.write(events)
         self._sent_s = self._clock()
 
     async def keep(self) -> None:
-        """To be called now and then: says that this is still there if nothing else has."""
+        """Send a keep-alive comment if the stream was silent for `QUIET_S`. Call periodically."""
         if self._clock() - self._sent_s >= QUIET_S:
             await self.write(b":\n\n")
 
 
 class Streams:
-    """The streams of one kind that there are. `stop_waiting` is aiohttp's shutdown signal."""
+    """Open streams of one kind. `stop_waiting` handles aiohttp's shutdown signal."""
 
     def __init__(self, clock: Callable[[], float], most: int = STREAMS_MAX) -> None:
         self._clock = clock
@@ -84,7 +85,7 @@ class Streams:
         self._closing = False
 
     async def stop_waiting(self, _app: object = None) -> None:
-        """The server shuts down: every stream ends now."""
+        """End every stream now: the server shuts down."""
         self._closing = True
         for wait in self._waits:
             wait.reschedule(0.0)
@@ -92,14 +93,14 @@ class Streams:
     async def serve(
         self, request: web.Request, produce: Callable[[Stream], Awaitable[None]]
     ) -> web.StreamResponse:
-        """Answer with what `produce` sends until it returns, the client leaves or the server stops.
+        """Stream what `produce` writes until it returns, the client leaves or the server stops.
 
-        Raises QueueFull where there are too many, ShuttingDown; nothing once the answer has begun.
+        Raises QueueFull or ShuttingDown, but nothing once the response has begun.
         """
         if self._closing:
             raise ShuttingDown("the server is shutting down", retry_after_s=RETRY_S)
         if len(self._waits) >= self._most:
-            raise QueueFull(f"{len(self._waits)} clients follow already", retry_after_s=RETRY_S)
+            raise QueueFull(f"{len(self._waits)} streams are open already", retry_after_s=RETRY_S)
         response = web.StreamResponse(status=OK, headers=HEADERS)
         try:
             async with asyncio.timeout(None) as wait:
@@ -111,7 +112,7 @@ class Streams:
                     self._waits.discard(wait)
         except (TimeoutError, ConnectionError, NoKey, WrongScope):
             _cut_off(request)
-        except Exception:  # the head is out: no problem can be told any more
+        except Exception:  # the response head is sent: a problem document is no longer possible
             log.exception("a stream failed", path=request.path[:200])
             _cut_off(request)
         return response

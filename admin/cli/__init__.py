@@ -1,1 +1,1 @@
-"""fnctl, the command line: verbs in `verbs`, and what they share."""
+"""Command line `fnctl`: the verbs in `verbs`, and the code that they share."""

@@ -1,5 +1,5 @@
-"""What `fnctl invoke` shows of a function's answer: labels as bars or shortened outputs, and the
-receipt in its Server-Timing header (W3C Server Timing). Pure."""
+"""Rendering of a function's answer for `fnctl invoke`: labels as bars or shortened outputs, and the
+receipt from its Server-Timing header (W3C Server Timing). Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from runtime_image.contract.control import PHASES
 BAR_WIDTH: Final = 24
 ROWS_MAX: Final = 8
 TEXT_MAX: Final = 72
-"""Characters of one output's value."""
+"""Max characters of one output's value."""
 _ITEMS: Final = 6
 _DEPTH_MAX: Final = 4
 HEADER_MAX: Final = 8192
-"""Characters read of a header."""
+"""Max characters read of a header."""
 _METRIC: Final = re.compile(
     r"""\s*([\w.!#$%&'*+^`|~-]+)((?:\s*;\s*[\w-]+\s*=\s*(?:"(?:[^"\\]|\\.)*"|[^\s",;]*))*)\s*(?:,|$)"""
 )
@@ -29,9 +29,9 @@ _LEAST_MS: Final = 0.0005
 
 
 def render_answer(answer: dict[str, Any]) -> str:
-    """A short JSON answer: {"outputs": {...}, "top": [[{"label", "score"}]], "revision": ...}.
+    """Render a short JSON answer: {"outputs": {...}, "top": [[{"label", "score"}]], ...}.
 
-    Any other object is shown by its keys.
+    Any other object is rendered by its keys.
     """
     top = answer.get("top")
     if isinstance(top, list) and top:
@@ -44,12 +44,12 @@ def render_answer(answer: dict[str, Any]) -> str:
 
 
 def first_line(answer: dict[str, Any]) -> str:
-    """The answer in a line: the best label with its score, else the outputs."""
+    """Return the answer in one line: the best label with its score, else the outputs."""
     return one_line(render_answer(answer).split("\n")[0]) if answer.get("top") else _outputs(answer)
 
 
 def shorten(value: Any) -> str:
-    """JSON of at most `TEXT_MAX` characters; shortened lists are followed by their shape."""
+    """Return JSON of at most `TEXT_MAX` characters; shortened lists are followed by their shape."""
     text = json.dumps(_cut(value, _DEPTH_MAX), ensure_ascii=False).replace('"…"', "…")
     text = text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
     shape = _shape(value)
@@ -107,22 +107,22 @@ def _shape(value: Any) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Times of a request in milliseconds. `cold`: "digits@3 on cpu:0" after a cold start, or ""."""
+    """Times of a request in ms. `cold` is like "digits@3 on cpu:0" after a cold start, else ""."""
 
     cold: str = ""
     replica: str = ""
     phases: dict[str, float] = field(default_factory=dict)
-    """The phases of the cold start."""
+    """Phases of the cold start."""
     times: dict[str, float] = field(default_factory=dict)
-    """The phases of this request."""
+    """Phases of this request."""
 
     @property
     def cold_ms(self) -> float:
-        """The whole cold start."""
+        """Duration of the whole cold start."""
         return sum(self.phases.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The receipt as plain JSON data."""
+        """Return the receipt as plain JSON data."""
         return {
             "cold": bool(self.cold),
             "started": self.cold,
@@ -134,7 +134,7 @@ class Receipt:
 
 
 def read_receipt(header: str) -> Receipt:
-    """The receipt in a Server-Timing header; invalid parts are ignored."""
+    """Parse the receipt in a Server-Timing header; invalid parts are ignored."""
     cold = replica = ""
     phases: dict[str, float] = {}
     times: dict[str, float] = {}
@@ -154,7 +154,7 @@ def read_receipt(header: str) -> Receipt:
 
 
 def render_receipt(receipt: Receipt) -> str:
-    """One line: "cold start 183 ms: start 12 · load 9 | queue 180 ms" or "warm: queue 0.1 ms"."""
+    """Render as one line: "cold start 183 ms: start 12 · load 9 | queue 180 ms", "warm: ..."."""
     times = _list(receipt.times)
     if not receipt.cold:
         return f"warm: {times}" if times else ""

@@ -1,4 +1,4 @@
-"""The files of a deploy: collected and checked before anything is sent."""
+"""Files of a deploy: collected and checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from registry.model import Bundle, BundleFile
 from registry.names import check_name, name_from_file
 
 SCANNED_MAX: Final = 10_000
-"""Files scanned in a folder, at most."""
+"""Max files scanned in a folder."""
 _CHUNK: Final = 1024 * 1024
 _MODEL_SUFFIX: Final = ".onnx"
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The content of a deploy. `bundle` names the files by content, `root` is their folder.
+    """Content of a deploy. `bundle` names the files by content, `root` is their folder.
 
     `manifest` is the text of function.toml, "" for a bare model file. `is_derived`: the name was
-    made from the file's.
+    derived from the file's name.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Collected:
 
     @property
     def path(self) -> Path:
-        """The deployed path: the folder, or the bare model file."""
+        """Deployed path: the folder, or the bare model file."""
         return self.root if self.manifest else self.root / self.model
 
     def request(self, trust: bool, breaking: bool, overrides: dict[str, Any]) -> dict[str, Any]:
-        """The body of `POST /admin/v1/functions/{name}/revisions`."""
+        """Return the body of `POST /admin/v1/functions/{name}/revisions`."""
         return {
             "files": [
                 {"path": file.path, "size": file.size, "sha256": file.sha256}
@@ -63,7 +63,7 @@ class Collected:
 
 
 def collect(path: Path, name: str | None = None) -> Collected:
-    """The files of `path`: a model file, or a folder with function.toml.
+    """Collect the files of `path`: a model file, or a folder with function.toml.
 
     Links, special files and files outside the folder are refused. Raises BadBundle,
     BadManifest, or BadRequest for a bad name.
@@ -85,19 +85,19 @@ def collect(path: Path, name: str | None = None) -> Collected:
 
 
 def open_file(root: Path, path: str) -> BinaryIO:
-    """Open a bundle's file for reading. Raises BadBundle where it, or a folder to it, is a link."""
+    """Open a bundle's file for reading. Raises BadBundle if it, or a folder above it, is a link."""
     parts = PurePosixPath(path).parts
     for depth in range(1, len(parts) + 1):
         _check_no_link(root.joinpath(*parts[:depth]), path)
     try:
-        # O_NONBLOCK: opening a pipe would wait for its writer.
+        # O_NONBLOCK: opening a pipe would block until it has a writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         file = os.fdopen(os.open(root / path, flags), "rb")
     except OSError as error:
         raise BadBundle(f"{path!r} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise BadBundle(f"{path!r} is no regular file")
+        raise BadBundle(f"{path!r} is not a regular file")
     return file
 
 
@@ -129,7 +129,7 @@ def _folder(root: Path, name: str | None) -> Collected:
 
 
 def _scan(root: Path) -> Iterator[str]:
-    """Bundle paths below `root`, without hidden files and __pycache__."""
+    """Yield bundle paths below `root`, without hidden files and __pycache__."""
     count = 0
     for folder, folders, files in os.walk(root):
         folders[:] = [each for each in folders if not each.startswith((".", "__pycache__"))]
@@ -142,7 +142,7 @@ def _scan(root: Path) -> Iterator[str]:
 
 
 def _modules(there: Collection[str]) -> Iterator[str]:
-    """The Python modules and packages beside the handler, without its tests."""
+    """Yield the Python modules and packages beside the handler, without tests."""
     for path in there:
         parts = PurePosixPath(path)
         is_module = parts.suffix == ".py" and all(
@@ -153,7 +153,7 @@ def _modules(there: Collection[str]) -> Iterator[str]:
 
 
 def _external(root: Path, model: str) -> tuple[str, ...]:
-    """Bundle paths of the model's external data files."""
+    """Return the bundle paths of the model's external data files."""
     with open_file(root, model):
         pass
     try:

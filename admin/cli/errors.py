@@ -1,4 +1,4 @@
-"""Failed verbs: the error as text with a hint, or as JSON, and the exit code."""
+"""Reporting of failed verbs: text with a hint or JSON on stderr, and the exit code."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Exit codes:
   0    done
   1    refused or failed; the text says why
   2    wrong usage
-  3    the server gives no answer
+  3    the server does not answer
   130  interrupted with Ctrl-C"""
-"""Shown below `fnctl --help`; \\b keeps the lines as they are."""
+"""Shown below `fnctl --help`; \\b keeps the line breaks."""
 
 HINTS: Final = {
     "no_key": "give --key or FN_KEY, or point --data or FN_DATA at the server's data folder",
     "wrong_scope": "use a key with that scope: fnctl key add --scope SCOPE",
-    "unknown_function": "see what there is: fnctl ls",
+    "unknown_function": "list the functions: fnctl ls",
     "function_failing": "see why: fnctl why NAME, fnctl logs NAME",
     "foreign_host": "start the server with --public-host, or use its own address in --url",
 }
-"""Hints by the refusal's code."""
+"""Hints by the error's code."""
 UNREACHABLE_HINT: Final = "start it with fnctl serve, or name it with --url or FN_URL"
 
 
@@ -43,8 +43,8 @@ UNREACHABLE_HINT: Final = "start it with fnctl serve, or name it with --url or F
 def errors_reported(as_json: bool) -> Iterator[None]:
     """Report errors of the block on stderr and exit with their code.
 
-    With `as_json` the report is one JSON object, the server's problem document where there is one.
-    A note on an error is its hint. A BadRequest raised here, not by the server, is wrong usage.
+    With `as_json` the report is one JSON object, the server's problem document if there is one. A
+    note on an error is its hint. A BadRequest raised in the block itself is wrong usage.
     """
     from admin.client.client import ApiError, Unreachable
 
@@ -74,7 +74,7 @@ def errors_reported(as_json: bool) -> Iterator[None]:
 
 
 def refusal_text(error: ApiError) -> str:
-    """The server's refusal as text: error, expected and got, log lines, seconds until a retry."""
+    """Render the server's error: detail, log lines, seconds until a retry."""
     lines = [str(error)]
     tail = error.problem.get("log_tail")
     if isinstance(tail, list) and tail:

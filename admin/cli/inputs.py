@@ -1,4 +1,4 @@
-"""What `fnctl invoke` sends, from its -d and -i options."""
+"""Request body of `fnctl invoke`, from its -d and -i options."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from admin.client.client import Payload
 from runtime_image.contract.model import CONTENT_TYPES, JSON, OCTETS
 
 FILE_MAX = 256 * 1024 * 1024
-"""Bytes; no server can be set to take more."""
+"""Max bytes of a file; no server can be configured to accept more."""
 PICTURE = "image/*"
-"""The content type of functions that take images in any format."""
+"""Content type of functions that take images in any format."""
 _SHOWN_MAX = 60
 _MEDIA = re.compile(r"[\w.+-]+/[\w.+-]+(\s*;[ -~]*)?", re.ASCII)
 
@@ -24,14 +24,14 @@ _MEDIA = re.compile(r"[\w.+-]+/[\w.+-]+(\s*;[ -~]*)?", re.ASCII)
 def payload(
     data: str | None, inputs: Sequence[str], media: str = "", takes: Collection[str] = ()
 ) -> Payload:
-    """The body for -d `data` or the -i `inputs`; raises typer.BadParameter on wrong usage.
+    """Return the body for -d `data` or the -i `inputs`; raises typer.BadParameter on wrong usage.
 
-    `media`: the content type that the file of one -i is sent with, "" for what `takes`, the
-    content types that the function takes, and the file's suffix say.
+    `media` is the content type of the file of a single -i. If it is "", the type follows from
+    `takes` (the content types that the function accepts) and from the file's suffix.
 
-    -d is a JSON document or @FILE with one, sent unchanged. One -i with the file of a picture, a
-    sound, an array or raw bytes is sent as that. All else becomes {"inputs": {...}}, with each
-    value in the very digits it was given in.
+    -d is a JSON document, or @FILE with one, sent unchanged. A single -i with the file of a
+    picture, a sound, an array or raw bytes sends the file itself. All other inputs become
+    {"inputs": {...}}, with the digits of each value unchanged.
     """
     if (data is None) == (not inputs):
         _wrong("-d / -i", "expected either -d JSON or -i TENSOR=VALUE")
@@ -56,13 +56,13 @@ def payload(
 
 
 def is_one_file(inputs: Sequence[str]) -> bool:
-    """Whether the -i `inputs` are one TENSOR=@FILE."""
+    """Return whether the -i `inputs` are a single TENSOR=@FILE."""
     return len(inputs) == 1 and inputs[0].partition("=")[2].startswith("@")
 
 
 def _declared(inputs: Sequence[str], takes: Collection[str]) -> str:
-    """The content type for the one file of `inputs` where the function says what it is, whatever
-    the file's name; "" where the suffix decides."""
+    """Return the content type for the single file of `inputs` if the function's types decide it,
+    whatever the file's name; "" if the suffix decides."""
     if not is_one_file(inputs):
         return ""
     by_suffix = CONTENT_TYPES.get(PurePath(inputs[0]).suffix.lower(), "")
@@ -101,7 +101,7 @@ def _raw(name: str, path: Path) -> Payload:
 
 
 def _value(option: str, value: str) -> str:
-    """The JSON text of a value or of the @FILE it names."""
+    """Return the JSON text of a value or of the @FILE that it names."""
     if not value.startswith("@"):
         return value
     try:

@@ -1,4 +1,4 @@
-"""`fnctl ls --watch`: the table in place on a terminal, else a line for every change."""
+"""`fnctl ls --watch`: a table that is redrawn on a terminal, else a line for every change."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from admin.text import plain
 
 REDRAW_S: Final = 0.25
 BELOW: Final = 2
-"""Lines below the table: its freshness, and the cursor."""
+"""Lines below the table: its freshness and the cursor."""
 
 Render = Callable[[Sequence[dict[str, Any]], float, int | None], str]
-"""Renders functions as a table: at the server's time (Unix s), within so many columns."""
+"""Renders functions as a table. Arguments: functions, the server's time (Unix s), max columns."""
 
 
 def watch(session: Session, render: Render) -> None:
-    """Show the functions until Ctrl-C, which ends the command."""
+    """Show the functions until Ctrl-C, which ends the command with exit code 130."""
     try:
         if session.as_json or not sys.stdout.isatty():
             _print_changes(session, render)
@@ -41,19 +41,19 @@ def watch(session: Session, render: Render) -> None:
 def live_states(
     items: Iterator[StreamItem], clock: Callable[[], float]
 ) -> Iterator[tuple[LiveState, str]]:
-    """The state after each item that leaves it complete, and why the connection is lost or ""."""
+    """Yield the state after each item that completes it, with the reason of a lost connection."""
     live = LiveState()
     for each in items:
         live.update(each, clock())
         if isinstance(each, Disconnected):
             yield live, each.why
-        # Before the first beat the server's time is unknown.
+        # The server's time is unknown before the first beat.
         elif not live.is_reading and live.beat:
             yield live, ""
 
 
 def table_lines(live: LiveState, render: Render, now: float, size: tuple[int, int]) -> list[Line]:
-    """The table and its freshness, within `size` (columns, lines)."""
+    """Return the table and its freshness, within `size` (columns, lines)."""
     width, height = size
     functions = live.resources.functions
     items = [functions[name] for name in sorted(functions)]

@@ -1,4 +1,4 @@
-"""fnctl: its verbs and entry point."""
+"""Entry point of fnctl, and the list of its verbs."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ app = typer.Typer(
     help="Deploy models as functions, call them, and see why they are warm or cold.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
-    # Rich's help and tracebacks cost more start-up time than everything else together.
+    # Rich's help and tracebacks cost more start-up time than all other imports together.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.callback()(root_options)
@@ -65,9 +65,9 @@ app.command("doctor")(doctor.doctor)
 
 
 def main() -> None:
-    """The entry point of `fnctl`."""
+    """Run `fnctl`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal without bars and dots must not end a command with an encoding error.
+            # Bars and dots on a terminal without them must not raise an encoding error.
             stream.reconfigure(errors="replace")
     app(prog_name="fnctl")

@@ -1,4 +1,4 @@
-"""Operations of the server as fnctl runs them: files uploaded, phases printed, Ctrl-C cancels."""
+"""Operations as fnctl runs them: uploads files, prints phases, cancels on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from admin.client.client import ApiError, Client, Progress, Unreachable
 from admin.text import duration, get
 
 POLL_S: Final = 20
-"""Seconds the server may hold a poll for a change."""
+"""Max seconds that the server holds a poll for a change."""
 RETRIES_MAX: Final = 60
 RETRY_S: Final = 0.5
-"""A restarted server resumes its operations, so an unreachable one is polled this many times, this
-many seconds apart."""
+"""Retries and the seconds between them while the server is unreachable: a restarted server resumes
+its operations."""
 
 Step = Callable[[str, float], None]
-"""Called with a finished phase and its milliseconds."""
+"""Receives a finished phase and its milliseconds."""
 
 
 def upload(client: Client, collected: Collected, bar: Callable[[int], Any]) -> tuple[int, int]:
-    """Upload the files that the server lacks; returns their number and bytes.
+    """Upload the files that the server lacks; return their number and bytes.
 
-    `bar` makes a context manager for a total of bytes, which gives a Progress.
+    `bar` returns a context manager for a total number of bytes, which yields a Progress.
     """
     files = {file.sha256: file for file in collected.bundle.files}
     missing = [file for sha256, file in files.items() if not client.has_blob(sha256, file.size)]
@@ -49,9 +49,9 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """The operation once it has ended; `step` is called after every phase.
+    """Return the operation once it has ended; `step` is called after every phase.
 
-    Raises ApiError, or Unreachable where the server stays unreachable.
+    Raises ApiError, or Unreachable if the server stays unreachable.
     """
     since_s = clock()
     while True:
@@ -68,7 +68,7 @@ def follow(
 
 
 def finish(session: Session, operation: dict[str, Any]) -> dict[str, Any]:
-    """The operation once it is done; Ctrl-C cancels it.
+    """Return the operation once it is done; Ctrl-C cancels it.
 
     Raises ApiError with the reason of a failure, typer.Exit after a cancellation.
     """
@@ -88,13 +88,13 @@ def finish(session: Session, operation: dict[str, Any]) -> dict[str, Any]:
 
 
 def steps(write: Callable[[str], None]) -> Step:
-    """A Step that writes one line per phase."""
+    """Return a Step that writes one line per phase."""
     return lambda phase, ms: write(f"  {phase:<8} {duration(ms)}")
 
 
 @contextmanager
 def bar(total: int, quiet: bool = False) -> Iterator[Progress]:
-    """A progress bar over `total` bytes on stderr, where that is a terminal and not `quiet`."""
+    """Show a progress bar over `total` bytes on stderr, if that is a terminal and not `quiet`."""
     from rich import progress as rich
     from rich.console import Console
 
@@ -112,7 +112,7 @@ def bar(total: int, quiet: bool = False) -> Iterator[Progress]:
 
 
 def _changed(client: Client, id: str, phase: str, pause: Callable[[float], None]) -> dict[str, Any]:
-    """The operation after its phase changed, or after POLL_S."""
+    """Return the operation after its phase changed, or after POLL_S."""
     for _ in range(RETRIES_MAX):
         try:
             return client.operation(id, POLL_S, phase)

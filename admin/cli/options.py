@@ -1,5 +1,5 @@
-"""What verbs that talk to a server share: the options for its address, key and --ssh login, and the
-session with its client and output."""
+"""Shared parts of verbs that talk to a server: the options for its address, key and --ssh login,
+and the session with its client and output."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 METAVAR: Final = "[USER@]HOST[:PORT]"
 LOCAL: Final = ("serve", "image", "ui", "restore")
-"""Verbs that run on this machine: `--ssh` before them is wrong usage."""
-HELP: Final = "Reach a server on another machine; --url and --data are then meant there."
+"""Verbs that run on this machine only: `--ssh` before them is wrong usage."""
+HELP: Final = "Reach a server on another machine; --url and --data then refer to it."
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 DEFAULT_DATA: Final = Path("~/.fngate")
 DEFAULT_ENGINE: Final = "unix:///var/run/docker.sock"
 TOKEN_FILE: Final = "admin.token"  # noqa: S105 - a file's name
 TOKEN_MAX: Final = 4096
-"""Characters read of a token file."""
+"""Max characters read of a token file."""
 
 Ssh = Annotated[str | None, typer.Option("--ssh", metavar=METAVAR, help=HELP)]
 Identity = Annotated[
@@ -62,7 +62,7 @@ KnownHostsEverywhere = Annotated[
     ),
 ]
 Url = Annotated[
-    str, typer.Option("--url", envvar="FN_URL", metavar="URL", help="Where the server is.")
+    str, typer.Option("--url", envvar="FN_URL", metavar="URL", help="Address of the server.")
 ]
 Key = Annotated[
     str | None,
@@ -70,7 +70,7 @@ Key = Annotated[
         "--key",
         envvar="FN_KEY",
         metavar="KEY",
-        help="Access key; without it, DATA/admin.token is used, on this machine or by --ssh.",
+        help="Access key (default: DATA/admin.token on the server's machine).",
     ),
 ]
 Data = Annotated[
@@ -92,11 +92,33 @@ _SHARED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """URL and data folder of a server, as seen from its own machine, and a key."""
+    """URL and data folder of a server, as seen on its own machine, and an access key."""
 
     url: str
     key: str | None
     data: Path
+
+
+def print_version(is_asked: bool) -> None:
+    """Print the versions of fngate, Python and the replicas' link for --version, and exit."""
+    if not is_asked:
+        return
+    import platform
+    from importlib.metadata import version
+
+    from runtime_image.contract.link import VERSION
+
+    python = platform.python_version()
+    typer.echo(f"fngate {version('fngate')} (Python {python}, link {VERSION})")
+    raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", callback=print_version, is_eager=True, help="Print the version and exit."
+    ),
+]
 
 
 def root_options(
@@ -104,6 +126,7 @@ def root_options(
     ssh: SshEverywhere = None,
     identity: IdentityEverywhere = None,  # noqa: ARG001 - read by `parse_login`
     known_hosts: KnownHostsEverywhere = None,  # noqa: ARG001 - read by `parse_login`
+    version: Version = False,  # noqa: ARG001 - its callback prints it
 ) -> None:
     """Deploy models as functions, call them, and see why they are warm or cold."""
     source = context.get_parameter_source("ssh")
@@ -114,7 +137,7 @@ def root_options(
 
 
 def parse_login(context: typer.Context, ssh: str | None, **files: Path | None) -> Login | None:
-    """The --ssh login, None without one; options behind the verb overrule those before it.
+    """Return the --ssh login, or None without --ssh. Options after the verb override those before.
 
     `files` are `identity` and `known_hosts`. Raises typer.BadParameter.
     """
@@ -138,10 +161,10 @@ def parse_login(context: typer.Context, ssh: str | None, **files: Path | None) -
 
 @contextmanager
 def ssh_client(login: Login, address: ServerAddress) -> Iterator[Client]:
-    """A client of the server at `address` on another machine; the login ends with the block.
+    """Yield a client of the server at `address` on another machine; the login ends with the block.
 
-    Without a key the admin token is read there. If that fails the request goes without a key, and
-    a refusal for want of one says why the token could not be read. Raises Unreachable.
+    Without a key, the admin token is read over SSH. If that fails, requests are sent without a key,
+    and a refusal with `no_key` names the reason as its hint. Raises Unreachable.
     """
     from admin.client.client import ApiError, Client
     from admin.client.tunnel import tunnel
@@ -163,14 +186,14 @@ def ssh_client(login: Login, address: ServerAddress) -> Iterator[Client]:
 
 
 def remote_token(opened: Tunnel, address: ServerAddress) -> tuple[str | None, str]:
-    """The admin token of the server at `address`, or the reason for its absence.
+    """Return the admin token of the server at `address`, or the reason for its absence.
 
-    The token has all rights on its server, so it is sent to no other machine.
+    The token has all rights on its server, so it is never sent to another machine.
     """
     from admin.client.ssh import NoToken
 
     if not is_local(address.url):
-        return None, f"give --key or FN_KEY: {address.url} is not {opened.target} itself"
+        return None, f"give --key or FN_KEY: {address.url} is not on {opened.target} itself"
     try:
         return opened.token(address.data), ""
     except NoToken as error:
@@ -179,7 +202,7 @@ def remote_token(opened: Tunnel, address: ServerAddress) -> tuple[str | None, st
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A verb's client and output: results go to stdout, remarks to stderr."""
+    """Client and output of a verb: results go to stdout, remarks to stderr."""
 
     client: Client
     as_json: bool
@@ -194,7 +217,7 @@ class Session:
             typer.echo(plain(text), err=True)
 
     def next(self, *commands: str) -> None:
-        """Print the commands that may follow."""
+        """Print suggestions for the next command."""
         self.remark("next: " + "  or  ".join(commands))
 
 
@@ -204,10 +227,10 @@ def print_answer(as_json: bool, data: object, text: str) -> None:
 
 
 def connected(run: Callable[..., None]) -> Callable[..., None]:
-    """Make a verb of `run`, whose first parameter is a Session.
+    """Turn `run`, whose first parameter is a Session, into a verb.
 
-    Typer reads the options off the signature, so the verb has that of `run` with `--url`, `--key`,
-    `--data`, `--json` and the options of `--ssh` in place of the session.
+    Typer reads the options from the signature, so the verb has the signature of `run` with `--url`,
+    `--key`, `--data`, `--json` and the options of `--ssh` in place of the session.
     """
 
     def verb(*, context: typer.Context, as_json: bool, **options: Any) -> None:
@@ -233,7 +256,7 @@ def connected(run: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def client_at(address: ServerAddress, login: Login | None) -> Iterator[Client]:
-    """A client of the server at `address`, on this machine or over `login`."""
+    """Yield a client of the server at `address`, on this machine or over `login`."""
     if login is None:
         yield open_client(address.url, address.key, address.data)
         return
@@ -241,20 +264,20 @@ def client_at(address: ServerAddress, login: Login | None) -> Iterator[Client]:
         yield client
 
 
-def open_client(url: str, key: str | None, data: Path) -> Client:
-    """A client of the server at `url`; a wrong address or key is wrong usage."""
-    from admin.client.client import Client
+def open_client(url: str, key: str | None, data: Path, timeout_s: float | None = None) -> Client:
+    """Return a client of the server at `url`; an invalid address or key is wrong usage."""
+    from admin.client.client import CALL_S, Client
 
     try:
-        return Client(url, key or local_token(url, data))
+        return Client(url, key or local_token(url, data), timeout_s or CALL_S)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
 
 def local_token(url: str, data: Path) -> str | None:
-    """The admin token in `data`, if `url` is on this machine and the token can be read.
+    """Return the admin token in `data`, if `url` is on this machine and the token is readable.
 
-    The token has all rights on its server, so it is sent to no other machine.
+    The token has all rights on its server, so it is never sent to another machine.
     """
     if not is_local(url):
         return None
@@ -266,7 +289,7 @@ def local_token(url: str, data: Path) -> str | None:
 
 
 def is_local(url: str) -> bool:
-    """Whether `url` names this machine's loopback interface."""
+    """Return whether `url` names this machine's loopback interface."""
     from ipaddress import ip_address
     from urllib.parse import urlsplit
 

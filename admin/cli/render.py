@@ -1,4 +1,4 @@
-"""What verbs show of functions, operations and deploys, as text. Pure."""
+"""Rendering of functions, operations and deploys as text. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ DECISIONS_MAX: Final = 10
 ERRORS_MAX: Final = 5
 COLD_STARTS_MAX: Final = 3
 WATERFALL_WIDTH: Final = 40
-"""Columns."""
+"""Width in columns."""
 VALUE_MAX: Final = 60
-"""Characters of a sample's value that a command repeats, at most."""
+"""Max characters of a sample's value in an example command."""
 
 
 def render_why(answer: dict[str, Any], now_s: float) -> str:
-    """State and reason of a function, its last decisions, errors and cold starts in order of time.
+    """Render a function's state and reason with its latest decisions, errors and cold starts, each
+    list in order of time.
 
     `now_s` in Unix seconds.
     """
@@ -48,7 +49,7 @@ def render_why(answer: dict[str, Any], now_s: float) -> str:
 
 
 def waterfall(cold_start: dict[str, Any], now_s: float) -> str:
-    """One cold start: a line, then a bar for each phase that begins where the last one ended."""
+    """Render one cold start: a line, then one bar per phase, which starts where the last ended."""
     phases = {
         name: float(ms) for name, ms in (cold_start.get("phases") or {}).items() if float(ms) > 0
     }
@@ -74,7 +75,7 @@ def waterfall(cold_start: dict[str, Any], now_s: float) -> str:
 
 
 def render_errors(items: list[dict[str, Any]], now_s: float, most: int) -> str:
-    """The `most` newest of a function's errors, oldest first; "" without any. `now_s`: Unix s."""
+    """Render the `most` newest errors, oldest first; "" without any. `now_s` in Unix seconds."""
     lines = []
     for item in reversed(items[:most]):
         count = int(item.get("count") or 1)
@@ -86,7 +87,7 @@ def render_errors(items: list[dict[str, Any]], now_s: float, most: int) -> str:
 
 
 def render_warm(answer: dict[str, Any]) -> str:
-    """The result of a warm request."""
+    """Render the result of a warm request."""
     revision = get(answer, "revision")
     if answer.get("was_warm"):
         return f"{revision} is warm already"
@@ -94,11 +95,11 @@ def render_warm(answer: dict[str, Any]) -> str:
 
 
 def render_sleep(answer: dict[str, Any]) -> str:
-    """The result of a sleep request."""
+    """Render the result of a sleep request."""
     name, asked, stay = get(answer, "name"), int(answer["asked"]), int(answer["stay"])
     if not asked and not stay:
-        return f"{name} has no replica to let go"
-    lines = [f"{name}: {_replicas(asked)} asked to go"]
+        return f"{name} has no replica to stop"
+    lines = [f"{name}: {_replicas(asked)} asked to stop"]
     if stay:
         least = int(answer.get("min") or 0)
         why = f"min is {least}" if least else "called just now"
@@ -107,20 +108,20 @@ def render_sleep(answer: dict[str, Any]) -> str:
 
 
 def render_scale(answer: dict[str, Any]) -> str:
-    """The scaling of a function."""
+    """Render the scaling of a function."""
     idle = number(float(answer.get("idle_s") or 0))
     least, most = get(answer, "min"), get(answer, "max")
     return f"{get(answer, 'name')}: min {least}, max {most}, idle {idle} s"
 
 
 def render_rollback(result: dict[str, Any]) -> str:
-    """The result of a rollback."""
+    """Render the result of a rollback."""
     head = f"calls go to {get(result, 'revision')}, which takes over from {get(result, 'from')}"
     return f"{head}\n{fields([('switch', get(result, 'switch'))])}"
 
 
 def render_summary(result: dict[str, Any], collected: Collected) -> str:
-    """The summary of an operation's `result`."""
+    """Render the summary of a deploy's `result`."""
     revision = get(result, "revision")
     if not result.get("created", True):
         changed = ", ".join(result.get("changed") or [])
@@ -144,8 +145,8 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
 
 
 def prepared(profile: dict[str, Any]) -> str:
-    """The gain of cold starts by the prepared model, or why there is none; "" where the trial did
-    not prepare one."""
+    """Render the speed-up by the prepared model, or the reason for having none; "" if the trial did
+    not try to prepare one."""
     found = profile.get("prepared")
     if not found:
         why = get(profile, "why_not_prepared")
@@ -164,7 +165,7 @@ def _start(times: dict[str, Any]) -> str:
 
 
 def example(collected: Collected) -> str:
-    """The command that calls the function with its sample, or shows the function."""
+    """Return the command that calls the function with its sample, or shows the function."""
     words = ["fnctl", "invoke", collected.name]
     for name, value in collected.sample.items():
         if isinstance(value, str) and value.startswith("@"):
@@ -180,7 +181,7 @@ def example(collected: Collected) -> str:
 
 
 def curl(collected: Collected, url: str) -> str:
-    """The same with curl for the server at `url`; "" without a sample that fits on a line."""
+    """Return the same call with curl; "" without a sample that fits on a line."""
     sample = collected.sample
     files = [value for value in sample.values() if isinstance(value, str) and value[:1] == "@"]
     if files:

@@ -1,1 +1,1 @@
-"""The client of the admin API: HTTP, event streams, SSH tunnels."""
+"""Client of the admin API: HTTP, event streams, SSH tunnels."""

@@ -1,4 +1,4 @@
-"""The admin API and the functions as typed calls."""
+"""Typed calls of the admin API and of functions."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ __all__ = ["Answer", "ApiError", "Client", "Payload", "Progress", "Unreachable"]
 
 CALL_S: Final = 30.0
 ADVICE_S: Final = 150.0
-"""Somewhat longer than a server computes an advice."""
+"""Slightly longer than a server takes at most to compute an advice."""
 UPLOAD_S: Final = 300.0
-"""Seconds without progress: a server syncs gigabytes, or copies and checks its database."""
+"""Max seconds without progress: a server syncs gigabytes, or copies and checks its database."""
 EVENTS_SILENT_S: Final = 8.0
 """Seconds without an event after which a connection counts as dead; a server beats every second."""
 PAGES_MAX: Final = 1000
-"""Pages read of a list: a million items."""
+"""Max pages read of a list: a million items."""
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A request's body and its content type."""
+    """Request body with its content type."""
 
     body: bytes
     content_type: str
@@ -49,7 +49,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A function's answer. `timing` is the Server-Timing header, "" for none."""
+    """Answer of a function. `timing` is the Server-Timing header, "" without one."""
 
     body: bytes
     content_type: str
@@ -57,10 +57,10 @@ class Answer:
 
 
 class Client:
-    """One server at `url` ("http://HOST:PORT", optionally with a path prefix).
+    """Client of the server at `url` ("http://HOST:PORT", optionally with a path prefix).
 
-    `key` is sent as a bearer token, `dial` connects in place of the system. Raises ValueError for
-    an invalid URL or key. Every request raises ApiError or Unreachable.
+    `key` is sent as a bearer token; `dial` opens connections in place of the system. Raises
+    ValueError for an invalid URL or key. Every request raises ApiError or Unreachable.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Client:
     ) -> None:
         self.url = url
         self.is_direct = dial is None
-        """Whether other programs on this machine reach the server by `url`, too."""
+        """True if other programs on this machine can also reach the server by `url`."""
         self._transport = Transport(url, key, dial)
         self._timeout_s = timeout_s
 
     def is_open_to_all(self, name: str) -> bool:
-        """Whether callers without a key may call `name` at `url`."""
+        """Return whether callers without a key may call `name` at `url`."""
         try:
             Client(self.url, None, self._timeout_s).describe(name)
         except ApiError:
@@ -85,25 +85,30 @@ class Client:
         return True
 
     def session(self) -> dict[str, Any]:
-        """The scopes of this client's key, and the server's version."""
+        """Return the scopes of this client's key, and the server's version."""
         return self._json("GET", "/admin/v1/session")
 
     def describe(self, ref: str) -> dict[str, Any]:
-        """The public description of function or revision `ref`: signature, types, example."""
+        """Return the public description of `ref` (a function or revision): signature, types."""
         return self._json("GET", f"/fn/{quote(ref, safe='@')}")
 
     def sample(self, ref: str) -> Payload:
-        """A sample body for function or revision `ref`: its own, or zeros."""
+        """Return a sample body for function or revision `ref`: its own, or zeros."""
         path = f"/admin/v1/functions/{_part(ref)}/sample"
         reply = check(self._exchange("GET", path))
         return Payload(reply.body, reply.headers.get("Content-Type", ""))
 
     def functions(self) -> list[dict[str, Any]]:
-        """Every function with its state."""
+        """Return every function with its state."""
         return self._items("/admin/v1/functions")
 
+    def function_names(self) -> list[str]:
+        """Return the names of the functions on the first page of the list."""
+        items = self._json("GET", "/admin/v1/functions").get("items")
+        return [str(item["name"]) for item in items] if isinstance(items, list) else []
+
     def function(self, name: str) -> dict[str, Any]:
-        """One function: state, limits, signature, revisions."""
+        """Return one function: state, limits, signature, revisions."""
         return self._json("GET", f"/admin/v1/functions/{_part(name)}")
 
     def remove(self, name: str) -> dict[str, Any]:
@@ -111,60 +116,61 @@ class Client:
         return self._json("DELETE", f"/admin/v1/functions/{_part(name)}")
 
     def rescale(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
-        """Change min, max or idle_s of a function as it is now; its scaling afterwards."""
+        """Change min, max or idle_s of a function; return its scaling. The request fails if the
+        function changes meanwhile."""
         path = f"/admin/v1/functions/{_part(name)}"
         tag = check(self._exchange("GET", path)).headers.get("ETag", "")
         return self._json("PATCH", path, changes, headers={"If-Match": tag})
 
     def roll_back(self, name: str, to: int | None, breaking: bool) -> dict[str, Any]:
-        """Move the traffic to revision `to`, None for the previous one; returns the operation."""
+        """Move the traffic to revision `to` (None: the previous one); return the operation."""
         path = f"/admin/v1/functions/{_part(name)}/rollback"
         return _operation(self._json("POST", path, {"to": to, "breaking": breaking}))
 
     def warm(self, name: str, wait_s: int) -> dict[str, Any]:
-        """Have a replica ready within `wait_s`; returns how long it took."""
+        """Wait up to `wait_s` seconds for a ready replica; return how long it took."""
         path = f"/admin/v1/functions/{_part(name)}/warm?{urlencode({'wait': wait_s})}"
         return self._json("POST", path, timeout_s=self._timeout_s + wait_s)
 
     def put_to_sleep(self, name: str) -> dict[str, Any]:
-        """Stop idle replicas now; returns how many were asked and how many stay."""
+        """Stop idle replicas now; return how many were asked to stop and how many stay."""
         return self._json("POST", f"/admin/v1/functions/{_part(name)}/sleep")
 
     def why(self, name: str) -> dict[str, Any]:
-        """Its state and reason, last decisions, cold starts and intervals."""
+        """Return a function's state and reason, latest decisions, cold starts and intervals."""
         return self._json("GET", f"/admin/v1/functions/{_part(name)}/why")
 
     def advice(self, name: str, hours: int) -> dict[str, Any]:
-        """Costs and savings of other idle times over the last hours."""
+        """Return the costs and savings of other idle times over the last `hours`."""
         path = f"/admin/v1/functions/{_part(name)}/advice?{urlencode({'hours': hours})}"
         return self._json("GET", path, timeout_s=ADVICE_S)
 
     def errors(self, name: str) -> list[dict[str, Any]]:
-        """Its last errors, the newest first."""
+        """Return a function's latest errors, newest first."""
         return self._items(f"/admin/v1/functions/{_part(name)}/errors")
 
     def logs(self, name: str, lines: int) -> list[dict[str, Any]]:
-        """The last `lines` lines of each replica's output."""
+        """Return the last `lines` lines of each replica's output."""
         return self._items(f"/admin/v1/functions/{_part(name)}/logs?{urlencode({'lines': lines})}")
 
     def follow_logs(
         self, name: str, lines: int, last_id: str = ""
     ) -> AbstractContextManager[Iterator[Event]]:
-        """The output of its replicas as a stream, from the last `lines` lines of each or from the
-        event `last_id` on."""
+        """Stream the output of a function's replicas, from the last `lines` lines of each, or after
+        the event `last_id`."""
         path = f"/admin/v1/functions/{_part(name)}/logs?{urlencode({'lines': lines})}"
         return self.stream(path, last_id)
 
     def stream(self, path: str, last_id: str = "") -> AbstractContextManager[Iterator[Event]]:
-        """The events of `path` ("/admin/v1/events"); see `admin.client.sse`."""
+        """Stream the events of `path` ("/admin/v1/events"); see `admin.client.sse`."""
         return self._stream(path, last_id)
 
     def events(self, last_id: str = "") -> AbstractContextManager[Iterator[Event]]:
-        """The server's changes after the event `last_id`, or after a snapshot."""
+        """Stream the server's changes after the event `last_id`, or after a snapshot."""
         return self._stream("/admin/v1/events", last_id, EVENTS_SILENT_S)
 
     def has_blob(self, sha256: str, size: int) -> bool:
-        """Whether the server has that blob with that `size` in bytes."""
+        """Return whether the server has that blob with that `size` in bytes."""
         reply = self._exchange("HEAD", f"/admin/v1/blobs/{_part(sha256)}?size={size}")
         if reply.status == http.client.NOT_FOUND:
             return False
@@ -172,32 +178,32 @@ class Client:
         return True
 
     def put_blob(self, sha256: str, source: BinaryIO, size: int, progress: Progress) -> None:
-        """Upload `size` bytes of `source`. Raises BadBundle where it has fewer."""
+        """Upload `size` bytes of `source`. Raises BadBundle if it has fewer."""
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         path = f"/admin/v1/blobs/{_part(sha256)}"
         check(self._exchange("PUT", path, pieces(source, size, progress), headers, UPLOAD_S))
 
     def create_revision(self, name: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Start a deploy; returns the operation."""
+        """Start a deploy; return the operation."""
         path = f"/admin/v1/functions/{_part(name)}/revisions"
         return _operation(self._json("POST", path, request))
 
     def operation(self, id: str, wait_s: int = 0, phase: str = "") -> dict[str, Any]:
-        """An operation; with `wait_s` after its state or its `phase` changed."""
+        """Return an operation; with `wait_s`, once its state or its `phase` has changed."""
         query = urlencode({"wait": wait_s, "phase": phase}) if wait_s else ""
         path = f"/admin/v1/operations/{_part(id)}{'?' if query else ''}{query}"
         return _operation(self._json("GET", path, timeout_s=self._timeout_s + wait_s))
 
     def cancel(self, id: str) -> dict[str, Any]:
-        """Cancel an operation; returns it, as it may have been done already."""
+        """Request the cancellation of an operation; return it, as it may be done already."""
         return _operation(self._json("DELETE", f"/admin/v1/operations/{_part(id)}"))
 
     def keys(self) -> list[dict[str, Any]]:
-        """Every access key, without secrets."""
+        """Return every access key, without secrets."""
         return self._items("/admin/v1/keys")
 
     def add_key(self, scopes: list[str], note: str = "") -> dict[str, Any]:
-        """Make a key; its secret is in this answer only."""
+        """Create a key; only this answer contains its secret."""
         return self._json("POST", "/admin/v1/keys", {"scopes": scopes, "note": note})
 
     def remove_key(self, id: str) -> None:
@@ -209,19 +215,19 @@ class Client:
         self._transport.download("/admin/v1/backup", write, UPLOAD_S)
 
     def replicas(self) -> list[dict[str, Any]]:
-        """Every replica."""
+        """Return every replica."""
         return self._items("/admin/v1/replicas")
 
     def pools(self) -> list[dict[str, Any]]:
-        """Every pool."""
+        """Return every pool."""
         return self._items("/admin/v1/pools")
 
     def devices(self) -> list[dict[str, Any]]:
-        """Every device."""
+        """Return every device."""
         return self._items("/admin/v1/devices")
 
     def ready(self) -> dict[str, Any]:
-        """The server's readiness with its reasons."""
+        """Return the server's readiness with its reasons."""
         return self._json("GET", "/readyz")
 
     def invoke(
@@ -233,7 +239,7 @@ class Client:
         wait_s: float | None = None,
         timeout_s: float = CALL_S,
     ) -> Answer:
-        """Call function or revision `ref` ("digits", "digits@3"), for at most `timeout_s`.
+        """Call function or revision `ref` ("digits", "digits@3") with a limit of `timeout_s`.
 
         `wait_s` bounds how long the server may hold the request before it starts.
         """
@@ -250,13 +256,13 @@ class Client:
     def _stream(
         self, path: str, last_id: str, silent_s: float | None = None
     ) -> AbstractContextManager[Iterator[Event]]:
-        # Lazy: most verbs read no stream.
+        # Imported here, as most verbs read no stream.
         from admin.client.sse import SILENT_S, open_stream
 
         return open_stream(self._transport, path, last_id, silent_s or SILENT_S)
 
     def _items(self, path: str) -> list[dict[str, Any]]:
-        """Every item of a list, page by page."""
+        """Return every item of a list, page by page."""
         found: list[dict[str, Any]] = []
         asked = path
         for _ in range(PAGES_MAX):
@@ -286,7 +292,7 @@ class Client:
         found = json_object(reply.body)
         if found is None:
             shown = reply.body[:SHOWN_MAX].decode(errors="replace")
-            title = "This is no fngate server"
+            title = "This is not an fngate server"
             detail = f"{method} {path}: expected a JSON object, got {shown!r}"
             raise ApiError(reply.status, {"title": title, "detail": detail})
         return found

@@ -1,5 +1,5 @@
 """Server-sent events (WHATWG HTML, "Interpreting an event stream"): the parser (pure), one
-connection, and the one loop that resumes a stream after its connection broke."""
+connection, and the loop that resumes a stream after its connection broke."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from admin.client.transport import ApiError, Transport, Unreachable
 
 EVENT_MAX: Final = 8 * 1024 * 1024
-"""Bytes of one event; more than any event of a server."""
+"""Max bytes of one event; no event of a server is larger."""
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _BOM: Final = b"\xef\xbb\xbf"
@@ -23,15 +23,15 @@ SILENT_S: Final = 45.0
 """Seconds without a byte after which a connection counts as dead; a server sends a comment every
 15 s."""
 PATIENCE_S: Final = 60.0
-"""Seconds that a server may stay away before `Patience` gives up."""
+"""Seconds without a server before `Patience` gives up."""
 PAUSE_S: Final = 0.5
-"""Seconds between two of its attempts."""
+"""Seconds between two attempts of `Patience`."""
 PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 10.0)
-"""Seconds before each attempt of `Backoff` in a row; the last one is repeated."""
+"""Seconds before each consecutive attempt of `Backoff`; the last one is repeated."""
 
 
 class Event(NamedTuple):
-    """One event. `id` is the last id that the stream sent, "" for none."""
+    """One event. `id` is the last id that the stream sent, "" if it sent none."""
 
     id: str
     type: str
@@ -39,17 +39,17 @@ class Event(NamedTuple):
 
 
 class EventTooLong(ValueError):
-    """An event above the limit of memory for one."""
+    """An event exceeds the memory limit."""
 
 
 class Parser:
-    """Parses a stream's bytes into events. `last_id` resumes the stream.
+    """Parser from a stream's bytes to events. `last_id` resumes the stream.
 
     Lines end with LF, CR or CRLF, and bytes may be split anywhere.
     """
 
     def __init__(self, last_id: str = "", event_max: int = EVENT_MAX) -> None:
-        """`last_id` of an earlier connection holds until the stream sends one."""
+        """`last_id` of an earlier connection holds until the stream sends an id."""
         self.last_id = last_id
         self._id = last_id
         self._type = ""
@@ -61,11 +61,11 @@ class Parser:
         self._after_cr = False
 
     def feed(self, piece: bytes) -> list[Event]:
-        """The events that are complete with this piece. Raises EventTooLong."""
+        """Return the events that this piece completes. Raises EventTooLong."""
         if not piece:
             return []
         if self._after_cr:
-            # The CR has ended its line already; this LF belongs to it.
+            # The CR has already ended the line; this LF belongs to it.
             piece = piece.removeprefix(b"\n")
         self._after_cr = piece.endswith(b"\r")
         *ended, rest = _LINE_END.split(piece)
@@ -102,7 +102,7 @@ class Parser:
         return None
 
     def _dispatch(self) -> Event | None:
-        """The event that an empty line completes; None without data, but its id counts."""
+        """Return the event that an empty line completes; None without data, but its id counts."""
         self.last_id = self._id
         kind, data = self._type or "message", self._data
         self._type, self._data, self._size = "", [], 0
@@ -115,10 +115,10 @@ class Parser:
 def open_stream(
     transport: Transport, path: str, last_id: str = "", silent_s: float = SILENT_S
 ) -> Iterator[Iterator[Event]]:
-    """The events of GET `path` after the one with `last_id`, while the block runs.
+    """Open the stream of GET `path` after the event `last_id`, while the block runs.
 
-    The iterator ends with the stream, and raises Unreachable where the connection breaks or is
-    silent for `silent_s`. Raises ApiError for a refusal, Unreachable without a server.
+    The iterator ends with the stream. It raises Unreachable if the connection breaks or is silent
+    for `silent_s`. Opening raises ApiError for a refusal, Unreachable without a server.
     """
     headers = {"Accept": CONTENT_TYPE, "Cache-Control": "no-store"}
     if last_id:
@@ -141,60 +141,60 @@ def _events(pieces: Iterator[bytes], last_id: str) -> Iterator[Event]:
 
 
 Connect = Callable[[str], AbstractContextManager[Iterator[Event]]]
-"""Opens the stream after the event with this id, "" for its beginning. Raises ApiError or
+"""Opens the stream after the event with this id ("": from its beginning). Raises ApiError or
 Unreachable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection is over: why, and the seconds until the next attempt."""
+    """Lost connection: the reason, and the seconds until the next attempt."""
 
     why: str
     pause_s: float
 
 
 class Position:
-    """The id of the last event, which a new connection goes on from."""
+    """Id of the last event, after which a new connection continues."""
 
     def __init__(self) -> None:
         self.id = ""
 
     def accept(self, event: Event) -> bool:
-        """Record `event`; False where it was received before."""
+        """Record `event`; return False if it was received before."""
         self.id = event.id
         return True
 
 
 class Retry(Protocol):
-    """When to connect again."""
+    """Policy for reconnecting."""
 
     def connected(self) -> None:
-        """The server accepted the connection."""
+        """Record that the server accepted the connection."""
 
     def pause_s(self, error: ApiError | Unreachable | None) -> float:
-        """Seconds until the next attempt; `error` is None where the server ended the stream.
+        """Return the seconds until the next attempt; `error` is None after a regular end.
 
-        Raises `error` where no attempt follows.
+        Raises `error` if there is no further attempt.
         """
 
 
 class Backoff:
-    """Retries without end, with growing pauses, once there was an event. A refusal other than
-    "busy" (429, 5xx) is final."""
+    """Endless retries with growing pauses after the first event. A refusal other than "busy" (429,
+    5xx) is final."""
 
     def __init__(self) -> None:
         self._has_received = False
         self._attempts = 0
 
     def connected(self) -> None:
-        """Nothing: a connection without an event is no success."""
+        """Do nothing: a connection without an event is not a success."""
 
     def received(self) -> None:
-        """A valid event arrived: the next pause is the shortest one again."""
+        """Record a valid event: the next pause is the shortest one again."""
         self._has_received, self._attempts = True, 0
 
     def pause_s(self, error: ApiError | Unreachable | None) -> float:
-        """The next one of `PAUSES_S`. Raises `error`."""
+        """Return the next one of `PAUSES_S`. Raises `error` if it is final."""
         if error is not None and not (self._has_received and _is_passing(error)):
             raise error
         pause_s = PAUSES_S[min(self._attempts, len(PAUSES_S) - 1)]
@@ -203,11 +203,11 @@ class Backoff:
 
 
 class Patience:
-    """Retries at a steady pace for `patience_s` seconds, once the server has answered. Any refusal
-    below 500 is final.
+    """Retries at a constant pace for `patience_s` seconds, after the server has answered once. Any
+    refusal below 500 is final.
 
-    `on_lost` gets the reason, once for each absence of the server; `on_back` is called when it
-    answers again. `clock` gives seconds.
+    `on_lost` receives the reason, once per outage; `on_back` is called when the server answers
+    again. `clock` returns seconds.
     """
 
     def __init__(
@@ -225,14 +225,14 @@ class Patience:
         self._lost_since_s: float | None = None
 
     def connected(self) -> None:
-        """An absence is over."""
+        """Record the end of an outage."""
         self._has_answered = True
         if self._lost_since_s is not None:
             self._lost_since_s = None
             self._on_back()
 
     def pause_s(self, error: ApiError | Unreachable | None) -> float:
-        """`PAUSE_S`. Raises `error`."""
+        """Return `PAUSE_S`. Raises `error` if it is final."""
         if error is not None:
             self._count(error)
         return PAUSE_S
@@ -254,9 +254,9 @@ def resumed(
     position: Position,
     pause: Callable[[float], object] = time.sleep,
 ) -> Iterator[Event | Disconnected]:
-    """Every event after `position`, over as many connections as it takes, and where one ended.
+    """Yield every event after `position`, over any number of connections, and each lost connection.
 
-    A stream that the server ends is asked for again, too. Raises what `retry` raises.
+    A stream that the server ends is opened again, too. Raises what `retry` raises.
     """
     while True:
         failure: ApiError | Unreachable | None = None
@@ -274,7 +274,7 @@ def resumed(
 
 
 def _is_passing(error: ApiError | Unreachable) -> bool:
-    """Whether the server may only be away, too busy or shutting down."""
+    """Return whether the server may only be away, overloaded or shutting down."""
     if isinstance(error, Unreachable):
         return True
     return _is_server_fault(error) or error.status == http.client.TOO_MANY_REQUESTS

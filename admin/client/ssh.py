@@ -1,8 +1,8 @@
 """SSH logins: targets, jump hosts of ~/.ssh/config, host key checks, errors with remedies, and the
 admin token over SFTP.
 
-Host keys are always checked against a list, be it empty: asyncssh checks nothing where it is given
-None, as for `UserKnownHostsFile none` of ~/.ssh/config.
+Host keys are always checked against a list, even an empty one: asyncssh checks nothing if it is
+given None, as for `UserKnownHostsFile none` in ~/.ssh/config.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from admin.client.transport import Unreachable
 
 PORT_MAX: Final = 65535
 WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+%~-]*")
-"""A user or host name, or an alias of ~/.ssh/config; never an option of `ssh`."""
+"""User name, host name or alias of ~/.ssh/config; never an option of `ssh`."""
 ADDRESS: Final = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?")
-"""The characters of an IPv6 address; the resolver checks it."""
+"""Characters of an IPv6 address; the resolver validates it."""
 REFUSED_TEXT: Final = "Connection refused"
-"""The text of OpenSSH's server for a closed port (strerror of ECONNREFUSED)."""
+"""Text of OpenSSH's server for a closed port (strerror of ECONNREFUSED)."""
 USER_FILE: Final = Path("~/.ssh/known_hosts")
 SYSTEM_FILES: Final = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
 FILE_MAX: Final = 16 * 1024 * 1024
-"""Characters read of one file of known hosts."""
+"""Max characters read of one known_hosts file."""
 CONNECT_S: Final = 10.0
 LOGIN_S: Final = 15.0
 HOP_S: Final = CONNECT_S + LOGIN_S + 5.0
-"""Seconds per machine: name lookup, proxy command, keys."""
+"""Max seconds per machine: name lookup, proxy command, keys."""
 ALIVE_S: Final = 10.0
 """Seconds of silence before a keepalive; ALIVE_MAX unanswered ones end the connection."""
 ALIVE_MAX: Final = 3
 HOPS_MAX: Final = 5
-"""Machines on the way, the target included."""
+"""Max machines on the way, including the target."""
 TOKEN_FILE: Final = "admin.token"  # noqa: S105 - a file's name
 TOKEN_MAX: Final = 4096
-"""Bytes read of a token file."""
+"""Max bytes read of a token file."""
 READ_S: Final = 15.0
-"""Seconds for opening SFTP and reading the file."""
+"""Max seconds for opening SFTP and reading the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine to log in to. None leaves a field to ~/.ssh/config and its defaults."""
+    """Machine to log in to. A field with None is taken from ~/.ssh/config and its defaults."""
 
     host: str
     user: str | None = None
@@ -59,7 +59,7 @@ class Target:
         return f"{user}{host}{'' if self.port is None else f':{self.port}'}"
 
     def command(self, program: str = "ssh") -> str:
-        """The command that logs in by hand."""
+        """Return the command for a login by hand."""
         port = "" if self.port is None else f" -p {self.port}"
         user = f"{self.user}@" if self.user else ""
         return f"{program}{port} {user}{self.host}"
@@ -67,9 +67,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How to log in to `target`: a private key's file, and the file of known host keys.
+    """Login to `target`, with the file of a private key and a known_hosts file.
 
-    None leaves either to the agent, ~/.ssh/config and the default files.
+    None means the agent's keys, ~/.ssh/config and the default files.
     """
 
     target: Target
@@ -78,7 +78,7 @@ class Login:
 
 
 def parse_target(text: str) -> Target:
-    """`[USER@]HOST[:PORT]`, an IPv6 address with a port in brackets. Raises ValueError."""
+    """Parse `[USER@]HOST[:PORT]`; an IPv6 address with a port is in brackets. Raises ValueError."""
     user, at, rest = text.rpartition("@")
     host, port = _split(rest)
     is_host = WORD.fullmatch(host) or (":" in host and ADDRESS.fullmatch(host))
@@ -92,7 +92,7 @@ def parse_target(text: str) -> Target:
 
 
 def _split(rest: str) -> tuple[str, str | None]:
-    """Host and port; more than one colon without brackets is an IPv6 address without a port."""
+    """Return host and port. Several colons without brackets are an IPv6 address without a port."""
     if rest.startswith("["):
         host, end, tail = rest[1:].partition("]")
         if not end or tail[:1] not in ("", ":"):
@@ -105,7 +105,7 @@ def _split(rest: str) -> tuple[str, str | None]:
 
 
 def unreachable_error(text: str, hint: str = "") -> Unreachable:
-    """An Unreachable with `text`, and `hint` as its note."""
+    """Return an Unreachable with `text`, and with `hint` as its note."""
     error = Unreachable(text)
     if hint:
         error.add_note(hint)
@@ -113,11 +113,11 @@ def unreachable_error(text: str, hint: str = "") -> Unreachable:
 
 
 def login_failure(target: Target, error: Exception) -> Unreachable:
-    """The error for a failed login to `target`."""
-    by_hand = f"see whether this works: {target.command()}"
+    """Return the error for a failed login to `target`."""
+    by_hand = f"check whether this works: {target.command()}"
     if isinstance(error, asyncssh.PermissionDenied):
         return unreachable_error(
-            f"{target} takes none of your SSH keys: {error}",
+            f"{target} accepts none of your SSH keys: {error}",
             f"name one with --identity FILE, or: {target.command('ssh-copy-id')}",
         )
     if isinstance(error, TimeoutError | asyncssh.TimeoutError):
@@ -127,7 +127,7 @@ def login_failure(target: Target, error: Exception) -> Unreachable:
             f"the private key cannot be used: {error}", "ssh-add FILE, then again"
         )
     if isinstance(error, asyncssh.ConfigParseError):
-        return unreachable_error(f"~/.ssh/config: {error}", "mend that line of ~/.ssh/config")
+        return unreachable_error(f"~/.ssh/config: {error}", "correct that line of ~/.ssh/config")
     if isinstance(error, asyncssh.DisconnectError):
         return unreachable_error(
             f"the SSH server of {target} ended the connection: {error}", by_hand
@@ -137,7 +137,7 @@ def login_failure(target: Target, error: Exception) -> Unreachable:
 
 
 def channel_failure(target: Target, address: tuple[str, int], error: Exception) -> Unreachable:
-    """The error for a channel that `target` did not open to `address`, as seen from there."""
+    """Return the error for a channel to `address` (as seen from there) that `target` refused."""
     host, port = address
     shown = f"{host}:{port}"
     if isinstance(error, asyncssh.ChannelOpenError):
@@ -148,25 +148,25 @@ def channel_failure(target: Target, address: tuple[str, int], error: Exception) 
             )
         if REFUSED_TEXT in error.reason:
             return unreachable_error(
-                f"nobody listens on {shown} of {target}",
-                f"start it there with fnctl serve, or name it: --url http://{host}:PORT",
+                f"nothing listens on {shown} of {target}",
+                f"start it there with fnctl serve, or set --url http://{host}:PORT",
             )
         return unreachable_error(f"{target} cannot reach {shown}: {error.reason}")
     if isinstance(error, TimeoutError | asyncssh.TimeoutError):
-        return unreachable_error(f"{target} opens no connection to {shown} in time")
+        return unreachable_error(f"{target} did not open a connection to {shown} in time")
     return connection_broken(target, str(error))
 
 
 def connection_broken(target: Target, reason: str) -> Unreachable:
-    """The error for a connection that broke in use."""
+    """Return the error for a connection that broke in use."""
     return unreachable_error(
         f"the SSH connection to {target} broke: {reason or 'no reason given'}",
-        "what was begun there may go on: look with fnctl ls and fnctl show before you try again",
+        "started operations may continue there: run fnctl ls and fnctl show before you try again",
     )
 
 
 class KnownHosts(asyncssh.SSHKnownHosts):
-    """Known host keys of `files`. `name` is the host looked up last, `has_key` if it has any."""
+    """Known host keys of `files`. `name` is the host looked up last; `has_key`: it has any key."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class KnownHosts(asyncssh.SSHKnownHosts):
             self.load(_read(path))
 
     def match(self, host: str, addr: str, port: int | None) -> Any:
-        """asyncssh's: the keys known of a host."""
+        """Return the known keys of a host (asyncssh callback)."""
         found = super().match(host, addr, port)
         self.name = host if port is None else f"[{host}]:{port}"
         self.has_key = any(found)
@@ -185,7 +185,7 @@ class KnownHosts(asyncssh.SSHKnownHosts):
 
 
 class HostKeyClient(asyncssh.SSHClient):
-    """Refuses unknown host keys, and records them and the reason of a lost connection."""
+    """Client that refuses unknown host keys; records them and the reason of a lost connection."""
 
     def __init__(self) -> None:
         self.shown_key: asyncssh.SSHKey | None = None
@@ -194,19 +194,18 @@ class HostKeyClient(asyncssh.SSHClient):
     def validate_host_public_key(
         self, _host: str, _addr: str, _port: int, key: asyncssh.SSHKey
     ) -> bool:
-        """asyncssh's: refuse a key that is not among the known ones."""
+        """Refuse a key that is not among the known ones (asyncssh callback)."""
         self.shown_key = key
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncssh's: the connection is over."""
+        """Record the end of the connection (asyncssh callback)."""
         self.lost_reason = str(exc) if exc is not None else "the server closed it"
 
 
 def known_hosts(login: Login, configured: Sequence[str]) -> KnownHosts:
-    """The keys of --known-hosts, else of the `configured` files of ~/.ssh/config, else the default
-    files. Raises Unreachable for an unreadable file.
-    """
+    """Read the keys of --known-hosts, else of the `configured` files of ~/.ssh/config, else of the
+    default files. Raises Unreachable for an unreadable file."""
     if login.known_hosts is not None:
         named = [login.known_hosts]
     else:
@@ -216,11 +215,11 @@ def known_hosts(login: Login, configured: Sequence[str]) -> KnownHosts:
     try:
         return KnownHosts([path for path in files if login.known_hosts or path.exists()])
     except (OSError, ValueError) as error:
-        raise unreachable_error(f"the known hosts cannot be read: {error}") from error
+        raise unreachable_error(f"the known hosts files are not readable: {error}") from error
 
 
 def host_key_refused(login: Login, known: KnownHosts, host_keys: HostKeyClient) -> Unreachable:
-    """The error for a refused host key: it changed, or none is known."""
+    """Return the error for a refused host key: it changed, or none is known."""
     target = login.target
     shown = "a key"
     if host_keys.shown_key is not None:
@@ -229,13 +228,13 @@ def host_key_refused(login: Login, known: KnownHosts, host_keys: HostKeyClient) 
     files = ", ".join(map(str, known.files)) or str(USER_FILE)
     if known.has_key:
         return unreachable_error(
-            f"the host key of {target} has CHANGED: it shows {shown}, {files} knows another."
-            " Somebody may be in between",
-            f"ask who runs it; if the machine is new: ssh-keygen -R '{known.name}' -f {files}",
+            f"the host key of {target} has CHANGED: it sent {shown}, {files} has another one."
+            " The connection may be intercepted",
+            f"ask its operator; if the machine is new: ssh-keygen -R '{known.name}' -f {files}",
         )
     return unreachable_error(
-        f"the host key of {target} is not known: it shows {shown}, {files} has none for it",
-        f"compare the key while you log in once: {_login_once(login)}",
+        f"the host key of {target} is not known: it sent {shown}, {files} has none for it",
+        f"compare the key during one login by hand: {_login_once(login)}",
     )
 
 
@@ -256,7 +255,7 @@ def _read(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """A connection, its host key client and the jump host before it. `close` closes them all."""
+    """Connection, its host key client, and the jump host before it. `close` closes them all."""
 
     connection: asyncssh.SSHClientConnection
     host_keys: HostKeyClient
@@ -270,12 +269,12 @@ class LoggedIn:
             await self.before.close()
 
     def reason_lost(self) -> str:
-        """Why the connection was lost, "" while it lasts."""
+        """Return the reason of a lost connection, "" while it is open."""
         return self.host_keys.lost_reason if self.connection.is_closed() else ""
 
 
 async def log_in(login: Login, hops_left: int = HOPS_MAX) -> LoggedIn:
-    """Log in, through the jump hosts of ~/.ssh/config; every host key is checked.
+    """Log in through the jump hosts of ~/.ssh/config; every host key is checked.
 
     Raises Unreachable.
     """
@@ -304,8 +303,8 @@ async def _connect(
     files = options.config.get("UserKnownHostsFile", ())
     known = known_hosts(login, list(map(str, cast(Sequence[str], files))))
     host_keys = HostKeyClient()
-    # An explicit None for the tunnel keeps asyncssh from opening jump hosts itself, whose keys
-    # it would then check by its own rules.
+    # An explicit None for the tunnel keeps asyncssh from opening jump hosts itself: it would check
+    # their keys by its own rules.
     final = {"known_hosts": known, "tunnel": before.connection if before else None}
     try:
         async with asyncio.timeout(HOP_S):
@@ -320,7 +319,7 @@ async def _connect(
 
 
 def _configured(login: Login) -> tuple[asyncssh.SSHClientConnectionOptions, list[Target]]:
-    """A machine's options and jump hosts by ~/.ssh/config. Raises Unreachable.
+    """Return a machine's options and jump hosts from ~/.ssh/config. Raises Unreachable.
 
     Blocking: it may read key files and run the command of `Match exec`.
     """
@@ -332,7 +331,7 @@ def _configured(login: Login) -> tuple[asyncssh.SSHClientConnectionOptions, list
 
 
 def _given(login: Login) -> dict[str, Any]:
-    """Options that overrule ~/.ssh/config."""
+    """Return the options that override ~/.ssh/config."""
     target = login.target
     given: dict[str, Any] = {
         "host": target.host,
@@ -341,9 +340,9 @@ def _given(login: Login) -> dict[str, Any]:
         "login_timeout": LOGIN_S,
         "keepalive_interval": ALIVE_S,
         "keepalive_count_max": ALIVE_MAX,
-        # Only files of the operator may say which keys are trusted.
+        # Only the operator's files may decide which keys are trusted.
         "x509_trusted_certs": None,
-        # Forwarding an agent or running a command has no place in a tunnel.
+        # A tunnel needs neither agent forwarding nor a remote command.
         "agent_forwarding": False,
         "command": None,
     }
@@ -357,8 +356,8 @@ def _given(login: Login) -> dict[str, Any]:
 
 
 def _jumps(options: asyncssh.SSHClientConnectionOptions, target: Target) -> list[Target]:
-    """The jump hosts in order; none where the target is its own, as with `Host *`. Raises
-    ValueError."""
+    """Return the jump hosts in order; none if the target is its own jump host, as with `Host *`.
+    Raises ValueError."""
     tunnel = options.tunnel
     if not isinstance(tunnel, str) or not tunnel or tunnel == "none":
         return []
@@ -370,11 +369,11 @@ def _jumps(options: asyncssh.SSHClientConnectionOptions, target: Target) -> list
 
 
 class NoToken(Exception):
-    """The token could not be read; the text has reason and remedy."""
+    """The token could not be read; the text has the reason and the remedy."""
 
 
 async def read_token(connection: asyncssh.SSHClientConnection, target: Target, data: Path) -> str:
-    """The token in the remote folder `data`; `~` and relative paths begin at the home folder.
+    """Read the token in the remote folder `data`; `~` and relative paths start at the home folder.
 
     Raises NoToken.
     """
@@ -387,25 +386,25 @@ async def read_token(connection: asyncssh.SSHClientConnection, target: Target, d
         ):
             content = cast(bytes, await file.read(TOKEN_MAX + 1))
     except asyncssh.SFTPNoSuchFile as error:
-        raise NoToken(f"{target} has no file {path}: name the folder with --data") from error
+        raise NoToken(f"{target} has no file {path}: set the folder with --data") from error
     except asyncssh.SFTPPermissionDenied as error:
         raise NoToken(
-            f"{path} of {target} cannot be read by this user: log in as the server's, or --key"
+            f"{path} of {target} is not readable by this user: log in as the server's, or use --key"
         ) from error
     except (asyncssh.Error, OSError, TimeoutError) as error:
-        raise NoToken(f"{target} gives no {path} by SFTP ({_reason(error)}): use --key") from error
+        raise NoToken(f"{target} sent no {path} by SFTP ({_reason(error)}): use --key") from error
     try:
         token = content.decode("ascii").strip()
     except ValueError as error:
-        raise NoToken(f"{path} of {target} is no token: expected ASCII text") from error
+        raise NoToken(f"{path} of {target} is not a token: expected ASCII text") from error
     if not token or len(content) > TOKEN_MAX:
         got = "an empty file" if not token else f"more than {TOKEN_MAX} bytes"
-        raise NoToken(f"{path} of {target} is no token: expected one line, got {got}")
+        raise NoToken(f"{path} of {target} is not a token: expected one line, got {got}")
     return token
 
 
 def remote_path(data: Path) -> str:
-    """The token's path for SFTP, which begins at the home folder. Raises NoToken for `~user`."""
+    """Return the token's path for SFTP, relative to the home folder. Raises NoToken for `~user`."""
     parts = data.parts
     if parts[:1] == ("~",):
         return str(Path(*parts[1:]) / TOKEN_FILE)

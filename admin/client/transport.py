@@ -1,7 +1,7 @@
 """HTTP exchanges with the standard library alone, and their errors.
 
-Every exchange has its own connection and a time limit, and reads at most `ANSWER_MAX` bytes, but
-for streams. Redirects are not followed: a key must not reach another server.
+Every exchange has its own connection and a time limit, and reads at most `ANSWER_MAX` bytes, except
+streams. Redirects are not followed: a key must not reach another server.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from urllib.parse import urlsplit
 from registry.errors import BadBundle
 
 ANSWER_MAX: Final = 320 * 1024 * 1024
-"""Bytes; more than the largest answer that a server can be configured for."""
+"""Max bytes of an answer; more than a server can be configured for."""
 CONNECT_S: Final = 5.0
 REFUSAL_MAX: Final = 1024 * 1024
-"""Bytes read of a refusal in place of a stream."""
+"""Max bytes read of a refusal that arrives in place of a stream."""
 PIECE: Final = 64 * 1024
-"""Bytes per read of a stream, at most."""
+"""Max bytes per read of a stream."""
 SHOWN_MAX: Final = 500
-"""Characters shown of an answer that is no problem document."""
+"""Max characters shown of an answer that is not a problem document."""
 
 CHUNK: Final = 1024 * 1024
 """Bytes per read of an uploaded file."""
 Progress = Callable[[int], None]
-"""Called with the number of bytes sent since the last call."""
+"""Receives the number of bytes sent since the last call."""
 Dial = Callable[[str, int], socket.socket]
 """Connects a socket to a host and a port, or raises Unreachable."""
 
@@ -41,9 +41,9 @@ class Unreachable(Exception):
 
 
 class ApiError(Exception):
-    """The server refused. `problem` is its problem document (RFC 9457).
+    """The server refused the request. `problem` is its problem document (RFC 9457).
 
-    The text is "title: detail", then expected and got unless the detail has them.
+    The text is "title: detail", then expected and got unless the detail contains them.
     """
 
     def __init__(self, status: int, problem: dict[str, Any]) -> None:
@@ -53,13 +53,13 @@ class ApiError(Exception):
 
     @property
     def code(self) -> str:
-        """The error code, as in `registry.errors`; "" for another server's."""
+        """Error code, as in `registry.errors`; "" if another server answered."""
         return str(self.problem.get("code", ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: status, head, body."""
+    """Answer: status, headers, body."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -67,10 +67,10 @@ class Reply:
 
 
 class Transport:
-    """Exchanges with the server at `url` ("http://HOST:PORT", optionally with a path prefix).
+    """HTTP exchanges with the server at `url` ("http://HOST:PORT", optionally with a path prefix).
 
-    `key` is sent as a bearer token. `dial`, if given, opens the connections, as over SSH. Raises
-    ValueError for an invalid URL or key.
+    `key` is sent as a bearer token. `dial`, if given, opens the connections, for example over SSH.
+    Raises ValueError for an invalid URL or key.
     """
 
     def __init__(self, url: str, key: str | None, dial: Dial | None = None) -> None:
@@ -105,7 +105,7 @@ class Transport:
         connection = self._connected()
         try:
             connection.sock.settimeout(timeout_s)
-            # A server may refuse an upload and close before it has read it all.
+            # A server may refuse an upload and close the connection before reading all of it.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, self._prefix + path, body, head)
             response = connection.getresponse()
@@ -147,7 +147,7 @@ class Transport:
     def download(self, path: str, write: Callable[[bytes], object], timeout_s: float) -> None:
         """GET an answer with a Content-Length and pass its pieces to `write`.
 
-        Raises what `open` and `write` raise, and Unreachable for another length.
+        Raises what `open` and `write` raise, and Unreachable if the length differs.
         """
         with self.open(path, {}, timeout_s) as (reply, pieces):
             left = int(reply.headers.get("Content-Length") or 0)
@@ -155,10 +155,10 @@ class Transport:
                 left -= len(piece)
                 write(piece)
         if left:
-            raise Unreachable(f"{self._url}: {path} broke off, {left} bytes miss")
+            raise Unreachable(f"{self._url}: {path} was cut off, {left} bytes are missing")
 
     def _pieces(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
-        """The body in pieces of at least one byte, as they arrive."""
+        """Yield the body in pieces of at least one byte, as they arrive."""
         try:
             while piece := response.read1(PIECE):
                 yield piece
@@ -185,11 +185,11 @@ class Transport:
         return connection
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        return Unreachable(f"{self._url} gives no answer: {str(error) or type(error).__name__}")
+        return Unreachable(f"{self._url} does not answer: {str(error) or type(error).__name__}")
 
 
 def check(reply: Reply) -> Reply:
-    """`reply` if it is a success. Raises ApiError."""
+    """Return `reply` if it is a success. Raises ApiError."""
     if http.client.OK <= reply.status < http.client.MULTIPLE_CHOICES:
         return reply
     problem = json_object(reply.body)
@@ -204,7 +204,7 @@ def check(reply: Reply) -> Reply:
 
 
 def json_object(body: bytes) -> dict[str, Any] | None:
-    """The JSON object in `body`, else None."""
+    """Return the JSON object in `body`, or None."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -223,7 +223,7 @@ def _explain(status: int, problem: Mapping[str, Any]) -> str:
 
 
 def pieces(source: BinaryIO, size: int, progress: Progress) -> Iterator[bytes]:
-    """`size` bytes of `source` in pieces. Raises BadBundle where it has fewer."""
+    """Yield `size` bytes of `source` in pieces. Raises BadBundle if it has fewer."""
     left = size
     while left:
         try:
@@ -231,7 +231,7 @@ def pieces(source: BinaryIO, size: int, progress: Progress) -> Iterator[bytes]:
         except OSError as error:
             raise BadBundle(f"the file cannot be read: {error}") from error
         if not chunk:
-            raise BadBundle(f"the file shrank while it was uploaded: {left} of {size} bytes miss")
+            raise BadBundle(f"the file shrank during the upload: {left} of {size} bytes missing")
         left -= len(chunk)
         yield chunk
         progress(len(chunk))

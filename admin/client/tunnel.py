@@ -1,8 +1,8 @@
-"""An SSH tunnel: one connection per command, in a thread with its own loop, for synchronous HTTP.
+"""SSH tunnel: one connection per command, in a thread with its own loop, for synchronous HTTP.
 
 The local end is a socket pair inside this process. No port is opened, so no other user of this
 machine can use the tunnel, or listen in place of a broken one and receive a key. Both directions
-have backpressure.
+have back-pressure.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from admin.client.ssh import (
 from admin.client.transport import Unreachable
 
 CHANNEL_S: Final = 10.0
-"""Seconds that the other machine may take to open a connection."""
+"""Max seconds that the other machine takes to open a connection."""
 GRACE_S: Final = 2.0
-"""Seconds for an orderly close."""
+"""Max seconds for an orderly close."""
 MARGIN_S: Final = 5.0
-"""Seconds on top of a limit inside the loop, which comes first."""
+"""Seconds on top of a limit inside the loop, so that the inner limit expires first."""
 T = TypeVar("T")
 
 
 class LocalEnd(asyncio.Protocol):
-    """The end in this process: one socket of a pair."""
+    """End in this process: one socket of a pair."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._remote: asyncssh.SSHTCPChannel[bytes] | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """asyncio's: the socket pair is ready."""
+        """Store the transport of the socket pair (asyncio callback)."""
         self._transport = transport
         transport.pause_reading()
 
@@ -60,7 +60,7 @@ class LocalEnd(asyncio.Protocol):
         self.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: bytes for the remote end, dropped after it has ended."""
+        """Forward bytes to the remote end, or drop them after its end (asyncio callback)."""
         if self._remote is not None:
             # The channel refuses data a moment before it reports its end. An error here would
             # close the socket and lose the answer in it.
@@ -68,39 +68,39 @@ class LocalEnd(asyncio.Protocol):
                 self._remote.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
-        """asyncio's: the HTTP client closed the socket. It never closes half of it."""
+        """Close the channel: the HTTP client closed its socket, always both halves (asyncio)."""
         self._transport = None
         remote, self._remote = self._remote, None
         if remote is not None:
             remote.close()
 
     def pause_writing(self) -> None:
-        """asyncio's: the reader is slower than SSH."""
+        """Pause the remote end: the local reader is slower than SSH (asyncio callback)."""
         if self._remote is not None:
             self._remote.pause_reading()
 
     def resume_writing(self) -> None:
-        """asyncio's: the reader has caught up."""
+        """Resume the remote end: the local reader has caught up (asyncio callback)."""
         if self._remote is not None:
             self._remote.resume_reading()
 
     def write(self, data: bytes) -> None:
-        """Bytes from the remote end."""
+        """Write bytes from the remote end."""
         if self._transport is not None:
             self._transport.write(data)
 
     def pause_reading(self) -> None:
-        """SSH is slower than the writer."""
+        """Pause the local writer: SSH is slower."""
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """SSH has caught up."""
+        """Resume the local writer: SSH has caught up."""
         if self._transport is not None:
             self._transport.resume_reading()
 
     def remote_ended(self) -> None:
-        """Let the client read the received bytes, then the end.
+        """Let the client read the received bytes, then the end of the stream.
 
         A server may refuse an upload half-way, answer and close. A socket pair closed with unread
         bytes loses the answer, so the writer is stopped and its bytes are discarded.
@@ -113,36 +113,36 @@ class LocalEnd(asyncio.Protocol):
 
 
 class RemoteEnd(asyncssh.SSHTCPSession[bytes]):
-    """The end on the other machine: an SSH channel."""
+    """End on the other machine: an SSH channel."""
 
     def __init__(self, local: LocalEnd) -> None:
         self._local = local
 
     def data_received(self, data: bytes, datatype: int | None = None) -> None:  # noqa: ARG002
-        """asyncssh's: bytes for the local end."""
+        """Pass bytes to the local end (asyncssh callback)."""
         self._local.write(data)
 
     def eof_received(self) -> bool:
-        """asyncssh's: the server closed its side; the channel closes."""
+        """Close the channel: the server closed its side (asyncssh callback)."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncssh's
-        """asyncssh's: the channel is closed, or the connection broke."""
+        """End the local side: the channel is closed or the connection broke (asyncssh callback)."""
         self._local.remote_ended()
 
     def pause_writing(self) -> None:
-        """asyncssh's: the window is full."""
+        """Pause the local end: the window is full (asyncssh callback)."""
         self._local.pause_reading()
 
     def resume_writing(self) -> None:
-        """asyncssh's: there is room again."""
+        """Resume the local end: the window has room again (asyncssh callback)."""
         self._local.resume_reading()
 
 
 async def open_channel(
     connection: asyncssh.SSHClientConnection, host: str, port: int
 ) -> socket.socket:
-    """A blocking socket to `host`:`port` as the other machine sees them.
+    """Return a blocking socket to `host`:`port` as seen from the other machine.
 
     Raises asyncssh.Error, OSError or TimeoutError.
     """
@@ -168,7 +168,7 @@ async def open_channel(
 
 
 class Tunnel:
-    """A connection to one machine, for the thread that made it. Must be closed."""
+    """Connection to one machine, for the thread that created it. Must be closed."""
 
     def __init__(self, login: Login) -> None:
         self.target = login.target
@@ -183,21 +183,21 @@ class Tunnel:
             raise
 
     def dial(self, host: str, port: int) -> socket.socket:
-        """A socket to `host`:`port` as seen from there. Raises Unreachable."""
+        """Return a socket to `host`:`port` as seen from the other machine. Raises Unreachable."""
         return self._wait(self._dial(host, port), CHANNEL_S)
 
     def token(self, data: Path) -> str:
-        """The admin token in the data folder `data` there. Raises NoToken or Unreachable."""
+        """Read the admin token in the remote data folder `data`. Raises NoToken or Unreachable."""
         return self._wait(read_token(self._connection(), self.target, data), READ_S)
 
     def reason_lost(self) -> str:
-        """Why the connection was lost, "" while it lasts."""
+        """Return the reason of a lost connection, "" while it is open."""
         return self._logged_in.reason_lost() if self._logged_in else ""
 
     def close(self) -> None:
         """Close the connection, the loop and its thread."""
         if self._logged_in is not None:
-            # A lost machine must not delay the end of the process.
+            # An unreachable machine must not delay the end of the process.
             with contextlib.suppress(Unreachable):
                 self._wait(_close(self._logged_in), GRACE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -230,7 +230,7 @@ class Tunnel:
         try:
             self._loop.run_forever()
         finally:
-            # Cancelled tasks get time to close what they opened.
+            # Give cancelled tasks time to close what they opened.
             if tasks := asyncio.all_tasks(self._loop):
                 for task in tasks:
                     task.cancel()
@@ -248,7 +248,7 @@ async def _close(logged_in: LoggedIn) -> None:
 
 @contextmanager
 def tunnel(login: Login) -> Iterator[Tunnel]:
-    """A tunnel for the block. An exchange that broke with the tunnel raises the tunnel's error.
+    """Open a tunnel for the block. An exchange that broke with the tunnel raises its error.
 
     Raises Unreachable.
     """

@@ -1,1 +1,1 @@
-"""Deploys: checked, verified, switched; and what is removed again."""
+"""Deploys, rollbacks, scaling and removal of functions."""

@@ -1,4 +1,4 @@
-"""Changes of what is deployed: in the store first, then in memory, one at a time."""
+"""Changes to deployed functions: written to the store first, then to memory, one at a time."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ log = structlog.get_logger()
 
 
 def etag(function: Function) -> str:
-    """A strong tag: the same exactly as long as settings and traffic are."""
+    """Return a strong ETag, which changes whenever the function's settings or traffic change."""
     return f'"{hashlib.sha256(encode_record(function).encode()).hexdigest()[:16]}"'
 
 
 def check_match(header: str | None, function: Function) -> None:
-    """Raise unless `If-Match` names the function as it is; `*` is any, a weak tag is none."""
+    """Raise unless `If-Match` has the function's current ETag. `*` matches any function; weak tags
+    never match."""
     if header is None:
         raise PreconditionRequired(
-            f"a change of {function.name} needs the header If-Match with the ETag that GET gave"
+            f"a change of {function.name} needs the header If-Match with the ETag of a GET"
         )
     tags = [tag.strip() for tag in header.split(",")]
     if "*" not in tags and etag(function) not in tags:
@@ -42,8 +43,8 @@ def check_match(header: str | None, function: Function) -> None:
 
 
 def changed_settings(before: Function, after: Function) -> list[str]:
-    """Keys of function.toml by which two functions differ, like "labels" and "scaling.idle_s";
-    none of these makes a new revision."""
+    """Return the keys of function.toml that differ, like "labels" and "scaling.idle_s". A change of
+    these keys creates no new revision."""
     found = ["labels"] if before.labels != after.labels else []
     for table in ("scaling", "limits"):
         old, new = asdict(getattr(before, table)), asdict(getattr(after, table))
@@ -52,11 +53,10 @@ def changed_settings(before: Function, after: Function) -> list[str]:
 
 
 class Changes:
-    """Every change of a function but its removal. Each may raise StoreUnavailable, and then nothing
-    has changed.
+    """All changes of a function except its removal. Each may raise StoreUnavailable, and then
+    nothing has changed.
 
-    What is written of a function is worked out from what is in memory, so nobody else may change it
-    until both are done.
+    Each change computes the stored record from the one in memory, so a lock covers both writes.
     """
 
     def __init__(self, store: Store) -> None:
@@ -64,7 +64,7 @@ class Changes:
         self._writing = asyncio.Lock()
 
     async def first(self, draft: Plan, verified: Verified) -> Deployed:
-        """Store a function that is new, with its first revision."""
+        """Store a new function with its first revision."""
         async with self._writing:
             function, numbered = await self._store.functions.deploy(
                 draft.function, verified.revision, draft.bundle, verified.profile
@@ -75,12 +75,12 @@ class Changes:
         return deployed
 
     async def keep(self, draft: Plan, current: Deployed) -> None:
-        """Give a function other settings; its revisions stay, and so does its traffic."""
+        """Change a function's settings. Its revisions and its traffic stay as they are."""
         async with self._writing:
             await self._save(replace(draft.function, revision=current.revision.number))
 
     async def stage(self, draft: Plan, verified: Verified, operation: str) -> Deployed:
-        """Store a further revision that has no traffic, for that operation to go on with."""
+        """Store a further revision without traffic, staged by this operation."""
         async with self._writing:
             numbered = await self._store.traffic.stage(
                 verified.revision, draft.bundle, verified.profile, operation
@@ -92,12 +92,12 @@ class Changes:
         return deployed
 
     async def staged(self, operation: str, name: str) -> Deployed | None:
-        """What the operation has staged before its server died, if anything."""
+        """Return the revision that the operation staged before its server died, if any."""
         number = await self._store.traffic.staged(operation)
         return self._store.catalog.find(f"{name}@{number}") if number is not None else None
 
     async def move(self, target: Deployed, settings: Function | None = None) -> None:
-        """Move a function's traffic to a revision of it, with other settings if any are given."""
+        """Move a function's traffic to one of its revisions, with `settings` if given."""
         name, number = target.revision.name, target.revision.number
         async with self._writing:
             now = settings or self._store.catalog.resolve(name).function
@@ -106,19 +106,19 @@ class Changes:
             self._store.catalog.put_function(function)
 
     async def unstage(self, operation: str) -> None:
-        """Remove the revision that the operation has staged, if it has."""
+        """Remove the revision that the operation staged, if any."""
         async with self._writing:
             gone = await self._store.traffic.unstage(operation)
             if gone is not None and self._store.catalog.find(f"{gone[0]}@{gone[1]}"):
                 self._store.catalog.remove_revisions(gone[0], [gone[1]])
 
     async def unstage_abandoned(self, running: Collection[str]) -> None:
-        """Remove what operations have staged that will not be resumed."""
+        """Remove staged revisions whose operations are not in `running` and will not be resumed."""
         for operation in await self._store.traffic.abandoned(running):
             await self.unstage(operation)
 
     async def rescale(self, name: str, match: str | None, changes: Mapping[str, Any]) -> Function:
-        """Change a function's scaling, if it is still as who asks has seen it (`match`).
+        """Change a function's scaling if `match`, the client's `If-Match`, has its current ETag.
 
         Raises UnknownFunction, PreconditionRequired, PreconditionFailed, or BadRequest.
         """
@@ -130,8 +130,8 @@ class Changes:
         return changed
 
     async def keep_refutation(self, key: str, reason: str) -> None:
-        """Remember of a revision, by its pool's key, that a joined run lost rows. It holds for all
-        that run the same model of the same bundle."""
+        """Store that a joined run of this revision (by its pool's key) lost rows. The refutation
+        holds for every revision that runs the same model of the same bundle."""
         async with self._writing:
             namespace, _, ref = key.partition("/")
             found = self._store.catalog.find(ref, namespace)
@@ -142,13 +142,13 @@ class Changes:
             self._share(found.revision, profile)
 
     async def keep_profile(self, revision: Revision, profile: Profile) -> None:
-        """Remember what a further trial of a revision has measured."""
+        """Store the measurements of a further trial of a revision."""
         async with self._writing:
             await self._store.functions.put_profile(profile)
             self._share(revision, profile)
 
     def _share(self, revision: Revision, profile: Profile) -> None:
-        """Have all revisions with that model of that bundle know its profile, as after a start."""
+        """Give the profile to all revisions with this model of this bundle, as a restart would."""
         ran = (revision.bundle, revision.engine, revision.model)
         catalog = self._store.catalog
         for one in list(catalog.every()):
@@ -162,9 +162,9 @@ class Changes:
 
 
 class Removal:
-    """Removes from the store and, in the same turn of the loop, from what is in memory.
+    """Removal from the store and, in the same turn of the event loop, from memory.
 
-    Tidying is never a reason to fail: what cannot be done now is left to the next time.
+    Clean-up never raises: a file or revision that cannot be removed now is removed next time.
     """
 
     def __init__(self, store: Store) -> None:
@@ -187,8 +187,8 @@ class Removal:
             self._store.catalog.remove_revisions(name, gone)
 
     async def sweep(self, in_use: Collection[str], now_s: float) -> None:
-        """Remove the blobs that no revision uses, but not those whose sha256 is in `in_use`, and
-        none before the store sweeps."""
+        """Remove blobs that no revision uses, except those with a sha256 in `in_use`. Removes no
+        blobs before the store's `sweeps_from_s`."""
         self._forget_bundles()
         if now_s < self._store.sweeps_from_s:
             return
@@ -201,8 +201,8 @@ class Removal:
             log.warning("unused files are kept for now", reason=error.message)
 
     def _prepared(self) -> set[str]:
-        """What replicas of some revision may be given beside its bundle. A profile that no
-        revision has stays for a while, what it names does not."""
+        """Return the sha256 of all prepared files of current revisions. A profile without a
+        revision is kept for a while, but its prepared files are not."""
         profiles = (deployed.profile for deployed in self._store.catalog.every())
         found = (profile.prepared for profile in profiles if profile is not None)
         return {file.sha256 for one in found if one is not None for file in one.files}

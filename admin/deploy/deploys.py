@@ -1,4 +1,4 @@
-"""What operators do to functions: deploy, roll back, scale, remove."""
+"""Operator actions on functions: deploy, roll back, scale, remove."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Settled = Callable[[], Awaitable[object]]
 
 
 async def at_once() -> None:
-    """`settled` of a server whose one gateway process has every change already."""
+    """Do nothing: `settled` of a server with one gateway process, which applies changes at once."""
 
 
 class Deploys:
-    """Accepts what is asked, and does the slow part as operations of its `runner`.
+    """Accepts operator actions; slow ones run as operations of its `runner`.
 
-    Until its last step an operation changes nothing that callers see: a revision that waits for
-    traffic is removed again where it gets none.
+    An operation changes nothing that callers see until its last step. A staged revision is removed
+    again if it gets no traffic.
     """
 
     def __init__(  # noqa: PLR0913 - settings of deploys beside their collaborators
@@ -56,10 +56,10 @@ class Deploys:
         settled: Settled = at_once,
         prepare: bool = True,
     ) -> None:
-        """`idle_s` is for functions that do not name theirs. `wall` gives Unix seconds; `pause`
-        is awaited between two tries to store an operation's end, `settled` before an operation is
-        done, until every gateway process knows of it. `prepare`: trials also make what later cold
-        starts load."""
+        """`idle_s` is the idle time of functions that set none. `wall` returns Unix seconds.
+        `pause` is awaited between two attempts to store an operation's end. `settled` is awaited
+        before an operation is done, until every gateway process has applied its change. With
+        `prepare`, trials also prepare the files that later cold starts load."""
         self._store = store
         self._manager = manager
         self._idle_s = idle_s
@@ -79,14 +79,14 @@ class Deploys:
         )
 
     async def resume(self) -> None:
-        """Take up what an earlier server did not finish, and take away what nobody will."""
+        """Resume operations of an earlier server, and remove revisions that nothing will finish."""
         running = await self._store.operations.running()
         await self._changes.unstage_abandoned({operation.id for operation in running})
         await self.runner.resume()
         self._revalidation.start()
 
     async def close(self) -> None:
-        """Stop; what is running will be resumed by the next server."""
+        """Stop. The next server resumes operations that are running."""
         await self._revalidation.close()
         await self.runner.close()
         await self._rollout.close()
@@ -94,7 +94,7 @@ class Deploys:
     async def start(
         self, name: str, request: WireDeploy, check: Callable[[Plan], object]
     ) -> Operation:
-        """Check and accept a deploy; `check` raises where its caller may not ask for it.
+        """Check and accept a deploy; `check` raises if the caller may not deploy this plan.
 
         Raises Refused, BadRequest or Conflict, changing nothing.
         """
@@ -104,11 +104,11 @@ class Deploys:
         return await self.runner.accept("deploy", name, msgspec.to_builtins(request))
 
     async def roll_back(self, name: str, request: WireRollback) -> Operation:
-        """Check and accept a rollback: to the revision named, or to the one that had the traffic
+        """Check and accept a rollback to the named revision, or to the one that had the traffic
         before.
 
-        Raises UnknownFunction, UnknownRevision, Incompatible, or Conflict where there is nothing
-        to go back to.
+        Raises UnknownFunction, UnknownRevision, Incompatible, or Conflict if no revision had the
+        traffic before.
         """
         current = self._store.catalog.resolve(check_name(name))
         number = request.to
@@ -118,7 +118,7 @@ class Deploys:
             there = ", ".join(str(one.revision.number) for one in self._revisions(name))
             raise Conflict(
                 f"no revision had the traffic of {name} before {current.revision.ref}; name one"
-                f" with --to: there is {there}"
+                f" with --to: {there}"
             )
         target = self._store.catalog.resolve(f"{name}@{number}")
         if target.revision == current.revision:
@@ -128,11 +128,11 @@ class Deploys:
         return await self.runner.accept("rollback", name, wanted)
 
     async def rescale(self, name: str, match: str | None, changes: Mapping[str, Any]) -> Function:
-        """Change how many replicas a function has; what `Changes.rescale` raises."""
+        """Change how many replicas a function has; raises what `Changes.rescale` raises."""
         return await self._changes.rescale(check_name(name), match, changes)
 
     async def remove(self, name: str) -> None:
-        """Remove a function with all its revisions, and cancel its operations that still run.
+        """Remove a function with all its revisions, and cancel its running operations.
 
         Raises UnknownFunction.
         """
@@ -145,13 +145,13 @@ class Deploys:
         await self.sweep()
 
     async def sweep(self) -> None:
-        """Remove the files that no revision uses any more and no deploy is about to use."""
+        """Remove files that no revision uses and no running deploy is about to use."""
         bundles = (one.request.get("files", ()) for one in self.runner.running())
         in_use = {file["sha256"] for files in bundles for file in files}
         await self._removal.sweep(in_use, self._wall())
 
     def _known(self, work: Work) -> Work:
-        """`work`, and then that every gateway process knows."""
+        """Return `work` followed by a wait until every gateway process has applied its change."""
 
         async def done(operation: Operation, phase: Phase) -> dict[str, Any]:
             result = await work(operation, phase)
@@ -170,10 +170,10 @@ class Deploys:
 
     async def _deploy(self, operation: Operation, phase: Phase) -> dict[str, Any]:
         request = msgspec.convert(operation.request, WireDeploy)
-        # A name that did not exist when the deploy was accepted may exist by now through it.
+        # A name that did not exist at accept time may exist now, created by this very deploy.
         draft = self._plan(operation.name, msgspec.structs.replace(request, derived_name=False))
         current = self._store.catalog.find(operation.name)
-        # Asked now: its idle replica may make room for the trial.
+        # Read before the trial: the trial may evict the function's idle replica.
         was_awake = self._rollout.is_awake(operation.name)
         if current is not None and settings_equal(current.revision, draft.revision):
             await phase(SWITCH)
@@ -195,7 +195,7 @@ class Deploys:
         return self._result(staged, sample, how)
 
     async def _keep(self, current: Deployed, draft: Plan) -> dict[str, Any]:
-        """The same bundle and settings: no new revision, but the function's settings may differ."""
+        """Apply a deploy of the same bundle and revision settings: only other settings change."""
         changed = changed_settings(current.function, draft.function)
         await self._changes.keep(draft, current)
         return {
@@ -233,7 +233,7 @@ class Deploys:
         target = self._store.catalog.resolve(f"{operation.name}@{request.to}")
         before, after = current.revision, target.revision
         how = f"calls of {operation.name} go to {after.ref} already"
-        # A server that died after the switch has done it, and so has a rollback asked for twice.
+        # True after a resume (the earlier server died after the switch) and for repeated rollbacks.
         if before != after:
             check_compatible(before, after, request.breaking)
             how = await self._rollout.to(target, phase)

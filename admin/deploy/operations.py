@@ -1,4 +1,4 @@
-"""Operations in the background: in order per name, a few at once, and their ends kept."""
+"""Background operations: ordered per function name, limited concurrency, stored results."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ log = structlog.get_logger()
 
 AT_ONCE = 4
 SWITCH = "switch"
-"""The last phase: from here on store and memory change together, so it cannot be cancelled."""
+"""Last phase: store and memory change together from here on, so it cannot be cancelled."""
 END_RETRY_S = 1.0
 
 Phase = Callable[[str], Awaitable[None]]
-"""Tells whoever follows an operation which phase it is in now."""
+"""Publishes the current phase of an operation to its followers."""
 Work = Callable[[Operation, Phase], Awaitable[dict[str, Any]]]
-"""Does an operation; its result. Raises what it fails with."""
+"""Runs an operation and returns its result, or raises the error that it fails with."""
 Undo = Callable[[Operation], Awaitable[None]]
-"""Takes away what an operation left that was not done. May raise StoreUnavailable."""
+"""Removes what an unfinished operation left behind. May raise StoreUnavailable."""
 
 
 class OperationRunner:
-    """Runs operations. `wall` gives Unix seconds.
+    """Runs operations in background tasks. `wall` returns Unix seconds.
 
-    An operation that was running when the server died is run again from its beginning: what it
-    left half done, it finds again under its id.
+    An operation that was running when the server died runs again from its beginning, and finds its
+    half-finished work under its id.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class OperationRunner:
         wall: Callable[[], float],
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`pause` is awaited between two tries to store an operation's end."""
+        """`pause` is awaited between two attempts to store an operation's end."""
         self._operations = operations
         self._work = work
         self._undo = undo
@@ -62,30 +62,30 @@ class OperationRunner:
         self._changed = asyncio.Condition()
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._receivers = Subscribers[[Operation]]()
-        # A name's lock lives as long as somebody holds it or waits for it.
+        # Weak values: a name's lock lives as long as a task holds it or waits for it.
         self._names: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def subscribe(self, receiver: Callable[[Operation], None]) -> Callable[[], None]:
-        """Call `receiver` with each operation that began, changed its phase or ended, until the
+        """Call `receiver` for each operation that begins, changes its phase or ends, until the
         returned function is called."""
         return self._receivers.subscribe(receiver)
 
     async def resume(self) -> None:
-        """Take up what an earlier server did not finish."""
+        """Start the operations again that an earlier server did not finish."""
         for operation in await self._operations.running():
             self._spawn(operation)
 
     async def stop_waiting(self, _app: object = None) -> None:
-        """aiohttp's shutdown signal: who waits for an operation is answered now."""
+        """Answer all requests that wait for an operation (handler of aiohttp's shutdown signal)."""
         self._closing = True
         await self._tell()
 
     async def close(self) -> None:
-        """Stop; what is running will be resumed by the next server."""
+        """Stop. The next server resumes operations that are running."""
         await self._tasks.close()
 
     async def accept(self, kind: OperationKind, name: str, request: dict[str, Any]) -> Operation:
-        """Store an operation and begin it. Raises Conflict where too many run already."""
+        """Store an operation and start it. Raises Conflict if too many are running."""
         operation = Operation(
             id=secrets.token_hex(8),
             kind=kind,
@@ -97,26 +97,26 @@ class OperationRunner:
         await self._operations.put(operation)
         self._spawn(operation)
         self._receivers.notify(operation)
-        # One turn, so that a cancellation finds it begun and not yet to begin.
+        # Let the task start: a cancellation must reach its `try`, not a task that never ran.
         await asyncio.sleep(0)
         return operation
 
     def running(self) -> list[Operation]:
-        """Those that have not ended, or whose end is not stored yet."""
+        """Return the operations that have not ended, or whose end is not stored yet."""
         return [operation for operation, _ in self._running.values()]
 
     async def newest(self) -> list[Operation]:
-        """The last operations as they are now, newest first."""
+        """Return the latest operations in their current state, newest first."""
         stored = await self._operations.list()
         return [self._running[one.id][0] if one.id in self._running else one for one in stored]
 
     async def get(self, id: str) -> Operation:
-        """An operation as it is now. Raises Unknown."""
+        """Return the current state of an operation. Raises Unknown."""
         running = self._running.get(id)
         return running[0] if running else await self._operations.get(id)
 
     async def wait(self, id: str, phase: str, seconds: float) -> Operation:
-        """Like `get`, after the phase has changed from `phase`, it has ended, or time is over."""
+        """Return as `get`, once the phase is not `phase`, the operation ended or time is up."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._changed:
                 await self._changed.wait_for(
@@ -125,9 +125,9 @@ class OperationRunner:
         return await self.get(id)
 
     async def cancel(self, id: str) -> Operation:
-        """End a running operation, changing nothing.
+        """Cancel a running operation, without any change, and wait for its end.
 
-        One that has ended stays as it is; one that already switches is done in a moment.
+        An operation that ended stays as it is; one in its phase `switch` completes in a moment.
         """
         self.request_cancel(id)
         async with self._changed:
@@ -135,14 +135,14 @@ class OperationRunner:
         return await self.get(id)
 
     def request_cancel(self, id: str) -> None:
-        """As `cancel`, without waiting for its end."""
+        """Request a cancellation as `cancel` does, without waiting for the end."""
         is_free = self._runs(id) and self._phase_of(id) != SWITCH
         if is_free and id not in self._cancelled:
             self._cancelled.add(id)
             self._running[id][1].cancel()
 
     def lock(self, name: str) -> asyncio.Lock:
-        """Held by whoever works on a name; operations wait for it in the order they came."""
+        """Return the lock for work on a name. Operations acquire it in order of arrival."""
         return self._names.setdefault(name, asyncio.Lock())
 
     def _runs(self, id: str) -> bool:
@@ -157,12 +157,12 @@ class OperationRunner:
 
     async def _run(self, operation: Operation) -> None:
         try:
-            # One name's operations wait for each other first, and hold one turn together.
+            # Wait for the name first, so that operations of one name occupy a single slot.
             async with self.lock(operation.name), self._turns:
                 changes = await self._outcome(operation)
         except asyncio.CancelledError:
             if operation.id not in self._cancelled:
-                raise  # the server stops: the next one resumes it
+                raise  # the server is stopping: the next one resumes the operation
             changes = {"state": "cancelled"}
         except ShuttingDown:
             return  # the next server resumes it
@@ -187,8 +187,8 @@ class OperationRunner:
             return {"state": "failed", "error": document(FnError("see the server's log"))}
 
     async def _end(self, id: str, changes: dict[str, Any]) -> None:
-        """Keep the end until it is stored: a restart would otherwise do the operation again, over
-        later ones."""
+        """Store the end, however often that takes: after a restart, an operation without a stored
+        end would run again and overwrite later ones."""
         operation, task = self._running[id]
         ended = replace(operation, ended_s=self._wall(), **changes)
         self._running[id] = (ended, task)

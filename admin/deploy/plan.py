@@ -1,4 +1,4 @@
-"""From what a client asks to deploy to a draft of function and revision. No I/O."""
+"""Deploy requests, and their conversion to a draft of function and revision. No I/O."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from runtime_image.contract.signature import Signature
 UNKNOWN_SIGNATURE = Signature("json", (), ())
 FILES_MAX = 1000
 AXES_MAX = 1000
-"""Axes in the conditions of a proof."""
+"""Max axes in the conditions of a batching proof."""
 MIB = 1024 * 1024
 CONTAINED = ("docker", "fake")
-"""Drivers whose handlers have none of the server's rights; the fake one runs none."""
+"""Drivers whose handlers run without the server's rights (the fake driver runs no handlers)."""
 
 
 class WireFile(msgspec.Struct, forbid_unknown_fields=True):
-    """One file of a bundle, as a client lists it."""
+    """File of a bundle, as listed by a client."""
 
     path: str
     size: int
@@ -40,11 +40,11 @@ class WireFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `POST /admin/v1/functions/{name}/revisions`.
+    """Body of `POST /admin/v1/functions/{name}/revisions`.
 
-    `manifest` is the text of function.toml, null for a bare model file named by `model`.
-    `derived_name`: nobody chose the name, it was made from the file's. `breaking`: callers of the
-    present revision may break.
+    `manifest` is the text of function.toml, or null for a bare model file, named by `model`.
+    `derived_name`: the client derived the name from the file's name. `breaking`: the change may
+    break callers of the current revision.
     """
 
     files: list[WireFile]
@@ -57,10 +57,10 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class WireRollback(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `POST /admin/v1/functions/{name}/rollback`.
+    """Body of `POST /admin/v1/functions/{name}/rollback`.
 
-    `to`: a revision's number, null for the one that had the traffic before. `breaking`: callers of
-    the present revision may break.
+    `to`: a revision's number, or null for the revision that had the traffic before. `breaking`: the
+    change may break callers of the current revision.
     """
 
     to: int | None = None
@@ -69,22 +69,23 @@ class WireRollback(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked deploy. The revision has number 0 and no signature yet."""
+    """Checked deploy. The revision has number 0 and no signature yet."""
 
     function: Function
     revision: Revision
     bundle: Bundle
 
     def trial_spec(self, *, prepare: bool) -> ModelSpec:
-        """What the throw-away replica is bound to. It measures the model, whatever the settings:
-        its profile outlives them. `prepare`: it also makes what later cold starts load."""
+        """Return the spec of the trial replica. It always measures batching, as the profile is
+        used longer than the present settings. With `prepare` it also writes the prepared files that
+        later cold starts load."""
         spec = model_spec(Deployed(self.function, self.revision))
         is_unproven = self.revision.batching.mode == "always"
         return replace(spec, batching=True, batch_unproven=is_unproven, prepare=prepare)
 
 
 def parse_request(body: bytes) -> WireDeploy:
-    """Raises BadRequest naming the field."""
+    """Decode the body of a deploy. Raises BadRequest naming the field."""
     try:
         return msgspec.json.decode(body, type=WireDeploy)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -92,7 +93,8 @@ def parse_request(body: bytes) -> WireDeploy:
 
 
 def parse_rollback(body: bytes) -> WireRollback:
-    """An empty body says nothing in particular. Raises BadRequest naming the field."""
+    """Decode the body of a rollback; an empty body means defaults. Raises BadRequest naming the
+    field."""
     try:
         return msgspec.json.decode(body or b"{}", type=WireRollback)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -100,14 +102,14 @@ def parse_rollback(body: bytes) -> WireRollback:
 
 
 def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s: float) -> Plan:
-    """Check everything that can be checked without the files' contents.
+    """Check all that can be checked without file contents, and return the plan.
 
-    `idle_s` is for functions that do not name theirs. Raises Refused, BadRequest or Conflict.
+    `idle_s` is the idle time of functions that set none. Raises Refused, BadRequest or Conflict.
     """
     check_name(name)
     if not request.files or len(request.files) > FILES_MAX:
         raise BadBundle(f"expected 1 to {FILES_MAX} files, got {len(request.files)}")
-    # The manifest is not part of the bundle: a changed setting must not change its digest.
+    # Without the manifest, so that a changed setting does not change the bundle's digest.
     files = [
         BundleFile(file.path, file.size, file.sha256)
         for file in request.files
@@ -119,24 +121,27 @@ def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s:
         raise derived_name_taken(name)
     if manifest.handler and not request.trust:
         raise Refused(
-            "handler.py would run here: in a container under the driver docker, else with the"
-            " rights of this server; say --trust to allow it"
+            "handler.py would run on the server: in a container under the driver docker, else with"
+            " the rights of the server's user; pass --trust to allow it"
         )
     revision = _revision(name, manifest, bundle, now_s)
     return Plan(_function(name, manifest, request, catalog, now_s, idle_s), revision, bundle)
 
 
 def derived_name_taken(name: str) -> Conflict:
-    """The error for a name that nobody chose and that is in use."""
+    """Return the error for a name that was derived from a file's name and is in use."""
     return Conflict(
-        f"the name {name!r} was made from the file's name, and a function of that name"
-        " exists; say --name to mean it"
+        f"the name {name!r} was derived from the file's name, and a function of that name"
+        " exists; pass --name to deploy to it"
     )
 
 
 def check_handler(draft: Plan, driver: str, scopes: Collection[str]) -> None:
-    """Raises WrongScope where a handler would be more than its bearer's key: beside the server it
-    could read the admin token and write the database, so that `deploy` would be `admin`."""
+    """Raise WrongScope if the handler would gain more rights than the caller's key has.
+
+    Outside a container a handler can read the admin token and write the database, so the scope
+    `deploy` would amount to `admin`.
+    """
     if draft.revision.handler and driver not in CONTAINED and "admin" not in scopes:
         raise WrongScope(
             f"{draft.revision.handler} would run as the server's own user under the driver"
@@ -146,7 +151,7 @@ def check_handler(draft: Plan, driver: str, scopes: Collection[str]) -> None:
 
 
 def check_device(draft: Plan, kinds: Collection[str]) -> None:
-    """Raises Refused where no device of the kind is here: its trial would wait for ever."""
+    """Raise Refused if the server has no device of the kind: the trial would wait for ever."""
     kind = draft.revision.device.kind
     if kind != "any" and kind not in kinds:
         raise Refused(f"device.kind: expected any or {' or '.join(sorted(kinds))}, got {kind}")
@@ -206,15 +211,15 @@ def _function(
 
 
 def _names_idle_s(request: WireDeploy) -> bool:
-    """Whether anybody chose the idle time; the manifest has been checked by now."""
+    """Return whether the request sets the idle time. The manifest must be checked before."""
     if request.overrides.get("idle_s") is not None:
         return True
     return "idle_s" in tomllib.loads(request.manifest or "").get("scaling", {})
 
 
 def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed | None:
-    """A revision that differs from the draft in nothing a trial would look at, and was tried by the
-    present rules; where rows are to be joined unproven, with batches."""
+    """Return a revision that a trial could not tell from the draft, and that passed a trial under
+    the current rules; with `batching.mode = "always"` only if that trial compared batches."""
 
     def tried(revision: Revision) -> tuple[Any, ...]:
         return (
@@ -243,9 +248,9 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
 
 
 def profile_from_report(report: dict[str, Any], plan: Plan) -> Profile:
-    """What the trial measured. Raises BadRequest on a report that makes no sense.
+    """Return the profile that the trial measured. Raises BadRequest on an invalid report.
 
-    A replica with two sessions keeps both for a while: the prepared weights count on top.
+    A replica with two sessions holds both for a while, so the prepared weights add to its memory.
     """
     prepared = report.get("prepared")
     if not isinstance(prepared, Prepared):
@@ -273,7 +278,7 @@ def profile_from_report(report: dict[str, Any], plan: Plan) -> Profile:
             compared=bool(report.get("compared", False)),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadRequest(f"the trial's report makes no sense: {error!r}") from error
+        raise BadRequest(f"the trial's report is invalid: {error!r}") from error
 
 
 def _equal_axes(data: Any) -> EqualAxes:
@@ -284,8 +289,8 @@ def _equal_axes(data: Any) -> EqualAxes:
 
 
 def signature_from_report(report: dict[str, Any]) -> Signature:
-    """What the trial found the function to take and give. Raises BadRequest on nonsense."""
+    """Return the signature that the trial found. Raises BadRequest if it is invalid."""
     try:
         return signatures.from_json(report["signature"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadRequest(f"the trial's signature makes no sense: {error!r}") from error
+        raise BadRequest(f"the trial's signature is invalid: {error!r}") from error

@@ -1,8 +1,8 @@
-"""Keeps the verdicts on batching true after a deploy: run-time refutations, and rules that change.
+"""Keeps batching verdicts current after a deploy: run-time refutations, and changed rules.
 
-A profile of an earlier release is not believed. Its model is tried again in a trial replica like
-that of a deploy, because the rules ask for runs of every session that will serve, once the function
-has been called: one trial at a time, and only where a device is free.
+A profile of an earlier release is not trusted. Once its function has been called, its model is
+tried again in a trial replica as for a deploy, because the rules need runs of every session that
+will serve. One trial runs at a time, and only on a free device.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from registry.tasks import Tasks
 log = structlog.get_logger()
 
 LOOK_S: Final = 5.0
-"""Between two looks for a stale function that was called, and between two tries to store."""
+"""Seconds between two checks for a stale function with calls, and between two store attempts."""
 
 
 class Revalidation:
-    """Background work of one server. `pause` is awaited between two looks."""
+    """Background revalidation of one server. `pause` is awaited between two checks."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Revalidation:
         self._unsubscribe: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Hear of refutations, and look for functions that were judged by older rules."""
+        """Subscribe to refutations, and start the checks for functions with outdated verdicts."""
         self._unsubscribe = self._manager.subscribe_refutations(self._refute)
         every = self._store.catalog.every()
         self._stale = {one.revision.key for one in every if is_stale(one.revision, one.profile)}
@@ -62,19 +62,19 @@ class Revalidation:
             self._tasks.spawn("retry stale profiles", self._retry_stale())
 
     async def close(self) -> None:
-        """Stop; the next server finds again what is stale."""
+        """Stop. The next server finds the stale functions again."""
         self._unsubscribe()
         await self._tasks.close()
 
     def _refute(self, key: str, reason: str) -> None:
-        """Store it in the background: one entry for each pool, which says it once."""
+        """Store a refutation in the background; each pool reports only one."""
         is_new = not self._refuted
         self._refuted[key] = reason
         if is_new:
             self._tasks.spawn("store refutations", self._store_refutations())
 
     async def _store_refutations(self) -> None:
-        """The pool's replicas have stopped by now; a store that fails is tried until it works."""
+        """Store all refutations, with retries. The pools' replicas have stopped by now."""
         while self._refuted:
             key, reason = next(iter(self._refuted.items()))
             try:
@@ -92,7 +92,7 @@ class Revalidation:
                 await self._retry(found)
 
     def _next(self) -> Deployed | None:
-        """A stale revision that was called, if there is a free device for its trial."""
+        """Return a stale revision that was called and whose trial fits a free device, if any."""
         states = {key: pool[0].state for key in self._stale if (pool := self._manager.pool(key))}
         self._stale &= states.keys()
         self._called &= self._stale
@@ -108,7 +108,7 @@ class Revalidation:
         return None
 
     async def _retry(self, old: Deployed) -> None:
-        """One trial. One that fails leaves the function as it is, one request at a time."""
+        """Run one trial. If it fails, the function keeps running one request at a time."""
         key, revision = old.revision.key, old.revision
         self._stale.discard(key)
         plan = Plan(old.function, revision, self._store.bundles[revision.bundle])
@@ -116,6 +116,6 @@ class Revalidation:
             verified = await self._verification.verify(plan, f"again-{next(self._numbers)}")
             await self._changes.keep_profile(revision, verified.profile)
         except FnError as error:
-            self._manager.note(key, f"its rows could not be analysed: {error.message}")
+            self._manager.note(key, f"batching could not be analysed: {error.message}")
             return
-        self._manager.note(key, f"batching by today's rules: {summary(revision, verified.profile)}")
+        self._manager.note(key, f"batching by current rules: {summary(revision, verified.profile)}")

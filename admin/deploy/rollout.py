@@ -1,4 +1,4 @@
-"""A rollout: moves a function's traffic to another revision, warm by then if there is room."""
+"""Rollout: moves a function's traffic to another revision, which is warm by then if it fits."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from registry.tasks import Tasks
 
 LINES = 20
 WARM_S = 3600.0
-"""The pool manager ends a load that takes too long much earlier, and says at once where there is
-no room: this only bounds the wait."""
+"""Upper bound of the wait. The pool manager ends a slow load much earlier, and reports a lack of
+room at once."""
 CLEAR_S = 5.0
-"""How long replicas may take to go that nobody needs any more."""
+"""Max seconds to wait for replicas to stop that are no longer needed."""
 AWAKE = frozenset({"warm", "waking"})
 READY = "warm before traffic moved"
 
 
 class Rollout:
-    """Warm first, then the traffic. Where both revisions do not fit, the traffic first: its calls
-    are held while the new one takes the place of the old one."""
+    """Warms the new revision, then moves the traffic. If both revisions do not fit on the device,
+    the traffic moves first and calls are held while the new revision replaces the old one."""
 
     def __init__(self, store: Store, manager: Manager, changes: Changes) -> None:
         self._store = store
@@ -38,11 +38,11 @@ class Rollout:
         self._tasks = Tasks("rollouts")
 
     async def close(self) -> None:
-        """Wait no more for revisions to become warm."""
+        """Stop waiting for revisions to become warm."""
         await self._tasks.close()
 
     def is_awake(self, name: str) -> bool:
-        """Whether calls of that function find a replica, or one on its way."""
+        """Return whether the function has a warm replica, or one that is waking."""
         current = self._store.catalog.find(name)
         return current is not None and self._state(current.revision.key) in AWAKE
 
@@ -54,10 +54,10 @@ class Rollout:
         *,
         was_awake: bool = False,
     ) -> str:
-        """Move the traffic to `target`, with other settings of its function if any are given; what
-        was done about its being warm. `was_awake`: its function was, before this was begun.
+        """Move the traffic to `target`, with `settings` if given; return a text on its warm-up.
 
-        Raises ModelRefused, with traffic where it was, where `target` cannot be made warm.
+        `was_awake`: the function was awake before the operation began. Raises ModelRefused, without
+        moving the traffic, if `target` cannot be made warm.
         """
         current = self._store.catalog.resolve(target.revision.name)
         await phase("warm")
@@ -66,7 +66,7 @@ class Rollout:
         await phase(SWITCH)
         await self._changes.move(target, settings)
         if how.startswith("no room"):
-            # Without a call nobody else would ask for it, and what was warm would be cold.
+            # Request a replica now: without a call nothing else would, and a warm function is cold.
             warming = self._manager.warm(target.revision.key)
             self._tasks.spawn(f"warm {target.revision.key}", warming)
         return how
@@ -93,26 +93,26 @@ class Rollout:
         )
 
     async def _clear(self, keys: set[str], name: str) -> bool:
-        """Wait for what is about to go anyway; whether anything has.
+        """Wait for replicas that are stopping anyway; return whether any has stopped.
 
-        The trial has just ended and may still have its device. Replicas of further revisions, which
-        nobody calls any more, linger for some seconds in case traffic comes back.
+        The trial has just ended and may still hold its device. Idle replicas of other revisions
+        linger for some seconds in case their traffic returns.
         """
         others = {one.revision.key for one in self._store.catalog.revisions(name)} - keys
         there = self._going(others)
 
         def are_gone() -> bool:
-            # Asked again and again: of a call that has just ended the manager hears in a second.
+            # Repeat the request: the manager learns of a call's end up to a second late.
             for key in others:
                 self._manager.sleep(key)
             return not there & self._going(others)
 
-        # Some may stay: somebody calls them by their number.
+        # Replicas may remain: callers can address a revision by its number.
         await wait_until(self._manager, are_gone, CLEAR_S)
         return bool(there - self._going(others))
 
     def _going(self, keys: set[str]) -> set[str]:
-        """Replicas of these pools, and all that are on their way out."""
+        """Return the replicas of these pools, and all replicas that are stopping."""
         return {
             one.id
             for one in self._manager.replicas()
@@ -124,7 +124,7 @@ class Rollout:
         return pool[0].state if pool else "cold"
 
     def _define(self, current: Deployed, target: Deployed, settings: Function) -> None:
-        """Its replica is to run under the settings that come with the traffic."""
+        """Define the target's pool with the settings that it will have with the traffic."""
         function = replace(settings, revision=current.revision.number)
         waiting = replace(target, function=function)
         bundle = self._store.bundles[target.revision.bundle]
@@ -132,18 +132,18 @@ class Rollout:
 
 
 def check_compatible(current: Revision, target: Revision, breaking: bool) -> None:
-    """Raises Incompatible, with what breaks, where callers of `current` could not call `target`,
-    unless that is wanted (`breaking`)."""
+    """Raise Incompatible, with the breaking changes, if callers of `current` could not call
+    `target` and `breaking` is not set."""
     found = [] if breaking else breaks(current, target)
     if found:
         raise Incompatible(
-            f"compared with {current.ref}: {'; '.join(found)}; say --breaking to mean it",
+            f"compared with {current.ref}: {'; '.join(found)}; pass --breaking to allow it",
             detail={"breaks": found},
         )
 
 
 async def wait_until(manager: Manager, condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether `condition` holds, looked at whenever there is news, within so many seconds."""
+    """Return whether `condition` holds within `seconds`; it is checked at each manager event."""
     changed = asyncio.Event()
     end = manager.subscribe(lambda _message: changed.set())
     try:
@@ -159,11 +159,11 @@ async def wait_until(manager: Manager, condition: Callable[[], bool], seconds: f
 
 
 def last_lines(text: bytes, count: int) -> list[str]:
-    """At most `count` lines from the end of an output."""
+    """Return at most `count` lines from the end of an output."""
     return text.decode("utf-8", "replace").splitlines()[-count:]
 
 
 async def log_tail(manager: Manager, name: str, count: int = LINES) -> list[str]:
-    """At most `count` lines of the replica of this function that started last."""
+    """Return at most `count` log lines of the function's replica that started last."""
     logs = await manager.logs(name)
     return last_lines(logs[-1][1], count) if logs else []

@@ -1,4 +1,4 @@
-"""Verification of a deploy: its files, then a trial of the model in a replica of its own."""
+"""Verification of a deploy: file checks, then a trial of the model in a replica of its own."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ log = structlog.get_logger()
 
 TRIAL_MIB = 1024.0
 TRIAL_BUNDLES = 3
-"""Nothing is known of a model's memory before its trial: some for the runtime and the largest
-batch, and its files so many times over."""
+"""Memory estimate of a trial, as the model's need is unknown: `TRIAL_MIB` for the runtime and the
+largest batch, plus this many times the size of the bundle."""
 PREPARING_BUNDLES = 1
-"""So many times more where it is prepared: what a container writes lies in memory."""
+"""Further bundle sizes if the model is prepared: a container's written files count as memory."""
 
 FILE_MAX = 16 * 2**20
 ITEMS_MAX = 1_000_000
-"""Numbers of one input; as JSON they are 4 bytes each, as Python lists 8."""
+"""Max numbers of one input; each takes 4 bytes as JSON and 8 as a Python list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What is known of a draft's model: the revision, which has its signature now, still without a
-    number. `sample` is the sample's short answer, if one was run."""
+    """Result of a verification. `revision` has its signature, but no number yet. `sample` is the
+    shortened answer to the sample, if one was run."""
 
     revision: Revision
     profile: Profile
@@ -54,20 +54,20 @@ class Verified:
 
 
 class Verification:
-    """Checks drafts against the store's files and in the manager's trial replicas."""
+    """Checks drafts against the store's files, and in trial replicas of the manager."""
 
     def __init__(self, store: Store, manager: Manager, *, prepare: bool = True) -> None:
-        """`prepare`: models are prepared for later cold starts."""
+        """With `prepare`, trials prepare models for later cold starts."""
         self._store = store
         self._manager = manager
         self._prepare = prepare
 
     def check_files(self, draft: Plan) -> None:
-        """Raise BadBundle or ModelRefused where no replica is needed to see that it cannot work:
-        files not uploaded, no ONNX file, data outside the bundle. Blocking."""
+        """Raise BadBundle or ModelRefused for defects that need no trial: files not uploaded, no
+        ONNX file, data outside the bundle. Blocking."""
         blobs = self._store.blobs
         if missing := blobs.missing(draft.bundle):
-            # What is there with another size is damaged, or the request names a wrong size.
+            # A stored file of another size is damaged, or the request has a wrong size.
             blobs.remove_damaged([file for file in draft.bundle.files if file.sha256 in missing])
             raise BadBundle(f"{len(missing)} files were not uploaded, first {missing[0]}")
         model = draft.revision.model
@@ -85,10 +85,11 @@ class Verification:
         onnx_files.check_external(model, locations, {f.path for f in draft.bundle.files})
 
     async def verify(self, draft: Plan, trial: str) -> Verified:
-        """Load, try, prove and measure, unless the same was done before. `trial` is a unique name.
+        """Load, try, prove and measure the model, unless an earlier trial did so. `trial` is a
+        unique name.
 
-        A trial that somebody kills is tried a second time. Raises ModelRefused with the reason, or
-        TrialKilled.
+        A trial that is killed from outside is repeated once. Raises ModelRefused with the reason,
+        or TrialKilled.
         """
         kind = draft.revision.device.kind
         known = verified_before(draft, self._store.catalog, self._expected_kind(kind))
@@ -110,29 +111,29 @@ class Verification:
         )
 
     def _check_sound(self, draft: Plan) -> None:
-        """Raise BadBundle where a file of a model that was refused has changed on this server's
-        disk: the next deploy uploads it again. Blocking."""
+        """Raise BadBundle if a file of a refused model was damaged on the server's disk. The file
+        is removed, so that the next deploy uploads it again. Blocking."""
         if damaged := self._store.blobs.remove_damaged(draft.bundle.files):
             raise BadBundle(
-                f"{damaged[0]}: the server's copy of this file was damaged and has been removed:"
-                " deploy again, which uploads it"
+                f"{damaged[0]}: the server's copy of this file was damaged and has been removed;"
+                " deploy again to upload it"
             )
 
     async def _second_report(self, draft: Plan, trial: str) -> dict[str, Any]:
-        """As `_report`. Raises TrialKilled with what that means for who deploys."""
+        """Run the trial once more. Raises TrialKilled with advice for the operator."""
         try:
             return await self._report(draft, f"{trial}-again")
         except TrialKilled as error:
             raise TrialKilled(
-                f"it was killed from outside, and so was a second one ({error.message}): nothing is"
-                " known of the model; find out what kills it (the kernel for want of the host's"
-                " memory, an operator), then deploy again",
+                "the trial was killed from outside, and so was the second one"
+                f" ({error.message}): the model remains unverified; find out what kills the trial"
+                " (the kernel when the host runs out of memory, an operator), then deploy again",
                 detail=error.detail,
                 admin_detail=error.admin_detail,
             ) from error
 
     async def _report(self, draft: Plan, trial: str) -> dict[str, Any]:
-        """What a throw-away replica of this name measures. Raises ModelRefused or TrialKilled."""
+        """Return the report of a trial replica. Raises ModelRefused or TrialKilled."""
         key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
         kind = draft.revision.device.kind
         size = draft.bundle.size
@@ -148,8 +149,8 @@ class Verification:
             raise
 
     def _checked(self, profile: Profile) -> Profile:
-        """Without what was prepared where its graph names other files than its own weights: it
-        comes from a replica, which may have run anything. Blocking."""
+        """Return the profile without its prepared files if their graph names files other than its
+        own weights: the report comes from a replica, whose code is not trusted. Blocking."""
         if profile.prepared is None:
             return profile
         graph = profile.prepared.files[0]
@@ -162,7 +163,7 @@ class Verification:
         return profile
 
     def _expected_kind(self, kind: str) -> str:
-        """Where a replica that wants a device of this kind will be: on a GPU if there is one."""
+        """Return the device kind of the replica: with `any`, a GPU if there is one."""
         if kind != "any":
             return kind
         return "cuda" if any(one.kind == "cuda" for one in self._manager.devices()) else "cpu"
@@ -173,14 +174,14 @@ def _unprepared(profile: Profile, why_not: str) -> Profile:
 
 
 class Samples:
-    """Samples of what is deployed; `bundles` by digest, their files in `blobs`."""
+    """Sample requests of deployed functions. `bundles` by digest, their files in `blobs`."""
 
     def __init__(self, bundles: Mapping[str, Bundle], blobs: BlobStore) -> None:
         self._bundles = bundles
         self._blobs = blobs
 
     async def body(self, deployed: Deployed) -> tuple[str, bytes]:
-        """A sample's content type and bytes. Raises Unknown where it is too large to be given."""
+        """Return the sample's content type and bytes. Raises Unknown if it is too large."""
         file = self._file(deployed)
         if file is None:
             return await asyncio.to_thread(values, deployed)
@@ -203,7 +204,7 @@ class Samples:
 
 
 def values(deployed: Deployed) -> tuple[str, bytes]:
-    """Content type and body of a sample without a file. Raises Unknown where it is too large."""
+    """Return content type and body of a sample without a file. Raises Unknown if too large."""
     signature, sample = deployed.revision.signature, deployed.revision.sample
     if not sample and signature.kind == "bytes":
         return model.OCTETS, b""

@@ -1,1 +1,1 @@
-"""What happens, told to whoever watches."""
+"""Events of functions, replicas, devices and operations, for followers of the server."""

@@ -1,4 +1,4 @@
-"""The latest events in order, a bounded number of them, and the state that was last sent. Pure."""
+"""Bounded log of the latest events, and the item states that were last sent. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ ITEMS_MAX: Final = 5000
 BYTES_MAX: Final = 8 * 2**20
 
 KINDS: Final = ("devices", "functions", "replicas")
-"""Kinds of items: each has a state until its next event."""
+"""Kinds of items; an item's state holds until its next event."""
 
 
 class Event(NamedTuple):
-    """A new state of an item, or something that has happened. `data` is its JSON, `about` the
-    function that it concerns, "" for events that concern all."""
+    """New state of an item, or a single occurrence. `data` is its JSON, `about` the function that
+    it concerns ("" for events that concern all)."""
 
     seq: int
     kind: str
@@ -32,10 +32,10 @@ class EventLog:
         self._bytes_max = bytes_max
         self._bytes = 0
         self.seq = 0
-        """Of the newest; 0 before the first."""
+        """Number of the newest event; 0 before the first."""
 
     def add(self, kind: str, about: str, data: bytes) -> None:
-        """Append an event; the oldest make room for it."""
+        """Append an event, and drop the oldest ones beyond the limits."""
         self.seq += 1
         self._items.append(Event(self.seq, kind, about, data))
         self._bytes += len(data)
@@ -43,14 +43,14 @@ class EventLog:
             self._bytes -= len(self._items.popleft().data)
 
     def clear(self) -> None:
-        """Drop all events. Numbers go on: no reader takes later events for the next ones."""
+        """Drop all events. Numbers continue after a gap, so no reader resumes across the gap."""
         self._items.clear()
         self._bytes = 0
         self.seq += 1
 
     def after(self, seq: int) -> list[Event] | None:
-        """The events after number `seq`, oldest first; None where some of them are not kept any
-        more, or `seq` was never given."""
+        """Return the events after number `seq`, oldest first; None if some of them were dropped or
+        `seq` was never assigned."""
         missed = self.seq - seq
         if not 0 <= missed <= len(self._items):
             return None
@@ -58,8 +58,7 @@ class EventLog:
 
 
 class Item(NamedTuple):
-    """One function, replica or device as JSON. `about` is the function that it concerns, "" for
-    everybody."""
+    """Function, replica or device as JSON. `about` is the function that it concerns, "" for all."""
 
     id: str
     about: str
@@ -67,7 +66,7 @@ class Item(NamedTuple):
 
 
 class SentState:
-    """The items as they were last sent."""
+    """Item states as last sent."""
 
     def __init__(self) -> None:
         self._items: dict[str, dict[str, Item]] = {kind: {} for kind in KINDS}
@@ -81,20 +80,20 @@ class SentState:
         return True
 
     def remove(self, kind: str, ids: Iterable[str]) -> list[Item]:
-        """Forget the items with these ids; returns those that had been sent."""
+        """Forget the items with these ids; return those that had been sent."""
         known = self._items[kind]
         return [known.pop(id) for id in list(ids) if id in known]
 
     def remove_except(self, kind: str, ids: set[str]) -> list[Item]:
-        """Forget all items but those with these ids; returns the forgotten ones."""
+        """Forget all items except those with these ids; return the forgotten ones."""
         return self.remove(kind, self._items[kind].keys() - ids)
 
     def all(self, kind: str, about: str = "") -> list[bytes]:
-        """The JSON of all items of a kind; only those of one function if `about` names one."""
+        """Return the JSON of all items of a kind, or only those of the function `about`."""
         items = self._items[kind].values()
         return [one.data for one in items if not about or one.about in ("", about)]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all items."""
         for known in self._items.values():
             known.clear()

@@ -1,4 +1,4 @@
-"""The state of functions, replicas and devices as followers get it, read when asked."""
+"""Current state of functions, replicas and devices in the form that followers receive."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ encode = msgspec.json.Encoder().encode
 
 
 def pool_of(failure: Failure) -> str:
-    """The pool of the revision that failed."""
+    """Return the key of the failed revision's pool."""
     number = failure.revision.rpartition("@")[2]
     return pool_key(failure.namespace, failure.function, int(number))
 
 
 def failure_json(failure: Failure, decisions: Sequence[Decision]) -> dict[str, Any]:
-    """As an item of a function's errors; `decisions` are those of its pool, the oldest first."""
+    """Return an item of a function's errors. `decisions` are its pool's decisions, oldest first."""
     return {
         "at_s": round(failure.at_s, 3),
         "code": failure.code,
@@ -47,8 +47,8 @@ def failure_json(failure: Failure, decisions: Sequence[Decision]) -> dict[str, A
 
 
 def explained(failure: Failure, decisions: Sequence[Decision]) -> str:
-    """The detail, and of a replica that died how: that is heard of later than its end, and by the
-    pool manager alone."""
+    """Return the failure's detail; for a dead replica with the cause of its end, which only the
+    pool manager learns, and later than the failure."""
     if failure.code in DEATHS and failure.replica:
         beginning = f"{failure.replica} ended: "
         for decision in reversed(decisions):
@@ -59,17 +59,18 @@ def explained(failure: Failure, decisions: Sequence[Decision]) -> str:
 
 
 class GatewayState(Protocol):
-    """The load of all gateway processes, and the states of pools as they see them."""
+    """Load of all gateway processes, and the pool states as they see them."""
 
     def loads(self) -> dict[str, Load]:
-        """Queued and in-flight requests of every pool that has any."""
+        """Return queued and in-flight requests of every pool that has any."""
 
     def states(self) -> dict[str, str]:
-        """The state of every pool that is not at rest."""
+        """Return the state of every pool that is not at rest."""
 
 
 class FunctionRows:
-    """`clock` gives the seconds of `rates`, `wall` Unix seconds."""
+    """Reader of functions' current rows. `clock` is the clock of `rates`, `wall` returns Unix
+    seconds."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class FunctionRows:
         self.wall = wall
 
     def row(self, deployed: Deployed, loads: Mapping[str, Load]) -> dict[str, Any]:
-        """One function; `loads` as `held.loads` gave them."""
+        """Return the row of one function; `loads` as returned by `gateways.loads`."""
         key = deployed.revision.key
         pool = self.manager.pool(key) or (UNKNOWN, 0, 0.0)
         shown, _, since_s = pool
@@ -114,8 +115,8 @@ class FunctionRows:
 
 
 class StateReader:
-    """Reads functions, replicas and devices as items. `take_answered` gives the requests that this
-    process has answered since the last call, `reasons` the server's reasons of `/readyz`."""
+    """Reader of functions, replicas and devices as items. `take_answered` returns the requests that
+    this process answered since the last call, `reasons` the degradations of `/readyz`."""
 
     def __init__(
         self,
@@ -132,27 +133,27 @@ class StateReader:
         self._boot_s = rows.wall() - rows.clock()
 
     def tick(self) -> None:
-        """Count what was answered in the last second; to be called each second."""
+        """Count the answers of the last second. Call once per second."""
         self.count_answers(self._take_answered())
         boot_s = self._wall() - self._clock()
-        # Times made with ever another difference would all seem to change, unless a clock jumped.
+        # Keep one offset: with a fresh one each second, all times would seem to change.
         if abs(boot_s - self._boot_s) > JUMP_S:
             self._boot_s = boot_s
 
     def count_answers(self, several: Iterable[RateSample]) -> None:
-        """Add requests that were answered in about the last second."""
+        """Add requests that were answered within about the last second."""
         now = self._clock()
         for one in several:
             self._rows.rates.add((one.namespace, one.name), one.counts, now)
 
     def busy_functions(self) -> set[str]:
-        """The functions whose rate or load may change without a change of their pools."""
+        """Return the functions whose rate or load may change without a change of their pools."""
         names = {name for _, name in self._rows.rates.active(self._clock())}
         pools = [*self._rows.gateways.loads(), *_waking(self._rows.gateways.states())]
         return names | {function_of(pool) for pool in pools}
 
     def functions(self, names: Iterable[str]) -> tuple[list[Item], list[str]]:
-        """Items of the functions with these names, and the names of those that do not exist."""
+        """Return the items of the named functions, and the names that do not exist."""
         loads = self._rows.gateways.loads()
         there, gone = [], []
         for name in names:
@@ -164,20 +165,20 @@ class StateReader:
         return there, gone
 
     def replicas(self) -> Iterator[Item]:
-        """Every replica that is not yet stopped."""
+        """Yield every replica that is not stopped yet."""
         for one in self._manager.replicas():
             shown = replica_json(one, self._boot_s + one.since_s)
             yield Item(one.id, shown["function"], encode(shown))
 
     def devices(self) -> Iterator[Item]:
-        """Every device."""
+        """Yield every device."""
         for one in self._manager.occupancies():
             yield Item(
                 one.device.id, "", encode(occupancy_json(one, self._manager.busy(one.device.id)))
             )
 
     def beat(self) -> dict[str, Any]:
-        """The totals of the server."""
+        """Return the totals of the server."""
         loads = self._rows.gateways.loads().values()
         reasons = self._reasons()
         return {
@@ -190,7 +191,7 @@ class StateReader:
 
 
 def function_of(pool: str) -> str:
-    """The name of the function that a pool is of, "" for one of standbys."""
+    """Return the name of a pool's function; "" for a pool of standbys."""
     namespace, _, ref = pool.partition("/")
     return ref.partition("@")[0] if namespace == NAMESPACE else ""
 

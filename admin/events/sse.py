@@ -1,4 +1,4 @@
-"""Events as server-sent events (WHATWG HTML, section 9.2). Pure."""
+"""Encoding of events as server-sent events (WHATWG HTML, section 9.2). Pure."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Final, NamedTuple
 from admin.events.log import KINDS, Event
 
 ITEMS_MAX: Final = 200
-"""Things in one event: what a page can take in without a pause that is seen."""
+"""Max items per event, so that a dashboard processes one without a visible pause."""
 PIECE: Final = 32 * 1024
-"""Bytes written at once, or the one event that is longer: what waits for a client who reads slowly
-is not much more."""
+"""Max bytes per write, unless a single event is longer. It bounds the memory that a slow client
+occupies."""
 
 
 def frame(kind: str, data: bytes, id: str = "") -> bytes:
-    """One event. `data` has no line break; without an `id` it cannot be resumed after."""
+    """Return one event. `data` must have no line break; without `id` no client resumes after it."""
     head = f"id: {id}\n" if id else ""
     return f"{head}event: {kind}\ndata: ".encode() + data + b"\n\n"
 
 
 class Position(NamedTuple):
-    """Up to where somebody has read: `boot` is the server's, as ids have it."""
+    """Position of a reader. `boot` identifies the server process."""
 
     boot: str
     seq: int
@@ -32,7 +32,7 @@ class Position(NamedTuple):
 
 
 def position(text: str) -> Position | None:
-    """What a `Last-Event-ID` says; None where it is none of ours."""
+    """Parse a `Last-Event-ID`; None if this server did not issue it."""
     boot, _, seq = text.rpartition("-")
     if not (boot and seq.isascii() and seq.isdecimal() and len(seq) < 16):
         return None
@@ -40,8 +40,8 @@ def position(text: str) -> Position | None:
 
 
 def frames(news: Iterable[Event], boot: str, about: str = "") -> Iterator[bytes]:
-    """The events of `news`, of one function's alone if `about` names one. Things of one kind that
-    come one after the other share an event."""
+    """Yield the frames of `news`, only those of the function `about` if given. Consecutive items of
+    one kind share a frame."""
     wanted = (one for one in news if not about or one.about in ("", about))
     for kind, group in groupby(wanted, key=lambda one: one.kind):
         if kind not in KINDS:
@@ -56,14 +56,14 @@ def frames(news: Iterable[Event], boot: str, about: str = "") -> Iterator[bytes]
 
 
 def listing(kind: str, things: Sequence[bytes]) -> Iterator[bytes]:
-    """The events of a picture's things. They have no id: who has read half a picture has nothing
-    that he could go on from."""
+    """Yield the frames of a snapshot's items. They carry no id, as a client cannot resume within a
+    snapshot."""
     for at in range(0, len(things), ITEMS_MAX):
         yield frame(kind, _items(things[at : at + ITEMS_MAX]))
 
 
 def pieces(events: Iterable[bytes]) -> list[bytes]:
-    """Events joined to some PIECE bytes."""
+    """Return the events joined to pieces of about PIECE bytes."""
     found, waiting, size = [], list[bytes](), 0
     for event in events:
         if waiting and size + len(event) > PIECE:

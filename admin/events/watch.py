@@ -1,4 +1,4 @@
-"""Events for followers: what differs from the state that was sent before, and what happened."""
+"""Event source for followers: item states that differ from the last sent ones, and occurrences."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ Read = Callable[[int, str], tuple[list[bytes], int]]
 
 log = structlog.get_logger()
 UPDATE_S: Final = 0.1
-"""Several changes of an item within this many seconds are one event."""
+"""Changes of an item within this many seconds become one event."""
 FUNCTIONS_PER_BATCH: Final = 50
-"""Functions read in one turn of the loop, which also answers calls; the next batch follows
+"""Functions read in one turn of the event loop, which also serves calls. The next batch follows
 BATCH_GAP_S later."""
 BATCH_GAP_S: Final = 0.01
 LINGER_S: Final = 30.0
-"""Seconds for which events are recorded after the last follower has left: it may return."""
+"""Seconds to keep recording after the last follower left, in case it reconnects."""
 RECENT_MAX: Final = 100
 encode = msgspec.json.Encoder().encode
 
 
 class Follower:
-    """One client of the events: wait for `news`, then `take` them. A slow follower gets what there
-    is when it takes, and the whole state where it has missed too much."""
+    """One client of the events: await `news`, then `take` them. A slow follower gets all events at
+    once when it takes, and the whole state if it missed too many."""
 
     def __init__(self, read: Read, seq: int, about: str) -> None:
-        """`read(seq, about)` gives the events after `seq`, in pieces, and the new number."""
+        """`read(seq, about)` returns the events after `seq`, in pieces, and the new number."""
         self._read = read
         self._seq = seq
         self._about = about
@@ -49,31 +49,31 @@ class Follower:
         self._news.set()
 
     async def news(self) -> None:
-        """Return when there are events to take."""
+        """Wait until there are events to take."""
         await self._news.wait()
         self._news.clear()
 
     def take(self) -> list[bytes]:
-        """The events since the last call, in pieces of whole ones."""
+        """Return the events since the last call, in pieces of whole events."""
         pieces, self._seq = self._read(self._seq, self._about)
         beat, self._beat = self._beat, b""
         return [*pieces, beat] if beat else pieces
 
     def wake(self) -> None:
-        """Have `news` return."""
+        """Make `news` return."""
         self._news.set()
 
     def beat(self, event: bytes) -> None:
-        """Keep this beat for the next `take`, in place of one that was not taken."""
+        """Keep this beat for the next `take`; it replaces a beat that was not taken."""
         self._beat = event
         self._news.set()
 
 
 class EventWatch:
-    """Makes the events of functions, replicas, devices and what happens to them. Without followers
-    it reads nothing. `server` has the facts of the server; `clock` gives seconds.
+    """Source of the events of functions, replicas, devices and their occurrences. It reads no state
+    while there are no followers. `server` has the facts of the server; `clock` returns seconds.
 
-    For one thread. A function's event follows its change within UPDATE_S, its rates each second.
+    Not thread-safe. A function's event follows its change within UPDATE_S, its rates each second.
     """
 
     def __init__(
@@ -105,32 +105,31 @@ class EventWatch:
 
     @property
     def followers(self) -> int:
-        """The number of followers."""
+        """Number of followers."""
         return len(self._followers)
 
     def close(self) -> None:
-        """Make no more events."""
+        """Stop producing events."""
         self._is_closed = True
         self._unsubscribe()
         self._cancel_timer()
 
     def record(self, kind: str, about: str, data: Any) -> None:
-        """Record something that has happened: a decision, a cold start, an error, a step of an
-        operation."""
+        """Record an occurrence: a decision, a cold start, an error or a step of an operation."""
         encoded = encode(data)
         self._recent.append((kind, about, encoded))
         if self._is_watching:
             self._add(kind, about, encoded)
 
     def pools(self, endpoints: bytes) -> None:
-        """Mark the functions of these pools as changed; the manager's Endpoints."""
+        """Mark the functions of these pools as changed (`endpoints`: the manager's message)."""
         if self._is_watching:
             self._mark_dirty(function_of(pool) for pool in decode_endpoints(endpoints).pools)
 
     @contextmanager
     def follow(self, last: Position | None, about: str) -> Iterator[Follower]:
-        """A follower while the block runs: of the events after `last`, or of the whole state and
-        then all events; only those of one function if `about` names one."""
+        """Follow events while the block runs: those after `last`, or the whole state and then all
+        events; only those of the function `about` if given."""
         if not self._is_watching:
             self._start()
         seq = last.seq if last is not None and last.boot == self._boot else -1
@@ -162,12 +161,12 @@ class EventWatch:
         self._log.clear()
 
     def _read(self, seq: int, about: str) -> tuple[list[bytes], int]:
-        """The events after `seq`, in pieces, and the number of the last one."""
+        """Return the events after `seq`, in pieces, and the number of the last one."""
         now = self._log.seq
         if not self._is_whole or seq == now:
             return [], seq
         asked = seq, now, about
-        # Many ask for the same: all that were woken, all that come after a start.
+        # Cached: all followers woken together, and all that join after a start, ask the same.
         if self._last_read[0] != asked:
             self._last_read = asked, pieces(self._events(seq, about))
         return self._last_read[1], now
@@ -179,7 +178,7 @@ class EventWatch:
         return self._snapshot("from the beginning" if seq < 0 else "too old", about)
 
     def _snapshot(self, reason: str, about: str) -> Iterator[bytes]:
-        """The whole state, and what happened last."""
+        """Yield the whole state and the latest occurrences."""
         yield frame("reset", encode({"reason": reason, "server": self._server}))
         for kind in KINDS:
             yield from listing(kind, self._sent.all(kind, about))
@@ -202,7 +201,7 @@ class EventWatch:
             self._timer = loop.call_later(seconds, self._update_or_log)
 
     def tick(self) -> None:
-        """Update the functions that have, or had, a rate or a load; to be called each second."""
+        """Update functions that have, or had, a rate or a load. Call once per second."""
         self._reader.tick()
         if not self._is_watching:
             return
@@ -228,14 +227,14 @@ class EventWatch:
         self._timer = None
         try:
             self._update()
-        except Exception:  # the next look may go well
+        except Exception:  # the next update may succeed
             log.exception("events could not be made")
         if self._dirty:
             self._schedule(BATCH_GAP_S)
 
     def _update(self) -> None:
-        # A round are those that are to be looked at when it begins. What comes to be meanwhile is
-        # behind them, so a round ends however many are busy.
+        # A round covers the functions that are dirty when it begins. Later ones queue behind them,
+        # so a round ends however many functions are busy.
         self._round = self._round or len(self._dirty)
         names = list(islice(self._dirty, min(self._round, FUNCTIONS_PER_BATCH)))
         for name in names:

@@ -1,1 +1,1 @@
-"""Builds the image that replicas run in, through the Docker API."""
+"""Build of the image that replicas run in, through the Docker API."""

@@ -1,5 +1,5 @@
-"""The build of a runtime image: base, wheels, context, layers, a trial start, and the tag last.
-Ctrl-C lets the step that runs end first."""
+"""Build of a runtime image: base, wheels, context, layers, a trial start, and the tag last.
+Ctrl-C ends the build after the current step."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 
 STEP_WIDTH: Final = 64
 SHOWN_INSTRUCTIONS: Final = ("FROM", "RUN", "COPY")
-"""Instructions that take time; the others end at once."""
+"""Instructions that take time; all others end at once."""
 _STEP: Final = re.compile(r"Step (\d+)/(\d+) : (.*)", re.DOTALL)
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _NOISE: Final = re.compile(r" ---> |Removing intermediate container |Successfully (built|tagged) ")
 MISSING_WHEELS: Final = ("no matching distribution", "have conflicting dependencies")
-"""How pip says that it found no file, or none of the version that is pinned."""
+"""pip's texts for a missing file, or for a missing version that is pinned."""
 CALL_S: Final = 60
-"""Seconds per answer of the engine, where neither PROBE_S nor STEP_S applies."""
+"""Max seconds per answer of the engine, where neither PROBE_S nor STEP_S applies."""
 STEP_S: Final = 3600
-"""Seconds that a step may take without output."""
+"""Max seconds of a step without output."""
 TRIAL_CODE: Final = """\
 import json, platform
 from runtime_image.seccomp.install import install
@@ -70,17 +70,17 @@ from runtime_image.contract.link import VERSION
 said = {"python": platform.python_version(), "onnxruntime": onnxruntime.__version__}
 print(json.dumps({**said, "link": VERSION, "through": let_through(), "withheld": withheld()}))
 """
-"""The start of a standby on a CPU, so that a build needs no GPU, and its versions. Every system
-call that the filter refuses is tried."""
+"""Starts a standby on a CPU (a build needs no GPU), tries every system call that the filter
+refuses, and prints the versions."""
 
 Kind = Literal["cpu", "gpu"]
 
 
 class Interrupt:
-    """Holds back the first Ctrl-C of its block, which calls `end_step`; the second one raises.
+    """Defers the first Ctrl-C of its block, which calls `end_step`; the second one raises.
 
-    An engine whose client hung up finishes a copy all the same and keeps an untracked image, so
-    the connection stays until the step is over. Only for the main thread.
+    An engine whose client disconnected still finishes a copy and keeps an untagged image, so the
+    connection stays open until the step is over. Only for the main thread.
     """
 
     def __init__(self, end_step: Callable[[], None]) -> None:
@@ -99,7 +99,7 @@ class Interrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Raises KeyboardInterrupt after a Ctrl-C, whatever the block ended with."""
+        """Raise KeyboardInterrupt after a Ctrl-C, whatever the block ended with."""
         signal.signal(signal.SIGINT, self._before)
         if self.is_wanted:
             raise KeyboardInterrupt from error
@@ -112,19 +112,19 @@ class Interrupt:
 
 
 class Progress:
-    """Reads the engine's messages: which lines to show, and the id of the built image ("" before
-    that). Pure."""
+    """Parser of the engine's messages: lines to show, and the id of the built image ("" before it
+    is known). Pure."""
 
     def __init__(self) -> None:
         self.image = ""
         self.step = ""
-        """The current instruction, or the last one."""
+        """Current instruction, or the last one."""
         self.may_break_off = False
-        """Whether the current step can be ended from outside: a copy cannot."""
+        """True if the current step can be ended from outside: a copy cannot."""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
 
     def feed(self, message: dict[str, Any]) -> str:
-        """The line to show for one message, "" for none. Raises ImageError for a failed build."""
+        """Return the line to show for one message, or "". Raises ImageError for a failed build."""
         if "error" in message or "errorDetail" in message:
             detail = message.get("errorDetail") or {}
             raise self.failure(str(detail.get("message") or message.get("error") or "no reason"))
@@ -134,14 +134,14 @@ class Progress:
         return self._on_output(str(message.get("stream") or ""))
 
     def failure(self, reason: str) -> ImageError:
-        """The error for a build that failed with `reason`, by the last lines of its output."""
+        """Return the error for a build that failed with `reason`, from the last output lines."""
         tail = list(self._tail)
         output = "\n".join([reason, *tail]).lower()
         if DISK_FULL in output:
             return disk_full(one_line(reason)[-300:], "docker system prune")
         if any(text in output for text in MISSING_WHEELS):
-            todo = "leave --wheelhouse away, so that this machine's pip downloads what is needed"
-            return image_error("the wheelhouse is not complete:", tail=tail, todo=todo)
+            todo = "omit --wheelhouse, so that this machine's pip downloads the wheels"
+            return image_error("the wheelhouse is incomplete:", tail=tail, todo=todo)
         what = f"{self.step or 'the build'} failed: {_code(reason)}"
         return image_error(f"{what}; its last lines:" if tail else what, tail=tail)
 
@@ -164,13 +164,13 @@ def _short(instruction: str) -> str:
 
 
 def _code(reason: str) -> str:
-    """The end of "The command '/bin/sh -c ...' returned a non-zero code: 1"."""
+    """Return the end of "The command '/bin/sh -c ...' returned a non-zero code: 1"."""
     return one_line(reason.rpartition("' returned a ")[2])[-300:]
 
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """What to build. `wheelhouse` is None to download; `tensorrt` a major version or "".
+    """Parameters of a build. `wheelhouse` None: download; `tensorrt`: a major version or "".
 
     `id` labels every image and container of the build.
     """
@@ -187,9 +187,9 @@ class BuildRequest:
 
 @dataclass(frozen=True, slots=True)
 class BuiltImage:
-    """An image on the engine.
+    """Image on the engine.
 
-    `replaced` is the id of the image that had the tag, "" for none; removed unless it is in use.
+    `replaced` is the id of the image that had the tag, or ""; it is removed unless it is in use.
     """
 
     tag: str
@@ -208,10 +208,10 @@ class BuiltImage:
 def build(
     request: BuildRequest, report: Report, clock: Callable[[], float] = time.monotonic
 ) -> BuiltImage:
-    """Build, try and tag an image. `report` gets one line per step.
+    """Build, try and tag an image. `report` receives one line per step.
 
-    Raises ImageError or EngineDown with the reason, BadRequest for an impossible tag. A build that
-    fails or is interrupted leaves the tag as it was and removes its images and containers.
+    Raises ImageError or EngineDown with the reason, BadRequest for an invalid tag. A failed or
+    interrupted build leaves the tag as it was and removes its images and containers.
     """
     _check_tag(request.tag)
     began_s = clock()
@@ -231,7 +231,7 @@ def build(
             total = sum(path.stat().st_size for path in wheels)
             log(f"sending {len(wheels)} wheels, {size(total)}")
             image = _layers(client, request, _arguments(request, release), wheels, log)
-        log("trying it")
+        log("trying the image")
         python, onnxruntime = _trial(client, request, image, release)
         with engine_errors(request.engine):
             bytes_ = int(client.inspect_image(image)["Size"])
@@ -245,13 +245,13 @@ def build(
 
 
 def split_tag(name: str) -> tuple[str, str]:
-    """Repository and tag of an image's name; a registry's port is no tag."""
+    """Return repository and tag of an image's name; a registry's port is not a tag."""
     repository, _, tag = name.rpartition(":")
     return (repository, tag) if repository and "/" not in tag else (name, "latest")
 
 
 def _check_tag(tag: str) -> None:
-    """Refuse an impossible tag now: the engine would only do so at the end."""
+    """Raise BadRequest for an invalid tag now: the engine would refuse it only at the end."""
     from docker.utils import match_tag
 
     if not match_tag(tag):
@@ -270,7 +270,7 @@ def _engine(url: str) -> Iterator[APIClient]:
 
 @contextmanager
 def _cleaned_up(client: APIClient, build_id: str) -> Iterator[None]:
-    """After the block remove the build's untagged images; after a failure its containers, too."""
+    """Remove the build's untagged images after the block; after a failure its containers, too."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
@@ -279,14 +279,14 @@ def _cleaned_up(client: APIClient, build_id: str) -> Iterator[None]:
         yield
         is_broken_off = False
     finally:
-        # A lost engine must not hide the error of the block.
+        # An unreachable engine must not hide the error of the block.
         with suppress(DockerException, RequestException):
             sweep(client, build_id, is_broken_off=is_broken_off)
 
 
 @contextmanager
 def _wheels(request: BuildRequest, platform: Platform, log: Report) -> Iterator[list[Path]]:
-    """The paths of the wheels; downloaded ones exist until the block ends."""
+    """Yield the paths of the wheels; downloaded ones exist until the block ends."""
     if request.wheelhouse is not None:
         yield wheels_in(request.wheelhouse)
         return
@@ -318,11 +318,11 @@ def _layers(
     wheels: list[Path],
     log: Report,
 ) -> str:
-    """Build the layers; the id of the image, which has no tag yet."""
+    """Build the layers; return the id of the image, which has no tag yet."""
     progress = Progress()
 
     def end_step() -> None:
-        with suppress(RuntimeError):  # Ctrl-C came while a line was being written
+        with suppress(RuntimeError):  # Ctrl-C arrived while a line was being written
             log("interrupted: waiting for the step to end")
         remove_containers(client, request.id)
 
@@ -355,7 +355,7 @@ def _layers(
 def _trial(
     client: APIClient, request: BuildRequest, image: str, release: Release
 ) -> tuple[str, str]:
-    """Start a standby in the image; its versions of Python and ONNX Runtime."""
+    """Start a standby in the image; return its versions of Python and ONNX Runtime."""
     with engine_errors(request.engine):
         code, output = run_python(client, image, TRIAL_CODE, request.id)
     if code:
@@ -364,22 +364,24 @@ def _trial(
         )
     found = json.loads(output.splitlines()[-1])
     if found["link"] != release.link:
-        raise image_error(f"the image speaks link version {found['link']}, expected {release.link}")
+        raise image_error(
+            f"the image has version {found['link']} of the link protocol, expected {release.link}"
+        )
     check_filter(found["through"], found["withheld"])
     return str(found["python"]), str(found["onnxruntime"])
 
 
 def check_filter(through: list[str], withheld: list[str]) -> None:
-    """Raises ImageError where the filter lets forbidden system calls through or refuses needed
-    ones; both by name."""
+    """Raise ImageError if the filter allows forbidden system calls or refuses needed ones; both
+    lists are names."""
     if through:
-        raise image_error(f"the image lets system calls through: {', '.join(through)}")
+        raise image_error(f"the image allows forbidden system calls: {', '.join(through)}")
     if withheld:
-        raise image_error(f"the image keeps back what replicas need: {', '.join(withheld)}")
+        raise image_error(f"the image refuses system calls of replicas: {', '.join(withheld)}")
 
 
 def _assign_tag(client: APIClient, request: BuildRequest, image: str) -> str:
-    """Move the tag to `image`; the id of the image that had it, which is removed unless in use."""
+    """Move the tag to `image`; return the id of the image that had it, removed unless in use."""
     from docker.errors import ImageNotFound
 
     with engine_errors(request.engine):

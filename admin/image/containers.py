@@ -1,5 +1,5 @@
-"""What a build does with the engine beside building: the base image pulled and probed, code run in
-short-lived containers, leftovers removed."""
+"""Engine operations of a build besides building: pull and probe the base image, run code in
+short-lived containers, remove leftovers."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ except (ValueError, OSError, AttributeError):
 print(json.dumps([*sys.version_info[:2], os.uname().machine, *map(int, libc.split(".")[:2])]))
 """
 PULL_S: Final = 600
-"""Seconds of a pull without a message."""
+"""Max seconds of a pull without a message."""
 
 
 def run_python(client: APIClient, image: str, code: str, build: str) -> tuple[int, str]:
     """Run `code` in a container of `image` as replicas run: read-only, no network, no rights.
 
-    Returns exit code and the last OUTPUT_MAX bytes of output. Raises docker-py's errors.
+    Returns the exit code and the last OUTPUT_MAX bytes of output. Raises docker-py's errors.
     """
     host = client.create_host_config(
         network_mode="none",
@@ -73,11 +73,11 @@ def sweep(
     is_broken_off: bool,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Remove the untagged images of the build with this id, and its containers if `is_broken_off`:
-    containers with the label of a finished build may be replicas.
+    """Remove the untagged images of the build with this id, and its containers if `is_broken_off`
+    (containers with the label of a finished build may be replicas).
 
-    An engine whose client hung up works on for a moment, so an interrupted build is swept until
-    QUIET_SWEEPS sweeps in a row found nothing. Images in use stay. Raises docker-py's errors.
+    An engine whose client disconnected keeps working for a moment, so an interrupted build is swept
+    until QUIET_SWEEPS sweeps in a row found nothing. Images in use stay. Raises docker-py's errors.
     """
     needed = QUIET_SWEEPS if is_broken_off else 1
     quiet = 0
@@ -91,7 +91,7 @@ def sweep(
 
 
 def remove_unused(client: APIClient, image: str) -> bool:
-    """Remove `image` unless it has a tag or a container; True if it was removed."""
+    """Remove `image` unless it has a tag or a container; return True if it was removed."""
     from docker.errors import APIError
 
     try:
@@ -104,18 +104,18 @@ def remove_unused(client: APIClient, image: str) -> bool:
 
 
 def remove_containers(client: APIClient, build: str) -> int:
-    """Remove the containers of the build with this id, running or not; returns their number."""
+    """Remove the containers of the build with this id, running or not; return their number."""
     from docker.errors import APIError
 
     found: list[dict[str, Any]] = client.containers(all=True, filters={"label": f"{LABEL}={build}"})
     for container in found:
-        with suppress(APIError):  # the engine may be removing it, too
+        with suppress(APIError):  # the engine may be removing it as well
             client.remove_container(container["Id"], force=True)
     return len(found)
 
 
 def _remove_images(client: APIClient, build: str) -> int:
-    """Remove the untagged images of the build; returns their number."""
+    """Remove the untagged images of the build; return their number."""
     images = client.images(filters={"dangling": True, "label": f"{LABEL}={build}"})
     return sum(remove_unused(client, image["Id"]) for image in images)
 
@@ -125,7 +125,7 @@ def pull_base(
 ) -> None:
     """Pull `base` unless the engine has it.
 
-    Raises ImageError, also where no message of the pull comes for `silence_s` seconds.
+    Raises ImageError, also if the pull sends no message for `silence_s` seconds.
     """
     from docker.errors import APIError, ImageNotFound
     from requests.exceptions import Timeout
@@ -143,12 +143,12 @@ def pull_base(
         except APIError as error:
             raise _not_pulled(base, str(error.explanation or error)) from error
         except (Timeout, ReadTimeoutError) as error:
-            raise _not_pulled(base, f"nothing was heard of it for {silence_s:g} s") from error
+            raise _not_pulled(base, f"no message for {silence_s:g} s") from error
 
 
 @contextmanager
 def _read_timeout(client: APIClient, silence_s: float) -> Iterator[None]:
-    """Bound each wait for the engine: docker-py pulls with no timeout, but its client is a
+    """Bound each wait for the engine: docker-py pulls without a timeout, but its client is a
     `requests.Session`, whose `send` takes one."""
     send = client.send
     client.send = lambda request, **options: send(request, **{**options, "timeout": silence_s})
@@ -159,7 +159,7 @@ def _read_timeout(client: APIClient, silence_s: float) -> Iterator[None]:
 
 
 def probe_base(client: APIClient, base: str, build: str) -> Platform:
-    """Python, machine and libc of `base`. Raises ImageError where Python is missing or too old."""
+    """Return Python, machine and libc of `base`. Raises ImageError if Python is missing or old."""
     from docker.errors import APIError
 
     todo = "fnctl image build --base python:3.11-slim"
@@ -172,7 +172,7 @@ def probe_base(client: APIClient, base: str, build: str) -> Platform:
         raise image_error(f"the base image {base} has no python3", todo=todo) from error
     except ValueError:
         raise image_error(
-            f"python3 of the base image {base} ended with code {code}:",
+            f"python3 of the base image {base} exited with code {code}:",
             tail=output.splitlines(),
             todo=todo,
         ) from None
@@ -186,7 +186,7 @@ def probe_base(client: APIClient, base: str, build: str) -> Platform:
 
 
 def dotted(version: tuple[int, int]) -> str:
-    """A version as text: 3.11."""
+    """Return a version as text: 3.11."""
     return ".".join(map(str, version))
 
 
@@ -195,5 +195,5 @@ def _not_pulled(base: str, reason: Any) -> ImageError:
         return disk_full(reason, "docker system prune")
     return image_error(
         f"the base image {base} is not on the engine and cannot be pulled: {reason}",
-        todo=f"docker pull {base}  or name one that is there with --base or FN_IMAGE_BASE",
+        todo=f"docker pull {base}  or choose an existing one with --base or FN_IMAGE_BASE",
     )

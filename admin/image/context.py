@@ -1,5 +1,5 @@
-"""The inputs of an image build: sources with release and digest, wheels, the context as a tar; and
-the errors of a build with their remedies."""
+"""Inputs of an image build (sources with release and digest, wheels, the context as a tar), and the
+errors of a build with their remedies."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, ClassVar, Final
 
@@ -22,9 +23,10 @@ DISK_FULL: Final = "no space left on device"
 PACKAGE: Final = "runtime_image"
 DOCKERFILE: Final = "Dockerfile.runtime"
 CONSTRAINTS: Final = "constraints.txt"
+PROJECT: Final = "pyproject.toml"
 FILES_MAX: Final = 1000
 BYTES_MAX: Final = 16 * 2**20
-"""Limits of the sources: a larger folder is no checkout of fngate."""
+"""Limits of the sources: a larger folder is not a checkout of fngate."""
 _LINK: Final = re.compile(r"^VERSION: Final = (\d+)$", re.MULTILINE)
 WHEELHOUSE: Final = "wheelhouse"
 WHEELS_MAX: Final = 500
@@ -33,14 +35,14 @@ MODE: Final = 0o644
 
 
 class ImageError(FnError):
-    """No image was built, and nothing was changed. A note is the command that may mend it."""
+    """No image was built, and nothing changed. A note on it is a command that may help."""
 
     code: ClassVar[str] = "image_failed"
     title: ClassVar[str] = "The image was not built"
 
 
 def image_error(reason: str, *, todo: str = "", tail: list[str] | None = None) -> ImageError:
-    """An ImageError: the reason, the last lines of output below it, and `todo` as its note."""
+    """Return an ImageError: the reason, the last lines of output, and `todo` as its note."""
     lines = [reason, *(f"    {line}" for line in (tail or [])[-TAIL_LINES:])]
     error = ImageError("\n".join(lines), detail={"next": todo} if todo else {})
     if todo:
@@ -49,7 +51,7 @@ def image_error(reason: str, *, todo: str = "", tail: list[str] | None = None) -
 
 
 def disk_full(where: str, todo: str) -> ImageError:
-    """The error for a full disk: wheels, layers or the context."""
+    """Return the error for a full disk: wheels, layers or the context."""
     return image_error(f"the disk is full: {where}", todo=todo)
 
 
@@ -68,11 +70,11 @@ def engine_errors(url: str) -> Iterator[None]:
 
 
 def unreachable(url: str, error: BaseException) -> FnError:
-    """The EngineDown for docker-py's error at `url`, by its causes."""
+    """Return the EngineDown for docker-py's error at `url`, by its causes."""
     causes = list(_causes(error))
     if any(isinstance(cause, PermissionError) for cause in causes):
         return _down(
-            f"permission denied at {url}: this user may not use the engine",
+            f"permission denied at {url}: this user has no access to the engine",
             "sudo usermod -aG docker $USER  and log in again",
         )
     if any(isinstance(cause, FileNotFoundError) for cause in causes):
@@ -101,7 +103,7 @@ def _down(reason: str, todo: str) -> EngineDown:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and its causes; urllib3 keeps some in its arguments."""
+    """Yield the error and its causes; urllib3 keeps some in its arguments."""
     for _ in range(8):
         if error is None:
             return
@@ -112,26 +114,26 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The release of the sources, as the image's labels have it."""
+    """Release of the sources, as in the image's labels."""
 
     link: int
     version: str
     source: str
-    """Their `digest`."""
+    """`digest` of the sources."""
 
 
 def own_checkout() -> Path:
-    """The checkout that this program runs from."""
+    """Return the checkout that this program runs from."""
     return Path(runtime_image.__file__).resolve().parent.parent
 
 
 def own_digest() -> str:
-    """The digest of this program's own sources."""
+    """Return the digest of this program's own sources."""
     return digest(own_checkout())
 
 
 def digest(checkout: Path) -> str:
-    """sha256 over the sorted paths and contents of the Python files of runtime_image.
+    """Return the sha256 over the sorted paths and contents of the Python files of runtime_image.
 
     Two images with the same digest run the same code. Raises ImageError for too many files.
     """
@@ -145,7 +147,7 @@ def digest(checkout: Path) -> str:
 
 
 def python_files(checkout: Path) -> list[Path]:
-    """The Python files of runtime_image, sorted by their paths."""
+    """Return the Python files of runtime_image, sorted by path."""
     found = sorted(
         (path for path in (checkout / PACKAGE).rglob("*.py") if path.is_file()),
         key=lambda path: path.relative_to(checkout).as_posix(),
@@ -157,23 +159,41 @@ def python_files(checkout: Path) -> list[Path]:
     return found
 
 
+def source_file(checkout: Path, name: str) -> Path:
+    """Return the file `name` at the root of a checkout (or in runtime_image, if installed)."""
+    packaged = checkout / PACKAGE / name
+    return packaged if packaged.is_file() else checkout / name
+
+
 def read_release(checkout: Path) -> Release:
-    """Link version, version and digest of a checkout. Raises ImageError where it is none."""
-    for name in (DOCKERFILE, CONSTRAINTS, "pyproject.toml", f"{PACKAGE}/contract/link.py"):
-        if not (checkout / name).is_file():
+    """Return link version, version and digest of a checkout, or of the installed fngate.
+
+    Raises ImageError if `checkout` is neither.
+    """
+    needed = [DOCKERFILE, CONSTRAINTS, f"{PACKAGE}/contract/link.py"]
+    if checkout != own_checkout() or (checkout / DOCKERFILE).is_file():
+        needed.append(PROJECT)
+    for name in needed:
+        if not source_file(checkout, name).is_file():
             raise image_error(
-                f"{checkout} is no checkout of fngate: it has no {name}",
+                f"{checkout} is not a checkout of fngate: it has no {name}",
                 todo="fnctl image build --context DIR  with the folder of a checkout",
             )
     found = _LINK.search((checkout / PACKAGE / "contract" / "link.py").read_text("utf-8"))
     if found is None:
         raise image_error(f"{checkout / PACKAGE}/contract/link.py names no VERSION")
-    project = tomllib.loads((checkout / "pyproject.toml").read_text("utf-8"))["project"]
-    return Release(int(found[1]), str(project["version"]), digest(checkout))
+    return Release(int(found[1]), _version(checkout), digest(checkout))
+
+
+def _version(checkout: Path) -> str:
+    path = checkout / PROJECT
+    if not path.is_file():
+        return version("fngate")
+    return str(tomllib.loads(path.read_text("utf-8"))["project"]["version"])
 
 
 def wheels_in(folder: Path) -> list[Path]:
-    """The wheels of a wheelhouse, sorted. Raises ImageError for none, or for too many."""
+    """Return the wheels of a wheelhouse, sorted. Raises ImageError for none, or for too many."""
     try:
         found = sorted(path for path in folder.iterdir() if path.suffix == ".whl")
     except OSError as error:
@@ -190,9 +210,9 @@ def wheels_in(folder: Path) -> list[Path]:
 
 
 def entries(checkout: Path, wheels: list[Path]) -> Iterator[tuple[str, Path]]:
-    """Every file of the context: its name there and its path here."""
-    yield DOCKERFILE, checkout / DOCKERFILE
-    yield CONSTRAINTS, checkout / CONSTRAINTS
+    """Yield every file of the context: its name there and its path here."""
+    for name in (DOCKERFILE, CONSTRAINTS):
+        yield name, source_file(checkout, name)
     for path in sorted((checkout / PACKAGE / "requirements").glob("*.txt")):
         yield path.relative_to(checkout).as_posix(), path
     for path in python_files(checkout):
@@ -202,9 +222,9 @@ def entries(checkout: Path, wheels: list[Path]) -> Iterator[tuple[str, Path]]:
 
 
 def pack(checkout: Path, wheels: list[Path]) -> IO[bytes]:
-    """The context as an unnamed temporary file, rewound; closing it deletes it.
+    """Return the context as an unnamed temporary file, rewound; closing it deletes it.
 
-    Without owners, times and modes of this machine. Raises ImageError where the disk is full.
+    Without owners, times and modes of this machine. Raises ImageError if the disk is full.
     """
     file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     try:
@@ -218,7 +238,7 @@ def pack(checkout: Path, wheels: list[Path]) -> IO[bytes]:
         file.close()
         raise disk_full(
             f"the build context cannot be written to {tempfile.gettempdir()}: {error}",
-            "TMPDIR=DIR fnctl image build  with a folder that has room",
+            "TMPDIR=DIR fnctl image build  with free space in DIR",
         ) from error
     except BaseException:
         file.close()

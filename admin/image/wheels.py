@@ -1,4 +1,4 @@
-"""The wheels of an image, downloaded on this machine with its pip settings, proxies and CAs."""
+"""Wheels of an image, downloaded on this machine with its pip settings, proxies and CAs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,20 @@ from pathlib import Path
 from threading import Timer
 from typing import IO, Final
 
-from admin.image.context import CONSTRAINTS, DISK_FULL, PACKAGE, TAIL_LINES, disk_full, image_error
+from admin.image.context import (
+    CONSTRAINTS,
+    DISK_FULL,
+    PACKAGE,
+    TAIL_LINES,
+    disk_full,
+    image_error,
+    source_file,
+)
 
 DOWNLOAD_S: Final = 3600.0
 MANYLINUX: Final = {"x86_64": (5, ("1", "2010", "2014")), "aarch64": (17, ("2014",))}
-"""By machine: the first glibc 2.N that there are wheels for, and the years-old names of platforms
-(PEP 600)."""
+"""By machine: the oldest glibc 2.N that wheels support, and the legacy platform names by year (PEP
+600)."""
 _TOLD: Final = re.compile(
     r"^\s*(?:Downloading|Processing) (?:\S+/)?(\S+\.whl)( \([\d.]+ [kMG]B\))?"
 )
@@ -28,14 +36,14 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What a base image can run: its Python and glibc as (major, minor), and its machine."""
+    """Platform of a base image: its Python and glibc as (major, minor), and its machine."""
 
     python: tuple[int, int]
     machine: str
     glibc: tuple[int, int]
 
     def tags(self) -> list[str]:
-        """The platform tags of wheels that it takes, the newest first. Raises ImageError."""
+        """Return the platform tags of compatible wheels, newest first. Raises ImageError."""
         if self.machine not in MANYLINUX or self.glibc[0] != 2:
             raise image_error(
                 f"there are no wheels of ONNX Runtime for {self.machine} with"
@@ -50,7 +58,7 @@ class Platform:
 
 
 def needs(kind: str, tensorrt: str) -> list[str]:
-    """Requirements beside those of `kind`: pip itself, which the base may lack, and TensorRT of a
+    """Return requirements besides those of `kind`: pip, which the base may lack, and TensorRT of a
     major version."""
     return ["pip", *([f"tensorrt-cu13-libs~={tensorrt}.0"] if tensorrt and kind == "gpu" else [])]
 
@@ -58,14 +66,14 @@ def needs(kind: str, tensorrt: str) -> list[str]:
 def download_command(
     kind: str, platform: Platform, checkout: Path, folder: Path, tensorrt: str = ""
 ) -> list[str]:
-    """The command line that fills `folder` with the wheels of an image."""
+    """Return the command line that downloads the wheels of an image to `folder`."""
     major, minor = platform.python
     return [
         *(sys.executable, "-m", "pip", "download"),
         *("--dest", str(folder), "--only-binary", ":all:"),
         *("--python-version", f"{major}.{minor}", "--implementation", "cp"),
         *(word for tag in platform.tags() for word in ("--platform", tag)),
-        *("--constraint", str(checkout / CONSTRAINTS)),
+        *("--constraint", str(source_file(checkout, CONSTRAINTS))),
         *("--requirement", str(checkout / PACKAGE / "requirements" / f"{kind}.txt")),
         *("--progress-bar", "off", "--no-input", "--disable-pip-version-check"),
         *needs(kind, tensorrt),
@@ -73,7 +81,7 @@ def download_command(
 
 
 def download(command: list[str], report: Report) -> None:
-    """Run pip; `report` gets every wheel. Raises ImageError with the last lines of output."""
+    """Run pip; `report` receives every wheel. Raises ImageError with the last lines of output."""
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     with _running(command) as process:
         assert process.stdout is not None
@@ -87,7 +95,7 @@ def download(command: list[str], report: Report) -> None:
 
 @contextmanager
 def _running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """The process, stderr joined to stdout; killed after DOWNLOAD_S or when the block fails."""
+    """Run a process, stderr joined to stdout; kill it after DOWNLOAD_S or if the block fails."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -116,7 +124,7 @@ def _lines(output: IO[str]) -> Iterator[str]:
 def _failure(tail: list[str]) -> Exception:
     said = "\n".join(tail)
     if DISK_FULL in said.lower():
-        return disk_full(tail[-1], "TMPDIR=DIR fnctl image build  with a folder that has room")
+        return disk_full(tail[-1], "TMPDIR=DIR fnctl image build  with free space in DIR")
     if "No module named pip" in said:
         return image_error(
             f"{sys.executable} has no pip to download wheels with",
@@ -131,4 +139,4 @@ def _failure(tail: list[str]) -> Exception:
 
 
 def _libc(glibc: tuple[int, int]) -> str:
-    return f"glibc {glibc[0]}.{glibc[1]}" if glibc[0] else "another libc than glibc"
+    return f"glibc {glibc[0]}.{glibc[1]}" if glibc[0] else "a libc other than glibc"

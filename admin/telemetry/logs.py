@@ -1,4 +1,4 @@
-"""The server's log and the lines of the access log."""
+"""Server log, and lines of the access log."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from gateway.observing.batching import Write
 log = structlog.get_logger()
 
 REPEATS_MAX: Final = 10
-"""Records of libraries with the same words in one minute; further ones are counted."""
+"""Max equal records of libraries per minute; further ones are only counted."""
 WINDOW_S: Final = 60.0
 TEXT_MAX: Final = 2000
 TRACEBACK_MAX: Final = 16_000
-"""Characters of one record: clients choose some of them."""
+"""Max characters of one record: clients choose some of them."""
 PIPE_PIECE: Final = 4096
-"""Bytes written at once: as much as a pipe takes without mixing it with what others write."""
+"""Bytes per write: Linux writes as much to a pipe atomically (PIPE_BUF)."""
 FILE_PIECE: Final = 64 * 1024
-"""Of a regular file, which takes any write whole: its processes share one place to write at."""
+"""Bytes per write to a regular file, which takes any write whole; its writers share one offset."""
 AT_ONCE: Final = 64
-"""Events put into words before the interpreter is let go for a write: 30 us in which the loop may
-have to wait."""
+"""Events formatted before the interpreter lock is released for a write: 30 us for which the event
+loop may have to wait."""
 _encode_lines = msgspec.json.Encoder().encode_lines
 _OF_REPLICA: Final = ("decode_us", "batch_us", "compute_us", "encode_us", "rows")
 _LEFT_OUT: Final[dict[str, Callable[[int], bytes]]] = {
@@ -50,8 +50,8 @@ _LEFT_OUT: Final[dict[str, Callable[[int], bytes]]] = {
 
 
 def set_up(form: Literal["human", "json"]) -> None:
-    """One line per event on standard error, for people or for machines. Each is written at once:
-    gateway processes and the access log write to the same place."""
+    """Log one line per event to standard error, for people or as JSON. Each line is one immediate
+    write, as gateway processes and the access log share the descriptor."""
     render: structlog.types.Processor = structlog.processors.JSONRenderer()
     if form == "human":
         render = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
@@ -64,7 +64,7 @@ def set_up(form: Literal["human", "json"]) -> None:
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        # Not PrintLogger, which ends a line in a write of its own: another process may cut in.
+        # Not PrintLogger: it writes the newline separately, and another process may cut in.
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
@@ -85,7 +85,7 @@ def _bounded(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 
 class _ToStructlog(logging.Handler):
-    """Records of libraries (aiohttp, asyncio, uvloop) as events of our log, in its form."""
+    """Handler that turns library records (aiohttp, asyncio, uvloop) into events of this log."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(logging.WARNING)
@@ -94,24 +94,24 @@ class _ToStructlog(logging.Handler):
         self._counts: dict[tuple[str, str], int] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """logging's: one record."""
+        """Log one record."""
         try:
             if self._is_repeated(record):
                 return
             error = record.exc_info[1] if record.exc_info else None
             if isinstance(error, HttpProcessingError):
-                # It quotes what cannot be read, which may be a key.
+                # The message quotes the unparsable bytes, which may contain a key.
                 reason = type(error).__name__
                 log.warning("a request is no HTTP", logger=record.name, reason=reason)
                 return
             text = record.getMessage()[:TEXT_MAX]
             level = min(record.levelno, logging.ERROR)
             log.log(level, text, logger=record.name, exc_info=record.exc_info or None)
-        except Exception:  # noqa: BLE001 - what cannot be logged must not stop what goes on
+        except Exception:  # noqa: BLE001 - a failed log call must not stop its caller
             self.handleError(record)
 
     def _is_repeated(self, record: logging.LogRecord) -> bool:
-        """Whether there were enough of this kind; those left out are told of in the end."""
+        """Return whether the limit for this kind is reached; a later event reports the count."""
         now = self._clock()
         if now >= self._ends_s:
             left_out = sum(max(0, count - REPEATS_MAX) for count in self._counts.values())
@@ -139,19 +139,19 @@ def _uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
 
 
 class _Unfailing:
-    """A stream whose errors are nobody's: where the log cannot be written, for the disk is full or
-    its reader gone, whatever was to be told of goes on. WriteLogger needs no more of a stream."""
+    """Stream that ignores write errors: a full disk or a closed pipe must not stop the code that
+    logs. It has the methods that WriteLogger needs."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write what can be written; half a line may be lost."""
+        """Write as much as possible; a partial line may be lost."""
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(text)
 
     def flush(self) -> None:
-        """Hand over what was written, if that can be."""
+        """Flush, if possible."""
         with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
 
@@ -159,8 +159,9 @@ class _Unfailing:
 def access_writer(
     form: Literal["human", "json"], descriptor: int = 2, *, is_shared: bool = True
 ) -> Write[AccessEvent]:
-    """Writes lines to `descriptor`, in the form of the server's log; whole lines at once, so that
-    several processes may share it. `is_shared`: they do. What cannot be written is lost."""
+    """Return a writer of access log lines to `descriptor`, in the server log's format. It writes
+    whole lines, so that several processes (`is_shared`) can share the descriptor. Lines that cannot
+    be written are lost."""
     mode = _mode(descriptor)
     most = FILE_PIECE if stat.S_ISREG(mode) else PIPE_PIECE
     is_own_pipe = stat.S_ISFIFO(mode) and not is_shared
@@ -181,14 +182,15 @@ def access_writer(
 def _mode(descriptor: int) -> int:
     try:
         return os.fstat(descriptor).st_mode
-    except OSError:  # it is closed: nothing will be written at all
+    except OSError:  # closed: no write will succeed
         return 0
 
 
 def _room(descriptor: int) -> int:
-    """Bytes that an empty pipe takes whole, 0 for one that is not: only a write that has to wait
-    for room is mixed with others. Large ones save the loop 0.5 us of an event, for it waits for
-    the interpreter after each. The server's own log may have the other half meanwhile."""
+    """Return the bytes that an empty pipe takes in one write; 0 if it is not empty. Only a write
+    that has to wait for room can be mixed with others. Large writes save the event loop 0.5 us per
+    event, as it waits for the interpreter lock after each. Half of the room is left to the server's
+    own log."""
     waiting = array("i", [0])
     try:
         fcntl.ioctl(descriptor, termios.FIONREAD, waiting)
@@ -198,7 +200,7 @@ def _room(descriptor: int) -> int:
 
 
 def _pieces(lines: bytes, most: int) -> Iterator[bytes]:
-    """Whole lines, `most` bytes of them unless one is longer."""
+    """Yield pieces of whole lines, each of at most `most` bytes unless one line is longer."""
     start = 0
     while len(lines) - start > most:
         end = lines.rfind(b"\n", start, start + most) + 1 or lines.index(b"\n", start) + 1
@@ -208,7 +210,7 @@ def _pieces(lines: bytes, most: int) -> Iterator[bytes]:
 
 
 def _put(descriptor: int, piece: bytes) -> None:
-    # The disk is full or the reader gone: requests go on.
+    # A full disk or a closed pipe must not stop requests.
     try:
         os.write(descriptor, piece)
     except OSError:

@@ -1,4 +1,4 @@
-"""Traces as OTLP: spans of traced requests as protobuf, sent in batches."""
+"""OTLP export of traces: spans of traced requests as protobuf, sent in batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gateway.observing.tracing import Span, spans_of
 GATEWAY: Final = "fngate"
 REPLICA: Final = "fngate-replica"
 ATTRIBUTES_MAX: Final = 4096
-"""Attributes that are kept as they were encoded: most are the same for each request."""
+"""Max cached encoded attributes: most are the same for each request."""
 _KINDS: Final = {
     "internal": otlp.Span.SPAN_KIND_INTERNAL,
     "server": otlp.Span.SPAN_KIND_SERVER,
@@ -35,19 +35,19 @@ _SCOPE: Final = InstrumentationScope(name=GATEWAY)
 
 log = structlog.get_logger()
 EXPORT_S: Final = 3.0
-"""Seconds for one batch, further tries included; shorter than a shutdown waits for the thread."""
+"""Max seconds for one batch with its retries; shorter than a shutdown waits for the thread."""
 COMPLAIN_S: Final = 60.0
-"""Seconds between two words about traces that were lost."""
+"""Seconds between two warnings about lost traces."""
 AT_ONCE: Final = 8
-"""Traces encoded before the interpreter is let go: 0.4 ms in which the loop may have to wait.
-Otherwise it would wait for sys.getswitchinterval(), 5 ms, some times in a batch."""
+"""Traces encoded before the interpreter lock is released: 0.4 ms for which the event loop may have
+to wait. Otherwise it would wait for sys.getswitchinterval(), 5 ms, several times per batch."""
 PAUSE_S: Final = 0.0001
-"""Long enough for the loop to get its turn; sleep(0) mostly ends before it is awake."""
+"""Long enough for the event loop to get its turn; sleep(0) mostly ends before the loop is awake."""
 
 
 class Batch:
-    """One request for a collector; takes spans a few at a time. `instance` tells gateway processes
-    apart."""
+    """One export request. Spans are added a few at a time. `instance` identifies the gateway
+    process."""
 
     def __init__(self, instance: str, version: str) -> None:
         self._instance = instance
@@ -56,8 +56,8 @@ class Batch:
         self._groups: dict[str, otlp.ScopeSpans] = {}
 
     def add(self, spans: Iterable[Span]) -> None:
-        """These go with the others. Their messages are made here, a fifth of what the SDK's
-        spans and its exporter's encoder take for the same bytes."""
+        """Add spans to the batch. Building the messages here takes a fifth of the time of the SDK's
+        spans and its exporter's encoder, for the same bytes."""
         for span in spans:
             group = self._groups.get(span.replica)
             if group is None:
@@ -78,12 +78,12 @@ class Batch:
                 made.status.message = span.error
 
     def encode(self) -> bytes:
-        """All that was added, as ExportTraceServiceRequest."""
+        """Return all added spans as an encoded ExportTraceServiceRequest."""
         data: bytes = self._request.SerializeToString()
         return data
 
     def _group(self, replica: str) -> otlp.ScopeSpans:
-        """A replica is a service of its own, "" is this process."""
+        """Add a resource. Each replica is a service of its own; "" is this process."""
         attributes = {
             "service.name": REPLICA if replica else GATEWAY,
             "service.instance.id": replica or self._instance,
@@ -104,23 +104,24 @@ def _attribute(key: str, value: str | float | bool) -> KeyValue:
 
 
 class Collector(Protocol):
-    """Where traces go."""
+    """Receiver of traces."""
 
     def send(self, data: bytes) -> bool:
-        """Send an encoded batch; whether it was taken. Raises nothing for one that was not."""
+        """Send an encoded batch; return whether it was accepted. Must not raise if it was not."""
 
     def close(self) -> None:
-        """Nothing comes any more."""
+        """Close the connection: no more batches follow."""
 
 
 class OtlpCollector:
-    """A collector of OTLP over HTTP, by OpenTelemetry's exporter: its headers, certificates,
-    compression and further tries are as it reads them from the environment. What it logs by
-    itself, with every batch, is left out.
+    """Collector of OTLP over HTTP, by OpenTelemetry's exporter, which reads its headers,
+    certificates, compression and retries from the environment. Its own log messages, one per batch,
+    are suppressed.
 
-    Only its sending is used. Its public way takes the SDK's spans, and to make and to encode those
-    is 0.3 ms of a trace; it has no public way to send bytes. Raises AttributeError, here and not
-    at the first trace, where an exporter of another version has this one no more.
+    Only the exporter's internal send function is used. Its public method takes the SDK's spans, and
+    creating and encoding those takes 0.3 ms per trace; it has no public method to send bytes.
+    Raises AttributeError, here and not at the first trace, if the installed exporter lacks that
+    function.
     """
 
     def __init__(self, url: str) -> None:
@@ -130,13 +131,13 @@ class OtlpCollector:
         self.close = exporter.shutdown
 
     def send(self, data: bytes) -> bool:
-        """As Collector says."""
+        """Send an encoded batch; return whether it was accepted."""
         return bool(self._export(data).success)
 
 
 class TraceExporter:
-    """Writes for a `Handover`, in its thread. `instance` tells gateway processes apart, `clock`
-    gives monotonic seconds."""
+    """Writer for a `BatchWriter`, in its thread. `instance` identifies the gateway process, `clock`
+    returns monotonic seconds."""
 
     def __init__(
         self, collector: Collector, instance: str, version: str, clock: Callable[[], float]
@@ -150,8 +151,8 @@ class TraceExporter:
         self._version = version
 
     def write(self, records: list[RequestRecord], left_out: int) -> None:
-        """Send the spans of these requests. Those that cannot be sent, or were `left_out` because
-        this is too slow, are lost, and that is logged once a minute."""
+        """Send the spans of these requests. Traces that cannot be sent, or were `left_out` because
+        sending is too slow, are lost; that is logged at most once a minute."""
         self._lost += left_out
         if not self._collector.send(self._encoded(records)):
             self._lost += len(records)
@@ -164,7 +165,7 @@ class TraceExporter:
             self._said_s, self._lost = now, 0
 
     def close(self) -> None:
-        """Nothing comes any more."""
+        """Log remaining losses and close the collector."""
         if self._lost:
             log.warning("traces were lost", requests=self._lost)
         self._collector.close()

@@ -1,4 +1,4 @@
-"""Makes the tracer of a gateway process, where traces are wanted."""
+"""Creates the tracer of a gateway process, if traces are enabled."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _EXPORTER: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http
 
 
 def check_traces(settings: GatewaySettings) -> None:
-    """Raises BadRequest where traces are wanted and what sends them is not installed."""
+    """Raise BadRequest if traces are enabled and the OpenTelemetry packages are not installed."""
     if settings.traces and not all(_is_there(name) for name in _EXPORTER):
         raise BadRequest("FN_TRACES needs OpenTelemetry: pip install 'fngate[traces]'")
 
 
 def open_tracer(settings: GatewaySettings, name: str) -> Tracer | None:
-    """The tracer of the gateway process that is called `name` on this machine, None where no
-    traces are wanted. Raises BadRequest as `check_traces` does."""
+    """Return the tracer of the gateway process `name` on this machine; None if traces are disabled.
+    Raises BadRequest as `check_traces` does."""
     if not settings.traces:
         return None
     check_traces(settings)
-    # An optional extra, and a tenth of a second: only for whoever wants it.
+    # An optional extra whose import takes a tenth of a second.
     from admin.telemetry.otlp import OtlpCollector, TraceExporter
 
     instance = f"{socket.gethostname()}/{name}"
     try:
         collector = OtlpCollector(settings.traces)
     except AttributeError as error:
-        raise BadRequest(f"FN_TRACES: this OpenTelemetry exporter is not known: {error}") from error
+        raise BadRequest(f"FN_TRACES: unsupported OpenTelemetry exporter: {error}") from error
     exporting = TraceExporter(collector, instance, version("fngate"), time.monotonic)
     random = Random()  # noqa: S311 - ids and chances, no secrets
     return Tracer(settings.traces_sample, exporting.write, random, exporting.close)
@@ -44,5 +44,5 @@ def open_tracer(settings: GatewaySettings, name: str) -> Tracer | None:
 def _is_there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # nor is what it belongs to
+    except ModuleNotFoundError:  # the parent package is missing too
         return False

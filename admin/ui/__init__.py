@@ -1,1 +1,8 @@
-"""The dashboard below /ui: its built files, served, and how they are built."""
+"""Dashboard below /ui: its build, and the handlers of its files."""
+
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = Path(__file__).parent / "static"
+"""Output folder of the build."""
+INDEX: Final = "index.html"

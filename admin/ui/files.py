@@ -1,4 +1,4 @@
-"""The dashboard's files: read once, served from memory to everybody."""
+"""Files of the dashboard: read once, and served from memory without a key."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from typing import Final
 
 from aiohttp import web
 
+from admin.ui import FOLDER, INDEX
 from gateway.http.app import ErrorBoundary
 from gateway.http.bodies import continue_later
 from gateway.problems import FOUND, MOVED, NOT_MODIFIED
 from registry.errors import MethodNotAllowed, Unknown
 
-FOLDER: Final = Path(__file__).parent / "static"
-"""Where the build puts them."""
-INDEX: Final = "index.html"
 FILES_MAX: Final = 64
 SIZE_MAX: Final = 16 * 1024 * 1024
-"""Bytes of all files together: they stay in memory."""
+"""Max bytes of all files together, as they stay in memory."""
 TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -31,16 +29,18 @@ TYPES: Final = {
     ".woff2": "font/woff2",
     ".map": "application/json",
 }
-"""Content types by suffix; a file with any other is not served."""
+"""Content types by suffix; files with other suffixes are not served."""
 HASHED: Final = re.compile(r"-[A-Za-z0-9_-]{8}\.[a-z0-9]+$")
-"""Names that the build makes from the content: what is behind one never changes."""
+"""File names with a content hash of the build: their content never changes."""
 NOT_BUILT: Final = b"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>fngate</title></head><body>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5">
+<title>fngate</title></head><body>
 <h1>The dashboard is not built</h1>
 <p>This server runs without it. In the project's folder, <code>make ui</code> builds it (with Node
-20 or newer, or with the one that it gets from PyPI); then start the server again.</p>
-<p>Until then <code>fnctl ls</code>, <code>fnctl show</code> and <code>fnctl why</code> tell the
-same in a terminal.</p>
+20.19 or newer, or with the one that it gets from PyPI); this page then shows it. <code>make
+run</code> builds it beside the server.</p>
+<p><code>fnctl ls</code>, <code>fnctl show</code> and <code>fnctl why</code> show the same in a
+terminal.</p>
 </body></html>
 """
 
@@ -65,13 +65,13 @@ HEADERS: Final = {
 }
 FOR_EVER: Final = "public, max-age=31536000, immutable"
 ASK: Final = "no-cache"
-"""Keep it, and ask each time whether it is still the same."""
+"""Clients may cache the file, but must revalidate it each time."""
 READ: Final = ("GET", "HEAD")
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file's bytes, what they are and how long they may be kept. `etag` is without quotes."""
+    """File with its content type and cacheability. `etag` is without quotes."""
 
     body: bytes
     content_type: str
@@ -80,8 +80,8 @@ class File:
 
 
 def read_files(folder: Path = FOLDER) -> Mapping[str, File]:
-    """The files right in `folder` by name; only a page that says how to build them where there is
-    no index. Raises ValueError for more than FILES_MAX files or SIZE_MAX bytes."""
+    """Return the files directly in `folder` by name; without an index only a page that explains how
+    to build them. Raises ValueError for more than FILES_MAX files or SIZE_MAX bytes."""
     if not (folder / INDEX).is_file():
         return {INDEX: make_file(INDEX, NOT_BUILT)}
     paths = sorted(path for path in folder.iterdir() if path.suffix in TYPES and path.is_file())
@@ -95,26 +95,31 @@ def read_files(folder: Path = FOLDER) -> Mapping[str, File]:
 
 
 def is_built(files: Mapping[str, File]) -> bool:
-    """Whether `files`, as `read_files` gives them, hold a dashboard, not the page in its place."""
+    """Return whether `files`, as returned by `read_files`, contain a dashboard."""
     return files[INDEX].body != NOT_BUILT
 
 
 def make_file(name: str, body: bytes) -> File:
-    """`body` as the file `name`, whose suffix is in TYPES."""
+    """Return `body` as the file `name`, whose suffix is in TYPES."""
     etag = hashlib.sha256(body).hexdigest()[:32]
     return File(body, TYPES[Path(name).suffix], etag, HASHED.search(name) is not None)
 
 
 class UiPages:
-    """`/ui/` and its files. A name is looked up whole among those of the build: no path of the file
-    system is ever made from a request."""
+    """Handlers for `/ui/` and its files. Names are looked up among the files of the build; no file
+    system path is ever derived from a request."""
 
-    def __init__(self, boundary: ErrorBoundary, files: Mapping[str, File]) -> None:
+    def __init__(
+        self, boundary: ErrorBoundary, files: Mapping[str, File], folder: Path = FOLDER
+    ) -> None:
+        """`files` are the files in `folder` when the server started."""
         self._boundary = boundary
         self._files = files
+        self._folder = folder
 
     def add_routes(self, app: web.Application) -> None:
-        """The routes. A link in a wiki may lead here: there is no datum, and no frame around it."""
+        """Add the routes. Links from other sites may lead here: pages hold no data, and frames
+        are denied."""
         root = self._boundary.wrap(self._root, is_linked=True)
         app.router.add_get("/", root, expect_handler=continue_later)
         folder = self._boundary.wrap(self._to_folder, is_linked=True)
@@ -123,9 +128,9 @@ class UiPages:
         app.router.add_route("*", "/ui/{file:.*}", file, expect_handler=continue_later)
 
     async def _root(self, request: web.Request) -> web.Response:
-        """The way to the dashboard for a browser; any other client learns what there is."""
+        """Redirect browsers to the dashboard; tell all other clients the entry points."""
         accepts = request.headers.get("Accept", "*/*")
-        if is_built(self._files) and ("text/html" in accepts or "*/*" in accepts):
+        if is_built(self._current()) and ("text/html" in accepts or "*/*" in accepts):
             return web.Response(status=FOUND, headers={"Location": "ui/", "Vary": "Accept"})
         raise Unknown(
             "nothing is at /: functions are at /fn/NAME, the admin API is at /admin/v1, the state"
@@ -133,7 +138,7 @@ class UiPages:
         )
 
     async def _to_folder(self, request: web.Request) -> web.Response:
-        """Names in the page are relative to /ui/. The answer itself has nothing to run."""
+        """Redirect to /ui/, as names in the page are relative to it. The answer has no content."""
         _check_method(request)
         query = f"?{request.query_string}" if request.query_string else ""
         location = {"Location": f"/ui/{query}"}
@@ -142,7 +147,7 @@ class UiPages:
     async def _file(self, request: web.Request) -> web.Response:
         _check_method(request)
         name = request.match_info["file"] or INDEX
-        file = self._files.get(name)
+        file = self._current().get(name)
         if file is None:
             raise Unknown(f"the dashboard has no file {name[:100]!r}")
         headers = {
@@ -155,6 +160,13 @@ class UiPages:
         if any(tag.value in (file.etag, "*") for tag in known):
             return web.Response(status=NOT_MODIFIED, headers=headers)
         return web.Response(body=file.body, headers=headers)
+
+    def _current(self) -> Mapping[str, File]:
+        """Return the files. A dashboard that is built while the server runs is read at the first
+        request after the build, which appears as a whole."""
+        if not is_built(self._files):
+            self._files = read_files(self._folder)
+        return self._files
 
 
 def _check_method(request: web.Request) -> None:

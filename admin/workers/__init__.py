@@ -1,1 +1,1 @@
-"""Several gateway processes on one port: what they and their supervisor share."""
+"""Several gateway processes (workers) on one port, and the supervisor that runs them."""

@@ -1,4 +1,4 @@
-"""Whatever is no call goes to the supervisor's own application, as it came."""
+"""Proxy of a worker: requests that are not calls go unchanged to the supervisor's application."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from registry.errors import BadRequest, QueueFull, SupervisorAway
 log = structlog.get_logger()
 
 PROXIED_MAX: Final = 512
-"""Requests of one gateway process that may be at the supervisor at once."""
+"""Max requests of one gateway process at the supervisor at once."""
 CONNECT_S: Final = 5.0
 SILENT_S: Final = 3700.0
-"""Longer than the supervisor lets anything wait. A request with a body has no limit here: there
-the supervisor bounds how long the next piece may take."""
+"""Max silent seconds: longer than any wait at the supervisor. Requests with a body have no limit
+here; the supervisor bounds how long the next piece may take."""
 HOP_BY_HOP: Final = frozenset(
     {"connection", "proxy-connection", "keep-alive", "te", "transfer-encoding", "upgrade"}
 )
-"""Fields of one connection, not of the message (RFC 9110, section 7.6.1)."""
+"""Header fields of one connection, not of the message (RFC 9110, section 7.6.1)."""
 FRAMING: Final = frozenset({"content-length", "expect"})
-"""Said anew for each connection."""
+"""Header fields that each connection sets anew."""
 AUTOMATIC: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
 class AdminProxy:
-    """Passes requests on, bodies and answers piece by piece, neither side read faster than the
-    other takes it. A client that leaves ends its request there, too."""
+    """Forwards requests; bodies and answers are streamed with back-pressure in both directions. A
+    client's disconnect also cancels its request at the supervisor."""
 
     def __init__(self, path: str) -> None:
-        """`path` is the supervisor's Unix socket. To be made in the loop."""
+        """`path` is the supervisor's Unix socket. Create it in the event loop."""
         self._path = path
         self._active = 0
         self._session = aiohttp.ClientSession(
@@ -48,13 +48,13 @@ class AdminProxy:
         )
 
     async def close(self, _app: object = None) -> None:
-        """aiohttp's clean-up signal: end every connection."""
+        """End every connection (handler of aiohttp's clean-up signal)."""
         await self._session.close()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """The supervisor's answer. Raises SupervisorAway, QueueFull, or BadRequest."""
+        """Return the supervisor's answer. Raises SupervisorAway, QueueFull or BadRequest."""
         if self._active >= PROXIED_MAX:
-            raise QueueFull(f"{self._active} requests are with the supervisor", retry_after_s=1)
+            raise QueueFull(f"{self._active} requests wait for the supervisor", retry_after_s=1)
         self._active += 1
         body = _Body(request)
         try:
@@ -63,8 +63,8 @@ class AdminProxy:
             if body.broken:
                 raise BadRequest(f"the body cannot be read: {body.broken}") from error
             raise SupervisorAway(
-                "the process that administrates this server does not answer; calls of functions"
-                " may go on",
+                "the process that administers this server does not answer; calls of functions"
+                " may still work",
                 retry_after_s=1,
             ) from error
         finally:
@@ -86,14 +86,14 @@ class AdminProxy:
             data=body if has_body else None,
             timeout=timeout,
             allow_redirects=False,
-            # The supervisor is asked first: only it knows whether it wants the body.
+            # Ask the supervisor first: only it can decide whether it accepts the body.
             expect100=has_body and is_awaiting_continue(request),
         ) as answer:
             return await _relay(request, answer)
 
 
 async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-    """The answer, piece by piece; one that breaks off breaks the client's connection, too."""
+    """Stream the answer; an answer that is cut off aborts the client's connection as well."""
     headers = forwarded_headers(answer.headers)
     if (length := answer.headers.get(hdrs.CONTENT_LENGTH)) is not None:
         headers[hdrs.CONTENT_LENGTH] = length
@@ -114,7 +114,7 @@ async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.St
 
 
 def forwarded_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """The fields that go on to the next hop, all values of each."""
+    """Return the header fields to forward to the next hop, all values of each."""
     named = {
         token.strip().lower()
         for key, value in headers.items()
@@ -126,14 +126,14 @@ def forwarded_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 
 def target_url(request: web.Request) -> URL:
-    """The same path and query, not decoded, also where a whole URL was asked for."""
+    """Return the same path and query, not decoded, also for a request in absolute form."""
     raw = request.raw_path
     path = raw if raw.startswith("/") else request.rel_url.raw_path_qs
     return URL(f"http://localhost{path}", encoded=True)
 
 
 class _Body(AsyncIterator[bytes]):
-    """A request's body while it comes. `broken` says why it cannot be read, if it cannot."""
+    """Body of a request while it arrives. `broken` has the reason if it cannot be read."""
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
@@ -152,8 +152,8 @@ class _Body(AsyncIterator[bytes]):
                 await send_continue(self._request)
             piece = await self._request.content.readany()
         except (web.RequestPayloadError, aiohttp.ClientError) as error:
-            # Its text is "400, message:", then what is wrong on a line of its own.
-            self.broken = str(error).partition("\n")[2].strip()[:200] or "it is broken off"
+            # aiohttp's text is "400, message:", then the reason on a line of its own.
+            self.broken = str(error).partition("\n")[2].strip()[:200] or "it is truncated"
             raise
         finally:
             self._is_reading = False
@@ -162,6 +162,6 @@ class _Body(AsyncIterator[bytes]):
         return piece
 
     async def stop(self) -> None:
-        """Return when nobody reads: what is left the HTTP server reads away by itself."""
-        while self._is_reading:  # noqa: ASYNC110 - whoever reads was cancelled and takes one turn
+        """Return when no read is pending. The HTTP server discards the rest of the body itself."""
+        while self._is_reading:  # noqa: ASYNC110 - the reader was cancelled and takes one turn
             await asyncio.sleep(0)

@@ -1,7 +1,7 @@
-"""The supervisor's side of the messages: what is sent to all workers, and where theirs go.
+"""Supervisor side of the messages: broadcasts to all workers, and dispatch of their messages.
 
-`Broadcaster` sends functions, keys, estimates and endpoints, `ClusterState` sums up what workers
-report, `WorkerMessages` hands each of their messages to whom it concerns.
+`Broadcaster` sends functions, keys, estimates and endpoints. `ClusterState` aggregates the workers'
+reports. `WorkerMessages` dispatches each message of a worker to its consumer.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from registry.store.keys import KeyRing
 log = structlog.get_logger()
 
 TOGETHER: Final = 200
-"""Functions in one message of a start."""
+"""Max functions in one message when a worker starts."""
 SETTLED_S: Final = 2.0
-"""How long a change waits until all gateway processes have it. One that takes longer is busy
-starting, or about to be given up."""
+"""Max seconds that a change waits until all gateway processes have applied it. A process that takes
+longer is busy starting, or about to be killed."""
 
 
 class Broadcaster:
-    """Sends functions, keys, estimates and endpoints to all workers, in one order for all: a change
-    before whatever depends on it.
+    """Sends functions, keys, estimates and endpoints to all workers, in the same order to each: a
+    change precedes everything that depends on it.
 
-    A new worker gets everything there is, then each change. `expected` gives a pool's estimate.
+    A new worker receives the full state, then each change. `expected` returns a pool's estimate.
     """
 
     def __init__(
@@ -70,15 +70,15 @@ class Broadcaster:
         self._changed = asyncio.Event()
 
     def open(self) -> Callable[[], None]:
-        """Send changes from now on, until the returned function is called. To be called before
-        others subscribe to the catalog: workers must know a revision before its pool."""
+        """Send changes from now on, until the returned function is called. Call it before others
+        subscribe to the catalog: workers must know a revision before its pool."""
         stack = ExitStack()
         stack.callback(self._catalog.subscribe(self._on_change))
         stack.callback(self._ring.subscribe(self._on_key))
         return stack.close
 
     def add_worker(self, worker: str, send: Callable[[bytes], None]) -> None:
-        """Send a new worker everything there is, and then each change."""
+        """Send a new worker the full state, and then each change."""
         self._sends[worker] = send
         self._reached[worker] = 0
         for key in self._ring.all():
@@ -91,23 +91,23 @@ class Broadcaster:
         send(encode(Began()))
 
     def remove_worker(self, worker: str) -> None:
-        """Wait no more for a worker that has ended."""
+        """Stop waiting for a worker that has ended."""
         self._sends.pop(worker, None)
         self._reached.pop(worker, None)
         self._changed.set()
 
     def on_reached(self, worker: str, number: int) -> None:
-        """A worker has applied everything that was sent before that number."""
+        """Record that a worker has applied everything that was sent before `number`."""
         if worker in self._reached:
             self._reached[worker] = number
         self._changed.set()
 
     def send_endpoints(self, endpoints: bytes) -> None:
-        """Send the manager's Endpoints to all."""
+        """Send the manager's Endpoints to all workers."""
         self._send_all(encode(Pools(endpoints)))
 
     def on_cold_start(self, record: ColdStart) -> None:
-        """A pool's cold start was measured again: send its new estimate."""
+        """Send the new estimate of a pool after a measured cold start."""
         pool = pool_key(record.namespace, record.name, record.number)
         self._send_all(encode(Estimates({pool: self._expected(pool)})))
 
@@ -155,8 +155,8 @@ class Broadcaster:
 
 
 class ClusterState:
-    """The load of all workers, the states of pools, and recent errors, from the messages that pass
-    through the supervisor. `now` is monotonic seconds.
+    """Load of all workers, states of pools, and recent errors, from the messages that pass through
+    the supervisor. `now` is in monotonic seconds.
 
     Counts are as old as a worker's last message: at most 1 s, less while requests wait at a pool
     without a replica.
@@ -169,26 +169,26 @@ class ClusterState:
         self.failures = RecentFailures()
 
     def on_demand(self, demand: Demand, now: float) -> None:
-        """Take in a worker's Demand."""
+        """Apply a worker's Demand."""
         self._demand.update(demand, now)
 
     def on_beat(self, worker: str, tasks: int, failures: list[Failure]) -> None:
-        """Take in the number of a worker's background tasks, and its errors since the last beat."""
+        """Record a worker's number of background tasks, and its errors since the last beat."""
         self._tasks[worker] = tasks
         self.failures.add(failures)
 
     def remove_worker(self, worker: str) -> None:
-        """Forget the load of a worker that has ended."""
+        """Remove the load of a worker that has ended."""
         self._demand.remove(worker)
         self._tasks.pop(worker, None)
 
     @property
     def tasks(self) -> int:
-        """The number of background tasks of all workers."""
+        """Number of background tasks of all workers."""
         return sum(self._tasks.values())
 
     def on_endpoints(self, endpoints: bytes) -> None:
-        """Take in the manager's Endpoints."""
+        """Apply the manager's Endpoints."""
         message = decode_endpoints(endpoints)
         if message.full:
             self._states.clear()
@@ -199,16 +199,16 @@ class ClusterState:
                 self._states[key] = shown.state
 
     def loads(self) -> dict[str, Load]:
-        """Queued and in-flight requests of every pool that has any."""
+        """Return queued and in-flight requests of every pool that has any."""
         return {key: self._demand.load(key) for key in self._demand.active()}
 
     def states(self) -> dict[str, str]:
-        """The state of every pool that is not at rest."""
+        """Return the state of every pool that is not at rest."""
         return dict(self._states)
 
 
 class WorkerMessages:
-    """Dispatches the messages of workers. A worker may speak for itself only."""
+    """Dispatcher of the workers' messages. A worker can report for itself only."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class WorkerMessages:
         manager: Manager,
         history: ServerHistory,
     ) -> None:
-        """`own` has the counters that are counted once for all workers."""
+        """`own` has the metrics that are counted once for all workers."""
         self._broadcaster = broadcaster
         self._cluster = cluster
         self._page = page
@@ -229,24 +229,24 @@ class WorkerMessages:
         self._receivers = Subscribers[[list[RateSample]]]()
 
     def subscribe(self, receiver: Callable[[list[RateSample]], None]) -> Callable[[], None]:
-        """Call `receiver` with what a worker answered in about a second, until the returned
-        function is called."""
+        """Call `receiver` with a worker's responses of about a second, until the returned function
+        is called."""
         return self._receivers.subscribe(receiver)
 
     def on_started(self, process: WorkerProcess) -> None:
-        """Connect a worker that has started to everything that it needs."""
+        """Connect a started worker to broadcasts and metrics."""
         self._page.add_worker(process.name, process.counters, process.channel.send)
         self._broadcaster.add_worker(process.name, process.channel.send)
 
     def on_ended(self, process: WorkerProcess) -> None:
-        """Forget the load of a worker that has ended; its counts stay."""
+        """Remove the load of a worker that has ended; its counts stay."""
         self._page.remove_worker(process.name)
         self._cluster.remove_worker(process.name)
         self._manager.worker_lost(process.name)
         self._broadcaster.remove_worker(process.name)
 
     def on_demand(self, worker: str, data: bytes) -> None:
-        """Pass on a worker's Demand. Raises ValueError where it names another worker."""
+        """Forward a worker's Demand. Raises ValueError if it names another worker."""
         demand = decode_demand(data)
         if demand.worker != worker:
             raise ValueError(f"expected the demand of {worker}, got that of {demand.worker[:80]}")
@@ -254,11 +254,11 @@ class WorkerMessages:
         self._manager.receive_demand(data)
 
     def on_reached(self, worker: str, number: int) -> None:
-        """Note how far a worker has followed the broadcasts."""
+        """Record how many broadcasts a worker has applied."""
         self._broadcaster.on_reached(worker, number)
 
     def on_reckoned(self, worker: str, message: Reckoned) -> None:
-        """Pass on a worker's ledger, as it was asked for."""
+        """Forward a worker's answer to a poll of its ledger."""
         self._page.on_reckoned(worker, message)
 
     def on_cold_start(self, message: Woken) -> None:
@@ -272,7 +272,7 @@ class WorkerMessages:
         )
 
     def on_beat(self, worker: str, beat: Beat) -> None:
-        """Take in what a worker counted since its last beat, about a second ago."""
+        """Apply a worker's counts since its last beat, about a second ago."""
         self._cluster.on_beat(worker, beat.tasks, beat.failures)
         for one in beat.arrived:
             self._history.arrivals(one.namespace, one.name, one.count)

@@ -1,7 +1,7 @@
-"""The connection between the supervisor and one gateway process: messages over a socket pair.
+"""Connection between the supervisor and one gateway process: messages over a socket pair.
 
-Each message is its length (u32, little-endian) and so many bytes. Nobody else has either end of
-the pair, so its end tells at once that the other process is gone.
+Each message is its length (u32, little-endian), then that many bytes. No other process has either
+end of the pair, so the end of the stream shows at once that the other process has exited.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import structlog
 log = structlog.get_logger()
 
 MESSAGE_MAX: Final = 64 * 2**20
-"""Bytes of one message."""
+"""Max bytes of one message."""
 BEHIND_MAX: Final = 256 * 2**20
-"""Bytes that the other side may leave unread; at a start everything deployed is among them."""
+"""Max bytes that the peer may leave unread; at a start they include all deployed functions."""
 CLOSED: Final = "closed by the other side"
 _LENGTH: Final = Struct("<I")
 
 
 class Channel(asyncio.Protocol):
-    """One end. `on_message` has each message in order; whatever it raises ends the channel, since
-    both sides would no longer know the same. `on_lost(reason)` is called once."""
+    """One end of the connection. `on_message` receives the messages in order; if it raises, the
+    channel is aborted, as the two sides' states would differ. `on_lost(reason)` is called once."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class Channel(asyncio.Protocol):
         self._reason = CLOSED
 
     async def open(self, sock: socket.socket) -> None:
-        """Speak over one end of a socket pair, which the channel owns from now on. Messages may
-        come before this returns."""
+        """Connect to one end of a socket pair, which the channel then owns. Messages may arrive
+        before this returns."""
         sock.setblocking(False)
         await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=sock)
 
     @property
     def is_open(self) -> bool:
-        """Whether messages can still be sent."""
+        """True while messages can be sent."""
         return self._transport is not None
 
     def send(self, message: bytes) -> None:
-        """Send a message; dropped once the channel is lost, which its owner is told."""
+        """Send a message. It is dropped if the channel is lost, which `on_lost` reports."""
         if self._transport is None:
             return
         if len(message) > self._message_max:
@@ -67,39 +67,39 @@ class Channel(asyncio.Protocol):
             self._transport.write(_LENGTH.pack(len(message)) + message)
 
     def abort(self, reason: str) -> None:
-        """Give the channel up at once; `on_lost` follows with this reason."""
+        """Abort the channel; `on_lost` follows with this reason."""
         self._reason = reason
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
-        """End the channel when what was sent is written."""
+        """Close the channel after all sent messages are written."""
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: the socket is ours."""
+        """Store the transport (asyncio callback)."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: bytes came."""
+        """Dispatch the messages in the received bytes (asyncio callback)."""
         self._received += data
         try:
             for message in self._cut():
                 self._on_message(message)
-        except Exception as error:  # going on would be guessing what the other side knows
+        except Exception as error:  # the two sides' states may differ now
             log.exception("a message could not be taken")
             self.abort(f"{type(error).__name__}: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio's: the socket is gone."""
+        """Report the end of the channel (asyncio callback)."""
         if self._transport is None:
             return
         self._transport = None
         self._on_lost(str(exc) if exc else self._reason)
 
     def _cut(self) -> list[bytes]:
-        """The whole messages among what came. Raises ValueError on one over the limit."""
+        """Return the complete messages received so far. Raises ValueError on one over the limit."""
         messages = []
         at = 0
         while len(self._received) - at >= _LENGTH.size:

@@ -1,7 +1,7 @@
-"""What supervisor and gateway processes say to each other, as msgpack.
+"""Messages between supervisor and gateway processes, as msgpack.
 
-An order holds per direction: whatever a message depends on was sent before it. Something unknown
-is an error, for both sides are of one release.
+Messages of one direction are ordered: a message follows all that it depends on. An unknown message
+is an error, as both sides run the same release.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from registry.model import Key
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """One message; its class's name is its tag."""
+    """Message whose tag is its class's name."""
 
 
 class Welcome(_Message, frozen=True):
-    """Down, first: who the worker is and how it is to serve. The port in `settings` is the one to
-    share.
+    """Down, first: the worker's name and configuration. The port in `settings` is the shared one.
 
-    `passing` is the Unix socket of whatever is not a call; `token_sha256` the admin token's
-    fingerprint; `keeps_buffers` whether the C library is to keep the memory of large buffers.
+    `passing` is the Unix socket for requests that are not calls; `token_sha256` the admin token's
+    fingerprint; `keeps_buffers`: call `keep_large_buffers`.
     """
 
     name: str
@@ -40,7 +39,7 @@ class Welcome(_Message, frozen=True):
 
 
 class FunctionNow(msgspec.Struct, frozen=True):
-    """A function as it is now, with all its revisions; none where it is gone."""
+    """Current state of a function with all its revisions; no revisions if it was removed."""
 
     namespace: str
     name: str
@@ -48,26 +47,26 @@ class FunctionNow(msgspec.Struct, frozen=True):
 
 
 class Functions(_Message, frozen=True):
-    """Down: these functions are so now; of others nothing is said."""
+    """Down: the current state of these functions; all others are unchanged."""
 
     functions: list[FunctionNow]
 
 
 class KeyNow(_Message, frozen=True):
-    """Down: a key is let in, or is no longer."""
+    """Down: a key was added (`is_let_in`) or removed."""
 
     key: Key
     is_let_in: bool
 
 
 class Estimates(_Message, frozen=True):
-    """Down: what the next cold starts of pools take."""
+    """Down: expected durations of the next cold starts, by pool."""
 
     expected: dict[str, Expected]
 
 
 class Began(_Message, frozen=True):
-    """Down, once: everything there is at present was said."""
+    """Down, once: the full initial state has been sent."""
 
 
 class Pools(_Message, frozen=True):
@@ -77,19 +76,19 @@ class Pools(_Message, frozen=True):
 
 
 class Reach(_Message, frozen=True):
-    """Down: say when everything sent before this is in force."""
+    """Down: answer with `Reached` once everything sent before is applied."""
 
     number: int
 
 
 class Reckon(_Message, frozen=True):
-    """Down: say where every accepted request is."""
+    """Down: answer with the ledger of accepted requests."""
 
     number: int
 
 
 class Stop(_Message, frozen=True):
-    """Down: accept nothing more, finish and exit."""
+    """Down: accept no more requests, finish and exit."""
 
 
 class Wants(_Message, frozen=True):
@@ -99,13 +98,13 @@ class Wants(_Message, frozen=True):
 
 
 class Reached(_Message, frozen=True):
-    """Up: everything sent before that Reach is in force."""
+    """Up: everything sent before that `Reach` is applied."""
 
     number: int
 
 
 class Reckoned(_Message, frozen=True):
-    """Up: the ledger (`gateway.metrics.ledger`) in the turn in which that Reckon came, and the
+    """Up: the ledger (`gateway.metrics.ledger`) in the loop's turn that received `Reckon`, and the
     newest exemplars of this process's histograms."""
 
     number: int
@@ -121,13 +120,13 @@ class Ready(_Message, frozen=True):
 
 
 class Failed(_Message, frozen=True):
-    """Up: this worker cannot serve, and why."""
+    """Up: this worker cannot serve, with the reason."""
 
     reason: str
 
 
 class Arrived(msgspec.Struct, array_like=True, frozen=True):
-    """So many requests came for a function."""
+    """Number of requests that arrived for a function."""
 
     namespace: str
     name: str
@@ -135,8 +134,8 @@ class Arrived(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Beat(_Message, frozen=True):
-    """Up, every second: how much goes on in the background, what came, what was answered and what
-    went wrong since the last."""
+    """Up, every second: number of background tasks, and the arrivals, responses and failures since
+    the last beat."""
 
     tasks: int
     arrived: list[Arrived]
@@ -145,7 +144,7 @@ class Beat(_Message, frozen=True):
 
 
 class Woken(_Message, frozen=True):
-    """Up: requests here waited for this replica's cold start, one of them being `request`. Phases
+    """Up: requests of this worker, such as `request`, waited for this replica's cold start. Phases
     in milliseconds."""
 
     namespace: str
@@ -168,10 +167,10 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def decode_down(data: bytes) -> Down:
-    """Raises msgspec.DecodeError on anything that a supervisor would not say."""
+    """Decode a message of the supervisor. Raises msgspec.DecodeError if it is invalid."""
     return _down.decode(data)
 
 
 def decode_up(data: bytes) -> Up:
-    """Raises msgspec.DecodeError on anything that a worker would not say."""
+    """Decode a message of a worker. Raises msgspec.DecodeError if it is invalid."""
     return _up.decode(data)

@@ -1,7 +1,7 @@
-"""`/metrics` over all gateway processes, those that ended included.
+"""`/metrics` of all gateway processes together, including those that have ended.
 
-`LedgerPoll` asks each for its ledger, as it is in one turn of its loop; `LabelLimit` bounds the
-functions on the page; `MergedMetrics` is the page.
+`LedgerPoll` requests each process's ledger, taken in one turn of its loop. `LabelLimit` bounds the
+number of functions on the page. `MergedMetrics` renders the page.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from gateway.metrics.requests import FUNCTIONS_MAX, OTHERS, Metrics
 from registry.catalog import Change
 
 Owner = tuple[str, str]
-"""A function's namespace and name."""
+"""Namespace and name of a function."""
 Numbers = dict[Sample, float]
 
 ANSWER_S: Final = 1.0
-"""How long a scrape waits for the processes. One that takes longer is counted by its counters."""
+"""Max seconds that a scrape waits for the ledgers. For a slower process its counters are used."""
 _Seen = tuple[list[CounterReader], dict[Sample, float], dict[Sample, Exemplar]]
 
 
 class LabelLimit:
-    """Bounds the functions with series of their own; those of others are added up as `OTHERS`.
+    """Limit of the functions with series of their own; all others are summed up as `OTHERS`.
 
-    Each gateway process has such a bound, but all of them, and their predecessors, may have called
-    many more functions than one page can hold. A function with series of its own keeps them until
-    it is removed. What a removed one has added to `OTHERS` stays there: Prometheus takes a counter
-    that falls for one that was reset. Thread-safe.
+    Each gateway process has such a limit, but all processes together, with their predecessors, may
+    have called many more functions than fit on one page. A function with series of its own keeps
+    them until it is removed. Counts that a removed function added to `OTHERS` stay there, as
+    Prometheus treats a falling counter as a reset. Thread-safe.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class LabelLimit:
         self._left: Numbers = {}
 
     def apply(self, numbers: Mapping[Sample, float]) -> Numbers:
-        """`numbers` with series of at most `functions_max` functions."""
+        """Return `numbers` with own series for at most `functions_max` functions."""
         with self._lock:
             found, self._folded = dict(self._left), {}
             for sample, value in numbers.items():
@@ -67,14 +67,14 @@ class LabelLimit:
             return found
 
     def forget(self, owner: Owner) -> None:
-        """Free the place of a function that was removed."""
+        """Free the place of a removed function."""
         with self._lock:
             self._alone.discard(owner)
             _add_folded(self._left, self._folded.pop(owner, {}))
 
     def _is_shown_alone(self, owner: Owner) -> bool:
         if not self._is_deployed(*owner):
-            return False  # its process has not heard of that yet
+            return False  # the worker has not applied the removal yet
         if owner not in self._alone and len(self._alone) < self._functions_max:
             self._alone.add(owner)
         return owner in self._alone
@@ -93,7 +93,7 @@ def _of_others(sample: Sample) -> Sample:
 
 @dataclass(slots=True)
 class _Process:
-    """A gateway process: what sends to it, and what it counts in."""
+    """Gateway process: its channel, and its counters."""
 
     send: Callable[[bytes], None]
     counters: CounterReader
@@ -101,7 +101,7 @@ class _Process:
 
 @dataclass(slots=True)
 class _Question:
-    """What was asked of some, and who has answered."""
+    """Pending poll: the processes asked, and their answers."""
 
     asked: frozenset[str]
     answers: dict[str, Reckoned] = field(default_factory=dict)
@@ -109,10 +109,11 @@ class _Question:
 
 
 class LedgerPoll:
-    """`balance` and `exemplars` are what the last question led to.
+    """Ledger of all processes. `balance` and `exemplars` are the result of the last poll.
 
-    A process that is gone has ended all it had accepted; what it had not answered is aborted. One
-    that says nothing in time has in flight whatever it has not ended, as far as its counters tell.
+    For a process that has ended, all accepted but unanswered requests count as aborted. For one
+    that does not answer in time, accepted but unfinished requests count as in flight, by its
+    counters.
     """
 
     def __init__(self) -> None:
@@ -126,25 +127,25 @@ class LedgerPoll:
     def add_worker(
         self, worker: str, send: Callable[[bytes], None], counters: CounterReader
     ) -> None:
-        """Ask a process that has started. Its owner closes `counters`, after `remove_worker`."""
+        """Poll a started process. Its owner closes `counters`, after `remove_worker`."""
         self._processes[worker] = _Process(send, counters)
 
     def remove_worker(self, worker: str) -> None:
-        """Add the ledger of a process that has ended: what it had not answered is aborted."""
+        """Add the ledger of a process that has ended; its unanswered requests count as aborted."""
         process = self._processes.pop(worker)
         self._ended = total([self._ended, counted(process.counters).aborted()])
         for question in self._questions.values():
             question.news.set()
 
     def on_reckoned(self, worker: str, message: Reckoned) -> None:
-        """Take in a process's answer; one to an earlier question is dropped."""
+        """Store a process's answer; answers to earlier polls are dropped."""
         question = self._questions.get(message.number)
         if question is not None and worker in question.asked:
             question.answers[worker] = message
             question.news.set()
 
     async def ask(self) -> None:
-        """Ask every process for its ledger, for `balance`; takes at most ANSWER_S."""
+        """Poll every process for its ledger, for `balance`; takes at most ANSWER_S."""
         number, question = next(self._numbers), _Question(frozenset(self._processes))
         self._questions[number] = question
         message = encode(Reckon(number))
@@ -163,7 +164,7 @@ class LedgerPoll:
         self.exemplars = _newest(self._last.values())
 
     def balance(self) -> Balance:
-        """Over all, the ended ones as well."""
+        """Return the ledger of all processes, including ended ones."""
         return total([self._ended, *(self._balance_of(worker) for worker in self._processes)])
 
     def _balance_of(self, worker: str) -> Balance:
@@ -174,14 +175,14 @@ class LedgerPoll:
 
 
 def counted(counters: CounterReader) -> Balance:
-    """What a process has accepted and ended, by the first of its counters."""
+    """Return the accepted and ended requests of a process, from the first of its counters."""
     found = counters.read(Ledger.NUMBERS)
     ended = {s.by_label["how"]: value for s, value in found.items() if s.name == ENDED}
     return Balance(found.get(Sample(ACCEPTED, ()), 0.0), ended)
 
 
 def _newest(answers: Iterable[Reckoned]) -> dict[Sample, Exemplar]:
-    """The latest of each sample."""
+    """Return the latest exemplar of each sample."""
     found: dict[Sample, Exemplar] = {}
     for one in (marked for answer in answers for marked in answer.exemplars):
         sample = Sample(one.name, one.labels)
@@ -191,9 +192,8 @@ def _newest(answers: Iterable[Reckoned]) -> dict[Sample, Exemplar]:
 
 
 class MergedMetrics:
-    """The page of a server with workers. `own` has the families, and counts what the supervisor
-    itself knows; `reckonings` has the ledger, which `own` shows; `is_deployed` says whether a
-    function of that namespace and name exists."""
+    """Metrics page of a server with workers. `own` has the families, the supervisor's own counts,
+    and the ledger of `poll`. `is_deployed(namespace, name)` is true if the function exists."""
 
     def __init__(
         self,
@@ -212,16 +212,16 @@ class MergedMetrics:
     def add_worker(
         self, worker: str, counters: CounterReader, send: Callable[[bytes], None]
     ) -> None:
-        """Read a worker's `counters` from now on; `send` sends it a question."""
+        """Read a worker's `counters` from now on; `send` sends messages to the worker."""
         self._counters[worker] = counters
         self._poll.add_worker(worker, send, counters)
 
     def on_reckoned(self, worker: str, message: Reckoned) -> None:
-        """Take in a worker's ledger."""
+        """Store a worker's ledger."""
         self._poll.on_reckoned(worker, message)
 
     def remove_worker(self, worker: str) -> None:
-        """Keep what a worker that has ended has counted, unless its function was removed."""
+        """Keep the counts of a worker that has ended, except those of removed functions."""
         self._poll.remove_worker(worker)
         counters = self._counters.pop(worker)
         kept = {
@@ -232,33 +232,34 @@ class MergedMetrics:
         self._ended = summed([self._ended, kept])
 
     def on_change(self, change: Change) -> None:
-        """Drop what was counted for a function that the catalog has removed."""
+        """Drop the counts of a function that was removed from the catalog."""
         if change.kind == "remove":
             gone = (change.namespace, change.name)
             self._ended = {s: value for s, value in self._ended.items() if s.owner != gone}
             self._limit.forget(gone)
 
     async def refresh(self) -> None:
-        """Ask every worker for its ledger; takes at most ANSWER_S."""
+        """Poll every worker for its ledger; takes at most ANSWER_S."""
         await self._poll.ask()
 
     def snapshot(self) -> None:
-        """Take what `render` will read; in the loop's thread, so that nothing is counted twice."""
+        """Store what `render` will read; call it in the loop's thread, so that nothing is counted
+        twice."""
         self._own.snapshot()
         self._seen = list(self._counters.values()), self._ended, self._poll.exemplars
 
     def render(self, form: PageFormat = TEXT) -> bytes:
-        """The page. Takes milliseconds: to be called in a thread."""
+        """Return the page. Takes milliseconds: call it in a thread."""
         return form.encode(self)
 
     def collect(self) -> Iterable[Metric]:
-        """prometheus_client's: every family with the samples of all."""
+        """Yield every family with the samples of all processes (prometheus_client's protocol)."""
         counters, ended, exemplars = self._seen
         total = self._limit.apply(summed([ended, *(counters.read() for counters in counters)]))
         by_family: dict[str, dict[Sample, float]] = {}
         for sample, value in total.items():
             if sample.name in (ACCEPTED, ENDED):
-                continue  # shown as the workers answered, with all else of the ledger
+                continue  # shown by the ledger families instead
             by_family.setdefault(family_of(sample.name), {})[sample] = value
         for family in self._own.collect():
             _add(family, by_family.get(family.name, {}), exemplars)
@@ -266,14 +267,14 @@ class MergedMetrics:
 
 
 def family_of(name: str) -> str:
-    """The family that a counter's or a histogram's sample belongs to."""
+    """Return the family of a counter's or a histogram's sample."""
     stem, _, kind = name.rpartition("_")
     return stem if kind in ("total", "bucket", "sum", "count") else name
 
 
 def _add(family: Metric, numbers: dict[Sample, float], exemplars: dict[Sample, Exemplar]) -> None:
-    """Add to the samples that the supervisor itself has counted, of which there are few. Of these a
-    counter may be the workers', too, and is shown once; no histogram is."""
+    """Add the workers' samples to the supervisor's few own ones. A counter may have both and is
+    then shown once, as their sum; a histogram never has both."""
     if family.type == "histogram":
         _add_histograms(family, numbers, exemplars)
         return
@@ -287,12 +288,12 @@ def _add(family: Metric, numbers: dict[Sample, float], exemplars: dict[Sample, E
 def _add_histograms(
     family: Metric, numbers: dict[Sample, float], exemplars: dict[Sample, Exemplar]
 ) -> None:
-    """One after the other: OpenMetrics wants all of one histogram together, its buckets rising. One
-    of which a worker has not made all numbers yet is left out."""
+    """Add one histogram after the other: OpenMetrics requires its samples together, with rising
+    buckets. A histogram is left out while a worker has not created all its numbers."""
     buckets: dict[tuple[str, ...], list[tuple[float, Sample, float]]] = {}
     for sample, value in numbers.items():
         if sample.name.endswith("_bucket"):
-            # The bound comes last, and is no label of the histogram itself.
+            # The bound comes last, and is not a label of the histogram itself.
             bound = float(sample.labels[-1])
             buckets.setdefault(sample.labels[:-2], []).append((bound, sample, value))
     for labels, row in buckets.items():
@@ -312,5 +313,5 @@ def _add_histograms(
 
 
 def _sample(shown: ShownSample) -> Sample:
-    """What prometheus_client's sample is of."""
+    """Return the key of a prometheus_client sample."""
     return Sample(shown.name, tuple(text for pair in shown.labels.items() for text in pair))

@@ -1,4 +1,4 @@
-"""The gateway processes of a server: started, restarted, checked, stopped."""
+"""Gateway processes of a server: started, restarted, checked, stopped."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ from registry.tasks import Tasks
 log = structlog.get_logger()
 
 READY_S: Final = 60.0
-"""How long a worker's start may take."""
+"""Max seconds of a worker's start."""
 SILENT_S: Final = 15.0
-"""A worker that says nothing for so long hangs: it beats each second."""
+"""A worker without messages for this many seconds hangs: it sends a beat each second."""
 CHECK_S: Final = 1.0
 GRACE_S: Final = 5.0
-"""How much longer than a worker's own limit its end is waited for."""
+"""Seconds to wait for a worker's end beyond the worker's own limit."""
 CLOSE_S: Final = 65.0
-"""How long its last connections may take; aiohttp's limit is 60."""
+"""Max seconds for a worker's last connections; aiohttp's limit is 60."""
 
 Launch = Callable[
     [Callable[[bytes], None], Callable[[str], None]], Coroutine[Any, Any, WorkerProcess]
 ]
-"""Starts a process: called with what hears its messages and the end of its channel."""
+"""Starts a process. Arguments: the receivers of its messages and of its channel's end."""
 
 
 @dataclass(slots=True, eq=False)
 class WorkerSlot:
-    """One run of a worker's process. `heard_s`: when its last message came (monotonic)."""
+    """One run of a worker's process. `heard_s`: monotonic time of its last message."""
 
     began_s: float
     heard_s: float
@@ -63,8 +63,8 @@ class WorkerSlot:
 
 
 class WorkerPool:
-    """`count` workers. One that dies is started again, after a pause that grows while it keeps
-    dying; the others go on. `deaths` is how many have ended unasked."""
+    """Pool of `count` workers. A worker that dies is restarted after a pause, which grows while it
+    keeps dying; the others keep running. `deaths` counts unexpected exits."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class WorkerPool:
         clock: Callable[[], float] = monotonic,
         launch: Launch = WorkerProcess.start,
     ) -> None:
-        """`welcome(name)` is how a worker is to serve."""
+        """`welcome(name)` returns the configuration of the worker with this name."""
         self._count = count
         self._welcome = welcome
         self._messages = messages
@@ -90,34 +90,34 @@ class WorkerPool:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether no more calls are accepted."""
+        """True once no more calls are accepted."""
         return self._stopping.is_set()
 
     def reasons(self) -> list[str]:
-        """A reason for /readyz unless all workers accept calls."""
+        """Return a reason for /readyz unless all workers accept calls."""
         if self.running == self._count:
             return []
         return [f"workers: {self.running} of {self._count} run"]
 
     @property
     def running(self) -> int:
-        """The number of workers that accept calls."""
+        """Number of workers that accept calls."""
         return sum(slot.is_ready for slot in self._slots)
 
     async def start(self) -> None:
-        """Start all and return when all accept calls. Raises FnError where one cannot."""
+        """Start all workers; return when all accept calls. Raises FnError if one cannot."""
         for number in range(self._count):
             self._tasks.spawn(f"worker {number}", self._supervise(number))
         await self._until(lambda: bool(self._failure) or not self.reasons(), READY_S + GRACE_S)
         if self._failure or self.reasons():
-            raise FnError(f"a worker cannot start: {self._failure or 'it takes too long'}")
+            raise FnError(f"a worker cannot start: {self._failure or 'timeout'}")
         self._is_started = True
 
     async def stop(self, shutdown_s: float, stop_waiting: Callable[[], Awaitable[None]]) -> None:
-        """Let all finish what they have accepted, for at most so long, and end.
+        """Stop all workers after they finished their accepted calls, for at most `shutdown_s`.
 
-        `stop_waiting` is called when all calls are answered: who waits for anything else is then
-        to be answered, too.
+        `stop_waiting` is called when all calls are answered; it must answer all other waiting
+        requests.
         """
         self._stopping.set()
         for slot in self._slots:
@@ -135,7 +135,7 @@ class WorkerPool:
         await self._tasks.close()
 
     async def _supervise(self, number: int) -> None:
-        """Run one worker's process, and another one whenever it ends, until the server stops."""
+        """Run one worker's process, and restart it whenever it ends, until the server stops."""
         restarts = Restarts()
         while not self._stopping.is_set():
             slot = WorkerSlot(self._clock(), self._clock())
@@ -156,7 +156,7 @@ class WorkerPool:
             await self._pause(pause_s)
 
     async def _run_once(self, slot: WorkerSlot) -> str:
-        """Run one process to its end; how it ended. Raises OSError where it cannot start."""
+        """Run one process to its end; return how it ended. Raises OSError if it cannot start."""
         self._slots.add(slot)
         try:
             process = await self._launch(
@@ -203,12 +203,12 @@ class WorkerPool:
             self._messages.on_beat(slot.name, message)
 
     def check(self) -> None:
-        """Kill every worker that has been silent for too long; to be called each CHECK_S."""
+        """Kill every worker that has been silent for too long. Call it every CHECK_S."""
         now = self._clock()
         for slot in self._slots:
             limit_s = SILENT_S if slot.is_ready else READY_S
             if now - slot.heard_s > limit_s:
-                slot.reason = f"said nothing for {now - slot.heard_s:.0f} s"
+                slot.reason = f"sent no message for {now - slot.heard_s:.0f} s"
                 _kill(slot)
 
     async def _pause(self, seconds: float) -> None:
@@ -219,7 +219,7 @@ class WorkerPool:
             return
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Return when `condition` holds, or after so many seconds."""
+        """Return when `condition` holds, or after `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 while not condition():
@@ -230,7 +230,7 @@ class WorkerPool:
 
 
 def _lost(slot: WorkerSlot, reason: str) -> None:
-    """Kill a worker whose channel has ended: it cannot be reached any more."""
+    """Kill a worker whose channel has ended: it can no longer be reached."""
     if not slot.is_finished:
         slot.reason = slot.reason or (reason if reason != CLOSED else "")
         _kill(slot)

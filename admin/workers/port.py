@@ -1,4 +1,4 @@
-"""The TCP port that several processes listen on together (SO_REUSEPORT, socket(7))."""
+"""TCP port on which several processes listen together (SO_REUSEPORT, socket(7))."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Final, cast
 
 TRIES: Final = 20
 TRY_S: Final = 0.1
-"""Workers of a server that was killed give the port back as soon as they notice, which takes them
-some milliseconds, on a busy machine more of them."""
+"""Seconds between attempts. Workers of a killed server release the port as soon as they notice its
+end, which takes some milliseconds, more on a busy machine."""
 
 SocketAddress = tuple[str | int, ...]
-"""What `bind` takes: host, port, and for IPv6 flow and scope."""
+"""Address for `bind`: host, port, and for IPv6 flow and scope."""
 
 
 class Port:
-    """A port held for this server's gateway processes; nobody listens on it here."""
+    """Port reserved for this server's gateway processes, without listening on it."""
 
     def __init__(self, sockets: list[socket.socket]) -> None:
-        """`sockets` are bound, and no more."""
+        """`sockets` are bound and do not listen."""
         self._sockets = sockets
 
     @property
     def number(self) -> int:
-        """The port, as the system chose it for 0."""
+        """Port number, also if the system chose it."""
         return int(self._sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Let it go."""
+        """Release the port."""
         for one in self._sockets:
             one.close()
 
@@ -39,11 +39,11 @@ class Port:
 async def reserve(
     host: str, port: int, pause: Callable[[float], Awaitable[object]] = asyncio.sleep
 ) -> Port:
-    """Hold `port` on every address of `host`, 0 for one that the system chooses.
+    """Reserve `port` on every address of `host`; 0 lets the system choose one.
 
-    Raises OSError where somebody listens there. The kernel would let two servers of one user share
-    a port in silence: so it is tried without sharing first, and a name in the abstract namespace
-    keeps out a second server that starts meanwhile.
+    Raises OSError if another process listens there. The kernel would silently let two servers of
+    one user share a port. So the port is first bound without sharing, and a name in the abstract
+    namespace excludes a second server that starts at the same time.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(
@@ -82,7 +82,7 @@ def _reserve(places: list[tuple[int, SocketAddress]]) -> Port:
 
 
 def _guard(host: str, number: int) -> socket.socket:
-    """A name that one process of this user can have at a time (unix(7)); it ends with it."""
+    """Bind a name that one process of this user can hold at a time (unix(7)), until it exits."""
     guard = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         guard.bind(f"\0fngate-{os.getuid()}-{host}-{number}")

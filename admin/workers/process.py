@@ -1,4 +1,4 @@
-"""One gateway process: its start, its end, and the pauses before it is started again."""
+"""One gateway process: its start, its end, and the pauses before restarts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MODULE = "admin.workers.worker"
 FIRST_S: Final = 0.1
 MOST_S: Final = 5.0
 SOUND_S: Final = 30.0
-"""A worker that ran for so long did not end because of its start."""
+"""A worker that ran this long did not fail because of its start."""
 
 
 class WorkerProcess:
-    """A child of this process. `counters` has what it counts."""
+    """Gateway process as a child of this process. `counters` reads its counters."""
 
     def __init__(
         self, child: subprocess.Popen[bytes], channel: Channel, counters: CounterReader
@@ -41,9 +41,10 @@ class WorkerProcess:
     async def start(
         cls, on_message: Callable[[bytes], None], on_lost: Callable[[str], None]
     ) -> WorkerProcess:
-        """Start one. `on_message` gets its messages, `on_lost` the reason of the channel's end.
+        """Start a process. `on_message` gets its messages, `on_lost` the reason of the channel's
+        end.
 
-        Raises OSError where no process can be made.
+        Raises OSError if no process can be created.
         """
         counters = CounterReader()
         ours, theirs = socket.socketpair()
@@ -62,20 +63,20 @@ class WorkerProcess:
 
     @property
     def name(self) -> str:
-        """What it is called in messages: its pid."""
+        """Name in messages: the pid."""
         return str(self._child.pid)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process at once."""
         self._child.kill()
 
     async def wait(self) -> str:
-        """Wait for its end; how it ended, in words."""
+        """Wait for the end of the process; return how it ended, in words."""
         await self._ended.wait()
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
-        # What it has said before it died is still in the socket, and read in the loop's next turns.
-        while self.channel.is_open:  # noqa: ASYNC110 - the end of the stream is there already
+        # Its last messages are still in the socket; the loop reads them in its next turns.
+        while self.channel.is_open:  # noqa: ASYNC110 - the peer is dead: the stream's end is queued
             await asyncio.sleep(0)
         code = self._child.wait()
         if code >= 0:
@@ -86,8 +87,9 @@ class WorkerProcess:
 
 
 def _launch(control: socket.socket, counters: CounterReader) -> subprocess.Popen[bytes]:
-    """Ctrl-C in a terminal reaches the whole process group: SIGINT is blocked until the child
-    ignores it. -P: a folder called admin in the working directory is not ours."""
+    """Start the child process. SIGINT is blocked until the child ignores it, as Ctrl-C in a
+    terminal reaches the whole process group. With -P, a folder named admin in the working directory
+    is not imported."""
     passed = (control.fileno(), counters.descriptor)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -102,13 +104,13 @@ def _launch(control: socket.socket, counters: CounterReader) -> subprocess.Popen
 
 @dataclass(slots=True)
 class Restarts:
-    """The pauses before the restarts of one worker."""
+    """Pauses before the restarts of one worker."""
 
     next_s: float = FIRST_S
 
     def pause_s(self, lived_s: float) -> float:
-        """Seconds until the next start, after a life of so many: twice as long each time, up to
-        MOST_S, and short again after a sound life."""
+        """Return the seconds until the next start after a run of `lived_s`: doubled each time up to
+        MOST_S, and reset after a run of at least SOUND_S."""
         if lived_s >= SOUND_S:
             self.next_s = FIRST_S
         pause_s, self.next_s = self.next_s, min(2 * self.next_s, MOST_S)

@@ -1,13 +1,13 @@
-"""Counters in memory that outlives the process which counts.
+"""Counters in shared memory, which outlives the process that counts.
 
-The supervisor makes an anonymous file per worker, both map it, and the worker keeps every number of
-its counters and histograms there. A worker that is killed loses nothing it
-has counted, and counting costs no more than in memory of its own.
+The supervisor creates an anonymous file per worker, and both map it. The worker keeps all numbers
+of its counters and histograms there. A killed worker loses no counts, and counting costs no more
+than in private memory.
 
-A file is a row of records: f64 value, u32 crc32 of the key, u16 length of the key, the key. In
-record 0 the value is of what found no room, and the u32 tells how many records were ever used. The
-worker writes a key's length last and zeroes it first, and every value is one aligned store, so that
-who reads meanwhile sees each record whole or not at all.
+A file is an array of records: f64 value, u32 crc32 of the key, u16 length of the key, the key. In
+record 0 the value collects counts that found no free record, and the u32 is the number of records
+ever used. The worker writes a key's length last and zeroes it first, and every value is one aligned
+store. So a concurrent reader sees each record completely or not at all.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ log = structlog.get_logger()
 
 RECORD: Final = 256
 RECORDS_MAX: Final = 2**18
-"""64 MiB, of which only pages in use take memory; a function called has about 60 records."""
+"""64 MiB, of which only used pages take memory; a called function has about 60 records."""
 KNOWN_SPARE: Final = 1024
-"""Keys that are remembered beyond twice as many as there are."""
+"""Cached keys beyond twice the number of current records."""
 _STEP: Final = RECORD // 8
 _HEAD: Final = Struct("<dIH")
 _CHECK: Final = Struct("<I")
@@ -39,25 +39,25 @@ _KEY_MAX: Final = RECORD - _HEAD.size
 
 
 class Sample(NamedTuple):
-    """What a number is of: a sample's name, and label names and values in turns."""
+    """Identity of a number: name of the sample, then label names and values in turns."""
 
     name: str
     labels: tuple[str, ...]
 
     @property
     def by_label(self) -> dict[str, str]:
-        """Label values by name."""
+        """Label values by label name."""
         return dict(zip(self.labels[::2], self.labels[1::2], strict=True))
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Namespace and name of the function that it is of."""
+        """Namespace and name of the function that the sample belongs to."""
         labels = self.by_label
         return labels.get("namespace", ""), labels.get("function", "")
 
 
 class CounterReader:
-    """The supervisor's end: makes the file, reads it, also after its worker has died."""
+    """Supervisor's end: creates the file and reads it, also after its worker has died."""
 
     def __init__(self, records_max: int = RECORDS_MAX) -> None:
         self.descriptor = os.memfd_create("fngate-counters")
@@ -66,8 +66,8 @@ class CounterReader:
         self._known: dict[bytes, Sample] = {}
 
     def read(self, count: int = RECORDS_MAX) -> dict[Sample, float]:
-        """The numbers there are now, in their order; only the first `count` that were ever taken,
-        where that is given."""
+        """Return the current numbers in record order; with `count`, only those of the first `count`
+        records."""
         (_, used, _) = _HEAD.unpack_from(self._map, 0)
         is_all, used = used <= count + 1, min(used, count + 1)
         found: dict[Sample, float] = {}
@@ -76,21 +76,21 @@ class CounterReader:
             if sample is not None:
                 found[sample] = found.get(sample, 0.0) + value
         if is_all and len(self._known) > 2 * len(found) + KNOWN_SPARE:
-            # What is gone would be remembered for ever.
+            # Drop cached keys of freed records.
             self._known = {key: one for key, one in self._known.items() if one in found}
         return found
 
     def close_descriptor(self) -> None:
-        """Keep the mapping alone: the worker has its own descriptor."""
+        """Close the descriptor and keep the mapping; the worker has its own descriptor."""
         os.close(self.descriptor)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._map.close()
 
     def _record(self, at: int) -> tuple[Sample | None, float]:
-        """Key, then value, then key again: a record that was given to another number meanwhile is
-        left out this time."""
+        """Read key, value, then the key again: a record that was reassigned meanwhile is left out
+        of this reading."""
         (_, check, length) = _HEAD.unpack_from(self._map, at)
         if not length or length > _KEY_MAX:
             return None, 0.0
@@ -106,10 +106,10 @@ class CounterReader:
 
 
 class CounterWriter:
-    """The worker's end: gives out records, and takes back those of numbers that are removed."""
+    """Worker's end: allocates records, and frees those of removed numbers."""
 
     def __init__(self, descriptor: int) -> None:
-        """`descriptor` is closed; the mapping stays."""
+        """Map the file; `descriptor` is closed."""
         self._map = mmap.mmap(descriptor, 0)
         os.close(descriptor)
         self._view = memoryview(self._map).cast("d")
@@ -119,8 +119,8 @@ class CounterWriter:
         self._is_full = False
 
     def allocate(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:
-        """The place in `values` of a number that begins at 0; all beyond the last share one that
-        is not shown."""
+        """Return the index in `values` of a new number, which starts at 0. If all records are used,
+        return 0: a shared record that is not shown."""
         labels = [text for pair in zip(labelnames, labelvalues, strict=True) for text in pair]
         key = "\n".join([name, *labels]).encode()
         record = self._room() if len(key) <= _KEY_MAX else 0
@@ -134,19 +134,19 @@ class CounterWriter:
         return record * _STEP
 
     def free(self, place: int) -> None:
-        """Nobody counts at this place any more: its record can be another number's."""
+        """Free a record that is no longer counted in, for another number."""
         if place:
             record = place // _STEP
             _LENGTH.pack_into(self._map, record * RECORD + 12, 0)
             self._free.append(record)
 
     def close(self) -> None:
-        """Count no more: the numbers stay, for whoever else has mapped them."""
+        """Unmap the file. Its numbers stay for other processes that map it."""
         self._view.release()
         self._map.close()
 
     def _room(self) -> int:
-        """A record's number, 0 for none."""
+        """Return a free record's number; 0 if there is none."""
         if len(self._free) > SPARE:
             return self._free.popleft()
         if self._used < len(self._map) // RECORD:
@@ -162,7 +162,7 @@ class CounterWriter:
 
 
 def summed(readings: Iterable[dict[Sample, float]]) -> dict[Sample, float]:
-    """Over all workers."""
+    """Return the sums over all workers."""
     total: dict[Sample, float] = {}
     for reading in readings:
         for sample, value in reading.items():

@@ -1,4 +1,4 @@
-"""A server with gateway processes of its own, opened in order and closed in reverse."""
+"""Supervisor: a server with several gateway processes, opened in order and closed in reverse."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ from registry.store.keys import fingerprint
 from registry.tasks import Tasks
 
 ADMIN_SOCKET: Final = "admin.sock"
-"""Where gateway processes reach the supervisor's application, in the run folder."""
+"""Socket in the run folder on which gateway processes reach the supervisor's application."""
 
 
 @dataclass(frozen=True, slots=True)
 class Supervised:
-    """A server that accepts calls at `url`, in the processes of `crew`."""
+    """Running server that accepts calls at `url`, in the processes of `workers`."""
 
     url: str
     store: Store
@@ -67,10 +67,10 @@ class Supervised:
 async def supervising(
     settings: Settings, driver: Driver | None = None
 ) -> AsyncIterator[Supervised]:
-    """As `admin.compose.running`, with `settings.workers` gateway processes of their own.
+    """Run a server as `admin.compose.running`, with `settings.workers` gateway processes.
 
     Start order: port, store, manager, private application, workers. Stop order is the reverse.
-    Raises what `running` raises, and FnError where a worker cannot start.
+    Raises what `running` raises, and FnError if a worker cannot start.
     """
     async with AsyncExitStack() as stack:
         check_traces(settings.gateway())
@@ -81,7 +81,7 @@ async def supervising(
         history = await open_history(store, stack)
         broadcaster = Broadcaster(store.catalog, store.ring, history.expected)
         stack.callback(history.subscribe(broadcaster.on_cold_start))
-        # Before the manager hears of the catalog: workers are to know a revision before its pool.
+        # Before the manager follows the catalog: workers must know a revision before its pool.
         stack.callback(broadcaster.open())
         manager = await make_manager(settings, store, history, driver)
         cluster = ClusterState()
@@ -117,7 +117,7 @@ async def _open_pools(
     cluster: ClusterState,
     stack: AsyncExitStack,
 ) -> None:
-    """The manager, of which workers see only serialised messages."""
+    """Start the manager; workers see only its serialised messages."""
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(cluster.on_endpoints))
     stack.callback(manager.subscribe(broadcaster.send_endpoints))
@@ -126,7 +126,7 @@ async def _open_pools(
 
 
 def _open_admin(context: AdminContext, workers: WorkerPool, stack: AsyncExitStack) -> Admin:
-    """The admin API, and all periodic tasks of the supervisor."""
+    """Return the admin API, after starting all periodic tasks of the supervisor."""
     store, history = context.store, context.history
     tasks = Tasks("server")
     stack.push_async_callback(tasks.close)
@@ -143,7 +143,7 @@ def _open_admin(context: AdminContext, workers: WorkerPool, stack: AsyncExitStac
 
 
 def _metrics(store: Store, cluster: ClusterState) -> tuple[Metrics, MergedMetrics]:
-    """What the supervisor counts itself, and the page over all."""
+    """Return the supervisor's own metrics, and the merged page."""
     loop = asyncio.get_running_loop()
 
     def is_deployed(namespace: str, name: str) -> bool:
@@ -164,7 +164,7 @@ def _metrics(store: Store, cluster: ClusterState) -> tuple[Metrics, MergedMetric
 
 
 def _application(admin: Admin, page: MergedMetrics, workers: WorkerPool) -> web.Application:
-    """The routes that gateway processes do not serve themselves: they pass such requests here."""
+    """Return the application for requests that gateway processes do not serve, but forward."""
     boundary = ErrorBoundary(access_of(admin.context.settings, admin.context.store))
     app = web.Application()
     admin.add_routes(app, boundary)
@@ -174,10 +174,10 @@ def _application(admin: Admin, page: MergedMetrics, workers: WorkerPool) -> web.
 
 
 async def _open_private(settings: Settings, app: web.Application, stack: AsyncExitStack) -> None:
-    """Serve `app` to this user's processes alone."""
+    """Serve `app` on a Unix socket that only this user can connect to."""
     runner = await open_runner(app, stack, auto_decompress=False)
     path = _socket_path(settings)
-    # Only one server has the data folder, so this one is left over.
+    # Only one server uses the data folder, so an existing socket is stale.
     path.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.bind(os.fspath(path))

@@ -1,8 +1,8 @@
-"""A gateway process: `python -m admin.workers.worker CONTROL COUNTERS`, two descriptors.
+"""A gateway process: `python -m admin.workers.worker CONTROL COUNTERS` (two descriptors).
 
-The supervisor alone starts it. Everything it needs comes over the control channel, so no secret
-stands on its command line or in its environment. `CatalogReplica` has functions, keys and estimates
-as the supervisor last sent them; through `SupervisorClient` the gateway reaches the pool manager.
+Started by the supervisor only. Its whole configuration arrives over the control channel, so its
+command line and its environment hold no secrets. `CatalogReplica` has functions, keys and estimates
+as last sent by the supervisor. `SupervisorClient` connects the gateway to the pool manager.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ from registry.store.keys import KeyRing
 from registry.tasks import Tasks
 
 UNKNOWN_REVISION = Expected(0.0, 0.0, 0.0, 0)
-"""The estimate for a revision that was removed."""
+"""Estimate for a removed revision."""
 log = structlog.get_logger()
 BEAT_S: Final = 1.0
 FLUSH_S: Final = 2.0
-"""How long the last messages may take to be written."""
+"""Max seconds to write the last messages."""
 SetUpLog = Callable[[Literal["human", "json"]], None]
 
 
 class CatalogReplica:
-    """Catalog, key ring and estimates of the supervisor, as of some moment. `expected` has the
-    estimated cold start of each pool."""
+    """Copy of the supervisor's catalog, key ring and estimates. `expected` has the estimated cold
+    start of each pool."""
 
     def __init__(self) -> None:
         self.catalog = Catalog()
@@ -88,7 +88,7 @@ class CatalogReplica:
         self.expected: dict[str, Expected] = {}
 
     def apply(self, message: Functions | KeyNow | Estimates) -> None:
-        """Apply a change of the supervisor's."""
+        """Apply a change that the supervisor sent."""
         if isinstance(message, Functions):
             for function in message.functions:
                 self._forget_estimates(function)
@@ -106,10 +106,10 @@ class CatalogReplica:
 
 
 def apply_function(catalog: Catalog, function: FunctionNow) -> None:
-    """Make the catalog's function equal to `function`, with one change per revision that differs.
+    """Make the catalog's function equal to `function`, with one change per differing revision.
 
-    The revision with the traffic comes first: its change tells subscribers where the traffic was
-    before, and the others move none.
+    The revision with the traffic comes first: its change names the previous one for subscribers,
+    and the changes after it move no traffic.
     """
     namespace, name = function.namespace, function.name
     if not function.revisions:
@@ -127,10 +127,10 @@ def apply_function(catalog: Catalog, function: FunctionNow) -> None:
 
 
 class SupervisorClient:
-    """The supervisor as the gateway's ports `Pools` and `CallHistory`. Nothing here waits."""
+    """The supervisor as the gateway's ports `Pools` and `CallHistory`. No method blocks."""
 
     def __init__(self, send: Callable[[bytes], None], expected: Mapping[str, Expected]) -> None:
-        """`send` takes encoded messages, `expected` is kept up to date by its owner."""
+        """`send` takes encoded messages; `expected` is kept up to date by its owner."""
         self._send = send
         self._expected = expected
         self._arrived: dict[tuple[str, str], int] = {}
@@ -140,10 +140,10 @@ class SupervisorClient:
         self._send(encode(Wants(data)))
 
     def worker_lost(self, worker: str) -> None:
-        """Nothing: the supervisor sees the end of the channel."""
+        """Do nothing: the supervisor sees the end of the channel."""
 
     def expected(self, pool: str) -> Expected:
-        """How long the next cold start of a revision is expected to take."""
+        """Return the expected duration of a revision's next cold start."""
         return self._expected.get(pool, UNKNOWN_REVISION)
 
     def arrived(self, namespace: str, name: str) -> None:
@@ -159,19 +159,19 @@ class SupervisorClient:
         phases: Mapping[str, float],
         request: Labels | None = None,
     ) -> None:
-        """Report that a request waited for that replica; the supervisor counts each start once."""
+        """Report that a request waited for this replica. The supervisor counts each start once."""
         self._send(encode(Woken(namespace, function, replica, dict(phases), request)))
 
     def beat(self, answered: list[RateSample], failures: list[Failure]) -> None:
-        """Send, once a second: this process lives, what came, was answered and failed since the
-        last beat."""
+        """Send a sign of life with the arrivals, responses and failures since the last beat. Call
+        it once per second."""
         arrived, self._arrived = self._arrived, {}
         counts = [Arrived(*key, count) for key, count in arrived.items()]
         self._send(encode(Beat(len(asyncio.all_tasks()), counts, answered, failures)))
 
 
 class Worker:
-    """One gateway from its Welcome to its end. It ends at Stop, and when its supervisor is gone:
+    """One gateway from its Welcome to its end. It ends on Stop, and when its supervisor has died:
     then it finishes the requests that ready replicas can take and refuses all others."""
 
     def __init__(self, cells: CounterWriter, set_up_log: SetUpLog) -> None:
@@ -189,7 +189,7 @@ class Worker:
         self._tasks = Tasks("worker")
 
     async def run(self, control: socket.socket) -> None:
-        """Serve until the end. `control` is this end of the control channel."""
+        """Serve until the end. `control` is this process's end of the control channel."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._end)
         await self._channel.open(control)
@@ -218,7 +218,7 @@ class Worker:
             gateway = self._make_gateway(process, welcome, delivery, supervisor)
             site = await open_site(gateway, _application(gateway, welcome.passing), stack)
             delivery.open()
-            # Warm functions are to be known as warm before the first call comes.
+            # Warm functions must be known as warm before the first call arrives.
             await self._seen.wait()
             await site.start(reuse_port=True)
             sampler, failures = (
@@ -230,7 +230,7 @@ class Worker:
                 supervisor.beat(sampler.sample(), failures.drain())
 
             start_root_tasks(self._tasks, [("beat", BEAT_S, beat)])
-            # What was made at start stays for ever: the collector need not walk it again.
+            # Objects of the start live for ever: exclude them from later collections.
             gc.collect()
             gc.freeze()
             gc.enable()
@@ -286,7 +286,7 @@ class Worker:
             self._catalog_replica.apply(message)
 
     def _on_endpoints(self, endpoints: bytes) -> None:
-        """Take in Endpoints. After this gateway's first Demand they come again, for all pools."""
+        """Apply Endpoints. After this gateway's first Demand they are sent again for all pools."""
         if self._delivery is None:
             return
         self._delivery.receive_endpoints(endpoints)
@@ -294,7 +294,7 @@ class Worker:
             self._seen.set()
 
     def _ledger(self, number: int) -> Reckoned:
-        """Where every request is now, and which ones the histograms last counted."""
+        """Return the ledger of all requests, and the newest exemplars of the histograms."""
         balance = Balance() if self._delivery is None else self._delivery.balance()
         marked = [] if self._metrics is None else self._metrics.newest_exemplars()
         return Reckoned(
@@ -324,7 +324,7 @@ class Worker:
 
 
 def _application(gateway: Gateway, socket_path: str) -> web.Application:
-    """The routes of a worker: what it does not serve itself goes to the supervisor's socket."""
+    """Return a worker's routes; requests that it does not serve go to the supervisor's socket."""
     proxy = AdminProxy(socket_path)
     app = web.Application()
     gateway.add_routes(app)
@@ -335,21 +335,21 @@ def _application(gateway: Gateway, socket_path: str) -> web.Application:
 
 
 async def _stop_listening(site: Site) -> None:
-    """Close the listening socket. Connections in its backlog would be reset, so they are accepted
-    first; two turns of the loop take all of them."""
+    """Close the listening socket. Connections in its backlog would be reset, so accept them first;
+    two turns of the event loop accept all of them."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     await site.stop()
 
 
 def main() -> int:
-    """The process. Ctrl-C in a terminal reaches it, too, but the supervisor says when it is over:
-    SIGINT came blocked, so that none can be too early."""
+    """Run the process. It ignores Ctrl-C in a terminal, as the supervisor stops it. The supervisor
+    started it with SIGINT blocked, so that no SIGINT arrives too early."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     control, counters = (int(text) for text in sys.argv[1:])
     cells = CounterWriter(counters)
-    # What a start makes of thousands of functions stays: collecting in between finds nothing.
+    # Loading thousands of functions creates only long-lived objects: collecting finds no garbage.
     gc.disable()
     uvloop.run(_run(cells, socket.socket(fileno=control)))
     return 0

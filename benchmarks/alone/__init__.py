@@ -1,1 +1,1 @@
-"""One replica without a gateway: what it serves, and who calls it."""
+"""One replica without a gateway: the models it serves, and its client."""

@@ -1,4 +1,4 @@
-"""Models for a replica that is measured alone, and what it is sent."""
+"""Models and requests for a replica that is measured without a gateway."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGE_FLOATS = 150_000
 
 
 class Case(NamedTuple):
-    """What a replica serves and is sent."""
+    """A served model and the requests sent to it."""
 
     folder: Path
     spec: ModelSpec
@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
 
 def bare_session(path: Path) -> ort.InferenceSession:
-    """A session with one thread that does not spin, as a replica has."""
+    """Return a session with one thread that does not spin, like a replica's."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
@@ -50,7 +50,7 @@ def bare_session(path: Path) -> ort.InferenceSession:
 
 
 def small_cases(folder: Path) -> dict[str, Case]:
-    """Models whose run costs next to nothing."""
+    """Return models with negligible run time."""
     spec = mlp(folder)
     x = np.zeros((1, 4), np.float32)
     digits = Path("functions/digits")
@@ -69,7 +69,7 @@ def small_cases(folder: Path) -> dict[str, Case]:
 
 
 def npy(values: np.ndarray) -> bytes:
-    """One row of values as an npy file."""
+    """Encode one row of values as an npy file."""
     import io
 
     buffer = io.BytesIO()
@@ -78,7 +78,7 @@ def npy(values: np.ndarray) -> bytes:
 
 
 def convnets(folder: Path) -> dict[str, Case]:
-    """Models of some milliseconds a row, which run in the worker thread."""
+    """Return models with some milliseconds per row, which run in the worker thread."""
     cases: dict[str, Case] = {}
     for title, layers, channels, batch_max in (
         ("convnet of 2 ms, 16 in flight, no batching", 6, 32, 1),
@@ -91,13 +91,13 @@ def convnets(folder: Path) -> dict[str, Case]:
         if not path.exists():
             convnet(path, layers, channels, 100 if layers > 6 else 1)
         spec = ModelSpec("digits@1", model=path.name, batch_max=batch_max)
-        in_flight = min(16, max(2, 2 * batch_max))  # the gateway holds what is over the limit
+        in_flight = min(16, max(2, 2 * batch_max))  # the gateway queues requests over the limit
         cases[title] = Case(folder, spec, npy(row[0]), "application/x-npy", in_flight, row)
     return cases
 
 
 def mlp(folder: Path) -> ModelSpec:
-    """4 -> 16 -> 3."""
+    """Return an MLP 4-16-3."""
     random = np.random.default_rng(0)
     save(
         folder / "mlp.onnx",
@@ -112,7 +112,7 @@ def mlp(folder: Path) -> ModelSpec:
 
 
 def mean(folder: Path) -> ModelSpec:
-    """The mean of each row of 150,000."""
+    """Return a model that computes the mean of each row of 150,000 numbers."""
     save(
         folder / "mean.onnx",
         f"(float[n,{LARGE_FLOATS}] x) => (float[n,1] y)",
@@ -123,7 +123,7 @@ def mean(folder: Path) -> ModelSpec:
 
 
 def convnet(path: Path, layers: int, channels: int, mib: int) -> None:
-    """Layers of 3x3 convolutions over 64x64, then a dense layer that makes up the size."""
+    """Write 3x3 convolutions over 64x64 and a dense layer that brings the file to `mib` MiB."""
     random = np.random.default_rng(0)
     weights: dict[str, np.ndarray] = {}
     nodes, before, depth = [], "x", 3
@@ -141,7 +141,7 @@ def convnet(path: Path, layers: int, channels: int, mib: int) -> None:
 
 
 def save(path: Path, values: str, nodes: str, weights: dict[str, np.ndarray]) -> None:
-    """A graph in ONNX's text form with its weights."""
+    """Write a graph in ONNX's text form with its weights."""
     model = onnx.parser.parse_model(f"{HEAD} g {values} {{ {nodes} }}")
     tensors = [numpy_helper.from_array(value, name) for name, value in weights.items()]
     model.graph.initializer.extend(tensors)

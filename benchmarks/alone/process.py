@@ -1,4 +1,4 @@
-"""One replica as a process, with its manager and its gateway played by the benchmark."""
+"""One replica process; the benchmark acts as its manager and its gateway."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class ReplicaProcess:
         data.close()
 
     def cpu_s(self) -> float:
-        """CPU seconds of all its threads so far, to the nanosecond (clock_getcpuclockid(3))."""
+        """Return the CPU seconds of all its threads so far (clock_getcpuclockid(3))."""
         return time.clock_gettime((~self._process.pid << 3) | 2)
 
     def call(self, body: bytes, kind: str, in_flight: int, seconds: float) -> int:
-        """Keep so many requests in flight for so long; the number of answers.
+        """Keep `in_flight` requests in flight for `seconds`; return the number of answers.
 
-        `engine_s` is then how many seconds of that the engine has run, as the answers tell.
+        Afterwards, `engine_s` is the engine's run time in seconds, summed from the answers.
         """
         self.engine_s = 0.0
         meta = pack_request(RequestMeta(kind, "", -1, ""))
@@ -94,7 +94,7 @@ class ReplicaProcess:
             count += len(ids)
 
     def _answered(self) -> list[int]:
-        """The ids that the next read's answers free; a failure ends the benchmark."""
+        """Return the ids freed by the next answers; any other frame ends the benchmark."""
         ids: list[int] = []
         while True:
             frame = self.link.next()
@@ -108,7 +108,7 @@ class ReplicaProcess:
                 return ids
 
     def close(self) -> None:
-        """End it."""
+        """End the replica."""
         self.link.close()
         self._control.close()
         self._process.kill()
@@ -124,7 +124,7 @@ def _listener(path: Path) -> socket.socket:
 
 @contextmanager
 def replica_process(model_dir: Path, spec: ModelSpec, threads: int = 1) -> Iterator[ReplicaProcess]:
-    """A replica that serves `spec` from `model_dir`, ended with the block."""
+    """Run a replica that serves `spec` from `model_dir` while the block runs."""
     with TemporaryDirectory(prefix="fn-") as run_dir:
         replica = ReplicaProcess(Path(run_dir), model_dir, spec, threads)
         try:

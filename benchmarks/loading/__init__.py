@@ -1,1 +1,1 @@
-"""Load: what is called, by wrk where it is installed, else by `benchmarks.load`."""
+"""Load generation: calls, made by wrk if it is installed, else by `benchmarks.load`."""

@@ -1,4 +1,4 @@
-"""One call, as every load repeats it, and what a load gave."""
+"""The call that a load repeats, and the result of a load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def request(self) -> bytes:
-        """As it goes over the connection."""
+        """Encode the call as an HTTP/1.1 request."""
         heads = {
             "Host": f"127.0.0.1:{self.port}",
             "Content-Type": "application/json",
@@ -34,8 +34,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """So many connections, each with one call at a time, for `seconds`; with `each` above 0, that
-    many calls per connection instead."""
+    """A load: `connections` with one call at a time each, for `seconds`, or, with `each` above 0,
+    for that many calls per connection."""
 
     call: Call
     connections: int
@@ -45,7 +45,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a load gave. `errors`: answers other than 2xx and connections that broke."""
+    """Result of a load. `errors`: answers other than 2xx, and broken connections."""
 
     requests: int
     seconds: float
@@ -53,9 +53,9 @@ class Loaded:
     p99_ms: float
     errors: int
     last_ms: float = 0.0
-    """From the first call to the last answer; 0 where it is not known."""
+    """Milliseconds from the first call to the last answer; 0 if unknown."""
     ended_s: tuple[tuple[float, float], ...] = ()
-    """Of every answer, where asked for: second of its end, and milliseconds it took."""
+    """If requested, for each answer: second of its end, and its duration in milliseconds."""
 
     def __post_init__(self) -> None:
         if self.requests < 0 or self.seconds <= 0:
@@ -65,16 +65,16 @@ class Loaded:
 
     @property
     def per_s(self) -> float:
-        """Good answers per second."""
+        """Successful answers per second."""
         return self.requests / self.seconds
 
     def to_json(self) -> str:
-        """One line; `from_json` is its inverse."""
+        """Encode as one line of JSON; `from_json` is its inverse."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, line: str) -> Loaded:
-        """Raises ValueError where it is something else."""
+        """Decode a result. Raises ValueError for anything else."""
         try:
             data: dict[str, Any] = json.loads(line)
             ended = tuple((float(at), float(ms)) for at, ms in data.pop("ended_s", ()))

@@ -1,4 +1,4 @@
-"""Processes that make the load, on cores of their own."""
+"""Processes that make the load, pinned to separate cores."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pathlib import Path
 from benchmarks.loading import wrk
 from benchmarks.loading.call import Call, Load, Loaded
 
-# A process has its cores before it makes its threads.
+# The affinity is set before the process starts its threads, which inherit it.
 ON_CORES = "import os, sys; os.sched_setaffinity(0, {cores}); os.execvp(sys.argv[1], sys.argv[1:])"
 GRACE_S = 120.0
 
 
 class Refused(Exception):
-    """What was called answered with errors; the message says how."""
+    """The server answered with errors; the message gives details."""
 
 
 def run(load: Load, cores: Set[int], *, detailed: bool = False, own: bool = False) -> Loaded:
-    """Call until it is over; every answer must be good. `detailed` keeps every answer's time,
-    which only our own loader can, as it alone can count calls; `own` asks for it anyway."""
+    """Run a load to its end; every answer must be successful. `detailed` keeps every answer's time
+    and needs the built-in generator, as does a number of calls; `own` selects it in any case."""
     with running(load, cores, detailed=detailed, own=own) as process:
         return figures(process, load)
 
@@ -35,7 +35,7 @@ def run(load: Load, cores: Set[int], *, detailed: bool = False, own: bool = Fals
 def running(
     load: Load, cores: Set[int], *, detailed: bool = False, own: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
-    """The same in the background, until the block ends."""
+    """Run a load in the background until the block ends."""
     with tempfile.TemporaryDirectory(prefix="fn-load-") as name:
         folder = Path(name)
         words = _command(load, folder, detailed=detailed, own=own)
@@ -52,7 +52,7 @@ def running(
 
 
 def figures(process: subprocess.Popen[str], load: Load) -> Loaded:
-    """Wait for the end of a load. Raises Refused where an answer was not good."""
+    """Wait for the end of a load. Raises Refused if an answer was not successful."""
     output, complaint = process.communicate(timeout=load.seconds + GRACE_S)
     if process.returncode:
         raise Refused(f"the load ended with {process.returncode}: {complaint[-500:]}")
@@ -67,8 +67,8 @@ def figures(process: subprocess.Popen[str], load: Load) -> Loaded:
 
 
 def everywhere() -> set[int]:
-    """All cores, where what is measured must not be pinned: what a server starts under load would
-    inherit its core."""
+    """Return all cores, for measurements that must not pin: processes that a server starts under
+    load would inherit its core."""
     return set(os.sched_getaffinity(0))
 
 
@@ -97,5 +97,5 @@ def _command(load: Load, folder: Path, *, detailed: bool, own: bool) -> list[str
 
 
 def once(call: Call, cores: Set[int]) -> Loaded:
-    """One call over one connection."""
+    """Make one call over one connection."""
     return run(Load(call, 1, each=1), cores)

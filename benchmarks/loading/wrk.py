@@ -1,4 +1,4 @@
-"""wrk: its script, its command and its figures."""
+"""Script, command line and output of wrk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ end
 
 
 def script(call: Call, body: Path) -> str:
-    """Lua: the same call again and again, its body out of a file, and the figures at the end."""
+    """Return the Lua script: repeats one call with its body from a file, prints the figures."""
     headers = {"Content-Type": "application/json", **call.headers}
     lines = [
         'wrk.method = "POST"',
@@ -33,7 +33,7 @@ def script(call: Call, body: Path) -> str:
 
 
 def command(wrk: str, load: Load, script_file: Path) -> list[str]:
-    """One thread: the other core is for what is measured."""
+    """Return the command. One thread only: the other core belongs to the measured server."""
     if load.each or load.seconds != int(load.seconds):
         raise ValueError(f"wrk: expected whole seconds, got {load.seconds} ({load.each} each)")
     url = f"http://127.0.0.1:{load.call.port}{load.call.path}"
@@ -44,7 +44,7 @@ def command(wrk: str, load: Load, script_file: Path) -> list[str]:
 
 
 def parse(output: str) -> Loaded:
-    """What `REPORT` wrote. wrk counts answers of every status. Raises ValueError."""
+    """Parse the output of `REPORT`. wrk counts answers of every status. Raises ValueError."""
     lines = [line for line in output.splitlines() if line.startswith("figures ")]
     if len(lines) != 1:
         raise ValueError(f"wrk: expected one line of figures, got {output[-500:]!r}")
@@ -59,5 +59,5 @@ def parse(output: str) -> Loaded:
 
 
 def _quoted(text: str) -> str:
-    """A Lua string of any bytes: long brackets take no escapes, so escapes are decimal."""
+    """Quote any bytes as a Lua string, with decimal escapes; long brackets allow no escapes."""
     return '"' + "".join(f"\\{byte:03d}" for byte in text.encode()) + '"'

@@ -1,1 +1,1 @@
-"""How everything here is measured: rounds, ratios, processor time, memory, cores, tables."""
+"""Measuring: rounds, ratios, CPU time, memory, cores, tables."""

@@ -1,4 +1,4 @@
-"""What processes use: processor time, memory, and on which cores they may run."""
+"""Resources of processes: CPU time, memory, and their cores."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SCHEDULED = 2
 
 
 def cpu_ns(pid: int) -> int:
-    """Nanoseconds all threads of a process have been on a processor so far, ended ones included.
+    """Return the CPU nanoseconds of all threads of a process so far, including ended ones.
 
-    clock_getcpuclockid(3): of a running thread /proc/PID/schedstat is up to a tick behind, and of
-    an ended one it tells nothing. Raises ProcessLookupError.
+    Uses clock_getcpuclockid(3), because /proc/PID/schedstat is up to a tick behind for a running
+    thread and has no data for an ended one. Raises ProcessLookupError.
     """
     try:
         return time.clock_gettime_ns((~pid << 3) | SCHEDULED)
@@ -26,25 +26,25 @@ def cpu_ns(pid: int) -> int:
 
 
 def cpu_ms(pids: Iterable[int]) -> float:
-    """The same of several processes together, in milliseconds."""
+    """Return the CPU milliseconds of several processes together."""
     return sum(cpu_ns(pid) for pid in pids) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Of a thread: on a processor, and ready to run but waiting for one. The rest it slept."""
+    """Time of a thread: on a processor, and ready but waiting for one. It slept the rest."""
 
     on_ns: int
     waiting_ns: int
 
     @property
     def wanted_ns(self) -> int:
-        """How long it had work, whoever else had the processors."""
+        """Time with work to do, whether or not a processor was free."""
         return self.on_ns + self.waiting_ns
 
 
 def thread_times(pid: int) -> dict[int, Time]:
-    """By living thread: who in a process did the work (proc(5), schedstat)."""
+    """Return the times of each living thread (proc(5), schedstat)."""
     found = {}
     for task in _tasks(pid):
         try:
@@ -55,7 +55,8 @@ def thread_times(pid: int) -> dict[int, Time]:
 
 
 def busiest(before: Mapping[int, Time], after: Mapping[int, Time]) -> Time:
-    """What the thread that worked most did in between. Raises ValueError of no threads."""
+    """Return the times of the busiest thread between two readings. Raises ValueError without
+    one."""
     if not after:
         raise ValueError("threads: expected at least one, got none")
     none = Time(0, 0)
@@ -68,7 +69,7 @@ def busiest(before: Mapping[int, Time], after: Mapping[int, Time]) -> Time:
 
 
 def parse_schedstat(text: str) -> Time:
-    """The first two of three numbers. Raises ValueError."""
+    """Parse the first two of three numbers. Raises ValueError."""
     fields = text.split()
     if len(fields) != 3 or not all(field.isdecimal() for field in fields):
         raise ValueError(f"schedstat: expected three whole numbers, got {text!r}")
@@ -76,12 +77,13 @@ def parse_schedstat(text: str) -> Time:
 
 
 def memory_kb(pid: int) -> dict[str, int]:
-    """`pss`: shared pages divided by who has them. `uss`: what would be free without it."""
+    """Return `pss`, in which shared pages are divided among their processes, and `uss`, the memory
+    that would be free without the process."""
     return parse_rollup((PROC / f"{pid}/smaps_rollup").read_text())
 
 
 def parse_rollup(text: str) -> dict[str, int]:
-    """kB out of a smaps_rollup (proc(5)). Raises ValueError."""
+    """Parse smaps_rollup in kB (proc(5)). Raises ValueError."""
     fields = {}
     for line in text.splitlines():
         name, found, rest = line.partition(":")
@@ -94,14 +96,14 @@ def parse_rollup(text: str) -> dict[str, int]:
 
 
 def family(pid: int) -> list[int]:
-    """A process and everything it started that still runs."""
+    """Return a process and all its living descendants."""
     return descendants(pid, dict(_parents()))
 
 
 def descendants(pid: int, parents: Mapping[int, int]) -> list[int]:
-    """`pid` first, then who comes from it, by a table of parents."""
+    """Return `pid` followed by its descendants, by a table of parents."""
     found = [pid]
-    for one in found:  # grows meanwhile
+    for one in found:  # grows during the loop
         found += [child for child, parent in parents.items() if parent == one]
     return found
 
@@ -117,7 +119,7 @@ def _parents() -> Iterator[tuple[int, int]]:
 
 
 def pin(pids: Iterable[int], cores: Set[int]) -> None:
-    """Every thread of these processes on `cores` only; those they start later inherit it."""
+    """Pin every thread of these processes to `cores`; later threads and children inherit it."""
     for pid in pids:
         for task in _tasks(pid):
             try:

@@ -1,4 +1,4 @@
-"""Tables: as text for people, as JSON for programs."""
+"""Tables as Markdown text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Cell = str | float
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One metric of several cases, held against one of them.
+    """One metric of several cases, compared with one of them.
 
-    `targets` says in words what a case should reach, e.g. "ratio <= 1.25".
+    `targets` describes the goal of a case, e.g. "ratio <= 1.25".
     """
 
     metric: str
@@ -30,7 +30,7 @@ class Comparison:
             raise ValueError(f"reference: expected one of {known}, got {self.reference!r}")
 
     def lines(self) -> list[str]:
-        """A table of Markdown."""
+        """Return a Markdown table."""
         heads = ["case", f"median {self.metric}", "min", "max"]
         if self.reference:
             heads += [f"ratio to {self.reference}", "range of ratios", "difference"]
@@ -53,7 +53,7 @@ class Comparison:
         return cells
 
     def to_json(self) -> dict[str, Any]:
-        """Every value, and what the table shows."""
+        """Return every value, and the figures of the table."""
         base = self.values.get(self.reference, ())
         cases = []
         for case, values in self.values.items():
@@ -78,21 +78,21 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table of another form."""
+    """A table of arbitrary form."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     title: str = ""
 
     def lines(self) -> list[str]:
-        """A table of Markdown."""
+        """Return a Markdown table."""
         rows = [
             [cell if isinstance(cell, str) else number(cell) for cell in row] for row in self.rows
         ]
         return [*([self.title, ""] if self.title else []), *table(self.heads, rows)]
 
     def to_json(self) -> dict[str, Any]:
-        """Its cells."""
+        """Return the cells."""
         return {"title": self.title, "heads": list(self.heads), "rows": [*map(list, self.rows)]}
 
 
@@ -103,11 +103,11 @@ class Note:
     text: str
 
     def lines(self) -> list[str]:
-        """Itself."""
+        """Return the sentence as text."""
         return [self.text]
 
     def to_json(self) -> dict[str, Any]:
-        """Itself."""
+        """Return the sentence as plain data."""
         return {"note": self.text}
 
 
@@ -122,8 +122,8 @@ def compare(
     targets: Mapping[str, Mapping[str, str]] | None = None,
     title: str = "",
 ) -> list[Comparison]:
-    """One table per metric; `targets` are by metric and case. Where the reference has no value of a
-    metric, the table has no ratios."""
+    """Return one table per metric; `targets` are by metric and case. If the reference has no value
+    of a metric, its table has no ratios."""
     tables = []
     for metric in record.metrics:
         values = record.of(metric, cases)
@@ -135,12 +135,12 @@ def compare(
 
 
 def number(value: float) -> str:
-    """With as many digits as mean something."""
+    """Format a number with its significant digits."""
     size = abs(value)
     return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of Markdown."""
+    """Return a Markdown table as lines."""
     lines = [heads, ["---"] * len(heads), *rows]
     return [f"| {' | '.join(cells)} |" for cells in lines]

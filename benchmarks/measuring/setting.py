@@ -1,4 +1,4 @@
-"""How a run of the benchmarks was asked for, and what this machine and this version have."""
+"""Options of a benchmark run, and properties of this machine and version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LeftOut(Exception):
 
 @dataclass(frozen=True)
 class Setting:
-    """`quick`: one round, short loads, small models; it shows that a benchmark runs, no more."""
+    """Options. `quick`: one round, short loads, small models; only checks that a benchmark runs."""
 
     rounds: int = ROUNDS
     quick: bool = False
@@ -38,8 +38,8 @@ class Setting:
 
     @cached_property
     def cores(self) -> tuple[set[int], set[int]]:
-        """For what is measured, and for all else: two apart, where there are two and pinning is
-        wanted."""
+        """Cores for the measured server, and for everything else. They differ if there are two or
+        more and pinning is on."""
         usable = sorted(os.sched_getaffinity(0))
         if not self.pinned or len(usable) < 2:
             return set(usable), set(usable)
@@ -47,12 +47,12 @@ class Setting:
 
 
 def has_setting(name: str) -> bool:
-    """Whether this version of the server knows `FN_<NAME>`; it ignores variables it does not."""
+    """Whether this version of the server has `FN_<NAME>`; it ignores unknown variables."""
     return name in Settings.model_fields
 
 
 def about() -> dict[str, Any]:
-    """The machine and the versions."""
+    """Return properties of the machine and library versions."""
     return {
         "machine": platform.machine(),
         "cores": len(os.sched_getaffinity(0)),

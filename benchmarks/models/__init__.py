@@ -1,1 +1,1 @@
-"""Models that benchmarks run: made here with random weights from fixed seeds, never committed."""
+"""Models for benchmarks: generated with random weights from fixed seeds, never committed."""

@@ -1,4 +1,4 @@
-"""The graphs, as ONNX models in memory. Inputs and outputs have a dynamic first axis."""
+"""Graphs as ONNX models in memory. Inputs and outputs have a dynamic first axis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH: Final = 1024
 TOKENS: Final = 16
 HEADS: Final = 16
 STAGES: Final = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))
-"""Of a ResNet-50: blocks, channels inside a block, stride of the first one."""
+"""ResNet-50 stages: blocks, channels inside a block, stride of the first block."""
 WIDENING: Final = 4
 BRANCH_SHARE: Final = 0.2
 PIXELS: Final = 224
@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Graph:
-    """Nodes and weights while they are put together; every method returns its output's name."""
+    """Builder of nodes and weights; every method returns the name of its output."""
 
     def __init__(self, seed: int = SEED) -> None:
         self.nodes: list[Any] = []
@@ -34,46 +34,46 @@ class Graph:
         self._random = np.random.default_rng(seed)
 
     def add(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """One node."""
+        """Add one node."""
         name = output or f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
         return name
 
     def random(self, *shape: int, fan_in: int) -> str:
-        """Weights that keep the size of what goes through them."""
+        """Add random weights that preserve the scale of activations."""
         scale = np.float32((2 / fan_in) ** 0.5)
         return self.constant(self._random.standard_normal(shape, dtype=np.float32) * scale)
 
     def constant(self, value: npt.NDArray[Any]) -> str:
-        """A weight of these values."""
+        """Add a weight with these values."""
         name = f"w{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(value, name))
         return name
 
     def dense(self, value: str, rows: int, columns: int) -> str:
-        """value @ weights + bias."""
+        """Add value @ weights + bias."""
         product = self.add("MatMul", value, self.random(rows, columns, fan_in=rows))
         return self.add("Add", product, self.constant(np.zeros(columns, np.float32)))
 
     def model(self, name: str, takes: Any, gives: Any) -> onnx.ModelProto:
-        """The whole, with one input and one output."""
+        """Return the model, with one input and one output."""
         graph = helper.make_graph(self.nodes, name, [takes], [gives], self.weights)
         opset = helper.make_opsetid("", OPSET)
         return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION)
 
 
 def floats(name: str, *shape: int | str) -> Any:
-    """An FP32 input or output."""
+    """Return an FP32 input or output."""
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
 def octets(name: str, *shape: int | str) -> Any:
-    """A UINT8 input or output."""
+    """Return a UINT8 input or output."""
     return helper.make_tensor_value_info(name, TensorProto.UINT8, shape)
 
 
 def tiny() -> onnx.ModelProto:
-    """x FP32 [n, 4] through 16 neurons to y FP32 [n, 3]."""
+    """Return an MLP: x FP32 [n, 4] through 16 neurons to y FP32 [n, 3]."""
     graph = Graph()
     hidden = graph.add("Relu", graph.dense("x", 4, 16))
     graph.add("Identity", graph.dense(hidden, 16, 3), output="y")
@@ -81,8 +81,8 @@ def tiny() -> onnx.ModelProto:
 
 
 def convnet() -> onnx.ModelProto:
-    """A ResNet-50 with its normalisations folded in: x FP32 [n, 3, 224, 224], y FP32 [n, 1000];
-    102 MB, 4 GFLOP per picture, some 20 ms on one core."""
+    """Return a ResNet-50 with its normalisations folded in: x FP32 [n, 3, 224, 224], y FP32
+    [n, 1000]; 102 MB, 4 GFLOP per picture, about 20 ms on one core."""
     graph = Graph()
     value = _conv(graph, "x", 3, 64, kernel=7, stride=2)
     value = graph.add("Relu", value)
@@ -103,7 +103,7 @@ def _bottleneck(graph: Graph, value: str, channels: int, inner: int, stride: int
     narrow = graph.add("Relu", _conv(graph, value, channels, inner))
     same = graph.add("Relu", _conv(graph, narrow, inner, inner, kernel=3, stride=stride))
     wide = _conv(graph, same, inner, inner * WIDENING)
-    # A share of it, or the sums would double with every block.
+    # Scaled down, because the sums would otherwise double with every block.
     wide = graph.add("Mul", wide, graph.constant(np.float32(BRANCH_SHARE).reshape(1)))
     if channels != inner * WIDENING or stride != 1:
         value = _conv(graph, value, channels, inner * WIDENING, stride=stride)
@@ -113,7 +113,7 @@ def _bottleneck(graph: Graph, value: str, channels: int, inner: int, stride: int
 def _conv(
     graph: Graph, value: str, channels: int, filters: int, kernel: int = 1, stride: int = 1
 ) -> str:
-    """With a bias."""
+    """Add a convolution with a bias."""
     fan_in = channels * kernel * kernel
     weights = graph.random(filters, channels, kernel, kernel, fan_in=fan_in)
     bias = graph.constant(np.zeros(filters, np.float32))
@@ -122,7 +122,7 @@ def _conv(
 
 
 def encoder(layers: int) -> onnx.ModelProto:
-    """A transformer encoder: x FP32 [n, 16, 1024], y of the same shape; 50 MB per layer."""
+    """Return a transformer encoder: x FP32 [n, 16, 1024], y of the same shape; 50 MB per layer."""
     graph = Graph()
     value = "x"
     for _ in range(layers):
@@ -157,8 +157,8 @@ def _normalised(graph: Graph, value: str) -> str:
 
 
 def first() -> onnx.ModelProto:
-    """x UINT8 [n, length], y UINT8 [n]: each row's first byte, so that hardly anything but the way
-    of the body costs anything."""
+    """Return a model x UINT8 [n, length] to y UINT8 [n], each row's first byte: nearly all of a
+    call's cost is the transport of its body."""
     graph = Graph()
     zero = graph.constant(np.array(0, np.int64))
     graph.add("Gather", "x", zero, output="y", axis=1)
@@ -166,7 +166,7 @@ def first() -> onnx.ModelProto:
 
 
 def same() -> onnx.ModelProto:
-    """x UINT8 [n, length] comes back as y."""
+    """Return a model that returns x UINT8 [n, length] as y."""
     graph = Graph()
     graph.add("Identity", "x", output="y")
     return graph.model("same", octets("x", "n", "length"), octets("y", "n", "length"))

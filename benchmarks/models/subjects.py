@@ -1,4 +1,4 @@
-"""What is deployed: a model in a folder of the cache, and how it is called."""
+"""Functions under measurement: a model in a cache folder, and a call of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import onnx
 from benchmarks.models import graphs
 
 VERSION: Final = 1
-"""Raised when a graph changes, so that no older file of a cache is taken for it."""
+"""Incremented when a graph changes, so that older files of a cache are not used."""
 MANIFEST: Final = """schema = 1
 name = "{name}"
 model = "model.onnx"
@@ -31,7 +31,7 @@ SAMPLE_BYTES: Final = 600_000
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A function of this name. `path` is deployed, `model` is its file."""
+    """A function with this name. `path` is deployed, `model` is its model file."""
 
     name: str
     path: Path
@@ -43,44 +43,44 @@ class Subject:
 
     @property
     def size(self) -> str:
-        """Of the model's file, to be read by people."""
+        """Size of the model's file, as text."""
         bytes_ = self.model.stat().st_size
         return f"{bytes_ / 1e6:.0f} MB" if bytes_ >= 1e6 else f"{bytes_ / 1e3:.1f} kB"
 
 
 def tiny(cache: Path) -> Subject:
-    """A few hundred bytes; called with a JSON body."""
+    """Return a model of a few hundred bytes, called with a JSON body."""
     model = _made(cache, "tiny", graphs.tiny)
     return Subject("tiny", model, model, "float32", (1, 4), _json((1, 4)))
 
 
 def digits() -> Subject:
-    """The ready-made function, called with one scan as JSON."""
+    """Return the ready-made function, called with one scan as JSON."""
     folder = Path("functions/digits").resolve()
     body = _json((1, 8, 8), name="image")
     return Subject("digits", folder, folder / "digits.onnx", "float32", (1, 8, 8), body)
 
 
 def convnet(cache: Path) -> Subject:
-    """102 MB; called with 600 kB as npy, answers npy, too."""
+    """Return a model of 102 MB, called with 600 kB as npy; the answer is npy, too."""
     model = _made(cache, "convnet", graphs.convnet)
     return _by_npy("convnet", model, (1, 3, graphs.PIXELS, graphs.PIXELS))
 
 
 def encoder(cache: Path, layers: int = 10) -> Subject:
-    """50 MB per layer; called with 64 kB as npy, which is also the answer's form."""
+    """Return a model of 50 MB per layer, called with 64 kB as npy; the answer is npy, too."""
     name = f"encoder-{layers}"
     model = _made(cache, name, lambda: graphs.encoder(layers))
     return _by_npy(name, model, (1, graphs.TOKENS, graphs.WIDTH))
 
 
 def first(cache: Path, size: int) -> Subject:
-    """Called with `size` raw bytes; the answer is short."""
+    """Return a model called with `size` raw bytes; the answer is short."""
     return _by_octets(cache, "first", graphs.first, size)
 
 
 def same(cache: Path, size: int) -> Subject:
-    """Called with `size` raw bytes, which come back as npy."""
+    """Return a model called with `size` raw bytes, which it returns as npy."""
     subject = _by_octets(cache, "same", graphs.same, size)
     return Subject(
         *(subject.name, subject.path, subject.model, subject.dtype, subject.shape, subject.body),
@@ -89,7 +89,7 @@ def same(cache: Path, size: int) -> Subject:
 
 
 def npy(array: np.ndarray[Any, Any]) -> bytes:
-    """The array as a .npy file of version 1.0 (numpy.lib.format)."""
+    """Encode the array as a .npy file of version 1.0 (numpy.lib.format)."""
     kind = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
     head = f"{kind!r}".encode()
     head += b" " * (-(len(head) + 11) % 64) + b"\n"
@@ -98,7 +98,7 @@ def npy(array: np.ndarray[Any, Any]) -> bytes:
 
 def _by_npy(name: str, model: Path, shape: tuple[int, ...]) -> Subject:
     values = np.random.default_rng(0).random(shape, dtype=np.float32)
-    # Both ways: 16,000 floats as JSON would cost more than their way through the gateway.
+    # In both directions: JSON of 16,000 floats would cost more than the gateway does.
     headers = {"Content-Type": "application/x-npy", "Accept": "application/x-npy"}
     return Subject(name, model, model, "float32", shape, npy(values), headers)
 
@@ -121,7 +121,7 @@ def _made(cache: Path, name: str, make: Callable[[], onnx.ModelProto]) -> Path:
 
 
 def _written(path: Path, content: bytes) -> None:
-    """Whole or not at all: a run that is interrupted leaves no half of a model in the cache."""
+    """Write atomically: an interrupted run leaves no partial model in the cache."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(f".{os.getpid()}")
     beside.write_bytes(content)

@@ -1,1 +1,1 @@
-"""What fngate is held against, always in the same run: the engine alone, and other servers."""
+"""References measured in the same run as fngate: the engine alone, and other servers."""

@@ -1,8 +1,8 @@
-"""ONNX Runtime and nothing else: a script that runs as a process of its own.
+"""ONNX Runtime without a server: a script that runs as a separate process.
 
-`python -I engine.py TASK` does one task, a JSON object, and ends; without TASK it has everything
-imported, does one task per line of its input and answers each with a line of JSON. A task makes a
-session and runs it: once, or with `seconds` for so long, in batches of `rows`.
+`python -I engine.py TASK` does one task, a JSON object, and ends. Without TASK, it imports
+everything, then does one task per line of standard input and answers each with a line of JSON. A
+task creates a session and runs it once, or for `seconds`, in batches of `rows`.
 """
 
 import json
@@ -15,8 +15,8 @@ import onnxruntime as ort
 
 
 def options(task: dict[str, Any]) -> ort.SessionOptions:
-    """Those of a replica, `runtime_image/engines/onnx.py`: this script imports nothing of ours,
-    so a test holds the two against each other."""
+    """Return a replica's session options (`runtime_image/engines/onnx.py`). This script imports no
+    module of this project, so a test compares the two."""
     made = ort.SessionOptions()
     made.intra_op_num_threads = task["threads"]
     made.inter_op_num_threads = 1
@@ -31,9 +31,9 @@ def options(task: dict[str, Any]) -> ort.SessionOptions:
 
 
 def do(task: dict[str, Any]) -> dict[str, float]:
-    """`ms`: from nothing to the end of the first run, `ended_s`: when that was, by the clock that
-    all processes of a host share. Of a longer task also rows per second and processor milliseconds
-    per row, without the first run."""
+    """Do a task. `ms` is the time from the start to the end of the first run, `ended_s` that end on
+    CLOCK_MONOTONIC, which all processes of a host share. Tasks with `seconds` also return rows per
+    second and CPU milliseconds per row, without the first run."""
     shape = [task.get("rows", 1), *task["shape"][1:]]
     array = np.full(shape, 0.5 if task["dtype"] == "float32" else 7, task["dtype"])
     began = time.monotonic()
@@ -49,7 +49,7 @@ def do(task: dict[str, Any]) -> dict[str, float]:
 
 
 def steady(made: Any, inputs: dict[str, Any], rows: int, seconds: float) -> dict[str, float]:
-    """What a run costs once everything is warm."""
+    """Return rate and CPU time of runs once everything is warm."""
     runs, began, used = 0, time.monotonic(), time.process_time()
     while not runs or time.monotonic() - began < seconds:
         made.run(None, inputs)

@@ -1,7 +1,7 @@
-"""What one writes without a gateway: aiohttp and ONNX Runtime in one process, one call per run.
+"""A typical server without a gateway: aiohttp and ONNX Runtime in one process, one call per run.
 
 `python -m benchmarks.references.engine_server MODEL PATH`; it prints its port. Bodies are JSON or
-npy; runs block the loop, which for small models is the cheapest there is.
+npy. Runs block the event loop, which is the cheapest way for small models.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLIENT_MAX = 64 * 2**20
 
 
 def application(model: str, path: str) -> web.Application:
-    """One route, over one session with one thread."""
+    """Return an application with one route and one session with one thread."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -46,7 +46,7 @@ def application(model: str, path: str) -> web.Application:
 
 
 async def serve(model: str, path: str) -> None:
-    """For ever."""
+    """Serve until the process ends."""
     runner = web.AppRunner(application(model, path), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -1,4 +1,4 @@
-"""Processes that run `engine.py`, and what they are asked to do."""
+"""Processes that run `engine.py`, and their tasks."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Task:
     seconds: float = 0.0
 
     def to_json(self) -> str:
-        """One line."""
+        """Encode the task as one line."""
         return json.dumps(asdict(self))
 
 
 def task(subject: Subject, folder: Path | None = None, plan: SessionPlan | None = None) -> Task:
-    """Its own model, or the file of a plan in `folder`."""
+    """Return the task for a subject's model, or for the file of a plan in `folder`."""
     if folder is None or plan is None:
         return Task(str(subject.model), subject.dtype, subject.shape)
     path = str(folder / plan.file)
@@ -46,7 +46,7 @@ def task(subject: Subject, folder: Path | None = None, plan: SessionPlan | None 
 
 
 def whole_process_ms(one: Task) -> float:
-    """From the start of a new process to the answer of its first run, imports included."""
+    """Return the time from the start of a new process to the end of its first run, with imports."""
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-I", str(SCRIPT), one.to_json()],
@@ -62,7 +62,7 @@ def whole_process_ms(one: Task) -> float:
 
 
 class EngineProcess:
-    """A process that has everything imported."""
+    """A process that has imported everything and waits for tasks."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -75,11 +75,11 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Process id."""
         return self._process.pid
 
     def do(self, one: Task) -> dict[str, float]:
-        """Wait for what it measured. Raises RuntimeError where it ended."""
+        """Do a task and return its figures. Raises RuntimeError if the process ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(one.to_json() + "\n")
@@ -90,21 +90,21 @@ class EngineProcess:
         return {name: float(value) for name, value in json.loads(line).items()}
 
     def end(self) -> None:
-        """Close its input and see it gone."""
+        """Close the standard input and wait for the end of the process."""
         self._process.communicate(timeout=WAIT_S)
 
 
 def fresh_ms(small: Task, one: Task) -> float:
-    """Load and first run in a process that has only run a small model before, as a standby has:
-    after a large one was freed, the allocator would have its memory at hand."""
+    """Return load and first run in a process that has only run a small model, like a standby. After
+    a large model was freed, the allocator could reuse its memory."""
     with engine_process(small) as process:
         return process.do(one)["ms"]
 
 
 @contextmanager
 def engine_process(first: Task) -> Iterator[EngineProcess]:
-    """One that has made and run a session of `first` already: the first of a process sets up what
-    all later ones share."""
+    """Run a process that has already created and run a session of `first`: the first session of a
+    process sets up state that all later ones share."""
     process = EngineProcess()
     try:
         process.do(first)

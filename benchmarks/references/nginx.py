@@ -1,4 +1,4 @@
-"""nginx as a proxy: the least that a gateway written in C takes for a request."""
+"""nginx as a proxy: a lower bound for the cost of a gateway written in C."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ FOR_EVER = 1_000_000_000
 
 
 def program() -> str | None:
-    """Where nginx is, None where it is not installed; Debian has it outside users' PATH."""
+    """Return the path of nginx, None if it is missing; Debian installs it outside users' PATH."""
     return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 
 
 def configuration(folder: Path, port: int, upstream: int) -> str:
-    """One worker, no log, connections kept open at both sides, all files below `folder`."""
+    """Return the configuration: one worker, no log, keep-alive on both sides, files in `folder`."""
     temporary = "\n".join(f"  {name}_temp_path {folder}/{name};" for name in PATHS)
-    # Its worker would change to nobody, who may not enter the folder.
+    # Otherwise its worker would switch to the user nobody, who cannot access the folder.
     user = "user root;" if os.getuid() == 0 else ""
     return f"""
 {user}
@@ -51,10 +51,10 @@ http {{
 
 
 def command(folder: Path, port: int, upstream: int) -> list[str]:
-    """Writes the configuration; what to run. Raises FileNotFoundError where there is no nginx."""
+    """Write the configuration; return the command. Raises FileNotFoundError without nginx."""
     path = program()
     if path is None:
-        raise FileNotFoundError("nginx: expected it to be installed, found it nowhere")
+        raise FileNotFoundError("nginx is not installed")
     file = folder / "nginx.conf"
     file.write_text(configuration(folder, port, upstream))
     return [path, "-p", str(folder), "-e", str(folder / "start.log"), "-c", str(file)]

@@ -1,4 +1,4 @@
-"""Reference servers as processes: aiohttp hello, nginx before it, aiohttp with the engine in it."""
+"""Reference servers as processes: aiohttp, nginx in front of it, aiohttp with the engine."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ END_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A server that runs."""
+    """A running server."""
 
     port: int
     pid: int
 
     @property
     def pids(self) -> list[int]:
-        """Its processes."""
+        """Process ids of the server."""
         return family(self.pid)
 
     def pin(self, cores: Set[int]) -> None:
-        """On these cores only."""
+        """Pin the server to these cores."""
         pin(self.pids, cores)
 
 
@@ -42,7 +42,7 @@ class Reference:
 def hello(
     path: str, *, answer: int = 100, environment: Mapping[str, str] | None = None
 ) -> Iterator[Reference]:
-    """aiohttp that reads bodies and answers so many bytes."""
+    """Run aiohttp that reads bodies and answers `answer` bytes."""
     words = ["-m", "benchmarks.hello", "0", "--path", path, "--answer", str(answer)]
     with _saying_port([sys.executable, *words], environment or {}) as server:
         yield server
@@ -50,7 +50,7 @@ def hello(
 
 @contextmanager
 def engine_server(subject: Subject) -> Iterator[Reference]:
-    """aiohttp that runs the model itself."""
+    """Run aiohttp that runs the model in its own process."""
     words = ["-m", "benchmarks.references.engine_server"]
     path = f"/fn/{subject.name}"
     with _saying_port([sys.executable, *words, str(subject.model), path], {}) as server:
@@ -59,7 +59,7 @@ def engine_server(subject: Subject) -> Iterator[Reference]:
 
 @contextmanager
 def nginx(upstream: int) -> Iterator[Reference]:
-    """nginx before a server on port `upstream`."""
+    """Run nginx in front of a server on port `upstream`."""
     with tempfile.TemporaryDirectory(prefix="fn-nginx-") as name:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -97,8 +97,8 @@ def _ending(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> Iterato
 
 
 def _await_worker(process: subprocess.Popen[bytes], port: int) -> None:
-    """Until it answers. The master opens the port before it has a worker: who connected then would
-    take the master for all there is."""
+    """Wait until nginx accepts connections and has a worker. The master opens the port first; a
+    list of its processes taken at that time would lack the worker."""
     until_s = time.monotonic() + START_S
     while time.monotonic() < until_s and process.poll() is None:
         if len(family(process.pid)) > 1 and _accepts(port):

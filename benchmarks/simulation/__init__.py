@@ -1,1 +1,1 @@
-"""Days that are drawn around the decision cores, and eviction rules held against each other."""
+"""Simulated days around the decision cores, and a comparison of eviction rules."""

@@ -1,4 +1,4 @@
-"""When a function is called: endless rising virtual seconds, drawn from the seed."""
+"""Call times of a function: endless increasing virtual seconds, drawn from the seed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from random import Random
 
 DAY_S = 86_400.0
 ON_S = 120.0
-"""Mean length of a busy spell."""
+"""Mean length of a busy period in seconds."""
 DUTY = 0.05
-"""Part of the time that is busy."""
+"""Busy share of the time."""
 TAIL = 1.5
-"""Pareto exponent of spells: the mean exists, the variance does not."""
+"""Pareto exponent of periods: the mean exists, the variance does not."""
 SWING = 0.9
-"""How far the rate of a day goes up and down around its mean."""
+"""Amplitude of the daily rate, relative to its mean."""
 PHASE_S = 3 * 3600.0
-"""Functions have their noon within so many seconds of each other."""
+"""Max shift of a function's peak time, in seconds."""
 
 
 def poisson(rate: float, draws: Random) -> Iterator[float]:
@@ -28,7 +28,7 @@ def poisson(rate: float, draws: Random) -> Iterator[float]:
 
 
 def bursty(rate: float, draws: Random) -> Iterator[float]:
-    """Calls come in spells: on and off for Pareto-distributed times, Poisson while on."""
+    """Calls in busy periods: on and off for Pareto-distributed times, Poisson while on."""
     on_rate = rate / DUTY
     now = -draws.random() * _spell(ON_S / DUTY, draws)
     while True:
@@ -42,7 +42,7 @@ def bursty(rate: float, draws: Random) -> Iterator[float]:
 
 
 def diurnal(rate: float, draws: Random) -> Iterator[float]:
-    """A sinusoidal rate over the day, by thinning."""
+    """Calls with a sinusoidal rate over the day, by thinning."""
     phase_s = draws.uniform(-PHASE_S, PHASE_S)
     highest = rate * (1 + SWING)
     now = 0.0

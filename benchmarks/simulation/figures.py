@@ -1,4 +1,4 @@
-"""What a run is judged by, as plain data."""
+"""Figures of a simulated run, as plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from admin.advice.load_model import Figures
 
 
 def as_report(figures: Figures, devices_s: float) -> dict[str, Any]:
-    """As plain data; shares are parts of `devices_s`, all the device-seconds there were."""
+    """Return the figures as plain data; shares are relative to all `devices_s` device-seconds."""
     waits = sorted(figures.waits_s)
     idle_s = max(0.0, figures.ready_s - figures.busy_s)
     return {
@@ -37,14 +37,14 @@ def as_report(figures: Figures, devices_s: float) -> dict[str, Any]:
 
 
 def percentile(ordered: list[float], percent: float) -> float:
-    """The smallest value that is not below `percent` of all; 0 where there is none."""
+    """Return the smallest value not below `percent` of all; 0 for no values."""
     if not ordered:
         return 0.0
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
 def spread(seconds: array[float]) -> dict[str, float]:
-    """Count, sum in seconds, and percentiles in milliseconds."""
+    """Return count, sum in seconds, and percentiles in milliseconds."""
     ordered = sorted(seconds)
     found = {f"p{p:g}_ms": percentile(ordered, p) * 1e3 for p in (50, 99)}
     return {"count": len(ordered), "sum_s": sum(ordered), **found, "max_ms": ordered[-1] * 1e3}

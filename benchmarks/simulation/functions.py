@@ -1,4 +1,4 @@
-"""Who is called: popularity, times and memory of every function, drawn from the seed."""
+"""The simulated functions: popularity, times and memory, drawn from the seed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from benchmarks.simulation.arrivals import ARRIVALS
 from benchmarks.simulation.settings import Settings
 
 SERVICE_SPREAD = 1.0
-"""Sigma of the log-normal service times over functions, where `Settings.spread` is 1."""
+"""Sigma of the functions' log-normal service times for `Settings.spread` 1."""
 LOAD_SPREAD = 1.2
 LOAD_MIN_S, LOAD_MAX_S = 0.2, 30.0
 JITTER = 0.2
-"""Single runs and loads differ from their function's usual time by up to this part."""
+"""Max relative deviation of single runs and loads from their function's usual time."""
 
 
 def population(settings: Settings) -> list[Function]:
-    """Every function of a run, the most popular first."""
+    """Return all functions of a run, the most popular first."""
     weights = [rank**-settings.zipf for rank in range(1, settings.functions + 1)]
     per_weight = settings.rate / sum(weights)
     return [_function(n, weight * per_weight, settings) for n, weight in enumerate(weights)]

@@ -1,4 +1,4 @@
-"""Who is let go first: the product's rule, and others to hold it against."""
+"""Eviction policies: the product's rule, and others to compare it with."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pool_manager.core.pool import UNKNOWN_RELOAD_S, CallRate, Pool
 
 Cost = Callable[[CallRate, float, float], float]
 LEAST_S = 1e-3
-"""The shortest time divided by."""
+"""Lower bound of divisors, in seconds."""
 
 
 class Sight(NamedTuple):
-    """What a rule may look at: the manager's pool, the true function, when, and what a reload
-    takes in seconds."""
+    """Inputs of a rule: the manager's pool, the simulated function, the reload time in seconds, and
+    the current time."""
 
     pool: Pool
     function: Function
@@ -28,12 +28,12 @@ class Sight(NamedTuple):
 
 
 def by_recency(sight: Sight) -> float:
-    """LRU on what the manager knows: it is told once a second who was called."""
+    """LRU by the manager's data, which is updated once a second."""
     return 1.0 / max(LEAST_S, sight.now - sight.pool.last_used_s)
 
 
 def by_foresight(sight: Sight) -> float:
-    """The product's rule, if it knew when the next call will come."""
+    """The product's rule with knowledge of the next call's time."""
     return sight.reload_s / max(LEAST_S, sight.function.next_s - sight.now)
 
 
@@ -46,10 +46,10 @@ POLICIES = ("fngate", "no-stay", "keepalive", *RULES)
 
 @contextmanager
 def policy(world: World, name: str) -> Iterator[None]:
-    """Have the world's machine decide by this policy while the context lasts.
+    """Make the world's machine decide by this policy while the context lasts.
 
-    The eviction cost is one pure function, and nobody but this comparison has a reason to replace
-    it: the product needs no seam for that.
+    The eviction cost is one pure function, which is replaced at run time: only this comparison
+    needs to, so the product has no hook for it.
     """
     names = vars(eviction)
     original = names["eviction_cost"]
@@ -77,7 +77,7 @@ def _by_rule(world: World, rule: Callable[[Sight], float]) -> Cost:
 
 
 def _let_stay_nowhere(world: World) -> None:
-    """The product's rule, but an idle replica may go as soon as it is ready."""
+    """The product's rule without residency: idle replicas may be evicted as soon as ready."""
     book, names = world.machine._supply.evictor.candidates, vars(eviction)
     usual, residency_s = book.idle._of, names["RESIDENCY_S"]
 
@@ -92,7 +92,7 @@ def _let_stay_nowhere(world: World) -> None:
 
 
 def _keep_alive(world: World) -> None:
-    """Nobody makes room: replicas go by their timer alone, and whoever finds no device waits."""
+    """No evictions: replicas only stop by their idle timer, and calls without a device wait."""
     book = world.machine._supply.evictor.candidates
     for known in (book.idle, book.resident, book.eventual):
         known._of = lambda *_: {}

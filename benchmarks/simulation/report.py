@@ -1,4 +1,4 @@
-"""Runs, and how their figures are shown."""
+"""Simulated runs, and tables of their figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = {
 
 
 def play(settings: Settings) -> Report:
-    """One run under its policy, as plain data; `gaps_s` by function."""
+    """Simulate one run under its policy; return its figures as plain data, `gaps_s` by function."""
     world = World(settings)
     with policy(world, settings.policy):
         world.run()
@@ -37,8 +37,8 @@ def play(settings: Settings) -> Report:
 
 
 def show_table(reports: Iterable[Report]) -> None:
-    """One row per policy and kind of arrivals: means over the seeds, and the range of the mean
-    wait where there are several."""
+    """Print one row per policy and kind of arrivals: means over the seeds, and for several seeds
+    the range of the mean wait."""
     print(f"| arrivals | policy | requests | {' | '.join(COLUMNS)} |")
     print("|---" * (len(COLUMNS) + 3) + "|")
     rows: dict[tuple[str, str], list[Report]] = {}
@@ -59,7 +59,7 @@ def _mean(runs: list[Report], name: str) -> float:
 
 
 def show_decisions(report: Report) -> None:
-    """Processor time inside the machine, real time of the whole run."""
+    """Print the CPU time inside the machine, and the real time of the run."""
     print("| decision about | count | p50 ms | p99 ms | max ms | sum s |")
     print("|---|---|---|---|---|---|")
     for kind, taken in report["decisions"].items():
@@ -76,7 +76,7 @@ def show_decisions(report: Report) -> None:
 
 
 def show_gaps(report: Report) -> None:
-    """How long each function was served by nobody, at the longest."""
+    """Print the longest time without a run of each function."""
     print("| function | longest time without a run, s |")
     print("|---|---|")
     for key, gap_s in sorted(report["gaps_s"].items()):

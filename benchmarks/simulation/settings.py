@@ -1,4 +1,4 @@
-"""What one simulated day is made of."""
+"""Settings of a simulated day."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from admin.advice.load_model import Conditions
 
 @dataclass(frozen=True, slots=True)
 class Settings(Conditions):
-    """One run, of functions that are drawn.
+    """One run with randomly drawn functions.
 
     `rate` is requests per second over all functions; `zipf` the exponent of their popularity.
-    `spread`: how much functions differ in their times and memory, 0 for not at all.
+    `spread`: how much functions differ in their times and memory, 0 for equal ones.
     """
 
     functions: int = 50

@@ -1,4 +1,4 @@
-"""The virtual world as it is measured: a population of functions, and what deciding costs."""
+"""The simulated world for benchmarks: a population of functions, and the cost of decisions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pool_manager.core import commands, events
 
 
 class World(simulation.World):
-    """One run. `run` plays it to the end; `report` is what came of it.
+    """One run. `run` simulates it to the end; `report` returns its figures.
 
-    `decisions_s` are the processor's seconds inside `Machine.handle`, by kind of event.
+    `decisions_s` are CPU seconds inside `Machine.handle`, by kind of event.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -28,21 +28,21 @@ class World(simulation.World):
         self.decisions_s.clear()
 
     def run(self) -> Self:
-        """Play the whole day."""
+        """Simulate the whole day."""
         began = time.perf_counter()
         super().run()
         self.real_s = time.perf_counter() - began
         return self
 
     def decide(self, event: events.Event) -> list[commands.Command]:
-        """As the machine does, with the time it takes."""
+        """Let the machine decide, and record the CPU time."""
         began = time.process_time()
         asked = super().decide(event)
         self.decisions_s[_kind(event)].append(time.process_time() - began)
         return asked
 
     def report(self) -> dict[str, Any]:
-        """Figures of the run as plain data."""
+        """Return the figures of the run as plain data."""
         devices_s = self.settings.devices * self.clock.now
         kinds = sorted(self.decisions_s.items())
         return {

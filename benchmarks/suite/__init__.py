@@ -1,7 +1,7 @@
 """The benchmarks by name, in the order in which `make bench` runs them.
 
-Each is a module whose docstring is its headline, with `measure(setting)`, which gives the parts of
-its report; it raises LeftOut where it cannot run.
+Each is a module whose docstring is its headline, with `measure(setting)`, which returns the parts
+of its report and raises LeftOut if it cannot run.
 """
 
 NAMES = (

@@ -1,4 +1,4 @@
-"""What it costs a function that its requests do not share runs: batching on and off."""
+"""Cost of a function without batching: the same model with batching on and off."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from benchmarks.suite.plain import CONNECTIONS, warmed
 CORPUS = Path(__file__).parents[2] / "tests" / "data" / "row_models"
 TOKENS = 32
 BELOW = 40
-"""Words that the transformer of the corpus knows."""
+"""Vocabulary size of the corpus's transformer."""
 ON, OFF = "requests share runs", "one run per request"
 
 
 def measure(setting: Setting) -> list[Part]:
-    """Each model is deployed twice; the functions of one model are called in turn."""
+    """Deploy each model twice and call the two functions in turn."""
     parts: list[Part] = []
     for subject in (subjects.tiny(setting.models), transformer(), subjects.digits()):
         with ExitStack() as stack:
@@ -37,7 +37,7 @@ def measure(setting: Setting) -> list[Part]:
 
 
 def _cases(stack: ExitStack, subject: Subject, setting: Setting) -> Iterator[tuple[str, Case]]:
-    """A server for each, so that no replica waits for another's slot."""
+    """Return the cases. Each has its own server, so that no replica waits for another's slot."""
     for name, options in ((ON, ()), (OFF, ("--batch", "off"))):
         server = stack.enter_context(gateway(environment={"FN_STANDBYS": "0"}))
         on = warmed(server, subject, setting, *options)
@@ -45,7 +45,7 @@ def _cases(stack: ExitStack, subject: Subject, setting: Setting) -> Iterator[tup
 
 
 def transformer() -> Subject:
-    """An encoder with two heads from the corpus of exports; 32 tokens as JSON."""
+    """Return an encoder with two heads from the corpus of exports; 32 tokens as JSON."""
     model = CORPUS / "encoder_dynamo.onnx"
     words = [[at % BELOW for at in range(TOKENS)]]
     body = json.dumps({"inputs": {"words": words}}).encode()

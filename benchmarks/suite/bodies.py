@@ -1,4 +1,4 @@
-"""Large bodies, raw bytes: what each costs, and what small calls beside them feel."""
+"""Large bodies, raw bytes: cost of each, and their effect on concurrent small calls."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from benchmarks.references.servers import Reference
 BIG, HUGE = 600_000, 10_000_000
 BIG_CONNECTIONS, HUGE_CONNECTIONS, SMALL_CONNECTIONS = 8, 2, 8
 HEAD_BYTES = 128
-"""Of an npy answer, before the values."""
+"""Bytes of an npy answer before the values."""
 SLOTS = "3"
-"""One for each function: none has to make room for another."""
+"""One slot per function, so that no function evicts another."""
 SETTLE_S = 0.3
 HELLO = "aiohttp hello"
 FNGATE = "fngate"
@@ -33,7 +33,7 @@ BESIDE = "small calls beside two of 10 MB, "
 
 
 def measure(setting: Setting) -> list[Part]:
-    """Processor time per body, then p50 of small calls with and without them."""
+    """CPU time per body, then p50 of small calls with and without large ones."""
     tiny = subjects.tiny(setting.models)
     big, huge = (subjects.first(setting.models, size) for size in (BIG, HUGE))
     echo = subjects.same(setting.models, BIG)
@@ -83,7 +83,7 @@ def _cases(
 def _mixed(
     ours: Gateway, theirs: Reference, tiny: Subject, huge: Subject, setting: Setting
 ) -> list[Part]:
-    """The same small calls alone and beside large ones, of both servers."""
+    """Compare small calls alone with small calls beside large ones, for both servers."""
     parts: list[Part] = []
     small, large = ours.call(tiny), ours.call(huge)
     for name, port, path in ((FNGATE, ours.port, small.path), (HELLO, theirs.port, large.path)):
@@ -99,7 +99,7 @@ def _mixed(
 
 
 def _small(call: Call, beside: Call | None, setting: Setting) -> Figures:
-    """How small calls are answered, while large ones are made on two connections or not."""
+    """Measure small calls, optionally while large ones run on two connections."""
     cores = setting.cores[1]
     load = Load(call, SMALL_CONNECTIONS, setting.load_s)
     with ExitStack() as stack:

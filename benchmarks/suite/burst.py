@@ -1,4 +1,4 @@
-"""A thousand callers at once on a cold function, against one cold start and then all of them."""
+"""A thousand simultaneous callers of a cold function, against one cold call plus a warm burst."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLUSHED_S = 10.0
 
 
 def measure(setting: Setting) -> list[Part]:
-    """Every caller has its connection before the first one calls; each calls once."""
+    """All callers are connected before the first call; each makes one call."""
     subject = subjects.tiny(setting.models)
     callers = QUICK_CALLERS if setting.quick else CALLERS
     parts: list[Part] = []
@@ -35,7 +35,7 @@ def measure(setting: Setting) -> list[Part]:
             starts, wanted = _cold_starts(server, subject, 2 * setting.rounds), 2 * setting.rounds
         title = f"{callers} callers, {standbys} standbys"
         parts += compare(record, SUM, title=title)
-        parts.append(Note(f"{starts} cold starts for {wanted} cold rounds; nobody got an error"))
+        parts.append(Note(f"{starts} cold starts for {wanted} cold rounds; no caller got an error"))
     return parts
 
 
@@ -53,8 +53,8 @@ def _round(record: Record, server: Gateway, subject: Subject, standbys: int, cal
 
 
 def _cold_starts(server: Gateway, subject: Subject, wanted: int) -> int:
-    """How many the server's history has: one for each time the function was found cold. It is
-    written behind, so wait until there are as many as wanted, or for a while."""
+    """Return the number of cold starts in the server's history. The history is written with a
+    delay, so wait up to FLUSHED_S for the expected number."""
     until_s = time.monotonic() + FLUSHED_S
     while True:
         found = len(server.server.fnctl_json("why", subject.name)["cold_starts"])

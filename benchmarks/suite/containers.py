@@ -1,4 +1,4 @@
-"""Cold calls over containers, against the least that containers and models take by themselves.
+"""Cold calls with containers, against the minimum time of containers and models alone.
 
 Needs the tests' engine: `eval "$(.ci/engine start)"`.
 """
@@ -36,11 +36,12 @@ STANDBY = "cold call, standby"
 CONTAINER = "new container: start, import, load, run"
 NO_STANDBY = "cold call, no standby"
 HOLDER_S = 2.5
-"""A spent network holder is replaced after two seconds; whoever calls sooner makes do without."""
+"""A used network holder is replaced after two seconds; an earlier start runs without a spare
+one."""
 
 
 def measure(setting: Setting) -> list[Part]:
-    """Both kinds of cold call beside their references. Raises LeftOut where no engine is."""
+    """Measure both kinds of cold call and their references. Raises LeftOut without an engine."""
     url = os.environ.get("FN_TEST_DOCKER", "")
     if not url:
         raise LeftOut('no engine; start the tests\' own: eval "$(.ci/engine start)"')
@@ -76,7 +77,7 @@ def measure(setting: Setting) -> list[Part]:
 
 
 def _prepared(servers: list[Gateway], subject: Subject, folder: Path) -> Task:
-    """Deployed everywhere; what replicas load first, its files in a folder of their own."""
+    """Deploy on all servers; return a replica's first session, with its files in `folder`."""
     for server in servers:
         server.deploy(subject)
     servers[0].call_ms(subject)
@@ -107,7 +108,8 @@ def _cases(servers: list[Gateway], subject: Subject, start: Case) -> dict[str, C
 
 
 def container(client: docker.APIClient, image: str, one: Task, folder: Path) -> Figures:
-    """From the create of a container with a replica's settings to the end of its first run."""
+    """Return the time from creating a container with a replica's settings to its first run's
+    end."""
     inside = Path(one.model).relative_to(folder)
     own = folder / inside.parts[0]
     place = MountPaths(run_dir=own, model_dir=own, log_bytes=65536)
@@ -125,7 +127,7 @@ def container(client: docker.APIClient, image: str, one: Task, folder: Path) -> 
 
 
 def _record() -> ReplicaRecord:
-    # Standby: the limits that a replica has when it loads.
+    # A standby, because it has the limits of a replica that loads.
     return ReplicaRecord(
         *("bench", "", "standby", "", "", "/model", "", "cpu", "onnx"),
         threads=1,

@@ -1,4 +1,4 @@
-"""What costs something while nobody calls: processor time and memory."""
+"""Resources without calls: CPU time and memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AT_REST = "server and one standby"
 
 
 def measure(setting: Setting) -> list[Part]:
-    """A server with one standby and no function, then one with a warm function that rests."""
+    """Measure a server with one standby and no function, then with an idle warm function."""
     subject = subjects.tiny(setting.models)
     watch_s = QUICK_WATCH_S if setting.quick else WATCH_S
     memory, cpu = Record(), Record()
@@ -42,12 +42,12 @@ def measure(setting: Setting) -> list[Part]:
     return [
         *compare(memory, BARE, title="memory at rest, no function yet"),
         *compare(cpu, "", title=f"nobody calls for {watch_s:.0f} s, one warm function"),
-        Note("PSS divides shared pages by who has them, so it depends on what else runs here."),
+        Note("PSS divides shared pages among their processes; it depends on other processes here."),
     ]
 
 
 def _rest(record: Record, server: Gateway, replica: int, watch_s: float) -> None:
-    """Processor time of everybody while nothing is asked."""
+    """Record the CPU time of all processes while there are no calls."""
     watched = {
         "an idle replica": [replica],
         STANDBY: [pid for pid in server.server.replica_pids() if pid != replica],

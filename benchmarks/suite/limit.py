@@ -20,17 +20,17 @@ from benchmarks.references.engines import EngineProcess, Task, engine_process, t
 CONNECTIONS = 16
 QUICK_CONNECTIONS = 4
 LOAD_FACTOR = 2
-"""Runs take tens of milliseconds: a load must be longer than usual to have enough of them."""
+"""Runs take tens of milliseconds, so a load must last longer to contain enough of them."""
 ENGINE = "aiohttp with the engine in it"
 FNGATE = "fngate"
 BUSY = "share of time in which the computing thread had work"
 WANTED = {RATE: {FNGATE: "ratio 0.95 at least"}, BUSY: {FNGATE: "0.95 at least"}}
 CPU_US = REPLICA_US
-"""The engine's process is to the replica what the reference is to us."""
+"""The metric for the engine's process is the one for the replica: both run the model."""
 
 
 def measure(setting: Setting) -> list[Part]:
-    """Pictures per second, and processor time per picture where the engine runs."""
+    """Pictures per second, and CPU time per picture of the process that runs the engine."""
     subject = subjects.convnet(setting.models)
     connections = QUICK_CONNECTIONS if setting.quick else CONNECTIONS
     others = setting.cores[1]
@@ -71,8 +71,8 @@ def _name(rows: int) -> str:
 
 
 def _busy(load: Load, processes: dict[str, list[int]], setting: Setting) -> Figures:
-    """With how much of the time there was work for the thread that computes: unlike answers per
-    second, that is no smaller when somebody else has the processor."""
+    """Measure a load and the share of time with work for the computing thread. Unlike answers per
+    second, this share does not fall when other processes use the processor."""
     [pid] = processes[REPLICA_US]
     before = thread_times(pid)
     figures = measured(load, processes, setting)

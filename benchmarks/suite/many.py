@@ -33,7 +33,7 @@ BAD = b'{"inputs": {}}'
 
 
 def measure(setting: Setting) -> list[Part]:
-    """One table: what is measured, over one function and over all."""
+    """Return one table: each case with one function and with all functions."""
     count = QUICK_COUNT if setting.quick else COUNT
     with tempfile.TemporaryDirectory(prefix="fn-") as folder:
         one, many = Path(folder, "one"), Path(folder, "many")
@@ -51,7 +51,7 @@ def measure(setting: Setting) -> list[Part]:
 
 
 def measured(one: Path, many: Path, count: int) -> dict[str, tuple[float, float]]:
-    """What servers over the two folders take, by case."""
+    """Return the figures of servers with the two folders, by case."""
     starts_one, starts_many = [], []
     for _ in range(STARTS):
         starts_one.append(start_ms(one))
@@ -68,12 +68,12 @@ def measured(one: Path, many: Path, count: int) -> dict[str, tuple[float, float]
 
 
 def pair(few: list[float], more: list[float]) -> tuple[float, float]:
-    """Both medians."""
+    """Return both medians."""
     return statistics.median(few), statistics.median(more)
 
 
 def start_ms(data: Path) -> float:
-    """Milliseconds until a new server accepts calls; it is stopped again."""
+    """Return the milliseconds until a new server accepts calls; stop the server."""
     server = ServerProcess(data)
     began = time.perf_counter()
     server.start()
@@ -83,7 +83,7 @@ def start_ms(data: Path) -> float:
 
 
 def cases(count: int) -> dict[str, Callable[[ServerProcess], float]]:
-    """What is measured of a running server, in this order."""
+    """Return the measurements of a running server, in order."""
     last = name(count - 1)
     return {
         "the same in CPU time, ms": start_cpu_ms,
@@ -117,19 +117,19 @@ def many_in(server: ServerProcess) -> bool:
 
 
 def pss_mb(server: ServerProcess) -> float:
-    """Its share of memory in megabytes, without its replicas."""
+    """Return the server's PSS in megabytes, without its replicas."""
     assert server.process is not None
     return memory_kb(server.process.pid)["pss"] * 1024 / 1e6
 
 
 def start_cpu_ms(server: ServerProcess) -> float:
-    """CPU milliseconds it has used; to be asked when it has just started."""
+    """Return the CPU milliseconds used so far; to be measured right after the start."""
     assert server.process is not None
     return cpu_ms([server.process.pid])
 
 
 def idle_cpu(server: ServerProcess) -> float:
-    """CPU milliseconds per second that a server takes which nobody calls."""
+    """Return the CPU milliseconds per second of an idle server."""
     assert server.process is not None
     before = cpu_ms([server.process.pid])
     time.sleep(IDLE_S)
@@ -137,7 +137,7 @@ def idle_cpu(server: ServerProcess) -> float:
 
 
 def median_ms(run: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """The median of several runs."""
+    """Return the median duration of several runs in milliseconds."""
     taken = []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -147,7 +147,7 @@ def median_ms(run: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 
 def fnctl_ms(server: ServerProcess, *words: str) -> float:
-    """A whole fnctl process that must succeed."""
+    """Return the duration of a whole fnctl process, which must succeed."""
 
     def run() -> None:
         done = server.fnctl(*words)
@@ -157,7 +157,7 @@ def fnctl_ms(server: ServerProcess, *words: str) -> float:
 
 
 def fnctl_cpu_ms(server: ServerProcess, *words: str) -> float:
-    """CPU milliseconds of such a process and of the server that answers it."""
+    """Return the CPU milliseconds of such a process and of the server that answers it."""
 
     def used_s() -> float:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -171,14 +171,14 @@ def fnctl_cpu_ms(server: ServerProcess, *words: str) -> float:
 
 
 class Connection:
-    """One kept connection to a server, with an administrator's rights."""
+    """One keep-alive connection to a server, with an administrator's rights."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._http = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=600)
         self._headers = {"Content-Type": "application/json", **server.headers}
 
     def ask(self, method: str, path: str, body: bytes | None, status: int) -> bytes:
-        """The answer's body; its status must be `status`."""
+        """Send a request and return the answer's body; its status must be `status`."""
         self._http.request(method, path, body, self._headers)
         response = self._http.getresponse()
         data = response.read()
@@ -187,24 +187,24 @@ class Connection:
 
 
 def get_ms(server: ServerProcess, path: str) -> float:
-    """One GET over a kept connection."""
+    """Return the duration of one GET over an open connection."""
     connection = Connection(server)
     return median_ms(lambda: connection.ask("GET", path, None, 200))
 
 
 def metrics_kb(server: ServerProcess) -> float:
-    """How long the page is."""
+    """Return the size of the metrics page."""
     return len(Connection(server).ask("GET", "/metrics", None, 200)) / 1000
 
 
 def unknown_ms(server: ServerProcess) -> float:
-    """A call of what looks like a name that is there."""
+    """Return the duration of a call of an unknown function with a similar name."""
     connection = Connection(server)
     return median_ms(lambda: connection.ask("POST", "/fn/copy-of-digit-1", GOOD, 404), UNKNOWN)
 
 
 def cold_ms(server: ServerProcess, function: str) -> float:
-    """A call that finds no replica."""
+    """Return the duration of a call without a replica."""
     connection = Connection(server)
     taken = []
     for _ in range(ROUNDS):
@@ -217,7 +217,7 @@ def cold_ms(server: ServerProcess, function: str) -> float:
 
 
 def deploy_ms(server: ServerProcess) -> float:
-    """A deploy whose model is known already, so that no trial hides what the rest takes."""
+    """Return the duration of a deploy of a known model, which needs no trial."""
     numbers = itertools.count()
 
     def run() -> None:
@@ -227,7 +227,8 @@ def deploy_ms(server: ServerProcess) -> float:
 
 
 def name_all_ms(server: ServerProcess, names: list[str]) -> float:
-    """Each of these functions is named once, in a call that starts nothing."""
+    """Return the time per call when each function is called once, with input that starts
+    nothing."""
     connection = Connection(server)
     began = time.perf_counter()
     for function in names:

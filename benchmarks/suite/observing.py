@@ -1,4 +1,4 @@
-"""What it costs to be watched: counters, access events, an open dashboard, traces of one in 100."""
+"""Cost of observing: counters, access events, an open dashboard, traces of 1 % of calls."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ LEFT_OUT = re.compile(rb"^fngate_access_events_left_out_total (\S+)$", re.MULTIL
 
 
 def measure(setting: Setting) -> list[Part]:
-    """Processor time of the gateway per warm call of a tiny model. Raises LeftOut where this
-    version writes no traces."""
+    """Measure the gateway's CPU time per warm call of a tiny model. Raises LeftOut if this version
+    writes no traces."""
     if not has_setting("traces"):
         raise LeftOut("this version has no FN_TRACES")
     if not setting.quick:
@@ -59,8 +59,8 @@ def measure(setting: Setting) -> list[Part]:
         spans = len(collector.spans)
     return [
         *compare(record, UNOBSERVED, title=f"c={CONNECTIONS}, tiny model"),
-        Note(f"access events left out, for they came faster than they were written: {lost}"),
-        Note(f"{spans} spans came to the collector"),
+        Note(f"access events dropped, because they came faster than they were written: {lost}"),
+        Note(f"{spans} spans arrived at the collector"),
     ]
 
 
@@ -71,8 +71,8 @@ def once(
     setting: Setting,
     lost: dict[str, float],
 ) -> Figures:
-    """One load on a new server: two processes of the same program differ by up to a fifth, all
-    their lives, which is more than what is looked for."""
+    """Measure one load on a new server: two processes of the same program differ by up to a fifth
+    as long as they run, which is more than the expected effect."""
     is_watched = name in (WATCHED, TRACED)
     with opened() as server:
         on = warmed(server, subject, setting)
@@ -85,7 +85,7 @@ def once(
 
 @contextmanager
 def dashboard(server: Gateway) -> Iterator[None]:
-    """Somebody has the page open: events are read, as fast as they come."""
+    """Simulate an open dashboard: read events as fast as they arrive."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     connection.request("GET", "/admin/v1/events", headers=server.server.headers)
     response = connection.getresponse()
@@ -111,7 +111,7 @@ def dashboard(server: Gateway) -> Iterator[None]:
 
 
 def left_out(server: Gateway) -> float:
-    """Access events that were not written."""
+    """Return the number of access events that were not written."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.request("GET", "/metrics", headers=server.server.headers)
     found = LEFT_OUT.search(connection.getresponse().read())

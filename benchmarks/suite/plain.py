@@ -29,7 +29,7 @@ Measure = Callable[[Load], Figures]
 
 
 def measure(setting: Setting) -> list[Part]:
-    """Processor time and rate at c=64, how long one call takes at c=1."""
+    """CPU time and rate at c=64, duration of a call at c=1."""
     subject = subjects.tiny(setting.models)
     with ExitStack() as stack:
         ours, notes = _fngate(stack, subject, setting)
@@ -45,7 +45,7 @@ def measure(setting: Setting) -> list[Part]:
 def _fngate(
     stack: ExitStack, subject: Subject, setting: Setting
 ) -> tuple[dict[str, tuple[Call, Measure]], list[Part]]:
-    """Servers of ours, one per HTTP path that this version has."""
+    """Start one fngate server per HTTP path of this version."""
     fronts = {PLAIN: "0", FAST: "1"}
     notes: list[Part] = []
     if not has_setting("fast_front"):
@@ -60,8 +60,8 @@ def _fngate(
 
 
 def warmed(ours: Gateway, subject: Subject, setting: Setting, *options: str) -> Measure:
-    """A function that is deployed, with `options`, warm and on its cores; how a load on it is
-    measured."""
+    """Deploy a function with `options`, warm it up and pin the server; return the measurement of a
+    load on it."""
     ours.deploy(subject, *options)
     ours.call_ms(subject)
     ours.pin(setting)
@@ -72,7 +72,7 @@ def warmed(ours: Gateway, subject: Subject, setting: Setting, *options: str) -> 
 def _references(
     stack: ExitStack, subject: Subject, setting: Setting
 ) -> dict[str, tuple[Call, Measure]]:
-    """The other servers; what is behind nginx has the cores of the replicas."""
+    """Start the reference servers; the upstream of nginx runs on the replicas' cores."""
     core, others = setting.cores
     path = f"/fn/{subject.name}"
     before = Call(0, path, subject.body, {**subject.headers, "Authorization": "Bearer none"})

@@ -1,4 +1,4 @@
-"""A 500 MB model from its cold start on: what a call computes later, and every second till then."""
+"""A 500 MB model after its cold start: CPU time of later calls, and latency by second."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WANTED_SECOND = {WORST_SECOND: "ratio 3 at most"}
 
 
 def measure(setting: Setting) -> list[Part]:
-    """A load from the cold start on, then single calls whose computing is measured."""
+    """Run a load from the cold start on, then single calls to measure their CPU time."""
     subject = subjects.encoder(setting.models, **({"layers": 1} if setting.quick else {}))
     watch_s = QUICK_WATCH_S if setting.quick else WATCH_S
     record, seconds = Record(), Record()
@@ -57,8 +57,8 @@ def measure(setting: Setting) -> list[Part]:
 
 
 def by_second(loaded: Loaded, seconds: float) -> list[list[float]]:
-    """Milliseconds of the answers that came in each whole second after the first answer of all,
-    without those whose call had to wait for the cold start as well."""
+    """Return the milliseconds of the answers in each whole second after the very first answer,
+    without calls that also waited for the cold start."""
     first_s = min((at_s for at_s, _ in loaded.ended_s), default=seconds)
     found: list[list[float]] = [[] for _ in range(int(seconds - first_s))]
     for at_s, ms in loaded.ended_s:
@@ -69,7 +69,7 @@ def by_second(loaded: Loaded, seconds: float) -> list[list[float]]:
 
 
 def add_seconds(record: Record, timeline: Sequence[Sequence[float]]) -> None:
-    """The worst second and those to compare it with."""
+    """Record the worst second and the seconds to compare it with."""
     p99s = [percentile(taken, 0.99) for taken in timeline if taken]
     if len(p99s) < 2:
         raise RuntimeError(f"timeline: expected answers in most seconds, got {len(p99s)} with any")
@@ -82,7 +82,7 @@ def add_seconds(record: Record, timeline: Sequence[Sequence[float]]) -> None:
 def _add_compute(
     record: Record, server: Gateway, subject: Subject, engine: EngineProcess, one: Task
 ) -> None:
-    """Of one call after the other, so that both compute batches of one row."""
+    """Record the CPU time of sequential calls, so that both compute batches of one row."""
     record.add(ORDINARY, {COMPUTE: engine.do(one)["cpu_ms"]})
     pid = server.replica_pid(subject)
     before = thread_times(pid)
@@ -94,7 +94,7 @@ def _add_compute(
 
 
 def _timeline(timelines: Sequence[Sequence[Sequence[float]]]) -> Grid:
-    """Medians over the rounds, up to the end of the one with the longest cold start."""
+    """Return medians over the rounds, up to the end of the round with the longest cold start."""
     rows: list[tuple[str, float, float, float]] = []
     for second, rounds in enumerate(zip(*timelines, strict=False)):
         p99s = spread([percentile(taken, 0.99) for taken in rounds])

@@ -1,4 +1,4 @@
-"""A replica alone, over its data link: CPU time per request, and how busy it keeps its engine."""
+"""A replica without a gateway, over its data link: CPU time per request, engine utilisation."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BARE = "bare engine"
 
 
 def measure(setting: Setting) -> list[Part]:
-    """Small requests of several forms; then models of some milliseconds against ONNX Runtime in
-    this process, with one thread each."""
+    """Small requests of several forms; then models of some milliseconds, compared with ONNX Runtime
+    in this process, with one thread each."""
     with TemporaryDirectory() as folder, ExitStack() as stack:
         small = small_cases(Path(folder))
         calls = {}
@@ -38,14 +38,14 @@ def measure(setting: Setting) -> list[Part]:
 
 
 def per_request(replica: ReplicaProcess, case: Case, seconds: float) -> Figures:
-    """CPU of the replica process."""
+    """Return the replica's CPU time per request."""
     before = replica.cpu_s()
     count = replica.call(case.body, case.content_type, case.in_flight, seconds)
     return {"us of CPU per request": (replica.cpu_s() - before) / count * 1e6}
 
 
 def against_engine(title: str, case: Case, setting: Setting) -> list[Part]:
-    """Rows per second, and the share of the time in which the engine ran."""
+    """Compare rows per second with the engine alone, and measure the engine's share of time."""
     session = bare_session(case.folder / case.spec.model)
     joined = np.concatenate([case.row] * case.spec.batch_max)
     seconds = 2.0 * setting.load_s
@@ -60,7 +60,7 @@ def against_engine(title: str, case: Case, setting: Setting) -> list[Part]:
 
 
 def bare(session: ort.InferenceSession, joined: np.ndarray, seconds: float) -> Figures:
-    """The engine alone."""
+    """Measure the engine alone."""
     began_s, rows = time.monotonic(), 0
     while time.monotonic() < began_s + seconds:
         session.run(None, {"x": joined})
@@ -69,7 +69,7 @@ def bare(session: ort.InferenceSession, joined: np.ndarray, seconds: float) -> F
 
 
 def served(replica: ReplicaProcess, case: Case, seconds: float) -> Figures:
-    """The same model behind a data link."""
+    """Measure the same model over a data link."""
     began_s = time.monotonic()
     count = replica.call(case.body, case.content_type, case.in_flight, seconds)
     taken_s = time.monotonic() - began_s

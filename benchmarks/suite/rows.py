@@ -1,4 +1,4 @@
-"""What the row analysis of a model costs: in its process, and alone."""
+"""Cost of a model's row analysis: in its process, and alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.references.engines import ENVIRONMENT
 
 IMPORT: Final = "python -I: import onnx"
 BLOCKS: Final = 35
-"""Of 14 nodes each: 490, and 10 around them."""
+"""Of 14 nodes each: 490, and 10 other nodes."""
 WIDTH: Final = 32
 ANALYSIS: Final = """
 import json, sys, time
@@ -35,7 +35,7 @@ print(json.dumps([(time.perf_counter() - began) * 1e3, verdict.proven]))
 
 
 def measure(setting: Setting) -> list[Part]:
-    """A transformer of 500 nodes, whose shapes are computed as exporters do."""
+    """Analyse a transformer of 500 nodes, whose shapes are computed in the graph, as exported."""
     python = sys.executable
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
@@ -50,14 +50,15 @@ def measure(setting: Setting) -> list[Part]:
 
 
 def wall_ms(command: list[str]) -> Figures:
-    """Of a command that must succeed."""
+    """Return the duration of a command that must succeed."""
     began = time.perf_counter()
     subprocess.run(command, check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
     return {"ms": (time.perf_counter() - began) * 1e3}
 
 
 def analysis_ms(path: Path) -> Figures:
-    """Without the start of its process. The model must be proven, or something else is measured."""
+    """Return the duration without the start of a process. The model must be proven: otherwise the
+    analysis would end early."""
     command = [sys.executable, "-I", "-c", ANALYSIS, str(path)]
     done = subprocess.run(command, check=True, env=ENVIRONMENT, capture_output=True)
     spent_ms, is_proven = json.loads(done.stdout)
@@ -66,7 +67,7 @@ def analysis_ms(path: Path) -> Figures:
 
 
 def transformer() -> onnx.ModelProto:
-    """Blocks with attention over merged rows, every shape taken from the input's."""
+    """Return a model of blocks with attention over merged rows and shapes taken from the input."""
     graph = Graph()
     heads, last = graph.constant(np.array([4])), graph.constant(np.array([-1]))
     width = graph.constant(np.array([WIDTH]))

@@ -1,4 +1,4 @@
-"""A virtual day around the pool manager's decisions: what callers wait, and what deciding costs."""
+"""A simulated day of the pool manager: waiting times of callers, and cost of decisions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOURS, QUICK_HOURS = 2.0, 0.05
 
 
 def measure(setting: Setting) -> list[Part]:
-    """A short one per policy; `python -m benchmarks.simulate` plays others."""
+    """Simulate a short day per policy; `python -m benchmarks.simulate` simulates others."""
     hours = QUICK_HOURS if setting.quick else HOURS
     chosen = product(*REPEATED.values())
     reports = [

@@ -1,4 +1,4 @@
-"""What starting costs: whole processes, page cache warm."""
+"""Start-up time of whole processes, with a warm page cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IMPORTS = "import runtime_image.replica.main, onnxruntime"
 
 
 def measure(setting: Setting) -> list[Part]:
-    """From start to end of each command."""
+    """Measure each command from its start to its end."""
     python = sys.executable
     fnctl = str(Path(python).parent / "fnctl")
     commands = {
@@ -36,7 +36,7 @@ def measure(setting: Setting) -> list[Part]:
 
 
 def wall_ms(command: Sequence[str]) -> Figures:
-    """Of a command that must succeed."""
+    """Return the duration of a command that must succeed."""
     began = time.perf_counter()
     subprocess.run(command, check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
     return {"ms": (time.perf_counter() - began) * 1e3}

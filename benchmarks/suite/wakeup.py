@@ -1,4 +1,4 @@
-"""Calls that find their function cold, against loading and running the model by itself."""
+"""Cold calls, against loading and running the model without fngate."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ WANTED_NO_STANDBY = "ratio 1.3 at most"
 
 
 def measure(setting: Setting) -> list[Part]:
-    """Three tables per model; files are in the page cache. What loads a large model again has the
-    memory of the first one at hand, which no cold start has: that ratio is the stricter one."""
+    """Return three tables per model; files are in the page cache. A process that loads a large
+    model again reuses the memory of the first load, unlike any cold start: that ratio is
+    stricter."""
     parts: list[Part] = []
     small = task(subjects.tiny(setting.models))
     with tempfile.TemporaryDirectory(prefix="fn-") as name, ExitStack() as stack:
@@ -71,7 +72,7 @@ def measure(setting: Setting) -> list[Part]:
 
 
 def chosen(setting: Setting) -> list[Subject]:
-    """The models."""
+    """Return the models to measure."""
     if setting.quick:
         return [subjects.tiny(setting.models), subjects.encoder(setting.models, layers=1)]
     made = (subjects.tiny, subjects.convnet, subjects.encoder)
@@ -79,26 +80,26 @@ def chosen(setting: Setting) -> list[Subject]:
 
 
 def plan(server: Gateway, subject: Subject, folder: Path) -> Task:
-    """What its replicas load first; the function is warm afterwards."""
+    """Return the first session of the function's replicas; the function is warm afterwards."""
     server.call_ms(subject)
     return server.first_session(subject, folder)
 
 
 def described(one: Task) -> str:
-    """Of which file, and how."""
+    """Describe a session: its file and its options."""
     how = [name for name in ("optimise", "prepack") if getattr(one, name)]
     return f"of {Path(one.model).name} ({', '.join(how) or 'as it is'})"
 
 
 def loaded(small: Task, one: Task) -> dict[str, float]:
-    """The least that a cold call over a standby could take."""
+    """Measure the minimum time of a cold call with a standby."""
     return {MS: fresh_ms(small, one)}
 
 
 def cases(
     servers: Mapping[int, Gateway], subject: Subject, one: Task, engine: EngineProcess
 ) -> dict[str, Case]:
-    """What is measured of one model, by the number of standbys."""
+    """Return the measurements of one model, with `servers` by the number of standbys."""
 
     def cold(standbys: int) -> dict[str, float]:
         return {MS: servers[standbys].cold_call_ms(subject, standbys)}

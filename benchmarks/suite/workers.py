@@ -1,4 +1,4 @@
-"""One and two gateway workers: what a call costs, and how many there are in a second."""
+"""One and two gateway workers: CPU time of a call, and calls per second."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ COUNTS = (1, 2)
 
 
 def measure(setting: Setting) -> list[Part]:
-    """On all cores: workers have to share them with the replica and the loader. Raises LeftOut
-    where this version has one gateway process only."""
+    """Measure on all cores: workers share them with the replica and the load generator. Raises
+    LeftOut if this version has a single gateway process."""
     if not has_setting("workers"):
         raise LeftOut("this version has no FN_WORKERS")
     setting = replace(setting, pinned=False)
@@ -36,12 +36,12 @@ def measure(setting: Setting) -> list[Part]:
     return [
         *compare(record, name(COUNTS[0]), title=f"c={CONNECTIONS}, tiny model, nothing pinned"),
         Note(
-            "Processor time of the server is that of all its processes. Two workers can only be"
-            " faster where cores are left for them beside the replica and the loader."
+            "CPU time of the server includes all its processes. Two workers can only be faster if"
+            " cores are left for them beside the replica and the load generator."
         ),
     ]
 
 
 def name(count: int) -> str:
-    """Of a case."""
+    """Return the name of a case."""
     return "1 worker" if count == 1 else f"{count} workers"

@@ -1,7 +1,7 @@
-"""The graph of `commands.onnx`: a second of sound to log-mel bands to one label.
+"""The graph of `commands.onnx`: one second of sound to log-mel bands to one label.
 
-The bands are computed inside the graph, so that a WAV file is all a client has to send and calls
-share a run like those of any other model.
+The bands are computed inside the graph, so that a client only sends a WAV file and calls share a
+run like those of any other model.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Weights = npt.NDArray[np.float32]
 FRAME: Final = 512
 """Samples of a frame: 32 ms at 16 kHz."""
 HOP: Final = 160
-"""Samples from frame to frame: 10 ms."""
+"""Samples from one frame to the next: 10 ms."""
 MEL_BANDS: Final = 40
 MEL_HZ: Final = (60.0, 7600.0)
 FLOOR: Final = 1e-6
-"""Added to the power of a band, so that silence has a logarithm."""
+"""Added to the power of a band, so that the logarithm of silence is finite."""
 RANGE: Final = 10.0
-"""How far below the clip's loudest band is still heard, in nepers of power: 43 dB."""
+"""Dynamic range below the clip's loudest band, in nepers of power: 43 dB."""
 CHANNELS: Final = (80, 80, 128)
 KERNELS: Final = (5, 5, 3)
 STRIDE: Final = 2
@@ -37,7 +37,7 @@ def window() -> Weights:
 
 
 def mel_weights(rate_hz: int) -> Weights:
-    """How much each of the FRAME // 2 + 1 frequencies counts in each band: triangles, peak 1.
+    """Return the weight of each of the FRAME // 2 + 1 frequencies in each band: triangles, peak 1.
 
     The bands' edges are evenly spaced in mel = 2595 log10(1 + Hz / 700).
     """
@@ -51,7 +51,7 @@ def mel_weights(rate_hz: int) -> Weights:
 
 
 def build(weights: Mapping[str, Weights], samples: int, rate_hz: int) -> onnx.ModelProto:
-    """The model of `weights`: `kernel_I`, `bias_I` of each convolution, `kernel`, `bias` at last.
+    """Build the model from `weights`: `kernel_I`, `bias_I` per convolution, `kernel`, `bias` last.
 
     Input `audio` FP32 [batch, samples] in -1..1; outputs `label` INT64 [batch] and `probabilities`
     FP32 [batch, labels]. No operator mixes rows, so a row's answer does not depend on its batch.
@@ -97,18 +97,18 @@ def build(weights: Mapping[str, Weights], samples: int, rate_hz: int) -> onnx.Mo
 
 
 def _fourier() -> list[Any]:
-    """`transform` [2 * frequencies, 1, FRAME]: cosines, then sines, each under the window.
+    """Nodes for `transform` [2 * frequencies, 1, FRAME]: windowed cosines, then windowed sines.
 
-    Made of constants, so ONNX Runtime computes it once, at load: as numbers it would be three
-    times the size of all the rest. As a convolution it takes half of STFT's time on a CPU, and is
-    an ordinary operator for any other device.
+    ONNX Runtime folds these constants once, at load; stored as numbers they would be three times
+    the size of the rest of the file. A convolution takes half of STFT's time on a CPU, and is an
+    ordinary operator for any other device.
     """
     node = helper.make_node
     return [
         node("Range", ["first", "last", "step"], ["frequencies"]),
         node("Unsqueeze", ["frequencies", "channel_axis"], ["frequency_column"]),
         node("Range", ["zero", "frame", "step"], ["places"]),
-        # Whole turns are taken off as integers: a large angle is not exact in 32 bits.
+        # Remove whole turns as integers, because a large angle is not exact in 32 bits.
         node("Mul", ["frequency_column", "places"], ["turned"]),
         node("Mod", ["turned", "frame"], ["turned_less"]),
         node("Cast", ["turned_less"], ["turned_number"], to=TensorProto.FLOAT),
@@ -118,15 +118,15 @@ def _fourier() -> list[Any]:
         node("Concat", ["cosine", "sine"], ["waves"], axis=0),
         node("Mul", ["waves", "window"], ["windowed"]),
         node("Unsqueeze", ["windowed", "channel_axis"], ["transform"]),
-        # The two parts of a frequency's power go into the same bands.
+        # Both parts of a frequency's power belong to the same bands.
         node("Concat", ["mel_weights", "mel_weights"], ["mel_of_parts"], axis=1),
     ]
 
 
 def _bands() -> list[Any]:
-    """Sound to `heard` [batch, bands, frames]: -1 for silence, 1 for the clip's loudest band.
+    """Nodes for `heard` [batch, bands, frames]: -1 is silence, 1 is the clip's loudest band.
 
-    Measured from the loudest band, so that it does not matter how loud the recording is.
+    Relative to the loudest band, so that the recording level does not matter.
     """
     node = helper.make_node
     framed = {"kernel_shape": [FRAME], "strides": [HOP]}
@@ -146,7 +146,7 @@ def _bands() -> list[Any]:
 
 
 def _network() -> list[Any]:
-    """`heard` to `features` [batch, CHANNELS[-1]]: each is the highest over the second."""
+    """Nodes from `heard` to `features` [batch, CHANNELS[-1]]: maxima over the second."""
     nodes, below = [], "heard"
     for layer, kernel in enumerate(KERNELS):
         names = [below, f"kernel_{layer}", f"bias_{layer}"]
@@ -161,7 +161,7 @@ def _network() -> list[Any]:
 
 
 def _head() -> list[Any]:
-    """`features` to the outputs."""
+    """Nodes from `features` to the outputs."""
     node = helper.make_node
     return [
         node("Gemm", ["features", "kernel", "bias"], ["logits"], transB=1),

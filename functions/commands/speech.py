@@ -1,7 +1,7 @@
-"""Spoken words from espeak-ng, and what a room and a microphone do to them.
+"""Words spoken by espeak-ng, with the effects of a room and a microphone.
 
-espeak-ng is needed to make clips, not to use the model: `apt-get install espeak-ng`. Version 1.51
-was used; another one speaks a little differently.
+espeak-ng is only needed to make clips, not to use the model: `apt-get install espeak-ng`. Clips
+were made with version 1.51; other versions sound slightly different.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 RATE_HZ = 16_000
 SAMPLES = 16_000
-"""A clip is one second, as function.toml says."""
+"""Samples of a clip: one second, as in function.toml."""
 SPOKEN_HZ = 22_050
-"""espeak-ng's own rate."""
+"""Sample rate of espeak-ng."""
 
 COMMANDS = ("yes", "no", "up", "down", "left", "right", "stop", "go")
 OTHER = "other"
@@ -32,16 +32,17 @@ OTHERS = (
     "river", "yellow", "marvin", "sheila", "follow", "learn", "backward", "forward", "visual",
     "apple", "orange", "kitchen", "number", "answer", "floor", "cold", "best", "think",
 )  # fmt: skip
-"""Words that are no command. None is one sound from a command: accents differ by that much."""
+"""Words that are not commands. Each differs from every command by more than one sound, because
+accents differ by that much."""
 OTHERS_HELD_OUT = (
     "ten", "dog", "moon", "chair", "door", "bread", "street", "winter", "phone", "camera",
     "guess", "lap", "slow", "lock", "brown", "wide", "silver", "doctor", "pencil", "market",
 )  # fmt: skip
-"""Words that are no command and that were never trained on."""
+"""Words that are not commands and not in the training data."""
 
 VOICES = ("en-us", "en-us-nyc", "en-gb", "en-gb-scotland", "en-gb-x-rp", "en-gb-x-gbclan")
 VOICES_HELD_OUT = ("en-029", "en-gb-x-gbcwmd")
-"""Accents never trained on: the Caribbean and the West Midlands."""
+"""Accents not in the training data: the Caribbean and the West Midlands."""
 TIMBRES = ("", "+m1", "+m3", "+m5", "+f1", "+f2", "+f3", "+croak")
 TIMBRES_HELD_OUT = ("+f4", "+m7")
 SPEEDS = (130, 170, 220)
@@ -49,7 +50,7 @@ SPEEDS = (130, 170, 220)
 PITCHES = (30, 55, 75)
 _SEED = 0
 _SPEAK_S = 10
-"""Seconds after which espeak-ng is given up; a word takes it about 10 ms."""
+"""Timeout of espeak-ng in seconds; a word takes about 10 ms."""
 
 Sound = npt.NDArray[np.float32]
 """Samples in -1..1."""
@@ -57,7 +58,7 @@ Sound = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One word as one voice says it."""
+    """One word, spoken by one voice."""
 
     word: str
     voice: str
@@ -67,19 +68,19 @@ class Utterance:
 
     @property
     def label(self) -> int:
-        """The index in `LABELS` of what this is."""
+        """Index of the word's label in `LABELS`."""
         return LABELS.index(self.word if self.word in COMMANDS else OTHER)
 
     @property
     def is_held_out(self) -> bool:
-        """Whether the accent or the timbre is one that is never trained on."""
+        """Whether the accent or the timbre is excluded from training."""
         return self.voice in VOICES_HELD_OUT or self.timbre in TIMBRES_HELD_OUT
 
 
 def utterances() -> list[Utterance]:
-    """All there are, in a fixed order: commands in every way, other words in ways drawn by lot.
+    """Return all utterances in a fixed order: commands in every way, others in randomly drawn ways.
 
-    Words of `OTHERS` are said by voices to train on, words of `OTHERS_HELD_OUT` by the others.
+    Words of `OTHERS` use training voices only, words of `OTHERS_HELD_OUT` use held-out voices only.
     """
     lot = random.Random(_SEED)  # noqa: S311 - a choice of voices, not a secret
     ways = [
@@ -98,7 +99,7 @@ def utterances() -> list[Utterance]:
 
 
 def speak(said: Utterance) -> Sound:
-    """What espeak-ng says, at `SPOKEN_HZ`, without the silence around it."""
+    """Return espeak-ng's output at `SPOKEN_HZ`, without the silence around it."""
     voice = ["-v", said.voice + said.timbre, "-s", str(said.speed), "-p", str(said.pitch)]
     wav = subprocess.run(
         ["espeak-ng", *voice, "--stdout", said.word],  # noqa: S607 - wherever it is installed
@@ -106,7 +107,7 @@ def speak(said: Utterance) -> Sound:
         check=True,
         timeout=_SPEAK_S,
     ).stdout
-    # To a pipe it writes a header with a made-up length, which wave.open would believe.
+    # When writing to a pipe, espeak-ng puts a wrong length into the header; wave.open would use it.
     begin = wav.index(b"data") + 8
     values = np.frombuffer(wav[begin : begin + (len(wav) - begin) // 2 * 2], "<i2")
     sound: Sound = (values / 32768).astype(np.float32)
@@ -115,24 +116,24 @@ def speak(said: Utterance) -> Sound:
 
 
 def speak_all(wanted: Sequence[Utterance], threads: int = 2) -> list[Sound]:
-    """Every utterance, in their order."""
+    """Return the sound of every utterance, in the same order."""
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(speak, wanted))
 
 
 def resample(sound: Sound, rate: float, wanted: float) -> Sound:
-    """Linear, without a filter, as the gateway resamples WAV files."""
+    """Resample linearly, without a filter, as replicas resample WAV files."""
     count = max(1, int(len(sound) * wanted / rate))
     at = np.arange(count) * (rate / wanted)
     return np.interp(at, np.arange(len(sound)), sound).astype(np.float32)
 
 
 def recorded(sound: Sound, chance: np.random.Generator) -> Sound:
-    """One second [SAMPLES] at `RATE_HZ` with the word of `sound` (at `SPOKEN_HZ`) in it.
+    """Return one second [SAMPLES] at `RATE_HZ` that contains the word of `sound` (`SPOKEN_HZ`).
 
-    Said a little faster and higher or slower and lower, recorded at one of the usual rates, loud
-    or soft, at any place of the second, over white or low noise of up to a tenth of the word's
-    level; the recording may end before the second does and leave silence, as padding does.
+    Random variations: faster and higher or slower and lower, one of the usual sample rates, level,
+    position within the second, and white or low noise of up to a tenth of the word's level. The
+    recording may end before the second does; the rest is silence, like padding.
     """
     tempo = chance.uniform(0.88, 1.15)
     rate = chance.choice([8_000, 11_025, 16_000, SPOKEN_HZ])
@@ -147,7 +148,7 @@ def recorded(sound: Sound, chance: np.random.Generator) -> Sound:
 
 
 def noise(count: int, chance: np.random.Generator) -> Sound:
-    """`count` samples of noise with an effective value of 1: white, or low like a room's hum."""
+    """Return `count` samples of noise with RMS 1: white, or low-frequency like a room's hum."""
     white = chance.normal(size=count)
     if chance.random() < 0.5:
         spectrum = np.fft.rfft(white)
@@ -158,6 +159,6 @@ def noise(count: int, chance: np.random.Generator) -> Sound:
 
 
 def nothing_said(chance: np.random.Generator) -> Sound:
-    """One second of noise alone, or of silence."""
+    """Return one second of noise only, or of silence."""
     level = chance.choice([0.0, 10 ** chance.uniform(-4, -1)])
     return noise(SAMPLES, chance) * np.float32(level)

@@ -1,4 +1,4 @@
-"""The committed model hears words from voices it never heard, and its folder is what it says."""
+"""Tests of the committed model with voices not in its training data, and of its folder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def as_wav(sound: speech.Sound, rate: int = speech.RATE_HZ, channels: int = 1) -
 
 
 def share(commands: ReadyMade, bodies: list[bytes], labels: list[str]) -> float:
-    """Of all WAV files, how many the function hears rightly."""
+    """Return the share of WAV files that the function labels correctly."""
     heard = [commands.best(body, WAV) for body in bodies]
     return float(np.mean([one == other for one, other in zip(heard, labels, strict=True)]))
 
@@ -111,7 +111,7 @@ def test_training_hears_what_the_graph_hears(clips: tuple[speech.Sound, list[str
 
 
 def plain_bands(sounds: speech.Sound) -> Any:
-    """The same bands, computed frame by frame."""
+    """Return the same bands, computed frame by frame."""
     frames = np.lib.stride_tricks.sliding_window_view(sounds, graph.FRAME, axis=1)
     spectrum = np.fft.rfft(frames[:, :: graph.HOP] * graph.window(), axis=2)
     mel = np.abs(spectrum) ** 2 @ graph.mel_weights(speech.RATE_HZ)
@@ -201,7 +201,7 @@ def test_a_recording_holds_the_whole_word() -> None:
 
 
 def test_eight_bits_hold_a_clip() -> None:
-    """What held_out.npz keeps of a sample is within a fiftieth of it, or of silence."""
+    """A sample decoded from held_out.npz is within a fortieth of the original, or of silence."""
     sound = np.linspace(-1, 1, 2001, dtype=np.float32)
 
     again = train.expand(train.compress(sound))

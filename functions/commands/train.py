@@ -1,4 +1,4 @@
-"""Trains `commands.onnx` on words that espeak-ng says. Run it in the project's folder:
+"""Trains `commands.onnx` on words spoken by espeak-ng. Run it in the project's root folder:
 
     python -m functions.commands.train               writes commands.onnx, prints its accuracy
     python -m functions.commands.train --held-out    also writes held_out.npz and the samples
@@ -39,33 +39,33 @@ FOLDER = Path(__file__).parent
 MODEL = FOLDER / "commands.onnx"
 HELD_OUT = FOLDER / "held_out.npz"
 SAMPLE_WORDS = {"yes.wav": "yes", "left.wav": "left", "stop.wav": "stop"}
-"""Sample file: the word it says."""
+"""Sample file -> spoken word."""
 EPOCHS = 30
 BATCH = 64
 RATE_MAX = 2e-3
-"""The learning rate at its highest."""
+"""Peak learning rate."""
 NOTHING_SHARE = 0.03
-"""Clips of noise or silence per clip of a word."""
+"""Clips of noise or silence, as a share of the clips with a word."""
 PER_LABEL = 8
 """Clips of each label in held_out.npz."""
 OTHER_WEIGHT = 0.3
-"""What a clip of no command counts in training: there are six times as many as of a command."""
+"""Loss weight of clips without a command: there are six times as many as of one command."""
 HIDDEN_BANDS = 8
 HIDDEN_FRAMES = 16
-"""Up to so many neighbouring bands and frames of a clip are hidden while training."""
+"""Max neighbouring bands and frames masked per clip during training."""
 SEED = 0
 
 Labels = npt.NDArray[np.int64]
 
 
 def train(said: Sequence[Utterance], sounds: Sequence[Sound], epochs: int = EPOCHS) -> bytes:
-    """The serialised model, trained on `sounds`; each epoch records every sound anew.
+    """Train on `sounds` and return the serialised model; each epoch makes new recordings.
 
     The same sounds, machine and library versions give the same weights.
     """
     import torch
 
-    # One thread: the order in which a parallel sum is taken would show in the weights.
+    # One thread, because the order of parallel sums would change the weights.
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     chance = np.random.default_rng(SEED)
@@ -96,7 +96,7 @@ def train(said: Sequence[Utterance], sounds: Sequence[Sound], epochs: int = EPOC
 def recordings(
     said: Sequence[Utterance], sounds: Sequence[Sound], chance: np.random.Generator
 ) -> tuple[Sound, Labels]:
-    """Each sound as a clip [SAMPLES] of its own, then some clips without a word; and labels."""
+    """Return one clip [SAMPLES] per sound, then some clips without a word; and their labels."""
     nothing = int(len(sounds) * NOTHING_SHARE)
     clips = [speech.recorded(sound, chance) for sound in sounds]
     clips += [speech.nothing_said(chance) for _ in range(nothing)]
@@ -105,7 +105,7 @@ def recordings(
 
 
 def predict(model: bytes, clips: Sound) -> Labels:
-    """The labels [N] that ONNX Runtime finds in `clips` [N, SAMPLES] with the serialised model."""
+    """Return the labels [N] of `clips` [N, SAMPLES], found by ONNX Runtime with the model."""
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     parts = [
         session.run(["label"], {"audio": clips[begin : begin + BATCH]})[0]
@@ -115,7 +115,7 @@ def predict(model: bytes, clips: Sound) -> Labels:
 
 
 def held_out() -> tuple[Sound, Labels]:
-    """The clips of held_out.npz [N, SAMPLES] and their labels."""
+    """Return the clips of held_out.npz [N, SAMPLES] and their labels."""
     with np.load(HELD_OUT) as file:
         rows, ends, labels = file["mu_law"], file["ends"], file["labels"]
     clips = np.zeros((len(ends), SAMPLES), np.float32)
@@ -125,20 +125,20 @@ def held_out() -> tuple[Sound, Labels]:
 
 
 def compress(sound: Sound) -> npt.NDArray[np.uint8]:
-    """Samples as 8 bits each by the continuous mu-law curve, 128 for silence."""
+    """Encode samples in 8 bits each by the continuous mu-law curve; 128 is silence."""
     curve = np.sign(sound) * np.log1p(255 * np.abs(sound)) / np.log(256)
     return (np.rint(np.clip(curve, -1, 1) * 127) + 128).astype(np.uint8)
 
 
 def expand(row: npt.NDArray[np.uint8]) -> Sound:
-    """What `compress` made, as samples again."""
+    """Decode the samples of `compress`."""
     curve = (row.astype(np.float32) - 128) / 127
     sound: Sound = np.sign(curve) * (np.power(np.float32(256), np.abs(curve)) - 1) / 255
     return sound.astype(np.float32)
 
 
 def write_held_out(said: Sequence[Utterance], sounds: Sequence[Sound]) -> None:
-    """Write held_out.npz: of each label some clips drawn by lot, the word at the clip's begin."""
+    """Write held_out.npz: randomly drawn clips of each label, the word at the start of the clip."""
     chance = np.random.default_rng(SEED)
     labels = np.array([each.label for each in said])
     rows, kept = [], []
@@ -154,7 +154,7 @@ def write_held_out(said: Sequence[Utterance], sounds: Sequence[Sound]) -> None:
 
 
 def write_samples(model: bytes, said: Sequence[Utterance], sounds: Sequence[Sound]) -> None:
-    """Write the first held-out clip of each sample's word that `model` hears rightly."""
+    """Write, for each sample, the first held-out clip of its word that `model` labels correctly."""
     clips, labels = recordings(said, sounds, np.random.default_rng(SEED))
     right = predict(model, clips) == labels
     for name, word in SAMPLE_WORDS.items():
@@ -167,7 +167,7 @@ def write_samples(model: bytes, said: Sequence[Utterance], sounds: Sequence[Soun
 
 
 def _network() -> Any:
-    """The trainable part: from `heard` to logits."""
+    """Return the trainable part: from `heard` to logits."""
     from torch import nn
 
     widths = (MEL_BANDS, *CHANNELS)
@@ -179,7 +179,7 @@ def _network() -> Any:
 
 
 def _heard(clips: Any) -> Any:
-    """What the graph computes before the network: [N, SAMPLES] to [N, MEL_BANDS, frames]."""
+    """Compute the graph's input of the network: [N, SAMPLES] to [N, MEL_BANDS, frames]."""
     import torch
 
     hann = torch.from_numpy(window())
@@ -192,7 +192,7 @@ def _heard(clips: Any) -> Any:
 
 
 def _shown(shape: tuple[int, ...], chance: np.random.Generator) -> Sound:
-    """1 where training may hear, 0 where not: a stretch of bands and one of frames per clip."""
+    """Return a training mask: 0 in one range of bands and one range of frames per clip, else 1."""
     shown = np.ones(shape, np.float32)
     for axis, most in ((1, HIDDEN_BANDS), (2, HIDDEN_FRAMES)):
         places = np.arange(shape[axis])
@@ -204,7 +204,7 @@ def _shown(shape: tuple[int, ...], chance: np.random.Generator) -> Sound:
 
 
 def _exported(network: Any) -> onnx.ModelProto:
-    """The graph with the trained weights."""
+    """Return the graph with the trained weights."""
     trained = [layer for layer in network if hasattr(layer, "weight")]
     names = [*(f"_{layer}" for layer in range(len(KERNELS))), ""]
     weights = {}
@@ -215,7 +215,7 @@ def _exported(network: Any) -> onnx.ModelProto:
 
 
 def main() -> None:
-    """Let espeak-ng speak, train, write, and say how good it is."""
+    """Make the clips, train, write the model and print its accuracy."""
     parser = argparse.ArgumentParser(description="Train commands.onnx.")
     parser.add_argument("--held-out", action="store_true", help="also write clips for the tests")
     arguments = parser.parse_args()

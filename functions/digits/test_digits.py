@@ -1,4 +1,4 @@
-"""The committed model reads scans it never saw, and its folder is what it says it is."""
+"""Tests of the committed model with scans not in its training data, and of its folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from functions.digits import train
 
 ACCURACY_MIN = 0.975
 ROUNDED = 0.5 / 255
-"""How far 8-bit grey may move a value in 0..1."""
+"""Max change of a value in 0..1 by 8-bit grey."""
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def manifest() -> dict[str, Any]:
 
 
 def as_image_form(png: bytes, rule: dict[str, Any]) -> train.Scans:
-    """The picture as the manifest's rule for `image` asks: float32 [1, 8, 8]."""
+    """Return the picture by the manifest's rule for `image`: float32 [1, 8, 8]."""
     with Image.open(io.BytesIO(png)) as opened:
         height, width = rule["size"]
         grey = opened.convert(rule["mode"]).resize((width, height))
@@ -32,7 +32,7 @@ def as_image_form(png: bytes, rule: dict[str, Any]) -> train.Scans:
 
 
 def through_png(scans: train.Scans, rule: dict[str, Any]) -> train.Scans:
-    """Each scan saved as a PNG file and read back."""
+    """Save each scan as a PNG file and read it back."""
     read = []
     for scan in scans:
         file = io.BytesIO()
@@ -42,7 +42,7 @@ def through_png(scans: train.Scans, rule: dict[str, Any]) -> train.Scans:
 
 
 def shape_of(model: onnx.ModelProto) -> list[Any]:
-    """All of a graph but the values of its weights."""
+    """Return everything of a graph except the values of its weights."""
     graph = model.graph
     return [
         list(graph.node),
@@ -115,7 +115,7 @@ def test_the_script_makes_the_committed_model() -> None:
     committed = onnx.load(train.MODEL)
 
     assert shape_of(again) == shape_of(committed)
-    # Another processor's matrix kernels round otherwise, which may turn one or two scans.
+    # Matrix kernels of another processor round differently, which may change one or two scans.
     assert train.accuracy(again.SerializeToString(), scans, labels) == pytest.approx(
         train.accuracy(committed.SerializeToString(), scans, labels), abs=2 / len(scans)
     )

@@ -26,9 +26,9 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # s
 FOLDER = Path(__file__).parent
 MODEL = FOLDER / "digits.onnx"
 SAMPLES = {"seven.png": 7, "two.png": 2, "five.png": 5}
-"""Sample file: the digit it shows."""
+"""Sample file -> its digit."""
 PIXEL_MAX = 16
-"""The brightest value of a scan."""
+"""Highest value of a pixel."""
 HIDDEN = 128
 SEED = 0
 
@@ -37,43 +37,43 @@ Labels = npt.NDArray[np.int64]
 
 
 def held_out() -> tuple[Scans, Labels]:
-    """The 450 scans never trained on: float32 [450, 8, 8] in 0..1, and int64 [450] digits."""
+    """Return the 450 held-out scans, float32 [450, 8, 8] in 0..1, and digits, int64 [450]."""
     _, scans, _, labels = _split()
     return scans, labels
 
 
 def train() -> onnx.ModelProto:
-    """The trained model. The same machine and library versions give the same weights.
+    """Return the trained model. The same machine and library versions give the same weights.
 
     Input `image` FP32 [batch, 8, 8] in 0..1; outputs `label` INT64 [batch] and `probabilities`
     FP32 [batch, 10]. No operator mixes rows, so a row's answer does not depend on its batch.
     """
     scans, _, labels, _ = _split()
     classifier = MLPClassifier((HIDDEN,), max_iter=400, random_state=SEED)
-    # One thread: the order in which a parallel sum is taken would show in the weights.
+    # One thread, because the order of parallel sums would change the weights.
     with threadpool_limits(limits=1):
         classifier.fit(scans.reshape(len(scans), -1), labels)
     return _graph(classifier.coefs_, classifier.intercepts_)
 
 
 def accuracy(model: bytes, scans: Scans, labels: Labels) -> float:
-    """The share of `scans` [N, 8, 8] that the serialised `model` reads as `labels` [N]."""
+    """Return the share of `scans` [N, 8, 8] that the serialised `model` reads as `labels` [N]."""
     return float((predict(model, scans) == labels).mean())
 
 
 def predict(model: bytes, scans: Scans) -> Labels:
-    """The digits [N] that ONNX Runtime reads in `scans` [N, 8, 8] with the serialised `model`."""
+    """Return the digits [N] of `scans` [N, 8, 8], found by ONNX Runtime with the model."""
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     return np.asarray(session.run(["label"], {"image": scans})[0], dtype=np.int64)
 
 
 def picture(scan: Scans) -> Image.Image:
-    """One scan [8, 8] in 0..1 as an 8-bit grey picture: pixel = round(v * 255 / 16)."""
+    """Return one scan [8, 8] in 0..1 as an 8-bit grey picture: pixel = round(v * 255 / 16)."""
     return Image.fromarray(np.rint(scan * 255).astype(np.uint8))
 
 
 def write_samples(model: bytes, folder: Path) -> list[Path]:
-    """Write the first held-out scan of each sample's digit that `model` reads rightly."""
+    """Write, for each sample, the first held-out scan of its digit that `model` reads correctly."""
     scans, labels = held_out()
     right = predict(model, scans) == labels
     paths = []
@@ -85,7 +85,7 @@ def write_samples(model: bytes, folder: Path) -> list[Path]:
 
 
 def _split() -> tuple[Scans, Scans, Labels, Labels]:
-    """Scans to train on, scans held out, and the digits of both."""
+    """Return training scans, held-out scans, and the digits of both."""
     data = load_digits()
     scans = (data.images / PIXEL_MAX).astype(np.float32)
     labels = data.target.astype(np.int64)
@@ -96,7 +96,8 @@ def _split() -> tuple[Scans, Scans, Labels, Labels]:
 
 
 def _graph(weights: list[Scans], biases: list[Scans]) -> onnx.ModelProto:
-    """The two-layer perceptron; weights [64, HIDDEN], [HIDDEN, 10], biases [HIDDEN], [10]."""
+    """Return the two-layer perceptron; weights [64, HIDDEN], [HIDDEN, 10], biases [HIDDEN],
+    [10]."""
     nodes = [
         helper.make_node("Flatten", ["image"], ["pixels"], axis=1),
         helper.make_node("Gemm", ["pixels", "weights_0", "bias_0"], ["hidden"]),
@@ -129,7 +130,7 @@ def _graph(weights: list[Scans], biases: list[Scans]) -> onnx.ModelProto:
 
 
 def main() -> None:
-    """Train, write, and say how good it is."""
+    """Train, write the model and print its accuracy."""
     parser = argparse.ArgumentParser(description="Train digits.onnx.")
     parser.add_argument("--samples", action="store_true", help="also write the sample pictures")
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Files to learn from: those that a Debian machine with Python and Node has anyway.
+"""Training files: those present on any Debian machine with Python and Node.
 
-Nothing of them is kept but the weights. Which package versions lie where decides what is found,
-so another machine trains a slightly different model.
+Only the weights are kept. The files depend on the installed packages, so another machine trains a
+slightly different model.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ SUFFIXES = {
     ".yml": "yaml",
 }
 BINARY = ("elf", "gzip", "png")
-"""Kinds that are told by how a file begins: a piece from the middle of one shows nothing."""
+"""Kinds recognised by the start of a file: a piece from the middle is not characteristic."""
 ROOTS = ("/usr", "/etc", "/var/lib/dpkg/info", sys.base_prefix)
 SIZE = 512
-"""Bytes that are looked at, as function.toml says."""
+"""Bytes that the model reads, as in function.toml."""
 PER_KIND = 1500
 PER_FOLDER = 40
-"""Files of one kind from folders of one name, so that no package outweighs all others."""
+"""Max files of one kind from folders of the same name, so that no package dominates."""
 HELD_OUT_SHARE = 0.25
 _READ = 64 * 1024
 _SEED = 0
@@ -84,13 +84,14 @@ class Sample:
 
     @property
     def is_held_out(self) -> bool:
-        """Whether it is never trained on: copies of a package in other places go the same way."""
+        """Whether the file is excluded from training. Depends on the folder's name, so that copies
+        of a package in other places are treated alike."""
         digest = hashlib.sha256(self.folder.encode()).digest()
         return digest[0] < 256 * HELD_OUT_SHARE
 
 
 def find(roots: tuple[str, ...] = ROOTS) -> list[Sample]:
-    """At most `PER_KIND` files of each kind, no two with the same beginning, in a fixed order."""
+    """Return at most `PER_KIND` files per kind, all with different starts, in a fixed order."""
     lot = random.Random(_SEED)  # noqa: S311 - a choice of files, not a secret
     paths: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(_walk(roots)):
@@ -104,13 +105,13 @@ def find(roots: tuple[str, ...] = ROOTS) -> list[Sample]:
 
 
 def derived(found: list[Sample]) -> list[Sample]:
-    """What a machine has too little of, made from files found: YAML from JSON, gzip from all."""
+    """Return files derived from others for rare kinds: YAML from JSON, gzip from all kinds."""
     lot = random.Random(_SEED)  # noqa: S311 - a choice of files, not a secret
     return _rewritten(found, lot) + _compressed(found, lot)
 
 
 def piece(content: bytes) -> Bytes:
-    """The first `SIZE` bytes as a row, short ones followed by zeros, as the gateway sends them."""
+    """Return the first `SIZE` bytes as a row, padded with zeros, as replicas pad requests."""
     return np.frombuffer(content[:SIZE].ljust(SIZE, b"\0"), np.uint8)
 
 
@@ -121,7 +122,7 @@ def _walk(roots: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _kind(path: Path) -> str:
-    """What a file is by its name, or by its first bytes where it has no suffix; "" for neither."""
+    """Return a file's kind by its suffix, or by its first bytes without one; "" for neither."""
     if path.is_symlink() or not path.is_file():
         return ""
     if path.suffix:
@@ -152,7 +153,7 @@ def _distinct(kind: str, paths: list[Path]) -> Iterator[Sample]:
 
 
 def _rewritten(found: list[Sample], lot: random.Random) -> list[Sample]:
-    """The JSON files as YAML: most YAML of such a machine comes from one package."""
+    """Return JSON files as YAML, because most YAML on such a machine comes from one package."""
     import yaml  # type: ignore[import-untyped]  # only training needs it
 
     made = []
@@ -177,7 +178,7 @@ def _rewritten(found: list[Sample], lot: random.Random) -> list[Sample]:
 
 
 def _compressed(found: list[Sample], lot: random.Random) -> list[Sample]:
-    """Some files as gzip makes them by itself: packages leave names and times out."""
+    """Return files compressed with gzip's defaults: packages omit names and times."""
     made = []
     for sample in lot.sample(found, min(len(found), PER_KIND // 5)):
         target = io.BytesIO()

@@ -1,10 +1,10 @@
-"""Writes `held_out.npz`, files of our own that the tests ask the model about:
+"""Writes `held_out.npz`, the project's own files with which the tests check the model:
 
     python -m functions.filetype.held_out
 
-They are this project's files, the small programs and documents in `written/` (typed for this), and
-what gcc, gzip, Pillow, json and pydoc make here. No file of anybody else is among them, and none
-was trained on. Needs gcc and pillow.
+They are this project's files, the small programs and documents in `written/` (typed for this test),
+and output of gcc, gzip, Pillow, json and pydoc. No third-party file is among them, and none was in
+the training data. Needs gcc and pillow.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _BUILDS = (
     ("words.cpp", "-std=c++20", "-c"),
     ("words.cpp", "-std=c++20", "-g", "-static-libstdc++"),
 )
-"""Source in `written/`, and how it is compiled."""
+"""Source file in `written/`, and compiler options."""
 
 
 def collect() -> list[tuple[str, bytes]]:
-    """Kind and first `SIZE` bytes of each, at most `PER_KIND` of a kind, in a fixed order."""
+    """Return kind and first `SIZE` bytes of at most `PER_KIND` files per kind, in a fixed order."""
     lot = random.Random(_SEED)  # noqa: S311 - a choice of files, not a secret
     found: dict[str, dict[bytes, None]] = {kind: {} for kind in KINDS}
     for kind, content in (*_texts(), *_json(), *_html(), *_elf(), *_gzip(lot), *_png(lot)):
@@ -65,7 +65,7 @@ def collect() -> list[tuple[str, bytes]]:
 
 
 def _texts() -> Iterator[tuple[str, bytes]]:
-    """This project's source and documents, and what lies in `written/`."""
+    """Yield this project's source and documents, and the files in `written/`."""
     yield from (("shell", (ROOT / path).read_bytes()) for path in (".ci/run", "functions/serve.sh"))
     for top in PRODUCT:
         for path in sorted((ROOT / top).rglob("*.py")):
@@ -77,7 +77,7 @@ def _texts() -> Iterator[tuple[str, bytes]]:
 
 
 def _pieces(content: bytes) -> Iterator[bytes]:
-    """The whole, and what follows the ends of lines about half a `SIZE` apart."""
+    """Yield the whole content, and its rest after line ends about half a `SIZE` apart."""
     yield content
     begin = 0
     while len(content) - begin >= SIZE:
@@ -86,7 +86,7 @@ def _pieces(content: bytes) -> Iterator[bytes]:
 
 
 def _json() -> Iterator[tuple[str, bytes]]:
-    """Tables of this project's TOML files, written in several ways."""
+    """Yield tables of this project's TOML files as JSON with different indents."""
     for path in sorted([ROOT / "pyproject.toml", *ROOT.glob("functions/*/function.toml")]):
         tables = tomllib.loads(path.read_text())
         tool = tables.pop("tool", {})
@@ -96,7 +96,7 @@ def _json() -> Iterator[tuple[str, bytes]]:
 
 
 def _html() -> Iterator[tuple[str, bytes]]:
-    """What pydoc says of modules of this project, from the beginning and from further on."""
+    """Yield pydoc's pages of modules of this project, each from its start and from its middle."""
     for name in (
         "registry.model",
         "registry.names",
@@ -109,7 +109,7 @@ def _html() -> Iterator[tuple[str, bytes]]:
 
 
 def _elf() -> Iterator[tuple[str, bytes]]:
-    """Objects, programs and libraries."""
+    """Yield objects, programs and libraries."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "built")
         for source, *options in _BUILDS:
@@ -120,7 +120,7 @@ def _elf() -> Iterator[tuple[str, bytes]]:
 
 
 def _gzip(lot: random.Random) -> Iterator[tuple[str, bytes]]:
-    """This project's files, compressed more or less, with and without a name."""
+    """Yield this project's files, compressed at different levels, with and without a name."""
     paths = sorted([*ROOT.glob("*.md"), *(ROOT / "registry").glob("*.py"), *ROOT.glob("*.t*")])
     for path in paths:
         target = io.BytesIO()
@@ -132,7 +132,7 @@ def _gzip(lot: random.Random) -> Iterator[tuple[str, bytes]]:
 
 
 def _png(lot: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Drawings of every mode, and the samples of the digits."""
+    """Yield drawings of every mode, and the samples of the digits function."""
     yield from (("png", path.read_bytes()) for path in sorted(ROOT.glob("functions/digits/*.png")))
     for index in range(PER_KIND):
         mode = ("1", "L", "P", "RGB", "RGBA", "I;16")[index % 6]
@@ -149,7 +149,7 @@ def _png(lot: random.Random) -> Iterator[tuple[str, bytes]]:
 
 
 def main() -> None:
-    """Collect, write, and say how many of each kind there are."""
+    """Collect and write the files, and print the number of files per kind."""
     chosen = collect()
     np.savez_compressed(
         HELD_OUT,

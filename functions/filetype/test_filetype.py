@@ -1,4 +1,4 @@
-"""The committed model knows files it never saw, and its folder is what it says it is."""
+"""Tests of the committed model with files not in its training data, and of its folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OCTETS = "application/octet-stream"
 ACCURACY_MIN = 0.9
 RECALL_MIN = 0.5
 SAMPLES = {"ring.c": "c", "table.js": "javascript", "recipes.yaml": "yaml"}
-"""Sample file in `written/`: its kind."""
+"""Sample file in `written/` -> its kind."""
 
 
 @pytest.fixture(scope="module")
@@ -135,13 +135,13 @@ def test_pieces_of_binary_files_are_beginnings() -> None:
 
 
 def test_held_out_files_are_our_own(contents: list[tuple[str, bytes]]) -> None:
-    """What was typed for the tests is in held_out.npz, and is still there to be read."""
+    """The files typed for the tests are in held_out.npz, and are still in `written/`."""
     kept = {body for _, body in contents}
     typed = sorted((train.FOLDER / "written").iterdir())
 
     assert len(typed) >= 20
     for path in typed:
-        # Of Markdown there is more than is kept.
+        # Only some pieces of Markdown are kept.
         assert path.suffix == ".md" or path.read_bytes()[: files.SIZE] in kept, path.name
 
 

@@ -1,4 +1,4 @@
-"""Trains `filetype.onnx` on the files of this machine. Run it in the project's folder:
+"""Trains `filetype.onnx` on files of this machine. Run it in the project's root folder:
 
     python -m functions.filetype.train
 
@@ -33,16 +33,16 @@ FOLDER = Path(__file__).parent
 MODEL = FOLDER / "filetype.onnx"
 HELD_OUT = FOLDER / "held_out.npz"
 EMBEDDED = 16
-"""Numbers that stand for a byte."""
+"""Size of a byte's embedding."""
 CHANNELS = 64
 KERNEL = 5
 STRIDE = 2
 EPOCHS = 10
 BATCH = 64
 RATE_MAX = 4e-3
-"""The learning rate at its highest."""
+"""Peak learning rate."""
 SHORT_SHARE = 0.2
-"""Pieces that are cut to a length drawn by lot: small files exist too."""
+"""Share of pieces cut to a random length, because small files exist too."""
 SHORT_MIN = 24
 SEED = 0
 
@@ -50,13 +50,13 @@ Weights = npt.NDArray[np.float32]
 
 
 def train(samples: Sequence[Sample], epochs: int = EPOCHS) -> bytes:
-    """The serialised model; each epoch sees other pieces of the files.
+    """Train and return the serialised model; each epoch uses other pieces of the files.
 
     The same files, machine and library versions give the same weights.
     """
     import torch
 
-    # One thread: the order in which a parallel sum is taken would show in the weights.
+    # One thread, because the order of parallel sums would change the weights.
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     chance = np.random.default_rng(SEED)
@@ -83,9 +83,10 @@ def train(samples: Sequence[Sample], epochs: int = EPOCHS) -> bytes:
 
 
 def pieces(samples: Sequence[Sample], chance: np.random.Generator) -> tuple[Bytes, Labels]:
-    """Two pieces of each file, the beginning first, some of them short; and their labels.
+    """Return two pieces of each file, some of them short, and their labels.
 
-    The second of a text comes from somewhere in it, of a binary file it is the beginning again.
+    The first piece is the start. The second is from a random place of a text, but the start of a
+    binary file.
     """
     rows, labels = [], []
     for sample in samples:
@@ -102,7 +103,7 @@ def pieces(samples: Sequence[Sample], chance: np.random.Generator) -> tuple[Byte
 
 
 def predict(model: bytes, rows: Bytes) -> Labels:
-    """The kinds [N] that ONNX Runtime sees in `rows` [N, SIZE] with the serialised `model`."""
+    """Return the kinds [N] of `rows` [N, SIZE], found by ONNX Runtime with the model."""
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     parts = [
         session.run(["label"], {"data": rows[begin : begin + BATCH]})[0]
@@ -112,7 +113,7 @@ def predict(model: bytes, rows: Bytes) -> Labels:
 
 
 def build(weights: Mapping[str, Weights]) -> onnx.ModelProto:
-    """The model of these `weights`, by the names of the network's parts.
+    """Build the model from `weights`, named after the network's parts.
 
     Input `data` UINT8 [batch, SIZE]; outputs `label` INT64 [batch] and `probabilities` FP32
     [batch, kinds]. No operator mixes rows, so a row's answer does not depend on its batch.
@@ -156,13 +157,13 @@ def build(weights: Mapping[str, Weights]) -> onnx.ModelProto:
 
 
 def _rarity(samples: Sequence[Sample]) -> Weights:
-    """How much a file of each kind counts, so that all kinds count the same together."""
+    """Return the loss weight per kind, which gives all kinds the same total weight."""
     counts = np.array([sum(sample.kind == kind for sample in samples) for kind in KINDS])
     return (counts.mean() / counts).astype(np.float32)
 
 
 def _network() -> Any:
-    """The trainable part: bytes [N, SIZE] as int64 to logits [N, kinds]."""
+    """Return the trainable part: bytes [N, SIZE] as int64 to logits [N, kinds]."""
     import torch
     from torch import nn
 
@@ -178,7 +179,7 @@ def _network() -> Any:
         def forward(self, rows: Any) -> Any:
             seen = torch.relu(self.first(self.bytes(rows).transpose(1, 2)))
             seen = torch.relu(self.second(seen))
-            # Many formats begin with bytes that mean nothing elsewhere: the first place counts.
+            # Many formats start with unique bytes, so the first place is a separate feature.
             features = torch.cat([seen.amax(2), seen.mean(2), seen[:, :, 0]], 1)
             return self.last(self.drop(features))
 
@@ -189,7 +190,7 @@ def _network() -> Any:
 
 
 def main() -> None:
-    """Find files, train, write, and say how good it is on folders never trained on."""
+    """Find files, train, write the model and print its accuracy on held-out folders."""
     found = find()
     samples = found + derived(found)
     held = [sample for sample in samples if sample.is_held_out]

@@ -23,7 +23,7 @@ TAKEOVER_S = 2.0
 SAMPLES_ENOUGH = 5
 """Min measured cold starts before calls are refused because the next one takes too long."""
 UNKNOWN_COLD_START = Expected(0.0, 5.0, 5.0, 0)
-UNKNOWN = PoolEndpoints([], "cold", "nobody calls")
+UNKNOWN = PoolEndpoints([], "cold", "no calls")
 
 
 @dataclass(slots=True)

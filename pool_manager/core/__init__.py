@@ -1,1 +1,1 @@
-"""Decisions only: events and `now` in, commands out. No I/O, no clock, no randomness."""
+"""Decision core: events and `now` in, commands out. No I/O, no clock, no randomness."""

@@ -1,4 +1,4 @@
-"""The commands of the machine to its shell: imperative, frozen, plain data."""
+"""The commands of the machine to the manager: imperative, frozen, plain data."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ WarmOutcome = Literal["ready", "no_room", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Record and start a replica of `pool` on `device`; a standby has no pool yet, and a device
-    only if that is a GPU."""
+    """Record and start a replica of `pool` on `device`. For a standby `pool` is "", and `device` is
+    "" unless it is a GPU."""
 
     id: str
     pool: str
@@ -24,7 +24,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Give a standby its model: files, record, one message."""
+    """Assign a standby to a pool: place the model files, write the record, send the message."""
 
     id: str
     pool: str
@@ -35,7 +35,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Tell a replica which model to load."""
+    """Send a replica the model to load."""
 
     id: str
     pool: str
@@ -43,7 +43,8 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Have a replica finish and go; with `if_idle_s` it may refuse if used more recently."""
+    """Let a replica finish its requests and exit. With `if_idle_s` it refuses if it was used within
+    the last `if_idle_s` seconds."""
 
     id: str
     if_idle_s: float | None
@@ -51,14 +52,14 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class StopBatching:
-    """Have a replica batch no more requests."""
+    """Stop a replica from batching requests."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRefutation:
-    """Store that a revision's requests must not be batched; the reason is a replica's."""
+    """Store that a revision's requests must not be batched, with the reason from a replica."""
 
     key: str
     reason: str
@@ -66,7 +67,7 @@ class RecordRefutation:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Send TERM to the replica's group."""
+    """Send TERM to the replica's process group."""
 
     id: str
     reason: str
@@ -74,7 +75,7 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Kill what is left of the replica's group, prove it gone, remove its folders."""
+    """Kill what is left of the replica's process group, prove it gone, remove its folders."""
 
     id: str
     reason: str
@@ -82,14 +83,15 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Send the endpoints of these pools to gateways: they changed."""
+    """Send the changed endpoints of these pools to gateways."""
 
     keys: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class EndTrial:
-    """Report the end of a trial: `report` with the `device_kind` it ran on, or why it failed."""
+    """Report the end of a trial: its `report` with the `device_kind` it ran on, or the stage and
+    reason of its failure."""
 
     key: str
     report: dict[str, Any] = field(default_factory=dict)
@@ -100,7 +102,7 @@ class EndTrial:
 
 @dataclass(frozen=True, slots=True)
 class EndWarm:
-    """Answer a WarmRequested: the pool is ready, or why it is not."""
+    """Answer a WarmRequested: the pool is ready, or the reason why it is not."""
 
     key: str
     outcome: WarmOutcome
@@ -124,7 +126,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class RecordColdStart:
-    """Store the phases of a cold start, in milliseconds. It was over `ago_s` seconds ago."""
+    """Store the phases of a cold start, in milliseconds. It ended `ago_s` seconds ago."""
 
     key: str
     id: str

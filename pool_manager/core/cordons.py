@@ -19,8 +19,8 @@ class Cordons:
         self._replicas = replicas
 
     def apply(self, event: events.DeviceLost | events.DeviceBack) -> set[str]:
-        """Cordon or uncordon a device; returns the pools that may be placed differently now.
-        Devices that this host does not have are ignored."""
+        """Cordon or uncordon a device; return the pools whose placement it may change. Devices that
+        this host does not have are ignored."""
         ledger, device = self._host.ledger, event.device
         if device not in ledger.devices:
             return set()
@@ -30,14 +30,14 @@ class Cordons:
             reservation = ledger.reservations.get(device)
             if reservation is not None:
                 self._host.unreserve(self._host.pools[reservation.need.pool])
-            # A device that has fallen off the bus is gone until DeviceBack.
+            # A device that fell off the bus is gone until DeviceBack.
             was_gone = device in ledger.cordons and ledger.cordons[device].is_gone
             ledger.cordon(device, Cordon(event.reason, event.is_gone or was_gone))
         return {self._host.standby_key(device), *self._host.blocked}
 
     def evacuate(self, now: float, commands: list[Command], *, is_open: bool) -> set[str]:
-        """Release replicas of devices that are gone and drain those of other cordoned devices;
-        returns their pools. Nothing is drained before decisions have begun (`is_open`)."""
+        """Release the replicas of devices that are gone and drain those of other cordoned devices;
+        return their pools. Nothing is drained before decisions have begun (`is_open`)."""
         touched = set()
         for device, cordon in self._host.ledger.cordons.items():
             for replica in self._host.on(device):
@@ -52,8 +52,8 @@ class Cordons:
         return touched
 
     def end_unplaceable(self, keys: set[str], commands: list[Command]) -> None:
-        """End trials of which every possible device is cordoned: that may last for hours. The
-        reason names the device, not the model."""
+        """End every trial whose possible devices are all cordoned, since a cordon may last for
+        hours. The reason names the device, not the model."""
         ledger = self._host.ledger
         for key in sorted(keys & self._host.pools.keys()):
             pool = self._host.pools[key]
@@ -65,13 +65,13 @@ class Cordons:
                 commands.append(EndTrial(key, {}, "place", placement_obstacle(need, ledger)))
 
     def _end(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
-        """Release it without a failure or back-off: its pool may start elsewhere at once."""
-        commands.append(Note(replica.pool, f"{replica.id} is ended: {why}"))
+        """Release a replica without failure or back-off: its pool may start elsewhere at once."""
+        commands.append(Note(replica.pool, f"{replica.id} is stopped: {why}"))
         self._replicas.release(replica, why, now, commands)
 
     def _drain(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
-        """Drain it. A trial is released and started anew elsewhere instead, since neither its
-        measurements nor its failures on such a device say anything about the model."""
+        """Drain a replica. A trial is released and restarted elsewhere instead: neither its
+        measurements nor its failures on a cordoned device say anything about the model."""
         if replica.role == "trial":
             self._end(replica, why, now, commands)
         else:
@@ -79,7 +79,7 @@ class Cordons:
 
 
 def _can_drain(replica: Replica) -> bool:
-    """Whether a replica can be drained. One that was adopted may be serving already: it is left
-    until it has connected and said that it is ready, within the limits of its states."""
+    """Whether a replica can be drained. An adopted replica may be serving already, so it is not
+    drained until it has connected and reported READY, within the time limits of its states."""
     is_unknown = replica.adopted and replica.role == "serve" and replica.is_coming
     return replica.can_serve or (replica.is_coming and not is_unknown)

@@ -1,4 +1,4 @@
-"""The load of every pool, summed over all gateway workers."""
+"""Load of every pool, summed over all gateway workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from registry.exchange import NOTHING, Demand, Load
 
 SILENCE_S = 3.0
-"""After so many seconds without a report a worker's load counts as gone."""
+"""Seconds without a report after which a worker's load is dropped."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class DemandTable:
         return not self._workers
 
     def update(self, demand: Demand, now: float) -> set[str]:
-        """Apply a worker's report; returns the pools whose load it may have changed."""
+        """Apply a worker's report; return the pools whose load it may have changed."""
         worker = self._workers.setdefault(demand.worker, _Worker(now, -1))
         worker.seen_s = now
         if demand.seq <= worker.seq and not demand.full:
@@ -47,12 +47,12 @@ class DemandTable:
         return touched
 
     def remove(self, worker: str) -> set[str]:
-        """Drop a worker that is gone; returns the pools it had load for."""
+        """Remove a worker; return the pools that it had load for."""
         gone = self._workers.pop(worker, None)
         return set(gone.loads) if gone else set()
 
     def silent_workers(self, now: float) -> list[str]:
-        """Workers without a report for more than SILENCE_S."""
+        """Return the workers without a report for more than SILENCE_S."""
         return [name for name, w in self._workers.items() if now - w.seen_s > SILENCE_S]
 
     def is_busy(self, key: str) -> bool:
@@ -60,7 +60,7 @@ class DemandTable:
         return any(key in worker.loads for worker in self._workers.values())
 
     def load(self, key: str) -> Load:
-        """The sum over all workers; the oldest wait is the maximum."""
+        """Return a pool's load: the sum over all workers; the oldest wait is the maximum."""
         loads = [w.loads[key] for w in self._workers.values() if key in w.loads]
         if not loads:
             return NOTHING
@@ -71,5 +71,5 @@ class DemandTable:
         )
 
     def active(self) -> set[str]:
-        """Pools with any load."""
+        """Return the pools with any load."""
         return {key for worker in self._workers.values() for key in worker.loads}

@@ -18,14 +18,14 @@ class PoolDefined:
 
 @dataclass(frozen=True, slots=True)
 class PoolRemoved:
-    """The revision is gone, or the trial is no longer wanted."""
+    """The revision was deleted, or the trial is no longer needed."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class WarmRequested:
-    """An operator or a deploy wants a pool to have a ready replica.
+    """An operator or a deploy requested a ready replica of a pool.
 
     `beside`: only if it fits at once, without stopping a replica of the function's other revisions.
     """
@@ -43,7 +43,7 @@ class WarmCancelled:
 
 @dataclass(frozen=True, slots=True)
 class SleepRequested:
-    """An operator wants a pool's idle replicas to be stopped now."""
+    """An operator requested that a pool's idle replicas be stopped now."""
 
     key: str
 
@@ -64,7 +64,7 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The driver's list shows a replica of an earlier manager; a standby has no pool yet."""
+    """The driver's list has a replica of an earlier manager. `pool` is "" for a standby."""
 
     id: str
     pool: str
@@ -86,7 +86,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """A replica's HELLO was accepted. `loaded`: it had been serving before."""
+    """A replica's HELLO was accepted. `loaded`: it has its model already (an adopted replica)."""
 
     id: str
     phases: dict[str, float]
@@ -95,7 +95,7 @@ class Greeted:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A replica can answer requests, or a trial is complete (`report`)."""
+    """A replica is ready for requests, or a trial is complete (`report`)."""
 
     id: str
     limit: int
@@ -109,7 +109,8 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class BatchingRefuted:
-    """A batch of a replica showed that its rows depend on each other; it batches no more."""
+    """A batch on a replica showed that its rows depend on each other; the replica stopped
+    batching."""
 
     id: str
     reason: str
@@ -125,7 +126,7 @@ class FirstRun:
 
 @dataclass(frozen=True, slots=True)
 class NotIdle:
-    """A replica refused to go; its last request ended `idle_s` ago."""
+    """A replica refused a drain; its last request ended `idle_s` seconds ago."""
 
     id: str
     idle_s: float
@@ -133,10 +134,10 @@ class NotIdle:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A replica is gone or useless: launch failed, exit, crash, refused load, hang.
+    """A replica is gone or useless: failed launch, exit, crash, refused load, hang.
 
-    `is_its_fault`: a loss before it could serve counts against its function. `cause` is what
-    callers are told, "" for nothing, since `reason` may quote the function's own log.
+    `is_its_fault`: a loss before READY counts against the function. `cause` is the text shown to
+    callers, "" for none; `reason` is not shown, because it may quote the function's own log.
     """
 
     id: str
@@ -149,14 +150,14 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Nothing of a replica is left, and its device is free of it."""
+    """Nothing of a replica is left, neither processes nor memory on its device."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotReleased:
-    """A release failed: something of the replica is left."""
+    """A release failed: processes or memory of the replica are left."""
 
     id: str
     reason: str
@@ -165,14 +166,14 @@ class NotReleased:
 @dataclass(frozen=True, slots=True)
 class EngineLost:
     """The container engine does not answer: nothing can be started or stopped. Running replicas may
-    go on."""
+    continue."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class EngineBack:
-    """The engine answers again; these replicas are still there."""
+    """The engine answers again; `running` are the replicas that still run."""
 
     running: frozenset[str]
 
@@ -195,12 +196,12 @@ class DeviceBack:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A second went by, or the time of `Machine.due_s` has come."""
+    """One second has passed, or the time of `Machine.due_s` was reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """The server stops: every replica is drained."""
+    """The server is shutting down: every replica is drained."""
 
 
 Event = (

@@ -15,29 +15,29 @@ from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Replica, State
 
 RESIDENCY_S = 10.0
-"""A busy replica is not drained for another pool before it has been ready for so long; an idle one
-stays for its load time, at most this long."""
+"""A busy replica is not drained for another pool until it has been ready for this long. An idle
+replica is kept for as long as it took to load, at most this long."""
 REFUSAL_S = 1.0
-"""A replica that refused to go is not asked again for so long."""
+"""A replica that refused a drain is not asked again for this long."""
 NOT_ONLY_DISCOUNT = 1e-3
-"""Cost factor of replicas that are not their pool's only one: stopping one of several slows a pool,
-stopping the only one stops it."""
+"""Cost factor of replicas that are not their pool's only one: losing one of several slows the pool,
+losing the only one stops it."""
 PREEMPT_AFTER_S = 5.0
-"""A pool that has waited unserved for so long may have a busy replica drained."""
+"""A pool whose calls have waited unserved for this long may have busy replicas drained."""
 TRIAL_PREEMPT_AFTER_S = 30.0
 """The same for a trial: a deploy is less urgent than a call."""
 JUST_USED_S = 0.001
-"""An idle replica refuses if it was used more recently: it sees every gateway, we do not."""
+"""An idle replica refuses to drain if it was used more recently: only it sees every gateway."""
 
 EVICTED, GAVE_WAY = "evicted", "gives way: drained"
-"""The first words of the reason of an eviction: of an idle replica, of a busy one."""
+"""Prefix of the reason of an eviction: of an idle replica, of a busy one. Metrics match them."""
 
 Costs = Callable[[Pool, float], dict[str, float]]
 
 
 class CandidateSet:
-    """The replicas that may be stopped by one rule. They are worked out once per event, since many
-    pools may need them; again for pools whose replicas changed meanwhile."""
+    """The replicas that one rule allows to stop. Computed once per event, since many pools may need
+    them; recomputed for pools whose replicas have changed since."""
 
     def __init__(self, host: Host, of: Callable[[Pool, float], dict[str, Candidate]]) -> None:
         self._host = host
@@ -45,11 +45,11 @@ class CandidateSet:
         self._known: dict[str, Candidate] | None = None
 
     def forget(self) -> None:
-        """Work everything out anew at the next use."""
+        """Drop the cached result; the next use computes it again."""
         self._known = None
 
     def all(self, now: float) -> Mapping[str, Candidate]:
-        """Every such replica by id."""
+        """Return every such replica by id."""
         if self._known is None:
             self._known = {}
             keys = list(self._host.live)
@@ -64,19 +64,19 @@ class CandidateSet:
 
 
 class Candidates:
-    """Which replicas of a pool may be stopped for another pool, and what that costs.
+    """Which replicas of a pool may be stopped for another pool, and at what cost.
 
-    (1) A trial: never.
-    (2) Standbys: all of them, at no cost.
-    (3) A pool at its `min`: none. Else no more than those above `min`.
-    (4) `idle`: of a pool without load, those that have been ready for as long as they took to
-        load, RESIDENCY_S at most, and have not refused within REFUSAL_S. One of them, as the one
-        that would be left, costs the expected cold starts, each other a thousandth of that.
-    (5) `resident`: with or without load, those that have been ready for RESIDENCY_S. The one
-        that has served longest is the cheapest; all cost a thousandth where the pool has others.
-    (6) `eventual`: those that will be past RESIDENCY_S some time; the sooner, the cheaper.
+    (1) A trial: none.
+    (2) Standbys: all, at no cost.
+    (3) A pool at its `min`: none. Any other pool: at most the number above `min`.
+    (4) `idle`: the pool has no load. Replicas that have been ready for as long as they took to
+        load (at most RESIDENCY_S) and have not refused within REFUSAL_S. One of them, which would
+        be the last one left, costs the expected cold starts, each other one a thousandth of it.
+    (5) `resident`: with or without load. Replicas that have been ready for RESIDENCY_S. The one
+        that has served longest is the cheapest. All cost a thousandth if the pool has several.
+    (6) `eventual`: replicas that will be past RESIDENCY_S at some time; the sooner, the cheaper.
 
-    `wake_at(at_s, now)` is called with the time from which a replica may be stopped by (4).
+    `wake_at(at_s, now)` is called with the time from which (4) allows a replica to be stopped.
     """
 
     def __init__(self, host: Host, wake_at: Callable[[float, float], None]) -> None:
@@ -87,7 +87,7 @@ class Candidates:
         self.eventual = CandidateSet(host, partial(self._of, self._eventual))
 
     def forget(self) -> None:
-        """Work everything out anew at the next use: time went by or something happened."""
+        """Drop the cached candidates: time has passed or an event occurred."""
         self.idle.forget()
         self.resident.forget()
         self.eventual.forget()
@@ -148,42 +148,43 @@ class Evictor:
         self.candidates = Candidates(host, self.wake_at)
 
     def wake_at(self, at_s: float, now: float) -> None:
-        """Note that a blocked pool may be placed at `at_s`; `due_s` is the earliest such time."""
+        """Record that a blocked pool may be placed at `at_s`; `due_s` is the earliest such
+        time."""
         if self.due_s <= now or at_s < self.due_s:
             self.due_s = at_s
 
     def unblock(self, pool: Pool) -> None:
-        """Cancel the pool's reservation: it needs no device any more, or has one."""
+        """Cancel the pool's reservation and wait: it needs no device any more, or has one."""
         self._host.unreserve(pool)
         pool.blocked = ""
         self._host.blocked.discard(pool.key)
 
     def block(self, pool: Pool, reason: str, commands: list[Command]) -> None:
-        """Mark the pool as waiting for a device, or for something else, with the reason."""
+        """Mark the pool as waiting, for a device or anything else, with the reason."""
         if pool.blocked != reason:
             commands.append(Note(pool.key, f"cannot start yet: {reason}"))
         pool.blocked = reason
         self._host.blocked.add(pool.key)
 
     def is_evicting(self, pool: Pool) -> bool:
-        """Whether victims of the pool's reservation are still leaving. One that refused does
-        not count, nor does one that cannot be released."""
+        """Whether victims of the pool's reservation are still leaving. Victims that refused or that
+        cannot be released do not count."""
         victims = pool.reservation.victims if pool.reservation is not None else ()
         replicas = [self._host.find(id) for id in victims]
         return any(one is not None and one.is_leaving for one in replicas)
 
     def reusable_standbys(self) -> tuple[str, ...]:
-        """The standbys that would become the new replica, one per device: the memory they are
-        charged is there for it."""
+        """Return the standbys that would become the new replica, one per device. The memory that
+        they are charged is available to it."""
         following = (self._host.next_standby(device) for device in self._host.standby_devices)
         return tuple(standby.id for standby in following if standby)
 
     def other_revisions(self, pool: Pool) -> tuple[list[Replica], bool]:
-        """Replicas of the function's other revisions, and whether it is at its `max`.
+        """Return the replicas of the function's other revisions, and whether it is at its `max`.
 
-        A reservation of another revision counts as a replica, or the victim's own pool would take
-        the place back first. A replica in RELEASING does not count: it serves no call, and one
-        that cannot be released would block the function for ever.
+        A reservation of another revision counts as a replica; otherwise the victim's own pool would
+        take the place back first. A replica in RELEASING does not count: it serves no calls, and
+        one that cannot be released would block the function for ever.
         """
         if pool.spec.role != "serve" or (self._is_beside(pool) and not pool.count()):
             return [], False
@@ -205,8 +206,9 @@ class Evictor:
         among: list[Replica] | None,
         now: float,
     ) -> EvictionPlan | None:
-        """The cheapest candidates to stop: one of `among`, where only `max` is in the way, else the
-        set that makes room on one device. None if there is no such set."""
+        """Return the cheapest candidates to stop, None if there is no such set. With `among` (only
+        `max` is in the way) that is one of those, otherwise a set that makes room on one
+        device."""
         there = self._except_siblings(pool, candidates.all(now))
         if among is None:
             return plan_eviction(need, self._host.ledger, there, self.reusable_standbys())
@@ -219,7 +221,7 @@ class Evictor:
         return EvictionPlan(device if is_fit else "", (victim,))
 
     def reserve(self, pool: Pool, need: Need, now: float) -> None:
-        """Keep the device whose replicas will be past their residency first."""
+        """Reserve the device whose replicas will be past their residency first."""
         plan = self.plan(pool, need, self.candidates.eventual, None, now)
         if plan is not None:
             pool.reservation = Reservation(need, plan.device, plan.victims, now)
@@ -234,7 +236,8 @@ class Evictor:
         now: float,
         commands: list[Command],
     ) -> None:
-        """Reserve the device and drain the victims; with `if_idle_s` they may refuse."""
+        """Carry out a plan: reserve its device and drain its victims. With `if_idle_s` they may
+        refuse."""
         pool.reservation = Reservation(need, plan.device, plan.victims, now)
         self._host.ledger.reserve(pool.reservation)
         names = set()
@@ -249,7 +252,8 @@ class Evictor:
         self.block(pool, text, commands)
 
     def may_preempt(self, pool: Pool, now: float) -> bool:
-        """Whether busy replicas may be drained for the pool: it has no replica and has waited."""
+        """Whether busy replicas may be drained for the pool: it has no replica and its calls have
+        waited long enough."""
         if pool.count() or pool.unserved_since_s is None:
             return False
         wait_s = TRIAL_PREEMPT_AFTER_S if pool.spec.role == "trial" else PREEMPT_AFTER_S
@@ -262,8 +266,8 @@ class Evictor:
     def _except_siblings(
         self, pool: Pool, candidates: Mapping[str, Candidate]
     ) -> Mapping[str, Candidate]:
-        """Without replicas of the function's other revisions, for a pool that is warmed beside
-        them: it never costs them one."""
+        """Return the candidates, without replicas of the function's other revisions if the pool is
+        warmed beside them: such a warm-up never stops one of them."""
         if not self._is_beside(pool):
             return candidates
         kept = {other.key for other in self._host.siblings(pool)}

@@ -1,4 +1,4 @@
-"""The records of one host: its pools, replicas, devices and demand."""
+"""Records of one host: pools, replicas, devices and demand."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from pool_manager.core.state import Device, PoolSpec, Replica, State
 from registry.exchange import PoolEndpoints, ReplicaEndpoint
 
 STANDBY_MIB = 80.0
-"""What a standby for the CPU slots is charged."""
+"""Memory charged for a standby for the CPU slots."""
 GPU_STANDBY_MIB = 600.0
-"""What a standby on a GPU is charged: the device's context and its libraries."""
+"""Memory charged for a standby on a GPU: the device context and its libraries."""
 STANDBY_KEY = "standby/cpu"
-"""The pool of the standbys for the CPU slots. Each GPU has one, named after it."""
+"""Key of the pool of standbys for the CPU slots. Each GPU has its own pool: `standby/GPU-ID`."""
 STANDBY_PREFIX = "standby/"
 
 COLD = PoolEndpoints([], "cold", NOBODY_CALLS)
-"""The endpoints of a pool at rest, one object for nearly all of very many pools."""
+"""Endpoints of a cold pool, shared by all such pools: a host may have very many."""
 
 
 class Host:
-    """The records that every decision is made on, with the indexes that make them cheap.
+    """The records that every decision is based on, with indexes that make decisions cheap.
 
-    `live` are the pools that time alone may change, `blocked` those that wait for a device,
-    `changed` those whose replicas changed since the last publication. `standby_devices` are the
-    GPUs that standbys are kept for, "" stands for all CPU slots.
+    `live` holds the keys of pools that time alone may change, `blocked` of those that wait for a
+    device, `changed` of those whose replicas changed since the last publication. `engine_down` is
+    the reason why the engine is away, "" while it answers. `standby_devices` lists the GPUs that
+    standbys are kept for; "" stands for all CPU slots.
     """
 
     def __init__(self, devices: Iterable[Device]) -> None:
@@ -40,7 +41,7 @@ class Host:
         self.changed: set[str] = set()
         self.engine_down = ""
         self.standby_devices: list[str] = []
-        # The memory that standbys for CPU slots take.
+        # The bank to which standbys for CPU slots are charged.
         self.standby_bank = next(
             (d.bank for d in self.ledger.devices.values() if d.kind == "cpu"), ""
         )
@@ -48,7 +49,7 @@ class Host:
         self._functions: dict[str, set[str]] = {}
 
     def define(self, spec: PoolSpec) -> Pool:
-        """Store the settings of a pool, which is created if it is new."""
+        """Store the settings of a pool; creates the pool if it is new."""
         pool = self.pools.get(spec.key)
         if pool is None:
             pool = self.pools[spec.key] = Pool(spec)
@@ -75,30 +76,30 @@ class Host:
         self.blocked.discard(pool.key)
 
     def siblings(self, pool: Pool) -> Iterator[Pool]:
-        """The pools of the other revisions of its function."""
+        """Yield the pools of the other revisions of the pool's function."""
         for key in sorted(self._functions.get(pool.spec.function or pool.key, ())):
             if key != pool.key:
                 yield self.pools[key]
 
     def find(self, id: str) -> Replica | None:
-        """The record of a replica that is not yet stopped."""
+        """Return the record of a replica that is not yet stopped, else None."""
         pool = self.pools.get(self._pool_of.get(id, ""))
         return pool.replicas.get(id) if pool else None
 
     def unused_id(self, new_id: Callable[[], str]) -> str:
-        """The next id of `new_id` that none of its replicas has."""
+        """Return the next id of `new_id` that no replica of this host has."""
         id = new_id()
         while id in self._pool_of:
             id = new_id()
         return id
 
     def replicas(self) -> Iterator[Replica]:
-        """Every replica that is not yet stopped."""
+        """Yield every replica that is not yet stopped."""
         for key in self.live:
             yield from self.pools[key].replicas.values()
 
     def add(self, replica: Replica) -> None:
-        """Record a replica and charge what it takes."""
+        """Record a replica and charge its device and memory."""
         pool = self.pools[replica.pool]
         pool.replicas[replica.id] = replica
         pool.quiet_until_s = 0.0
@@ -114,49 +115,51 @@ class Host:
         self.ledger.charge(replica.id, device, share, pool.memory_mib)
 
     def assign(self, replica: Replica, pool: Pool, device: str) -> None:
-        """Make a standby a replica of `pool` on `device`."""
+        """Move a standby to `pool`, as a replica on `device`."""
         self.changed |= {replica.pool, pool.key}
         del self.pools[replica.pool].replicas[replica.id]
         replica.pool, replica.device, replica.role = pool.key, device, pool.spec.role
         self.add(replica)
 
     def remove(self, replica: Replica) -> None:
-        """Remove a replica that is STOPPED and free what it was charged."""
+        """Remove a STOPPED replica and its charge."""
         del self.pools[replica.pool].replicas[replica.id]
         del self._pool_of[replica.id]
         self.ledger.release(replica.id)
 
     def standby_key(self, device: str) -> str:
-        """The pool of the standbys for a device: one for all CPU slots and "", one for each GPU."""
+        """Return the key of the pool of standbys for a device: one pool for all CPU slots (and for
+        ""), one for each GPU."""
         known = self.ledger.devices.get(device)
         is_gpu = bool(device) and (known is None or known.kind != "cpu")
         return f"{STANDBY_PREFIX}{device}" if is_gpu else STANDBY_KEY
 
     @staticmethod
     def standby_device(key: str) -> str:
-        """The GPU that a pool of standbys is for, "" for the CPU slots."""
+        """Return the GPU of a pool of standbys, "" for the CPU slots."""
         return "" if key == STANDBY_KEY else key.removeprefix(STANDBY_PREFIX)
 
     def standby_charge(self, device: str) -> tuple[str, float]:
-        """The bank that a standby is charged to, and the MiB. It takes no share of its device, so
-        it may be beside a replica that has the device for itself."""
+        """Return the bank to which a standby is charged, and the MiB. It takes no share of its
+        device, so it can coexist with a replica that has the whole device."""
         known = self.ledger.devices.get(device)
         if known is None:
             return (self.standby_bank, STANDBY_MIB) if not device else ("", 0.0)
         return known.bank, GPU_STANDBY_MIB
 
     def standbys(self, key: str = STANDBY_KEY) -> list[Replica]:
-        """The standbys of a pool that wait for a model or are starting."""
+        """Return the standbys of a pool that wait for a model or are starting."""
         pool = self.pools.get(key)
         return [one for one in pool.replicas.values() if one.is_coming] if pool else []
 
     def next_standby(self, device: str = "") -> Replica | None:
-        """The standby to be used next on a device; a waiting one before one that is starting."""
+        """Return the standby to be used next on a device: a waiting one before a starting one."""
         there = self.standbys(self.standby_key(device))
         return min(there, key=lambda one: one.state is State.STARTING, default=None)
 
     def wakes_by_standby(self, pool: Pool) -> bool:
-        """Whether the replica that is coming for a pool was a standby, or the next one would be."""
+        """Whether the pool's starting replica was a standby; if none is starting, whether the next
+        one would be."""
         coming = [one for one in pool.replicas.values() if one.is_coming]
         if coming:
             one = coming[0]
@@ -171,8 +174,8 @@ class Host:
         )
 
     def start_priority(self, id: str) -> StartPriority:
-        """The priority of a replica's start at this moment: calls may have begun to wait for it
-        after it was enqueued."""
+        """Return the present priority of a replica's start. It may rise while the start is queued,
+        when calls begin to wait for the replica."""
         replica = self.find(id)
         if replica is None:
             return StartPriority(Rank.STANDBY, 0.0)
@@ -188,7 +191,7 @@ class Host:
         return StartPriority(rank, since_s)
 
     def on(self, device: str) -> list[Replica]:
-        """Every replica on a device, the standbys of a GPU too."""
+        """Return every replica on a device, including the standbys of a GPU."""
         standbys = self.pools.get(self.standby_key(device))
         there = [self.find(id) for id in self.ledger.on(device)]
         waiting = standbys.replicas.values() if standbys else ()
@@ -201,7 +204,7 @@ class Host:
             pool.reservation = None
 
     def endpoints(self, pool: Pool, now: float) -> PoolEndpoints:
-        """What gateways are told of a pool."""
+        """Return the endpoints of a pool as gateways see them; data sockets are filled in later."""
         load = self.demand.load(pool.key)
         state, reason = pool.describe(load.busy, now)
         if (state, reason) == (COLD.state, COLD.reason) and not pool.ended:
@@ -218,14 +221,15 @@ class Host:
         return PoolEndpoints(replicas, state, reason, pool.retry_at_s, tail, ended)
 
     def need(self, pool: Pool) -> Need:
-        """What one more replica of a pool takes."""
+        """Return the resources that one more replica of a pool needs."""
         spec = pool.spec
         is_trial = spec.role == "trial"
         return Need(pool.key, spec.device_kind, spec.share, pool.memory_mib, takes_rest=is_trial)
 
 
 def _waited_phases(replica: Replica) -> dict[str, float]:
-    """The phases of the cold start that its first callers waited for; none of an adopted one."""
+    """Return the cold-start phases that the replica's first callers waited for; empty if it was
+    adopted."""
     if replica.adopted:
         return {}
     return {phase: ms for phase, ms in replica.phases.items() if phase != "first_run"}

@@ -1,4 +1,4 @@
-"""Which replica holds what of every device and memory bank, and what is reserved."""
+"""Ledger of devices and memory banks: charges of replicas, reservations, cordons."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import NamedTuple
 from pool_manager.core.state import Device
 
 RESERVE_MIB = 256.0
-"""Kept free in every bank: allocators fragment, and the first large batch needs more."""
+"""Memory kept free in every bank: allocators fragment, and the first large batch needs more."""
 SHARE_SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a replica of `pool` takes: a device of `kind` ("any" for all), a share of it from above
-    0 to 1 (alone on it), MiB of its bank's memory.
+    """Resources that one replica of `pool` needs: a device of `kind` ("any" for all kinds), a share
+    of it (above 0, at most 1 = the whole device), and MiB of its memory bank.
 
-    `takes_rest`: the share that the others on a device leave, all of it on an empty one.
+    `takes_rest`: take the share that other replicas leave, the whole device if it is empty.
     """
 
     pool: str
@@ -30,7 +30,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What one replica holds. `device` is "" for a standby, which only takes memory."""
+    """Resources that one replica holds. `device` is "" for a standby, which takes only memory."""
 
     device: str
     bank: str
@@ -40,8 +40,8 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """`device` is kept for a need: until `victims` are gone, no other pool gets it, nor the memory
-    they leave. `device` is "" where only the function's `max` was in the way."""
+    """A device kept for a need while `victims` leave: no other pool gets the device or the memory
+    that they free. `device` is "" if only the function's `max` was in the way."""
 
     need: Need
     device: str
@@ -50,23 +50,22 @@ class Reservation:
 
 
 class Cordon(NamedTuple):
-    """Why a device gets no replica, and whether it is gone, so that its replicas are useless."""
+    """Why a device gets no replicas, and whether it is gone (its replicas are then useless)."""
 
     reason: str
     is_gone: bool
 
 
 class Fleet(NamedTuple):
-    """How many devices of a kind may be used and the memory of the largest, infinite where the
-    memory of one is not accounted."""
+    """Number of usable devices of a kind, and the memory of the largest. That is infinite if one of
+    them has memory that is not accounted."""
 
     devices: int
     largest_mib: float
 
 
 class Ledger:
-    """Charges by replica, from its record until it is STOPPED; reservations and cordons by
-    device."""
+    """Charges by replica, from its record until STOPPED; reservations and cordons by device."""
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self.devices = {device.id: device for device in devices}
@@ -84,7 +83,7 @@ class Ledger:
             self._sizes[device.bank] = max(device.memory_mib, self._sizes.get(device.bank, 0.0))
 
     def charge(self, id: str, device: str, share: float, memory_mib: float) -> None:
-        """Charge replica `id` on `device`; an earlier charge is replaced."""
+        """Charge replica `id` on `device`; replaces an earlier charge."""
         self.release(id)
         known = self.devices.get(device)
         self._put(id, Charge(device, known.bank if known else "", share, memory_mib))
@@ -95,7 +94,7 @@ class Ledger:
         self._put(id, Charge("", bank, 0.0, memory_mib))
 
     def recharge(self, id: str, memory_mib: float) -> None:
-        """Charge a replica the memory that was measured."""
+        """Replace the memory of a replica's charge by the measured value."""
         was = self._charges[id]
         self.release(id)
         self._put(id, Charge(was.device, was.bank, was.share, memory_mib))
@@ -107,7 +106,7 @@ class Ledger:
             return
         others = self._in[charge.bank]
         del others[id]
-        # An empty bank is exactly empty, whatever the sums of its past were rounded to.
+        # An empty bank must be exactly 0, without rounding errors of earlier sums.
         self._used[charge.bank] = self._used[charge.bank] - charge.memory_mib if others else 0.0
         if charge.device in self._on:
             del self._on[charge.device][id]
@@ -124,7 +123,7 @@ class Ledger:
             self._empty.pop(charge.device, None)
 
     def reserve(self, reservation: Reservation) -> None:
-        """Keep a device for a pool. It must not be reserved."""
+        """Keep a device for a pool. The device must not be reserved yet."""
         assert reservation.device not in self.reservations
         if reservation.device:
             self.reservations[reservation.device] = reservation
@@ -139,7 +138,7 @@ class Ledger:
             del self._reserved[self.devices[reservation.device].bank][reservation.device]
 
     def cordon(self, device: str, cordon: Cordon) -> None:
-        """Give the device no replica any more. It must be known and not reserved."""
+        """Place no more replicas on a device. The device must be known and not reserved."""
         assert device not in self.reservations
         self.cordons[device] = cordon
         self._fleets.clear()
@@ -150,23 +149,23 @@ class Ledger:
         self._fleets.clear()
 
     def charge_of(self, id: str) -> Charge:
-        """What a replica holds."""
+        """Return the charge of a replica."""
         return self._charges[id]
 
     def on(self, device: str) -> list[str]:
-        """Replicas on a device."""
+        """Return the ids of the replicas on a device."""
         return list(self._on[device])
 
     def in_bank(self, bank: str) -> list[str]:
-        """Replicas that draw on a bank's memory."""
+        """Return the ids of the replicas that are charged to a memory bank."""
         return list(self._in.get(bank, ()))
 
     def empty(self) -> list[str]:
-        """Devices without a replica, the one free for longest first."""
+        """Return the devices without a replica; the one that has been free for longest is first."""
         return list(self._empty)
 
     def fleet(self, kind: str) -> Fleet:
-        """The devices of a kind that are not cordoned, counted once until that changes."""
+        """Return the devices of a kind that are not cordoned; cached until a cordon changes."""
         if kind not in self._fleets:
             able = [d for d in self.devices.values() if d.id not in self.cordons]
             sizes = [d.memory_mib for d in able if kind in ("any", d.kind)]
@@ -175,7 +174,7 @@ class Ledger:
         return self._fleets[kind]
 
     def cordoned(self, kind: str) -> dict[str, Cordon]:
-        """The devices of a kind that may not be used."""
+        """Return the cordoned devices of a kind."""
         return {
             device: cordon
             for device, cordon in self.cordons.items()
@@ -183,7 +182,8 @@ class Ledger:
         }
 
     def fits(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
-        """Whether a replica can be put there now, or once those in `without` are gone."""
+        """Whether a device has room for a need, assuming that the replicas in `without` are
+        gone."""
         return (
             self.fits_kind(device, need)
             and self.fits_share(device, need, without)
@@ -200,23 +200,23 @@ class Ledger:
         return is_open and need.kind in ("any", self.devices[device].kind)
 
     def fits_share(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
-        """Whether the device's other replicas leave the share that is needed."""
+        """Whether the other replicas of a device leave the share that is needed."""
         left = self.free_share(device, without)
         if need.takes_rest:
             return left > SHARE_SLACK
         return left >= 1.0 or need.share <= left + SHARE_SLACK
 
     def free_share(self, device: str, without: Collection[str] = ()) -> float:
-        """The share of a device that its replicas, but those in `without`, leave."""
+        """Return the free share of a device, assuming that the replicas in `without` are gone."""
         others = [charge.share for id, charge in self._on[device].items() if id not in without]
         return 1.0 - sum(others)
 
     def fits_memory(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
-        """Whether the device's bank has the memory."""
+        """Whether the memory bank of a device has enough free memory."""
         return need.memory_mib <= self.free_mib(self.devices[device].bank, need.pool, without)
 
     def free_mib(self, bank: str, pool: str, without: Collection[str] = ()) -> float:
-        """Memory that `pool` may take of a bank; infinite where its size is not known (0)."""
+        """Return the MiB of a bank that `pool` may take; infinite if its size is unknown (0)."""
         size = self._sizes.get(bank, 0.0)
         if not size:
             return float("inf")
@@ -228,7 +228,8 @@ class Ledger:
         return sum(charge.memory_mib for charge in charges if charge.bank == bank)
 
     def _reserved_mib(self, bank: str, pool: str, without: Collection[str]) -> float:
-        """Memory reserved for other pools, beyond what their victims still hold."""
+        """Return the MiB reserved for other pools, beyond the memory that their victims still
+        hold."""
         kept = 0.0
         for reservation in self._reserved.get(bank, {}).values():
             if reservation.need.pool != pool:

@@ -1,38 +1,39 @@
-"""The one decider of a host: `handle(event, now)` changes the records and returns commands.
+"""The state machine of a host: `handle(event, now)` changes the records and returns commands.
 
-`handle` runs to its end before the next event. Nothing else changes a record, so no lock is needed
-and no read can be stale. Its steps are numbered in its docstring and in its code.
+`handle` finishes one event before the next one begins. Only the machine changes a record, so it
+needs no lock and never reads a stale record. The steps of `handle` are numbered in its docstring
+and in its code.
 
-What an event changes, and which commands follow from it at once. Every event also settles the
-pools it touched, and from that follow Launch, Assign, Drain, EndWarm and Note; what gateways can
-see of it is published.
+The table lists what each event changes and the commands that it causes directly. Every event also
+settles the pools that it touched, which causes Launch, Assign, Drain, EndWarm and Note. Changed
+endpoints are then published to gateways.
 
-    event             changes                                  commands of its own
+    event             changes                                  direct commands
     ----------------  ---------------------------------------  -----------------------------------
     PoolDefined       the pool's settings                      StopBatching
     PoolRemoved       marks the pool; its replicas drain
-    WarmRequested         marks the pool as to be warmed           EndWarm, of an unknown pool
-    WarmCancelled       unmarks it
-    SleepRequested        idle replicas above `min`                Drain
-    DemandReported        a worker's load, load windows, uses
-    WorkerLost        forgets the worker's load
-    Found             records an adopted replica               Release, if it cannot stay
-    ReplicasListed          nothing; decisions may begin
+    WarmRequested     marks the pool as to be warmed           EndWarm, if the pool is unknown
+    WarmCancelled     removes that mark
+    SleepRequested    drains idle replicas above `min`         Drain
+    DemandReported    a worker's load, load windows, uses
+    WorkerLost        removes the worker's load
+    Found             records an adopted replica               Release, if it cannot be kept
+    ReplicasListed    nothing; decisions may begin
     Begun             the replica's deadline
-    Greeted           STARTING -> STANDBY -> LOADING           Bind, or Assign of a bound standby
+    Greeted           STARTING -> STANDBY -> LOADING           Bind, or Assign for a bound standby
     Loaded            LOADING -> READY; a trial ends           EndTrial + Release; RecordRefutation
-    BatchingRefuted   the pool joins no more requests          RecordRefutation, StopBatching
+    BatchingRefuted   the pool stops batching                  RecordRefutation, StopBatching
     FirstRun          the cold start is complete               RecordColdStart
     NotIdle           DRAINING -> READY
     Lost              any state -> RELEASING; back-off         Release, EndTrial, RecordColdStart
     Released          RELEASING -> STOPPED; frees the device
-    NotReleased       the device stays taken                   Release, after RELEASE_RETRY_S
-    EngineLost        nothing is started                       WatchEngine
+    NotReleased       keeps the device charged                 Release, after RELEASE_RETRY_S
+    EngineLost        suspends starts                          WatchEngine
     EngineBack        ends replicas that are missing           Release
     DeviceLost        cordons the device, then step (3)        Drain or Release, EndTrial
-    DeviceBack        uncordons it
-    Tick              forgets silent workers, deadlines        Terminate, Release
-    Shutdown          nothing is started; all replicas drain
+    DeviceBack        uncordons the device
+    Tick              removes silent workers; deadlines        Terminate, Release
+    Shutdown          suspends starts; all replicas drain
 """
 
 from __future__ import annotations
@@ -51,12 +52,15 @@ from pool_manager.core.supply import Supply
 from registry.exchange import PoolEndpoints
 
 ADOPTION_S = 3.0
-"""Decisions begin with the first gateway's report after a start, or after so many seconds."""
+"""After a start, decisions begin with the first gateway's report or after this many seconds."""
 
 
 class Machine:
-    """All pools and devices of one host. `new_id` gives ids, of which those in use are skipped.
-    `standbys` replicas without a model are kept ready for CPU slots, `gpu_standbys` on each GPU."""
+    """State machine for all pools and devices of one host.
+
+    `new_id` generates replica ids; ids in use are skipped. The machine keeps `standbys` replicas
+    without a model ready for CPU slots, and `gpu_standbys` on each GPU.
+    """
 
     def __init__(
         self,
@@ -81,7 +85,7 @@ class Machine:
 
     @property
     def pools(self) -> dict[str, Pool]:
-        """Every pool by its key, those of the standbys included."""
+        """Every pool by its key, including the pools of standbys."""
         return self.host.pools
 
     @property
@@ -90,22 +94,23 @@ class Machine:
         return self.host.ledger.devices
 
     def cordons(self) -> dict[str, str]:
-        """The devices that get no replica, each with the reason."""
+        """Return the reason of every cordon by device id."""
         return {id: cordon.reason for id, cordon in self.host.ledger.cordons.items()}
 
     def handle(
         self, event: events.Event, now: float, commands: list[Command] | None = None
     ) -> list[Command]:
-        """Change the records by `event` at `now` (monotonic seconds); returns what is to be done.
+        """Apply `event` to the records at `now` (monotonic seconds); return the commands.
 
-        (1) The event changes records; overdue replicas are terminated or released on a Tick.
-        (2) The first time that enough is known after a start, decisions begin, for all pools.
+        (1) The event changes records. A Tick also terminates or releases overdue replicas.
+        (2) Decisions begin, for all pools, the first time that enough is known after a start.
         (3) Cordoned devices are evacuated.
-        (4) Every pool that was touched is settled, the one that waits longest first.
-        (5) Endpoints that have changed are published.
+        (4) Every touched pool is settled; the pool that has waited longest comes first.
+        (5) Changed endpoints are published.
 
-        A defect with the event or one pool keeps no other pool from being settled: ExceptionGroup
-        is raised at the end, and `commands`, the list passed, has all that is still to be done.
+        Commands are appended to `commands`, if that is passed. An exception in the event or in one
+        pool does not prevent the other pools from being settled: all exceptions are raised at the
+        end as one ExceptionGroup, and `commands` then holds everything that is still to be done.
         """
         commands = [] if commands is None else commands
         self._supply.evictor.candidates.forget()
@@ -133,24 +138,24 @@ class Machine:
         return commands
 
     def endpoints(self, key: str, now: float) -> PoolEndpoints:
-        """What gateways are told of a pool."""
+        """Return the endpoints of a pool as gateways see them."""
         return self.host.endpoints(self.pools[key], now)
 
     def due_s(self, now: float) -> float:
-        """When a Tick is due for a blocked pool; infinite if the regular ones suffice."""
+        """Return when a blocked pool needs a Tick; infinite if the regular Ticks suffice."""
         due_s = self._supply.evictor.due_s
         return due_s if due_s > now and self.host.blocked else inf
 
     def replica(self, id: str) -> Replica | None:
-        """The record of a replica that is not yet stopped."""
+        """Return the record of a replica that is not yet stopped, else None."""
         return self.host.find(id)
 
     def replicas(self) -> list[Replica]:
-        """Every replica that is not yet stopped."""
+        """Return every replica that is not yet stopped."""
         return list(self.host.replicas())
 
     def _apply(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
-        """Change the records; returns the pools to be settled."""
+        """Apply an event to the records; return the keys of the pools to be settled."""
         match event:
             case events.PoolDefined() | events.PoolRemoved():
                 return self._on_definition(event, commands)
@@ -190,8 +195,11 @@ class Machine:
         return {event.key}
 
     def _on_demand(self, event: events.DemandReported | events.WorkerLost, now: float) -> set[str]:
-        """Record a worker's load. Only its full reports are samples of the load windows; those in
-        between only wake pools. A pool that falls idle has blocked pools settled, too."""
+        """Record a worker's load; return the pools to be settled.
+
+        Only full reports are samples for the load windows; partial reports only wake pools. When a
+        pool becomes idle, the blocked pools are settled too, since they may evict its replicas.
+        """
         is_sample = False
         if isinstance(event, events.WorkerLost):
             named = self.host.demand.remove(event.worker)
@@ -205,7 +213,7 @@ class Machine:
         return named | self.host.blocked if is_room else named
 
     def _measure(self, keys: set[str], now: float, *, is_sample: bool) -> None:
-        """Record the load of these pools in their windows."""
+        """Record the load of these pools in their load windows."""
         for key in keys & self.pools.keys():
             load, scaler = self.host.demand.load(key), self.pools[key].scaler
             note = scaler.observe if is_sample else scaler.hold
@@ -217,11 +225,11 @@ class Machine:
         now: float,
         commands: list[Command],
     ) -> set[str]:
-        """Apply a request of an operator or a deploy about a pool."""
+        """Apply an operator's or a deploy's request to warm a pool or put it to sleep."""
         pool = self.pools.get(event.key)
         if pool is None:
             if isinstance(event, events.WarmRequested):
-                commands.append(EndWarm(event.key, "failed", "there is no such pool"))
+                commands.append(EndWarm(event.key, "failed", "no such pool"))
             return set()
         if isinstance(event, events.WarmRequested):
             pool.warming = Warming(event.beside, pool.failures)
@@ -237,8 +245,8 @@ class Machine:
         now: float,
         commands: list[Command],
     ) -> set[str]:
-        """Note the absence or return of the engine: while it is away nothing is started and no loss
-        counts as a failure."""
+        """Record that the engine stopped or resumed answering. Until it resumes, nothing is started
+        and no loss counts as a failure."""
         if isinstance(event, events.EngineLost):
             self.host.engine_down = event.reason
             commands.append(WatchEngine(event.reason))
@@ -248,7 +256,7 @@ class Machine:
         return set(self.host.live) | self.host.blocked
 
     def _on_tick(self, now: float, commands: list[Command]) -> set[str]:
-        """Enforce deadlines. Only pools with load, or that time alone may change, are settled."""
+        """Enforce deadlines; return the pools that have load or that time alone may change."""
         touched = self.host.demand.active() | self.host.blocked
         for worker in self.host.demand.silent_workers(now):
             held = self.host.demand.remove(worker)
@@ -264,14 +272,14 @@ class Machine:
         return touched
 
     def _may_open(self, now: float) -> bool:
-        """Whether enough is known after a start: the driver's list, and demand or ADOPTION_S."""
+        """Whether enough is known after a start to decide: the driver's list has been read, and a
+        gateway has reported or ADOPTION_S has passed."""
         if self._list_read_s is None:
             return False
         return not self.host.demand.is_empty or now - self._list_read_s >= ADOPTION_S
 
     def _settling_order(self, key: str) -> tuple[float, str]:
-        """The order of settling: the pool that has waited longest gets a device that became
-        free."""
+        """Sort key of settling: the pool that has waited longest gets a freed device first."""
         pool = self.pools.get(key)
         if pool is None or pool.unserved_since_s is None:
             return float("inf"), key
@@ -282,7 +290,7 @@ class Machine:
         load = self.host.demand.load(pool.key)
         pool.observe_load(load.queued, load.in_flight, load.oldest_wait_s, now)
         if self.stopping or pool.removed:
-            why = "the server stops" if self.stopping else "it was removed"
+            why = "the server is shutting down" if self.stopping else "the pool was removed"
             self._supply.drain_all(pool, why, now, commands)
             if pool.removed and not pool.replicas:
                 self.host.forget(pool)
@@ -292,7 +300,8 @@ class Machine:
         self._schedule(pool, load.busy, now)
 
     def _schedule(self, pool: Pool, busy: int, now: float) -> None:
-        """Set until when no Tick can change this pool, and whether Ticks concern it at all."""
+        """Set `quiet_until_s`, until which no Tick can change the pool; drop it from `live` if no
+        Tick can ever change it."""
         spec = pool.spec
         retries = now < pool.retry_at_s
         is_live = pool.replicas or spec.min or retries or pool.warming
@@ -330,8 +339,7 @@ class Machine:
             commands.append(Publish(frozenset(changed)))
 
     def _has_changed(self, key: str, now: float) -> bool:
-        """Whether a pool's endpoints differ from those last published; records them as
-        published."""
+        """Record a pool's endpoints as published; True if they differ from the last ones."""
         pool = self.pools.get(key)
         if pool is not None and pool.spec.role == "standby":
             return False

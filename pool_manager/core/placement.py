@@ -1,4 +1,4 @@
-"""Which device a replica gets, or which replicas make room for it at the least cost."""
+"""Placement: which device a replica gets, or which replicas to stop for it at the least cost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pool_manager.core.ledger import RESERVE_MIB, Ledger, Need
 
 
 class Candidate(NamedTuple):
-    """A replica that may be stopped, and the `cost` of that. Of its pool no more than `spare` may
-    be stopped at once."""
+    """A replica that may be stopped, at this `cost`. At most `spare` replicas of its pool may be
+    stopped at once."""
 
     pool: str
     cost: float
@@ -19,16 +19,17 @@ class Candidate(NamedTuple):
 
 
 class EvictionPlan(NamedTuple):
-    """Once the victims are gone, `device` has room; "" where only `max` was in the way."""
+    """The replicas to stop, and the device that then has room; "" if only `max` was in the way."""
 
     device: str
     victims: tuple[str, ...]
 
 
 def find_device(need: Need, ledger: Ledger, without: Collection[str] = ()) -> str | None:
-    """The best device with room now, None where there is none; `_by_preference` has the cases.
+    """Return the best device with room now, None if there is none; the order is that of
+    `_by_preference`.
 
-    `without`: standbys that the new replica would be made of; their memory is there for it.
+    `without`: standbys that may become the new replica; their memory is available to it.
     """
     return next(
         (device for device in _by_preference(need, ledger) if ledger.fits(device, need, without)),
@@ -37,12 +38,13 @@ def find_device(need: Need, ledger: Ledger, without: Collection[str] = ()) -> st
 
 
 def _by_preference(need: Need, ledger: Ledger) -> list[str]:
-    """Devices that may have room as they are, the best first.
+    """Return the devices that may have room without an eviction, the best first.
 
-    (1) A trial, which takes the rest of a device: empty ones, then those with the fewest replicas.
-    (2) A replica that is alone on its device: empty ones, the one free for longest first.
-    (3) A replica that shares: the fullest first, to keep whole devices for those of (2).
-    (4) In all cases, where any kind will do: GPUs before CPU slots.
+    (1) A trial, which takes the rest of a device: empty devices, then those with the fewest
+        replicas.
+    (2) A replica that needs a whole device: empty devices, the one free for longest first.
+    (3) A replica that shares a device: the fullest first, to keep whole devices for (2).
+    (4) In all cases, if any kind is allowed: GPUs before CPU slots.
     """
     if need.takes_rest:  # (1)
         empty = ledger.empty()
@@ -60,14 +62,14 @@ def _by_preference(need: Need, ledger: Ledger) -> list[str]:
 def plan_eviction(
     need: Need, ledger: Ledger, candidates: Mapping[str, Candidate], without: Collection[str] = ()
 ) -> EvictionPlan | None:
-    """The cheapest set of candidates that makes room, once stopped, on one device; None if there
-    is none.
+    """Return the cheapest set of candidates whose end makes room on one device; None if there is
+    none.
 
-    (1) Each device of the right kind has a floor: the cost of the cheapest candidate in its
-        bank, since stopping it may make room on any device of that bank. Devices are tried by
-        floor.
-    (2) On each, the cheapest candidates are chosen until share and memory fit (`_victims`).
-    (3) The search ends where a device's floor is no less than the best set so far.
+    (1) Each device of the right kind has a lower bound: the cost of the cheapest candidate in its
+        bank, since stopping that one may make room on any device of the bank. Devices are tried
+        in the order of this bound.
+    (2) On each device, the cheapest candidates are chosen until share and memory fit (`_victims`).
+    (3) The search ends at a device whose bound is no less than the cost of the best set so far.
     """
     best: tuple[float, EvictionPlan] | None = None
     if not candidates:
@@ -85,7 +87,8 @@ def plan_eviction(
 
 
 def placement_obstacle(need: Need, ledger: Ledger) -> str:
-    """Why there is no device for a need now, and which devices are cordoned, in words."""
+    """Return why no device has room for a need now, and which devices are cordoned (user-facing
+    text)."""
     cordoned = ledger.cordoned(need.kind)
     if not cordoned:
         return _obstacle(need, ledger)
@@ -95,23 +98,25 @@ def placement_obstacle(need: Need, ledger: Ledger) -> str:
 
 
 def is_unplaceable(need: Need, ledger: Ledger) -> bool:
-    """Whether no device could hold it even if all were empty, while one is cordoned that might."""
+    """Whether no usable device could hold the need even if all were empty, while a cordoned device
+    might."""
     fleet = ledger.fleet(need.kind)
     is_too_large = need.memory_mib + RESERVE_MIB > fleet.largest_mib
     return bool(ledger.cordoned(need.kind)) and (not fleet.devices or is_too_large)
 
 
 def _obstacle(need: Need, ledger: Ledger) -> str:
-    """(1) No such device; (2) all are too small; (3) all are taken; (4) too little memory free."""
+    """Return the obstacle: (1) no device of the kind; (2) every device is too small; (3) every
+    device is in use; (4) too little free memory."""
     fleet = ledger.fleet(need.kind)
     if not fleet.devices:  # (1)
         return f"no device of kind {need.kind}"
     if need.memory_mib + RESERVE_MIB > fleet.largest_mib:  # (2)
-        return f"needs {need.memory_mib:.0f} MiB, no device has that beside {RESERVE_MIB:.0f} spare"
+        return f"needs {need.memory_mib:.0f} MiB + {RESERVE_MIB:.0f} spare, no device has that"
     able = [id for id in _by_preference(need, ledger) if ledger.fits_kind(id, need)]
     banks = {ledger.devices[id].bank for id in able if ledger.fits_share(id, need)}
     if not banks:  # (3)
-        return f"all {fleet.devices} devices are in use"
+        return f"no free device ({fleet.devices} in use)"
     free_mib = max(ledger.free_mib(bank, need.pool) for bank in banks)  # (4)
     return f"needs {need.memory_mib:.0f} MiB, {max(0.0, free_mib):.0f} are free"
 
@@ -119,7 +124,8 @@ def _obstacle(need: Need, ledger: Ledger) -> str:
 def _floors(
     need: Need, ledger: Ledger, candidates: Mapping[str, Candidate]
 ) -> list[tuple[float, str]]:
-    """Devices that could be cleared, each with the least that this can cost, cheapest first."""
+    """Return the devices that could be cleared with the lower bounds of their costs, cheapest
+    first."""
     floors: dict[str, float] = {}
     for id, candidate in candidates.items():
         bank = ledger.charge_of(id).bank
@@ -138,11 +144,11 @@ def _victims(
     candidates: Mapping[str, Candidate],
     without: Collection[str],
 ) -> tuple[str, ...] | None:
-    """The candidates to stop on one device.
+    """Return the candidates to stop on one device; None if they cannot make room.
 
     (1) The cheapest first, until share and memory fit.
-    (2) Where the pools' `min` leaves too few of those: the largest first.
-    (3) The dearest of the chosen stay if the others suffice.
+    (2) If that fails because of the pools' `min`: the largest first.
+    (3) The most expensive ones are kept if the others suffice.
     """
     chosen = _choose(
         device, need, ledger, candidates, without, lambda id: candidates[id].cost
@@ -167,8 +173,8 @@ def _choose(
     without: Collection[str],
     order: Callable[[str], float],
 ) -> list[str] | None:
-    """Candidates by `order`: of the device until the share fits, then of its bank until the memory
-    fits. None if all of them do not suffice."""
+    """Return candidates in `order`: those on the device until the share fits, then those in its
+    bank until the memory fits. None if all of them do not suffice."""
     chosen: list[str] = []
     gone: Counter[str] = Counter()
     bank = ledger.devices[device].bank

@@ -11,38 +11,38 @@ from pool_manager.core.scaling import Scaler
 from pool_manager.core.state import PoolSpec, Replica, State
 
 SMOOTHING = 0.15
-"""Weight of the newest gap between two uses."""
+"""Weight of the newest gap between two calls in the exponential moving average."""
 GAP_MIN_S = 1.0
 BURST_GAPS = 3.0
-"""A burst counts as over after so many typical gaps without a call."""
+"""A burst counts as over after this many typical gaps without a call."""
 UNKNOWN_RELOAD_S = 1.0
-"""Assumed where a revision has never been loaded."""
+"""Load time assumed for a revision that has never been loaded."""
 BACKOFF_MAX_S = 60.0
 PAUSE_S = 1.0
-"""Before the next try after a start that ended without a fault of the function."""
+"""Pause before the next start after a loss that is not the function's fault."""
 FAILING_AFTER = 5
-"""Loads that failed in a row before the revision is called failing."""
-NOBODY_CALLS = "nobody calls"
+"""Failed loads in a row after which the revision counts as failing."""
+NOBODY_CALLS = "no calls"
 ENDED_MAX = 8
-"""Deaths that are published: gateways with calls in flight read them at once."""
+"""Deaths kept per pool for publication. Gateways with calls in flight read them at once."""
 PHASE_OF: Final = {State.STARTING: "start", State.STANDBY: "bind", State.LOADING: "load"}
-"""The phase of a cold start that a replica in this state is in, as far as can be seen from
-outside: what else it does meanwhile it says when it is over."""
+"""The cold-start phase shown for a replica in each state. Finer phases are known only after the
+replica has reported them, when they are over."""
 
 
 @dataclass(slots=True)
 class CallRate:
-    """How often a pool is called, by the geometric mean of the gaps between its calls.
+    """Call rate of a pool, from the geometric mean of the gaps between its calls.
 
-    Calls come in bursts. One long silence says little about the gaps within the next burst: an
-    arithmetic mean forgets it only after many calls, by when that burst is over.
+    Calls come in bursts, and one long silence says little about the gaps within the next burst. An
+    arithmetic mean forgets the silence only after many calls, when that burst is already over.
     """
 
     last_s: float = -inf
     log_gap: float | None = None
 
     def record_call(self, now: float) -> None:
-        """Record that it was called in the second that ends at `now` (monotonic seconds)."""
+        """Record that the pool was called in the second that ends at `now` (monotonic seconds)."""
         gap_s, self.last_s = now - self.last_s, now
         if gap_s == inf:
             return
@@ -51,8 +51,8 @@ class CallRate:
         self.log_gap = known + SMOOTHING * (newest - known)
 
     def per_second(self, now: float) -> float:
-        """Calls expected per second: the typical rate while a burst may be on, then falling with
-        the square of the silence."""
+        """Return the expected calls per second: the typical rate while a burst may be on; after
+        that, a rate that falls with the square of the silence."""
         silence_s = max(now - self.last_s, GAP_MIN_S)
         if self.log_gap is None:
             return 1.0 / silence_s
@@ -61,16 +61,18 @@ class CallRate:
 
 
 def eviction_cost(call_rate: CallRate, reload_s: float, now: float) -> float:
-    """Expected seconds of cold start per second without the replica: reload time x call rate.
+    """Return the expected seconds of cold start per second without the replica: reload time x call
+    rate.
 
-    Where no gaps are known this orders like LRU, weighted by the time to load again.
+    If no gaps are known, this is the order of LRU, weighted by the reload time.
     """
     return (reload_s or UNKNOWN_RELOAD_S) * call_rate.per_second(now)
 
 
 @dataclass(slots=True)
 class Warming:
-    """A request for a ready replica, made when `failures` starts had failed."""
+    """A pending request for a ready replica. `failures` is the pool's failure count when it was
+    made; `beside` as in WarmRequested."""
 
     beside: bool
     failures: int
@@ -78,13 +80,13 @@ class Warming:
 
 @dataclass(slots=True)
 class Pool:
-    """A revision's replicas. `retry_at_s` is when the next start may be tried.
+    """The replicas of one revision, with failures, load and scaling state. Times are monotonic.
 
-    `waiting_since_s` is when the present first waiter came, from which its cold start counts;
-    `unserved_since_s` since when calls wait and no replica can serve them. `blocked`
-    says why no replica can be started, `last_used_s` when there was last something to do, and
-    `quiet_until_s` until when time alone changes nothing. `refuted` is what a joined run showed
-    against joining requests, "" for nothing.
+    `retry_at_s`: the next start may be tried from then on. `waiting_since_s`: arrival of the first
+    call that waits now, from which its cold start counts. `unserved_since_s`: since when calls wait
+    and no replica can serve them. `blocked`: why no replica can be started. `last_used_s`: when the
+    pool last had calls. `quiet_until_s`: until then, time alone changes nothing. `refuted`: why a
+    batch showed that requests must not be batched, "" if none did.
     """
 
     spec: PoolSpec
@@ -110,33 +112,34 @@ class Pool:
     call_rate: CallRate = field(default_factory=CallRate)
     replicas: dict[str, Replica] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
-    """How the last replicas died that had served, by id."""
+    """Cause of death by id, for the last replicas that died after they had served."""
 
     @property
     def key(self) -> str:
-        """The key of its revision or trial."""
+        """Key of the revision or trial."""
         return self.spec.key
 
     @property
     def memory_mib(self) -> float:
-        """The memory of one replica, as stored or measured since."""
+        """Memory of one replica: the larger of the stored value and the one measured since."""
         return max(self.spec.memory_mib, self.measured_mib)
 
     @property
     def batches(self) -> bool:
-        """Whether its replicas may join requests."""
+        """Whether its replicas may batch requests."""
         return self.spec.batches and not self.refuted
 
     def count(self) -> int:
-        """Replicas that serve or will."""
+        """Return the number of replicas that serve or are becoming ready."""
         return sum(r.is_coming or r.can_serve for r in self.replicas.values())
 
     def staying(self) -> int:
-        """Replicas that serve or will and have not been asked to go."""
+        """Return the number of replicas that are READY or becoming ready; draining ones are not
+        counted, even if they may refuse."""
         return sum(r.is_coming or r.state is State.READY for r in self.replicas.values())
 
     def ready(self) -> int:
-        """Replicas that can serve now."""
+        """Return the number of replicas that can serve now."""
         return sum(replica.can_serve for replica in self.replicas.values())
 
     @property
@@ -145,16 +148,16 @@ class Pool:
         return any(replica.can_serve for replica in self.replicas.values())
 
     def idle_s(self, replica: Replica, now: float) -> float:
-        """Seconds since a replica was last used, as far as gateways have reported."""
+        """Return the seconds since a replica was last used, as far as gateways have reported."""
         return now - max(self.last_used_s, replica.last_used_s)
 
     def record_call(self, now: float) -> None:
-        """Record that it was called in the last second; the call may be over already."""
+        """Record that the pool was called in the last second; the call may be over already."""
         self.call_rate.record_call(now)
         self.last_used_s = max(self.last_used_s, now)
 
     def observe_load(self, queued: int, in_flight: int, oldest_wait_s: float, now: float) -> None:
-        """Record the load at `now`: when it was last used, and since when calls wait."""
+        """Record the load at `now`: updates the last use and since when calls wait."""
         is_busy = queued + in_flight > 0
         if is_busy:
             self.last_used_s = now
@@ -164,7 +167,7 @@ class Pool:
         if not queued or is_warm:
             self.waiting_since_s = None
         elif self.waiting_since_s is None:
-            # Waiting in the queue of a busy replica is no part of a cold start.
+            # The wait in the queue of a busy replica is not part of a cold start.
             self.waiting_since_s = max(now - oldest_wait_s, self.warm_s)
         is_needed = queued or self.spec.role == "trial"
         if not is_needed or is_warm:
@@ -173,17 +176,18 @@ class Pool:
             self.unserved_since_s = now
 
     def record_death(self, id: str, cause: str) -> None:
-        """Keep how a replica died that had served."""
+        """Keep the cause of death of a replica that had served; the oldest entry is dropped."""
         self.ended[id] = cause
         if len(self.ended) > ENDED_MAX:
             del self.ended[next(iter(self.ended))]
 
     def record_failure(self, reason: str, log_tail: tuple[str, ...], now: float) -> None:
-        """Count a failed start or load: back off 1 s, doubled with every failure in a row."""
+        """Count a failed start or load. The back-off is 1 s, doubled with every failure in a row,
+        at most BACKOFF_MAX_S."""
         self.failures += 1
         self.last_error = reason
         self.log_tail = log_tail
-        # The exponent is bounded: a floor is tried again for ever, and floats end at 2.0**1024.
+        # The exponent is bounded: a pool with `min` retries for ever, and 2.0**1024 overflows.
         self.retry_at_s = now + min(BACKOFF_MAX_S, 2.0 ** min(self.failures - 1, 10))
 
     def delay_retry(self, reason: str, now: float) -> None:
@@ -199,11 +203,11 @@ class Pool:
         self.log_tail = ()
 
     def is_failing(self, now: float) -> bool:
-        """Whether calls are refused at once, until the next try."""
+        """Whether calls are refused at once until the next try."""
         return self.failures >= FAILING_AFTER and now < self.retry_at_s
 
     def describe(self, held: int, now: float) -> tuple[str, str]:
-        """State and reason as published, listed and shown on the dashboard."""
+        """Return state and reason as published to gateways, listed and shown on the dashboard."""
         states = {replica.state for replica in self.replicas.values()}
         if self.is_warm:
             return "warm", self.wanted_reason
@@ -219,9 +223,12 @@ class Pool:
 
 
 class PoolForecast(NamedTuple):
-    """`phase`: the phase of the cold start that a called pool is in. `sleeps_in_s`: seconds until
-    its next replica has been idle for `idle_s`, None if none will be. `devices`: where its replicas
-    are."""
+    """What is about to happen to a pool.
+
+    `phase`: the cold-start phase of a pool with calls, else None. `sleeps_in_s`: seconds until its
+    next replica has been idle for `idle_s`, None if no replica will be. `devices`: the devices of
+    its replicas.
+    """
 
     phase: str | None
     sleeps_in_s: float | None
@@ -232,7 +239,8 @@ AT_REST: Final = PoolForecast(None, None, ())
 
 
 def forecast(pool: Pool, busy: int, now: float) -> PoolForecast:
-    """The forecast at `now`; `busy` is how many requests are held or in flight."""
+    """Return the forecast of a pool at `now`; `busy` is the number of requests held or in
+    flight."""
     if not (pool.replicas or busy):
         return AT_REST
     devices = {one.device: None for one in pool.replicas.values() if one.device}
@@ -242,7 +250,7 @@ def forecast(pool: Pool, busy: int, now: float) -> PoolForecast:
 def _phase(pool: Pool, busy: int) -> str | None:
     if pool.is_warm or pool.removed:
         return None
-    # The one that is furthest will serve first.
+    # The replica that is furthest along will serve first.
     for state in (State.LOADING, State.STANDBY, State.STARTING):
         if any(one.state is state for one in pool.replicas.values()):
             return PHASE_OF[state]

@@ -1,4 +1,4 @@
-"""The lifecycle of single replicas: their events, their ends, the time limits of their states."""
+"""The lifecycle of single replicas: events, losses, and the time limits of their states."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from runtime_image.contract import model
 
 START_S = 60.0
 QUEUE_S = 600.0
-"""Limit of a start's wait in the queue; START_S counts from when it has begun."""
+"""Limit of a start's wait in the start queue. START_S counts from the end of that wait."""
 GREETING_AFTER_ADOPTION_S = 10.0
 LOAD_MIN_S = 60.0
 LOAD_FACTOR = 10.0
 LOAD_S_PER_GIB = 20.0
 VERIFICATION_S = 60.0
-"""A trial's analysis of rows (30 s at most) and its comparison of runs, which takes some seconds
-for each of up to three sessions."""
+"""Limit of a trial's verification: the analysis of rows (30 s at most) and the comparison of runs,
+which takes some seconds for each of up to three sessions."""
 DRAIN_S = 30.0
 TERM_S = 5.0
-"""Between TERM and KILL."""
+"""Seconds between TERM and KILL."""
 RELEASE_RETRY_S = 5.0
 OVERDUE = "lasted too long"
-"""The last words of the reason of a release after a time limit."""
+"""Suffix of the reason of a release after a time limit; `metrics.reason_in` looks for it."""
 CONNECT_S = 0.5
-"""Limit between READY and the first run of a waiting call: endpoints are published, gateways
-connect."""
+"""Longest time between READY and the first run of a waiting call: publishing endpoints, connecting
+gateways."""
 PLACEMENT_PHASES = ("place", "evict")
-"""The phases before a cold start has a device: no part of what loading costs."""
+"""The phases before a cold start has a device. They are not part of the reload time."""
 
 
 def load_limit_s(spec: PoolSpec) -> float:
-    """max(60 s, 10 x the measured load, 20 s per GiB): idle time has no part in it."""
+    """Return the time limit of a load: max(60 s, 10 x the measured load, 20 s per GiB)."""
     return max(LOAD_MIN_S, LOAD_FACTOR * spec.load_s, LOAD_S_PER_GIB * spec.bundle_bytes / 2**30)
 
 
 def state_limit_s(replica: Replica, spec: PoolSpec) -> float:
-    """Seconds that the state just entered may last; infinite where there is no limit."""
+    """Return the seconds that the state just entered may last; infinite if it has no limit."""
     if replica.state is State.STANDBY and replica.role == "standby":
         return float("inf")
     if replica.state in (State.STARTING, State.STANDBY):
@@ -70,7 +70,8 @@ def state_limit_s(replica: Replica, spec: PoolSpec) -> float:
 
 
 class ReplicaLifecycle:
-    """Applies the events of replicas, starts and ends them. Nothing else changes their records."""
+    """Applies the events of replicas, starts and ends them. No other class changes their
+    states."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -86,7 +87,7 @@ class ReplicaLifecycle:
         }
 
     def add(self, replica: Replica, now: float) -> None:
-        """Record a replica, which charges its device."""
+        """Record a replica; this charges its device."""
         self._host.add(replica)
         self._enter_state(replica, now)
 
@@ -98,10 +99,10 @@ class ReplicaLifecycle:
         now: float,
         commands: list[Command],
     ) -> None:
-        """Ask a replica to finish and go; with `if_idle_s` it may refuse if it was used more
-        recently. One without a model has nothing to finish and is released."""
+        """Drain a replica. With `if_idle_s` it may refuse if it was used within that many seconds.
+        A replica without a model has nothing to finish and is released at once."""
         replica.why = why
-        commands.append(Note(replica.pool, f"{replica.id} is asked to go: {why}"))
+        commands.append(Note(replica.pool, f"{replica.id} is asked to stop: {why}"))
         if replica.state in (State.STARTING, State.STANDBY):
             self.release(replica, why, now, commands)
             return
@@ -113,7 +114,7 @@ class ReplicaLifecycle:
 
     def enforce_deadline(self, replica: Replica, now: float, commands: list[Command]) -> None:
         """Act on a replica whose state has outlasted its limit: retry a release, terminate a drain,
-        release any other."""
+        release a replica in any other state."""
         if now < replica.deadline_s:
             return
         if replica.state is State.RELEASING:
@@ -132,8 +133,8 @@ class ReplicaLifecycle:
             self._end(replica, events.Lost(replica.id, reason), now, commands)
 
     def end_missing(self, running: frozenset[str], now: float, commands: list[Command]) -> None:
-        """Compare with the driver's list after an absence of the engine: replicas that are not on
-        it are lost, and stuck releases are tried again."""
+        """Compare the records with the driver's list after the engine is back: replicas that are
+        missing from it are lost, and stuck releases are retried."""
         for replica in list(self._host.replicas()):
             if replica.state is State.RELEASING:
                 if replica.deadline_s < float("inf"):
@@ -145,9 +146,9 @@ class ReplicaLifecycle:
                 self._end(replica, lost, now, commands)
 
     def release(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
-        """Command the release of a replica, whatever it does."""
+        """Command the release of a replica in any state that can be lost."""
         if _is_unused(replica):
-            # It is a sample for the estimate of the next cold start, although no call was served.
+            # Its load is a sample for cold-start estimates, although it served no call.
             self._record_cold_start(
                 replica, "ready", replica.ready_s, commands, ago_s=now - replica.ready_s
             )
@@ -156,7 +157,8 @@ class ReplicaLifecycle:
         commands.append(Release(replica.id, why))
 
     def assign(self, standby: Replica, pool: Pool, device: str, now: float) -> list[Command]:
-        """Assign a standby to a pool; one that is still STARTING gets its model once it greets."""
+        """Assign a standby to a pool; return the commands. A standby that is still STARTING gets
+        its model after its HELLO."""
         self._host.assign(standby, pool, device)
         standby.since_s = standby.last_used_s = now
         standby.adopted = False
@@ -165,8 +167,8 @@ class ReplicaLifecycle:
         return [self._bind_standby(standby, now)]
 
     def stop_batching(self, pool: Pool, commands: list[Command]) -> None:
-        """Command the ready replicas of a pool that must not batch to stop it; one that is still
-        loading is commanded when it has loaded."""
+        """If a pool must not batch, command its ready replicas to stop batching. A replica that is
+        still loading gets the command when it has loaded."""
         if pool.batches or pool.spec.role != "serve":
             return
         for replica in pool.replicas.values():
@@ -175,8 +177,8 @@ class ReplicaLifecycle:
                 commands.append(StopBatching(replica.id))
 
     def apply(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
-        """Apply an event about one replica; returns the pools it touches. Events of unknown ids are
-        ignored: they crossed the replica's end."""
+        """Apply an event about one replica; return the pools it touches. Events with unknown ids
+        are ignored: they crossed the replica's end."""
         if isinstance(event, events.Found):
             return self._found(event, now, commands)
         replica = self._host.find(getattr(event, "id", ""))
@@ -188,16 +190,17 @@ class ReplicaLifecycle:
         self._receivers[type(event)](replica, event, now, commands)
         touched = {replica.pool}
         if isinstance(event, events.FirstRun):
-            # The cold start is complete: the standby it used may be replaced.
+            # The cold start is complete: the standby that it used may be replaced.
             touched |= {STANDBY_KEY, self._host.standby_key(replica.device)}
         if before is State.DRAINING and replica.state is State.READY:
-            # The pools that waited for its device must be placed elsewhere.
+            # Pools that waited for its device must be placed elsewhere.
             touched |= self._host.blocked
         return touched
 
     def _found(self, event: events.Found, now: float, commands: list[Command]) -> set[str]:
-        """Adopt a replica of an earlier manager. One whose pool is unknown is drained. One on a
-        device that this host does not have is released, and so is a trial: its deploy is gone."""
+        """Adopt a replica of an earlier manager. A replica of an unknown pool is drained. A replica
+        on a device that this host does not have is released, and so is a trial: its deploy is
+        gone."""
         key = event.pool or self._host.standby_key(event.device)
         if key not in self._host.pools:
             self._host.define(PoolSpec(key, role=event.role)).removed = True
@@ -214,7 +217,7 @@ class ReplicaLifecycle:
         self.add(replica, now)
         if key != STANDBY_KEY and replica.device not in self._host.ledger.devices:
             why = f"this host has no device {replica.device or 'without a name'}"
-            commands.append(Note(key, f"{replica.id} is ended: {why}"))
+            commands.append(Note(key, f"{replica.id} is stopped: {why}"))
             self.release(replica, why, now, commands)
         elif event.role == "trial":
             self.release(replica, "its deploy ended with the earlier manager", now, commands)
@@ -223,7 +226,7 @@ class ReplicaLifecycle:
     def _begun(
         self, replica: Replica, _event: events.Begun, now: float, _commands: list[Command]
     ) -> None:
-        """Restart the time limit: the wait in the start queue is no part of it."""
+        """Restart the time limit: the wait in the start queue does not count."""
         if replica.state is State.STARTING:
             replica.deadline_s = now + START_S
         elif replica.state is State.LOADING:
@@ -240,7 +243,7 @@ class ReplicaLifecycle:
             self._host.pools[replica.pool].record_success()
             return
         if not replica.is_bound:
-            # Assigned while it was importing: calls waited for that part only.
+            # It was assigned while still importing: calls waited only for the rest of the import.
             replica.phases["import"] = (now - replica.last_used_s) * 1e3
             commands.append(self._bind_standby(replica, now))
             return
@@ -296,13 +299,13 @@ class ReplicaLifecycle:
             self._refute(replica, event.reason, commands)
 
     def _refute(self, replica: Replica, reason: str, commands: list[Command]) -> None:
-        """End the batching of a pool, once. A lying replica can do that to its own pool only."""
+        """End the batching of a pool, once. A lying replica can only harm its own pool."""
         pool = self._host.pools[replica.pool]
         replica.batches = False
         if not pool.batches:
             return
         pool.refuted = reason
-        commands.append(Note(pool.key, f"requests are joined no more: {replica.id}: {reason}"))
+        commands.append(Note(pool.key, f"requests are no longer batched: {replica.id}: {reason}"))
         commands.append(RecordRefutation(pool.key, reason))
         self.stop_batching(pool, commands)
 
@@ -320,7 +323,7 @@ class ReplicaLifecycle:
             replica.refused_s = now
             replica.if_idle = False
             self._advance(replica, Step.NOT_IDLE, now)
-            text = f"{replica.id} stays: used {event.idle_s:.1f} s ago"
+            text = f"{replica.id} keeps serving: used {event.idle_s:.1f} s ago"
             commands.append(Note(replica.pool, text))
 
     def _lost(
@@ -330,7 +333,7 @@ class ReplicaLifecycle:
             self._end(replica, event, now, commands)
 
     def _released(self, replica: Replica) -> set[str]:
-        """Stop the record; its device is free, so blocked pools are settled."""
+        """Remove the record. Its device is free, so blocked pools are settled."""
         if replica.state is not State.RELEASING:
             return set()
         replica.state = advance(replica.state, Step.RELEASED)
@@ -348,8 +351,8 @@ class ReplicaLifecycle:
     def _end(
         self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
     ) -> None:
-        """Release a lost replica; a loss before READY counts against its pool, or ends its
-        trial."""
+        """Release a lost replica. A loss before READY counts against its pool, or ends its trial;
+        it only delays the next start if it is not the replica's fault or the engine is away."""
         if replica.is_coming:
             if event.is_its_fault and not self._host.engine_down:
                 self._count_failure(replica, event, now, commands)
@@ -364,8 +367,8 @@ class ReplicaLifecycle:
     def _count_failure(
         self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
     ) -> None:
-        """Count a loss before READY. Losses of adopted replicas and of standbys that already
-        connected are not counted: they only delay the next start."""
+        """Count a loss before READY. Losses of adopted replicas and of standbys that had already
+        connected only delay the next start."""
         pool = self._host.pools[replica.pool]
         if replica.role == "trial":
             commands.append(EndTrial(replica.pool, {}, event.stage, event.reason, event.log_tail))
@@ -404,7 +407,7 @@ class ReplicaLifecycle:
         self._enter_state(replica, now)
 
     def _enter_state(self, replica: Replica, now: float) -> None:
-        """Begin a state: set its deadline and have the pool settled and published."""
+        """Begin a state: set its deadline, and mark the pool to be settled and published."""
         replica.since_s = now
         pool = self._host.pools[replica.pool]
         pool.quiet_until_s = 0.0
@@ -413,15 +416,15 @@ class ReplicaLifecycle:
 
 
 def _is_unused(replica: Replica) -> bool:
-    """Whether a serving replica became ready and never ran a call, because its callers had left.
-    That is not known of an adopted one."""
+    """Whether a serving replica became ready but never ran a call, because its callers had left.
+    False for an adopted replica, of which this is not known."""
     has_run = "first_run" in replica.phases
     return replica.role == "serve" and replica.ready_s > 0 and not has_run and not replica.adopted
 
 
 def _served_s(replica: Replica, now: float) -> float:
-    """When its cold start was over. The time between READY and a first call that came much later is
-    no part of it."""
+    """Return when the replica's cold start ended. If the first call came long after READY, the time
+    between the two does not count."""
     first_run_s = replica.phases.get("first_run", 0.0) / 1e3
     rested_s = now - replica.ready_s - first_run_s
     return replica.ready_s + first_run_s if replica.ready_s and rested_s > CONNECT_S else now

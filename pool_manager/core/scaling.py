@@ -1,4 +1,4 @@
-"""How many replicas a pool should have, and why.
+"""Scaling: how many replicas a pool should have, and why.
 
 The two windows and the panic rule are those of the Knative autoscaler
 (knative.dev/docs/serving/autoscaling/kpa-specific).
@@ -16,14 +16,14 @@ from registry.exchange import Load
 STABLE_S = 60
 PANIC_S = 6
 PANIC_FACTOR = 2
-"""Panic begins when the short window asks for so many times the ready replicas."""
+"""Panic begins when the short window requires this many times the ready replicas."""
 
 
 class LoadWindow:
-    """Busy requests per second of the last `STABLE_S` seconds. `now` is monotonic seconds.
+    """Concurrent requests in each of the last `STABLE_S` seconds. `now` is monotonic seconds.
 
-    A second without a report counts as the one before it: load is reported when it changes and once
-    a second, and a late report says nothing about the load.
+    A second without a report counts like the second before it: load is reported once a second and
+    when it changes, and a late report says nothing about the load.
     """
 
     __slots__ = ("_began", "_busy", "_held", "_last")
@@ -44,13 +44,13 @@ class LoadWindow:
         self._busy[second % STABLE_S] = self._held = busy
 
     def hold(self, busy: int, now: float) -> None:
-        """Count the seconds after this one as `busy` until the next observation."""
+        """Count the seconds after `now` as `busy` until the next observation."""
         if self._began is not None:
             self._reach(int(now))
             self._held = busy
 
     def mean(self, window_s: int, now: float) -> float:
-        """Mean over the last `window_s` seconds, or over those known if they are fewer."""
+        """Return the mean over the last `window_s` seconds, or over the observed ones if fewer."""
         if self._began is None:
             return 0.0
         second = int(now)
@@ -65,7 +65,7 @@ class LoadWindow:
 
 
 class Wanted(NamedTuple):
-    """A number of replicas and its reason in words."""
+    """Wanted number of replicas, and the reason as shown by `fnctl why`."""
 
     replicas: int
     reason: str
@@ -73,7 +73,7 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class Scaler:
-    """One pool's load window and panic mode. Times are monotonic seconds."""
+    """Load window and panic mode of one pool. Times are monotonic seconds."""
 
     window: LoadWindow = field(default_factory=LoadWindow)
     panic_until_s: float = 0.0
@@ -84,11 +84,11 @@ class Scaler:
         self.window.observe(busy, now)
 
     def hold(self, busy: int, now: float) -> None:
-        """Count the seconds to come as `busy` until the next observation."""
+        """Count the seconds after `now` as `busy` until the next observation."""
         self.window.hold(busy, now)
 
     def forget(self) -> None:
-        """Drop window and panic: the pool is cold."""
+        """Reset window and panic mode: the pool is cold."""
         self.window = LoadWindow()
         self.panic_until_s, self.peak = 0.0, 0
 
@@ -96,28 +96,30 @@ class Scaler:
 def wanted(
     spec: PoolSpec, load: Load, scaler: Scaler, ready: int, now: float, *, is_fresh: bool
 ) -> Wanted:
-    """How many replicas a pool should have, always between `min` and `max`.
+    """Return how many replicas a pool should have; all cases but (1) are kept within `min` and
+    `max`.
 
     (1) A trial: one.
-    (2) No load, and the pool was not used for `idle_s` or its floor has none ready: none.
-    (3) None is ready: one. How fast one works is not known yet, and where one cannot be loaded,
-        its copies cannot either.
-    (4) The mean over PANIC_S asks for PANIC_FACTOR times the ready ones while there is load:
-        panic for STABLE_S, in which the number never falls.
-    (5) Else the mean over STABLE_S.
-    (6) By (4) and (5) without load: no more than are ready, since only calls start a replica.
-    (7) By (4) to (6) none or one: one, for the next call.
+    (2) No load, and the pool was not used for `idle_s`, or it has a `min` and no ready replica:
+        none.
+    (3) No replica is ready: one. The speed of a replica is not known yet, and if one cannot be
+        loaded, its copies cannot either.
+    (4) Panic: there is load, and the mean over PANIC_S requires PANIC_FACTOR times the ready
+        replicas. Panic lasts for STABLE_S, during which the number never falls.
+    (5) Otherwise: the mean over STABLE_S.
+    (6) After (4) or (5), without load: at most the ready replicas, since only calls start one.
+    (7) After (4) to (6), a result of none or one: one, for the next call.
 
-    `ready`: replicas that can serve. `is_fresh`: used less than `idle_s` ago, or about to be.
+    `ready`: replicas that can serve. `is_fresh`: used less than `idle_s` ago, or about to be used.
     """
     busy = load.busy
     if spec.role == "trial":  # (1)
         return Wanted(1, "a deploy verifies it")
     if not busy and (not is_fresh or (spec.min > 0 and not ready)):  # (2)
-        return _bounded(Wanted(0, "nobody calls"), spec)
+        return _bounded(Wanted(0, "no calls"), spec)
     if not ready:  # (3)
         reason = f"{load.queued} held and {load.in_flight} in flight, none is ready yet"
-        return _bounded(Wanted(1, reason if busy else "asked for"), spec)
+        return _bounded(Wanted(1, reason if busy else "a start was requested"), spec)
     stable = ceil(scaler.window.mean(STABLE_S, now) / spec.target)
     burst = ceil(scaler.window.mean(PANIC_S, now) / spec.target)
     if now >= scaler.panic_until_s:

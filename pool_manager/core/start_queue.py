@@ -1,7 +1,7 @@
-"""The queue of starts: each takes a core, so only a few run at once.
+"""Start queue: each start takes a CPU core, so only a few run at once.
 
-Ten starts at once on two cores all end late; in pairs they end no later in all, and the first of
-them several times sooner.
+Ten concurrent starts on two cores all end late. In pairs, the last one ends no later and the first
+one several times sooner.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from math import inf
 from typing import Final, NamedTuple
 
 HOLD_S: Final = 1.0
-"""A start counts for so long at most: after that it hangs or waits for something else than a
-core."""
+"""A start occupies its place for at most this long. After that it hangs or waits for something
+other than a core."""
 SHORT_LOAD_S: Final = 0.03
-"""A load that is shorter is not queued: it is over before another start would have to wait."""
+"""Loads that are known to be shorter are not queued: they end before another start would wait."""
 
 
 class Rank(IntEnum):
-    """What a start is for, most urgent first. SHORT is admitted at once."""
+    """Purpose of a start, most urgent first: a short load (admitted at once), waiting calls, a
+    pool's `min`, a standby."""
 
     SHORT = 0
     WAITER = 1
@@ -28,14 +29,14 @@ class Rank(IntEnum):
 
 
 class StartPriority(NamedTuple):
-    """The order of starts: by rank, then by the time since which each is wanted (monotonic)."""
+    """Sort key of starts: rank, then the time since which the start is wanted (monotonic)."""
 
     rank: Rank
     since_s: float
 
 
 class StartQueue:
-    """At most `at_once` starts run, the others wait. `now` is monotonic seconds."""
+    """Queue of starts, of which at most `at_once` run. `now` is monotonic seconds."""
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
@@ -47,13 +48,14 @@ class StartQueue:
         self._line[id] = None
 
     def remove(self, id: str) -> None:
-        """Remove a start that has ended or is not wanted any more; unknown ids are ignored."""
+        """Remove a start that has ended or is no longer wanted; unknown ids are ignored."""
         self._line.pop(id, None)
         self._running.pop(id, None)
 
     def admit(self, turn: Callable[[str], StartPriority], now: float) -> list[str]:
-        """The starts that may begin now, in order. `turn` gives each one's priority and is called
-        anew every time, since a call may have begun to wait for a queued start."""
+        """Remove and return the starts that may begin now, in order. `turn` returns a start's
+        priority; it is evaluated on every call, since calls may have begun to wait for the
+        start."""
         self._running = {id: end_s for id, end_s in self._running.items() if end_s > now}
         turns = {id: turn(id) for id in self._line}
         line = sorted(self._line, key=turns.__getitem__)
@@ -67,5 +69,5 @@ class StartQueue:
         return [*short, *following]
 
     def due_s(self) -> float:
-        """When the next start may begin even if none ends; infinite if the queue is empty."""
+        """Return when the next start may begin even if none ends; infinite if none is queued."""
         return min(self._running.values(), default=inf) if self._line else inf

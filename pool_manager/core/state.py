@@ -1,39 +1,39 @@
-"""The life of a replica as one table, and the records that decisions are made on.
+"""State table of a replica's life, and the records that decisions are based on.
 
 Two rules:
 
-1. A replica's state changes by `advance` alone, and only along TRANSITIONS. A pair that is not in
-   the table is a defect of this program, never something that a process, a driver or a gateway
-   could have caused: what they say is checked against the state first and dropped if it crossed.
-2. A device is free only when its replica is STOPPED: when nothing of the process is left and the
-   driver has proved it. Every other state is charged to the device in full.
+1. Only `advance` changes a replica's state, and only along TRANSITIONS. A pair that is not in the
+   table is a defect of this program. No process, driver or gateway can cause it: their messages are
+   checked against the state first, and dropped if they crossed a state change.
+2. A device is free only when its replica is STOPPED, that is, when the driver has proved that
+   nothing of the process is left. In every other state the device is charged in full.
 
-What the states are for:
+The states:
 
-STARTING    The process was launched, and nothing has been heard of it. It may stand in the queue
-            of starts (`start_queue`), which is no part of its time.
-STANDBY     It has greeted (HELLO) and has no model. A replica of a function is in it for moments,
-            a standby for hours: that is the only difference between the two until it is bound.
-LOADING     It was told which model to load. A trial is verified in this state.
-READY       Gateways send to it.
-DRAINING    It was asked to go and finishes what it has. If it may refuse (`if_idle`), it still
-            serves: the replica alone sees every gateway, so only it knows that it is idle.
-RELEASING   The driver kills what is left and removes the folders, again until it succeeds. Where
-            that is impossible, the device stays taken: a leaked process may hold its memory.
-STOPPED     Nothing is left. The record is dropped in the same turn, so no replica is seen in it.
+STARTING    The process is launched, or its start waits in the start queue (`start_queue`; that
+            wait does not count against the time limit). It has not connected yet.
+STANDBY     The replica has connected (HELLO) and has no model. A function's replica is in this
+            state briefly, a standby for hours. Until it is bound, that is their only difference.
+LOADING     The replica has received the model to load. A trial is verified in this state.
+READY       Gateways send requests to the replica.
+DRAINING    The replica was asked to stop and finishes its requests. If it may refuse (`if_idle`),
+            it still serves: only the replica sees every gateway, so only it knows that it is idle.
+RELEASING   The driver kills what is left and removes the folders, and retries until it succeeds. As
+            long as it fails, the device stays charged: a leaked process may hold its memory.
+STOPPED     Nothing is left. The record is removed in the same step, so no query shows this state.
 
 `lost` is the one step for every way in which a process ends or is given up: exit, crash, hang,
-refused load, a device that fell off the bus. There is no state "failed": failures belong to the
-pool (back-off, last error), since the next replica starts with them and this one is over.
+refused load, a device that fell off the bus. There is no state "failed": failures (back-off, last
+error) belong to the pool, because the next replica starts under them.
 
-`drain` is never used before LOADING, although the table would let a STANDBY drain: a replica
+`drain` is never used before LOADING, although the table would allow it for STANDBY: a replica
 without a model has nothing to finish and is released at once (`ReplicaLifecycle.drain`). DRAINING
-has two ways out, and `not idle`, back to READY, is the only step backwards: whatever was to happen
-on the device is decided anew. A replica that may refuse and is then asked to go in any case takes
-no step: the state stays, and `if_idle` becomes False.
+can be left in two ways. `not idle`, back to READY, is the only step backwards; the plans for the
+device are then made anew. A replica that may refuse and then receives an unconditional drain takes
+no step: its state stays DRAINING, and `if_idle` becomes False.
 
-Deadlines are not part of the table. A state may last for `state_limit_s` (`replicas`); a Tick past
-that is treated like any other loss.
+Deadlines are not part of the table. A state may last for `state_limit_s` (`replicas`). A Tick after
+that treats an overdue state like any other loss, except for a drain and a release.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class State(StrEnum):
 
 
 class Step(StrEnum):
-    """What changes a replica's state."""
+    """A step from one state of a replica to the next."""
 
     GREETED = "greeted"
     BOUND = "bound"
@@ -87,11 +87,11 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
 
 
 class ImpossibleStep(Exception):
-    """A step that the table does not allow: a defect of the caller."""
+    """The table does not allow this step: a defect of the caller."""
 
 
 def advance(state: State, step: Step) -> State:
-    """The state after `step`. Raises ImpossibleStep where the table has no such row."""
+    """Return the state after `step`. Raises ImpossibleStep if the table has no such row."""
     try:
         return TRANSITIONS[state][step]
     except KeyError:
@@ -105,8 +105,8 @@ Role = Literal["serve", "trial", "standby"]
 class Device:
     """A CPU slot or a GPU. `kind` is "cpu" or "cuda".
 
-    `memory_mib` is the size of its memory bank, 0 where memory is not accounted. Devices that draw
-    on one memory, as CPU slots do, name the same `bank`.
+    `memory_mib` is the size of its memory bank, 0 if memory is not accounted. Devices that share
+    one memory, as CPU slots do, have the same `bank`.
     """
 
     id: str
@@ -123,11 +123,11 @@ class Device:
 class PoolSpec:
     """The settings and measurements of one revision that decisions need.
 
-    `function` is the namespace and name; `max` bounds it over all its revisions. `target` is how
-    many requests one replica takes at once. `load_s` is the measured load time, 0 if unknown,
-    `memory_mib` what one replica was measured to take and `share` the part of a device it needs,
-    1 for a device of its own. `batches`: its replicas batch requests. A trial is the pool of one
-    throw-away replica.
+    `function` is the namespace and name; `max` limits the replicas of all its revisions together.
+    `target` is the number of requests that one replica takes at once. `load_s` is the measured load
+    time, 0 if unknown. `memory_mib` is the measured memory of one replica. `share` is the part of a
+    device that it needs, 1 for a whole device. `batches`: its replicas batch requests. A trial is a
+    pool with one throw-away replica.
     """
 
     key: str
@@ -149,11 +149,11 @@ class PoolSpec:
 class Replica:
     """One replica as the manager sees it. Times are monotonic seconds.
 
-    A standby is in a pool of its own until it is assigned; `is_bound` says whether the process
-    was told, or is about to be told, which model to load. `if_idle` marks a drain that the replica
-    may refuse, `refused_s` when it last did, `ready_s` when it had loaded. `deadline_s` is when
-    the present state has lasted too long; `terminated` that TERM was sent. `batches`: it may batch
-    requests, as far as is known.
+    A standby belongs to a pool of standbys until it is assigned. `is_bound`: the process has
+    received, or is about to receive, the model to load. `if_idle` marks a drain that the replica
+    may refuse; `refused_s` is the time of its last refusal. `ready_s` is when it became READY.
+    `deadline_s` is the time limit of the present state. `terminated`: TERM was sent. `batches`: it
+    may batch requests, as far as is known.
     """
 
     id: str
@@ -180,13 +180,13 @@ class Replica:
 
     @property
     def can_serve(self) -> bool:
-        """Whether gateways may send to it: READY, or DRAINING and free to refuse."""
+        """Whether gateways may send requests to it: READY, or DRAINING and free to refuse."""
         return self.state is State.READY or (self.state is State.DRAINING and self.if_idle)
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it will be gone soon, unless it refuses. A release that failed may fail for
-        ever."""
+        """Whether it will be gone soon, unless it refuses. False after a failed release, which may
+        keep failing for ever."""
         is_stuck = self.deadline_s < float("inf")
         return self.state is State.DRAINING or (self.state is State.RELEASING and not is_stuck)
 

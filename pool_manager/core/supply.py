@@ -1,4 +1,4 @@
-"""Starts and stops replicas until a pool has what is wanted of it, standbys included."""
+"""Supply: starts and stops replicas until each pool, of standbys too, has its wanted number."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pool_manager.core.state import Replica, State
 from registry.exchange import Load
 
 REFILL_AFTER_S = 2.0
-"""A spent standby is replaced once no cold start is going on, after so long in any case."""
+"""A used standby is replaced once no cold start is in progress, at the latest after this long."""
 
 
 class Standbys:
-    """Keeps standbys ready for cold starts. `new_id` gives ids that no replica has."""
+    """Keeps standbys ready for cold starts. `new_id` returns ids that no replica has."""
 
     def __init__(self, host: Host, replicas: ReplicaLifecycle, new_id: Callable[[], str]) -> None:
         self._host = host
@@ -28,10 +28,10 @@ class Standbys:
         self._missing_since_s: dict[str, float] = {}
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Start one standby if one is missing, drain those above the pool's `max`."""
+        """Start one standby if any is missing; drain those above the pool's `max`."""
         device, there = self._host.standby_device(pool.key), self._host.standbys(pool.key)
         for replica in there[pool.spec.max :]:
-            self._replicas.drain(replica, None, "one standby too many", now, commands)
+            self._replicas.drain(replica, None, "surplus standby", now, commands)
         if len(there) >= pool.spec.max:
             self._missing_since_s.pop(pool.key, None)
             return
@@ -55,7 +55,7 @@ class Standbys:
 
 
 class Supply:
-    """Brings one pool at a time to its wanted number of replicas. `new_id` gives unused ids."""
+    """Brings one pool at a time to its wanted number of replicas. `new_id` returns unused ids."""
 
     def __init__(self, host: Host, replicas: ReplicaLifecycle, new_id: Callable[[], str]) -> None:
         self._host = host
@@ -65,7 +65,7 @@ class Supply:
         self._standbys = Standbys(host, replicas, new_id)
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Start what is missing, answer a request for a warm pool, stop surplus."""
+        """Start missing replicas, answer a request for a warm pool, stop surplus replicas."""
         if pool.spec.role == "standby":
             self._standbys.settle(pool, now, commands)
             return
@@ -80,17 +80,17 @@ class Supply:
         self._stop_surplus(pool, load, now, commands)
 
     def drain_all(self, pool: Pool, why: str, now: float, commands: list[Command]) -> None:
-        """Drain every replica of a pool that is not wanted any more."""
+        """Drain every replica of a pool that was removed, or that the shutdown ends."""
         self.evictor.unblock(pool)
         if pool.warming is not None:
             self._end_warm(pool, "failed", why, commands)
         for replica in list(pool.replicas.values()):
-            # A replica that was free to refuse (`if_idle`) no longer is.
+            # A draining replica that was free to refuse (`if_idle`) may no longer do so.
             if replica.can_serve or replica.is_coming:
                 self._replicas.drain(replica, None, why, now, commands)
 
     def sleep(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Ask idle replicas above `min` to go now; each may refuse if it was called."""
+        """Drain the idle replicas above `min` now; each may refuse if it has just been used."""
         load = self._host.demand.load(pool.key)
         if load.busy:
             return
@@ -114,17 +114,19 @@ class Supply:
         """Start one more replica of a pool or make room for it; True if one was started.
 
         (1) Nothing may be started: the engine is away or a back-off lasts. The pool's reservation
-            is released, since another pool can use the device meanwhile.
+            is released, so that another pool can use the device in the meantime.
         (2) A device has room and the function is below its `max`: start there.
         (3) Victims of the pool's reservation are still leaving: wait for them.
-        (4) Other revisions take the function to its `max`, and one of theirs is draining: wait.
-        (5) Idle replicas can make room: reserve the device and ask the cheapest set to go, each
-            of which may refuse. At `max` that is the cheapest one of the other revisions.
+        (4) Other revisions take the function to its `max`, and one of their replicas is draining:
+            wait.
+        (5) Idle replicas can make room: reserve the device and drain the cheapest set; each of
+            them may refuse. At `max` that is the cheapest replica of the other revisions.
         (6) The pool may preempt (it has no replica, and has waited for PREEMPT_AFTER_S; a trial
             waits longer): drain busy replicas that are past their residency.
-        (7) As (6), but no set of them is past its residency at once: reserve the device anyway.
-            Else pools that need one victim would take turns with each of them for ever.
-        (8) Wait; `pool.blocked` says for what.
+        (7) As (6), but no sufficient set is past its residency at the same time: reserve the
+            device anyway. Otherwise pools that need only one victim would keep replacing these
+            replicas one by one, and this pool would wait for ever.
+        (8) Wait; `pool.blocked` is the reason.
         """
         evictor, candidates = self.evictor, self.evictor.candidates
         if obstacle := self._obstacle(pool, now):  # (1)
@@ -143,7 +145,7 @@ class Supply:
         self._host.unreserve(pool)
         leaving = [one for one in others if one.state is State.DRAINING] if is_full else []
         if leaving:  # (4)
-            text = f"waits for {leaving[0].id} of {leaving[0].pool} to go"
+            text = f"waits for {leaving[0].id} of {leaving[0].pool} to drain"
             evictor.block(pool, text, commands)
             return False
         among = others if is_full else None
@@ -156,22 +158,23 @@ class Supply:
         if plan is not None:
             evictor.execute(pool, need, plan, JUST_USED_S if is_idle else None, now, commands)
         else:  # (8)
-            text = f"max is {pool.spec.max}, other revisions have as many replicas"
+            text = f"max is {pool.spec.max}, reached by replicas of other revisions"
             evictor.block(pool, text if is_full else placement_obstacle(need, ledger), commands)
         return False
 
     def _obstacle(self, pool: Pool, now: float) -> str:
-        """Why nothing may be started, wherever there is room; "" if it may."""
+        """Return why the pool may start nothing, even on a free device; "" if it may."""
         if self._host.engine_down:
             return f"nothing can be started: {self._host.engine_down}"
         if now >= pool.retry_at_s:
             return ""
         if pool.failures:
-            return f"load failed {pool.failures} times, next try soon: {pool.last_error}"
-        return f"the last start ended, next try soon: {pool.last_error}"
+            return f"failed starts in a row: {pool.failures}, next try soon: {pool.last_error}"
+        return f"the last replica was lost, next try soon: {pool.last_error}"
 
     def _start(self, pool: Pool, device: str, now: float, commands: list[Command]) -> None:
-        """Bind the standby that is furthest on, a waiting one before a starting one, or launch."""
+        """Start a replica: assign a standby, a waiting one before a starting one, or launch a new
+        process if there is none."""
         phases = _phases(pool, now)
         self.evictor.unblock(pool)
         replica = self._host.next_standby(device)
@@ -191,8 +194,8 @@ class Supply:
         commands.append(Note(pool.key, text))
 
     def _stop_surplus(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
-        """Drain ready replicas above what is wanted, the newest first, and ask those that have been
-        idle for `idle_s` to go. Those asked count as gone, since all of them may agree."""
+        """Drain the ready replicas above the wanted number, the newest first, and those that have
+        been idle for `idle_s`; the latter may refuse. They count as gone, since all may agree."""
         if pool.spec.role == "trial":
             return
         ready = [one for one in pool.replicas.values() if one.state is State.READY]
@@ -213,8 +216,8 @@ class Supply:
 
     def _answer_warming(self, pool: Pool, now: float, commands: list[Command]) -> bool:
         """Answer a request for a warm pool once a replica is ready, a start failed, or there is no
-        room; True if answered. A draining replica does not count. The pool counts as used now, or
-        its replica might be stopped at once."""
+        room; True if answered. A draining replica does not count as ready. The pool counts as used
+        now, since its replica might otherwise be stopped at once."""
         assert pool.warming is not None
         if self._serving(pool):
             pool.last_used_s = now
@@ -232,13 +235,13 @@ class Supply:
 
 
 def _phases(pool: Pool, now: float) -> dict[str, float]:
-    """The cold start's phases until now, in milliseconds: `place` is the first waiter's wait for
-    a device, `evict` the part of it in which the pool's reservation was cleared."""
+    """Return the phases of a cold start so far, in milliseconds: `place` is the first caller's wait
+    for a device, without `evict`, the time in which the reserved device was cleared."""
     phases = {}
     if pool.waiting_since_s is not None:
         phases["place"] = (now - pool.waiting_since_s) * 1e3
     if pool.reservation is not None:
-        # The callers that the eviction was for may have left before this waiter came.
+        # The callers that caused the eviction may have left before this caller arrived.
         since_s = max(pool.reservation.since_s, pool.waiting_since_s or 0.0)
         phases["evict"] = (now - since_s) * 1e3
         phases["place"] = max(0.0, phases.get("place", 0.0) - phases["evict"])

@@ -1,1 +1,1 @@
-"""What starts and stops replicas: processes, and a scripted fake."""
+"""Drivers, which start and stop replicas: processes, containers, and a scripted fake."""

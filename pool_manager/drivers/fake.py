@@ -1,4 +1,4 @@
-"""Replicas in this very process: real links, real sockets, nothing computed."""
+"""Fake driver: replicas as tasks of this process, with real links and sockets but no models."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from runtime_image.contract.control import ReplicaRecord
 __all__ = ["BEHAVES", "FakeDriver", "Script"]
 
 BEHAVES: Final = Script()
-"""No delay, no fault."""
+"""Script without delays and faults."""
 
 
 class FakeDriver:
     """Runs each replica as a task. All replicas follow one script and end with the driver.
 
-    While `away` says why, its engine does not answer; what runs runs on.
+    While `away` is set to a reason, its engine does not answer; running replicas continue.
     """
 
     kind = "fake"
@@ -41,16 +41,16 @@ class FakeDriver:
         self.away = ""
 
     def model_path(self, model_dir: Path) -> str:
-        """The folder itself."""
+        """Return the folder itself."""
         return str(model_dir)
 
     async def save_log(self, id: str, log: Path) -> None:
-        """Fake replicas write to their logs themselves."""
+        """Do nothing: fake replicas write to their logs themselves."""
 
     async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
-        """Launch; the log gets one line when the replica starts and one when it ends.
+        """Launch a replica; its log gets one line at the start and one at the end.
 
-        Like a process, it goes on writing to a log that is renamed.
+        Like a process, it continues to write to a log that is renamed.
         """
         self._reach()
         id = record.id
@@ -64,30 +64,30 @@ class FakeDriver:
         self._replicas[id] = (replica, self._tasks.spawn(f"replica {id}", live))
 
     async def limit(self, record: ReplicaRecord) -> None:
-        """Note the cap in the log: a fake replica needs next to nothing."""
+        """Write the cap to the log: a fake replica needs almost no memory."""
         self._reach()
         if record.id not in self._replicas:
             raise DriverError(f"cannot limit {record.id}: it does not run")
         self._note(record.id, f"may have {record.memory_mib or 'any'} MiB")
 
     async def list(self) -> set[str]:
-        """Ids of the replicas that live; there is nothing to adopt."""
+        """Return the ids of the live replicas; there are none to adopt."""
         self._reach()
         return set(self._replicas)
 
     async def pids(self, id: str) -> frozenset[int] | None:
-        """None while it lives: a fake replica has no process of its own."""
+        """Return None for a live replica: it has no process of its own."""
         self._reach()
         return None if id in self._replicas else frozenset()
 
     async def terminate(self, id: str) -> None:
-        """What TERM is to a process."""
+        """Act like TERM for a process."""
         self._reach()
         if id in self._replicas:
             self._replicas[id][0].terminate()
 
     async def release(self, id: str) -> None:
-        """What KILL is to a process; returns when all of the replica is gone."""
+        """Act like KILL for a process; return when nothing of the replica is left."""
         self._reach()
         if id not in self._replicas:
             return

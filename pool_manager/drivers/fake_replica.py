@@ -1,4 +1,4 @@
-"""One replica that computes nothing: the manager's side of its life."""
+"""A fake replica without a model: its life and its control link."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from runtime_image.link.socket_end import SocketEnd
 CRASHED: Final = "crashed"
 EXITED: Final = "exited with code 0"
 MEMORY_MIB: Final = 16.0
-"""What a fake replica claims to hold."""
+"""Memory that a fake replica reports."""
 
 Greeting = tuple[FrameReader, int, list[Frame]]
 
 
 class _Crash(Exception):
-    """The script wants this replica to crash here."""
+    """The script makes this replica crash here."""
 
 
 class FakeReplica:
-    """Talks the real link over the sockets in `run_dir`, as `script` says.
+    """Replica that speaks the real link over the sockets in `run_dir` and follows `script`.
 
-    `crashes(phase)` is asked in each phase whether this is the replica that crashes there.
+    `crashes(phase)` is called in each phase and returns whether this replica crashes there.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class FakeReplica:
         self._service: FakeService | None = None
 
     async def live(self) -> str:
-        """From the launch to the end; how it ended, in words."""
+        """Run from launch to end; return the description of the exit."""
         work = self._tasks.spawn("life", self._work())
         try:
             await asyncio.wait([work, self._ended], return_when=asyncio.FIRST_COMPLETED)
             return self._ended.result() if self._ended.done() else work.result()
         finally:
-            # A KILL may come while it ends by itself, and cancels these waits.
+            # A KILL may arrive while the replica ends by itself; it cancels these waits.
             try:
                 await self._tasks.close()
                 if self._service is not None:
@@ -87,7 +87,7 @@ class FakeReplica:
                 self._close_sockets()
 
     def terminate(self) -> None:
-        """TERM: finish what runs, hand back what waits, then go."""
+        """Handle TERM: finish running requests, hand back waiting ones, then exit."""
         if self._service is None:
             self._end(EXITED)
         else:
@@ -129,7 +129,8 @@ class FakeReplica:
             self._handle(frame)
 
     async def _exchange(self, sock: socket.socket) -> Greeting:
-        """`greet` blocks: it has a thread, which only the socket's end can stop."""
+        """Exchange the handshake. `greet` blocks, so it runs in a thread, which can only be stopped
+        by shutting the socket down."""
         greeting = self._loop.run_in_executor(None, greet, sock, self._hello())
         try:
             return await asyncio.shield(greeting)
@@ -158,7 +159,8 @@ class FakeReplica:
         return {**self._record.phases, "start": start_ms, "import": 0.0}
 
     async def _settle(self, spec: ModelSpec) -> None:
-        """Say what came of loading, then serve until drained; a trial or a refused one waits."""
+        """Report the result of loading, then serve until drained. A trial or a refused load waits
+        for its release."""
         if self._script.refuse_load:
             failure: LoadFailed = {"stage": "load", "reason": self._script.refuse_load}
             self._send(Kind.LOAD_FAILED, json.dumps(failure).encode())
@@ -241,7 +243,7 @@ class FakeReplica:
             case Kind.DRAIN:
                 self._drain(frame.aux)
             case Kind.BATCHING_OFF:
-                pass  # it joins nothing
+                pass  # it has no real batches to stop
             case _:
                 raise LinkError(f"unexpected {frame.kind.name} on the control link")
 
@@ -264,10 +266,10 @@ class FakeReplica:
             self._service.drain(hand_back=False)
 
     def _send(self, kind: Kind, body: bytes = b"", *, aux: int = 0) -> None:
-        """Frames of the control link are few and small: its buffer always has room."""
+        """Send a frame. Control frames are few and small, so the socket buffer always has room."""
         if self._link is not None:
             self._link.send(pack(kind, body=body, aux=aux))
-            with contextlib.suppress(LinkError):  # the end of the link is seen by `_readable`
+            with contextlib.suppress(LinkError):  # `_readable` handles the end of the link
                 self._link.flush()
 
     def _end(self, how: str) -> None:

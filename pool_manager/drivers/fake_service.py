@@ -1,4 +1,4 @@
-"""The data plane of a fake replica, and the script that fake replicas follow."""
+"""Data plane of a fake replica, and the script that fake replicas follow."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from runtime_image.link.stream import FrameStream
 
 Phase = Literal["start", "load", "run"]
 Sleep = Callable[[float], Awaitable[object]]
-"""Waits for so many seconds; a test passes one that it lets go by hand."""
+"""Waits for a number of seconds; tests pass one that they release manually."""
 
 ANY_JSON: Final = Signature("json", (), ())
 
 
 LINKS_MAX: Final = 64
 FLUSH_TURNS: Final = 3
-"""Loop turns in which a transport hands what was written to the kernel; uvloop needs more than
+"""Loop iterations after which a transport has passed its data to the kernel; uvloop needs more than
 asyncio, which writes at once."""
 Pieces = list[bytes | bytearray | memoryview]
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What every fake replica does. Delays in seconds.
+    """Behaviour of all fake replicas. Delays in seconds.
 
-    `crash_at` names the phase in which the next `crash_count` replicas that come to it crash,
-    before the rest behaves; `hang_at` the phase in which every replica stops to go on, while it
-    still answers PING. `refuse_load` and `fail_run` are reasons, "" for none: the load, or every
-    request, is then refused with it. `signature` is what a trial reports, `batch` how many
-    requests run together. Raises ValueError where a field is out of its range.
+    `crash_at` is a phase: the next `crash_count` replicas that reach it crash, later ones do not.
+    `hang_at` is a phase in which every replica hangs, while it still answers PING. `refuse_load`
+    and `fail_run` are reasons with which the load, or every request, fails; "" for none.
+    `signature` is what a trial reports, `batch` the number of requests that run together. Raises
+    ValueError if a field is out of range.
     """
 
     start_s: float = 0.0
@@ -80,11 +80,11 @@ class _Request:
 
 
 class FakeService:
-    """Takes at most `limit` requests over all links and answers them batch by batch.
+    """Service that accepts at most `limit` requests over all links and answers them in batches.
 
     The answer is `{"outputs": {"body_bytes": N}, "revision": ...}`. `run` is awaited once for
-    every batch. `first_run(us)` is called with the first answer. `drained` is set when it has
-    been asked to go and owes nothing.
+    every batch. `first_run(us)` is called with the first answer. `drained` is set when a drain was
+    requested and no request is unanswered.
     """
 
     def __init__(
@@ -118,19 +118,19 @@ class FakeService:
 
     @property
     def busy_s(self) -> float:
-        """Seconds in which a batch has run, the present one included."""
+        """Total seconds in which a batch has run, including the present one."""
         going_on_s = 0.0 if self._began_s is None else self._loop.time() - self._began_s
         return self._ran_s + going_on_s
 
     @property
     def idle_s(self) -> float:
-        """Seconds without an owed request; 0 while there is one."""
+        """Seconds since the last request was answered; 0 while one is unanswered."""
         return 0.0 if self._owed else self._loop.time() - self._last_end_s
 
     async def accept(self) -> None:
-        """Take links from gateways, for ever."""
+        """Accept links from gateways, for ever."""
         came = asyncio.Event()
-        # Not `sock_accept`: cancelled in the wrong turn, it loses what it has accepted.
+        # Not `sock_accept`, which may lose the accepted socket when it is cancelled.
         self._loop.add_reader(self._listener, came.set)
         try:
             while True:
@@ -149,12 +149,13 @@ class FakeService:
         stream = FrameStream(
             partial(self._handle, link), partial(self._lost, link), f"fake data {link}"
         )
-        # Known before its first frame can come.
+        # Registered before its first frame can arrive.
         self._links[link] = stream
         await self._loop.create_unix_connection(partial(_given, stream), sock=sock)
 
     async def work(self) -> None:
-        """Answer what was accepted, for ever; what arrives meanwhile forms the next batch."""
+        """Answer accepted requests, for ever; requests that arrive during a run form the next
+        batch."""
         while True:
             await self._came.wait()
             batch = self._take()
@@ -166,7 +167,7 @@ class FakeService:
                 self._answer(request)
 
     def drain(self, *, hand_back: bool) -> None:
-        """Take nothing new; with `hand_back` what has not begun goes back to the gateways."""
+        """Accept no new requests; with `hand_back`, return waiting requests to the gateways."""
         if not self._draining:
             self._draining = True
             for link, stream in self._links.items():
@@ -178,7 +179,7 @@ class FakeService:
         self._update_events()
 
     async def close(self) -> None:
-        """Write what was answered, then end every link."""
+        """Write pending answers, then end every link."""
         for stream in self._links.values():
             stream.flush()
         for _ in range(FLUSH_TURNS):
@@ -187,7 +188,7 @@ class FakeService:
             stream.abort("the fake replica ended")
 
     def _update_events(self) -> None:
-        """Set both events by the owed requests; called after every change."""
+        """Set both events from the unanswered requests; called after every change."""
         if self._waiting:
             self._came.set()
         else:
@@ -207,7 +208,7 @@ class FakeService:
         return taken
 
     def _send_started(self, batch: list[_Request]) -> None:
-        """Send STARTED before the run, in one frame per link: a crash must not lose it."""
+        """Send STARTED in one frame per link, before the run, so that a crash cannot lose it."""
         ids: dict[int, list[int]] = {}
         for request in batch:
             ids.setdefault(request.link, []).append(request.id)
@@ -241,7 +242,7 @@ class FakeService:
         self._send(request.link, frame)
         self._owed.pop((request.link, request.id), None)
         self._last_end_s = self._loop.time()
-        # With nothing owed no other end would come to tell the rest by.
+        # If no request is left, no later end would notify the remaining links.
         room = self.limit - len(self._owed) if self._owed else len(self._turned_away)
         for link in list(self._turned_away)[:room]:
             del self._turned_away[link]
@@ -298,7 +299,7 @@ class FakeService:
         if request is None:
             return
         request.cancelled = True
-        with contextlib.suppress(ValueError):  # it runs already and is answered after the run
+        with contextlib.suppress(ValueError):  # it runs already; it is answered after the run
             self._waiting.remove(request)
             self._answer(request)
 

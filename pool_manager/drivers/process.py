@@ -1,4 +1,4 @@
-"""Replicas as processes of this host: one process group each."""
+"""Process driver: each replica is a process group on this host."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
 
 GONE_S = 5.0
-"""How long a killed group may take to vanish."""
+"""Time limit for a killed process group to disappear."""
 GONE_POLL_S = 0.005
 MODULE = "runtime_image"
 NOFILE_MAX = 4096
-"""Descriptors of a replica: its server may have raised its own limit far beyond that."""
+"""Max open files of a replica. The server may have raised its own limit far beyond that."""
 
 
 class ProcessDriver:
-    """Starts `python -I -m runtime_image RUN_DIR` in a session of its own.
+    """Starts each replica as `python -I -m runtime_image RUN_DIR` in its own session.
 
-    No parent-death signal is set, since replicas must outlive a manager that is restarted.
+    No parent-death signal is set, since replicas must survive a restart of the manager.
     """
 
     kind = "process"
     has_other_users = False
 
     def __init__(self, run_root: Path, *, python: str = sys.executable) -> None:
-        """`run_root` holds the run folders: by their paths adopted processes are recognised.
-        `python` is the interpreter that replicas run in."""
+        """`run_root` contains the run folders, whose paths identify processes to adopt. `python` is
+        the interpreter of replicas."""
         self._run_root = run_root
         self._python = python
         self._groups: dict[str, ProcessGroup] = {}
@@ -43,11 +43,12 @@ class ProcessDriver:
         self.exits, self.engine_losses = Exits(), EngineLosses()
 
     def model_path(self, model_dir: Path) -> str:
-        """The folder itself."""
+        """Return the folder itself."""
         return str(model_dir)
 
     async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
-        """Launch; the memory cap limits private memory, not mapped weights (RLIMIT_DATA)."""
+        """Launch a replica. The memory cap limits private memory, not mapped weights
+        (RLIMIT_DATA)."""
         try:
             group = await asyncio.to_thread(_launch, self._python, record, run_dir, log)
         except OSError as error:
@@ -55,7 +56,7 @@ class ProcessDriver:
         self._watch(record.id, group)
 
     async def limit(self, record: ReplicaRecord) -> None:
-        """Cap private memory from now on; what the process holds already stays."""
+        """Cap private memory from now on; memory that the process already holds is not affected."""
         group = self._groups.get(record.id)
         if group is None or group.has_ended():
             raise DriverError(f"cannot limit {record.id}: it does not run")
@@ -65,14 +66,14 @@ class ProcessDriver:
             raise DriverError(f"cannot limit {record.id}: {error}") from error
 
     async def save_log(self, id: str, log: Path) -> None:
-        """Processes write to their logs themselves."""
+        """Do nothing: processes write to their logs themselves."""
 
     async def list(self) -> set[str]:
-        """Adopt what runs in a run folder of ours and is not known yet."""
+        """Return the replicas that run in our run folders; adopt those not known yet."""
         try:
             running = await asyncio.to_thread(find, self._run_root, MODULE)
         except OSError as error:
-            raise DriverError(f"cannot tell which replicas run: {error}") from error
+            raise DriverError(f"cannot list running replicas: {error}") from error
         for id, group in running.items():
             if id in self._groups:
                 group.close()
@@ -81,21 +82,21 @@ class ProcessDriver:
         return set(running)
 
     async def pids(self, id: str) -> frozenset[int] | None:
-        """The processes of its group."""
+        """Return the pids of the replica's process group."""
         group = self._groups.get(id)
         if group is None:
             return frozenset()
         try:
             return await asyncio.to_thread(members, group.pid)
         except OSError as error:
-            raise DriverError(f"cannot tell the processes of {id}: {error}") from error
+            raise DriverError(f"cannot list the processes of {id}: {error}") from error
 
     async def terminate(self, id: str) -> None:
-        """TERM to the whole group."""
+        """Send TERM to the whole process group."""
         self._signal(id, signal.SIGTERM)
 
     async def release(self, id: str) -> None:
-        """KILL the group and wait until no process of it is left."""
+        """Kill the process group and wait until no process of it is left."""
         group = self._groups.get(id)
         if group is None:
             return
@@ -107,14 +108,14 @@ class ProcessDriver:
         except TimeoutError:
             raise DriverError(f"process group {group.pid} survives KILL") from None
         except OSError as error:
-            raise DriverError(f"cannot tell whether {id} has ended: {error}") from error
+            raise DriverError(f"cannot verify that {id} has ended: {error}") from error
         self._exited(id)
-        # The number was ours until here, so that no signal could reach another process.
+        # Until here the pid was reserved for the group, so no signal could hit another process.
         group.reap()
         self._forget(id)
 
     async def close(self) -> None:
-        """Stop watching; the processes go on."""
+        """Stop watching; the processes continue to run."""
         for id in list(self._groups):
             self._forget(id)
 
@@ -123,7 +124,7 @@ class ProcessDriver:
         asyncio.get_running_loop().add_reader(group.pidfd, self._exited, id)
 
     def _exited(self, id: str) -> None:
-        """Notify of an exit once: the loop sees it, or `release` does."""
+        """Notify of an exit once, whether the event loop or `release` detects it first."""
         group = self._groups[id]
         asyncio.get_running_loop().remove_reader(group.pidfd)
         if id not in self._reported:
@@ -136,7 +137,7 @@ class ProcessDriver:
             if group is not None:
                 group.signal(number)
         except PermissionError as error:
-            raise DriverError(f"cannot end {id}: a process of it has another user") from error
+            raise DriverError(f"cannot end {id}: it has a process of another user") from error
 
     def _forget(self, id: str) -> None:
         group = self._groups.pop(id)
@@ -154,13 +155,13 @@ def _launch(python: str, record: ReplicaRecord, run_dir: Path, log: Path) -> Pro
         "ORT_DISABLE_TELEMETRY": "1",
     }
     if record.device_kind == "cuda":
-        # CUDA takes UUIDs, of GPUs and of MIG slices: the replica sees this one alone.
+        # CUDA accepts UUIDs of GPUs and of MIG slices: the replica sees only this device.
         environment["CUDA_VISIBLE_DEVICES"] = record.device
     with log.open("ab") as output:
-        # -I ignores the caller's PYTHON* variables: PYTHONDONTWRITEBYTECODE would make every
-        # cold start compile its libraries again.
+        # -I ignores the caller's PYTHON* variables: with PYTHONDONTWRITEBYTECODE every cold start
+        # would compile its libraries again.
         child = subprocess.Popen(
-            # -u: what a handler prints is in the log when it is asked for, not when it exits.
+            # -u: a handler's output appears in the log at once, not only at its exit.
             [python, "-I", "-u", "-m", MODULE, str(run_dir)],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -172,7 +173,7 @@ def _launch(python: str, record: ReplicaRecord, run_dir: Path, log: Path) -> Pro
     try:
         group = ProcessGroup(child.pid, os.pidfd_open(child.pid), child)
     except OSError:
-        # Without a pidfd its exit would go unnoticed.
+        # Without a pidfd its exit could not be detected.
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         raise
@@ -184,7 +185,7 @@ def _launch(python: str, record: ReplicaRecord, run_dir: Path, log: Path) -> Pro
 
 
 def _cap(pid: int, memory_mib: int) -> None:
-    """Limit a process's private memory for good; 0 leaves it as it is."""
+    """Limit a process's private memory permanently; 0 changes nothing."""
     if memory_mib:
         cap = memory_mib * 2**20
         resource.prlimit(pid, resource.RLIMIT_DATA, (cap, cap))

@@ -1,7 +1,7 @@
-"""Process groups: found, signalled and waited for without mistaking a stranger's for ours.
+"""Process groups: find, signal and reap them without confusing them with unrelated groups.
 
-The kernel gives the number of a process out again once its parent has waited for it and its group
-is empty. A pidfd goes on meaning the same process, so groups are signalled through it.
+The kernel reuses a pid once the parent has waited for the process and its group is empty. A pidfd
+always refers to the same process, so groups are signalled through it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Final
 from registry.files import is_exhausted
 
 PIDFD_SIGNAL_PROCESS_GROUP: Final = 4
-"""Flag of pidfd_send_signal(2) since Linux 6.9 (linux/pidfd.h); Python has no name for it."""
+"""Flag of pidfd_send_signal(2) since Linux 6.9 (linux/pidfd.h); Python has no constant for it."""
 
 
 @dataclass(slots=True)
 class ProcessGroup:
-    """A session of one replica, whose leader is its first process.
+    """Process group and session of one replica; its leader is the replica's first process.
 
-    `pid` is the number of leader, group and session. `child` is None where an earlier server
-    started it: then another process waits for the leader, and the number may be given out again.
+    `pid` is the id of leader, group and session. `child` is None if an earlier server started it:
+    another process then waits for the leader, and the pid may be reused.
     """
 
     pid: int
@@ -42,9 +42,10 @@ class ProcessGroup:
         return bool(ended.poll(0))
 
     def exit_code(self) -> int | None:
-        """The leader's exit code, negative for a signal; None if it runs or is not our child.
+        """Return the leader's exit code, negative for a signal; None if it runs or is not our
+        child.
 
-        The zombie stays (WNOWAIT): as long as it is there nobody else can get its number.
+        The zombie is kept (WNOWAIT): as long as it exists, its pid cannot be reused.
         """
         if self.child is None:
             return None
@@ -59,7 +60,7 @@ class ProcessGroup:
         return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def signal(self, number: int) -> bool:
-        """Signal every process of the group; whether there was any. Raises PermissionError."""
+        """Signal every process of the group; False if there is none. Raises PermissionError."""
         try:
             if _pidfds_name_groups():
                 signal.pidfd_send_signal(self.pidfd, number, None, PIDFD_SIGNAL_PROCESS_GROUP)
@@ -72,33 +73,33 @@ class ProcessGroup:
         return True
 
     def _owns_number(self) -> bool:
-        """Whether the number cannot have been given to another group meanwhile.
+        """Whether the pid cannot have been reused for another group.
 
-        Our unreaped zombie keeps it; so do members of the group, while no process has it as its
-        own number.
+        It is reserved by our unreaped zombie. It is also reserved by members of the group, as long
+        as no process has it as its own pid.
         """
         if self.child is not None and self.child.returncode is None:
             return True
         return not self.has_ended() or not Path(f"/proc/{self.pid}").exists()
 
     def is_running(self) -> bool:
-        """Whether any process of the group still runs; zombies hold nothing.
+        """Whether any process of the group still runs; zombies do not count.
 
         Raises PermissionError.
         """
         if not self.has_ended():
             return True
         if _pidfds_name_groups():
-            # The usual case, without a walk through /proc.
+            # The usual case, which avoids a scan of /proc.
             self.reap()
             if not self.signal(0):
                 return False
         return bool(members(self.pid))
 
     def reap(self) -> None:
-        """Wait for the ended leader, and for orphans of the group that came to this process.
+        """Reap the ended leader, and orphans of the group that were reparented to this process.
 
-        Only for a group that was killed: from now on its number may be given out again.
+        Only for a group that was killed: afterwards its pid may be reused.
         """
         if self.child is not None:
             self.child.poll()
@@ -107,24 +108,25 @@ class ProcessGroup:
                 pass
 
     def close(self) -> None:
-        """Let go of the group, whether it runs or not."""
+        """Close the pidfd, whether the group runs or not."""
         os.close(self.pidfd)
         if self.child is not None and self.child.poll() is None:
-            # Left running for adoption: Popen must not complain that nobody waited for it.
+            # Left running for adoption: prevents Popen's warning about an unreaped child.
             self.child.returncode = 0
 
 
 def members(group: int) -> frozenset[int]:
-    """The numbers of the processes in a group, zombies excepted. Raises OSError."""
+    """Return the pids of the processes in a group, without zombies. Raises OSError."""
     return frozenset(pid for pid in _pids() if _is_member(pid, group))
 
 
 def find(run_root: Path, module: str) -> dict[str, ProcessGroup]:
-    """The replicas that run for the folder `run_root`, by id, whoever started them.
+    """Return the replicas that run for the folder `run_root` by id, including those of earlier
+    servers.
 
-    A replica is the leader of a session, belongs to this very user and has the command line
-    `... -m MODULE RUN_ROOT/ID`; anybody may give a process of his such a command line. Raises
-    OSError where that cannot be found out.
+    A replica is a session leader, runs as this user, and has the command line
+    `... -m MODULE RUN_ROOT/ID`. The user is checked because any user may start a process with such
+    a command line. Raises OSError if /proc cannot be read.
     """
     found: dict[str, ProcessGroup] = {}
     try:
@@ -133,7 +135,7 @@ def find(run_root: Path, module: str) -> dict[str, ProcessGroup]:
             group = _held(pid) if id else None
             if group is None:
                 continue
-            # Asked again: before there was a pidfd, the number may have become another's.
+            # Checked again: the pid may have been reused before the pidfd was opened.
             if id in found or _replica(pid, run_root, module) != id or group.has_ended():
                 group.close()
             else:
@@ -153,7 +155,7 @@ def _held(pid: int) -> ProcessGroup | None:
 
 
 def _replica(pid: int, run_root: Path, module: str) -> str:
-    """The replica that a process is the leader of, "" for none."""
+    """Return the id of the replica whose leader is this process, "" for none."""
     arguments = _read(pid, "cmdline").split(b"\0")
     if arguments[-4:-2] != [b"-m", module.encode()]:
         return ""
@@ -163,7 +165,8 @@ def _replica(pid: int, run_root: Path, module: str) -> str:
 
 
 def _is_of(pid: int, uid: int) -> bool:
-    """By all four user ids (proc_pid_status(5)): the folder's owner may be root all the same."""
+    """Whether all four user ids of a process are `uid` (proc_pid_status(5)). The owner of its /proc
+    folder is not sufficient: it may be root."""
     for line in _read(pid, "status").splitlines():
         if line.startswith(b"Uid:"):
             return {int(field) for field in line.split()[1:]} == {uid}
@@ -171,7 +174,8 @@ def _is_of(pid: int, uid: int) -> bool:
 
 
 def _is_leader(pid: int) -> bool:
-    """Whether it leads group and session: children that did not exec have its command line."""
+    """Whether a process leads its group and session. Its children have the same command line until
+    they exec."""
     fields = _stat(pid)
     return fields[2:4] == [b"%d" % pid] * 2
 
@@ -182,12 +186,13 @@ def _is_member(pid: int, group: int) -> bool:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """State, parent, group, session and more (proc_pid_stat(5)); empty where it is gone."""
+    """Return state, parent, group, session and more (proc_pid_stat(5)); empty if it is gone."""
     return _read(pid, "stat").rpartition(b")")[2].split()
 
 
 def _read(pid: int, name: str) -> bytes:
-    """A file of a process in /proc, b"" where it is gone or kept from us. Raises OSError."""
+    """Return a file of a process in /proc, b"" if it is gone or inaccessible. Raises OSError if
+    file descriptors are exhausted."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError as error:

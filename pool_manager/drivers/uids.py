@@ -1,8 +1,8 @@
-"""A user id of its own for every container. Pure.
+"""Allocation of a separate user id for each container. No I/O.
 
-The kernel counts much of what a process may take per user and not per process: epoll watches,
-descriptors on their way through a socket, inotify instances, keys, pending signals. Containers
-that share a user share these limits, and with the server's own user they share the server's.
+The kernel applies many limits per user and not per process: epoll watches, descriptors in transit
+through a socket, inotify instances, keys, pending signals. Containers with the same user share
+these limits; containers with the server's user share those of the server.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Final
 from registry.errors import DriverError
 
 SLICE: Final = 1024
-"""User ids of one data folder: more than its replicas at once."""
+"""User ids of one data folder; more than it ever has concurrent replicas."""
 UIDS_MIN: Final = 256
 UID_MAX: Final = 2**31 - 2
-"""The last user id that container engines take."""
+"""The largest user id that container engines accept."""
 DEFAULT: Final = "1879048192:65536"
-"""Far from what distributions give to people, services, subordinate ids (subuid(5)) and
-systemd's dynamic users and containers."""
+"""Default range, far from the ids that distributions assign to people, services, subordinate ids
+(subuid(5)) and systemd's dynamic users and containers."""
 SYSTEM_MAX: Final = 65534
-"""Below are people and services, at it is nobody."""
+"""User id of `nobody`; the ids of people and services are below it."""
 
 
 def parse_range(text: str) -> range:
-    """User ids given as FIRST:COUNT, as in subuid(5). Raises ValueError saying what it expects."""
+    """Parse FIRST:COUNT, as in subuid(5). Raises ValueError that states the expected format."""
     matched = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text)
     first, count = (int(matched[1]), int(matched[2])) if matched else (0, 0)
     if first < 1 or count < UIDS_MIN or first + count - 1 > UID_MAX:
@@ -35,10 +35,10 @@ def parse_range(text: str) -> range:
 
 
 def slice_of(uids: range, owner: str) -> range:
-    """The part of `uids` that the containers of one data folder get.
+    """Return the part of `uids` for the containers of one data folder.
 
-    By its owner's name (hexadecimal digits of a hash): the same after a restart, and most likely
-    not that of another data folder on the same machine.
+    It depends on the owner's name (hexadecimal digits of a hash): it is the same after a restart,
+    and most likely not that of another data folder on the same machine.
     """
     parts = max(1, len(uids) // SLICE)
     at = int(owner, 16) % parts * SLICE
@@ -46,9 +46,9 @@ def slice_of(uids: range, owner: str) -> range:
 
 
 def misfit(uids: range, uid_map: str) -> str:
-    """Why processes cannot have these user ids, with a range that fits; "" if they can.
+    """Return why processes cannot have these user ids, and a range that fits; "" if they can.
 
-    `uid_map` is /proc/self/uid_map (user_namespaces(7)): lines of first id inside, first id
+    `uid_map` is /proc/self/uid_map (user_namespaces(7)), with lines of: first id inside, first id
     outside, count.
     """
     rows = [[int(field) for field in line.split()] for line in uid_map.splitlines()]
@@ -60,21 +60,22 @@ def misfit(uids: range, uid_map: str) -> str:
 
 
 def _advice(mapped: range) -> str:
-    """A range in the upper half of `mapped`, away from the ids of people and services."""
+    """Return the advice to use a range in the upper half of `mapped`, away from the ids of people
+    and services."""
     end = min(mapped.stop, UID_MAX + 1)
     if mapped.start < SYSTEM_MAX < end <= SYSTEM_MAX + 2:
         end = SYSTEM_MAX
     count = min(65536, (end - mapped.start) // 2)
     if count < UIDS_MIN:
-        return f"it has {len(mapped)}: give it more, or use --driver process"
+        return f"it has only {len(mapped)}: map more user ids, or use --driver process"
     return f"set FN_REPLICA_UIDS={end - count}:{count}"
 
 
 class UidAllocator:
-    """Gives each replica a user id that no other living replica has.
+    """Assigns each replica a user id that no other live replica has.
 
-    In rotation: what the kernel still counts for a replica that has just ended is not the next
-    one's. The first id of the slice is the network holders'.
+    Ids are assigned in rotation, so that a new replica does not inherit what the kernel still
+    counts for one that has just ended. The first id of the slice belongs to network holders.
     """
 
     def __init__(self, uids: range, skip: int = 0) -> None:
@@ -85,8 +86,7 @@ class UidAllocator:
         self._held: dict[str, int] = {}
 
     def take(self, replica: str) -> int:
-        """The user id of a replica that starts, until `free`. Raises DriverError where every one is
-        taken."""
+        """Assign a user id to a replica until `free`. Raises DriverError if all are taken."""
         if replica in self._held:
             return self._held[replica]
         taken = {*self._held.values()}
@@ -96,18 +96,20 @@ class UidAllocator:
             if uid not in taken:
                 self._held[replica] = uid
                 return uid
-        raise DriverError("every user id for replicas is taken: set FN_REPLICA_UIDS to more")
+        raise DriverError(
+            "every user id for replicas is taken: set FN_REPLICA_UIDS to a larger range"
+        )
 
     def adopt(self, replica: str, uid: int | None) -> None:
-        """A replica of an earlier server runs with this user id, perhaps of another slice; None: it
-        was given none of its own."""
+        """Record the user id of an earlier server's replica, possibly of another slice; None if it
+        has no separate user id."""
         if uid is not None:
             self._held.setdefault(replica, uid)
 
     def free(self, replica: str) -> None:
-        """Nothing of a replica runs any more; one without a user id is fine."""
+        """Free the user id of a replica that has ended, if it has one."""
         self._held.pop(replica, None)
 
     def held(self) -> dict[str, int]:
-        """User ids by replica."""
+        """Return the user ids by replica."""
         return dict(self._held)

@@ -1,1 +1,1 @@
-"""The GPUs of this host, as the NVIDIA driver shows them (NVML)."""
+"""GPUs of this host, as reported by the NVIDIA driver (NVML)."""

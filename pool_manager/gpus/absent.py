@@ -1,4 +1,4 @@
-"""A host whose GPUs are not used."""
+"""`Gpus` of a host without usable GPUs."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pool_manager.ports import GpuView
 
 
 class NoGpus:
-    """No GPU: nothing is seen, measured or proved. `silence` says why there is none, where that
-    is not as it should be."""
+    """Null implementation of `Gpus`. `silence` is the reason why the driver is unusable, "" if the
+    host is expected to have no GPUs."""
 
     def __init__(self, silence: str = "") -> None:
         self.silence = silence
 
     def devices(self) -> list[Device]:
-        """None."""
+        """Return an empty list."""
         return []
 
     def view(self, device: str) -> GpuView | None:  # noqa: ARG002 - no device is a GPU
-        """None for every device."""
+        """Return None."""
         return None
 
     def start(self, emit: Callable[[Any], None]) -> None:
-        """There is nothing to watch."""
+        """Do nothing."""
 
     def used_mib(self, device: str) -> float | None:  # noqa: ARG002 - no device is a GPU
-        """None for every device."""
+        """Return None."""
         return None
 
     async def taken_mib(
@@ -39,13 +39,13 @@ class NoGpus:
         *,
         is_alone: bool,  # noqa: ARG002
     ) -> float | None:
-        """None for every device."""
+        """Return None."""
         return None
 
     async def prove_free(
         self, device: str, pids: frozenset[int] | None, others_mib: Callable[[], float]
     ) -> None:
-        """There is nothing to prove."""
+        """Return at once."""
 
     async def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""Finds the GPUs when the server starts."""
+"""Discovery of the GPUs at the server's start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 DRIVER = "the NVIDIA driver"
 START_S = 30.0
-"""How long the driver may take to begin: without persistence mode it wakes every GPU."""
+"""Time limit of the driver's initialisation: without persistence mode it wakes every GPU."""
 
 
 UNSEEN = Snapshot(None, ())
@@ -30,9 +30,9 @@ UNSEEN = Snapshot(None, ())
 
 @dataclass(frozen=True, slots=True)
 class FoundGpus:
-    """The chosen GPUs over an open session, before their foreign memory is known.
+    """The chosen GPUs and the open NVML session, before their foreign memory is known.
 
-    Without a session there are none; `silence` says why where the driver should be usable.
+    Without a session there are no GPUs. `silence` is the reason if the driver should be usable.
     """
 
     nvml: Nvml | None = None
@@ -41,15 +41,15 @@ class FoundGpus:
     silence: str = ""
 
     def devices(self) -> list[Device]:
-        """What they are, with all of their memory."""
+        """Return the GPUs as devices, with all of their memory."""
         return [memory.device(gpu, 0.0) for gpu in self.chosen]
 
 
 async def find_gpus(setting: str) -> FoundGpus:
-    """The GPUs that `setting` (FN_GPUS) names.
+    """Find the GPUs that `setting` (FN_GPUS) names.
 
-    With "all" a host without a driver is one without GPUs, and one whose driver cannot be used
-    says so (`silence`). Raises BadRequest where GPUs are named that are not there.
+    With "all", a host without a driver has no GPUs, and an unusable driver is reported in
+    `silence`. Raises BadRequest if a named GPU does not exist or no driver is usable.
     """
     if setting == memory.NONE:
         return FoundGpus()
@@ -68,7 +68,7 @@ async def find_gpus(setting: str) -> FoundGpus:
 
 def _why_none(setting: str, error: NoDriver | Unanswered) -> str:
     if setting != memory.ALL:
-        raise BadRequest(f"gpus: expected all, none or GPUs that are there: {error}") from error
+        raise BadRequest(f"gpus: expected all, none or GPUs of this host: {error}") from error
     if isinstance(error, NoDriver) and error.is_absent:
         return ""
     log.error("no GPU is used", reason=str(error))
@@ -78,10 +78,10 @@ def _why_none(setting: str, error: NoDriver | Unanswered) -> str:
 async def open_gpus(
     found: FoundGpus, driver: Driver, records: Mapping[str, ReplicaRecord | None]
 ) -> Gpus:
-    """The GPUs that were found, ready to be watched.
+    """Return the found GPUs with their foreign memory measured, ready to be polled.
 
-    `records` are those of the replicas that an earlier manager may have left running: what they
-    have is not foreign. Raises EngineDown where the replicas' driver does not answer.
+    `records` are those of replicas that an earlier manager may have left running: their memory is
+    not foreign. Raises EngineDown if the replicas' driver does not answer.
     """
     if found.nvml is None:
         return NoGpus(found.silence)
@@ -97,8 +97,8 @@ async def open_gpus(
 
 
 async def _as_they_are_now(found: FoundGpus, nvml: Nvml, calls: BlockingCalls) -> list[Reading]:
-    """The chosen GPUs read again: memory of a replica that ended after they were found must not
-    count as foreign. The first reading where the driver does not answer."""
+    """Read the chosen GPUs again, since memory of a replica that has ended meanwhile must not count
+    as foreign. Return the first reading if the driver does not answer."""
     try:
         snapshot = await calls.run(nvml.read)
     except (NoDriver, Unanswered):
@@ -114,7 +114,7 @@ def _begin(nvml: Nvml) -> Snapshot:
 async def _tenants(
     driver: Driver, records: Mapping[str, ReplicaRecord | None]
 ) -> dict[str, dict[str, frozenset[int] | None]]:
-    """The pids of the replicas that run, by device and id."""
+    """Return the pids of running replicas by device and replica id."""
     found: dict[str, dict[str, frozenset[int] | None]] = {}
     for id in await driver.list():
         if (record := records.get(id)) and record.device:

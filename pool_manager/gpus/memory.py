@@ -1,4 +1,4 @@
-"""GPU memory: which GPUs are chosen, how much replicas take, whether it was given back. Pure."""
+"""Choice of GPUs, memory of replicas on them, and the proof that it was freed. No I/O."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NONE: Final = "none"
 
 
 SLACK_MIB: Final = 256.0
-"""What a GPU may show beyond what is accounted for: contexts and fragments of others."""
+"""MiB that a GPU may show beyond the accounted memory: contexts and fragments of others."""
 
 
 def choose(setting: str, snapshot: Snapshot) -> list[Reading]:
-    """The GPUs that FN_GPUS names: "all", "none", or numbers and UUIDs with commas between.
+    """Return the GPUs that FN_GPUS names: "all", "none", or comma-separated numbers and UUIDs.
 
-    The number or UUID of a GPU in MIG mode stands for all its slices. Raises BadRequest where one
-    is not there, or is named twice.
+    The number or UUID of a GPU in MIG mode stands for all its slices. Raises BadRequest if a GPU
+    does not exist or is named twice.
     """
     if setting in (ALL, NONE):
         return list(snapshot.gpus) if setting == ALL else []
@@ -31,7 +31,7 @@ def choose(setting: str, snapshot: Snapshot) -> list[Reading]:
         if not found:
             there = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in snapshot.gpus) or "none"
             raise BadRequest(
-                f"gpus: expected all, none or GPUs that are there, got {name!r}; there is {there}"
+                f"gpus: expected all, none or GPUs of this host, got {name!r}; it has {there}"
             )
         if any(gpu in chosen for gpu in found):
             raise BadRequest(f"gpus: expected each GPU once, got {name!r} again")
@@ -40,16 +40,16 @@ def choose(setting: str, snapshot: Snapshot) -> list[Reading]:
 
 
 def _names(gpu: Reading) -> set[str]:
-    """The names of a GPU or slice in the setting."""
+    """Return the names of a GPU or slice that the setting may use."""
     return {gpu.uuid, gpu.index, *([gpu.parent, gpu.index.partition(":")[0]] if gpu.parent else [])}
 
 
 def foreign_mib(gpu: Reading, ours: Mapping[str, Collection[int] | None]) -> float:
-    """Memory in use on a GPU that no replica of ours accounts for.
+    """Return the MiB in use on a GPU that do not belong to our replicas.
 
-    `ours`: the pids of our replicas on this GPU by id, None if unknown. Where the driver does not
-    tell the memory of each process, nothing counts as foreign while a replica of ours is there: the
-    baseline would be wrong once it ends.
+    `ours`: the pids of our replicas on this GPU by id, None if unknown. If the driver does not
+    report memory per process, the result is 0 while one of our replicas is on the GPU: any other
+    baseline would be wrong once that replica ends.
     """
     used = gpu.used_mib or 0.0
     if not ours:
@@ -62,7 +62,7 @@ def foreign_mib(gpu: Reading, ours: Mapping[str, Collection[int] | None]) -> flo
 
 
 def _used_by(gpu: Reading, pids: Collection[int]) -> float | None:
-    """MiB of these processes, None where the driver does not tell of all of them."""
+    """Return the MiB of these processes, None if the driver does not report all of them."""
     if gpu.processes is None:
         return None
     sizes = [process.memory_mib for process in gpu.processes if process.pid in pids]
@@ -72,8 +72,8 @@ def _used_by(gpu: Reading, pids: Collection[int]) -> float | None:
 
 
 def device(gpu: Reading, foreign: float) -> Device:
-    """A GPU as placement sees it: a bank of its own, without what the driver and foreign
-    processes have. 0 MiB, not accounted, where the driver does not tell its size."""
+    """Return a GPU as a device with its own memory bank, less the memory of the driver and of
+    foreign processes. The size is 0 (not accounted) if the driver does not report it."""
     if gpu.total_mib is None:
         return Device(gpu.uuid, "cuda")
     return Device(gpu.uuid, "cuda", max(1.0, gpu.total_mib - (gpu.reserved_mib or 0.0) - foreign))
@@ -82,8 +82,11 @@ def device(gpu: Reading, foreign: float) -> Device:
 def taken_mib(
     gpu: Reading, pids: Collection[int] | None, before_mib: float | None, *, is_alone: bool
 ) -> float | None:
-    """MiB by its processes; else what the GPU uses more than `before_mib`, before its launch, if
-    it `is_alone` there; else None. Its host memory is not in it."""
+    """Return the GPU memory of a replica in MiB, None if unknown. Host memory is not included.
+
+    It is the sum over the replica's processes, if the driver reports it; else, if the replica
+    `is_alone` on the GPU, the memory in use beyond `before_mib`, the value before its launch.
+    """
     sizes = [process.memory_mib for process in gpu.processes or () if process.pid in (pids or ())]
     known = [size for size in sizes if size is not None]
     if known and len(known) == len(sizes):
@@ -96,12 +99,12 @@ def taken_mib(
 def still_taken(
     gpu: Reading, pids: Collection[int] | None, others_mib: float, foreign_mib: float
 ) -> str:
-    """Why a replica is not proved gone from a GPU, "" once it is.
+    """Return why a replica is not yet proved gone from a GPU, "" once it is.
 
-    It is when none of its `pids` is listed and no more memory is used than the other replicas'
-    `others_mib`, the `foreign_mib` found at the start, and a little. Where its pids are not known,
-    or the driver lists none, memory alone decides; where it tells neither, there is nothing that
-    could be seen.
+    It is gone when none of its `pids` is listed and the memory in use is at most the other
+    replicas' `others_mib` + the `foreign_mib` found at the start + SLACK_MIB. If its pids are
+    unknown or the driver lists no processes, memory alone decides. If the driver reports neither,
+    the replica counts as gone.
     """
     for process in gpu.processes or ():
         if process.pid in (pids or ()):
@@ -114,5 +117,5 @@ def still_taken(
         return ""
     return (
         f"{gpu.uuid} still has {gpu.used_mib:,.0f} MiB in use, expected at most"
-        f" {expected:,.0f} of others and {SLACK_MIB:,.0f} more"
+        f" {expected:,.0f} of others and {SLACK_MIB:,.0f} of slack"
     )

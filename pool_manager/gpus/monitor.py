@@ -1,12 +1,12 @@
-"""The GPUs of this host, polled once a second: which are lost, which are back, what is in use.
+"""Monitor of this host's GPUs, polled once a second: lost GPUs, recovered GPUs, memory in use.
 
-XID numbers are those by which the NVIDIA driver reports errors.
+XIDs are the error numbers of the NVIDIA driver.
 
 Source: NVIDIA, "Xid Errors", chapter "Analyzing Xid Errors with the Xid Catalog"
-(docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), column "Immediate Action": here
-RESTART_BM means gone, RESET_GPU needs a reset. 48 and 74 have workflows of their own, whose
-descriptions ask for a reset or reboot, and 151 asks for a restart of the machine. All others
-(RESTART_APP, IGNORE, and what the catalogue gives no action for) leave the GPU usable.
+(docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), column "Immediate Action". Here
+RESTART_BM means "gone", and RESET_GPU means "needs a reset". 48 and 74 have their own workflows,
+which require a reset or reboot; 151 requires a restart of the machine. All other errors
+(RESTART_APP, IGNORE, or no action in the catalogue) leave the GPU usable.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from registry.tasks import Tasks
 log = structlog.get_logger()
 
 CALL_S: Final = 2.0
-"""How long the driver may take for one answer before it counts as silent."""
+"""Time limit of one driver call; after it the driver counts as silent."""
 POLL_S: Final = 1.0
 POLLS_PER_RENEWAL: Final = 5
-"""While a GPU is gone or the driver silent, the session is begun anew every so many polls: an old
-one finds neither a GPU that came after it, nor a driver that was loaded anew."""
+"""Polls between two renewals of the session while a GPU is gone or the driver is silent. An old
+session finds neither GPUs that appeared later nor a reloaded driver."""
 REPORTS_MAX: Final = 1000
-"""Errors kept until there is an answer in time."""
+"""Max error reports kept until a poll is answered in time."""
 PROOF_S: Final = 3.0
-"""How long a GPU may take to show that a replica is gone: less than the 5 s after which a release
-is tried again."""
+"""Time limit for a GPU to show that a replica is gone; less than the 5 s after which a release is
+retried."""
 PROOF_POLL_S: Final = 0.05
 
 DeviceEvent = DeviceLost | DeviceBack
@@ -52,19 +52,19 @@ GONE: Final = {79: "has fallen off the bus"}
 NEEDS_RESET: Final = {
     46: "stopped processing",
     48: "double-bit ECC error",
-    62: "halt of an internal controller",
+    62: "internal controller halted",
     64: "memory rows could not be remapped",
     74: "NVLink error",
     95: "uncontained memory error",
     109: "context switch timeout",
     110: "security fault",
     119: "its system processor (GSP) does not answer",
-    120: "error of its system processor (GSP)",
+    120: "error in its system processor (GSP)",
     136: "link training failed",
     140: "unrecovered ECC error",
     143: "initialisation error",
     151: "key rotation error",
-    155: "NVLink error defined by software",
+    155: "software-defined NVLink error",
     156: "memory was retired",
     158: "fatal timeout",
 }
@@ -76,11 +76,11 @@ APPLICATION: Final = {
     63: "memory rows are remapped at the next reset",
     94: "contained memory error",
 }
-"""Those seen most often, for the log; not all."""
+"""The most frequent application errors, for the log; not a complete list."""
 
 
 class Severity(StrEnum):
-    """What an error means for whoever wants to use the GPU."""
+    """Effect of an error on the use of the GPU."""
 
     GONE = "gone"
     NEEDS_RESET = "needs a reset"
@@ -88,28 +88,28 @@ class Severity(StrEnum):
 
 
 def severity(xid: int) -> Severity:
-    """How bad error `xid` is."""
+    """Return the severity of error `xid`."""
     if xid in GONE:
         return Severity.GONE
     return Severity.NEEDS_RESET if xid in NEEDS_RESET else Severity.APPLICATION
 
 
 def meaning(xid: int) -> str:
-    """An error in words: "XID 79: has fallen off the bus"."""
+    """Return a description of error `xid`, e.g. "XID 79: has fallen off the bus"."""
     text = GONE.get(xid) or NEEDS_RESET.get(xid) or APPLICATION.get(xid)
     return f"XID {xid}: {text}" if text else f"XID {xid}"
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What follows from a poll: events for the machine, and lines for the log alone."""
+    """Result of a poll: events for the machine, and notes for the log only."""
 
     events: list[DeviceEvent] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 class GpuHealth:
-    """Which devices are gone or need a reset, by snapshots and XID reports. No I/O."""
+    """Health of the GPUs (gone, needs a reset) from snapshots and XID reports. No I/O."""
 
     def __init__(self, gpus: Iterable[Reading]) -> None:
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
@@ -118,15 +118,15 @@ class GpuHealth:
 
     @property
     def gone(self) -> frozenset[str]:
-        """The devices that are gone at present."""
+        """Devices that are gone at present."""
         return frozenset(self._gone)
 
     def judge(self, snapshot: Snapshot, xids: Sequence[XidEvent], *, renewed: bool) -> Verdict:
-        """Take in what the driver shows now and what it reported since the last poll.
+        """Update the health from a snapshot and the errors reported since the last poll.
 
-        A gone device is back only where the session was `renewed` just before: an old one may
-        answer from memory for a GPU that is not there. One that needs a reset stays out of use as
-        long as this process lives: that it was reset cannot be seen.
+        A gone device counts as back only if the session was `renewed` just before: an old session
+        may answer from its cache for a GPU that is gone. A device that needs a reset stays out of
+        use for the lifetime of this process, because a reset cannot be detected.
         """
         verdict = Verdict()
         for event in xids:
@@ -166,14 +166,15 @@ class GpuHealth:
 
 
 def _is_hit(gpu: Reading, event: XidEvent) -> bool:
-    """A slice is hit by what concerns its GPU instance, or the whole GPU."""
+    """Whether an error affects a device. A MIG slice is affected by errors of its GPU instance and
+    of the whole GPU."""
     if gpu.parent != event.uuid:
         return gpu.uuid == event.uuid
     return event.instance is None or gpu.instance == event.instance
 
 
 def _absence(gpu: Reading, snapshot: Snapshot) -> str:
-    """Why a device is not in a snapshot, in the driver's words where it has some."""
+    """Return why a device is missing from a snapshot, with the driver's message if there is one."""
     said = snapshot.lost.get(gpu.uuid) or snapshot.lost.get(gpu.parent)
     if said:
         return f"the driver has lost it: {said}"
@@ -183,8 +184,8 @@ def _absence(gpu: Reading, snapshot: Snapshot) -> str:
 
 
 class GpuMonitor:
-    """The chosen GPUs over one session with the driver; `foreign_mib` by UUID is what others had
-    in use at the start."""
+    """Monitor of the chosen GPUs, which are those in `foreign_mib`: the MiB by UUID that other
+    programs had in use at the start."""
 
     def __init__(
         self,
@@ -196,7 +197,7 @@ class GpuMonitor:
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`pause` is awaited between two polls; `clock` bounds a proof."""
+        """`pause` is awaited between two polls; `clock` limits the duration of a proof."""
         chosen = [gpu for gpu in snapshot.gpus if gpu.uuid in foreign_mib]
         self._nvml = nvml
         self._calls = calls
@@ -213,11 +214,11 @@ class GpuMonitor:
         self.silence = ""
 
     def devices(self) -> list[Device]:
-        """The chosen GPUs and slices, of kind "cuda"."""
+        """Return the chosen GPUs and slices, of kind "cuda"."""
         return list(self._devices)
 
     def view(self, device: str) -> GpuView | None:
-        """One of them as it was last seen."""
+        """Return a chosen GPU as last polled, else None."""
         gpu = self._seen.get(device)
         if gpu is None:
             return None
@@ -233,12 +234,12 @@ class GpuMonitor:
         )
 
     def used_mib(self, device: str) -> float | None:
-        """What it had in use when it was last seen."""
+        """Return the MiB in use as last polled, None if unknown."""
         gpu = self._seen.get(device)
         return None if gpu is None else gpu.used_mib
 
     def start(self, emit: Callable[[DeviceEvent], None]) -> None:
-        """Poll each second from now on; `emit` gets the events."""
+        """Start to poll every POLL_S; `emit` gets the events."""
         self._tasks.spawn("watch", self._watch(emit))
 
     async def _watch(self, emit: Callable[[DeviceEvent], None]) -> None:
@@ -247,13 +248,14 @@ class GpuMonitor:
             try:
                 for event in await self.poll():
                     emit(event)
-            except Exception:  # one bad poll must not be the last
+            except Exception:  # a failed poll must not end the polling
                 log.exception("the GPUs could not be looked at")
 
     async def poll(self) -> list[DeviceEvent]:
-        """Read all GPUs; the events that follow.
+        """Read all GPUs; return the resulting events.
 
-        A driver that does not answer is `silence` and changes nothing: its GPUs may work.
+        If the driver does not answer, `silence` is set and nothing else changes: the GPUs may still
+        work.
         """
         self._polls += 1
         is_amiss = bool(self._health.gone or self.silence)
@@ -278,8 +280,8 @@ class GpuMonitor:
         return verdict.events
 
     def _read(self, renewed: bool) -> Snapshot:
-        """In the calls' thread. Reports are kept for the next poll that is answered in time: the
-        driver tells them once."""
+        """Read all GPUs and new error reports, in the thread of `calls`. Reports are kept until a
+        poll is answered in time, because the driver delivers them only once."""
         if renewed:
             self._nvml.renew()
         snapshot = self._nvml.read()
@@ -292,7 +294,7 @@ class GpuMonitor:
     async def taken_mib(
         self, device: str, pids: frozenset[int] | None, before_mib: float | None, *, is_alone: bool
     ) -> float | None:
-        """What these processes have of a device, None where that cannot be told."""
+        """Return the MiB that these processes hold on a device, None if unknown."""
         try:
             gpu = await self._calls.run(self._nvml.read_one, device)
         except (Unanswered, NoDriver) as error:
@@ -306,10 +308,10 @@ class GpuMonitor:
     async def prove_free(
         self, device: str, pids: frozenset[int] | None, others_mib: Callable[[], float]
     ) -> None:
-        """Ask the driver until nothing of these processes is left, for 3 s at most.
+        """Poll the driver until nothing of these processes is left, for PROOF_S at most.
 
-        A GPU that is gone has nothing left on it: the replica is, and what keeps others from the
-        device is that it was lost. Raises DriverError.
+        On a GPU that is gone nothing is left: the replica counts as released, and the cordon keeps
+        other replicas off the device. Raises DriverError.
         """
         if device not in self._seen:
             return
@@ -325,14 +327,14 @@ class GpuMonitor:
         try:
             gpu = await self._calls.run(self._nvml.read_one, device)
         except (Unanswered, NoDriver) as error:
-            raise DriverError(f"{device} cannot be seen to be free: {error}") from error
+            raise DriverError(f"cannot verify that {device} is free: {error}") from error
         if gpu is None:
             return ""
         self._note([gpu])
         return still_taken(gpu, pids, others_mib, self._foreign_mib[device])
 
     async def close(self) -> None:
-        """Watch no longer and end the session, unless the driver hangs."""
+        """Stop polling and end the session, unless the driver hangs."""
         await self._tasks.close()
         try:
             await self._calls.run(self._nvml.close)

@@ -1,4 +1,4 @@
-"""The NVIDIA driver's management library (NVML) through pynvml, and its answers as plain data.
+"""Wrapper of pynvml, the bindings of NVIDIA's management library (NVML), with plain data results.
 
 Every call blocks.
 """
@@ -14,7 +14,7 @@ import pynvml
 
 MIB: Final = 2**20
 EVENTS_MAX: Final = 64
-"""Reports taken at once; what is left waits for the next time."""
+"""Max error reports read at once; the rest is read the next time."""
 EVENT_WAIT_MS: Final = 1
 LOST: Final = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND)
 ABSENT: Final = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
@@ -23,7 +23,7 @@ ALL_INSTANCES: Final = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that uses a GPU. `memory_mib` is None where the driver does not tell."""
+    """A process that uses a GPU. `memory_mib` is None if the driver does not report it."""
 
     pid: int
     memory_mib: float | None
@@ -31,12 +31,12 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A GPU, or a MIG slice, now; MiB. None is what this driver does not tell of this GPU.
+    """One reading of a GPU or MIG slice; sizes in MiB. None: the driver does not report the value.
 
     `index` is the driver's number, "1:0" for the first slice of GPU 1. A slice has its GPU's UUID
-    as `parent` and the number of its GPU instance. `used_mib` is without `reserved_mib` where
-    that is known, and with it where it is not. `utilization` is the share of the driver's last
-    sample period in which anything ran, 0 to 1; it tells none of slices.
+    as `parent`, and the number of its GPU instance. `used_mib` excludes `reserved_mib` if that is
+    known, and includes it otherwise. `utilization` is the share of the driver's last sample period
+    in which anything ran, 0 to 1; the driver reports none for slices.
     """
 
     uuid: str
@@ -54,10 +54,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All GPUs at one moment. A GPU in MIG mode is there by its slices only.
+    """All GPUs at one moment. A GPU in MIG mode is represented only by its slices.
 
-    `lost` says of UUIDs that the driver still lists why it cannot use them, `unreadable` the same
-    of numbers that it has no UUID for any more.
+    `lost` has the driver's error for each GPU that is still listed but cannot be used, by UUID;
+    `unreadable` has the errors of GPUs that no longer report a UUID.
     """
 
     driver: str | None
@@ -66,13 +66,13 @@ class Snapshot:
     unreadable: tuple[str, ...] = ()
 
     def find(self, uuid: str) -> Reading | None:
-        """The reading of one device, None where it does not answer."""
+        """Return the reading of a device, None if there is none."""
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
 
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
-    """The driver reported error `xid` of the GPU `uuid`, on one GPU instance or on all (None)."""
+    """The driver reported error `xid` for the GPU `uuid`, for one GPU instance or all (None)."""
 
     uuid: str
     xid: int
@@ -80,7 +80,8 @@ class XidEvent:
 
 
 class NoDriver(Exception):
-    """NVML cannot be used, with the reason. `is_absent`: there is no NVIDIA driver at all."""
+    """NVML cannot be used, for the given reason. `is_absent`: no NVIDIA driver is installed or
+    loaded."""
 
     def __init__(self, error: pynvml.NVMLError) -> None:
         super().__init__(f"the NVIDIA driver cannot be used: {error}")
@@ -88,11 +89,11 @@ class NoDriver(Exception):
 
 
 class _Lost(Exception):
-    """The GPU that was asked cannot be used any more."""
+    """The queried GPU can no longer be used."""
 
 
 class Nvml:
-    """One session with the driver. To be used by one thread at a time."""
+    """One NVML session. Not thread-safe: only one thread may use it at a time."""
 
     def __init__(self) -> None:
         self._is_open = False
@@ -102,7 +103,7 @@ class Nvml:
         self._names: dict[int | None, str] = {}
 
     def open(self) -> None:
-        """Begin a session. Raises NoDriver."""
+        """Start a session. Raises NoDriver."""
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -111,7 +112,7 @@ class Nvml:
         self._driver = _ask(pynvml.nvmlSystemGetDriverVersion)
 
     def close(self) -> None:
-        """End the session; harmless when there is none."""
+        """End the session, if there is one."""
         if not self._is_open:
             return
         self._is_open = False
@@ -122,12 +123,13 @@ class Nvml:
         _ask(pynvml.nvmlShutdown)
 
     def renew(self) -> None:
-        """Begin a new session: an old one does not see later GPUs. Raises NoDriver."""
+        """Start a new session: an old one does not see later GPUs. Raises NoDriver."""
         self.close()
         self.open()
 
     def read(self) -> Snapshot:
-        """All GPUs. A GPU that fails is lost by itself. Raises NoDriver."""
+        """Read all GPUs. A GPU whose reading fails is listed in `lost` and does not affect the
+        others. Raises NoDriver."""
         lost: dict[str, str] = {}
         unreadable: list[str] = []
         self._handles.clear()
@@ -150,7 +152,7 @@ class Nvml:
         return Snapshot(self._driver, gpus, lost, tuple(unreadable))
 
     def read_one(self, uuid: str) -> Reading | None:
-        """A GPU or slice as it is now, None where it cannot be used. Raises NoDriver."""
+        """Read one GPU or slice; None if it cannot be used. Raises NoDriver."""
         if uuid not in self._handles:
             return self.read().find(uuid)
         handle, known = self._handles[uuid]
@@ -160,8 +162,8 @@ class Nvml:
             return None
 
     def xids(self) -> list[XidEvent]:
-        """Errors that the driver reported since the last time, oldest first; none where it cannot
-        report any."""
+        """Return the errors reported since the last call, oldest first; empty if the driver does
+        not support events."""
         if self._events is None:
             self._register()
         if self._events is None:
@@ -194,7 +196,7 @@ class Nvml:
 
 
 def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """A value of the driver, None where it has none: each call fails by itself."""
+    """Return the result of a driver call, None if the call fails."""
     try:
         return function(*arguments)
     except pynvml.NVMLError:
@@ -202,7 +204,7 @@ def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _metric(function: Callable[..., Any], *arguments: Any) -> Any:
-    """As `_ask`, but raises _Lost where the GPU itself is lost."""
+    """As `_ask`, but raise _Lost if the GPU itself is lost."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
@@ -212,7 +214,7 @@ def _metric(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _gpu(handle: Any, uuid: str, index: int) -> Iterator[tuple[Any, Reading]]:
-    """The GPU, or its slices where it is in MIG mode."""
+    """Yield the GPU, or its slices if it is in MIG mode."""
     mode = _metric(pynvml.nvmlDeviceGetMigMode, handle)
     capability = _metric(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
@@ -236,7 +238,7 @@ def _gpu(handle: Any, uuid: str, index: int) -> Iterator[tuple[Any, Reading]]:
 
 
 def _reading(handle: Any, known: Reading) -> Reading:
-    """What changes of a device, added to what is `known` of it."""
+    """Read the variable values of a device and add them to its `known` constant ones."""
     memory = _metric(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
     if memory is None:
         memory = _metric(pynvml.nvmlDeviceGetMemoryInfo, handle)
@@ -272,5 +274,5 @@ def _processes(handle: Any) -> tuple[GpuProcess, ...] | None:
 
 
 def _address(handle: Any) -> int | None:
-    """The address that a handle points to, which identifies its GPU."""
+    """Return the address that a handle points to, which identifies its GPU."""
     return ctypes.cast(handle, ctypes.c_void_p).value

@@ -1,4 +1,4 @@
-"""GPU memory that replicas take, and the proof that it was given back."""
+"""Measurement of replicas' GPU memory, and the proof that it was freed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _no_charges(_device: str, _id: str) -> Charges:
 class GpuOccupancy:
     """The GPU and the processes of each replica, until its release is proved.
 
-    `charges(device, id)` is the ledger's. Replicas on other devices are not covered.
+    `charges(device, id)` returns the ledger's charges. Only replicas on GPUs are covered.
     """
 
     def __init__(
@@ -40,21 +40,21 @@ class GpuOccupancy:
         return id in self._devices
 
     def begin(self, id: str, device: str) -> None:
-        """A replica is about to be launched on a device, or to get its model there: memory that it
-        took as a standby is its own, too."""
+        """Register a replica before its launch on a device, or before it gets its model there. The
+        memory that it took as a standby counts as its own."""
         if self._gpus.view(device) is not None:
             self._devices[id] = device
             used = [self._gpus.used_mib(device), self._before_mib.get(id)]
             self._before_mib[id] = min((mib for mib in used if mib is not None), default=None)
 
     def adopt(self, id: str, device: str) -> None:
-        """A replica of an earlier manager is on a device."""
+        """Register a replica of an earlier manager on a device."""
         if self._gpus.view(device) is not None:
             self._devices[id] = device
 
     async def measure(self, event: Loaded, emit: Callable[[Loaded], None]) -> None:
         """Emit the event with the replica's GPU memory in place of its host memory, which is not
-        accounted; with what it is charged where its GPU memory is unknown."""
+        accounted. If the GPU memory is unknown, the charged memory is used."""
         device = self._devices[event.id]
         charges = self._charges(device, event.id)
         taken_mib = await self._gpus.taken_mib(
@@ -70,10 +70,10 @@ class GpuOccupancy:
         emit(replace(event, memory_mib=memory_mib, report=report))
 
     async def release(self, id: str) -> None:
-        """End a replica, and return once its GPU shows it. Raises DriverError.
+        """End a replica; return once its GPU shows that it is gone. Raises DriverError.
 
-        Its processes are listed before: after its end they cannot be told from others, not even
-        when the release is tried again.
+        Its processes are listed first: after its end they cannot be distinguished from others, not
+        even when the release is retried.
         """
         device = self._devices.get(id)
         pids = await self._known_pids(id) if device else None
@@ -84,7 +84,7 @@ class GpuOccupancy:
             known.pop(id, None)
 
     async def _known_pids(self, id: str) -> frozenset[int] | None:
-        """All processes a replica was ever listed with; None without any list."""
+        """Return all pids with which a replica was ever listed; None if it never was."""
         try:
             found = await self._driver.pids(id)
         except DriverError:

@@ -1,1 +1,1 @@
-"""Single replicas: start and end, control link, run folder, log, records."""
+"""Single replicas: start and end, control link, run folder, logs, records."""

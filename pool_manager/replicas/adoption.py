@@ -1,4 +1,4 @@
-"""Adoption: what a starting manager does with the replicas of an earlier one."""
+"""Adoption of the replicas of an earlier manager by a starting one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ log = structlog.get_logger()
 
 
 async def adopt_all(driver: Driver, launcher: Launcher, emit: Emit) -> None:
-    """Listen for each replica that runs, has a record and speaks this link version; release the
-    others. Raises EngineDown, or DriverError where running replicas cannot be listed."""
+    """Adopt each replica that runs, has a record and speaks this link version; release the others.
+
+    Raises EngineDown, or DriverError if the running replicas cannot be listed.
+    """
     running = await driver.list()
     found = launcher.folders.read_records()
     for id in found.keys() | running:
@@ -39,9 +41,9 @@ def _speaks_this_link(record: ReplicaRecord | None) -> TypeGuard[ReplicaRecord]:
 
 
 async def _clear_away(id: str, driver: Driver, launcher: Launcher) -> None:
-    """Release a replica that has exited, has no record, or speaks another link version and may
-    serve by older rules; its callers are held until another has started. A release that fails is
-    left to the next server. Raises EngineDown."""
+    """Release a replica that has exited, has no record, or speaks another link version and so may
+    serve by older rules. Its callers are held until another replica has started. If the release
+    fails, the next server retries it. Raises EngineDown."""
     log.info("an earlier replica is cleared away", replica=id)
     try:
         await driver.release(id)
@@ -49,7 +51,7 @@ async def _clear_away(id: str, driver: Driver, launcher: Launcher) -> None:
         raise
     except DriverError as error:
         log.error("an earlier replica is left as it is", replica=id, reason=error.message)
-        # While the folder is there, no new replica gets this id.
+        # As long as the folder exists, no new replica gets this id.
         launcher.folders.run_dir(id).mkdir(mode=0o700, exist_ok=True)
         return
     launcher.folders.remove(id)

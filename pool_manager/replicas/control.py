@@ -1,6 +1,6 @@
-"""A replica's control link, and the checks of everything that comes over it.
+"""A replica's control link, and the validation of everything received on it.
 
-Replicas may run foreign code: frames are parsed strictly, and only those that are due are accepted.
+Replicas may run foreign code: frames are parsed strictly, and only expected frames are accepted.
 """
 
 from __future__ import annotations
@@ -29,35 +29,36 @@ log = structlog.get_logger()
 HELLO_S = 5.0
 PINGS_MISSED_MAX = 3
 EXHAUSTED_S = 0.5
-"""Between two tries to accept a greeting while no descriptor is to be had."""
+"""Seconds between two tries to accept a connection when file descriptors are exhausted."""
 
 
 LIMIT_MAX: Final = 65536
-"""Requests at once."""
+"""Largest accepted number of concurrent requests of a replica."""
 NUMBER_MAX: Final = 1e9
-"""More than any replica has milliseconds or MiB."""
+"""Upper bound of plausible numbers (milliseconds, MiB) from a replica."""
 REASON_MAX: Final = 4000
 STAGE_MAX: Final = 20
 WORDS: Final = "fngate replica: "
-"""How the line begins in which a replica gives itself up."""
+"""Prefix of the log line with which a replica exits on its own."""
 _REPORTED: Final = ("load_ms", "memory_mib")
 
 
 class LinkReceiver(Protocol):
-    """Who is told what comes over a control link."""
+    """Receiver of what arrives on a control link."""
 
     def on_event(self, event: events.Event) -> None:
-        """The replica reports."""
+        """Handle an event reported by the replica."""
 
     def on_pong(self, id: str, busy_ms: int) -> None:
-        """A PING was answered; the model has run for so many milliseconds, modulo 2**32."""
+        """Handle a PONG; `busy_ms` is the model's total run time in milliseconds, modulo 2**32."""
 
     def on_link_lost(self, id: str, reason: str) -> None:
-        """The link has ended, or three PINGs went unanswered."""
+        """Handle the end of the link, or PINGS_MISSED_MAX unanswered PINGs."""
 
 
 class Control:
-    """Accepts one greeting with the right token, then turns frames into events."""
+    """Control link of one replica: accepts one HELLO with the right token, then turns frames into
+    events."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Control:
         self._closed = False
 
     def open(self, tasks: Tasks, ping_s: float) -> None:
-        """Wait for the replica's greeting in the background, then ping it."""
+        """Wait for the replica's HELLO in the background, then send PINGs every `ping_s`."""
         self._task = tasks.spawn(f"control {self.id}", self._run(ping_s))
 
     async def _run(self, ping_s: float) -> None:
@@ -103,7 +104,8 @@ class Control:
             self._ping()
 
     async def _accept(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
-        """Not `loop.sock_accept`: cancelled in the wrong turn, it loses what it has accepted."""
+        """Accept a connection. `loop.sock_accept` is not used, because it may lose the accepted
+        socket when it is cancelled."""
         is_warned = False
         while True:
             await self._came(loop)
@@ -117,7 +119,8 @@ class Control:
                 if not is_warned:
                     log.warning("a greeting has to wait", replica=self.id, reason=str(error))
                 is_warned = True
-                # No reader meanwhile: the waiting connection would wake every turn of the loop.
+                # No reader during the sleep: the pending connection would wake the loop in every
+                # iteration.
                 await asyncio.sleep(EXHAUSTED_S)
 
     async def _came(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -140,7 +143,7 @@ class Control:
             lambda: FrameStream(self._on_frame, self._lost, f"control {self.id}", CONTROL_MAX),
             sock=sock,
         )
-        # The token is used up: no other process may greet as this replica.
+        # The token has been used: no other process may connect as this replica.
         self._close_listeners()
         phases = parse_numbers(hello["phases"])
         self._emit(events.Greeted(self.id, phases, loaded is not None))
@@ -149,35 +152,35 @@ class Control:
 
     @property
     def is_greeted(self) -> bool:
-        """Whether the replica has greeted, so that frames can be sent to it."""
+        """Whether the replica has sent HELLO, so that frames can be sent to it."""
         return self._stream is not None
 
     @property
     def is_answering(self) -> bool:
-        """Whether the PING before the last one was answered; the last may be on its way."""
+        """Whether all PINGs but the last were answered; the last answer may be on its way."""
         return self._missed <= 1
 
     def bind(self, request: BindRequest) -> None:
-        """Say which model to load, and as what."""
+        """Send the model to load, and the role."""
         self._send(pack_bind(request))
 
     def stop_batching(self) -> None:
-        """Have the replica join no more requests."""
+        """Stop the replica from batching requests."""
         self._send(pack(Kind.BATCHING_OFF))
 
     def drain(self, if_idle_s: float | None) -> None:
-        """Ask the replica to go; with `if_idle_s` it may refuse."""
-        # A last PONG with the run time first: the replica may be gone before the next PING.
+        """Ask the replica to drain; with `if_idle_s` it may refuse."""
+        # A PING first, for a last PONG with the run time: the replica may exit before the next one.
         self._ask()
         self._drains += 1
         self._send(pack(Kind.DRAIN, aux=max(0, round((if_idle_s or 0.0) * 1e3))))
 
     def close(self) -> None:
-        """End the link; the receiver is not called."""
+        """Close the link without calling the receiver."""
         self._closed = True
         self._task.cancel()
-        # Only once the task has ended: their descriptor numbers may be reused at once, and it would
-        # remove the readers of other sockets from the loop.
+        # Close the listeners only after the task has ended: their descriptor numbers may be reused
+        # at once, and the task would then remove the readers of other sockets from the loop.
         self._task.add_done_callback(lambda _task: self._close_listeners())
         if self._stream is not None:
             self._stream.abort("closed")
@@ -239,19 +242,19 @@ class Control:
 
     def _tell_loaded(self, loaded: events.Loaded) -> None:
         if self._has_loaded:
-            raise LinkError("LOADED that nobody asked for")
+            raise LinkError("unexpected LOADED")
         self._has_loaded = True
         self._emit(loaded)
 
     @staticmethod
     def _expect(is_due: bool, frame: Frame) -> None:
-        """Every frame costs work, some of it disk: only those that are due are accepted."""
+        """Raise LinkError if a frame is not due: every frame costs work, some of it disk I/O."""
         if not is_due:
-            raise LinkError(f"{frame.kind.name} that nobody asked for")
+            raise LinkError(f"unexpected {frame.kind.name}")
 
 
 def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
-    """LOADED, or what HELLO says of it. Raises LinkError."""
+    """Parse the body of LOADED, or the same object in HELLO. Raises LinkError."""
     limit, memory = data.get("limit"), data.get("memory_mib")
     if not isinstance(limit, int) or not 0 <= limit <= LIMIT_MAX:
         raise LinkError(f"malformed LOADED: limit {limit!r}")
@@ -269,37 +272,37 @@ def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
 
 
 def parse_batching_off(id: str, data: dict[str, Any]) -> events.BatchingRefuted:
-    """BATCHING_OFF."""
-    reason = text(data.get("reason", ""), REFUTATION_MAX) or "it gave no reason"
+    """Parse the body of BATCHING_OFF."""
+    reason = text(data.get("reason", ""), REFUTATION_MAX) or "no reason given"
     return events.BatchingRefuted(id, reason)
 
 
 def parse_load_failed(id: str, data: dict[str, Any]) -> events.Lost:
-    """LOAD_FAILED."""
+    """Parse the body of LOAD_FAILED."""
     reason, stage = text(data.get("reason", ""), REASON_MAX), text(data.get("stage", ""), STAGE_MAX)
     return events.Lost(id, reason, stage=stage)
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """The reason in a replica's last line where it gave itself up, else ""."""
+    """Return the reason in a replica's last log line if it exited on its own, else ""."""
     said = lines[-1] if lines else ""
     return text(said.removeprefix(WORDS), REASON_MAX) if said.startswith(WORDS) else ""
 
 
 def parse_numbers(data: Any) -> dict[str, float]:
-    """Phases in milliseconds by known names; other names and values are left out."""
+    """Return phases in milliseconds by known names; drops unknown names and invalid values."""
     if not isinstance(data, dict):
         return {}
     return {name: round(float(data[name]), 3) for name in PHASES if is_number(data.get(name))}
 
 
 def text(value: Any, length_max: int) -> str:
-    """As text that can be stored and sent: JSON may hold halves of characters."""
+    """Return `value` as valid text of limited length: JSON may contain lone surrogates."""
     return str(value)[:length_max].encode("utf-8", "replace").decode()
 
 
 def parse_frame(frame: Frame) -> dict[str, Any]:
-    """A frame's JSON object. Raises LinkError."""
+    """Return a frame's JSON object. Raises LinkError."""
     try:
         data = json.loads(frame.body)
     except (ValueError, RecursionError) as error:
@@ -310,8 +313,8 @@ def parse_frame(frame: Frame) -> dict[str, Any]:
 
 
 def _report(data: Any) -> dict[str, Any]:
-    """A trial's measurements, of which the numbers decide about other replicas; the deploy checks
-    the rest."""
+    """Return a trial's report. Its numbers are validated here, because they affect decisions about
+    other replicas; the deploy validates the rest. Raises LinkError."""
     if not isinstance(data, dict):
         return {}
     for name in _REPORTED:
@@ -321,19 +324,20 @@ def _report(data: Any) -> dict[str, Any]:
     if not isinstance(latencies, dict) or not all(map(is_number, latencies.values())):
         raise LinkError("malformed LOADED: report latency_ms")
     if not _is_text(data):
-        raise LinkError("malformed LOADED: report holds what is no text")
+        raise LinkError("malformed LOADED: report contains invalid text")
     return data
 
 
 def is_number(value: Any) -> bool:
-    """Not NaN, which is neither more nor less than anything it is compared with."""
+    """Whether `value` is a number from 0 to NUMBER_MAX. NaN is rejected, since it compares false
+    with every bound."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return 0 <= value <= NUMBER_MAX
 
 
 def _is_text(data: dict[str, Any]) -> bool:
-    """Whether it can be stored: no halves of characters, and no bottomless lists."""
+    """Whether a report can be stored: no lone surrogates, no excessive nesting."""
     try:
         json.dumps(data, ensure_ascii=False).encode()
     except (UnicodeEncodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Launches, binds, adopts and releases single replicas; starts wait for their turn."""
+"""Launches, binds, adopts and releases single replicas; starts pass through the start queue."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ log = structlog.get_logger()
 
 
 class StartGate:
-    """Admits at most `at_once` starts at a time, in the order of `turn`, by default that of the
-    requests."""
+    """Gate that admits at most `at_once` concurrent starts, in the order of the priorities that
+    `turn` returns; by default in the order of arrival."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class StartGate:
         return len(self._waiting)
 
     async def enter(self, id: str) -> bool:
-        """Wait for the turn of a start; False where it was cancelled by `leave`. An admitted start
-        counts until `leave`, or until its time is over."""
+        """Wait until a start is admitted; False if `leave` cancelled it. An admitted start occupies
+        a place until `leave`, or for HOLD_S."""
         loop = asyncio.get_running_loop()
         self._waiting[id] = loop.create_future()
         self._starts.enqueue(id)
@@ -65,7 +65,7 @@ class StartGate:
             del self._waiting[id]
 
     def leave(self, id: str) -> None:
-        """A start has ended, or is cancelled."""
+        """Free the place of a start that has ended, or cancel one that waits."""
         self._starts.remove(id)
         waiting = self._waiting.get(id)
         if waiting is not None and not waiting.done():
@@ -76,9 +76,8 @@ class StartGate:
         now = self._clock()
         for id in self._starts.admit(self._turn, now):
             waiting = self._waiting[id]
-            if (
-                not waiting.done()
-            ):  # else its task was cancelled in this turn of the loop, and will leave
+            # A done future was cancelled in this iteration of the loop; its task leaves the gate.
+            if not waiting.done():
                 waiting.set_result(True)
         if self._timer is not None:
             self._timer.cancel()
@@ -90,7 +89,7 @@ class StartGate:
 
 
 class Launcher:
-    """Carries out the machine's commands on single replicas; their events go to `wiring`."""
+    """Carries out the machine's commands on single replicas; emits their events to `wiring`."""
 
     def __init__(
         self,
@@ -117,24 +116,25 @@ class Launcher:
         self.read_ahead = ReadAhead(settings.read_ahead_mib)
 
     def launch(self, command: Launch, binding: Binding | None, device_kind: str) -> None:
-        """Start a replica, or a standby without `binding`, in the background; else Lost follows."""
+        """Start a replica in the background, a standby if `binding` is None. On failure Lost is
+        emitted."""
         self._begin(f"launch {command.id}", command.id, self._launch(command, binding, device_kind))
 
     def assign(self, command: Assign, binding: Binding, device_kind: str) -> None:
-        """Give a greeted standby its model in the background; Lost follows if that fails."""
-        # A busy machine may hear its greeting before the driver knows that it runs.
+        """Bind a connected standby to a model in the background. On failure Lost is emitted."""
+        # On a busy host its HELLO may arrive before the driver's start has returned.
         launching = set(self._work.get(command.id, ()))
         work = self._assign(command, binding, device_kind, launching)
         self._begin(f"assign {command.id}", command.id, work)
 
     def bind(self, command: Bind, binding: Binding) -> None:
-        """Tell a replica that was launched for its model to load it now."""
+        """Command a replica that was launched for its model to load it."""
         record, control = self._relay.records.get(command.id), self._controls.get(command.id)
         if record is not None and control is not None:
             control.bind(records.bind_request(record, binding.spec, self._clock()))
 
     def _begin(self, name: str, id: str, work: Coroutine[None, None, None]) -> None:
-        """Do slow work on a replica; its release waits for the end of it."""
+        """Run slow work on a replica in the background; its release waits for the end of it."""
         task = self._tasks.spawn(name, work)
         self._work.setdefault(id, set()).add(task)
         task.add_done_callback(lambda done: self._ended(id, done))
@@ -182,7 +182,7 @@ class Launcher:
         begun_s = self._clock()
         self._emit(events.Begun(id))
         if (control := self._controls.get(id)) and not control.is_answering:
-            # Callers need not wait until the missed PINGs end it, and the model is not to blame.
+            # Callers should not wait for the PING limit, and the model is not at fault.
             self._emit(events.Lost(id, "the standby hangs", is_its_fault=False))
             return
         with self._lost_on_error(id, "a standby could not be given its model"):
@@ -191,32 +191,32 @@ class Launcher:
             await self._materialise(command, binding)
             waited = records.waited(command, begun_s - assigned_s)
             record = self._bound(standby, waited, binding, device_kind)
-            # Recorded before the message: a later manager adopts by the record.
+            # Recorded before the message is sent: a later manager adopts by the record.
             self.folders.rewrite(record)
             self._relay.records[id] = record
             self.output.begin(id, self.folders.claim_log(binding.name, id))
             await self._driver.limit(record)
-            if control := self._controls.get(id):  # else it was released meanwhile
+            if control := self._controls.get(id):  # None if it was released in the meantime
                 control.bind(records.bind_request(record, binding.spec, begun_s))
             await asyncio.to_thread(self.folders.trim_logs, binding.name)
 
     async def _materialise(self, command: Launch | Assign, binding: Binding) -> None:
-        """Lay out the model's files and begin to read them ahead, except for a trial, whose files
-        have just been written."""
+        """Hard-link the model's files, and start to read them ahead. A trial's files have just been
+        written, so they are not read ahead."""
         model_dir = self.folders.model_dir(command.id)
         await self._bundles.materialise(binding.bundle, model_dir, binding.prepared)
         if command.role == "serve":
             self.read_ahead.begin(command.id, model_dir, binding.spec)
 
     async def _enter(self, id: str) -> bool:
-        """Wait for a start's turn; False where the replica is to be released instead."""
+        """Wait until a start is admitted; False if the replica is to be released instead."""
         return id not in self._releases and await self.starts.enter(id)
 
     def _standby(self, id: str) -> ReplicaRecord:
-        """The record of a replica that can be given a model. Raises DriverError on any other."""
+        """Return the record of a connected standby. Raises DriverError for any other replica."""
         record, control = self._relay.records.get(id), self._controls.get(id)
         if record is None or control is None or not control.is_greeted:
-            raise DriverError(f"expected a standby that has greeted, got {id}, which has not")
+            raise DriverError(f"expected a connected standby, got {id}, which is not connected")
         if record.bound:
             raise DriverError(f"expected a standby, got {id}, which is bound to {record.bound}")
         return record
@@ -226,7 +226,7 @@ class Launcher:
         try:
             yield
         except EngineDown as error:
-            # Before the end of the replica, so that nothing is started in its place.
+            # Emitted before Lost, so that no replacement is started.
             self._emit(events.EngineLost(str(error)))
             self._emit(events.Lost(id, str(error), is_its_fault=False))
         except (FnError, OSError) as error:
@@ -240,10 +240,10 @@ class Launcher:
         return records.bound(record, command, binding, device_kind, cap)
 
     def adopt(self, record: ReplicaRecord, name: str) -> None:
-        """Listen for the greeting of a replica that an earlier manager started.
+        """Listen for the HELLO of a replica that an earlier manager started.
 
-        `name` is of its function, "" for a standby. The files of an assignment that had not been
-        recorded are removed.
+        `name` is that of its function, "" for a standby. Model files of an assignment that was not
+        recorded yet are removed.
         """
         id = record.id
         if not record.bound:
@@ -252,7 +252,7 @@ class Launcher:
         self._occupancy.adopt(id, record.device)
         self._open_control(record, log_file, data_listener=False)
         if record.bound:
-            # The earlier manager may have ended before its limits were set.
+            # The earlier manager may have ended before it set the replica's limits.
             self._begin(f"limit {id}", id, self._limit(record))
 
     async def _limit(self, record: ReplicaRecord) -> None:
@@ -275,16 +275,16 @@ class Launcher:
         control.open(self._tasks, self._settings.ping_s)
 
     def control(self, id: str) -> Control | None:
-        """The control link of a replica, None once it is released."""
+        """Return the control link of a replica, None once its release has begun."""
         return self._controls.get(id)
 
     def terminate(self, id: str) -> None:
-        """TERM, in the background."""
+        """Send TERM to a replica in the background."""
         self._tasks.spawn(f"terminate {id}", self._driver.terminate(id))
 
     def release(self, id: str) -> None:
-        """End what is left of a replica in the background; Released or NotReleased follows. Further
-        calls before that change nothing."""
+        """Release a replica in the background; Released or NotReleased is emitted. Further calls
+        before that have no effect."""
         self._close_control(id)
         self._end_start(id)
         if id not in self._releases:
@@ -301,7 +301,7 @@ class Launcher:
             await self._end(id)
             self._emit(events.Released(id))
         except Exception as error:
-            # Whatever the error: without an event the release would never be tried again.
+            # For any error: without an event the release would never be retried.
             if isinstance(error, EngineDown):
                 self._emit(events.EngineLost(str(error)))
             reason, is_odd = str(error) or repr(error), not isinstance(error, DriverError)
@@ -311,7 +311,7 @@ class Launcher:
             self._releases.discard(id)
 
     async def _end(self, id: str) -> None:
-        # A start that goes on would leave a replica without an owner, and linked files behind.
+        # A start that is still running would leave an unowned replica and linked files behind.
         if work := self._work.get(id):
             await asyncio.wait(work)
             self._close_control(id)
@@ -325,6 +325,6 @@ class Launcher:
         self._relay.forget(id)
 
     def _end_start(self, id: str) -> None:
-        """A start is over, or cancelled."""
+        """End a start that is over or cancelled."""
         self.starts.leave(id)
         self.read_ahead.cancel(id)

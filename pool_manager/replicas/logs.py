@@ -1,8 +1,8 @@
 """Logs of replicas: files of which only the end is kept, and their followers.
 
-The beginning is cut off by punching a hole (fallocate(2)): nothing written meanwhile is lost, and
-an offset names the same byte for ever. Followers read the files: one that is too slow gets a line
-saying how many bytes were dropped. `Spool` copies output that an engine keeps to such a file.
+The beginning of a log is removed by punching a hole (fallocate(2)): concurrent writes are not lost,
+and every offset keeps naming the same byte. Followers read the files; one that is too slow gets a
+line with the number of dropped bytes. `Spool` copies output that an engine keeps to such a file.
 """
 
 from __future__ import annotations
@@ -19,45 +19,47 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 LINE_MAX: Final = 16 * 1024
-"""Bytes shown of a line."""
+"""Max bytes shown of a line."""
 
 
 PIECE: Final = 64 * 1024
-"""Bytes read of one log at once."""
+"""Max bytes of one log per read."""
 TAIL_MAX: Final = 1024 * 1024
-"""Bytes of a log that its last lines are looked for in."""
+"""Bytes at the end of a log in which its last lines are searched."""
 CURSOR_MAX: Final = 4096
-"""Characters; a function with more replicas than that has none."""
+"""Max characters of a cursor; a function with too many replicas for it has no cursor."""
 _PLACE: Final = re.compile(r"([0-9a-z]{1,32}):([0-9]{1,15})")
 Refresh = Callable[[str], None]
-"""Begins to copy a replica's output to its log, where its driver does not do so by itself."""
+"""Starts to copy a replica's output to its log, if its driver does not write the log itself."""
 BLOCK: Final = 4096
-"""Holes are made of whole blocks."""
+"""Bytes of a block; holes consist of whole blocks."""
 SIZE_MAX: Final = 2**40
-"""Bytes from where on a log begins anew: file systems have an end, at 16 TiB for instance."""
+"""File size from which a log is rewritten instead: file systems limit it, e.g. to 16 TiB."""
 DROPPED: Final = b"... earlier output was dropped ...\n"
 _PUNCH: Final = 0x01 | 0x02
 """FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux/falloc.h."""
 _NO_HOLES: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV)
 _libc = ctypes.CDLL(None, use_errno=True)
 STAMP: Final = len("2026-01-02T03:04:05.123456789Z")
-"""Characters of a time as the engine writes it: in UTC, always with all nine digits."""
+"""Length of the engine's timestamps: UTC, always with nine fractional digits."""
 NS: Final = 10**9
 Ask = Callable[[int], Awaitable[bytes | None]]
-"""Output since (Unix seconds), each line after its time; None without an answer."""
+"""Returns the output since a time (Unix seconds), with a timestamp before each line; None without
+an answer."""
 
 
 class LogChunk(NamedTuple):
-    """`data` begins at `start`; the bytes between the requested offset and `start` are gone."""
+    """Bytes of a log. `data` begins at offset `start`; the bytes between the requested offset and
+    `start` are gone."""
 
     start: int
     data: bytes
 
 
 def read_log(path: Path, place: int, size: int) -> LogChunk:
-    """The first kept bytes from `place` on, at most `size`. Raises OSError.
+    """Return the first kept bytes from offset `place` on, at most `size`. Raises OSError.
 
-    Where the log has begun anew, the number of missed bytes is unknown: reading goes on at its end.
+    If the log was rewritten, the number of missed bytes is unknown: reading continues at its end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -71,14 +73,14 @@ def read_log(path: Path, place: int, size: int) -> LogChunk:
 
 
 def read_kept(path: Path, most: int) -> bytes:
-    """The last `most` kept bytes, from the start of a line, after a line that marks the cut if
-    there was more. Raises OSError."""
+    """Return the last `most` kept bytes, from the start of a line. If there was more, a line that
+    marks the cut comes first. Raises OSError."""
     start, data = _tail(path, most)
     return DROPPED + data.partition(b"\n")[2] if start else data
 
 
 def _tail(path: Path, most: int) -> LogChunk:
-    """The last `most` kept bytes. Raises OSError."""
+    """Return the last `most` kept bytes. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         length = os.fstat(descriptor).st_size
@@ -89,19 +91,20 @@ def _tail(path: Path, most: int) -> LogChunk:
 
 
 def find_last_lines(path: Path, count: int, most: int) -> int:
-    """The place where the last `count` lines begin, of the last `most` bytes. Raises OSError."""
+    """Return the offset at which the last `count` lines begin, searched in the last `most` bytes.
+    Raises OSError."""
     start, data = _tail(path, most)
     place = len(data) - data.endswith(b"\n")
     for _ in range(count):
         place = data.rfind(b"\n", 0, max(0, place))
         if place < 0:
-            # Within a line, if anything is gone before it.
+            # `data` begins within a line if anything before it is gone.
             return start + (data.find(b"\n") + 1 if start else 0)
     return start + place + 1
 
 
 def bound_log(path: Path, limit: int, keep: int) -> bool:
-    """Cut a log of more than `limit` bytes down to about its last `keep`; whether it was cut.
+    """Cut a log of more than `limit` bytes down to about its last `keep` bytes; True if it was cut.
     Raises OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -112,7 +115,7 @@ def bound_log(path: Path, limit: int, keep: int) -> bool:
         end = (length - keep) // BLOCK * BLOCK
         if length > SIZE_MAX or not _punched(descriptor, end):
             _begin_anew(path, descriptor, length, keep)
-        # The modification time is that of the last line, after which `Spool` goes on.
+        # Keep the modification time: it is that of the last line, after which `Spool` continues.
         os.utime(descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
         return True
     finally:
@@ -120,22 +123,22 @@ def bound_log(path: Path, limit: int, keep: int) -> bool:
 
 
 def disk_bytes(path: Path) -> int:
-    """What a log takes of its disk. Raises OSError."""
+    """Return the bytes that a log occupies on disk. Raises OSError."""
     return path.stat().st_blocks * 512
 
 
 def _data_from(descriptor: int, place: int, length: int) -> int:
-    """The first place from `place` on that is in no hole."""
+    """Return the first offset from `place` on that is not in a hole."""
     try:
         return os.lseek(descriptor, place, os.SEEK_DATA)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # nothing but a hole, or nothing at all
+        if error.errno == errno.ENXIO:  # only a hole up to the end, or an empty file
             return length
         raise
 
 
 def _punched(descriptor: int, end: int) -> bool:
-    """Punch a hole before `end`; False where the file system has none. Raises OSError."""
+    """Punch a hole before `end`; False if the file system does not support it. Raises OSError."""
     if end <= 0:
         return True
     offset, length = ctypes.c_int64(0), ctypes.c_int64(end)
@@ -149,7 +152,7 @@ def _punched(descriptor: int, end: int) -> bool:
 
 def _begin_anew(path: Path, descriptor: int, length: int, keep: int) -> None:
     """Rewrite the log with its last `keep` bytes. The writer appends (O_APPEND), so its next line
-    follows them; lines written between the two steps here are lost."""
+    follows them. Lines written between the read and the truncation are lost."""
     data = os.pread(descriptor, keep, max(0, length - keep)).partition(b"\n")[2]
     os.ftruncate(descriptor, 0)
     with path.open("ab") as log:
@@ -157,21 +160,21 @@ def _begin_anew(path: Path, descriptor: int, length: int, keep: int) -> None:
 
 
 class LineSplitter:
-    """Splits bytes into lines of text of at most `LINE_MAX` bytes; omitted bytes are counted in a
-    line of their own, or at the end of the cut line."""
+    """Splits bytes into lines of text of at most `LINE_MAX` bytes. The number of omitted bytes is
+    shown in a separate line, or at the end of the cut line."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
         self._cut = 0
         self._lost = 0
         self.pending = 0
-        """Bytes taken of a line that has not ended."""
+        """Bytes received of the unfinished line."""
 
     def add(self, data: bytes) -> list[str]:
-        """Take in `data`; the lines that end in it."""
+        """Add `data`; return the lines that end in it."""
         found: list[str] = []
         if self._lost and data:
-            # It begins with the rest of a line whose beginning is gone.
+            # `data` begins with the rest of a line whose beginning is gone.
             broken, end, data = data.partition(b"\n")
             self._lost += len(broken) + len(end)
             if not end:
@@ -186,12 +189,12 @@ class LineSplitter:
         return found
 
     def skip(self, count: int) -> None:
-        """So many bytes are missing; the next ones may begin within a line."""
+        """Record `count` missing bytes; the next bytes may begin within a line."""
         self._lost += count + self.pending
         self._clear()
 
     def flush(self) -> list[str]:
-        """The end: the last line, if it has not ended."""
+        """Return the unfinished last line at the end of the log, if there is one."""
         found = [left_out(self._lost)] if self._lost else []
         self._lost = 0
         return [*found, self._line()] if self.pending else found
@@ -205,7 +208,7 @@ class LineSplitter:
     def _line(self) -> str:
         text = self._rest.decode(errors="replace").rstrip("\r")
         if self._cut:
-            text += f" ... {self._cut} bytes left out"
+            text += f" ... {self._cut} bytes omitted"
         self._clear()
         return text
 
@@ -215,12 +218,12 @@ class LineSplitter:
 
 
 def left_out(count: int) -> str:
-    """The line that stands for dropped output."""
+    """Return the line that replaces dropped output."""
     return f"... {count} bytes of output were dropped ..."
 
 
 class LogLines(NamedTuple):
-    """Whole lines of one replica. `is_over`: it is gone, and these are its last."""
+    """Whole lines of one replica. `is_over`: the replica is gone, and these are its last lines."""
 
     replica: str
     lines: list[str]
@@ -228,7 +231,7 @@ class LogLines(NamedTuple):
 
 
 class _FollowedLog:
-    """One replica's log, as one follower reads it."""
+    """Reading position of one follower in one replica's log."""
 
     def __init__(self, path: Path, place: int = 0) -> None:
         self.path = path
@@ -237,15 +240,15 @@ class _FollowedLog:
         self.is_gone = False
 
     def read(self) -> tuple[list[str], bool]:
-        """New lines, and whether they are the last. Blocking."""
-        # Before it is read: what was written by then will have been read.
+        """Return new lines, and whether they are the last. Blocking."""
+        # Taken before the read: if it was gone by then, the read sees everything it has written.
         was_gone = self.is_gone
         try:
             start, data = read_log(self.path, self.place, PIECE)
-        except OSError:  # not made yet, or it had to make room
+        except OSError:  # not created yet, or removed to make room
             start, data = self.place, b""
         if start != self.place:
-            # Before it where the log has begun anew.
+            # `start` is smaller than `self.place` if the log was rewritten.
             self.lines.skip(max(0, start - self.place))
         found = self.lines.add(data)
         self.place = start + len(data)
@@ -254,24 +257,25 @@ class _FollowedLog:
 
 
 class Follow:
-    """One follower of a function. `read` gives new lines; `cursor` lets another one go on."""
+    """One follower of a function's logs. `read` returns new lines; a later follower can resume at
+    `cursor`."""
 
     def __init__(self, refresh: Refresh) -> None:
         self._refresh = refresh
         self._sources: dict[str, _FollowedLog] = {}
 
     def add(self, id: str, path: Path, place: int = 0, *, is_gone: bool = False) -> None:
-        """One more replica, to be read from `place` on; one that is known goes on where it is."""
+        """Follow a replica's log from offset `place` on; a known replica keeps its position."""
         source = self._sources.setdefault(id, _FollowedLog(path, place))
         source.path, source.is_gone = path, is_gone
 
     def end(self, id: str) -> None:
-        """A replica is gone; the rest of its log is still read."""
+        """Mark a replica as gone; the rest of its log is still read."""
         if id in self._sources:
             self._sources[id].is_gone = True
 
     async def read(self) -> list[LogLines]:
-        """New lines since the last call, from one piece of each log at most."""
+        """Return the new lines since the last call, from at most PIECE bytes of each log."""
         for id, source in self._sources.items():
             if not source.is_gone:
                 self._refresh(id)
@@ -282,12 +286,12 @@ class Follow:
         return said
 
     def left(self) -> list[LogLines]:
-        """The unfinished last line of every log, for a follower that stops."""
+        """Return the unfinished last line of every log, for a follower that stops."""
         return [LogLines(id, one.lines.flush(), is_over=True) for id, one in self._sources.items()]
 
     @property
     def cursor(self) -> str:
-        """The place in each log behind the last whole line; "" where that would be too long."""
+        """Offsets in each log after the last whole line, as text; "" if that would be too long."""
         places = [f"{id}:{one.place - one.lines.pending}" for id, one in self._sources.items()]
         text = f"@{','.join(places)}"
         return text if len(text) <= CURSOR_MAX else ""
@@ -299,7 +303,7 @@ def _read_all(sources: Iterable[tuple[str, _FollowedLog]]) -> list[LogLines]:
 
 
 def parse_cursor(cursor: str) -> dict[str, int] | None:
-    """Offsets by replica of a cursor; None where it is malformed."""
+    """Return a cursor's offsets by replica; None if it is malformed."""
     if not cursor.startswith("@") or len(cursor) > CURSOR_MAX:
         return None
     parts = [_PLACE.fullmatch(part) for part in cursor[1:].split(",") if part]
@@ -308,7 +312,7 @@ def parse_cursor(cursor: str) -> dict[str, int] | None:
 
 
 class Followers:
-    """All followers by function. `refresh` is called for each replica at each read."""
+    """All followers by function. `refresh` is called for each live replica at each read."""
 
     def __init__(self, refresh: Refresh) -> None:
         self._refresh = refresh
@@ -316,7 +320,7 @@ class Followers:
 
     @contextmanager
     def follow(self, function: str) -> Iterator[Follow]:
-        """A follower that gets new replicas and their ends while the block runs."""
+        """Yield a follower that gets new replicas and their ends while the block runs."""
         follow = Follow(self._refresh)
         others = self._follows.setdefault(function, set())
         others.add(follow)
@@ -328,19 +332,20 @@ class Followers:
                 self._follows.pop(function, None)
 
     def begin(self, id: str, path: Path) -> None:
-        """A replica writes to `path`; the folder is called after its function."""
+        """Add a replica that writes to `path` to the followers of its function, which is the name
+        of the folder."""
         for follow in self._follows.get(path.parent.name, ()):
             follow.add(id, path)
 
     def end(self, id: str, path: Path) -> None:
-        """A replica writes no more to `path`."""
+        """Mark a replica as gone for the followers of its function."""
         for follow in self._follows.get(path.parent.name, ()):
             follow.end(id)
 
 
 class Spool:
-    """Copies each line of an engine's output to a log once. A log's mtime is that of its
-    last line, after which the next server goes on."""
+    """Copies each line of an engine's output to a log exactly once. A log's mtime is the timestamp
+    of its last line, after which the next server continues."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}
@@ -357,22 +362,22 @@ class Spool:
             text, last = fresh(output or b"", after)
             if text:
                 await asyncio.to_thread(_append, log, text, last)
-            # The replica may have been released meanwhile.
+            # The replica may have been released in the meantime.
             if self._locks.get(id) is lock:
                 self._last[id] = last
 
     def forget(self, id: str) -> None:
-        """A replica writes no more."""
+        """Drop the state of a replica that has ended."""
         self._last.pop(id, None)
         self._locks.pop(id, None)
 
 
 def fresh(output: bytes, after: str) -> tuple[bytes, str]:
-    """The lines later than `after` without their times, and the time of the last.
+    """Return the lines later than `after` without their timestamps, and the timestamp of the last.
 
-    A line that has not ended yet is left for later: the engine gives a long one in parts, all with
-    the time of the first. Where the line of `after` is not given again, more has come since than
-    the engine gives at once, or keeps: a line says that something is missing.
+    An unfinished line is left for the next call: the engine returns a long line in parts, all with
+    the timestamp of the first. If the line of `after` is missing from `output`, the engine has
+    dropped output or did not return all of it: a line that says so is inserted.
     """
     texts, last, is_first = [], after, True
     for line in output.split(b"\n")[:-1]:
@@ -396,7 +401,7 @@ def _append(log: Path, text: bytes, last: str) -> None:
 
 
 def _stamp_of(log: Path) -> str:
-    """The time of a log's last line, "" where it has none."""
+    """Return the timestamp of a log's last line, "" if it has none."""
     try:
         found = log.stat()
     except OSError:
@@ -408,7 +413,7 @@ def _stamp_of(log: Path) -> str:
 
 
 def _second_of(stamp: str) -> int:
-    """Unix seconds; 0 for ""."""
+    """Return a timestamp's Unix seconds; 0 for ""."""
     with suppress(ValueError):
         return int(datetime.fromisoformat(f"{stamp[:19]}+00:00").timestamp())
     return 0

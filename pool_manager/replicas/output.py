@@ -1,4 +1,4 @@
-"""The output of replicas: which logs are written to, who follows them, how large they may get."""
+"""The output of replicas: live logs, their followers, and their size limits."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from registry.tasks import Tasks
 
 TAIL_LINES = 20
 SAVE_S = 0.5
-"""Least seconds between two requests to a driver for one replica's output."""
+"""Min seconds between two requests to a driver for one replica's output."""
 TRIM_S = 60.0
-"""Seconds between two checks of the size of all logs together."""
+"""Seconds between two checks of the total size of all logs."""
 BOUND_S = 0.1
 """Seconds between two checks of logs that grow fast."""
 
 
 class ReplicaOutput:
-    """The logs of living replicas, by id; the folder of a log is called after its function."""
+    """The logs of live replicas, by id. The folder of a log has the name of its function."""
 
     def __init__(self, driver: Driver, folders: RunFolders, tasks: Tasks) -> None:
         self._driver = driver
@@ -41,39 +41,40 @@ class ReplicaOutput:
         self._is_bounding = False
 
     def begin(self, id: str, log: Path) -> None:
-        """A replica writes to `log` from now on; followers of its function read it."""
+        """Set `log` as a replica's log; followers of its function read it from now on."""
         self.logs[id] = log
         self.followers.begin(id, log)
 
     def end(self, id: str) -> None:
-        """A replica is gone; followers read the rest of its log."""
+        """Remove a replica that is gone; followers still read the rest of its log."""
         if path := self.logs.pop(id, None):
             self.followers.end(id, path)
         self._saved_s.pop(id, None)
 
     async def save(self, id: str) -> None:
-        """Have the driver write down what it has of a replica's output; errors are ignored."""
+        """Let the driver write a replica's output to its log; errors are ignored."""
         if path := self.logs.get(id):
             with contextlib.suppress(DriverError, OSError):
                 await self._driver.save_log(id, path)
 
     async def tail(self, id: str) -> tuple[str, ...]:
-        """The last lines of a replica's log, empty without a log."""
+        """Return the last lines of a replica's log, empty if it has none."""
         await self.save(id)
         path = self.logs.get(id)
-        # In a thread: of many replicas that die at once, on a slow disk, this would stall calls.
+        # In a thread: on a slow disk, with many replicas dying at once, reading would stall calls.
         return await asyncio.to_thread(tail_lines, path, TAIL_LINES) if path else ()
 
     async def kept(self, function: str) -> list[tuple[str, bytes]]:
-        """Ids and kept output of a function's replicas, gone ones too, oldest first."""
+        """Return ids and kept output of a function's replicas, oldest first, including replicas
+        that are gone."""
         await self._save_all(function)
         return await asyncio.to_thread(self._folders.outputs, function)
 
     @asynccontextmanager
     async def follow(self, function: str, lines: int, cursor: str) -> AsyncIterator[Follow]:
-        """Follow a function's replicas, gone ones too, while the block runs.
+        """Follow a function's replicas while the block runs, including replicas that are gone.
 
-        Reading begins after `cursor`, or with the last `lines` lines of each log.
+        Reading begins after `cursor`, or at the last `lines` lines of each log.
         """
         await self._save_all(function)
         with self.followers.follow(function) as follow:
@@ -89,7 +90,7 @@ class ReplicaOutput:
             yield follow
 
     def _tails(self, function: str, lines: int) -> list[tuple[Path, int]]:
-        """Where the last lines of each log of a function begin. Blocking."""
+        """Return the logs of a function with the offsets of their last lines. Blocking."""
         found = []
         for path in self._folders.logs(function):
             with contextlib.suppress(OSError):
@@ -104,7 +105,8 @@ class ReplicaOutput:
             await self.save(id)
 
     def _refresh(self, id: str) -> None:
-        """Save a followed replica's output in the background, one request at a time."""
+        """Save a followed replica's output in the background, one request at a time, at most every
+        SAVE_S."""
         now_s = self._clock()
         if id not in self._saving and now_s - self._saved_s.get(id, 0.0) >= SAVE_S:
             self._saving.add(id)
@@ -119,13 +121,13 @@ class ReplicaOutput:
                 self._saved_s[id] = self._clock()
 
     def tick(self) -> None:
-        """Each second: begin to cut logs that have grown over their limit."""
+        """Start to cut logs that have grown over their limit; called every second."""
         if not self._is_bounding and any(map(self._folders.is_grown, self.logs.values())):
             self._is_bounding = True
             self._tasks.spawn("bound logs", self._bound_grown())
 
     async def _bound_grown(self) -> None:
-        """While a replica writes that much, more often than every second."""
+        """Cut logs every BOUND_S while any log exceeds its limit."""
         try:
             while await self.bound():  # noqa: ASYNC110 - files have no event
                 await asyncio.sleep(BOUND_S)
@@ -133,20 +135,21 @@ class ReplicaOutput:
             self._is_bounding = False
 
     async def bound(self) -> bool:
-        """Cut every log that is over its limit; whether any was."""
+        """Cut every log that is over its limit; True if any was."""
         paths = list(self.logs.values())
         return True in await asyncio.to_thread(lambda: [*map(self._folders.bound_log, paths)])
 
     async def trim_for_ever(
         self, bindings: Mapping[str, Binding], wall: Callable[[], float]
     ) -> None:
-        """Call `trim` every minute with the functions of `bindings`; `wall` gives Unix seconds."""
+        """Call `trim` every TRIM_S with the functions of `bindings`; `wall` returns Unix
+        seconds."""
         while True:
             await self.trim({one.name for one in bindings.values()}, wall())
             await asyncio.sleep(TRIM_S)
 
     async def trim(self, functions: Collection[str], now_s: float) -> None:
-        """Remove logs until all together are within their limit, those of other functions than
-        `functions` first; logs of living replicas stay. `now_s` is in Unix seconds."""
+        """Remove old logs of functions other than `functions`, then the oldest logs until the total
+        is within its limit. Logs of live replicas are kept. `now_s` is in Unix seconds."""
         living = set(self.logs.values())
         await asyncio.to_thread(self._folders.trim_all, functions, living, now_s)

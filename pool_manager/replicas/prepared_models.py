@@ -1,6 +1,6 @@
-"""Prepared models: fetched from their trial while its report is held back.
+"""Prepared models: fetched from the trial while its report is held back.
 
-The trial may run foreign code: its description and the sizes of its files are checked.
+The trial may run foreign code: its description and the sizes of its files are validated.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 TEXT_MAX: Final = 1000
 KEY_MAX: Final = 200
 SIZES_MAX: Final = 16
-"""Sizes of runs that one kind of session may have been measured with."""
+"""Max batch sizes with which one kind of session is measured."""
 PREPARED_MODEL: Final = f"{FOLDER}/{GRAPH_FILE}"
 
 
@@ -55,15 +55,15 @@ PREPARED = "prepared"
 WHY_NOT = "why_not_prepared"
 """Keys added to a report: a `Prepared` or None, and the reason for None."""
 EXIT_S: Final = 3.0
-"""How long the event of a trial's end may come after the end of its connection."""
+"""Longest expected time between the end of a trial's connection and the event of its end."""
 
 
 async def fetch(path: Path, bundles: Bundles, binding: Binding) -> Prepared | str:
-    """What the trial of `binding` that listens at `path` has prepared, with its files kept in
-    `bundles`; or why there is nothing.
+    """Fetch the prepared model of the trial that listens at `path`, and store its files in
+    `bundles`. Return the model, or the reason why there is none.
 
-    The trial answers when it is done, however long that takes. Raises LinkError on a malformed
-    answer, OSError where the trial is gone, FnError where the files cannot be stored.
+    The trial answers when it has finished; there is no time limit here. Raises LinkError on a
+    malformed answer, OSError if the trial is gone, FnError if the files cannot be stored.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as sock:
         await asyncio.get_running_loop().sock_connect(sock, str(path))
@@ -86,7 +86,7 @@ async def _keep(asking: _Asking, bundles: Bundles, file: BundleFile) -> BundleFi
 
 
 class _Asking:
-    """Requests for parts, one after the other, over one connection."""
+    """Sequential requests for parts of a prepared model over one connection."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -94,8 +94,8 @@ class _Asking:
         self._frames: deque[Frame] = deque()
 
     async def parts(self, part: Part, size: int | None) -> AsyncGenerator[bytes | bytearray, None]:
-        """What answers a FETCH: `size` bytes in parts that are as large as they may be, or one
-        part of whatever size. Raises LinkError on anything else."""
+        """Send FETCH and yield the answer: `size` bytes in parts of PART_MAX (the last one may be
+        smaller), or one part of any size if `size` is None. Raises LinkError on other answers."""
         question = b"".join(pack(Kind.FETCH, part + 1, aux=part))
         await asyncio.get_running_loop().sock_sendall(self._sock, question)
         if size is None:
@@ -115,7 +115,7 @@ class _Asking:
             buffer = self._reader.buffer()
             count = await asyncio.get_running_loop().sock_recv_into(self._sock, buffer)
             if not count:
-                raise ConnectionResetError("the trial hung up")
+                raise ConnectionResetError("the trial closed the connection")
             self._frames.extend(self._reader.received(count))
         frame = self._frames.popleft()
         if frame.kind is not kind or frame.id != part + 1:
@@ -124,11 +124,11 @@ class _Asking:
 
 
 def described(data: bytes, model: str, bundle_bytes: int) -> Prepared | str:
-    """What a description says of the model at `model`, its files still without hashes; or why
-    nothing was prepared. Raises LinkError where it makes no sense.
+    """Parse the description of a prepared model; return the model (files still without hashes), or
+    the reason why nothing was prepared. `model` is the path of the original model. Raises LinkError
+    on a malformed description.
 
-    Nothing but numbers, flags and the key are taken from it: files are called what this server
-    calls them.
+    Only numbers, flags and the key are taken from it; file names are chosen by this server.
     """
     if len(data) > DESCRIPTION_MAX:
         raise LinkError(f"expected at most {DESCRIPTION_MAX} bytes of description, got {len(data)}")
@@ -185,10 +185,11 @@ def _number(value: Any) -> float:
 
 
 class PreparedFetcher:
-    """A stage of the path of events: holds the reports of trials that prepare their model.
+    """Event stage that holds back the reports of trials that prepare their model.
 
-    A report is emitted once the prepared files are stored, or cannot be, or the time is over. A
-    trial's measurements count however it ends: its report is emitted before its end.
+    A report is emitted once the prepared files are stored, storing has failed, or the time limit
+    has passed. If the trial ends earlier, its report is emitted before its end, so its measurements
+    count in any case.
     """
 
     def __init__(
@@ -200,8 +201,8 @@ class PreparedFetcher:
         find: Callable[[str], Replica | None],
         bindings: Mapping[str, Binding],
     ) -> None:
-        """`run_dir` holds the folders of the replicas' sockets; `find` looks a replica up by its
-        id; `bindings` are by pool key."""
+        """`run_dir` contains the folders of the replicas' sockets; `find` returns a replica by id;
+        `bindings` are by pool key."""
         self._emit = emit
         self._bundles = bundles
         self._tasks = tasks
@@ -209,12 +210,12 @@ class PreparedFetcher:
         self._find = find
         self._bindings = bindings
         self.limit_s = patience_s
-        """How long a trial may take, by the bytes of its bundle."""
+        """Returns the time limit in seconds from the bytes of the bundle."""
         self.exit_s = EXIT_S
         self._held: dict[str, tuple[events.Loaded, asyncio.Task[None]]] = {}
 
     def emit(self, event: events.Event) -> None:
-        """Emit `event`, a report perhaps later."""
+        """Emit `event`; the report of a trial that prepares its model is emitted later."""
         if isinstance(event, events.Loaded) and event.report.get(PREPARES) is True:
             binding = self._preparing(event.id)
             if binding is not None:
@@ -223,13 +224,13 @@ class PreparedFetcher:
                 return
         elif isinstance(event, events.Lost | events.Released) and event.id in self._held:
             self._held[event.id][1].cancel()
-            reason = event.reason if isinstance(event, events.Lost) else "it was ended"
+            reason = event.reason if isinstance(event, events.Lost) else "it was stopped"
             self._emit_report(event.id, f"its trial ended while it was prepared: {reason}")
         self._emit(event)
 
     def _preparing(self, id: str) -> Binding | None:
-        """The binding of a trial that was asked to prepare, else None: any other replica could
-        have the server store whatever it likes."""
+        """Return the binding of a trial that was asked to prepare its model, else None. No other
+        replica may make the server store files."""
         replica = self._find(id)
         if replica is None or replica.role != "trial":
             return None
@@ -237,7 +238,7 @@ class PreparedFetcher:
         return binding if binding is not None and binding.spec.prepare else None
 
     def _emit_report(self, id: str, prepared: Prepared | str) -> None:
-        """Emit a held report; nothing where the end of the replica or of the fetch already has."""
+        """Emit a held report, unless the end of the replica or of the fetch has already done so."""
         if id not in self._held:
             return
         loaded, _ = self._held.pop(id)
@@ -255,15 +256,15 @@ class PreparedFetcher:
             async with asyncio.timeout(limit_s):
                 prepared = await fetch(path, self._bundles, binding)
         except TimeoutError:
-            prepared = f"that was not done within {limit_s:.0f} s"
+            prepared = f"the trial did not prepare it within {limit_s:.0f} s"
         except ConnectionError as error:
-            # The trial has most likely died: its Lost event cancels this task.
+            # The trial has most likely died; its Lost event will cancel this task.
             await asyncio.sleep(self.exit_s)
             prepared = f"its files could not be fetched: {error}"
         except (FnError, LinkError, OSError) as error:
             prepared = f"its files could not be fetched: {error}"
         except Exception as error:
-            # Whatever the error: without a report the deploy would wait for its whole time.
+            # For any error: without a report the deploy would wait until its time limit.
             log.exception("what a trial prepared could not be fetched", replica=id)
             prepared = f"its files could not be fetched: {error!r}"
         self._emit_report(id, prepared)

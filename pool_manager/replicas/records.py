@@ -1,4 +1,4 @@
-"""Records of replicas on disk, bind requests, memory caps. Pure."""
+"""Contents of replica records and bind requests, memory caps. No I/O."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from runtime_image.contract.model import ModelSpec
 StartT = TypeVar("StartT", Launch, Assign)
 
 SPARE_MIB = {"cpu": 1024, "cuda": 8192}
-"""By device kind: for larger inputs, and for what CUDA and its libraries take of the host."""
+"""Host memory added to a cap, by device kind: for larger inputs, and for CUDA's libraries."""
 
 
 def unbound(
     command: Launch, device_kind: str, model_path: str, settings: PoolSettings, now: float
 ) -> ReplicaRecord:
-    """The record of a standby, with a fresh token; `now` is CLOCK_MONOTONIC seconds.
+    """Return the record of a standby, with a new token; `now` is CLOCK_MONOTONIC seconds.
 
-    `model_path` is where the replica finds its model folder. It has no memory cap yet: one can be
-    lowered, but not raised by every driver.
+    `model_path` is the model folder as the replica sees it. The standby has no memory cap yet: not
+    every driver can raise a cap later.
     """
     return ReplicaRecord(
         id=command.id,
@@ -49,7 +49,7 @@ def unbound(
 
 
 def waited(command: StartT, seconds: float) -> StartT:
-    """The command with the time in the start queue added to its phase `place`, if it has one."""
+    """Return the command with the time in the start queue added to its phase `place`, if any."""
     if "place" not in command.phases:
         return command
     place_ms = round(command.phases["place"] + seconds * 1e3, 3)
@@ -63,7 +63,7 @@ def bound(
     device_kind: str,
     memory_mib: int,
 ) -> ReplicaRecord:
-    """The same replica with a model: `memory_mib` is its cap, 0 for none."""
+    """Return the record of a standby bound to a model; `memory_mib` is its cap, 0 for none."""
     return replace(
         record,
         role=command.role,
@@ -78,11 +78,11 @@ def bound(
 
 
 def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str) -> int:
-    """The cap on a replica's host memory in MiB, 0 for none.
+    """Return the cap on a replica's host memory in MiB, 0 for none.
 
-    The function's own, else the server's default. Where neither is named and every replica needs
-    one: twice what the trial took, at least four times the bundle, plus SPARE_MIB. A trial on a GPU
-    measured the GPU's memory, which still tells the size of the model.
+    It is the function's cap, else the server's default. If neither is configured and every replica
+    needs a cap: twice the memory measured in the trial, at least four times the bundle, plus
+    SPARE_MIB. A trial on a GPU measured GPU memory, which still indicates the size of the model.
     """
     if named := binding.memory_mib or settings.memory_mib:
         return named
@@ -93,25 +93,26 @@ def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str) -> int:
 
 
 def cap_hint(record: ReplicaRecord | None) -> str:
-    """Added to the reason of an end: the replica's memory cap, "" without one."""
+    """Return the hint at a replica's memory cap for the reason of its end, "" without a cap."""
     cap = record.memory_mib if record else 0
     return f" (its memory cap is {cap} MiB)" if cap else ""
 
 
 def cause_of(how: str, record: ReplicaRecord | None) -> str:
-    """What callers may know of an exit described by `how`; "" for a regular one."""
+    """Return the cause of an exit described by `how`, as shown to callers; "" for a regular
+    exit."""
     if how.endswith("code 0") or how == "exited":
         return ""
     if how.startswith(MEMORY_KILL):
-        return f"was killed for want of memory{cap_hint(record)}"
+        return f"was killed because it ran out of memory{cap_hint(record)}"
     return how
 
 
 def within_cap(
     event: events.Loaded, record: ReplicaRecord | None, settings: PoolSettings
 ) -> events.Loaded:
-    """The event with its memory bounded by the replica's cap: what a replica claims is kept free
-    of others. Only where caps hold for all of a replica's memory."""
+    """Return the event with its memory limited to the replica's cap, because claimed memory is
+    denied to other replicas. Only if caps cover all of a replica's memory (`caps_all`)."""
     if record is None or not record.memory_mib or not settings.caps_all:
         return event
     cap = float(record.memory_mib)
@@ -122,8 +123,8 @@ def within_cap(
 
 
 def bind_request(record: ReplicaRecord, spec: ModelSpec, assigned_s: float) -> BindRequest:
-    """What a replica is told to load; `assigned_s` is when that was decided."""
-    assert record.role != "standby", "only a replica with a binding is told of one"
+    """Return the bind request for a replica; `assigned_s` is the time of the decision."""
+    assert record.role != "standby", "a standby without a binding cannot be bound"
     return {
         "spec": models.to_json(spec),
         "bound": record.bound,

@@ -1,9 +1,9 @@
-"""The path of what happens to replicas: from drivers and control links to the manager.
+"""The path of replica events from drivers and control links to the manager.
 
 1. Drivers notify of exits and engine losses; control links of the replica's events, of PONGs and
-   of their own end.
-2. `EventRelay` adds what only the shell knows, and reports the end of each replica once.
-3. `Wiring` has the receivers of the result: events, and milliseconds of runs.
+   of the end of the link.
+2. `EventRelay` adds what the machine does not know, and reports the end of each replica once.
+3. `Wiring` holds the receivers of the result: events, and run times.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
 OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Unable to allocate")
-"""How ONNX Runtime, Python and NumPy say it."""
+"""Texts of ONNX Runtime, Python and NumPy for a failed allocation."""
 EXIT_S = 2.0
-"""How long after the end of a control link the driver's notification of the exit is waited for."""
+"""Seconds to wait for the driver's notification of the exit after a control link has ended."""
 
 Emit = Callable[[events.Event], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What the owner of a launcher connects it to.
+    """The receivers and services that the owner of a launcher supplies.
 
-    `emit` gets every event, `on_pong(id, busy_ms)` each PONG; `turn(id)` says when it is the turn
-    of a replica's start; `occupancy` is of the owner's GPUs.
+    `emit` gets every event, `on_pong(id, busy_ms)` each PONG; `turn(id)` returns the priority of a
+    replica's start; `occupancy` measures the owner's GPUs.
     """
 
     emit: Emit
@@ -46,8 +46,8 @@ class Wiring:
 
 
 class EventRelay:
-    """Knows the records of the replicas there are; `on_started(id)` is called when a start is over,
-    before the event that says so is passed on."""
+    """Passes on the events of replicas, and holds their records. `on_started(id)` is called when a
+    start is over, before its event is passed on."""
 
     def __init__(
         self,
@@ -70,17 +70,17 @@ class EventRelay:
         driver.engine_losses.subscribe(lambda reason: self._emit(events.EngineLost(reason)))
 
     def begin(self, record: ReplicaRecord) -> None:
-        """A replica is launched or adopted."""
+        """Add a replica that is launched or adopted."""
         self.records[record.id] = record
         self._exits[record.id] = asyncio.get_running_loop().create_future()
 
     def forget(self, id: str) -> None:
-        """Nothing of a replica is left."""
+        """Remove a replica that was released."""
         self.records.pop(id, None)
         self._exits.pop(id, None)
 
     def _on_exit(self, id: str, how: str) -> None:
-        """The driver's notification: a process has ended."""
+        """Handle the driver's notification that a replica has exited."""
         exit = self._exits.get(id)
         if exit is not None and not exit.done():
             exit.set_result(how)
@@ -90,15 +90,15 @@ class EventRelay:
             self._tasks.spawn(f"end of {id}", self._report_lost(lost, hint))
 
     def on_pong(self, id: str, busy_ms: int) -> None:
-        """Control link: the model has run for so many milliseconds, modulo 2**32."""
+        """LinkReceiver: pass a PONG on."""
         self._pong(id, busy_ms)
 
     def on_link_lost(self, id: str, reason: str) -> None:
-        """Control link: it has ended."""
+        """LinkReceiver: report the lost link as the end of the replica."""
         self._tasks.spawn(f"end of {id}", self._explain(id, reason))
 
     def on_event(self, event: events.Event) -> None:
-        """Control link: the replica reports."""
+        """LinkReceiver: complete an event and pass it on."""
         match event:
             case events.Greeted():
                 if self._is_standby(event.id):
@@ -119,7 +119,7 @@ class EventRelay:
         return record is not None and record.role == "standby"
 
     def _report_loaded(self, event: events.Loaded) -> None:
-        """With the memory that it takes: within its cap, on a GPU as measured there."""
+        """Emit Loaded with the replica's memory: limited by its cap, or as measured on a GPU."""
         event = records.within_cap(event, self.records.get(event.id), self._settings)
         if self._occupancy.covers(event.id):
             measure = self._occupancy.measure(event, self._emit)
@@ -128,14 +128,15 @@ class EventRelay:
             self._emit(event)
 
     async def _report_lost(self, event: events.Lost, hint: str = "") -> None:
-        """With its last lines, of which the last may say why; `hint` is added where it does not."""
+        """Emit Lost with the last log lines. If the last one has the replica's reason for its exit,
+        that is added to the event's reason, otherwise `hint`."""
         tail = await self._output.tail(event.id)
         words = last_words(tail)
         reason = event.reason + (f": {words}" if words else hint)
         self._emit(replace(event, reason=reason, log_tail=tail))
 
     async def _explain(self, id: str, reason: str) -> None:
-        """Report a lost link, unless the driver tells in time how the process ended."""
+        """Report a lost link, unless the driver reports the exit of the process in time."""
         exit = self._exits.get(id)
         if exit is not None and not reason.startswith("did not answer"):
             await asyncio.wait([exit], timeout=EXIT_S)

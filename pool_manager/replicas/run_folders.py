@@ -1,4 +1,4 @@
-"""A replica's folders on disk: run folder, model folder, log file."""
+"""Files of a replica on disk: run folder, model folder, log file."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from runtime_image.contract.control import (
 )
 
 TAIL_BYTES = 256 * 1024
-"""What is kept of a log that has grown over its limit."""
+"""Bytes kept of a log that has grown over its limit."""
 GONE_KEPT_S = 3600.0
-"""How long the logs of a function stay that is gone, or whose first deploy failed."""
+"""Seconds for which logs are kept after a function is gone, or after its first deploy failed."""
 BACKLOG = 64
 STANDBY_LOGS = "_standby"
-"""Folder of the logs of standbys; no function can be called that."""
+"""Folder of the logs of standbys; not a valid function name."""
 
 
 class RunFolders:
-    """Paths and files of each replica. All methods block."""
+    """Paths and files of replicas. All methods block."""
 
     def __init__(self, settings: PoolSettings, *, for_others: bool = False) -> None:
-        """`for_others`: replicas are other users, each in a container that sees its own folders
-        alone. Other users of this machine are kept out by the folders above."""
+        """`for_others`: replicas run as other users, each in a container that sees only its own
+        folders. The parent folders exclude other users of this machine."""
         self._settings = settings
         self._for_others = for_others
         for folder in (settings.run_dir, settings.model_dir, settings.log_dir):
@@ -43,28 +43,28 @@ class RunFolders:
             folder.chmod(0o700)
 
     def run_dir(self, id: str) -> Path:
-        """The folder of a replica's sockets and record."""
+        """Return the folder of a replica's sockets and record."""
         return self._settings.run_dir / id
 
     def model_dir(self, id: str) -> Path:
-        """The folder of a replica's hard-linked model files."""
+        """Return the folder of a replica's hard-linked model files."""
         return self._settings.model_dir / id
 
     def data_socket(self, id: str) -> Path:
-        """Where gateways reach a replica."""
+        """Return the path of the socket at which gateways connect to a replica."""
         return self.run_dir(id) / DATA_SOCKET
 
     def record(self, record: ReplicaRecord) -> None:
-        """Write the record of a start, by which a later manager can adopt the replica."""
+        """Create a replica's run folder with its record, by which a later manager adopts it."""
         self.run_dir(record.id).mkdir(mode=0o700)
         self._open(self.run_dir(record.id), 0o755)
         self._write(record)
 
     def rewrite(self, record: ReplicaRecord) -> None:
-        """Put `record` in the place of the one that is there: readers see either one, whole.
+        """Replace a record atomically.
 
-        The old one keeps a name until the replica is removed. To free its blocks here would cost
-        whoever waits for this replica's model milliseconds of the disk's time.
+        The old file keeps a name until the replica is removed: freeing its blocks now would cost
+        callers of the cold start milliseconds of disk time.
         """
         path = self.run_dir(record.id) / RECORD_FILE
         with contextlib.suppress(FileExistsError):
@@ -72,7 +72,8 @@ class RunFolders:
         self._write(record)
 
     def _write(self, record: ReplicaRecord) -> None:
-        """Not fsynced: replicas end with their host, so this need only outlive this process."""
+        """Write a record. It is not fsynced: replicas end with their host, so the record only needs
+        to outlive this process."""
         run_dir = self.run_dir(record.id)
         fresh = run_dir / f"{RECORD_FILE}.new"
         fresh.touch(mode=0o600)
@@ -81,14 +82,15 @@ class RunFolders:
         fresh.rename(run_dir / RECORD_FILE)
 
     def _open(self, path: Path, mode: int) -> None:
-        """The mode, whatever the umask keeps from others. Never of a blob: other replicas have the
-        same file."""
+        """Set a file's mode regardless of the umask, if replicas run as other users. Never call it
+        on a blob, which is hard-linked to other replicas' folders."""
         if self._for_others:
             path.chmod(mode)
 
     def read_records(self) -> dict[str, ReplicaRecord | None]:
-        """Every run folder's record; None where it cannot be read. Files beside them, like sockets
-        of the server's own, are no replica's. Raises OSError where no file can be opened."""
+        """Return the record of every run folder, None if it cannot be read. Files beside the
+        folders, like the server's sockets, are skipped. Raises OSError if file descriptors are
+        exhausted."""
         records: dict[str, ReplicaRecord | None] = {}
         for run_dir in self._settings.run_dir.iterdir():
             if not run_dir.is_dir():
@@ -98,42 +100,43 @@ class RunFolders:
                 records[run_dir.name] = ReplicaRecord(**data)
             except (OSError, ValueError, TypeError) as error:
                 if is_exhausted(error):
-                    raise  # a replica without a record would be ended
+                    raise  # otherwise the replica would be released for its missing record
                 records[run_dir.name] = None
         return records
 
     def listen_control(self, id: str) -> socket.socket:
-        """The control listener; an earlier manager's socket file is replaced."""
+        """Open the control listener; replaces the socket file of an earlier manager."""
         listener = _listen(self.run_dir(id) / CONTROL_SOCKET)
         self._open(self.run_dir(id) / CONTROL_SOCKET, 0o666)
         return listener
 
     def listen_data(self, id: str) -> socket.socket:
-        """The data listener, to be handed to the replica."""
+        """Open the data listener, which is passed to the replica."""
         return _listen(self.data_socket(id))
 
     def log_file(self, function: str, id: str) -> Path:
-        """Where a replica's output goes; the oldest logs of its function make room."""
+        """Return the path of a replica's log; removes the oldest logs of its function over the
+        limit."""
         self._keep_logs(function, self._settings.logs_kept - 1)
         return self._log(function, id)
 
     def claim_log(self, function: str, id: str) -> Path:
-        """Where a replica's output goes; what it wrote as a standby comes along.
+        """Return the path of a replica's log, which keeps its output as a standby.
 
-        Its process goes on writing to the same file: only the name changes. The function may
-        have one log too many then, until `trim_logs`.
+        The process continues to write to the same file; the file is only renamed. The function may
+        then have one log too many until `trim_logs`.
         """
         path = self._log(function, id)
         with contextlib.suppress(FileNotFoundError):
             self._log(STANDBY_LOGS, id).rename(path)
-            # Logs are ordered by age: this one is of the function's newest replica.
+            # Logs are ordered by age, and this is the function's newest replica.
             os.utime(path)
         return path
 
     def trim_logs(self, function: str) -> None:
-        """Remove a function's oldest logs over the limit; that may take the disk a while.
+        """Remove a function's oldest logs over the limit; this may be slow.
 
-        Where it fails, as when another call removes the same, the next one does it.
+        If it fails, e.g. because another call removes the same files, the next call retries.
         """
         with contextlib.suppress(OSError):
             self._keep_logs(function, self._settings.logs_kept)
@@ -148,7 +151,7 @@ class RunFolders:
             old.unlink(missing_ok=True)
 
     def logs(self, function: str) -> list[Path]:
-        """A function's logs, oldest first, but for those that another thread just removes."""
+        """Return a function's logs, oldest first; files that another thread removes are skipped."""
         ages = {}
         for path in (self._settings.log_dir / function).glob("*.log"):
             with contextlib.suppress(FileNotFoundError):
@@ -156,31 +159,32 @@ class RunFolders:
         return sorted(ages, key=ages.__getitem__)
 
     def outputs(self, function: str) -> list[tuple[str, bytes]]:
-        """Replica ids and what is kept of their output, oldest first."""
+        """Return replica ids and their kept output, oldest first."""
         found = []
         for path in self.logs(function):
-            # The oldest may make room for a new one at this moment.
+            # The oldest log may be removed concurrently, to make room for a new one.
             with contextlib.suppress(FileNotFoundError):
                 found.append((path.stem, logs.read_kept(path, self._settings.log_bytes)))
         return found
 
     def is_grown(self, path: Path) -> bool:
-        """Whether a log may be over its limit: cheap enough for a second's tick."""
+        """Whether a log may be over its limit: a check cheap enough for every tick."""
         try:
             return logs.disk_bytes(path) > self._settings.log_bytes
         except OSError:
             return False
 
     def bound_log(self, path: Path) -> bool:
-        """Cut a log that has grown over its limit down to its tail; whether it had."""
+        """Cut a log that has grown over its limit down to its end; True if it was cut."""
         limit = self._settings.log_bytes
         with contextlib.suppress(OSError):
             return logs.bound_log(path, limit, min(TAIL_BYTES, limit // 2))
         return False
 
     def trim_all(self, functions: Collection[str], spared: Collection[Path], now_s: float) -> None:
-        """Remove logs of functions that are gone for an hour, and the oldest of all while they are
-        over their limit together. `spared` are still written to; `now_s` is in Unix seconds."""
+        """Remove logs of functions other than `functions` that were last written more than
+        GONE_KEPT_S ago, and the oldest logs while the total is over its limit. `spared` logs are
+        in use and kept; `now_s` is Unix seconds."""
         found = []
         for path in self._settings.log_dir.glob("*/*.log"):
             with contextlib.suppress(OSError):
@@ -195,24 +199,24 @@ class RunFolders:
                 path.unlink(missing_ok=True)
                 over -= size
         for folder in self._settings.log_dir.iterdir():
-            # Only empty folders, and none that was just made for a new log.
+            # Only empty folders, and none that was just created for a new log.
             with contextlib.suppress(OSError):
                 if now_s - folder.stat().st_mtime > GONE_KEPT_S:
                     folder.rmdir()
 
     def remove(self, id: str) -> None:
-        """Remove a replica's run and model folders; what is missing is fine."""
+        """Remove a replica's run and model folders, if they exist."""
         shutil.rmtree(self.run_dir(id), ignore_errors=True)
         self.remove_models(id)
 
     def remove_models(self, id: str) -> None:
-        """Remove a replica's model folder; a missing one is fine."""
+        """Remove a replica's model folder, if it exists."""
         shutil.rmtree(self.model_dir(id), ignore_errors=True)
 
     def empty_models(self, id: str) -> None:
-        """Make a replica's model folder, or remove what lies in it.
+        """Create a replica's model folder, or remove its contents.
 
-        The folder itself stays: a container that was given it would go on to see the removed one.
+        An existing folder is kept: a container that mounts it would otherwise keep the removed one.
         """
         folder = self.model_dir(id)
         folder.mkdir(mode=0o755, exist_ok=True)
@@ -224,14 +228,14 @@ class RunFolders:
                 path.unlink(missing_ok=True)
 
     def remove_stale_models(self, keep: set[str]) -> None:
-        """Remove model folders that belong to no replica."""
+        """Remove the model folders of all replicas that are not in `keep`."""
         for folder in self._settings.model_dir.iterdir():
             if folder.name not in keep:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 def tail(path: Path, size: int) -> bytes:
-    """The last `size` bytes of a file, from the start of a line; empty if it is not there."""
+    """Return the last `size` bytes of a file, from the start of a line; empty if unreadable."""
     try:
         with path.open("rb") as log:
             length = log.seek(0, os.SEEK_END)
@@ -243,7 +247,7 @@ def tail(path: Path, size: int) -> bytes:
 
 
 def tail_lines(path: Path, count: int) -> tuple[str, ...]:
-    """The last lines of a log as text, each at most 500 characters."""
+    """Return the last lines of a log as text, each with at most 500 characters."""
     lines = tail(path, 64 * 1024).decode("utf-8", "replace").splitlines()
     return tuple(line[:500] for line in lines[-count:])
 

@@ -1,7 +1,7 @@
-"""Request bodies into named inputs, outputs into answer bodies.
+"""Conversion of request bodies to named inputs, and of outputs to answer bodies.
 
 `request`, `accept`, the forms (`oip`, `raw`) and `tensors` need no numpy: the gateway checks cold
-requests with them. `arrays`, `media` and `answer` do the numbers and are imported by replicas only.
-The second half can decode all that the first accepts, except the content of pictures and sound,
-which it checks itself.
+requests with them. `arrays`, `media` and `answer` convert the numbers; only replicas import them.
+They decode every request that the first group accepts, unless the content of a picture or a sound
+is invalid: only `media` checks that.
 """

@@ -1,4 +1,4 @@
-"""Chooses the form of an answer by the Accept header and the form of the request.
+"""Content negotiation: chooses an answer's form from the Accept header and the request's form.
 
 Source: RFC 9110, sections 5.6.6 (parameters), 12.4.2 (quality values) and 12.5.1 (Accept).
 """
@@ -24,11 +24,11 @@ _CACHED: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """How an answer is written.
+    """Form of an answer's body.
 
-    `tensor` is the output an npy answer holds, "" for the first. `outputs` are those an Open
-    Inference Protocol answer holds, in order, () for all; `binary` those of them sent raw, where
-    `binary_all` stands for every one.
+    `tensor` is the output in an npy answer, "" for the first. `outputs` are the outputs in an Open
+    Inference Protocol answer, in order, () for all. `binary` names the outputs that are sent raw;
+    `binary_all` stands for all of them.
     """
 
     form: Literal["short", "oip", "oip-binary", "npy"]
@@ -49,9 +49,9 @@ SHORT: Final = AnswerForm("short")
 
 
 def choose(accept: str, default: AnswerForm, signature: Signature) -> AnswerForm:
-    """The form with the highest quality, `default` among equals.
+    """Return the form with the highest quality, `default` among equals.
 
-    `default` is what the request's form asks for. Raises NOT_ACCEPTABLE listing what can be had.
+    `default` is the form that the request implies. Raises NOT_ACCEPTABLE with the possible types.
     """
     if not accept or accept == "*/*" or (accept == JSON and default is SHORT):
         return default
@@ -69,9 +69,9 @@ def choose(accept: str, default: AnswerForm, signature: Signature) -> AnswerForm
 
 @lru_cache(maxsize=_CACHED)
 def media_type(text: str) -> tuple[str, dict[str, str]]:
-    """Type in lower case and parameters of a Content-Type or one Accept range; never raises.
+    """Parse a Content-Type or one Accept range: type in lower case, and parameters. Never raises.
 
-    The parameters are shared between calls: read them only.
+    The returned dict is cached and shared between calls: do not modify it.
     """
     kind, *rest = text.split(";")
     parameters: dict[str, str] = {}
@@ -93,7 +93,7 @@ def _ranges(accept: str) -> tuple[_Range, ...]:
 
 
 def _quality(text: str) -> float | None:
-    """A quality value, or None where it is none; the range is then as if not sent."""
+    """Return a quality value, None for an invalid one: its range is then ignored."""
     try:
         quality = float(text)
     except ValueError:
@@ -102,7 +102,7 @@ def _quality(text: str) -> float | None:
 
 
 def _match(media: str, ranges: tuple[_Range, ...]) -> _Range | None:
-    """The most specific range that holds `media`, the first among equals."""
+    """Return the most specific range that contains `media`, the first among equals."""
     group = media.partition("/")[0] + "/*"
     for kind in (media, group, "*/*"):
         found = next((item for item in ranges if item.type == kind), None)
@@ -112,7 +112,7 @@ def _match(media: str, ranges: tuple[_Range, ...]) -> _Range | None:
 
 
 def _offers(default: AnswerForm, signature: Signature) -> dict[str, AnswerForm]:
-    """What this request can be answered with, by media type, best first."""
+    """Return the possible answer forms of this request by media type, best first."""
     offers: dict[str, AnswerForm] = {JSON: default}
     if default.form == "oip":
         offers[OCTETS] = AnswerForm("oip-binary", outputs=default.outputs, binary_all=True)

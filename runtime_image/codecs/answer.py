@@ -1,4 +1,4 @@
-"""Outputs into an answer body. Only replicas import this."""
+"""Encodes outputs as answer bodies. Only replicas import this."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from runtime_image.contract.signature import Signature
 
 _NULL: Final = b"null"
 _PATH_MAX: Final = 200
-"""Characters of a path that an error repeats."""
+"""Max characters of a path in an error message."""
 _LEAVES: Final = (str, bytes, bool, int, type(None), np.ndarray)
 _NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A body with its headers. `json_length`: bytes of the JSON part of a binary answer, else 0."""
+    """An answer's body and headers. `json_length`: bytes of the JSON part of a binary answer, or
+    0."""
 
     content_type: str
     json_length: int
@@ -48,11 +49,11 @@ def encode(
     revision: str,
     id: str,
 ) -> Answer:
-    """`outputs` by name, in the form chosen for this request; `revision` is "digits@3".
+    """Encode `outputs` (by name) in the form chosen for the request; `revision` is "digits@3".
 
-    In JSON a NaN or infinity of a tensor is null and bytes are base64. Raises FUNCTION_FAILED for a
-    value that the form cannot hold, in short JSON also for a NaN or infinity outside a tensor;
-    BAD_INPUT or NOT_ACCEPTABLE for an output that was asked for and is none.
+    In JSON, a NaN or infinity of a tensor is null and bytes are base64. Raises FUNCTION_FAILED for
+    a value that the form cannot represent; in short JSON also for a NaN or infinity outside a
+    tensor. Raises BAD_INPUT or NOT_ACCEPTABLE if the request names an unknown output.
     """
     if form.form == "short":
         return Answer(JSON, 0, _short(outputs, rule, revision))
@@ -74,10 +75,11 @@ def _short(outputs: dict[str, Any], rule: OutputRule, revision: str) -> bytes:
 
 
 def check_plain_numbers(outputs: dict[str, Any]) -> None:
-    """Raise FUNCTION_FAILED naming the place of a NaN or infinity in `outputs`, but for tensors.
+    """Raise FUNCTION_FAILED with the path of the first NaN or infinity outside a tensor.
 
-    `outputs` are JSON values with NumPy arrays among them, as a handler returns them. A model's
-    NaN is a result, a handler's is a mistake that would reach the client as null.
+    `outputs` are JSON values and NumPy arrays, as a handler returns them. In a tensor, NaN is a
+    result of the model; elsewhere it is a mistake of the handler and would reach the client as
+    null.
     """
     pending: list[tuple[str, Any]] = [("$", outputs)]
     while pending:
@@ -90,16 +92,16 @@ def check_plain_numbers(outputs: dict[str, Any]) -> None:
             raise RequestError(
                 FUNCTION_FAILED,
                 f"the outputs cannot be written: expected a finite number at {path[:_PATH_MAX]},"
-                f" got {value}, which JSON does not have; return None or a number",
+                f" got {value}, which JSON cannot represent; return None or a number",
             )
 
 
 def _children(path: str, value: Any) -> list[tuple[str, Any]]:
-    """The JSON paths and values inside `value`, which stands at `path`."""
+    """Return path and value of each child of `value`, whose own JSON path is `path`."""
     if isinstance(value, _LEAVES):
         return []
     if not isinstance(value, dict | list | tuple | set | frozenset):
-        # A dataclass or the like, as the encoder sees it.
+        # A dataclass or similar type: convert it as the encoder does.
         value = msgspec.to_builtins(value, enc_hook=lambda _: None)
     if isinstance(value, dict):
         return [(f"{path}.{key}", inner) for key, inner in value.items()]
@@ -109,9 +111,9 @@ def _children(path: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def top_rows(scores: NDArray[Any], rule: OutputRule) -> list[list[dict[str, Any]]]:
-    """The best `top_k` (without it: one) of each row, best first; equal scores by index.
+    """Return the best `top_k` entries (default 1) of each row, best first; equal scores by index.
 
-    An output of one axis is one row. A class beyond the labels is called by its index.
+    An output of rank 1 is one row. A class without a label is named by its index.
     """
     places, best = best_places(scores, rule)
     labels = rule.labels
@@ -125,7 +127,7 @@ def top_rows(scores: NDArray[Any], rule: OutputRule) -> list[list[dict[str, Any]
 
 
 def best_places(scores: NDArray[Any], rule: OutputRule) -> tuple[list[list[int]], list[list[Any]]]:
-    """Of each row the indexes of the best scores, best first, and these scores."""
+    """Return, for each row, the indexes of the best scores, best first, and these scores."""
     rows = scores.reshape(1, -1) if scores.ndim == 1 else scores.reshape(scores.shape[0], -1)
     order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, : rule.top_k or 1]
     best = np.take_along_axis(rows, order, axis=1)
@@ -153,7 +155,9 @@ def _oip(
     for name in form.outputs or outputs:
         if name not in outputs:
             known = ", ".join(outputs)
-            raise RequestError(BAD_INPUT, f"output {name!r}: expected one of {known}, got no such")
+            raise RequestError(
+                BAD_INPUT, f"output {name!r}: expected one of {known}, got an unknown name"
+            )
         array, datatype = _tensor(name, outputs[name], signature)
         item: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": datatype}
         if form.binary_all or name in form.binary:
@@ -174,12 +178,13 @@ def _oip(
 
 
 def _tensor(name: str, value: Any, signature: Signature) -> tuple[NDArray[Any], str]:
-    """An output as an array of a protocol dtype: its own, for plain values the signature's."""
+    """Return an output as an array with its protocol dtype. Plain values get the signature's
+    dtype."""
     declared = next((spec.dtype for spec in signature.outputs if spec.name == name), "")
     try:
         array = value if isinstance(value, np.ndarray) else np.array(value, DTYPES.get(declared))
     except (TypeError, ValueError, OverflowError) as error:
-        raise _failed(name, f"a value that makes no tensor: {error}") from None
+        raise _failed(name, f"a value that cannot be converted to a tensor: {error}") from None
     if array.dtype.kind in "US":
         array = array.astype(object)
     datatype = _NAMES.get(array.dtype.newbyteorder("<"))
@@ -191,7 +196,7 @@ def _tensor(name: str, value: Any, signature: Signature) -> tuple[NDArray[Any], 
 
 
 def _packed(array: NDArray[Any], datatype: str) -> bytes | memoryview:
-    """Little-endian row-major bytes; BYTES elements with a 4-byte length before each."""
+    """Return little-endian row-major bytes; BYTES elements are prefixed with a 4-byte length."""
     if datatype == dtypes.BYTES:
         return b"".join(_prefixed(array.flat))
     whole = np.asarray(array, DTYPES[datatype], order="C")
@@ -206,10 +211,10 @@ def _prefixed(items: Iterable[Any]) -> Iterable[bytes]:
 
 
 def _plain(value: Any) -> Any:
-    """What msgspec cannot write itself; NumPy's values become Python's."""
+    """Convert NumPy values for msgspec, which cannot encode them."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    raise TypeError(f"{type(value).__name__} cannot be converted to JSON")
 
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=_plain)

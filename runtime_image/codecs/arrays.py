@@ -1,4 +1,4 @@
-"""Checked inputs into NumPy arrays. Only replicas import this."""
+"""Decodes checked inputs to NumPy arrays. Only replicas import this."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ DTYPES: Final[dict[str, np.dtype[Any]]] = {
     **{name: np.dtype(descr) for descr, name in dtypes.FROM_NPY.items()},
     dtypes.BYTES: np.dtype(object),
 }
-"""NumPy's dtypes by their protocol names. BYTES is an object array of str, as ONNX Runtime takes
+"""NumPy dtypes by protocol name. BYTES is an object array of str, which ONNX Runtime accepts as
 tensor(string). BF16 is missing: NumPy cannot represent it."""
 
 
 def to_arrays(parsed: Parsed, signature: Signature, rules: dict[str, InputRule]) -> dict[str, Any]:
-    """The inputs by name as arrays of the signature's dtypes; plain values for json and bytes.
+    """Return the inputs by name, as arrays of the signature's dtypes; plain values for json and
+    bytes.
 
-    Binary inputs are read-only views of the body where its alignment allows. Raises BAD_INPUT:
-    for a NaN or infinity in an input declared finite, and for what only decoding a picture or a
-    sound can tell. Everything else was refused by `request.parse`.
+    Binary inputs are read-only views of the body if its alignment allows. Raises BAD_INPUT for a
+    NaN or infinity in an input declared finite, and for a picture or sound that cannot be decoded;
+    `request.parse` has refused all other errors.
     """
     if signature.kind != "tensors":
         return {name: raw.payload for name, raw in parsed.inputs.items()}
@@ -37,12 +38,12 @@ def to_arrays(parsed: Parsed, signature: Signature, rules: dict[str, InputRule])
         raw = parsed.inputs[spec.name]
         rule = rules.get(spec.name)
         if raw.encoding == "json":
-            # Lists come nested or flat; their elements were held to the dtype's range.
+            # Lists are nested or flat; their elements are within the dtype's range already.
             array = np.array(raw.payload, DTYPES[raw.dtype]).reshape(raw.shape)
         elif raw.encoding == "binary":
             array = _from_binary(spec.name, raw, rule is not None and rule.finite)
         else:
-            assert rule is not None, "only a rule makes the other encodings"
+            assert rule is not None, "the other encodings exist only for inputs with a rule"
             array = _transform(spec, raw, rule)
         arrays[spec.name] = array
     return arrays
@@ -51,7 +52,7 @@ def to_arrays(parsed: Parsed, signature: Signature, rules: dict[str, InputRule])
 def _from_binary(name: str, raw: RawInput, is_finite: bool) -> NDArray[Any]:
     array = np.frombuffer(raw.payload, DTYPES[raw.dtype]).reshape(raw.shape)
     if not array.flags.aligned:
-        # Engines read with aligned loads; a body's tensors begin wherever its header ends.
+        # Engines use aligned loads, but a body's tensors start at any offset, behind its header.
         array = array.copy()
     if is_finite and raw.dtype in dtypes.FLOATS:
         good = np.isfinite(array)
@@ -73,7 +74,7 @@ def _transform(spec: TensorSpec, raw: RawInput, rule: InputRule) -> NDArray[Any]
 
 
 def _row(body: memoryview, form: BytesForm) -> NDArray[np.uint8]:
-    """A body as one uint8 row, cut or padded to the form's length."""
+    """Return a body as one uint8 row, cut or padded to the form's length."""
     values = np.frombuffer(body, np.uint8)
     if form.length is None:
         return values.reshape(1, -1)
@@ -84,7 +85,7 @@ def _row(body: memoryview, form: BytesForm) -> NDArray[np.uint8]:
 
 
 def _cast(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
-    """To the signature's dtype; to an integer one rounded, and held to its range."""
+    """Convert to the signature's dtype; floats become integers by rounding and clipping."""
     wanted = DTYPES[spec.dtype]
     if array.dtype == wanted:
         return array

@@ -1,4 +1,4 @@
-"""The fast path of short JSON: bodies of numbers into lists, outputs of a batch into answers."""
+"""Fast path of short JSON: reads bodies of numbers to lists, writes the answers of a batch."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ _FORMATS: Final = {
     "FP32": "f",
     "FP64": "d",
 }
-"""How `struct` writes elements in this machine's byte order. The others are left out: text has
-quotes of its own, BF16 cannot be decoded, UINT64 has a check after decoding."""
+"""`struct` format characters, native byte order. Missing types take the slow path: strings contain
+quotes, BF16 cannot be decoded, UINT64 needs a check after decoding."""
 _QUOTES_OF_ONE: Final = 4
 _ACCEPTS: Final = frozenset({"", "*/*", JSON})
-"""Those with which a short request has a short answer, without a choice to be made."""
+"""Accept headers that need no negotiation: a short request gets a short answer."""
 
 
 def is_plain(content_type: str, accept: str, json_length: int) -> bool:
-    """Whether a request with these headers may hold short JSON and is answered with it."""
+    """Whether a request with these headers may contain short JSON and gets a short answer."""
     if json_length >= 0 or accept not in _ACCEPTS:
         return False
     return content_type == JSON or media_type(content_type)[0] == JSON
 
 
 def plain_reader(signature: Signature) -> PlainReader | None:
-    """A reader for inputs that are all numbers with only the first axis dynamic, else None."""
+    """Return a reader if all inputs are numbers with only the first axis dynamic, else None."""
     if signature.kind != "tensors" or not signature.inputs:
         return None
     if not all(map(_is_readable, signature.inputs)):
         return None
     try:
         return PlainReader(signature)
-    except ValueError:  # a name that msgspec takes for no key: with a quote, a backslash
+    except ValueError:  # a name that msgspec refuses as a key: with a quote or backslash
         return None
 
 
@@ -64,10 +64,10 @@ def _is_readable(spec: TensorSpec) -> bool:
 
 
 class PlainReader:
-    """Reads bodies with the inputs of one signature, and makes arrays of those of many requests."""
+    """Reads the inputs of one signature from bodies, and joins those of many requests to arrays."""
 
     def __init__(self, signature: Signature) -> None:
-        """Raises ValueError for a name that msgspec takes for no key."""
+        """Raise ValueError for a name that msgspec refuses as a key."""
         fields = [(f"input{at}", nested_type(spec)) for at, spec in enumerate(signature.inputs)]
         names = {f"input{at}": spec.name for at, spec in enumerate(signature.inputs)}
         inputs = msgspec.defstruct(
@@ -75,14 +75,14 @@ class PlainReader:
         )
         body = msgspec.defstruct("Body", [("inputs", inputs)], forbid_unknown_fields=True, gc=False)
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(body).decode
-        self._quotes = 2 + 2 * len(fields)  # each key costs two, "inputs" is one
+        self._quotes = 2 + 2 * len(fields)  # two for each key, "inputs" included
         self._specs = signature.inputs
 
     def read(self, body: bytes) -> tuple[list[Any], ...] | None:
-        """The nested lists of each input, as many rows in all of them; None for anything else,
-        be it another form or an error."""
-        # Each key costs two quotes: more of them are a name given twice, of which the decoder
-        # shows only the last value, and none are in numbers.
+        """Return the nested lists of each input, with equal row counts. None for anything else:
+        another form, or an error."""
+        # Numbers contain no quotes and each key has two. More quotes mean a repeated name, of
+        # which the decoder returns only the last value.
         if body.count(b'"') != self._quotes:
             return None
         try:
@@ -95,7 +95,7 @@ class PlainReader:
         return values if len(set(map(len, values))) == 1 else None
 
     def arrays(self, requests: Sequence[tuple[list[Any], ...]]) -> dict[str, NDArray[Any]]:
-        """One array per input with the rows of all `requests`, in order."""
+        """Return one array per input with the rows of all `requests`, in order."""
         return {
             spec.name: _joined(spec, [values[at] for values in requests])
             for at, spec in enumerate(self._specs)
@@ -108,40 +108,40 @@ def _joined(spec: TensorSpec, parts: list[list[Any]]) -> Any:
         elements = chain.from_iterable(elements)
     rows = sum(map(len, parts))
     array: Any = np.empty((rows, *spec.shape[1:]), DTYPES[spec.dtype])
-    # Two thirds of the time of NumPy's own ways. The decoder held all elements to their range.
+    # Takes 2/3 of the time of NumPy's conversions. The decoder has checked the range already.
     pack_into(f"{array.size}{_FORMATS[spec.dtype]}", array, 0, *elements)
     return array
 
 
 _encoder: Final = msgspec.json.Encoder()
 _NUMBERS: Final = frozenset("?bBhHiIlLqQefd")
-"""NumPy's characters of what JSON can hold as it is: booleans, integers, floats up to 64 bits."""
+"""NumPy type characters whose values JSON can represent: bool, integers, floats up to 64 bits."""
 
 
 class PlainWriter:
     """Writes answers under one output rule; `revision` is "digits@3".
 
-    Every row of the batch is encoded once, in one call for all rows of an output; what stands
-    around the rows is the same in every answer.
+    Encodes every row of the batch once, in one call for all rows of an output; the text around the
+    rows is the same in every answer.
     """
 
     def __init__(self, rule: OutputRule, revision: str) -> None:
         self._rule = rule
         self._labels = [_encoder.encode(label) for label in rule.labels]
         self._revision = _encoder.encode(revision)
-        # Of the last batch only: a handler may name its outputs differently every time.
+        # Caches the last batch's frame only: a handler may change its output names every time.
         self._last: tuple[tuple[tuple[str, ...], bool], bytes] = (((), False), b"")
 
     def write(
         self, outputs: dict[str, Any], ranges: Sequence[tuple[int, int]]
     ) -> list[bytes] | None:
-        """The answer of each request, whose rows lie at `ranges`, end to end; None for outputs
-        that are not all numbers with one row for each row of the batch."""
+        """Return the answer of each request; `ranges` are its rows (start, stop), end to end. None
+        if an output is not numeric or does not have one row per row of the batch."""
         if not _are_plain(outputs, ranges[-1][1]):
             return None
         scores = self._scores(outputs)
         if scores is not None and (scores.ndim == 1 or not scores.size):
-            return None  # not a row of scores for each row of the batch
+            return None  # no row of scores per row of the batch
         rows = [_lines(value.tolist()) for value in outputs.values()]
         if scores is not None:
             rows.append(self._top(scores))
@@ -153,7 +153,7 @@ class PlainWriter:
         ]
 
     def _scores(self, outputs: dict[str, Any]) -> NDArray[Any] | None:
-        """The output whose best values are shown, if any is."""
+        """Return the output whose `top_k` values the answer shows, None without such a rule."""
         rule = self._rule
         if not (rule.labels or rule.top_k):
             return None
@@ -161,7 +161,7 @@ class PlainWriter:
         return scores if scores is not None and scores.dtype.kind in "fiu" else None
 
     def _top(self, scores: NDArray[Any]) -> list[bytes]:
-        """The best of each row, as `answer.top_rows` gives them, written."""
+        """Return the best entries of each row as JSON, equal to those of `answer.top_rows`."""
         places, best = best_places(scores, self._rule)
         width = len(places[0])
         flat: list[bytes] = [b""] * (2 * width * len(places))
@@ -175,7 +175,7 @@ class PlainWriter:
         return self._labels[at] if at < len(self._labels) else b'"%d"' % at
 
     def _frame(self, names: tuple[str, ...], has_top: bool) -> bytes:
-        """An answer with a place for the rows of each output, and of `top`."""
+        """Return the answer's template, with a placeholder per output, and one for `top`."""
         last, frame = self._last
         if last != (names, has_top):
             frame = self._written(names, has_top)
@@ -190,7 +190,7 @@ class PlainWriter:
 
 def _are_plain(outputs: dict[str, Any], rows: int) -> bool:
     for name, value in outputs.items():
-        # A handler may call its outputs anything; JSON names are texts.
+        # A handler may use any value as an output's name; names in JSON are strings.
         if type(name) is not str or not isinstance(value, np.ndarray):
             return False
         if value.dtype.char not in _NUMBERS:
@@ -201,7 +201,7 @@ def _are_plain(outputs: dict[str, Any], rows: int) -> bool:
 
 
 def _lines(values: list[Any]) -> list[bytes]:
-    """Each value as JSON, and an empty line at the end."""
+    """Return each value as JSON, plus an empty line at the end."""
     return _encoder.encode_lines(values).split(b"\n")
 
 

@@ -1,6 +1,7 @@
-"""Pictures and WAV files into tensors, by the manifest's ImageForm and AudioForm.
+"""Decodes pictures and WAV files to tensors, by the manifest's ImageForm and AudioForm.
 
-Pillow and `wave` are imported with the first picture or clip: most replicas never need them.
+Pillow and `wave` are imported when the first picture or clip arrives: most replicas never need
+them.
 
 Source for WAV: Microsoft and IBM, "Multimedia Programming Interface and Data Specifications 1.0":
 PCM is unsigned in 8 bits, two's complement little-endian above.
@@ -21,22 +22,23 @@ from runtime_image.contract.errors import RequestError, bad_input
 from runtime_image.contract.model import AudioForm, ImageForm
 
 PIXELS_MAX: Final = 50_000_000
-"""Pixels of a picture that is decoded; a small file may unfold to gigabytes."""
+"""Max pixels of a picture that is decoded; a small file may expand to gigabytes."""
 SAMPLES_MAX: Final = 16_000 * 60 * 30
-"""Samples of a clip after resampling (30 minutes at 16 kHz): a low rate unfolds a small file."""
+"""Max samples of a clip after resampling (30 minutes at 16 kHz): a low rate expands a small
+file."""
 _PNG_END: Final = re.compile(rb"IEND\xaeB`\x82")
-"""Type and checksum of the chunk that ends a PNG (PNG specification, 11.2.5). Pillow reads no
-further than the last row, before the checksum of the rows."""
+"""Type and checksum of the chunk that ends a PNG (PNG specification, 11.2.5). Checked separately,
+because Pillow stops after the last row and does not read the checksum behind it."""
 
 
 def decode_image(name: str, body: memoryview, form: ImageForm) -> NDArray[np.float32]:
-    """The picture as float32 [1, ...] in the form's layout; raises BAD_INPUT.
+    """Return the picture as float32 [1, ...] in the form's layout; raises BAD_INPUT.
 
-    In this order: JPEGs are decoded at the smallest scale that is large enough, the EXIF
-    orientation is applied, transparent parts are laid on white (as viewers show them), the mode is
-    converted, the picture is resized to `size` without keeping its aspect (bilinear, area-weighted
-    when shrinking), inverted (255 - pixel) where asked, then (pixel * scale - mean) / std.
-    Of an animation the first frame counts.
+    In this order: decode (JPEGs at the smallest scale that is large enough), apply the EXIF
+    orientation, put transparent parts on white (as viewers do), convert the mode, resize to `size`
+    without preserving the aspect ratio (bilinear, area-weighted when shrinking), invert if the form
+    requests it (255 - pixel), then (pixel * scale - mean) / std. Only the first frame of an
+    animation is used.
     """
     pixels = np.asarray(_open(name, body, form), np.float32)
     if form.invert:
@@ -45,7 +47,7 @@ def decode_image(name: str, body: memoryview, form: ImageForm) -> NDArray[np.flo
         pixels = pixels[:, :, np.newaxis]
     mean, std = np.array(form.mean, np.float32), np.array(form.std, np.float32)
     if pixels.ndim == 2:
-        # One channel without an axis of its own.
+        # One channel without a channel axis.
         mean, std = mean[:1], std[:1]
     values = (pixels * np.float32(form.scale) - mean) / std
     if form.layout == "CHW":
@@ -62,7 +64,7 @@ def _open(name: str, body: memoryview, form: ImageForm) -> Any:
         _check_pixels(name, picture.size)
         if picture.format == "PNG" and _PNG_END.search(body) is None:
             raise bad_input(name, "an intact picture", "a PNG that is cut off: its end is missing")
-        # The orientation may still swap the axes, so both must be large enough for either side.
+        # The orientation may still swap the axes, so either side must fit the longer one.
         picture.draft(form.mode, (max(form.size), max(form.size)))
         return _upright(picture, form.mode).resize((width, height), Image.Resampling.BILINEAR)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -82,7 +84,7 @@ def _check_pixels(name: str, size: tuple[int, int]) -> None:
 
 
 def _upright(picture: Any, mode: str) -> Any:
-    """The picture as a viewer shows it, in `mode`."""
+    """Return the picture in `mode`, oriented and composed as a viewer shows it."""
     from PIL import Image, ImageOps
 
     picture = ImageOps.exif_transpose(picture)
@@ -98,9 +100,9 @@ def _upright(picture: Any, mode: str) -> Any:
 
 
 def decode_audio(name: str, body: memoryview, form: AudioForm) -> NDArray[np.float32]:
-    """The clip as mono float32 [1, samples] in [-1, 1] at the form's rate; raises BAD_INPUT.
+    """Return the clip as mono float32 [1, samples] in [-1, 1] at the form's rate; raises BAD_INPUT.
 
-    PCM of 8, 16, 24 or 32 bits; channels are averaged; resampling is linear, without a filter.
+    Supports PCM of 8, 16, 24 or 32 bits. Channels are averaged; resampling is linear, unfiltered.
     """
     import wave
 
@@ -115,7 +117,7 @@ def decode_audio(name: str, body: memoryview, form: AudioForm) -> NDArray[np.flo
     frames = len(data) // (width * channels)
     if not frames:
         raise bad_input(name, "a WAV file with samples", "none")
-    # Only so many frames reach a clip that is cut: the rest need not be decoded.
+    # `_fit` cuts the clip to the form's samples: frames beyond them need no decoding.
     if form.samples is not None:
         frames = min(frames, form.samples * rate // form.rate_hz + 2)
     mono = _mono(data[: frames * width * channels], width, channels)
@@ -127,7 +129,7 @@ def _mono(data: bytes, width: int, channels: int) -> NDArray[np.float32]:
     if width == 1:
         values = (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
     elif width == 3:
-        # 24 bits become the upper three bytes of 32, which keeps sign and scale.
+        # 24 bits become the upper three bytes of 32, which preserves sign and scale.
         wide = np.zeros((len(data) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
         values = wide.reshape(-1).view("<i4").astype(np.float32) / np.float32(2**31)
@@ -161,7 +163,7 @@ def _fit(values: NDArray[np.float32], samples: int | None) -> NDArray[np.float32
 
 
 def preload() -> None:
-    """Import the libraries for pictures and clips, before the first one comes."""
+    """Import the libraries for pictures and clips before the first one arrives."""
     import wave  # noqa: F401 - see above
 
     from PIL import Image, ImageOps, WebPImagePlugin  # noqa: F401 - WebP is not in `preinit`

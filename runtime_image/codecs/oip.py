@@ -1,8 +1,8 @@
-"""The Open Inference Protocol's JSON and its binary extension.
+"""Requests in the Open Inference Protocol's JSON and its binary extension.
 
 Source: KServe Open Inference Protocol (v2), "Inference"; Triton's "Binary data extension": a JSON
-part whose length the header Inference-Header-Content-Length tells, then the raw tensors in the
-order of `inputs`, each as long as its `parameters.binary_data_size`.
+part of the length in the header Inference-Header-Content-Length, then the raw tensors in the
+order of `inputs`, each with the length `parameters.binary_data_size`.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ _body: Final = msgspec.json.Decoder(_Body)
 
 @dataclass(slots=True)
 class OipRequest:
-    """`outputs` are the wanted ones in order, () for all; `binary` those of them to be sent raw,
-    where `binary_all` stands for every output."""
+    """A parsed request. `outputs` are the requested outputs in order, () for all. `binary` names
+    the outputs to be sent raw; `binary_all` stands for every output."""
 
     inputs: dict[str, RawInput]
     id: str
@@ -87,7 +87,8 @@ class OipRequest:
 
 
 def read(body: memoryview, json_length: int | None, signature: Signature) -> OipRequest:
-    """A request in either form; raises BAD_INPUT. `json_length` None: all of it is JSON."""
+    """Parse a request of either form; raises BAD_INPUT. `json_length` None: the body is all
+    JSON."""
     length = len(body) if json_length is None else json_length
     if not 0 < length <= len(body):
         raise bad_body(
@@ -122,7 +123,7 @@ def _inputs(items: list[_Input], raw: memoryview, signature: Signature) -> dict[
         if not 0 <= size <= len(raw) - at:
             raise bad_input(
                 item.name,
-                f"binary_data_size from 0 to {len(raw) - at}, what is left of the body",
+                f"binary_data_size from 0 to {len(raw) - at}, the rest of the body",
                 shorten(str(size)),
             )
         inputs[item.name] = _from_raw(specs[item.name], item, raw[at : at + size])
@@ -142,7 +143,9 @@ def _from_raw(spec: TensorSpec, item: _Input, data: memoryview) -> RawInput:
 def _from_json(spec: TensorSpec, item: _Input) -> RawInput:
     raw = item.data
     if item.parameters.shared_memory_region is not None:
-        raise bad_input(spec.name, "data or binary_data_size", "shared memory, which is not served")
+        raise bad_input(
+            spec.name, "data or binary_data_size", "shared memory, which is not supported"
+        )
     if isinstance(raw, msgspec.UnsetType):
         raise bad_input(spec.name, "data or parameters.binary_data_size", "neither")
     if item.datatype != spec.dtype:
@@ -166,11 +169,11 @@ def _outputs(items: list[_Output], signature: Signature) -> tuple[str, ...]:
         if known and item.name not in known:
             raise _bad_output(item.name, f"one of: {', '.join(sorted(known))}", "an unknown name")
         if item.name in names:
-            raise _bad_output(item.name, "to be asked for once", "twice")
+            raise _bad_output(item.name, "to be requested once", "twice")
         if item.parameters.classification is not None:
-            raise _bad_output(item.name, "plain data", "classification, which is not served")
+            raise _bad_output(item.name, "plain data", "classification, which is not supported")
         if item.parameters.shared_memory_region is not None:
-            raise _bad_output(item.name, "plain data", "shared memory, which is not served")
+            raise _bad_output(item.name, "plain data", "shared memory, which is not supported")
         names.append(item.name)
     return tuple(names)
 

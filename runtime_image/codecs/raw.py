@@ -1,4 +1,4 @@
-"""Bodies that are one input as a whole: raw bytes, a picture, a WAV file."""
+"""Bodies that are a single input: raw bytes, a picture, a WAV file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 
 AUDIO_TYPES: Final = ("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave")
 BODY: Final = "body"
-"""The name of the only input of a function whose signature is one raw body."""
+"""Name of the only input of a function whose signature is one raw body."""
 _WAV_MIN: Final = 44
 """Bytes of the smallest WAV header: RIFF, format and data chunk heads."""
 _MAGIC: Final = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
 PICTURES: Final = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
-"""Picture formats that are taken, by Pillow's names."""
+"""Supported picture formats, by Pillow's names."""
 
 
 def declared(signature: Signature, rules: dict[str, InputRule], kind: InputKind) -> str:
-    """The one input that rules declare as `kind`, with its form, or "" for none or several."""
+    """Return the one input that rules declare as `kind`, with its form; "" for none or several."""
     names = [
         spec.name
         for spec in signature.inputs
@@ -33,13 +33,13 @@ def declared(signature: Signature, rules: dict[str, InputRule], kind: InputKind)
 
 
 def read_body(body: memoryview, signature: Signature) -> dict[str, RawInput]:
-    """The only input of a function that takes one raw body, which may be empty."""
+    """Return the only input of a function that accepts one raw body, which may be empty."""
     name = signature.inputs[0].name if signature.inputs else BODY
     return {name: RawInput("object", "", (), bytes(body))}
 
 
 def read_image(body: memoryview, signature: Signature, name: str) -> dict[str, RawInput]:
-    """A picture, known by its first bytes, for input `name`; raises BAD_INPUT."""
+    """Return a picture, recognised by its first bytes, as input `name`; raises BAD_INPUT."""
     spec = _only(signature, name)
     head = bytes(body[:12])
     is_webp = head[:4] == b"RIFF" and head[8:] == b"WEBP"
@@ -49,7 +49,7 @@ def read_image(body: memoryview, signature: Signature, name: str) -> dict[str, R
 
 
 def read_audio(body: memoryview, signature: Signature, name: str) -> dict[str, RawInput]:
-    """A WAV file, known by its first bytes, for input `name`; raises BAD_INPUT."""
+    """Return a WAV file, recognised by its first bytes, as input `name`; raises BAD_INPUT."""
     spec = _only(signature, name)
     head = bytes(body[:12])
     if head[:4] != b"RIFF" or head[8:] != b"WAVE":
@@ -62,9 +62,9 @@ def read_audio(body: memoryview, signature: Signature, name: str) -> dict[str, R
 def read_bytes(
     body: memoryview, signature: Signature, rule: InputRule, name: str
 ) -> dict[str, RawInput]:
-    """Raw bytes for input `name`; raises BAD_INPUT.
+    """Return raw bytes as input `name`; raises BAD_INPUT.
 
-    A numeric input gets one uint8 row as `BytesForm` says, an input of dtype BYTES the whole body
+    A numeric input gets one uint8 row by `BytesForm`. An input of dtype BYTES gets the whole body
     as its one element, which must be UTF-8 text.
     """
     spec = _only(signature, name)

@@ -1,9 +1,8 @@
-"""A request body, by its content type, into named inputs that fit the signature.
+"""Parses a request body, by its content type, to named inputs that fit the signature.
 
-Nothing here decodes numbers or imports numpy: the gateway checks cold requests with it before it
-wakes a device, the replica hands the result to `arrays`. The forms read here are short JSON,
-{"inputs": {name: nested list}}, and npy, one tensor a body.
-
+This module decodes no numbers and does not import numpy: the gateway checks cold requests with it
+before it starts a replica, and a replica passes the result to `arrays`. It parses short JSON,
+{"inputs": {name: nested list}}, and npy, one tensor per body.
 Source for npy: NumPy's NEP 1 and `numpy.lib.format`: magic, version, little-endian header length (2
 bytes in version 1.0, 4 in 2.0 and 3.0), then a Python dict literal with descr, fortran_order and
 shape.
@@ -41,10 +40,10 @@ _QUOTE: Final = b'"'
 _EXPONENT: Final = {"FP16": 0x7C00, "BF16": 0x7F80}
 """IEEE 754: all exponent bits set means an infinity or a NaN."""
 HEADER_MAX: Final = 4096
-"""Bytes. NumPy writes 118 for small ranks; int() of as many digits stays cheap."""
+"""Bytes. NumPy writes 118 for small ranks; int() of this many digits is still cheap."""
 _MAGIC: Final = b"\x93NUMPY"
 _LENGTH_BYTES: Final = {b"\x01\x00": 2, b"\x02\x00": 4, b"\x03\x00": 4}
-# Three entries in any order. Possessive quantifiers: a hostile header is never tried twice.
+# Three entries in any order. Possessive quantifiers prevent backtracking on hostile headers.
 _HEADER: Final = re.compile(
     r"""\s*+\{\s*+(?:(?:
         ['"]descr['"]\s*+:\s*+(?:'(?P<descr>[^'\\]*+)'|(?P<fields>\[))
@@ -57,7 +56,7 @@ _HEADER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """The headers that codecs read. `json_length`: Inference-Header-Content-Length, bytes."""
+    """Request headers that codecs need. `json_length`: Inference-Header-Content-Length in bytes."""
 
     content_type: str
     accept: str = ""
@@ -66,7 +65,7 @@ class RequestHead:
 
 @dataclass(slots=True)
 class Parsed:
-    """A request that fits its function. `id` is the client's own (Open Inference Protocol)."""
+    """A parsed request. `id` is the client's request id (Open Inference Protocol)."""
 
     form: RequestForm
     inputs: dict[str, RawInput]
@@ -97,11 +96,11 @@ def parse(
     signature: Signature,
     rules: dict[str, InputRule],
 ) -> Parsed:
-    """Read a body of any form this function takes.
+    """Parse a body in any form that the function accepts.
 
-    Raises RequestError: BAD_INPUT where the body does not fit, UNSUPPORTED_TYPE where the content
-    type is none of `content_types`, NOT_ACCEPTABLE where Accept leaves no form for the answer.
-    Payloads are views of `body`, which must stay as it is until they are decoded.
+    Raises RequestError: BAD_INPUT if the body does not fit, UNSUPPORTED_TYPE if the content type is
+    not in `content_types`, NOT_ACCEPTABLE if Accept allows no form of the answer.
+    Payloads are views of `body`, which must not change until they are decoded.
     """
     media, parameters = media_type(head.content_type)
     if signature.kind == "bytes":
@@ -124,7 +123,7 @@ def parse(
 
 
 def content_types(signature: Signature, rules: dict[str, InputRule]) -> list[str]:
-    """The content types that a function takes, for the error about any other."""
+    """Return the content types that a function accepts, for the error about any other."""
     if signature.kind == "bytes":
         return [OCTETS, "any other type but " + _URLENCODED]
     if signature.kind == "json":
@@ -185,9 +184,9 @@ def _parse_raw(
 
 
 def _is_oip(body: bytes) -> bool:
-    """Whether `inputs` is a list; the protocol's form has a list there, the short form an object.
+    """Whether `inputs` is a list (Open Inference Protocol) and not an object (short form).
 
-    Usually the first key tells; else the body is skimmed once.
+    Usually the first key shows it; otherwise the body is scanned once.
     """
     first = _FIRST_KEY.match(body)
     if first is not None:
@@ -223,8 +222,8 @@ def _unsupported(
 def check_finite(parsed: Parsed, rules: dict[str, InputRule]) -> None:
     """Raise BAD_INPUT with the first element that is not finite in an input declared finite.
 
-    JSON has no such numbers; only binary elements can. Views are read in the machine's byte order,
-    which is little-endian on every platform that a replica's wheels exist for.
+    JSON cannot represent such numbers; only binary elements can. Views are read in native byte
+    order, which is little-endian on every platform for which a replica's wheels exist.
     """
     for name, tensor in parsed.inputs.items():
         rule = rules.get(name)
@@ -238,21 +237,21 @@ def check_finite(parsed: Parsed, rules: dict[str, InputRule]) -> None:
 
 
 def first_not_finite(dtype: str, data: memoryview) -> int | None:
-    """Position of the first NaN or infinity among the elements of `data`, or None."""
+    """Return the position of the first NaN or infinity in `data`, or None."""
     mask = _EXPONENT.get(dtype)
     if mask is not None:
         bits = data.cast("B").cast("H")
         return next((at for at, value in enumerate(bits) if value & mask == mask), None)
     octets = data.cast("B")
     values = (octets.cast("f") if dtype == "FP32" else octets.cast("d")).tolist()
-    # A NaN or infinity never leaves a sum again, so a finite sum clears all elements at once.
+    # A sum with a NaN or infinity is never finite, so a finite sum clears all elements at once.
     if math.isfinite(sum(values)):
         return None
     return next((at for at, value in enumerate(values) if not math.isfinite(value)), None)
 
 
 def refusal(name: str, dtype: str, shape: tuple[int, ...], position: int) -> RequestError:
-    """The error about the element at row-major `position` of a tensor of `shape`."""
+    """Return the error for the element at row-major `position` of a tensor of `shape`."""
     index: list[int] = []
     for size in reversed(shape):
         position, place = divmod(position, size)
@@ -261,7 +260,7 @@ def refusal(name: str, dtype: str, shape: tuple[int, ...], position: int) -> Req
 
 
 def read_short_json(body: bytes, signature: Signature) -> dict[str, RawInput]:
-    """The inputs of a function with tensors; raises BAD_INPUT."""
+    """Return the inputs of a function with tensors; raises BAD_INPUT."""
     try:
         given = _tensors.decode(body).inputs
     except (ValueError, RecursionError) as error:
@@ -277,9 +276,9 @@ def read_short_json(body: bytes, signature: Signature) -> dict[str, RawInput]:
 
 
 def read_values(body: bytes) -> dict[str, RawInput]:
-    """The inputs of a function that takes any JSON object; raises BAD_INPUT.
+    """Return the inputs of a function that accepts any JSON object; raises BAD_INPUT.
 
-    A name given twice has its last value, as in most JSON readers.
+    The last value of a repeated name counts, as in most JSON parsers.
     """
     try:
         given = _values.decode(body).inputs
@@ -293,9 +292,9 @@ def _bad_json(error: Exception) -> RequestError:
 
 
 def _check_repeated(body: bytes, given: dict[str, msgspec.Raw], signature: Signature) -> None:
-    """Raise BAD_INPUT where a name came twice, of which the decoder shows only the last value.
+    """Raise BAD_INPUT for a repeated name, of which the decoder returns only the last value.
 
-    Every key costs two quotes and numbers have none: more quotes than that mean another key.
+    Every key has two quotes and numbers have none: more quotes mean another key.
     """
     quotes = body.count(_QUOTE)
     wanted = 2
@@ -309,7 +308,7 @@ def _check_repeated(body: bytes, given: dict[str, msgspec.Raw], signature: Signa
 
 
 def read_npy(body: memoryview, signature: Signature, name: str = "") -> dict[str, RawInput]:
-    """The tensor as input `name`, or as the only input; raises BAD_INPUT."""
+    """Return the tensor as input `name`, or as the only input; raises BAD_INPUT."""
     if not name and len(signature.inputs) == 1:
         name = signature.inputs[0].name
     if not name:
@@ -333,7 +332,7 @@ def _split_npy(body: memoryview) -> tuple[str, memoryview]:
     if length > HEADER_MAX or len(body) < start + length:
         at_most = min(HEADER_MAX, max(0, len(body) - start))
         raise bad_body(f"an npy header of at most {at_most} bytes", f"{length} bytes")
-    # latin-1 decodes any byte; names beyond ASCII occur only in structured dtypes, refused below.
+    # latin-1 decodes any byte; non-ASCII names occur only in structured dtypes, refused below.
     return str(body[start : start + length], "latin-1"), body[start + length :]
 
 

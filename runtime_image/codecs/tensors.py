@@ -1,8 +1,8 @@
-"""Checks of named inputs against their signature, before any memory is allocated for them.
+"""Checks named inputs against their signature before any memory is allocated for them.
 
 Tensors in JSON are nested lists with strict element types, never ragged. msgspec's C decoder checks
-the types, which are built once per spec; only a refused value is read again, in Python, to find
-the wrong element.
+the types; its decoders are built once per spec. A refused value is decoded again in Python, only to
+find the wrong element.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 
 Encoding = Literal["binary", "json", "image", "audio", "bytes", "object"]
 TEXT_MAX: Final = 80
-"""Characters of client text that an error repeats."""
+"""Max characters of client text in an error message."""
 _LENGTH: Final = Struct("<I")
 
 
@@ -34,9 +34,9 @@ class RawInput:
 
     `payload` by `encoding`: "binary" a view of little-endian row-major elements; "json" a list,
     nested or flat, or one element for rank 0; "image" and "audio" a view of the encoded file;
-    "bytes" a view of the body; "object" any Python value. `dtype` is the signature's and `shape`
-    that of the tensor; both are empty for "object", and `shape` also for "image" and "audio",
-    whose size only decoding tells.
+    "bytes" a view of the body; "object" any Python value. `dtype` is the signature's, `shape` the
+    tensor's; both are empty for "object", and `shape` also for "image" and "audio", whose size is
+    unknown until they are decoded.
     """
 
     encoding: Encoding
@@ -46,17 +46,17 @@ class RawInput:
 
 
 def shorten(text: str) -> str:
-    """`text` cut to TEXT_MAX characters, so that an error stays readable."""
+    """Cut `text` to TEXT_MAX characters, to keep errors readable."""
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 3] + "..."
 
 
 def describe(spec: TensorSpec) -> str:
-    """The spec as errors write it: FP32 of shape [-1, 3]."""
+    """Return the spec as errors show it: FP32 of shape [-1, 3]."""
     return f"{spec.dtype} of shape {list(spec.shape)}"
 
 
 def bad_body(expected: str, got: str) -> RequestError:
-    """A complaint about the body as a whole, where no input can be named."""
+    """Return the BAD_INPUT error of a body as a whole, without an input's name."""
     return RequestError(
         BAD_INPUT, f"body: expected {expected}, got {got}", expected=expected, got=got
     )
@@ -65,7 +65,7 @@ def bad_body(expected: str, got: str) -> RequestError:
 def check_names(names: Iterable[str], signature: Signature) -> None:
     """Raise BAD_INPUT for an unknown, repeated or missing input, or one of dtype BF16.
 
-    NumPy has no BF16 of its own, so no replica could decode it.
+    NumPy has no BF16, so no replica could decode it.
     """
     wanted = {spec.name: spec for spec in signature.inputs}
     seen: set[str] = set()
@@ -80,17 +80,17 @@ def check_names(names: Iterable[str], signature: Signature) -> None:
         if name not in seen:
             raise bad_input(name, describe(spec), "nothing: this input is missing")
         if spec.dtype == "BF16":
-            raise bad_input(name, "a dtype that can be decoded here", "BF16, as the model declares")
+            raise bad_input(name, "a dtype that replicas can decode", "BF16, as the model declares")
 
 
 def check_shape(spec: TensorSpec, shape: tuple[int, ...]) -> None:
-    """Raise BAD_INPUT where a tensor of `shape` does not fit `spec`."""
+    """Raise BAD_INPUT if a tensor of `shape` does not fit `spec`."""
     if not spec.accepts(shape):
         raise bad_input(spec.name, describe(spec), f"shape {shorten(str(list(shape)))}")
 
 
 def check_rows(inputs: dict[str, RawInput], signature: Signature) -> None:
-    """Raise BAD_INPUT where inputs with a dynamic first axis differ in rows."""
+    """Raise BAD_INPUT if inputs with a dynamic first axis differ in rows."""
     if len(inputs) < 2:
         return
     first: tuple[str, int] | None = None
@@ -105,10 +105,11 @@ def check_rows(inputs: dict[str, RawInput], signature: Signature) -> None:
 
 
 def from_binary(spec: TensorSpec, dtype: str, shape: tuple[int, ...], data: memoryview) -> RawInput:
-    """Raw elements as an input; raises BAD_INPUT where dtype, shape, length or content is wrong.
+    """Return raw elements as an input; raises BAD_INPUT if dtype, shape, length or content is
+    wrong.
 
-    Integers of any size multiply exactly, so a huge shape meets the length check and no memory.
-    Elements of dtype BYTES are UTF-8 text here, as tensor(string) is; they come decoded, flat.
+    Python's integers cannot overflow, so a huge shape fails the length check and allocates nothing.
+    BYTES elements must be UTF-8 text, as for tensor(string); they are returned decoded, flat.
     """
     if dtype != spec.dtype:
         raise bad_input(spec.name, describe(spec), f"dtype {shorten(dtype)}")
@@ -126,7 +127,8 @@ def from_binary(spec: TensorSpec, dtype: str, shape: tuple[int, ...], data: memo
 
 
 def _strings(name: str, data: memoryview, count: int) -> list[str]:
-    """Elements of a BYTES tensor: each a 4-byte little-endian length and that many bytes."""
+    """Return the elements of a BYTES tensor: each is a 4-byte little-endian length and its
+    bytes."""
     if len(data) < count * _LENGTH.size:
         raise bad_input(name, f"{count} BYTES elements", f"{len(data)} bytes for all of them")
     texts: list[str] = []
@@ -151,7 +153,7 @@ FLOAT_MAX: Final[dict[str, float]] = {
     "FP32": (2 - 2.0**-23) * 2.0**127,
     "FP64": (2 - 2.0**-52) * 2.0**1023,
 }
-"""Largest finite value of each float type (IEEE 754); BF16 cannot be decoded at all."""
+"""Largest finite value of each float type (IEEE 754); BF16 is missing: it cannot be decoded."""
 _CACHED: Final = 1024
 _UINT64_MAX: Final = dtypes.INTEGER_RANGE["UINT64"][1]
 _NAMES: Final[dict[type, str]] = {
@@ -166,7 +168,8 @@ _NAMES: Final[dict[type, str]] = {
 
 
 def read(spec: TensorSpec, raw: msgspec.Raw) -> tuple[Any, tuple[int, ...]]:
-    """The nested lists of one tensor and their shape; raises BAD_INPUT where they do not fit."""
+    """Return the nested lists of one tensor and their shape; raises BAD_INPUT if they do not
+    fit."""
     try:
         value = _nested(spec).decode(raw)
     except (ValueError, RecursionError) as error:
@@ -179,7 +182,7 @@ def read(spec: TensorSpec, raw: msgspec.Raw) -> tuple[Any, tuple[int, ...]]:
 
 
 def read_flat(spec: TensorSpec, shape: tuple[int, ...], raw: msgspec.Raw) -> list[Any]:
-    """The elements of one tensor as a flat list in row-major order; raises BAD_INPUT."""
+    """Return the elements of one tensor as a flat row-major list; raises BAD_INPUT."""
     flat = TensorSpec(spec.name, spec.dtype, (DYNAMIC,))
     try:
         values: list[Any] = _nested(flat).decode(raw)
@@ -196,7 +199,7 @@ def read_flat(spec: TensorSpec, shape: tuple[int, ...], raw: msgspec.Raw) -> lis
 
 
 def nested_type(spec: TensorSpec) -> Any:
-    """What msgspec decodes a tensor of `spec` as: lists in lists, fixed axes with their length."""
+    """Return the msgspec type of a tensor: nested lists, fixed axes with their length."""
     kind = _element(spec.dtype)
     for size in reversed(spec.shape):
         bounds = Meta(min_length=1) if size == DYNAMIC else Meta(min_length=size, max_length=size)
@@ -218,12 +221,13 @@ def _element(dtype: str) -> Any:
         largest = FLOAT_MAX[dtype]
         return Annotated[float, Meta(ge=-largest, le=largest)]
     low, high = dtypes.INTEGER_RANGE[dtype]
-    # msgspec has no bounds beyond int64: the upper end of UINT64 is checked after decoding.
+    # msgspec has no bounds beyond int64: the upper bound of UINT64 is checked after decoding.
     return Annotated[int, Meta(ge=low, le=None if dtype == "UINT64" else high)]
 
 
 def _measure(spec: TensorSpec, value: Any) -> tuple[int, ...]:
-    """The shape of lists whose fixed axes the decoder has checked: dynamic ones may be ragged."""
+    """Return the shape of decoded lists. Fixed axes are checked already; dynamic ones may be
+    ragged, which raises BAD_INPUT."""
     shape = list(spec.shape)
     level = [value]
     last = max((axis for axis, size in enumerate(shape) if size == DYNAMIC), default=-1)
@@ -256,7 +260,7 @@ def _check_uint64(name: str, values: Iterable[int]) -> None:
 
 
 def _explain(spec: TensorSpec, raw: msgspec.Raw, error: Exception) -> RequestError:
-    """Where a value that the decoder refused is wrong."""
+    """Return the error that locates the fault in a value that the decoder refused."""
     try:
         value = msgspec.json.decode(raw)
     except (ValueError, RecursionError) as malformed:
@@ -266,7 +270,7 @@ def _explain(spec: TensorSpec, raw: msgspec.Raw, error: Exception) -> RequestErr
 
 
 def _fault(spec: TensorSpec, value: Any, path: tuple[int, ...]) -> tuple[str, str] | None:
-    """What was expected and what came at the first wrong place under `path`, or None."""
+    """Return expected and actual value of the first wrong element under `path`, or None."""
     where = f" at index {list(path)}" if path else ""
     if len(path) == len(spec.shape):
         wrong = _element_fault(spec.dtype, value)

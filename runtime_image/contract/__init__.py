@@ -1,1 +1,1 @@
-"""The words both sides of a replica agree on. Standard library only, no I/O."""
+"""Constants and messages shared by a replica and its server. Standard library only, no I/O."""

@@ -1,4 +1,4 @@
-"""Messages of the control link, as the JSON bodies of its frames."""
+"""JSON bodies of the frames on the control link."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NotRequired, TypedDict
 
 RECORD_FILE = "replica.json"
-"""The record in a replica's run folder, written before it is launched."""
+"""File of the `ReplicaRecord` in a replica's run folder, written before the launch."""
 CONTROL_SOCKET = "ctl.sock"
 DATA_SOCKET = "data.sock"
 Role = Literal["serve", "trial", "standby"]
-"""A replica serves, measures once for a deploy and goes, or waits for its model."""
+"""serve: answers calls. trial: measures a model once for a deploy, then exits. standby: started
+ahead, waits for a model."""
 SessionName = Literal["none", "original", "quick", "fast"]
-"""Which of its model's sessions a replica runs: the model file's as it is, or those of its
-preparation (`Preparation`)."""
+"""The session a replica runs: that of the unchanged model file, or one of the sessions of its
+`Preparation`."""
 PHASES = ("place", "evict", "start", "import", "bind", "read", "load", "first_run")
-"""The phases of a cold start, in order, by the names they have everywhere."""
+"""Phases of a cold start, in order, by the names used in all metrics, logs and messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:
-    """What a replica finds in its run folder: who it is and what it may use.
+    """Identity, resources and folders of one replica.
 
-    `device_kind` is "cpu" or "cuda"; `threads` its share of the CPU. `bound` is the pool key it
-    was started for, `engine` the library to have ready before the model comes. A standby has no
-    `bound`, `namespace` and `device` until it is given a model; the record then says which.
+    `device_kind` is "cpu" or "cuda"; `threads` is the replica's share of the CPU. `bound` is the
+    key of the pool the replica was started for, `engine` the library to import before the model
+    arrives. `bound`, `namespace` and `device` of a standby are empty until the standby gets a
+    model; the record then contains them.
     """
 
     id: str
@@ -40,16 +42,17 @@ class ReplicaRecord:
     orphan_s: float
     memory_mib: int
     launched_s: float
-    """CLOCK_MONOTONIC seconds when the manager launched it."""
+    """CLOCK_MONOTONIC seconds at which the manager launched the replica."""
     link: int
-    """The manager's link version; a replica of another one refuses the record by it alone."""
+    """Link version of the manager. A replica of another version refuses the record for this field
+    alone."""
     phases: dict[str, float] = field(default_factory=dict)
-    """Milliseconds of the phases that were over by then (place, evict)."""
+    """Milliseconds of the phases that were over at the launch (place, evict)."""
 
 
 class Hello(TypedDict):
-    """First frame of a replica. `bound` and `loaded` tell a new manager what it already serves;
-    `bound` is "" while it has not been given a model."""
+    """First frame of a replica. `bound` and `loaded` are for a restarted manager: they state which
+    model the replica already serves. `bound` is "" before the replica gets a model."""
 
     token: str
     version: int
@@ -61,9 +64,9 @@ class Hello(TypedDict):
 
 
 class BindRequest(TypedDict):
-    """All that a replica is told when it is given its model, whose files lie in its model folder.
+    """Everything a replica needs to load its model; the files are in its model folder.
 
-    A launched replica knows most of it from its record, a standby nothing.
+    A launched replica has most of these fields in its record already, a standby has none of them.
     """
 
     spec: dict[str, Any]
@@ -76,13 +79,15 @@ class BindRequest(TypedDict):
     threads: int
     memory_mib: int
     phases: dict[str, float]
-    """Milliseconds of the phases that were over by then (place, evict)."""
+    """Milliseconds of the phases that were over at the assignment (place, evict)."""
     assigned_s: float
-    """CLOCK_MONOTONIC seconds when the manager decided; a standby's `bind` counts from there."""
+    """CLOCK_MONOTONIC seconds of the manager's decision; the `bind` phase of a standby starts
+    here."""
 
 
 class Loaded(TypedDict):
-    """What came of loading. Times in milliseconds, `memory_mib` resident after the first runs."""
+    """Result of a successful load. Times in milliseconds; `memory_mib` is resident memory after the
+    first runs."""
 
     revision: str
     limit: int
@@ -90,21 +95,21 @@ class Loaded(TypedDict):
     phases: dict[str, float]
     memory_mib: float
     session: SessionName
-    """With what it began to serve."""
+    """Session that the replica started to serve with."""
     batching_off: NotRequired[str]
-    """Why it joins requests no more, in HELLO only: what a joined run showed."""
+    """Reason why the replica stopped joining requests, as found in a joined run; only in HELLO."""
     report: NotRequired[dict[str, Any]]
-    """Only of a trial: `Report` as JSON."""
+    """`Report` as JSON; only from a trial."""
 
 
 class BatchingOff(TypedDict):
-    """What a joined run showed: rows of requests are not independent."""
+    """A joined run showed that the rows of its requests are not independent; `reason` says how."""
 
     reason: str
 
 
 class LoadFailed(TypedDict):
-    """Why a bundle was refused. `stage` is load or sample."""
+    """Reason why a bundle was refused. `stage` is load or sample."""
 
     stage: str
     reason: str
@@ -112,13 +117,13 @@ class LoadFailed(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a trial replica measured. Latencies in milliseconds per run, keyed by rows.
+    """Measurements of a trial replica. Latencies are milliseconds per run, keyed by rows.
 
-    `batchable` is only true where the analysis proved that rows are independent and no comparison
-    of runs refuted it; else `why_not` says why, and `operator` which one mixes rows, "" where none
-    is to blame. `compared` is true where the comparison was made and refuted nothing.
-    `equal_axes` as in `RowVerdict`; `proof` is the version of the rules. `profiled` is false where
-    a synthetic input could not be run.
+    `batchable` is true only if the analysis proved that rows are independent and no comparison of
+    runs refuted it. Otherwise `why_not` is the reason, and `operator` the operator that mixes rows
+    ("" if no single operator is the cause). `compared`: the comparison ran and refuted nothing.
+    `equal_axes` as in `RowVerdict`; `proof` is the version of the rules. `profiled` is false if a
+    synthetic input could not be run.
     """
 
     signature: dict[str, Any]

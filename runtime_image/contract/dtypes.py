@@ -27,7 +27,8 @@ ITEM_SIZE: Final[dict[str, int]] = {
 
 ALL: Final = frozenset(ITEM_SIZE) | {BYTES}
 SERVED: Final = ALL - {"BF16"}
-"""What functions may take and give. NumPy has no BF16; older revisions may still name it."""
+"""Types that inputs and outputs of functions may have. NumPy has no BF16; profiles of older
+revisions may still contain it."""
 FLOATS: Final = frozenset({"FP16", "BF16", "FP32", "FP64"})
 INTEGER_RANGE: Final[dict[str, tuple[int, int]]] = {
     **{f"UINT{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
@@ -50,7 +51,7 @@ FROM_ONNX: Final[dict[str, str]] = {
     "tensor(double)": "FP64",
     "tensor(string)": BYTES,
 }
-"""ONNX Runtime's names for what a graph takes and gives; BF16 is missing, see SERVED."""
+"""ONNX Runtime's type names for inputs and outputs of a graph. BF16 is missing, see SERVED."""
 
 FROM_NPY: Final[dict[str, str]] = {
     "|b1": "BOOL",

@@ -1,6 +1,6 @@
-"""Errors of a load or of one request, as codes with data. No HTTP here.
+"""Errors of a load or of one request, as codes with data. Independent of HTTP.
 
-A code travels over the link inside a FAILED frame and is turned into an answer by the gateway.
+A request error travels over the link in a FAILED frame; the gateway maps its code to a status.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, Final, Literal
 BAD_INPUT: Final = "bad_input"
 """The body does not fit the signature."""
 UNSUPPORTED_TYPE: Final = "unsupported_type"
-"""The content type is none this function declares."""
+"""The function does not accept this content type."""
 NOT_ACCEPTABLE: Final = "not_acceptable"
-"""The answer cannot be given in the form the client accepts."""
+"""No form in which this answer can be encoded is acceptable to the client."""
 FUNCTION_FAILED: Final = "function_failed"
 """The model or the handler raised an error on this input."""
 EXECUTION_TIMEOUT: Final = "execution_timeout"
@@ -33,13 +33,13 @@ REQUEST_CODES: Final = frozenset(
 )
 
 TEXT_LIMIT: Final = 2000
-"""Characters of message a request error may carry over the link."""
+"""Max characters of a request error's message on the link."""
 
 
 class RequestError(Exception):
-    """One request cannot be answered; its batch mates are not concerned.
+    """One request cannot be answered; other requests of its batch are not affected.
 
-    `input` names the input at fault, `expected` and `got` say what was wanted and what came.
+    `input` is the name of the faulty input, `expected` and `got` the required and the actual value.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RequestError(Exception):
         self.got = got
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for a FAILED frame; empty fields are left out."""
+        """Return plain data for a FAILED frame, without empty fields."""
         data = {
             "code": self.code,
             "message": self.message,
@@ -65,7 +65,7 @@ class RequestError(Exception):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RequestError:
-        """Rebuild what `to_json` wrote; an unknown code becomes FUNCTION_FAILED."""
+        """Rebuild an error from `to_json`; an unknown code becomes FUNCTION_FAILED."""
         code = str(data.get("code", ""))
         return cls(
             code if code in REQUEST_CODES else FUNCTION_FAILED,
@@ -77,7 +77,7 @@ class RequestError(Exception):
 
 
 def bad_input(name: str, expected: str, got: str) -> RequestError:
-    """The usual complaint: this input, wanted that, got this."""
+    """Return the BAD_INPUT error of one input, with its expected and actual value."""
     return RequestError(
         BAD_INPUT,
         f"input {name!r}: expected {expected}, got {got}",
@@ -94,8 +94,8 @@ class LoadError(Exception):
 
 
 def describe(error: BaseException, text: Callable[[BaseException], str] = repr) -> str:
-    """`text(error)`, or less where a handler's exception refuses to be shown."""
+    """Return `text(error)`, or the type's name if the exception's own methods fail."""
     try:
         return text(error)
-    except BaseException:  # noqa: BLE001 - its methods are a handler's code
+    except BaseException:  # noqa: BLE001 - the exception's methods are code of a handler
         return f"an exception of type {type.__repr__(type(error))} that cannot be shown"

@@ -1,7 +1,7 @@
-"""The model a replica is bound to: its inputs, its runs, its prepared files, its sample.
+"""Specification of a model: inputs, batching, prepared files, sample.
 
-A trial that prepares says so in its report and then listens on its data socket for FETCH frames,
-whose `aux` is a `Part`. It answers each with PART frames of the same id and an END.
+A trial that prepares a model states so in its report and then listens on its data socket for FETCH
+frames, whose `aux` is a `Part`. It answers each with PART frames of the same id and an END.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EqualAxes = tuple[tuple[tuple[str, int], ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class ImageForm:
-    """How a picture becomes a tensor.
+    """Conversion of a picture to a tensor.
 
     The picture is converted to `mode` ("L" or "RGB"), resized to `size` (height, width) and laid
     out as `layout` (HW, HWC or CHW) with a leading batch axis of 1. Each value is then
@@ -37,7 +37,7 @@ class ImageForm:
 
 @dataclass(frozen=True, slots=True)
 class AudioForm:
-    """How a WAV file becomes a tensor: mono float32 in [-1, 1] at `rate_hz`, shape [1, samples].
+    """Conversion of a WAV file to a tensor: mono float32 in [-1, 1] at `rate_hz`, [1, samples].
 
     With `samples` the clip is cut or padded with zeros at its end to that many samples.
     """
@@ -48,7 +48,7 @@ class AudioForm:
 
 @dataclass(frozen=True, slots=True)
 class BytesForm:
-    """How a raw body becomes a uint8 tensor [1, length]: cut, or padded with `pad`."""
+    """Conversion of a raw body to a uint8 tensor [1, length]: cut, or padded with `pad`."""
 
     length: int | None = None
     pad: int = 0
@@ -56,9 +56,9 @@ class BytesForm:
 
 @dataclass(frozen=True, slots=True)
 class InputRule:
-    """The manifest's rule for one input, beside its entry in the signature.
+    """The manifest's rule for one input, in addition to its entry in the signature.
 
-    `dtype` and `shape` are only given for functions without a model file.
+    `dtype` and `shape` are set only for functions without a model file.
     `finite`: a NaN or an infinity in this input is refused.
     """
 
@@ -73,7 +73,7 @@ class InputRule:
 
 @dataclass(frozen=True, slots=True)
 class OutputRule:
-    """How a short JSON answer is made readable: the `top_k` best `labels` of output `tensor`."""
+    """Readable form of a JSON answer: the `top_k` best `labels` of output `tensor`."""
 
     tensor: str = ""
     labels: tuple[str, ...] = ()
@@ -82,11 +82,11 @@ class OutputRule:
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """How one session is made of a model file.
+    """Options of one session of a model file.
 
-    `file` is relative to the model folder. `optimise`: the graph is rewritten at load, which files
-    that were optimised ahead no longer need. `prepack`: weights are copied into the layout that
-    the kernels like best; without it they stay mapped from the file.
+    `file` is relative to the model folder. `optimise`: rewrite the graph at load; files that were
+    optimised ahead do not need it. `prepack`: copy the weights into the layout that the kernels
+    prefer; without it they stay mapped from the file.
     """
 
     file: str
@@ -96,11 +96,11 @@ class SessionPlan:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """The sessions of a prepared model, for one engine version on one kind of device.
+    """Sessions of a prepared model, for one engine version on one kind of device.
 
-    `key` names both; a replica with another key cannot use the preparation. `quick` gives the first
-    answer soonest, `fast` runs with the least CPU time once it is loaded: None where `quick` is as
-    good or the memory does not hold both.
+    `key` identifies both; a replica with another key cannot use the preparation. `quick` has the
+    shortest time to the first answer. `fast` uses the least CPU time once it is loaded; it is None
+    if `quick` is as good or the memory does not hold both.
     """
 
     key: str
@@ -110,15 +110,15 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """All a replica needs to load and serve one revision. `revision` is "digits@3".
+    """Everything a replica needs to load and serve one revision. `revision` is "digits@3".
 
     `model` and `handler` are file names inside the replica's model folder, "" for none.
-    `batch_max` is 1 where batching is off; an unfilled batch waits `batch_wait_ms` for more rows.
+    `batch_max` is 1 if batching is off; a partial batch waits `batch_wait_ms` for more rows.
     `sample` maps inputs to "@file" or JSON values. `prepare`: a trial also makes the files of a
-    preparation. `batch_unproven`: the owner wants rows joined although nothing proves that they
+    preparation. `batch_unproven`: the owner requests batching although no proof shows that rows
     are independent; a trial then refuses the model if its comparison refutes it. `equal_axes`
-    as in `RowVerdict`: a request that violates one runs alone. `may_rerun`: a request that has run
-    may run again.
+    as in `RowVerdict`: a request that violates one runs alone. `may_rerun`: the function allows a
+    second run of a request.
     """
 
     revision: str
@@ -141,12 +141,12 @@ class ModelSpec:
 
 
 def to_json(spec: ModelSpec) -> dict[str, Any]:
-    """The spec as plain JSON data; `from_json` is its inverse."""
+    """Return the spec as plain JSON data; `from_json` is its inverse."""
     return asdict(spec)
 
 
 def from_json(data: dict[str, Any]) -> ModelSpec:
-    """Rebuild a spec that `to_json` wrote. Raises TypeError on unknown fields."""
+    """Rebuild a spec from `to_json`. Raises TypeError on unknown fields."""
     plain = dict(data)
     plain["inputs"] = {name: _rule(rule) for name, rule in plain.get("inputs", {}).items()}
     output = dict(plain.get("output", {}))
@@ -186,19 +186,19 @@ def _rule(data: dict[str, Any]) -> InputRule:
 
 
 FOLDER: Final = ".prepared"
-"""The folder of prepared files in a replica's model folder; no bundle may hold such a path."""
+"""Folder of prepared files in a replica's model folder; bundles must not contain this path."""
 GRAPH_FILE: Final = "graph.onnx"
 WEIGHTS_FILE: Final = "weights.bin"
-"""The graph names this file as the location of its weights."""
+"""Location of the weights, as the prepared graph names it."""
 PART_MAX: Final = 1024 * 1024
-"""Bytes of one PART."""
+"""Max bytes of one PART."""
 DESCRIPTION_MAX: Final = 64 * 1024
 PREPARES: Final = "prepares"
-"""Key of a trial's report: whether the trial prepares the model next."""
+"""Key of a trial's report: whether the trial now prepares the model."""
 
 
 class Part(IntEnum):
-    """The part of a prepared model that a FETCH asks for."""
+    """Part of a prepared model; `aux` of a FETCH."""
 
     DESCRIPTION = 0
     GRAPH = 1
@@ -215,27 +215,27 @@ class Timing(TypedDict):
 
 
 class Described(TypedDict):
-    """The description of prepared files. `why_not` is the reason why there are none; the other keys
-    exist only where it is ""."""
+    """Description of prepared files. If `why_not` is not "", it is the reason why there are none,
+    and the other keys are missing."""
 
     why_not: str
     preparation: NotRequired[dict[str, Any]]
     """`Preparation` as JSON."""
     sizes: NotRequired[list[int]]
-    """Bytes of the graph and of the weights, 0 where there is no such file."""
+    """Bytes of the graph file and of the weights file, 0 for a missing file."""
     original: NotRequired[Timing]
     quick: NotRequired[Timing]
     fast: NotRequired[Timing | None]
 
 
 def files_max(bundle_bytes: int) -> int:
-    """Max bytes of all prepared files of a bundle. Graphs grow when constants are folded; the bound
-    keeps one from filling the disk."""
+    """Return the max bytes of all prepared files of a bundle. Constant folding makes graphs larger;
+    the bound keeps one graph from filling the disk."""
     return 2 * bundle_bytes + 64 * 1024 * 1024
 
 
 def patience_s(bundle_bytes: int) -> float:
-    """Seconds for a trial to prepare, and for its server to fetch the files."""
+    """Return the seconds a trial has to prepare a model, and its server to fetch the files."""
     return 30.0 + 30.0 * bundle_bytes / 2**30
 
 
@@ -256,14 +256,14 @@ CONTENT_TYPES: Final = {
 
 
 def content_type(path: str) -> str:
-    """The content type that a sample file is sent with."""
+    """Return the content type with which a sample file is sent."""
     return CONTENT_TYPES.get(PurePosixPath(path).suffix.lower(), OCTETS)
 
 
 def file_of(sample: Mapping[str, Any]) -> str:
-    """The bundle path of the file that is the sample, "" where it is JSON values.
+    """Return the bundle path of the sample's file, "" if the sample consists of JSON values.
 
-    Raises ValueError where a file is not the only input: it is the request's whole body.
+    Raises ValueError if there are other inputs beside a file: it is the request's whole body.
     """
     files = [value[1:] for value in sample.values() if _is_file(value)]
     if files and len(sample) > 1:

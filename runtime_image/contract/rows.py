@@ -1,4 +1,4 @@
-"""The verdict of the row-independence analysis, as the trial, the profile and `why` read it."""
+"""Verdict of the row-independence analysis, as used by trials, profiles and `why`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from dataclasses import dataclass
 from typing import Final
 
 PROOF: Final = 1
-"""Version of the analysis and of the measured comparison. A profile with a smaller number was
-judged by weaker rules and is not believed: its functions run one request at a time."""
+"""Version of the analysis and of the measured comparison. Profiles with a smaller number come from
+weaker rules and are not trusted: their functions run one request at a time."""
 CONSTANT: Final = ""
-"""In a group of `equal_axes`, in place of an input's name: the number beside it is a size."""
+"""Replaces an input's name in a group of `equal_axes`: the number beside it is a constant size."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowVerdict:
     """Whether row i of every output depends on row i of the inputs alone.
 
-    `analysed` is false where the analysis crashed, ran out of time or memory, or could not read the
-    model; `proven` is false then, too. `reason` is "" when proven, else one sentence that names the
+    `analysed` is false if the analysis crashed, ran out of time or memory, or could not read the
+    model; `proven` is false then, too. `reason` is "" if proven, otherwise one sentence with the
     operator and its node; `operator` is the type alone ("Softmax", "com.microsoft.Attention"), ""
-    where no single operator is the cause.
+    if no single operator is the cause.
 
-    `equal_axes` are the conditions of the proof: groups of (input name, axis) whose sizes are equal
-    in every request, (CONSTANT, n) standing for the size n itself. Rows of a request that violates
-    one must never join others.
+    `equal_axes` are the conditions of the proof: groups of (input name, axis) whose sizes must be
+    equal in every request; (CONSTANT, n) stands for the size n itself. Rows of a request that
+    violates one must never be batched with others.
     """
 
     analysed: bool

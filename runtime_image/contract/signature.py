@@ -1,4 +1,4 @@
-"""What a function takes and gives: names, element types, shapes."""
+"""Signature of a function: names, element types and shapes of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any, Literal, cast
 from runtime_image.contract import dtypes
 
 DYNAMIC = -1
-"""A dimension that each request may choose."""
+"""A dimension whose size may differ between requests."""
 
 Kind = Literal["tensors", "json", "bytes"]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One named input or output. `dtype` is an Open Inference Protocol name, -1 is dynamic."""
+    """One named input or output. `dtype` is an Open Inference Protocol name; in `shape`, -1 is a
+    dynamic dimension."""
 
     name: str
     dtype: str
@@ -30,7 +31,10 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """`tensors`: typed arrays by name. `json`: any JSON object. `bytes`: one raw body."""
+    """Inputs and outputs of a function.
+
+    Kinds: `tensors`: typed arrays by name. `json`: any JSON object. `bytes`: one raw body.
+    """
 
     kind: Kind
     inputs: tuple[TensorSpec, ...]
@@ -42,7 +46,7 @@ class Signature:
 
 
 def to_json(signature: Signature) -> dict[str, Any]:
-    """The signature as plain JSON data; `from_json` is its inverse."""
+    """Return the signature as plain JSON data; `from_json` is its inverse."""
 
     def tensors(specs: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
         return [{"name": s.name, "dtype": s.dtype, "shape": list(s.shape)} for s in specs]
@@ -55,7 +59,7 @@ def to_json(signature: Signature) -> dict[str, Any]:
 
 
 def from_json(data: dict[str, Any]) -> Signature:
-    """Rebuild a signature. Raises ValueError on anything `to_json` would not have written."""
+    """Rebuild a signature from `to_json`. Raises ValueError on any other data."""
     kind = data.get("kind")
     if kind not in ("tensors", "json", "bytes"):
         raise ValueError(f"signature kind: expected tensors, json or bytes, got {kind!r}")

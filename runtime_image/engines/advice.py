@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Final
 
 ZIPMAP: Final = "seq(map("
-"""ONNX Runtime's name of what the operator ZipMap gives begins so."""
+"""Prefix of ONNX Runtime's type name for the output of the operator ZipMap."""
 _TENSOR: Final = re.compile(r"tensor\((\w+)\)")
 _CAST_TO: Final = {"bfloat16": "FLOAT", "float": "FLOAT", "uint": "UINT8", "int": "INT8"}
-"""The ONNX type that holds all values of a type without a NumPy form, by the beginning of its
-name; the first match counts."""
+"""ONNX type that holds all values of a type unknown to NumPy, by prefix of that type's name; the
+first match counts."""
 
 
 def unservable(role: str, name: str, onnx_type: str) -> str:
-    """Why the "input" or "output" `name` of type `onnx_type` is refused, and what helps.
+    """Return why the "input" or "output" `name` of type `onnx_type` is refused, and a remedy.
 
     `onnx_type` is ONNX Runtime's spelling, as in "tensor(bfloat16)" or "seq(tensor(float))".
     """
@@ -28,20 +28,20 @@ def unservable(role: str, name: str, onnx_type: str) -> str:
             if role == "input"
             else f"let the graph end with a Cast to {wide}"
         )
-        return f"{found}, which NumPy has no form for: {change}"
+        return f"{found}, which NumPy cannot represent: {change}"
     if onnx_type.startswith(ZIPMAP):
         return (
-            f"{found}, only tensors can be served: this is what ZipMap makes of a classifier's"
+            f"{found}, only tensors can be served: this is the output of ZipMap for a classifier's"
             " probabilities; convert the model without it, in Python:"
             " skl2onnx.to_onnx(model, X[:1], options={'zipmap': False})"
         )
-    return f"{found}, only tensors can be served: export the model with tensors at its border"
+    return f"{found}, only tensors can be served: export the model with tensors as in- and outputs"
 
 
 def explained(reason: str, version: str) -> str:
-    """ONNX Runtime's `reason` for refusing a model, with the remedy where one is known.
+    """Return ONNX Runtime's `reason` for refusing a model, with a remedy if one is known.
 
-    `version` is that of ONNX Runtime. Unknown reasons are returned unchanged.
+    `version` is ONNX Runtime's. Unknown reasons are returned unchanged.
     """
     for pattern, explain in _REMEDIES:
         found = pattern.search(reason)
@@ -67,7 +67,7 @@ def _opset(found: re.Match[str], engine: str) -> str:
 
 def _locale(found: re.Match[str], _engine: str) -> str:
     return (
-        f"a StringNormalizer of the model wants the locale {found[1]!r}, which this machine does"
+        f"a StringNormalizer of the model needs the locale {found[1]!r}, which this machine does"
         " not have: set the node's attribute locale to 'C.UTF-8', which maps the case of all"
         " Unicode letters, or install the locale (Debian: apt install locales, then"
         f" localedef -i {found[1].partition('.')[0]} -f UTF-8 {found[1]})"
@@ -97,4 +97,4 @@ _REMEDIES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str
     (re.compile(r"Failed to construct locale with name:([\w.@-]+)"), _locale),
     (re.compile(r"([\w.]*):(\w+)\(-?\d+\) is not a registered function/op"), _custom_operator),
 )
-"""Messages of ONNX Runtime 1.31 by the part that names the cause."""
+"""Error messages of ONNX Runtime 1.31, by the part that names the cause."""

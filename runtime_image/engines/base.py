@@ -1,4 +1,4 @@
-"""The interface of an engine, as the runner uses it."""
+"""Interface between the runner and an engine."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ class Engine(Protocol):
 
     @property
     def session(self) -> SessionName:
-        """The session of its model that runs."""
+        """Name of the session in use."""
 
     @property
     def upgrade(self) -> SessionUpgrade | None:
-        """Makes the engine faster once it serves, when the replica starts it; None where nothing
-        is to be gained."""
+        """A faster session to switch to while the engine serves, started by the replica; None if
+        there is none."""
 
     def ticket(self) -> Any:
-        """A handle for one run, to stop it by."""
+        """Return a handle of one run, for `stop`."""
 
     def run(self, inputs: dict[str, Any], ticket: Any) -> dict[str, Any]:
-        """Outputs by name. Raises Stopped after `stop(ticket)`, anything else on failure."""
+        """Return outputs by name. Raises Stopped after `stop(ticket)`, any other error on
+        failure."""
 
     def stop(self, ticket: Any) -> None:
-        """End the run with this ticket early; no effect on one that has ended."""
+        """End the run with this ticket early; no effect if it has ended."""

@@ -1,4 +1,4 @@
-"""Builds the engine of a spec, and prepares a standby for any engine."""
+"""Loads the engine of a spec, and preloads all engines in a standby."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from runtime_image.engines.base import Engine
 
 
 def load_engine(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int) -> Engine:
-    """The engine for `spec` over the files in `folder`. Raises LoadError with the reason.
+    """Return the engine for `spec` with the files in `folder`. Raises LoadError with the reason.
 
-    Engines are imported on demand: a handler without a model must not pay for ONNX Runtime.
+    Imports engines on demand: a handler without a model must not spend time on ONNX Runtime.
     """
     model: Engine | None = None
     if spec.model:
@@ -32,9 +32,9 @@ def load_engine(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int
 
 def preload(device_kind: str) -> None:
     """Import every engine and codec, run a first session on a device of this kind ("cpu", "cuda"),
-    and collect the garbage. Raises LoadError where there is no such device."""
+    and collect garbage. Raises LoadError if there is no such device."""
     from runtime_image.codecs import media
-    from runtime_image.engines import onnx, python  # noqa: F401 - to have them
+    from runtime_image.engines import onnx, python  # noqa: F401 - imported ahead
 
     onnx.warm_up(device_kind)
     media.preload()

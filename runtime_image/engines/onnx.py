@@ -1,7 +1,7 @@
-"""Engine of ONNX models: sessions, runs, and the key of the environment they run in.
+"""Engine for ONNX models: sessions, runs, and the key of their environment.
 
-A model that was prepared starts with a quick session, which `upgrade` replaces by a fast one while
-it serves; any other has one session of its original file.
+A prepared model starts with a quick session, which `upgrade` replaces by a fast one while it
+serves. Any other model has one session of its original file.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 IDENTITY: Final = (
     b"\x08\x08"  # ir_version 8
     b"\x3a\x37"  # graph
-    b"\x0a\x10\x0a\x01x\x12\x01y\x22\x08Identity"  # node: Identity of x is y
+    b"\x0a\x10\x0a\x01x\x12\x01y\x22\x08Identity"  # node: y = Identity(x)
     b"\x12\x01g"  # name "g"
     b"Z\x0f\x0a\x01x\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x01"  # input x: float[1]
     b"b\x0f\x0a\x01y\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x01"  # output y: float[1]
     b"B\x02\x10\x0d"  # opset 13
 )
-"""The smallest model, in the layout of onnx.proto."""
+"""The smallest model, encoded as in onnx.proto."""
 
 CPU_INFO: Final = Path("/proc/cpuinfo")
 NVIDIA_VERSION: Final = Path("/proc/driver/nvidia/version")
@@ -49,21 +49,21 @@ CPU_LINES: Final = (
     b"CPU part",
     b"Features",
 )
-"""Fields of /proc/cpuinfo that decide which kernels and layouts are chosen: of x86, then of ARM.
-Clock rates and the like would make a new key every time."""
+"""Fields of /proc/cpuinfo that determine the chosen kernels and layouts: x86 first, then ARM.
+Fields that change, such as clock rates, would give a new key every time."""
 CPU_INFO_BYTES: Final = 16 * 1024
-"""Holds the first processor; reading all would take milliseconds where there are many."""
+"""Enough for the first processor; reading all of many processors would take milliseconds."""
 
 OPTIMISING_TAKES: Final = 3
-"""Memory of a session whose graph is rewritten at load, in sizes of its files, at most."""
+"""Max memory of a session whose graph is rewritten at load, as a multiple of its files' size."""
 
 
 def load_model(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int) -> OnnxEngine:
-    """The engine for the spec's model file in `folder`.
+    """Return the engine for the spec's model file in `folder`.
 
-    It starts with the quick session, and has an upgrade, if the spec was prepared for this engine
-    version and device and that session can be made; else with the original file. Raises LoadError
-    with the reason of the original.
+    If the spec was prepared for this engine version and device, the engine starts with the quick
+    session and has an upgrade. Otherwise, or if that session fails, it uses the original file.
+    Raises LoadError with the reason of the original.
     """
     if spec.preparation is not None:
         try:
@@ -74,14 +74,14 @@ def load_model(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int)
 
 
 def size_mib(path: Path) -> float:
-    """Size of a model file and the files beside it, which hold its weights. Raises OSError."""
+    """Return the size in MiB of a model file and the files beside it (weights). Raises OSError."""
     return sum(file.stat().st_size for file in path.parent.iterdir() if file.is_file()) / 2**20
 
 
 def _prepared(preparation: Preparation, folder: Path, device_kind: str, threads: int) -> OnnxEngine:
     key = environment_key(device_kind)
     if preparation.key != key:
-        raise LoadError(f"it was prepared for {preparation.key}, this is {key}")
+        raise LoadError(f"the prepared files are for {preparation.key}, this replica is {key}")
 
     def load(plan: SessionPlan, before_work: Callable[[], None] | None = None) -> OnnxEngine:
         return OnnxEngine(
@@ -106,8 +106,8 @@ def _prepared(preparation: Preparation, folder: Path, device_kind: str, threads:
 class OnnxEngine:
     """A session over one .onnx file. Inputs and outputs are NumPy arrays by name.
 
-    The session may be exchanged for another one of the same model: a run that is going on ends
-    with the one it began with.
+    The session may be exchanged for another one of the same model; a run in progress ends with the
+    session it began with.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class OnnxEngine:
     ) -> None:
         """`optimise` and `prepack` as in `SessionPlan`, `before_work` as in `open_session`.
 
-        Raises LoadError with ONNX Runtime's reason, or when the device's provider is missing.
+        Raises LoadError with ONNX Runtime's reason, or if the device's provider is missing.
         """
         try:
             self._session = open_session(
@@ -136,7 +136,7 @@ class OnnxEngine:
         except LoadError as error:
             from runtime_image.engines.advice import explained
 
-            # The engine's text without the folder of this replica.
+            # Remove this replica's folder from the engine's message.
             reason = str(error).replace(f"{path.parent}/", "")
             raise LoadError(explained(reason, ort.__version__)) from error.__cause__
         self.signature = Signature(
@@ -153,15 +153,15 @@ class OnnxEngine:
 
     @property
     def is_running(self) -> bool:
-        """Whether a run is going on."""
+        """Whether a run is in progress."""
         return self._in_use is not None
 
     def ticket(self) -> Any:
-        """Run options; setting `terminate` on them stops the run between two graph nodes."""
+        """Return run options; setting `terminate` on them stops the run between two graph nodes."""
         return ort.RunOptions()
 
     def run(self, inputs: dict[str, Any], ticket: Any) -> dict[str, Any]:
-        """Arrays by output name. Raises Stopped, or ONNX Runtime's error."""
+        """Return arrays by output name. Raises Stopped, or ONNX Runtime's error."""
         session = self._in_use = self._session
         try:
             if self._is_bound:
@@ -172,7 +172,8 @@ class OnnxEngine:
                 raise Stopped from error
             raise
         finally:
-            del session  # before `_in_use`, which tells `exchange` that the session is released
+            # Release the session before `_in_use` is cleared: `exchange` relies on this order.
+            del session
             self._in_use = None
             self.has_run = True
         return dict(zip(self._outputs, values, strict=True))
@@ -182,21 +183,21 @@ class OnnxEngine:
         ticket.terminate = True
 
     def exchange(self, better: OnnxEngine, pause: Callable[[], object]) -> None:
-        """Run with the session of `better` from the next run on; another thread may run meanwhile.
+        """Use the session of `better` from the next run on; another thread may run meanwhile.
 
-        Returns when the old session is released, and calls `pause` while a run uses it: the release
-        takes milliseconds, which no request is to pay. Raises LoadError where `better` is another
-        model.
+        Returns after the release of the old session, and calls `pause` repeatedly while a run uses
+        it. The release takes milliseconds; here, it delays no request. Raises LoadError if `better`
+        is a session of another model.
         """
         if _names(better.signature) != _names(self.signature):
-            raise LoadError("its inputs and outputs are not those of the model that serves")
+            raise LoadError("its inputs and outputs are not those of the serving model")
         old, self._session, self.session = self._session, better._session, "fast"
         while self._in_use is old:
             pause()
 
 
 def _names(signature: Signature) -> list[tuple[str, str]]:
-    """Names and types of all inputs and outputs; shapes may be better known in one graph."""
+    """Return names and types of all inputs and outputs; optimised graphs may have other shapes."""
     return [(tensor.name, tensor.dtype) for tensor in (*signature.inputs, *signature.outputs)]
 
 
@@ -213,16 +214,17 @@ def _spec(role: str, node: Any) -> TensorSpec:
 def run_bound(
     session: Any, device: str, outputs: list[str], inputs: dict[str, Any], options: Any
 ) -> dict[str, Any]:
-    """Arrays by output name. `device` ("cuda", "cpu") is where outputs are computed.
+    """Return arrays by output name. Outputs are computed on `device` ("cuda", "cpu").
 
-    Binding copies an input to where the graph reads it. Outputs are allocated on the device and
-    copied when all are done, instead of each as soon as its node has run. Text cannot be bound.
+    Binding copies inputs to the device of the nodes that read them. Outputs are allocated on the
+    device and copied after the whole run, instead of each right after its node. String tensors
+    cannot be bound.
     """
     if any(array.dtype.kind not in "biuf" for array in inputs.values()):
         return dict(zip(outputs, session.run(outputs, inputs, options), strict=True))
     binding = session.io_binding()
     for name, array in inputs.items():
-        # Binding takes the array's memory, which must be contiguous.
+        # Binding uses the array's memory directly, which must be contiguous.
         binding.bind_cpu_input(name, np.ascontiguousarray(array))
     for name in outputs:
         binding.bind_output(name, device)
@@ -239,14 +241,15 @@ def open_session(
     prepack: bool = True,
     before_work: Callable[[], None] | None = None,
 ) -> Any:
-    """A session over a file's path, or its content; `optimise` and `prepack` as in `SessionPlan`.
+    """Return a session of a file (path) or of its content; `optimise` and `prepack` as in
+    `SessionPlan`.
 
-    `before_work` is called in this thread after the session's own threads were started and before
-    the long part, which lets other Python threads run. Raises LoadError.
+    `before_work` is called in this thread after the session's threads were started and before the
+    long part, which releases the interpreter lock. Raises LoadError.
     """
     provider = PROVIDERS[device_kind]
     if provider not in ort.get_available_providers():
-        # ONNX Runtime would drop the provider with a log line and compute on the CPU.
+        # Without this check, ONNX Runtime would log a line and use the CPU.
         raise LoadError(f"device {device_kind}: this onnxruntime has no {provider}")
     if device_kind == "cuda":
         check_driver()
@@ -265,32 +268,32 @@ def open_session(
 
 
 def session_options(threads: int, *, optimise: bool = True, prepack: bool = True) -> Any:
-    """Options with one pool of `threads` threads, which sleep while nothing runs."""
+    """Return options with one pool of `threads` threads, which sleep while nothing runs."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    # Spinning threads of an idle replica would burn the CPU share of the others.
+    # Spinning threads of an idle replica would use the CPU share of others.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if not prepack:
         options.add_session_config_entry("session.disable_prepacking", "1")
-        # It would reserve a buffer as large as all weights, unused because they stay in their
-        # file; a cap on private memory (RLIMIT_DATA) counts it.
+        # Memory patterns reserve a buffer as large as all weights. It is unused, because weights
+        # stay in their file, but counts against a limit on private memory (RLIMIT_DATA).
         options.enable_mem_pattern = False
     return options
 
 
 def warm_up(device_kind: str) -> None:
-    """Load and run the smallest model: the first session and the first run of a process set up
-    what later ones share, on a GPU its context. Raises LoadError as a model would."""
+    """Load and run the smallest model: the first session and run of a process set up state that
+    later ones share, on a GPU its context. Raises LoadError like any model."""
     session = open_session(IDENTITY, device_kind, 1)
     session.run(["y"], {"x": np.zeros(1, np.float32)}, ort.RunOptions())
 
 
 def check_driver(library: str = CUDA_DRIVER) -> None:
-    """Raises LoadError without a driver, which ONNX Runtime reports in its log only."""
+    """Raise LoadError without a driver; ONNX Runtime only logs that."""
     try:
         ctypes.CDLL(library)
     except OSError as error:
@@ -301,20 +304,21 @@ def check_driver(library: str = CUDA_DRIVER) -> None:
 
 
 def _none_once_asked(before_work: Callable[[], None]) -> Iterator[str]:
-    """Disables no optimizer; ONNX Runtime asks for their names just before its long part."""
+    """Disable no optimizer, but call `before_work`: ONNX Runtime reads the names of disabled
+    optimizers directly before its long part."""
     before_work()
     yield from ()
 
 
 @functools.cache
 def environment_key(device_kind: str) -> str:
-    """The engine's version and the model of a device of this kind ("cpu", "cuda"), as in
-    "onnx-1.31.1/cpu-x86_64-8d3c2f10": files prepared under one key are of no use under another.
+    """Return engine version and device model for a device kind ("cpu", "cuda"), as in
+    "onnx-1.31.1/cpu-x86_64-8d3c2f10". Files prepared under one key cannot be used under another.
 
-    The first call takes about 0.1 ms. Raises LoadError where there is no such device.
+    The first call takes about 0.1 ms. Raises LoadError if there is no such device.
     """
     engine = f"onnx-{ort.__version__}"
-    # Some nodes of a model for a GPU stay on the processor, in the layout that it likes.
+    # Some nodes of a model for a GPU run on the processor, in the layout that suits it.
     cpu = f"cpu-{os.uname().machine}-{processor_digest(_first_bytes(CPU_INFO)):08x}"
     if device_kind == "cpu":
         return f"{engine}/{cpu}"
@@ -322,9 +326,9 @@ def environment_key(device_kind: str) -> str:
 
 
 def processor_digest(cpu_info: bytes) -> int:
-    """A number of the text of /proc/cpuinfo, equal for processors with the same instructions.
+    """Return a checksum of /proc/cpuinfo, equal for processors with the same instructions.
 
-    32 bits distinguish the processors of one data folder; longer digests take an import of 3 ms.
+    32 bits distinguish the processors of one data folder; a longer digest needs an import of 3 ms.
     """
     first = cpu_info.split(b"\n\n", 1)[0]
     known = [line for line in first.splitlines() if line.split(b":")[0].strip() in CPU_LINES]
@@ -332,14 +336,14 @@ def processor_digest(cpu_info: bytes) -> int:
 
 
 def driver_version(text: str) -> str:
-    """The release in the text of /proc/driver/nvidia/version, "unknown" where it has none."""
+    """Return the release in the text of /proc/driver/nvidia/version, "unknown" without one."""
     words = text.splitlines()[0].split() if text else []
     releases = [word for word in words if word[0].isdigit() and "." in word]
     return releases[0] if releases else "unknown"
 
 
 def _gpu() -> str:
-    """Architecture and driver of the first GPU this process sees, as in "sm90-570.86.15"."""
+    """Return architecture and driver of the first visible GPU, as in "sm90-570.86.15"."""
     try:
         cuda = ctypes.CDLL(CUDA_DRIVER)
     except OSError as error:
@@ -351,13 +355,13 @@ def _gpu() -> str:
         or cuda.cuDeviceComputeCapability(ctypes.byref(major), ctypes.byref(minor), device)
     )
     if failed:
-        raise LoadError(f"device cuda: the driver names no GPU (CUDA error {failed})")
+        raise LoadError(f"device cuda: the driver reports no GPU (CUDA error {failed})")
     version = driver_version(_first_bytes(NVIDIA_VERSION).decode(errors="replace"))
     return f"sm{major.value}{minor.value}-{version}"
 
 
 def _first_bytes(path: Path) -> bytes:
-    """The beginning of a file in /proc, b"" where it cannot be read."""
+    """Return the beginning of a file in /proc, b"" if it cannot be read."""
     try:
         with path.open("rb", buffering=0) as file:
             return file.read(CPU_INFO_BYTES) or b""

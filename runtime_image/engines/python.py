@@ -1,4 +1,4 @@
-"""A function's own Python: `handler.py` with `load(ctx)` and `predict(inputs, ctx)`."""
+"""Engine for handlers: `handler.py` with `load(ctx)` and `predict(inputs, ctx)`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from runtime_image.engines.upgrade import SessionUpgrade
 
 
 class Context:
-    """What a handler may use.
+    """The `ctx` argument of a handler.
 
-    `folder` holds the bundle's files, read-only. `device` is "cpu" or "cuda", `threads` the CPU
-    share. `state` is what `load` returned. `run(inputs)` runs the bundle's model, if it has one.
-    `traceparent` is the trace that asked for the run (W3C Trace Context), "" where none is known;
-    for a batch, that of its first request with one.
+    `folder` contains the bundle's files, read-only. `device` is "cpu" or "cuda", `threads` the CPU
+    share. `state` is the return value of `load`. `run(inputs)` runs the bundle's model, if any.
+    `traceparent` is the trace of the run's request (W3C Trace Context), "" without one; for a
+    batch, that of the first request with a trace.
     """
 
     def __init__(self, folder: Path, device: str, threads: int, model: Engine | None) -> None:
@@ -38,17 +38,17 @@ class Context:
         self._ticket: Any = None
 
     def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Outputs of the bundle's model by name. Raises RuntimeError where there is none."""
+        """Return the outputs of the bundle's model by name. Raises RuntimeError without a model."""
         if self._model is None:
             raise RuntimeError("this function has no model; ctx.run needs one")
         return self._model.run(inputs, self._ticket or self._model.ticket())
 
 
 class HandlerEngine:
-    """`predict` as an engine; its inputs are what the manifest declares, else the model's."""
+    """`predict` as an engine; its inputs are those of the manifest, or else the model's."""
 
     def __init__(self, path: Path, context: Context, rules: dict[str, InputRule]) -> None:
-        """Imports the handler and calls its `load`. Raises LoadError with what it raised."""
+        """Import the handler and call its `load`. Raises LoadError with the handler's error."""
         self._context = context
         self._model = context._model
         module = _import(path)
@@ -75,31 +75,32 @@ class HandlerEngine:
         return self._model.upgrade if self._model else None
 
     def trace(self, traceparent: str) -> None:
-        """Set the trace that asks for the next run."""
+        """Set the trace of the next run."""
         self._context.traceparent = traceparent
 
     def ticket(self) -> Any:
-        """The model's ticket: a handler can only be stopped while its model runs."""
+        """Return the model's ticket: a handler can be stopped only while its model runs."""
         return self._model.ticket() if self._model else None
 
     def run(self, inputs: dict[str, Any], ticket: Any) -> dict[str, Any]:
-        """What `predict` returned, a dict of outputs by name. Raises TypeError on anything else."""
+        """Return the result of `predict`, outputs by name. Raises TypeError unless it is a dict."""
         self._context._ticket = ticket
         outputs = self._predict(inputs, self._context)
         if inspect.isgenerator(outputs):
             raise TypeError("predict is a generator; streamed answers are not available yet")
         if not isinstance(outputs, dict):
             raise TypeError(f"predict must return a dict of outputs, got {type(outputs).__name__}")
-        return dict(outputs)  # of a subclass every look would be the handler's code
+        return dict(outputs)  # every access to a subclass would run the handler's code
 
     def stop(self, ticket: Any) -> None:
-        """Stop the model's run, if one is going on."""
+        """Stop the model's run, if one is in progress."""
         if self._model is not None:
             self._model.stop(ticket)
 
 
 def declared_signature(rules: dict[str, InputRule]) -> Signature | None:
-    """The inputs that the manifest declares for a handler, None where the model defines them."""
+    """Return the inputs that the manifest declares for a handler, None if the model defines
+    them."""
     kinds = {rule.kind for rule in rules.values()}
     if kinds == {"json"}:
         return Signature("json", (), ())

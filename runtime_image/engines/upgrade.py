@@ -1,4 +1,4 @@
-"""Replaces a running engine's session by a faster one, if the memory allows it."""
+"""Replaces a running engine's session by a faster one, if the free memory suffices."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ MIB: Final = 2**20
 STATUS: Final = Path("/proc/self/status")
 HOST: Final = Path("/proc/meminfo")
 DELAY_S: Final = 1.0
-"""Time before the upgrade starts, which the first callers have the processor for."""
+"""Delay before the upgrade starts; leaves the processor to the first callers."""
 POLL_S: Final = 0.02
-"""Between two checks whether the old session is in use."""
+"""Interval between two checks whether the old session is still in use."""
 SPARE_MIB: Final = 64
-"""Left to the runs that go on meanwhile."""
+"""Memory left for the runs in progress."""
 NICENESS: Final = 5
-"""Of the thread that builds. It has the interpreter's lock for moments, and where every processor
-is taken it may be put aside in one of them: the lower its priority, the longer all others wait."""
+"""Nice value of the building thread, moderate on purpose: the thread holds the interpreter lock for
+short moments. If it is preempted in one on a busy machine, a lower priority delays all others
+longer."""
 
 
 def resident_mib() -> float:
-    """Resident memory of this process in MiB (proc(5), VmRSS)."""
+    """Return the resident memory of this process in MiB (proc(5), VmRSS)."""
     return _sizes_mib(STATUS.read_text()).get("VmRSS", 0.0)
 
 
 def free_mib(cap_mib: int) -> float:
-    """MiB left until the process's cap (0 for none), the kernel's limit on private memory or the
-    end of the host's memory; 0 where they cannot be read."""
+    """Return the MiB this process can still use within its cap (0 for none), RLIMIT_DATA and the
+    host's available memory; 0 if they cannot be read."""
     limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
     data_mib = None if limit == resource.RLIM_INFINITY else limit / MIB
     try:
@@ -43,10 +44,10 @@ def free_mib(cap_mib: int) -> float:
 
 
 def room_mib(status: str, host: str, cap_mib: int, data_mib: float | None) -> float:
-    """MiB left by the texts of /proc/self/status and /proc/meminfo. `data_mib` is RLIMIT_DATA.
+    """Return the free MiB by the texts of /proc/self/status and /proc/meminfo.
 
-    The cap of a container counts resident memory; RLIMIT_DATA counts every private writable
-    mapping, resident or not.
+    `data_mib` is RLIMIT_DATA. The cap of a container counts resident memory; RLIMIT_DATA counts
+    every private writable mapping, resident or not.
     """
     process, machine = _sizes_mib(status), _sizes_mib(host)
     rooms = [machine.get("MemAvailable", 0.0)]
@@ -58,7 +59,7 @@ def room_mib(status: str, host: str, cap_mib: int, data_mib: float | None) -> fl
 
 
 def _sizes_mib(text: str) -> dict[str, float]:
-    """Sizes in MiB by name, of lines such as "VmRSS:  123 kB"."""
+    """Return sizes in MiB by name, from lines such as "VmRSS:  123 kB"."""
     words = [line.split() for line in text.splitlines()]
     return {
         word[0].rstrip(":"): int(word[1]) / 1024
@@ -74,14 +75,14 @@ class Upgradable(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """Whether a run is going on."""
+        """Whether a run is in progress."""
 
     def exchange(self, better: Self, pause: Callable[[], object]) -> None:
-        """Run with the session of `better` from the next run on. Raises LoadError."""
+        """Use the session of `better` from the next run on. Raises LoadError."""
 
 
 Build = Callable[[Callable[[], None]], Upgradable]
-"""Makes the better engine; the argument is `before_work` of its session. Raises LoadError."""
+"""Builds the faster engine; the argument is `before_work` of its session. Raises LoadError."""
 
 
 def log_line(text: str) -> None:
@@ -90,10 +91,10 @@ def log_line(text: str) -> None:
 
 
 class SessionUpgrade:
-    """One attempt to upgrade an engine, in threads of its own, which end with it.
+    """One attempt to upgrade an engine, in threads that end with the attempt.
 
-    No failure of it reaches a caller: the engine then keeps its session, and the log has the
-    reason. The threads are daemons, so that a replica can exit without waiting for them.
+    Failures reach no caller: the engine keeps its session, and the reason is logged.
+    The threads are daemons, so that a replica can exit without waiting for them.
     """
 
     def __init__(
@@ -106,8 +107,9 @@ class SessionUpgrade:
         free: Callable[[int], float] = free_mib,
         write: Callable[[str], None] = log_line,
     ) -> None:
-        """`needs_mib` is about the memory of the better session, which is made while the other is
-        there; `free(cap_mib)` gives the memory left, `pause(seconds)` sleeps, `write` logs."""
+        """`needs_mib` is the approximate memory of the faster session, which is built while the old
+        one still exists; `free(cap_mib)` returns the free memory, `pause(seconds)` sleeps, `write`
+        logs."""
         self._engine = engine
         self._build = build
         self._needs_mib = needs_mib
@@ -119,13 +121,13 @@ class SessionUpgrade:
         self._is_abandoned = False
 
     def start(self, cap_mib: int) -> None:
-        """Start soon: after the first answers, if requests come at once. `cap_mib` is the memory
-        cap of this process, 0 for none. To be called once."""
+        """Start the upgrade after DELAY_S and, if a first run is in progress, after it. `cap_mib`
+        is the memory cap of this process, 0 for none. Call it once."""
         threading.Thread(target=self._work, args=(cap_mib,), name="upgrade", daemon=True).start()
 
     def abandon(self) -> bool:
-        """Build nothing any more. True if ONNX Runtime is building: an orderly exit of the process
-        would then free what it works on."""
+        """Prevent further building. True if ONNX Runtime is building: an orderly exit of the
+        process would then free memory that is in use."""
         with self._lock:
             self._is_abandoned = True
             return self._is_building
@@ -135,9 +137,9 @@ class SessionUpgrade:
             self._wait_for_first_run()
             if self._may_build():
                 self._exchange(cap_mib)
-                self._write("the fast session serves from now on")
+                self._write("now serving with the fast session")
         except Exception as error:  # noqa: BLE001 - no failure may reach a caller
-            self._write(f"the quick session goes on serving: {error}"[:2000])
+            self._write(f"still serving with the quick session: {error}"[:2000])
         finally:
             with self._lock:
                 self._is_building = False
@@ -157,14 +159,14 @@ class SessionUpgrade:
         free = self._free(cap_mib)
         if free < self._needs_mib + SPARE_MIB:
             raise LoadError(
-                f"the fast one needs {self._needs_mib:.0f} MiB beside it and {SPARE_MIB} spare,"
-                f" {free:.0f} are free"
+                f"the fast session needs {self._needs_mib:.0f} MiB and {SPARE_MIB} MiB spare,"
+                f" {free:.0f} MiB are free"
             )
         self._engine.exchange(self._built(), lambda: self._pause(POLL_S))
 
     def _built(self) -> Upgradable:
-        """The better engine, made in a thread of its own: a thread can lower its priority but not
-        raise it again, and the exchange needs the usual one."""
+        """Build the faster engine in a separate thread: a thread can lower its priority but not
+        raise it again, and the exchange needs the normal one."""
         built: list[Upgradable | Exception] = []
 
         def build() -> None:
@@ -182,6 +184,6 @@ class SessionUpgrade:
 
 
 def _lower_priority() -> None:
-    """Lower the priority of this thread; threads that it has started keep theirs (on Linux each
+    """Lower the priority of this thread. Threads that it has started keep theirs (on Linux, each
     thread has its own)."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -1,1 +1,1 @@
-"""The connection between gateway, manager and replica: frames, and both of its ends."""
+"""Connections between gateway, manager and replica: frames, handshake, shared memory."""

@@ -1,7 +1,7 @@
-"""Allocator of the parts of a slab. Pure: offsets and lengths, no memory.
+"""Allocator for ranges of a slab. Pure: offsets and lengths, no memory.
 
-It takes the lowest gap that is large enough: pages at the low end are in memory already, and the
-rest of a large slab costs nothing.
+First fit: `take` returns the lowest gap that is large enough. Pages at the low end are in memory
+already, and untouched pages of a large slab use none.
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ from bisect import bisect_left, insort
 from typing import Final
 
 BLOCK: Final = 64 * 1024
-"""Bytes. Every part begins at a multiple of it and takes whole ones."""
+"""Bytes. Every range starts at a multiple of this and its size is a multiple of it."""
 
 
 class Allocator:
-    """Parts of `capacity` bytes, rounded down to whole blocks. All numbers are bytes.
+    """Ranges within `capacity` bytes, rounded down to whole blocks. All numbers are bytes.
 
-    `touched` is the end of the highest part ever taken: pages above it are not in memory.
+    `touched` is the end of the highest range ever taken: pages above it are not in memory.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity // BLOCK * BLOCK
         self.touched = 0
         self._gaps = [(0, self.capacity)] if self.capacity else []  # (offset, size), by offset
-        self._taken: dict[int, tuple[int, int]] = {}  # offset -> (size in blocks, length asked for)
+        self._taken: dict[int, tuple[int, int]] = {}  # offset -> (bytes of whole blocks, length)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no part is taken."""
+        """Whether no range is taken."""
         return not self._taken
 
     def fit(self, length: int) -> int | None:
-        """The offset that `take` would return, None if no gap is large enough."""
+        """Return the offset that `take` would return, None if no gap is large enough."""
         size = _size(length)
         return next((offset for offset, gap in self._gaps if gap >= size), None)
 
     def take(self, length: int) -> int | None:
-        """Take the lowest part that holds `length` bytes; its offset, or None."""
+        """Take the lowest range that holds `length` bytes; return its offset, or None."""
         offset = self.fit(length)
         if offset is None:
             return None
@@ -51,7 +51,7 @@ class Allocator:
         return offset
 
     def free(self, offset: int, length: int) -> None:
-        """Free a part. Raises KeyError unless exactly this part is taken."""
+        """Free a range. Raises KeyError unless exactly this range is taken."""
         size, asked = self._taken[offset]
         if asked != length:
             raise KeyError(offset)
@@ -70,5 +70,5 @@ class Allocator:
 
 
 def _size(length: int) -> int:
-    """`length` rounded up to whole blocks, at least one."""
+    """Return `length` rounded up to whole blocks, at least one."""
     return max(1, -(-length // BLOCK)) * BLOCK

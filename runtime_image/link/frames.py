@@ -1,7 +1,7 @@
-"""Frames to bytes and bytes to frames. No I/O, no clock.
+"""Encoding and decoding of frames. No I/O, no clock.
 
-Received bytes land where `FrameReader.buffer()` says: small frames are cut from one scratch
-buffer, a large body is received straight into its final place, so that it is copied once at most.
+The owner receives bytes into `FrameReader.buffer()`. Small frames are copied out of one scratch
+buffer; a large body is received straight into its final buffer, so it is copied at most once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from runtime_image.contract.link import BODY_MAX, HEADER, Flag, Kind
 
 SCRATCH_SIZE = 256 * 1024
 COPIED_MAX = 32 * 1024
-"""Bytes that are copied once more, all together, before frames are cut from them."""
+"""Received bytes up to this count are copied to one bytes object before frames are cut from it."""
 LARGE = 64 * 1024
-"""Bytes from which a frame gets a buffer of its own."""
+"""Min bytes of a body that gets a buffer for itself."""
 GROWTH = 1024 * 1024
-"""Bytes by which that buffer grows as they come: a header alone must not reserve memory."""
+"""Bytes by which that buffer grows while data arrives: a header alone must not reserve memory."""
 SKIPPED_MAX = 1000
-"""Unknown optional frames that one stream may hold."""
+"""Max unknown optional frames on one stream."""
 
 _HEADER_SIZE = HEADER.size
 _ZEROS = bytes(GROWTH)
@@ -31,7 +31,7 @@ Piece = bytes | bytearray | memoryview
 
 
 class LinkError(Exception):
-    """The other side broke the protocol, or the connection is gone. The text says how."""
+    """The other side broke the protocol, or the connection is lost. The text is the reason."""
 
 
 class Frame(NamedTuple):
@@ -45,7 +45,7 @@ class Frame(NamedTuple):
     body: bytes | bytearray
 
 
-# Without the Python function that a named tuple's own constructor is.
+# Skips the named tuple's constructor, which is a slower Python function.
 _frame: Callable[[tuple[Any, ...]], Frame] = partial(tuple.__new__, Frame)
 
 
@@ -58,7 +58,7 @@ def pack(
     flags: int = 0,
     aux: int = 0,
 ) -> list[Piece]:
-    """One frame as pieces to write in order; a large body stays a piece of its own."""
+    """Encode one frame as pieces to write in order; a large body is a separate piece."""
     head = HEADER.pack(len(body), id, kind, flags, len(meta), aux) + meta
     if len(body) < LARGE:
         return [head + body]
@@ -66,10 +66,10 @@ def pack(
 
 
 class FrameReader:
-    """Cuts a byte stream into frames.
+    """Splits a byte stream into frames.
 
-    Unknown kinds with the OPTIONAL flag are skipped, without it they raise LinkError, as does a
-    body over `body_max`. After an error the stream cannot be read further. A large body takes
+    Skips unknown kinds with the OPTIONAL flag. Raises LinkError for unknown kinds without it and
+    for a body over `body_max`; the stream cannot be read further after an error. A large body uses
     the memory of its received bytes and at most GROWTH more.
     """
 
@@ -87,7 +87,7 @@ class FrameReader:
         self._skipped = 0
 
     def buffer(self) -> memoryview:
-        """Where the next bytes are to be received; never empty, and valid until the next call."""
+        """Return the buffer for the next bytes; never empty, and valid until the next call."""
         if self._large is not None:
             if self._filled == len(self._large):
                 self._room.release()  # a bytearray with a view cannot grow
@@ -103,23 +103,23 @@ class FrameReader:
         return self._view[self._end :]
 
     def received(self, count: int) -> list[Frame]:
-        """`count` bytes were written to `buffer()`; the frames that are whole now."""
+        """Process `count` bytes written to `buffer()`; return the frames that are now complete."""
         frames: list[Frame] = []
         if self._large is not None:
             self._filled += count
             if self._filled < self._large_size:
                 return frames
             frames.append(self._large_head._replace(body=self._large))
-            self._large, self._room = None, self._view[:0]  # the body is its receiver's alone
+            self._large, self._room = None, self._view[:0]  # the receiver owns the body now
             return frames
         self._end += count
         self._cut(frames)
         return frames
 
     def _cut(self, frames: list[Frame]) -> None:
-        """Take all whole frames from the scratch buffer, and the beginning of a large one."""
+        """Take all whole frames from the scratch buffer, and the start of a large one."""
         data = self._view[self._start : self._end]
-        # Pieces are cut from bytes twice as fast as from a view, which pays where they are short.
+        # Slicing bytes is twice as fast as slicing a view; copying pays for short data only.
         source: bytes | memoryview = bytes(data) if len(data) <= COPIED_MAX else data
         at, end = 0, len(data)
         while end - at >= _HEADER_SIZE:
@@ -146,7 +146,7 @@ class FrameReader:
         self._start += at
 
     def _check(self, kind: int, flags: int, body_len: int) -> None:
-        """Raise LinkError for a body over the limit, and for an unknown kind, unless that is
+        """Raise LinkError for a body over the limit, and for an unknown kind that is not both
         optional and small."""
         if body_len > self._body_max:
             raise LinkError(f"a body of {body_len} bytes is over the limit of {self._body_max}")

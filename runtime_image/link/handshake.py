@@ -1,8 +1,8 @@
-"""The replica's handshake with its manager: HELLO, WELCOME, and the BIND message, checked.
+"""The replica's handshake with its manager: HELLO, WELCOME, and validation of BIND.
 
-HELLO has token and version, WELCOME brings the data listener. Both run on the bare socket, because
-only there can a descriptor travel beside the bytes (SCM_RIGHTS, unix(7)). `reception` is the
-manager's side, kept apart because it needs asyncio.
+HELLO carries token and version, WELCOME the data listener. Both use the bare socket, because
+asyncio transports cannot pass descriptors (SCM_RIGHTS, unix(7)). `reception` is the manager's side,
+a separate module because it needs asyncio.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _COUNTS: Final = ("threads", "memory_mib")
 
 
 def pack_hello(hello: Hello) -> list[bytes | bytearray | memoryview]:
-    """The HELLO frame of a replica."""
+    """Encode a replica's HELLO frame."""
     return pack(Kind.HELLO, body=json.dumps(hello).encode())
 
 
 def greet(sock: socket.socket, hello: Hello) -> tuple[FrameReader, int, list[Frame]]:
     """Send HELLO and wait for WELCOME, blocking.
 
-    Returns the reader of the link, the data listener's descriptor and frames that came behind
-    WELCOME. Raises LinkError when the manager refuses, OSError when it is gone.
+    Returns the reader of the link, the data listener's descriptor and frames received after
+    WELCOME. Raises LinkError if the manager refuses, OSError if it is gone.
     """
     sock.sendall(b"".join(pack_hello(hello)))
     reader = FrameReader()
@@ -44,7 +44,7 @@ def greet(sock: socket.socket, hello: Hello) -> tuple[FrameReader, int, list[Fra
         descriptors += received
         if not data:
             _close(descriptors)
-            raise LinkError("the manager refused the greeting")
+            raise LinkError("the manager refused the HELLO")
         reader.buffer()[: len(data)] = data
         frames = reader.received(len(data))
     if frames[0].kind is not Kind.WELCOME or len(descriptors) != 1:
@@ -60,12 +60,12 @@ def _close(descriptors: list[int]) -> None:
 
 
 def pack_bind(request: BindRequest) -> list[bytes | bytearray | memoryview]:
-    """The BIND frame of a manager."""
+    """Encode a manager's BIND frame."""
     return pack(Kind.BIND, body=json.dumps(request).encode())
 
 
 def read_bind(frame: Frame) -> tuple[BindRequest, ModelSpec]:
-    """Request and spec of a BIND frame. Raises LinkError with the expected and the actual value."""
+    """Return request and spec of a BIND frame. Raises LinkError with expected and actual value."""
     try:
         data = json.loads(frame.body)
     except ValueError as error:
@@ -80,7 +80,7 @@ def read_bind(frame: Frame) -> tuple[BindRequest, ModelSpec]:
 def _check_words(data: dict[str, Any]) -> None:
     for name in _TEXTS:
         if not isinstance(data.get(name), str):
-            raise _malformed(f"expected a text as {name}", data.get(name))
+            raise _malformed(f"expected a string as {name}", data.get(name))
     if not data["bound"]:
         raise _malformed("expected a pool's key as bound", data["bound"])
     if data["role"] not in _ROLES:

@@ -1,4 +1,4 @@
-"""Meta of REQUEST and RESPONSE frames: headers of a request, times of an answer."""
+"""Meta of REQUEST and RESPONSE frames: request headers, and timings of an answer."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from runtime_image.contract.link import ANSWER_META, CONTENT_TYPES, META_SEPARAT
 from runtime_image.link.frames import LinkError
 
 FIELD_MAX = 4096
-"""Characters per field."""
+"""Max characters per field."""
 NUMBER_MAX = 2**32 - 1
 _KNOWN_MAX = 256
-"""Request metas kept in parsed form: clients send the same few again and again."""
+"""Max request metas cached in parsed form: clients repeat the same few."""
 _KNOWN_SIZE = 256
-"""Bytes of one of them."""
+"""Max bytes of a cached meta."""
 _known: dict[bytes, RequestMeta] = {}
 
 
 class RequestMeta(NamedTuple):
-    """The headers of a request that the codecs need; `json_length` is -1 without that header."""
+    """Request headers that the codecs need. `json_length` is the Inference-Header-Content-Length,
+    -1 without that header."""
 
     content_type: str
     accept: str
@@ -41,22 +42,22 @@ class AnswerMeta(NamedTuple):
 
 
 def pack_request(meta: RequestMeta) -> bytes:
-    """Meta of a REQUEST frame; characters outside latin-1 become "?"."""
+    """Encode the meta of a REQUEST frame; characters outside latin-1 become "?"."""
     length = "" if meta.json_length < 0 else str(meta.json_length)
     fields = (meta.content_type, meta.accept, length, meta.traceparent)
     return META_SEPARATOR.join(field[:FIELD_MAX].encode("latin-1", "replace") for field in fields)
 
 
 pack_known_request = lru_cache(maxsize=1024)(pack_request)
-"""`pack_request` with a cache: without a trace, requests have few metas."""
+"""`pack_request` with a cache: requests without a trace have few different metas."""
 
 
 def unpack_request(data: bytes) -> RequestMeta:
-    """Meta of a REQUEST frame, parsed. Raises LinkError."""
+    """Parse the meta of a REQUEST frame. Raises LinkError."""
     meta = _known.get(data)
     if meta is None:
         meta = _parsed(data)
-        # A trace never comes twice.
+        # Every traceparent is unique, so caching it is useless.
         if not meta.traceparent and len(data) <= _KNOWN_SIZE:
             if len(_known) >= _KNOWN_MAX:
                 _known.clear()
@@ -73,18 +74,18 @@ def _parsed(data: bytes) -> RequestMeta:
 
 
 _answer: Callable[[tuple[Any, ...]], AnswerMeta] = partial(tuple.__new__, AnswerMeta)
-"""Faster than the constructor of a named tuple, which is a Python function."""
+"""Skips the named tuple's constructor, which is a slower Python function."""
 
 
 def pack_answer(meta: AnswerMeta) -> bytes:
-    """Meta of a RESPONSE frame; times are cut to NUMBER_MAX microseconds (71 minutes)."""
+    """Encode the meta of a RESPONSE frame; times are capped at NUMBER_MAX microseconds (71 min)."""
     content_type, *numbers = meta
     place = CONTENT_TYPES.index(content_type)
     return ANSWER_META.pack(place, *[min(number, NUMBER_MAX) for number in numbers])
 
 
 def unpack_answer(data: bytes) -> AnswerMeta:
-    """Meta of a RESPONSE frame, parsed. Raises LinkError on a wrong length or content type."""
+    """Parse the meta of a RESPONSE frame. Raises LinkError on a wrong length or content type."""
     try:
         place, decode_us, batch_us, compute_us, encode_us, rows = ANSWER_META.unpack(data)
         return _answer((CONTENT_TYPES[place], decode_us, batch_us, compute_us, encode_us, rows))

@@ -1,7 +1,7 @@
 """The manager's side of the handshake: checks HELLO, answers WELCOME with the data listener.
 
-It runs on the bare socket before any transport owns it, because only there can a descriptor
-travel beside the bytes (SCM_RIGHTS, unix(7)).
+The handshake uses the bare socket before any transport owns it, because asyncio transports cannot
+pass descriptors (SCM_RIGHTS, unix(7)).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from runtime_image.contract.link import VERSION, Kind
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 
 GREETING_MAX = 256 * 1024
-"""Bytes of a HELLO body."""
+"""Max bytes of a HELLO body."""
 
 
 async def read_hello(sock: socket.socket, timeout_s: float) -> Hello:
-    """The HELLO of a connection just accepted. Raises LinkError on anything else."""
+    """Read the HELLO of a connection just accepted. Raises LinkError on anything else."""
     loop = asyncio.get_running_loop()
     reader = FrameReader(GREETING_MAX)
     frames: list[Frame] = []
@@ -56,7 +56,7 @@ def _checked(frame: Frame) -> Hello:
 
 
 def welcome(sock: socket.socket, listener: socket.socket | None) -> None:
-    """Answer HELLO; `listener` is sent along, None if the replica has one already.
+    """Answer HELLO and pass `listener`, None if the replica already has one.
 
     The socket is non-blocking and fresh, so these few bytes always fit its buffer.
     """

@@ -1,4 +1,4 @@
-"""The record in a replica's run folder, checked before anything else."""
+"""Reads and checks the record in a replica's run folder."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from runtime_image.contract.control import RECORD_FILE, ReplicaRecord, Role
 from runtime_image.contract.link import VERSION
 
 EXIT_OTHER_LINK: Final = 76
-"""Exit code of a replica whose manager speaks another link version (sysexits.h: EX_PROTOCOL)."""
+"""Exit code of a replica whose manager has another link version (sysexits.h: EX_PROTOCOL)."""
 EXIT_BAD_RECORD: Final = 65
 """Exit code of a replica whose record cannot be read (sysexits.h: EX_DATAERR)."""
 RECORD_MAX: Final = 64 * 1024
-"""Bytes of a record."""
+"""Max bytes of a record."""
 
 _TEXTS: Final = (
     "id",
@@ -33,7 +33,7 @@ _NUMBERS: Final = ("threads", "orphan_s", "memory_mib", "launched_s")
 
 
 class RecordRefused(Exception):
-    """This replica cannot run with its record; `exit_code` is the kind of the reason."""
+    """The replica cannot run with its record; `exit_code` classifies the reason."""
 
     def __init__(self, reason: str, exit_code: int) -> None:
         super().__init__(reason)
@@ -41,9 +41,9 @@ class RecordRefused(Exception):
 
 
 def read_record(run_dir: Path) -> ReplicaRecord:
-    """The record in `run_dir`. Raises RecordRefused, OSError without a record.
+    """Read the record in `run_dir`. Raises RecordRefused, or OSError without a record.
 
-    The link version comes first: a record of another one may have any fields.
+    Checks the link version first: a record of another version may have any fields.
     """
     with (run_dir / RECORD_FILE).open("rb") as file:
         data = _parse(file.read(RECORD_MAX + 1))
@@ -51,8 +51,8 @@ def read_record(run_dir: Path) -> ReplicaRecord:
     if type(link) is not int or link != VERSION:
         got = "none" if link is None else json.dumps(link)[:20]
         raise RecordRefused(
-            f"this replica speaks link version {VERSION}, its manager {got}: they are of"
-            " different releases; run `fnctl image build` with the manager's",
+            f"this replica speaks link version {VERSION}, its manager {got}:"
+            " image and server are different releases; run `fnctl image build` with the server's",
             EXIT_OTHER_LINK,
         )
     _check_fields(data)
@@ -74,9 +74,9 @@ def _parse(text: bytes) -> dict[str, Any]:
 def _check_fields(data: dict[str, Any]) -> None:
     known = {field.name for field in fields(ReplicaRecord)}
     if missing := known - data.keys():
-        raise _bad(f"it lacks {', '.join(sorted(missing))}")
+        raise _bad(f"missing fields: {', '.join(sorted(missing))}")
     if unknown := data.keys() - known:
-        raise _bad(f"it has unknown fields: {', '.join(sorted(unknown))[:200]}")
+        raise _bad(f"unknown fields: {', '.join(sorted(unknown))[:200]}")
     _check_words(data)
     _check_numbers(data)
 
@@ -84,7 +84,7 @@ def _check_fields(data: dict[str, Any]) -> None:
 def _check_words(data: dict[str, Any]) -> None:
     for name in _TEXTS:
         if not isinstance(data[name], str):
-            raise _bad(f"expected a text as {name}, got {_short(data[name])}")
+            raise _bad(f"expected a string as {name}, got {_short(data[name])}")
     role = data["role"]
     if role not in get_args(Role):
         raise _bad(f"expected one of {', '.join(get_args(Role))} as role, got {_short(role)}")

@@ -1,12 +1,12 @@
-"""Shared memory between a gateway and a replica: slabs, ranges of them, and the side channel.
+"""Shared memory between a gateway and a replica: slabs, ranges within them, and the side channel.
 
-A slab is a memfd. Replicas can only read a gateway's slabs: seals forbid every later way of writing
-and of changing the size, so that no access can fail (memfd_create(2), fcntl(2)). A replica's slab
-is sealed in its size only, and a gateway never maps it: it copies by system call.
+A slab is a memfd. Replicas can only read a gateway's slabs: seals forbid all later writes and all
+changes of size, so no memory access can fault (memfd_create(2), fcntl(2)). Of a replica's slab only
+the size is sealed; a gateway never maps it but copies from it by system call.
 
-The side channel passes descriptors of slabs, in either direction at any time. It is a socket of its
-own (SOCK_SEQPACKET, made by the gateway, one end sent beside HELLO), because a transport that owns
-a socket drops descriptors. The kernel closes it with the other process, however the link ended.
+The side channel passes descriptors of slabs, in either direction at any time. It is a separate
+socket (SOCK_SEQPACKET, made by the gateway, one end sent with HELLO), because an asyncio transport
+drops descriptors. The kernel closes it when the other process ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from runtime_image.link.frames import LinkError
 
 NO_DESCRIPTOR: Final = -1
 DESCRIPTOR_SPACE: Final = socket.CMSG_LEN(array.array("i").itemsize)
-"""Bytes of ancillary data for one descriptor. The kernel closes those that do not fit."""
+"""Bytes of ancillary data for one descriptor. The kernel closes descriptors that do not fit."""
 F_SEAL_FUTURE_WRITE: Final = 0x0010
 """linux/fcntl.h; not in Python 3.11. Mappings made before the seal may still write."""
 SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 class SlabRange(NamedTuple):
-    """The range of a slab that holds a body: number of the slab, offset and length in bytes."""
+    """Range of a slab that holds a body: number of the slab, offset and length in bytes."""
 
     slab: int
     offset: int
     length: int
 
     def pack(self) -> bytes:
-        """The body of a frame with the flag SLAB."""
+        """Encode the range as the body of a frame with the flag SLAB."""
         return SLAB_RANGE.pack(*self)
 
 
 def unpack_range(body: bytes | bytearray | memoryview) -> SlabRange:
-    """The range in the body of a frame with the flag SLAB. Raises LinkError."""
+    """Decode the body of a frame with the flag SLAB. Raises LinkError."""
     if len(body) != SLAB_RANGE.size:
-        raise LinkError(f"expected a place of {SLAB_RANGE.size} bytes, got {len(body)}")
+        raise LinkError(f"expected a slab range of {SLAB_RANGE.size} bytes, got {len(body)}")
     return SlabRange(*SLAB_RANGE.unpack(body))
 
 
 def make_slab(size: int, *, read_only: bool) -> tuple[int, mmap.mmap]:
-    """Descriptor and writable mapping of a new slab of `size` bytes.
+    """Return descriptor and writable mapping of a new slab of `size` bytes.
 
-    `read_only`: no other process can ever write to it. Raises OSError without memory for it.
+    `read_only`: no other process can ever write to it. Raises OSError if there is no memory for it.
     """
     descriptor = os.memfd_create("fngate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -67,12 +67,12 @@ def make_slab(size: int, *, read_only: bool) -> tuple[int, mmap.mmap]:
 
 
 def open_for_reading(descriptor: int) -> int:
-    """Open the memory again, for another process to read and for `is_unread` to check."""
+    """Reopen the memory read-only, for another process and for `is_unread`."""
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def is_unread(own: int) -> bool:
-    """Whether `own`, of `open_for_reading`, is the only such descriptor left, and no mapping was
+    """Whether `own`, from `open_for_reading`, is the only such descriptor left, and no mapping was
     made through another: the condition of a write lease (fcntl(2), F_SETLEASE)."""
     try:
         fcntl.fcntl(own, fcntl.F_SETLEASE, fcntl.F_WRLCK)
@@ -83,7 +83,7 @@ def is_unread(own: int) -> bool:
 
 
 def map_for_reading(descriptor: int, size: int) -> mmap.mmap:
-    """A read-only mapping of the gateway's slab. Raises LinkError unless it has that size."""
+    """Return a read-only mapping of the gateway's slab. Raises LinkError if its size differs."""
     check_size(descriptor, size)
     try:
         return mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
@@ -92,7 +92,7 @@ def map_for_reading(descriptor: int, size: int) -> mmap.mmap:
 
 
 def check_size(descriptor: int, size: int) -> None:
-    """Raises LinkError unless the slab has that size and is sealed in it."""
+    """Raise LinkError unless the slab has this size and is sealed against changes of it."""
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError as error:
@@ -104,8 +104,8 @@ def check_size(descriptor: int, size: int) -> None:
 
 
 class SlabNotice(NamedTuple):
-    """A new slab with its `descriptor`, which the receiver closes; or NO_DESCRIPTOR and size 0: a
-    slab that is not used any more."""
+    """Notice of a new slab with its `descriptor`, which the receiver closes. With NO_DESCRIPTOR and
+    size 0: the slab is retired."""
 
     number: int
     size: int
@@ -120,7 +120,7 @@ class SideChannel:
         self.sock = sock
 
     def announce(self, number: int, size: int, descriptor: int) -> bool:
-        """Send a slab's descriptor; False if the other side is gone or does not read."""
+        """Send a slab's descriptor; return False if the other side is gone or does not read."""
         try:
             socket.send_fds(self.sock, [SLAB_NOTICE.pack(number, size)], [descriptor])
         except OSError:
@@ -128,7 +128,7 @@ class SideChannel:
         return True
 
     def retire(self, number: int) -> bool:
-        """Announce that a slab is not used any more; False as in `announce`."""
+        """Announce that a slab is retired; return False as in `announce`."""
         try:
             self.sock.send(SLAB_NOTICE.pack(number, 0))
         except OSError:
@@ -136,7 +136,7 @@ class SideChannel:
         return True
 
     def receive(self) -> SlabNotice | None:
-        """The next notice, None if none has come.
+        """Return the next notice, None if none has arrived.
 
         Raises EOFError when the other side is gone, LinkError on anything but a notice.
         """
@@ -155,14 +155,14 @@ class SideChannel:
         return _notice(data, descriptors, flags)
 
     def close(self) -> None:
-        """Shut the channel down, also where a child of this process has the socket."""
+        """Shut the channel down, even if a child process inherited the socket."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
 
 
 def descriptors_of(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    """The descriptors in the ancillary data of recvmsg(2)."""
+    """Return the descriptors in the ancillary data of recvmsg(2)."""
     descriptors = array.array("i")
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

@@ -1,4 +1,4 @@
-"""The replica's end of a link: a non-blocking socket without an event loop's machinery."""
+"""The replica's end of a link: a non-blocking socket without asyncio."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from runtime_image.link.frames import LARGE, Frame, FrameReader, LinkError, Piec
 from runtime_image.link.shared_memory import DESCRIPTOR_SPACE, descriptors_of
 
 IOV_MAX = 64
-"""Pieces per write; far below the kernel's limit of 1,024."""
+"""Max pieces per write; far below the kernel's limit of 1,024."""
 
 
 class SocketEnd:
     """Frames over a connected non-blocking socket; the owner calls `receive` and `flush`.
 
-    `send` and `flush` may be called from any thread: each frame is queued by one step of the
-    interpreter and leaves whole.
+    `send` and `flush` may be called from any thread: queueing a frame is atomic in the interpreter,
+    so frames are written whole.
     """
 
     def __init__(
@@ -29,19 +29,19 @@ class SocketEnd:
         *,
         takes_descriptor: bool = False,
     ) -> None:
-        """`takes_descriptor`: one may arrive beside the first bytes (SCM_RIGHTS)."""
+        """`takes_descriptor`: a descriptor may arrive with the first bytes (SCM_RIGHTS)."""
         sock.setblocking(False)
         self.sock = sock
         self._takes_descriptor = takes_descriptor
         self._descriptor: int | None = None
         self._reader = reader or FrameReader()
-        # Pieces as they were sent, and the views that are to be written.
+        # Pieces queued by `send`, and the views still to be written.
         self._sent: deque[Piece] = deque()
         self._out: deque[memoryview] = deque()
         self._flushing = threading.Lock()
 
     def receive(self) -> list[Frame] | None:
-        """The frames that one read completes; None at the end of the stream.
+        """Return the frames that one read completes; None at the end of the stream.
 
         Raises LinkError when the other side breaks the protocol.
         """
@@ -66,7 +66,7 @@ class SocketEnd:
         return count
 
     def take_descriptor(self) -> int | None:
-        """The descriptor that came beside the first bytes, for the caller to close."""
+        """Return the descriptor received with the first bytes; the caller closes it."""
         descriptor, self._descriptor = self._descriptor, None
         return descriptor
 
@@ -75,9 +75,9 @@ class SocketEnd:
         self._sent.extend(pieces)
 
     def flush(self) -> bool:
-        """Write as much as the socket takes; True when nothing is left.
+        """Write as much as the socket accepts; return True if nothing is left.
 
-        Raises LinkError when the other side is gone.
+        Raises LinkError if the other side is gone.
         """
         with self._flushing:
             if self._sent:
@@ -85,7 +85,7 @@ class SocketEnd:
             return self._write()
 
     def _join(self) -> None:
-        """Join small pieces, since each piece costs the kernel some time."""
+        """Join small pieces, because each piece costs kernel time."""
         pieces = [self._sent.popleft() for _ in range(len(self._sent))]
         if max(map(len, pieces)) < LARGE:
             self._out.append(memoryview(b"".join(pieces)))

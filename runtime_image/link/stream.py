@@ -15,23 +15,23 @@ from runtime_image.link.frames import Frame, FrameReader, LinkError, Piece
 log = structlog.get_logger()
 
 WRITE_BUFFER_MAX = 512 * 1024 * 1024
-"""Unread bytes of the other side above which the link is aborted."""
+"""Bytes not yet read by the other side above which the link is aborted."""
 CLOSED: Final = "closed by the other side"
-"""The reason given to `on_lost` unless the link was aborted."""
+"""Reason passed to `on_lost` unless the link was aborted."""
 
 
 class Greeting(NamedTuple):
-    """The first message of a link: a packed frame, and descriptors beside it."""
+    """First message of a link: a packed frame, and descriptors to pass with it."""
 
     frame: list[Piece]
     descriptors: list[int]
 
 
 class FrameStream(asyncio.BufferedProtocol):
-    """Frames over one socket: everything sent in one loop turn leaves in one write.
+    """Frames over one socket; all frames sent within one loop turn are written together.
 
-    `on_frame` and `on_lost` are plain callbacks. An error raised by `on_frame` is logged and does
-    not end the link, because other requests share it; only a LinkError does.
+    `on_frame` and `on_lost` are plain callbacks. A LinkError raised by `on_frame` ends the link.
+    Any other exception is logged and does not, because other requests share the link.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class FrameStream(asyncio.BufferedProtocol):
         name: str,
         body_max: int = BODY_MAX,
     ) -> None:
-        """`body_max` bounds the bodies that the other side may send."""
+        """`body_max` is the max bytes of a received body."""
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._name = name
@@ -57,8 +57,8 @@ class FrameStream(asyncio.BufferedProtocol):
         return self._transport is not None
 
     def send(self, pieces: list[Piece]) -> None:
-        """Queue a packed frame for this turn's write; dropped silently once the link is lost, which
-        `on_lost` reports."""
+        """Queue a packed frame for this turn's write. Dropped silently if the link is lost;
+        `on_lost` reports the loss."""
         if self._transport is None:
             return
         if not self._out:
@@ -78,7 +78,7 @@ class FrameStream(asyncio.BufferedProtocol):
             self._transport.writelines(out)
 
     def abort(self, reason: str) -> None:
-        """Close the link at once; `on_lost` follows with this reason."""
+        """Close the link at once; `on_lost` is then called with this reason."""
         self._reason = reason
         if self._transport is not None:
             self._transport.abort()
@@ -106,7 +106,7 @@ class FrameStream(asyncio.BufferedProtocol):
             self._on_frame(frame)
         except LinkError:
             raise
-        except Exception:  # one receiver's error must not close what others share
+        except Exception:  # one receiver's error must not close a link that others share
             log.exception("a frame's receiver failed", link=self._name, kind=frame.kind.name)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -134,16 +134,16 @@ async def open_stream(
 async def connect(stream: FrameStream, path: str, greeting: Greeting | None = None) -> None:
     """Connect to the Unix socket at `path`. Raises OSError without a listener.
 
-    `greeting` is sent before the transport owns the socket: transports drop descriptors. Frames
-    that answer it may come before this returns.
+    `greeting` is sent before the transport owns the socket, because transports drop descriptors.
+    Frames that answer it may arrive before this returns.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        # At once or not at all: EAGAIN, where the listener's backlog is full, is an OSError too.
+        # Unix sockets connect at once or fail: EAGAIN (full backlog) is an OSError too.
         sock.connect(path)
         if greeting is not None:
-            # So few bytes always fit a fresh socket's buffer.
+            # These few bytes always fit the buffer of a new socket.
             socket.send_fds(sock, [b"".join(greeting.frame)], greeting.descriptors)
         await asyncio.get_running_loop().create_unix_connection(lambda: stream, sock=sock)
     except BaseException:

@@ -1,1 +1,2 @@
-"""The process that holds one model: its loop, its links, its batches."""
+"""A replica: the process that serves one model. Its event loop, links, batching and worker
+threads."""

@@ -1,6 +1,6 @@
-"""Execution of accepted jobs: decoded, run and answered in the loop or in threads.
+"""Execution of accepted jobs: schedules decoding, runs and encoding on the loop and on threads.
 
-`StuckRunWatch` stops inline runs that last too long, since the loop is inside them.
+`StuckRunWatch` stops inline runs that exceed their timeout, because the loop is busy with them.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from runtime_image.replica.stages import Backlog, Done, Entry, Outcome, is_short
 from runtime_image.replica.worker import Worker, end_process
 
 INLINE_BODY_MAX = 16 * 1024
-"""Bytes; decoding more than this would hold up the loop longer than a thread hop costs."""
+"""Max bytes of a body decoded in the loop; more would block it longer than a thread hop costs."""
 BINARY_BODY_MAX = 1024 * 1024
-"""The same bound for a body without JSON, which becomes an array as a view."""
+"""The same limit for a body without JSON, which becomes an array as a view, without copying."""
 STOP_GRACE_S = 1.0
-"""How long a stopped run may take to end before the replica gives itself up."""
+"""Seconds that a stopped run has to end before the replica exits."""
 
 NEVER = float("inf")
 CHECK_S = 0.25
-"""How much longer than its timeout an inline run may last before it is stopped."""
+"""Interval between two checks of an inline run, thus the max delay of its stop after its
+timeout."""
 
 
 class Execution:
     """Takes jobs from the intake and runs them, one batch at a time, greedily.
 
-    Models whose runs are short run in the loop. All others run in the worker thread, which takes
-    one batch after the other from a backlog: while it runs one, the loop decodes the next and
-    encodes the answers of the last. Jobs that take long to decode have a thread of their own.
-    A run that lasts too long is stopped: one in the thread by the loop's alarm, an inline one by
-    a `StuckRunWatch`. Jobs that arrive while a batch runs form the next one; a batch waits for more
-    only if the manifest says so.
+    Models with short runs (`inline`) run in the loop. All others run in the worker thread, which
+    takes batch after batch from a backlog: while it runs one, the loop decodes the next one and
+    encodes the answers of the previous one. Jobs that take long to decode have a separate thread.
+    A run that exceeds its timeout is stopped: by the loop's alarm if it runs in the thread, by
+    `StuckRunWatch` if it is inline. Jobs that arrive while a batch runs form the next one; a batch
+    waits for more rows only if the manifest says so.
 
-    `started(jobs)` is called, in any thread, before a batch begins that is not run in the loop. It
-    returns once the gateways were told: if the run kills this process, they know the suspects.
-    `emit` receives every job's outcome in the loop's thread. `stuck(run)` is called when a stopped
-    run does not end.
+    `started(jobs)` is called, in any thread, before a batch starts outside the loop. It returns
+    after the gateways were notified: if the run kills this process, they know the suspected
+    requests. `emit` receives every job's outcome in the loop's thread. `stuck(run)` is called if a
+    stopped run does not end.
     """
 
     def __init__(  # noqa: PLR0913 - the composition of the replica's parts
@@ -71,13 +72,14 @@ class Execution:
         self._current: Run | None = None
         self._alarm_s = NEVER
         self._will_wake = False
-        # A handler may not run twice for one request, so the answers of a batch leave before the
-        # next is marked: else its requests would count as suspects.
+        # A handler may not run twice for one request. So the answers of a batch are sent before the
+        # next batch is marked as started: if that one dies, answered requests are not suspects.
         self._goes_on = not spec.handler and not spec.batch_wait_ms
         self._inline_watch = StuckRunWatch(runner.stop, loop.clock) if spec.inline else None
 
     def pump(self) -> None:
-        """Decode and start as many waiting jobs as possible; called at the end of every turn."""
+        """Decode and start as many waiting jobs as possible. Called at the end of every loop
+        turn."""
         if self._inline_watch is None:
             self._decode_ahead()
         else:
@@ -101,7 +103,8 @@ class Execution:
             self._runner.stop(run, "cancelled")
 
     def _run_inline(self, watch: StuckRunWatch) -> None:
-        """A batch with a job that needs the thread goes there as a whole."""
+        """Run waiting jobs in the loop. A batch with one job for the thread goes to it as a
+        whole."""
         waiting = self._intake.waiting
         while waiting and not self._is_busy and not self._waits_for_more(waiting[0], len(waiting)):
             jobs = self._intake.take(self._runner.batch_max)
@@ -116,8 +119,11 @@ class Execution:
         return self._backlog.is_worked
 
     def _decode_ahead(self) -> None:
-        """Decode all waiting jobs in the loop, except long ones and those that must run alone: one
-        of these may have killed another replica, and is marked before the worker decodes it."""
+        """Decode waiting jobs in the loop, except long ones and those that must run alone.
+
+        A job that must run alone may have killed another replica; the worker marks it as started
+        before it decodes it.
+        """
         if not self._intake.waiting:
             return
         jobs = self._intake.take_all()
@@ -136,8 +142,11 @@ class Execution:
         self._decoding.submit(lambda: self._decode_long(job))
 
     def _decode_long(self, job: Job) -> None:
-        """In the thread for decoding. The job is marked first: a picture that kills its decoder
-        kills the process. The turn that the post causes wakes the worker."""
+        """Decode one job, in the decoding thread.
+
+        The job is marked as started first: a picture that crashes its decoder kills the process.
+        The loop turn caused by `post` wakes the worker.
+        """
         if not job.cancelled:
             self._started([job])
         ended: list[Callable[[], None]] = [_nothing]
@@ -148,9 +157,9 @@ class Execution:
         self._loop.post(lambda: _do_all(ended))
 
     def _waits_for_more(self, first: Job, count: int) -> bool:
-        """Whether an unfilled batch may wait longer, by the manifest's `wait_ms`.
+        """Whether a partial batch may wait longer, by the manifest's `wait_ms`.
 
-        It does not wait if its first job must run alone, nor when no more jobs can come.
+        It does not wait if its first job must run alone, or if the replica drains.
         """
         if not self._spec.batch_wait_ms or count >= self._runner.batch_max:
             return False
@@ -163,18 +172,18 @@ class Execution:
         return left_s > 0
 
     def _wake(self) -> None:
-        """The end of this turn calls `pump`."""
+        """Timer callback; the end of this turn calls `pump`."""
         self._will_wake = False
 
     def _wake_worker(self) -> None:
         begun = self._backlog.begin(self._runner.batch_max)
         if begun:
-            self._begun = begun  # no closure, which would keep the bodies for as long as it works
+            self._begun = begun  # not in a closure, which would keep the bodies during the work
             self._worker.submit(self._work)
 
     def _work(self) -> None:
-        """In the worker thread: run batches until the backlog is empty, or one if the loop decides
-        about the next."""
+        """In the worker thread: run batches until the backlog is empty; only one batch if the loop
+        decides about the next (`_goes_on` is False)."""
         entries, self._begun = self._begun, []
         while entries:
             self._run_batch(entries)
@@ -183,8 +192,8 @@ class Execution:
         self._hand_over()
 
     def _run_batch(self, entries: list[Entry]) -> None:
-        """Results are held until the next run begins: before it the worker needs the interpreter,
-        during it the loop can have it."""
+        """Run one batch. Its results are held until the next run begins: before a run the worker
+        needs the interpreter lock, during a run the loop can have it."""
         unmarked = [entry.job for entry in entries if not entry.is_marked]
         if unmarked:
             self._started(unmarked)
@@ -199,10 +208,10 @@ class Execution:
         self._results.append(lambda: self._emit(job, outcome))
 
     def _deliver(self, done: Done) -> None:
-        # Else large inputs stay in memory until the loop has answered, while more arrive.
+        # Otherwise large inputs stay in memory until the loop has answered, while more arrive.
         for item in done.members:
             item.arrays = item.lists = None
-            if isinstance(item.job.body, bytes | bytearray):  # the owner releases a view
+            if isinstance(item.job.body, bytes | bytearray):  # views are released by their owner
                 item.job.body = b""
         if is_short(done):
             self._results.append(lambda: self._runner.answer(done, self._emit))
@@ -215,7 +224,7 @@ class Execution:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """Post all results to the loop at once: each wake-up costs a system call."""
+        """Post all results to the loop in one call: each wake-up costs a system call."""
         results, self._results = self._results, []
         if results:
             self._loop.post(lambda: _do_all(results))
@@ -223,8 +232,8 @@ class Execution:
     def _register(self, run: Run | None) -> None:
         """In the worker thread: register the run that begins, or None when it has ended.
 
-        The order matters, and the loop's is the reverse: either this sees that the alarm has rung
-        or a job was cancelled, or the loop sees the run.
+        This writes `_current` and then reads the alarm and the cancelled jobs; the loop does the
+        reverse. So either this sees an expired alarm or a cancelled job, or the loop sees the run.
         """
         self._current = run
         if run is None:
@@ -234,8 +243,8 @@ class Execution:
         self.stop_unwanted()
 
     def _set_alarm(self, run: Run) -> None:
-        """One alarm serves all runs: a timer for each would hold its requests' bodies until it
-        is due, long after they were answered."""
+        """Set the one alarm of all runs. A timer per run would hold the bodies of its requests
+        until it is due, long after they were answered."""
         due_s = run.began_s + run.timeout_s
         if due_s < self._alarm_s:
             self._alarm_s = due_s
@@ -258,7 +267,7 @@ class Execution:
 
 
 def _nothing() -> None:
-    """Posted to wake the loop: the turn itself is wanted."""
+    """Do nothing. Posted to wake the loop, whose turn then continues."""
 
 
 def _do_all(results: list[Callable[[], None]]) -> None:
@@ -271,12 +280,12 @@ def _is_media(job: Job) -> bool:
 
 
 def _needs_thread(job: Job) -> bool:
-    """Whether the job would block the loop, or must be marked before it runs."""
+    """Whether the job would block the loop, or must be marked as started before it runs."""
     return job.alone or _is_media(job) or len(job.body) > INLINE_BODY_MAX
 
 
 def _is_long(job: Job) -> bool:
-    """Whether decoding the job takes long enough for a thread."""
+    """Whether decoding the job takes long enough to use a thread."""
     size, meta = len(job.body), job.meta
     if size <= INLINE_BODY_MAX:
         return _is_media(job)
@@ -286,10 +295,11 @@ def _is_long(job: Job) -> bool:
 
 
 class StuckRunWatch:
-    """A thread that checks the current inline run four times a second.
+    """Thread that checks the current inline run four times a second.
 
-    A run is registered by an assignment, since most last microseconds. Without runs the thread is
-    parked, so that an idle replica never wakes up. It is a daemon thread, as the worker is.
+    Registering a run is a single assignment, because most runs last microseconds. Without runs the
+    thread is parked, so that an idle replica never wakes up. It is a daemon thread, like the
+    worker.
     """
 
     def __init__(
@@ -298,8 +308,8 @@ class StuckRunWatch:
         clock: Callable[[], float],
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`stop(run, why)` ends a run and is called in this thread; `pause` sleeps between two
-        checks."""
+        """`stop(run, why)` ends a run and is called in this thread; `pause(seconds)` sleeps between
+        two checks."""
         self._stop = stop
         self._clock = clock
         self._pause = pause
@@ -309,7 +319,7 @@ class StuckRunWatch:
         threading.Thread(target=self._keep_checking, name="watch", daemon=True).start()
 
     def on_run(self, run: Run | None) -> None:
-        """Register the run that begins, or None when it has ended; in the loop's thread."""
+        """In the loop's thread: register the run that begins, or None when it has ended."""
         self._run = run
         if self._parked and run is not None:
             self._parked = False
@@ -322,15 +332,15 @@ class StuckRunWatch:
                 self._pause(CHECK_S)
                 while self._check():
                     self._pause(CHECK_S)
-        except BaseException as error:  # noqa: BLE001 - no run would be stopped any more
+        except BaseException as error:  # noqa: BLE001 - this thread must not end alone
             end_process(error)
 
     def _check(self) -> bool:
-        """Stop the current run if its time is over; False without a run, and then `on_run` has to
-        wake the thread for the next."""
+        """Stop the current run if it exceeded its timeout. False without a run: the thread parks
+        and `on_run` must wake it for the next one."""
         run = self._run
         if run is None:
-            # In this order: either this sees the run, or `on_run` sees that the thread is parked.
+            # In this order: either this sees a new run, or `on_run` sees that the thread is parked.
             self._parked = True
             return self._run is not None
         if not run.why_stopped and self._clock() >= run.began_s + run.timeout_s:

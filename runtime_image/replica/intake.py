@@ -1,8 +1,9 @@
 """Admission of requests by a replica. Pure: no sockets, no threads.
 
-Invariant: over all links at most `limit` requests are owed an answer, and a link that was refused
-for lack of room gets a WINDOW frame when there is room: one link for each free place, in order of
-refusal, and all of them when no request is owed, since no other answer would come.
+Invariant: over all links, at most `limit` accepted requests are unanswered. A link refused because
+of this limit gets a WINDOW frame when capacity is free: one link per free place, in order of
+refusal, and all of them if no request is unanswered, because no later answer would trigger the
+frame.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from runtime_image.link.meta import RequestMeta
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request that is owed an answer on `link` with `id`.
+    """One unanswered request, with `id` on `link`.
 
-    A body that is a memoryview lies in its gateway's memory until the job is answered.
+    A memoryview body refers to its gateway's memory until the job is answered.
     `cancelled` may be set at any time; such a job is not run.
     """
 
@@ -34,7 +35,8 @@ class Job:
 
 @dataclass(slots=True)
 class Intake:
-    """Accepts jobs and hands them out in order of arrival. `now` is monotonic seconds."""
+    """Accepts jobs up to `limit` and returns them in order of arrival. `now` is monotonic
+    seconds."""
 
     limit: int
     draining: bool = False
@@ -60,7 +62,7 @@ class Intake:
         return None
 
     def take(self, most: int) -> list[Job]:
-        """The next jobs, at most `most`; one that must run alone comes alone."""
+        """Return the next jobs, at most `most`; a job that must run alone is returned alone."""
         taken: list[Job] = []
         while self.waiting and len(taken) < most:
             if self.waiting[0].alone and taken:
@@ -72,13 +74,13 @@ class Intake:
         return taken
 
     def take_all(self) -> list[Job]:
-        """All waiting jobs."""
+        """Remove and return all waiting jobs."""
         jobs = list(self.waiting)
         self.waiting.clear()
         return jobs
 
     def finish(self, job: Job, now: float) -> list[int]:
-        """`job` is answered; returns the links that a WINDOW frame is due on."""
+        """Record that `job` is answered; return the links that are due a WINDOW frame."""
         self.owed.pop((job.link, job.id), None)
         self.last_end_s = now
         if not self.turned_away:
@@ -90,7 +92,7 @@ class Intake:
         return due
 
     def cancel(self, link: int, id: int) -> Job | None:
-        """Mark a request as cancelled; its job, None if it is not owed any more."""
+        """Mark a request as cancelled; return its job, None if it is answered already."""
         job = self.owed.get((link, id))
         if job is not None:
             job.cancelled = True
@@ -105,5 +107,5 @@ class Intake:
                 job.cancelled = True
 
     def idle_s(self, now: float) -> float:
-        """Seconds since the last request was answered; 0 while one is owed."""
+        """Return the seconds since the last answer; 0 while a request is unanswered."""
         return 0.0 if self.owed else max(0.0, now - self.last_end_s)

@@ -1,7 +1,7 @@
-"""The replica's readiness and timer loop.
+"""The replica's event loop: readiness of sockets, timers, posted callbacks.
 
-Not asyncio: importing that costs a cold start about 25 ms, a fifth of what ONNX Runtime's own
-import costs, and a replica has a handful of sockets, one thread and three timers.
+Not asyncio, whose import adds about 25 ms to a cold start, a fifth of ONNX Runtime's own import
+time. A replica has only a few sockets, a few threads and a few timers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Callback = Callable[[], None]
 
 
 class Loop:
-    """A turn handles readable sockets, posted callbacks, timers that are due, then `turn_end`.
+    """Event loop. A turn handles readable sockets, posted callbacks, due timers, then `turn_end`.
 
-    All callbacks run in the thread that calls `run`; only `post` is safe in any thread and in
-    signal handlers.
+    All callbacks run in the thread that calls `run`. Only `post` may be called from other threads
+    and from signal handlers.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -41,11 +41,11 @@ class Loop:
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._woken)
 
     def watch(self, sock: socket.socket, readable: Callback) -> None:
-        """Call `readable` in every turn in which `sock` is readable."""
+        """Call `readable` in every turn in which `sock` is readable. Unwatch with `forget`."""
         self._selector.register(sock, selectors.EVENT_READ, readable)
 
     def want_write(self, sock: socket.socket, wanted: bool) -> None:
-        """Wake also when `sock` is writable; `turn_end` then flushes."""
+        """Also wake up when `sock` is writable; `turn_end` then flushes."""
         if wanted == (sock in self._writing):
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
@@ -53,18 +53,19 @@ class Loop:
         (self._writing.add if wanted else self._writing.discard)(sock)
 
     def forget(self, sock: socket.socket) -> None:
-        """Stop watching `sock`; to be called before it is closed."""
+        """Stop watching `sock`; call this before closing it."""
         self._selector.unregister(sock)
         self._writing.discard(sock)
 
     def post(self, callback: Callback) -> None:
-        """Run `callback` in the loop's thread, soon."""
+        """Run `callback` soon in the loop's thread."""
         self._posted.append(callback)
-        # The order matters, and that of `_turn` is the reverse: either this sees that the loop has
-        # yet to wake, or it wakes again. Every wake-up is a system call on both sides.
+        # This appends before it reads `_is_woken`; `_woken` clears it before the posted callbacks
+        # run. So either the loop is still to wake up and sees the callback, or it wakes again.
+        # A wake-up costs a system call on both sides.
         if not self._is_woken:
             self._is_woken = True
-            # A full pipe is full of wake-ups already.
+            # A full pipe contains enough wake-ups.
             with contextlib.suppress(BlockingIOError):
                 os.write(self._wake_out, b"\0")
 
@@ -77,12 +78,12 @@ class Loop:
         self._running = False
 
     def run(self) -> None:
-        """Turn until `stop`."""
+        """Run turns until `stop`."""
         while self._running:
             self._turn()
 
     def close(self) -> None:
-        """Close the loop's own descriptors."""
+        """Close the loop's descriptors: the selector and the wake-up pipe."""
         self._selector.close()
         os.close(self._wake_in)
         os.close(self._wake_out)

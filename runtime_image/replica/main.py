@@ -1,4 +1,4 @@
-"""One replica process: record, handshake, model, service; and its control link."""
+"""Main program of a replica: record, handshake, loading, serving; and its control link."""
 
 from __future__ import annotations
 
@@ -30,20 +30,24 @@ from runtime_image.replica.serving import Serving
 from runtime_image.replica.worker import Worker, end_process
 
 RECONNECT_S = 0.2
-"""Between two tries to connect to a manager: one that restarts takes calls soon after."""
+"""Interval between two attempts to reconnect. Short: a restarted manager accepts calls soon after
+its start."""
 REPORT_SENT_S = 5.0
-"""How long a trial waits for its report to be sent before it prepares."""
+"""Seconds that a trial waits until its report is sent, before it prepares the model."""
 EXIT_ORPHANED = 70
-"""Exit code of a replica that found no manager for `orphan_s` (sysexits.h: EX_SOFTWARE)."""
+"""Exit code of a replica without a manager for `orphan_s` (sysexits.h: EX_SOFTWARE)."""
 
 GARBAGE_MAX = 20_000
-"""Objects between two garbage collections where no handler makes objects: a full batch makes some
-thousand, without cycles."""
+"""Object count between two garbage collections for models without a handler: a full batch makes
+some thousand objects, without cycles."""
 
 
 def main(run_dir: str, first_line_s: float) -> int:
-    """Run the replica of `run_dir`; 1 when its manager refused it or is gone, or its device is not
-    there, and a code of its own when it cannot run by its record (`link/record.py`)."""
+    """Run the replica of `run_dir` and return its exit code.
+
+    1 if the manager refused the replica or is gone, or its device is missing. A code from
+    `link/record.py` if the record is unusable.
+    """
     try:
         replica = Replica(Path(run_dir), first_line_s)
     except RecordRefused as error:
@@ -54,14 +58,14 @@ def main(run_dir: str, first_line_s: float) -> int:
         return 1
     try:
         return replica.run()
-    except BaseException as error:  # noqa: BLE001 - a handler's SystemExit(0) is no orderly end
+    except BaseException as error:  # noqa: BLE001 - a handler's SystemExit(0) is not a clean exit
         end_process(error)
 
 
 class Replica:
-    """One process: greets its manager, loads the model it is bound to, serves, drains, exits.
+    """One replica process: connects to its manager, loads its model, serves, drains, exits.
 
-    A standby has imported the libraries and waits to be bound.
+    A standby has imported the libraries and waits for BIND.
     """
 
     def __init__(self, run_dir: Path, first_line_s: float) -> None:
@@ -84,8 +88,8 @@ class Replica:
             self._phases["start"] = (first_line_s - self._record.launched_s) * 1e3
             self._phases["import"] = (self._greeted_s - first_line_s) * 1e3
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # TERM keeps its default until there is a loop: a handler that ran just before the wait for
-        # WELCOME could not interrupt it.
+        # TERM keeps its default action until the loop exists: a Python handler that runs just
+        # before the blocking wait for WELCOME could not interrupt it.
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.connect(str(run_dir / CONTROL_SOCKET))
         reader, descriptor, frames = greet(sock, self._hello())
@@ -105,19 +109,19 @@ class Replica:
             self._handle(frame)
 
     def _import(self) -> None:
-        """Import the slow libraries in the import phase."""
+        """Import the slow libraries; counted as the import phase."""
         if self._was_standby:
             from runtime_image.engines.loading import preload
 
             preload(self._record.device_kind)
         elif self._record.engine == "onnx":
-            import onnxruntime  # noqa: F401 - see above
-        # All objects stay: the collector need not walk them once the model is loaded.
+            import onnxruntime  # noqa: F401 - imported ahead of the load
+        # These objects live as long as the process: exclude them from later collections.
         gc.freeze()
-        gc.enable()  # see `__main__`
+        gc.enable()  # disabled in `__main__`
 
     def run(self) -> int:
-        """Serve until drained, orphaned or terminated; the exit code."""
+        """Serve until drained, orphaned or terminated; return the exit code."""
         self._loop.run()
         if self._upgrade is not None and self._upgrade.abandon():
             os._exit(self._exit_code)
@@ -157,11 +161,11 @@ class Replica:
             raise LinkError(f"unexpected {frame.kind.name} on the control link")
 
     def _busy_ms(self) -> int:
-        """Milliseconds that the model has run, modulo 2**32, for PONG."""
+        """Return the model's total run time in milliseconds, modulo 2**32, for PONG."""
         return int(self._serving.busy_s() * 1e3) & BUSY_MASK if self._serving else 0
 
     def _bind(self, frame: Frame) -> None:
-        """Start to load; a second BIND, of a manager that came during the load, has no effect."""
+        """Start to load. A second BIND, sent by a manager that connected meanwhile, is ignored."""
         if self._is_bound:
             return
         began = self._loop.clock()
@@ -188,12 +192,13 @@ class Replica:
         self._worker.submit(lambda: self._load(spec, began))
 
     def _check_bound(self, bound: str) -> None:
-        """Raises LinkError for another function's model: files and limits are of the first one."""
+        """Raise LinkError for another function's model: files and limits belong to the first
+        one."""
         if self._record.bound not in ("", bound):
             raise LinkError(f"expected BIND to {self._record.bound}, got one to {bound}")
 
     def _load(self, spec: ModelSpec, began: float) -> None:
-        """In the worker thread, so that the loop goes on answering PING."""
+        """Load the model, in the worker thread, so that the loop still answers PING."""
         folder = Path(self._record.model_dir)
         try:
             verdict = None
@@ -226,8 +231,8 @@ class Replica:
         if loaded.get("report", {}).get(PREPARES):
             from runtime_image.verification.transfer import prepare
 
-            del engine  # its memory is wanted
-            # The report must have left: a preparation may kill the process.
+            del engine  # frees its memory for the preparation
+            # Wait until the report is sent: a preparation may kill the process.
             sent.wait(REPORT_SENT_S)
             prepare(self._listener, self._record, spec, signature, loaded["report"])
 
@@ -238,7 +243,7 @@ class Replica:
     def _serve(
         self, engine: Engine, spec: ModelSpec, loaded: Loaded, sent: threading.Event
     ) -> None:
-        """`sent` is set when LOADED has been written."""
+        """Report the load and serve, in the loop. `sent` is set after LOADED has been written."""
         self._loaded_sent = sent
         if self._record.role == "serve":
             self._serving = Serving(
@@ -255,7 +260,7 @@ class Replica:
                 self._serving.stop_batching()
             loaded["limit"] = self._serving.intake.limit
             loaded["marks_started"] = self._serving.marks_started
-            # The objects of the model stay, too.
+            # The model's objects live as long as the process, too.
             gc.collect()
             gc.freeze()
             if not spec.handler:
@@ -272,9 +277,9 @@ class Replica:
             self._serving.stop_batching()
 
     def _on_rows_mixed(self, reason: str) -> None:
-        """Send BATCHING_OFF; a manager that comes later reads it in HELLO."""
-        assert self._loaded is not None, "only what has loaded runs"
-        log_line(f"requests are joined no more: {reason}")
+        """Send BATCHING_OFF. A manager that connects later finds the reason in HELLO."""
+        assert self._loaded is not None, "joined runs exist only after the load"
+        log_line(f"batching is off: {reason}")
         message: BatchingOff = {"reason": reason[:REFUTATION_MAX]}
         self._loaded["batching_off"] = message["reason"]
         self._manager.send(pack(Kind.BATCHING_OFF, body=json.dumps(message).encode()))
@@ -290,7 +295,7 @@ class Replica:
             self._serving.drain()
 
     def _on_orphaned(self) -> None:
-        """Exit without a manager, after the requests of gateways."""
+        """Exit without a manager, after answering the gateways' accepted requests."""
         self._exit_code = EXIT_ORPHANED
         self._terminate()
 
@@ -302,22 +307,22 @@ class Replica:
 
     def _exit(self, exit_code: int) -> None:
         if exit_code:
-            # A stuck run holds the thread: only the end of the process ends it.
+            # A stuck run cannot be ended from Python; the process must end.
             os._exit(exit_code)
         self._loop.stop()
 
 
 def _failure_of(error: BaseException) -> LoadFailed:
-    """Why a load ended; `error` may be a handler's."""
+    """Return the failure report of a load; `error` may come from a handler."""
     if isinstance(error, LoadError):
         return {"stage": error.stage, "reason": describe(error, str)[:4000]}
     return {"stage": "load", "reason": describe(error)[:4000]}
 
 
 class ManagerLink:
-    """The control link: one connection to the manager, made again while it is lost.
+    """The control link: one connection to the manager, with reconnects.
 
-    A replica without a manager goes on serving; after `orphan_s` seconds `orphaned` is called once.
+    A replica without a manager keeps serving; after `orphan_s` seconds `orphaned` is called once.
     """
 
     def __init__(  # noqa: PLR0913 - the composition of the replica's parts
@@ -342,7 +347,8 @@ class ManagerLink:
         self._adopt(end)
 
     def send(self, frame: list[bytes | bytearray | memoryview]) -> None:
-        """Queue a frame; it is lost with the link, since HELLO tells a new manager everything."""
+        """Queue a frame. It is dropped if the link is lost: HELLO carries the whole state
+        anyway."""
         if self._end is not None:
             self._end.send(frame)
 

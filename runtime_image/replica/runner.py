@@ -1,4 +1,4 @@
-"""Runs batches of decoded requests on the engine, and repeats failed ones request by request."""
+"""Runs batches of decoded requests on the engine; repeats a failed batch request by request."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from runtime_image.replica.stages import (
 )
 
 ALONE_S = 1.0
-"""How long a request of a batch that ran out of time may run alone before it is handed back."""
+"""Max run time of one request of a timed-out batch in its repeated run."""
 ALONE_ALL_S = 3.0
-"""How long all of them together may run. Gateways wait 5 s longer than the timeout, which the batch
-has used up: a slow request must be sent again, so that its time begins anew."""
+"""Max run time of all repeated runs of a timed-out batch. Gateways wait for 5 s beyond the timeout,
+and the batch has used up the timeout: a slower request must be sent again with a new timeout."""
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One engine run. `why_stopped` is set when it is stopped early, `alone_s` bounds a repeated
+    """One engine run. `why_stopped` is set if it is stopped early; `alone_s` limits a repeated
     run."""
 
     jobs: list[Job]
@@ -47,24 +47,24 @@ class Run:
 
     @property
     def timeout_s(self) -> float:
-        """Its timeout: the shortest of its requests' timeouts, or `alone_s`."""
+        """Timeout of the run: the shortest of its requests' timeouts, or `alone_s`."""
         return min(self.alone_s, min([job.timeout_s for job in self.jobs]))
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether its timeout is shorter than that of its requests."""
+        """Whether `alone_s` makes the timeout shorter than that of its requests."""
         return self.alone_s < min([job.timeout_s for job in self.jobs])
 
 
 class RowsMixed(Exception):
-    """A joined run gave an output without exactly one row per row of its requests."""
+    """A joined run returned an output without exactly one row per row of its requests."""
 
 
 OnRun = Callable[[Run | None], None]
 
 
 class _Sinks(NamedTuple):
-    """Receivers of the results of a batch; see `Runner`."""
+    """Receivers of a batch's results; see `Runner`."""
 
     emit: Emit
     on_run: OnRun
@@ -74,14 +74,14 @@ class _Sinks(NamedTuple):
 class Runner:
     """Runs jobs on one engine. `emit(job, outcome)` is called once for every job.
 
-    `on_run(run)` is called when an engine run begins and `on_run(None)` when it ended, so that a
-    timer elsewhere can stop it. Errors of one job never reach another: a joined run that fails or
-    runs out of time is repeated request by request. After a timeout that is a matter of seconds;
-    what takes longer is handed back, to be run again with all its time.
+    `on_run(run)` is called when an engine run begins and `on_run(None)` when it has ended, so that
+    a timer elsewhere can stop it. Errors of one job never affect another: a joined run that fails
+    or times out is repeated request by request. After a timeout, the repetition takes a few seconds
+    at most; slower requests are returned to their gateways, to be sent again with a full timeout.
 
-    A joined run whose outputs have not exactly its rows shows that rows are not independent: its
-    requests run alone, or all fail where they may not run twice, nothing is joined from then on,
-    and `on_mixed(reason)` is called once, in the thread of the run.
+    A joined run whose outputs do not have exactly its rows shows that rows are not independent. Its
+    requests then run alone, or fail if they may not run twice. From then on nothing is joined, and
+    `on_mixed(reason)` is called once, in the thread of the run.
     """
 
     def __init__(
@@ -93,32 +93,32 @@ class Runner:
     ) -> None:
         self._engine = engine
         self.batch_max = spec.batch_max
-        """Rows of a joined run; 1 once `stop_batching` was called."""
+        """Max rows of a joined run; 1 after `stop_batching`."""
         self._may_rerun = spec.may_rerun
         self._equal_axes = spec.equal_axes
         self._on_mixed = on_mixed
         self._clock = clock
         self._has_run = False
-        # During a run its start time is subtracted: another thread never sees half a change of one
-        # number.
+        # During a run, its start time is subtracted. Both updates replace one number, so another
+        # thread never sees a half-made change.
         self._ran_s = 0.0
         self._decoder = Decoder(engine.signature, spec, clock)
         self._answerer = Answerer(engine.signature, spec, clock)
         self._trace: Callable[[str], None] | None = getattr(engine, "trace", None)
-        """Sets the trace of the next run; only a handler's engine makes spans of its own."""
+        """Sets the trace of the next run; None unless the engine is a handler's."""
 
     def run(self, jobs: list[Job], emit: Emit, on_run: OnRun) -> None:
-        """Answer every job; never raises for what a request or a model does."""
+        """Answer every job. Errors of requests and models do not raise."""
         self.run_decoded(
             self.decode(jobs, emit), emit, on_run, lambda done: self.answer(done, emit)
         )
 
     def decode(self, jobs: list[Job], emit: Emit) -> list[Decoded]:
-        """The stage before a run: the requests that can run; the rest is emitted. Thread-safe."""
+        """Decode requests before a run. Returns those that can run, emits the rest. Thread-safe."""
         return self._decoder.decode(jobs, emit)
 
     def answer(self, done: Done, emit: Emit) -> None:
-        """The stage after a run: emit the outcome of each of its jobs. Thread-safe."""
+        """Encode the answers after a run: emit the outcome of each of its jobs. Thread-safe."""
         self._answerer.answer(done, emit)
 
     def run_decoded(
@@ -128,11 +128,11 @@ class Runner:
         on_run: OnRun,
         deliver: Callable[[Done], None],
     ) -> None:
-        """Run decoded requests: `deliver` gets every successful run, for its jobs to be answered;
-        all other jobs are emitted."""
+        """Run decoded requests. `deliver` receives every successful run; the jobs of all others are
+        emitted."""
         sinks = _Sinks(emit, on_run, deliver)
         for members in self._grouped(items):
-            # Batching may have been stopped since they were grouped.
+            # Batching may have been turned off since they were grouped.
             if len(members) > 1 and self.batch_max == 1:
                 self._repeat(members, sinks, is_late=False)
             else:
@@ -146,19 +146,19 @@ class Runner:
         return group(shaped, self.batch_max)
 
     def _shape(self, item: Decoded) -> Hashable:
-        """The key that requests are grouped by; one that the proof does not cover runs alone."""
+        """Return the grouping key of a request, unique for one that violates `equal_axes`."""
         if not self._equal_axes or item.arrays is None:
             return item.shape
         shapes = {name: array.shape for name, array in item.arrays.items()}
         return item if violates(shapes, self._equal_axes) else item.shape
 
     def busy_s(self) -> float:
-        """Seconds that the engine has run until now, including the current run. Thread-safe."""
+        """Return the engine's run time in seconds, including the current run. Thread-safe."""
         ran_s = self._ran_s
         return ran_s if ran_s >= 0 else ran_s + self._clock()
 
     def stop_batching(self) -> None:
-        """Join no requests from the next run on. Thread-safe."""
+        """Stop joining requests, from the next run on. Thread-safe."""
         self.batch_max = 1
 
     def stop(self, run: Run, why: str) -> None:
@@ -167,7 +167,7 @@ class Runner:
         self._engine.stop(run.ticket)
 
     def _run_group(self, members: list[Decoded], sinks: _Sinks, alone_s: float = inf) -> None:
-        """One engine run; the requests of a failed joined run are run again, each alone."""
+        """Run the engine once; repeat each request of a failed joined run alone."""
         wanted: list[Decoded] = []
         for item in members:
             if item.job.cancelled:
@@ -194,7 +194,7 @@ class Runner:
             self._repeat(wanted, sinks, is_late=run.why_stopped == "timeout")
 
     def _done(self, members: list[Decoded], run: Run, on_run: OnRun) -> Done:
-        """Raises whatever the engine does, and RowsMixed."""
+        """Run the engine. Raises any error of the engine, and RowsMixed."""
         inputs = join(members, self._decoder.reader)
         if self._trace is not None:
             self._trace(next((j.meta.traceparent for j in run.jobs if j.meta.traceparent), ""))
@@ -219,12 +219,12 @@ class Runner:
         if self._may_rerun:
             self._repeat(members, sinks, is_late=False)
             return
-        failure = RequestError(FUNCTION_FAILED, f"{reason}; it may not be run again")
+        failure = RequestError(FUNCTION_FAILED, f"{reason}; the request may not run again")
         for item in members:
             sinks.emit(item.job, failure)
 
     def _repeat(self, members: list[Decoded], sinks: _Sinks, *, is_late: bool) -> None:
-        """Run each request alone; after a timeout only while there is time left."""
+        """Run each request alone; after a timeout, only within ALONE_S and ALONE_ALL_S."""
         until_s = self._clock() + ALONE_ALL_S if is_late else inf
         for item in members:
             left_s = until_s - self._clock()
@@ -235,10 +235,10 @@ class Runner:
 
 
 def check_rows(outputs: dict[str, Any], rows: int) -> None:
-    """Raises RowsMixed unless every output is an array with exactly so many rows on axis 0."""
+    """Raise RowsMixed unless every output is an array with exactly `rows` rows on axis 0."""
     for name, value in outputs.items():
         if not isinstance(value, np.ndarray):
-            raise RowsMixed(f"output {name!s:.80} of a joined run is no array")
+            raise RowsMixed(f"output {name!s:.80} of a joined run is not an array")
         if not value.ndim or value.shape[0] != rows:
             shape = list(value.shape)
             text = f"output {name!s:.80} of a joined run of {rows} rows has shape {shape}"

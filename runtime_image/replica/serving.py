@@ -1,4 +1,4 @@
-"""The replica's data plane: links of gateways, requests in, answers out."""
+"""The replica's data plane: links to gateways, requests in, answers out."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from runtime_image.replica.stages import Answer, Outcome
 from runtime_image.replica.worker import Worker
 
 LINKS_MAX = 64
-"""Gateway processes that may be connected at once."""
+"""Max gateway processes connected at once."""
 FINAL_FLUSH_S = 1.0
-"""How long a replica with a stuck run waits for a gateway to read its last frames."""
+"""Seconds that a replica with a stuck run waits for a gateway to read its last frames."""
 
 EXIT_STUCK = 75
 """Exit code of a replica with a stuck run (sysexits.h: EX_TEMPFAIL)."""
 
-# Needed for every frame: access to a member of an enum costs a look-up each time.
+# Used for every frame; attribute access on an enum class is slow.
 _REQUEST = Kind.REQUEST
 _ALONE = int(Flag.ALONE)
 _SLAB = int(Flag.SLAB)
@@ -52,8 +52,8 @@ class Serving:
         on_rows_mixed: Callable[[str], None],
         on_exit: Callable[[int], None],
     ) -> None:
-        """`on_first_run(us)` reports the first engine run, `on_rows_mixed(reason)` a joined run
-        that lost its rows, after which requests run alone; `on_exit(code)` ends the process."""
+        """Callbacks: `on_first_run(us)` receives the duration of the first engine run,
+        `on_rows_mixed(reason)` why batching was turned off, `on_exit(code)` ends the process."""
         self._loop = loop
         self._listener = listener
         self._spec = spec
@@ -69,7 +69,7 @@ class Serving:
         )
         self.stop_batching = runner.stop_batching
         self.busy_s = runner.busy_s
-        """Seconds in which the engine has run until now."""
+        """Total run time of the engine in seconds, so far."""
         self._execution = Execution(
             loop,
             worker,
@@ -89,9 +89,9 @@ class Serving:
         return not self._spec.inline
 
     def drain(self, *, hand_back: bool = False) -> None:
-        """Accept no requests, answer the accepted ones, then exit.
+        """Refuse new requests, answer the accepted ones, then exit.
 
-        With `hand_back`, requests that have not begun are returned to the gateways.
+        With `hand_back`, requests that have not started are returned to the gateways.
         """
         if not self.intake.draining:
             self.intake.draining = True
@@ -102,14 +102,14 @@ class Serving:
                 self._refuse(job, NotStarted.DRAINING)
 
     def turn_end(self) -> None:
-        """Run the requests of this turn and write all answers; called once per loop turn."""
+        """Run the requests of this turn and write all answers. Called once per loop turn."""
         self._execution.pump()
         flushed = [self._flush(link, end) for link, end in list(self._links.items())]
         if self.intake.draining and not self.intake.owed and all(flushed):
             self._on_exit(0)
 
     def _flush(self, link: int, end: SocketEnd) -> bool:
-        """Write as much as the link takes; True when nothing is left."""
+        """Write as much as the link accepts; return True if nothing is left."""
         try:
             done = end.flush()
         except LinkError:
@@ -133,7 +133,7 @@ class Serving:
 
     def _readable(self, link: int) -> None:
         end = self._links.get(link)
-        if end is None:  # it was dropped in this very turn
+        if end is None:  # dropped earlier in this turn
             return
         try:
             frames = end.receive()
@@ -206,9 +206,9 @@ class Serving:
             self._execution.stop_unwanted()
 
     def _send_started(self, jobs: list[Job]) -> None:
-        """Send STARTED at once, in any thread: the run may kill this process.
+        """Send STARTED at once, in any thread, because the run may kill this process.
 
-        The loop flushes the rest, or finds that the socket is broken.
+        The loop flushes what the socket does not accept, or detects that the socket is broken.
         """
         ids: dict[int, list[int]] = {}
         for job in jobs:
@@ -224,7 +224,7 @@ class Serving:
 
     @staticmethod
     def _flush_later() -> None:
-        """Posted to wake the loop: the end of its turn flushes every link."""
+        """Do nothing. Posted to wake the loop, which flushes every link at the end of its turn."""
 
     def _refuse(self, job: Job, reason: NotStarted) -> None:
         self._finish(job, pack(Kind.NOT_STARTED, job.id, aux=reason))
@@ -244,7 +244,7 @@ class Serving:
         if self._on_first_run is not None:
             self._on_first_run(meta.compute_us)
             self._on_first_run = None
-        # The answers of a batch follow each other and share their meta.
+        # Consecutive answers of a batch share their meta.
         last, packed = self._last_meta
         if meta is not last:
             packed = pack_answer(meta)
@@ -262,7 +262,7 @@ class Serving:
             self._links[link].send(pack(Kind.WINDOW))
 
     def _on_stuck(self, run: Run) -> None:
-        """A stopped run does not end: answer its request, hand back the rest, and exit."""
+        """Handle a stopped run that does not end: answer its request, return the rest, exit."""
         timeout = RequestError(
             EXECUTION_TIMEOUT, f"the run did not end after its timeout of {run.timeout_s:g} s"
         )

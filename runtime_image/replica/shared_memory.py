@@ -1,4 +1,4 @@
-"""Bodies in shared memory: requests in slabs of gateways, answers in one slab per link.
+"""Bodies in shared memory: requests in the gateways' slabs, answers in one slab per link.
 
 An answer stays in its slab until the gateway has read it.
 """
@@ -29,21 +29,22 @@ from runtime_image.replica.loop import Loop
 ANSWER_SLAB: Final = 1
 """Number of a link's only slab for answers."""
 KEPT_BYTES: Final = 4 * 2**20
-"""Bytes of an idle slab that stay in memory, which counts as the function's."""
+"""Bytes of an idle answer slab that stay in memory. They count as the function's memory."""
 REST_S: Final = 10.0
+"""Seconds without an answer after which an idle slab is trimmed to KEPT_BYTES."""
 SLABS_MAX: Final = 8
-"""Slabs of one gateway that are mapped at once: a gateway replaces its slab."""
+"""Max slabs of one gateway mapped at once: a gateway may replace its slab."""
 NOTICES_AT_ONCE: Final = 2 * SLABS_MAX
-"""Notices read at once."""
+"""Max notices read per turn of the loop."""
 
 Later = Callable[[float, Callable[[], None]], None]
 Body = bytes | bytearray | memoryview
 
 
 class SharedMemory:
-    """Bodies of all links; those of links without a side channel come in frames.
+    """Bodies of all links. Links without a side channel send bodies in frames.
 
-    `broken(link)` is called when a gateway breaks the protocol of the side channel.
+    `broken(link)` is called if a gateway breaks the protocol of the side channel.
     """
 
     def __init__(self, loop: Loop, broken: Callable[[int], None]) -> None:
@@ -52,7 +53,7 @@ class SharedMemory:
         self._bodies: dict[int, LinkBodies] = {}
 
     def accept(self, link: int, end: SocketEnd) -> bool:
-        """Take the side channel that came beside HELLO; False if none came."""
+        """Take the side channel received with HELLO; return False if there is none."""
         descriptor = end.take_descriptor()
         if descriptor is None:
             return False
@@ -68,16 +69,16 @@ class SharedMemory:
         return True
 
     def request_body(self, link: int, frame: Frame) -> Body:
-        """The body of a REQUEST; `release` is due for a memoryview."""
+        """Return the body of a REQUEST. If it is a memoryview, `release` must be called."""
         if not frame.flags & Flag.SLAB:
             return frame.body
         bodies = self._bodies.get(link)
         if bodies is None:
-            raise LinkError("a body in shared memory on a link without")
+            raise LinkError("a body in shared memory on a link without shared memory")
         return bodies.request_body(frame.body)
 
     def release(self, job: Job) -> None:
-        """A job's body is not used any more; idempotent."""
+        """Mark a job's body as unused; idempotent."""
         if not isinstance(job.body, memoryview):
             return
         job.body = b""
@@ -87,7 +88,7 @@ class SharedMemory:
             del self._bodies[job.link]
 
     def put_answer(self, link: int, body: Body) -> tuple[Body, int]:
-        """Body and flags of a RESPONSE."""
+        """Return body and flags of a RESPONSE frame."""
         bodies = self._bodies.get(link)
         place = bodies.put_answer(body) if bodies is not None else None
         return (body, 0) if place is None else (place, Flag.SLAB)
@@ -100,7 +101,7 @@ class SharedMemory:
         bodies.on_freed(frame.body)
 
     def drop(self, link: int) -> None:
-        """A link is lost; its bodies stay until the last of its jobs is done."""
+        """Handle a lost link. Its bodies stay mapped until the last of its jobs is done."""
         bodies = self._bodies.get(link)
         if bodies is None:
             return
@@ -110,7 +111,7 @@ class SharedMemory:
             del self._bodies[link]
 
     def _readable(self, link: int, bodies: LinkBodies) -> None:
-        if not bodies.is_watched:  # the link ended in this very turn
+        if not bodies.is_watched:  # the link ended earlier in this turn
             return
         try:
             bodies.read_notices()
@@ -126,8 +127,9 @@ class SharedMemory:
 
 
 class LinkBodies:
-    """The bodies of one link. Its side channel is closed when no body of the link is read any more:
-    the gateway may then write there again. `is_watched`: the loop watches the side channel."""
+    """Bodies of one link. The side channel is closed when the link is lost and none of its bodies
+    is in use: the gateway may then reuse the memory. `is_watched`: the loop watches the side
+    channel."""
 
     def __init__(self, channel: SideChannel, later: Later) -> None:
         self.channel = channel
@@ -139,11 +141,11 @@ class LinkBodies:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the link is lost and none of its bodies is read any more."""
+        """Whether the link is lost and none of its bodies is in use."""
         return self._is_dropped and not self._lent
 
     def read_notices(self) -> None:
-        """Map and unmap slabs by the gateway's notices. Raises as `SideChannel.receive`."""
+        """Map and unmap slabs by the gateway's notices. Raises like `SideChannel.receive`."""
         for _ in range(NOTICES_AT_ONCE):
             notice = self.channel.receive()
             if notice is None:
@@ -151,7 +153,7 @@ class LinkBodies:
             self._notice(notice)
 
     def request_body(self, packed: bytes | bytearray) -> memoryview:
-        """A read-only view of a request body, valid until `release`. Raises LinkError."""
+        """Return a read-only view of a request body, valid until `release`. Raises LinkError."""
         place = unpack_range(packed)
         if place.slab not in self._requests:
             self._read_ahead()
@@ -164,23 +166,23 @@ class LinkBodies:
         return memoryview(memory)[place.offset : place.offset + place.length]
 
     def release(self) -> None:
-        """A view of a request body is not used any more."""
+        """Mark one view of a request body as unused."""
         self._lent -= 1
         self._close_if_done()
 
     def put_answer(self, body: bytes | bytearray | memoryview) -> bytes | None:
-        """Put an answer into the slab; its packed range, or None: it goes in a frame."""
+        """Copy an answer into the slab; return its packed range, or None: send it in a frame."""
         if len(body) < SLAB_BODY_MIN or self._is_dropped:
             return None
         place = self._answers.put(body)
         return None if place is None else place.pack()
 
     def on_freed(self, packed: bytes | bytearray) -> None:
-        """The gateway has read an answer. Raises LinkError unless its range is in use."""
+        """Free an answer that the gateway has read. Raises LinkError unless its range is in use."""
         self._answers.free(unpack_range(packed))
 
     def drop(self) -> None:
-        """The link is lost."""
+        """Handle the loss of the link."""
         self._is_dropped = True
         self._answers.close()
         self._close_if_done()
@@ -191,7 +193,7 @@ class LinkBodies:
             self.channel.close()
 
     def _read_ahead(self) -> None:
-        """A slab is announced before the first frame that names it, so the notice is here."""
+        """Read pending notices: a slab is announced before the first frame that refers to it."""
         try:
             self.read_notices()
         except EOFError as error:
@@ -199,7 +201,7 @@ class LinkBodies:
 
     def _notice(self, notice: SlabNotice) -> None:
         if not notice.size:
-            # Views of it keep the mapping.
+            # Existing views keep the mapping alive.
             self._requests.pop(notice.number, None)
             return
         try:
@@ -211,7 +213,7 @@ class LinkBodies:
 
 
 class AnswerSlab:
-    """The slab for one link's answers, made with the first large one. `later(seconds, action)` is a
+    """Slab for one link's answers, created for the first large one. `later(seconds, action)` is a
     timer."""
 
     def __init__(self, channel: SideChannel, later: Later, size: int = ANSWER_SLAB_MAX) -> None:
@@ -226,11 +228,11 @@ class AnswerSlab:
 
     @property
     def touched(self) -> int:
-        """Bytes that are in memory."""
+        """Bytes of the slab that are in memory."""
         return self._parts.touched
 
     def put(self, body: bytes | bytearray | memoryview) -> SlabRange | None:
-        """Copy `body` into the slab; its range, or None without room, and it goes in a frame."""
+        """Copy `body` into the slab; return its range, or None if it does not fit."""
         memory = self._memory or self._make()
         if memory is None:
             return None
@@ -250,14 +252,14 @@ class AnswerSlab:
         self._trim_later()
 
     def close(self) -> None:
-        """Release the memory; `put` returns None from now on."""
+        """Release the memory; `put` then always returns None."""
         self._is_usable = False
         self._memory = None
 
     def _make(self) -> mmap.mmap | None:
         if not self._is_usable:
             return None
-        self._is_usable = False  # a failure is not retried with every answer
+        self._is_usable = False  # do not retry a failure for every answer
         try:
             descriptor, memory = make_slab(self._size, read_only=False)
         except OSError:
@@ -265,11 +267,11 @@ class AnswerSlab:
         if self._channel.announce(ANSWER_SLAB, self._size, descriptor):
             self._is_usable = True
             self._memory, self._parts = memory, Allocator(self._size)
-        os.close(descriptor)  # the mapping keeps the memory
+        os.close(descriptor)  # the mapping keeps the memory alive
         return self._memory
 
     def _trim_later(self) -> None:
-        """Release memory after REST_S seconds without an answer."""
+        """Schedule the release of memory after REST_S seconds without an answer."""
         if self._parts.is_empty and self._parts.touched > KEPT_BYTES and not self._will_trim:
             self._will_trim = True
             count = self._count

@@ -1,6 +1,6 @@
-"""The stages of a request around a run: decode, wait in the backlog, group, join, answer.
+"""Stages of a request around a run: decoding, backlog, grouping, joining, encoding.
 
-Requests of unlike shapes are grouped apart, never padded, in their order of arrival.
+Requests of different shapes go to different groups, in order of arrival; nothing is padded.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from runtime_image.replica.intake import Job
 T = TypeVar("T")
 
 SHORT_MAX: Final = 64 * 1024
-"""Bytes of outputs whose encoding blocks the loop for less time than a thread hop costs."""
+"""Max bytes of outputs whose encoding blocks the loop for less time than a thread hop costs."""
 Refuse = Callable[[Job, RequestError | None], None]
-"""Emits the error of a job, None for a cancelled one."""
+"""Emits the error of a job; None for a cancelled job."""
 
 
 @dataclass(slots=True, eq=False)
 class Decoded:
-    """One request, ready to run. Requests of one `shape` may run together.
+    """One request, ready to run. Requests with the same `shape` may run together.
 
-    The inputs are `lists`, one per input of the signature, if the body was plain JSON, else
-    `arrays` by name. `decode_us` is the decode time of all requests decoded together.
+    The inputs are `lists`, one per input of the signature, if the body was plain JSON; otherwise
+    `arrays` by name. `decode_us` is the total decode time of all requests decoded together.
     """
 
     job: Job
@@ -56,7 +56,7 @@ class Decoded:
 
 
 class Decoder:
-    """Decodes requests for one model; any thread may use it."""
+    """Decodes requests for one model. Thread-safe."""
 
     def __init__(self, signature: Signature, spec: ModelSpec, clock: Callable[[], float]) -> None:
         self._signature = signature
@@ -65,17 +65,17 @@ class Decoder:
         self._equal_axes = spec.equal_axes
         self._clock = clock
         self._plain = self._plain_reader()
-        # Only tensors are views of the body; everything else is decoded into objects of its own.
+        # Only tensors are views of the body; other inputs are decoded to independent objects.
         self._keeps_inputs = bool(spec.handler) and signature.kind == "tensors"
         self._last_meta: tuple[RequestMeta | None, bool] = None, False
-        # Equal to `_shape` of such arrays.
+        # Equal to the result of `_shape` for arrays with these specs.
         self._plain_shape = tuple(
             (tensor.name, DTYPES.get(tensor.dtype), tensor.shape[1:])
             for tensor in (signature.inputs if self._is_batched else ())
         )
 
     def _plain_reader(self) -> PlainReader | None:
-        """None also where fixed axes violate the proof: then every request runs alone."""
+        """Return None also if fixed axes violate the proof: then every request runs alone."""
         shapes = {tensor.name: tensor.shape for tensor in self._signature.inputs}
         if self._is_batched and violates(shapes, self._equal_axes):
             return None
@@ -83,11 +83,11 @@ class Decoder:
 
     @property
     def reader(self) -> PlainReader | None:
-        """Makes arrays of `Decoded.lists`."""
+        """Converts `Decoded.lists` to arrays."""
         return self._plain
 
     def decode(self, jobs: list[Job], refuse: Refuse) -> list[Decoded]:
-        """The requests that can run; `refuse` is called for each other one."""
+        """Return the requests that can run; `refuse` is called for each of the others."""
         began = self._clock()
         decoded: list[Decoded] = []
         for job in jobs:
@@ -103,13 +103,13 @@ class Decoder:
         return decoded
 
     def _read(self, job: Job) -> Decoded | None:
-        """A request of the most common form, None for any other."""
+        """Decode a request of the most common form; None for any other."""
         body = job.body
         if self._plain is None or type(body) is not bytes or not self._is_plain(job.meta):
             return None
         try:
             lists = self._plain.read(body)
-        except Exception:  # noqa: BLE001 - `_parsed` says what is wrong
+        except Exception:  # noqa: BLE001 - `_parsed` reports the error
             return None
         if lists is None:
             return None
@@ -117,7 +117,7 @@ class Decoder:
         return Decoded(job, rows, self._plain_shape, lists)
 
     def _is_plain(self, meta: RequestMeta) -> bool:
-        # Nearly always the same object as before: the link caches parsed metas.
+        # Nearly always the same object as last time: the link caches parsed metas.
         last, answer = self._last_meta
         if meta is not last:
             answer = is_plain(meta.content_type, meta.accept, meta.json_length)
@@ -125,7 +125,7 @@ class Decoder:
         return answer
 
     def _parsed(self, job: Job, refuse: Refuse) -> Decoded | None:
-        """A request of any form; None once its error was emitted."""
+        """Decode a request of any form; None after its error was emitted."""
         meta = job.meta
         head = RequestHead(
             meta.content_type, meta.accept, meta.json_length if meta.json_length >= 0 else None
@@ -136,7 +136,7 @@ class Decoder:
         except RequestError as error:
             refuse(job, error)
             return None
-        except Exception as error:  # noqa: BLE001 - a decoder's surprise is this request's alone
+        except Exception as error:  # noqa: BLE001 - a decoder's bug affects this request only
             text = f"the input could not be decoded: {error!r}"
             refuse(job, RequestError(FUNCTION_FAILED, text))
             return None
@@ -144,7 +144,7 @@ class Decoder:
         return Decoded(job, rows, self._shape(arrays), None, arrays, parsed.answer, parsed.id)
 
     def _body(self, job: Job) -> memoryview:
-        """The body; a copy of the gateway's memory for handlers, which may keep their inputs."""
+        """Return the body; a copy of the gateway's memory for handlers, which may keep inputs."""
         if isinstance(job.body, memoryview) and self._keeps_inputs:
             return memoryview(bytes(job.body))
         return memoryview(job.body)
@@ -168,10 +168,10 @@ class Entry:
 
 
 class Backlog:
-    """Queue of entries for the worker thread, filled and withdrawn by other threads.
+    """Queue of entries for the worker thread; other threads add and withdraw entries.
 
-    `is_worked` is set while the worker is busy. It changes together with the entries: a thread that
-    adds entries either finds the worker busy, and it takes them later, or wakes it.
+    `is_worked` is set while the worker is busy. It changes atomically with the entries: a thread
+    that adds entries either sees a busy worker, which will take them, or must wake it.
     """
 
     def __init__(self) -> None:
@@ -199,8 +199,8 @@ class Backlog:
             return [] if self.is_worked else self._take(most)
 
     def take(self, most: int) -> list[Entry]:
-        """The next entries, at most `most`; one that must run alone comes alone. The worker is not
-        busy any more if there are none, or `most` is 0."""
+        """Return the next entries, at most `most`; one that must run alone is returned alone. If
+        there are none, or `most` is 0, the worker no longer counts as busy."""
         with self._lock:
             return self._take(most)
 
@@ -217,7 +217,7 @@ class Backlog:
         return taken
 
     def withdraw(self, job: Job) -> bool:
-        """Remove `job`; False if its run has begun or it is being decoded."""
+        """Remove `job`; return False if its run has begun or it is being decoded."""
         with self._lock:
             for entry in self._entries:
                 if entry.job is job:
@@ -234,14 +234,15 @@ class Backlog:
 
 
 class Candidate(NamedTuple):
-    """`rows` along the first axis; requests of one `shape` (all but the first axis) may join."""
+    """Size and shape of a request. `rows` along the first axis; requests with the same `shape` (all
+    other axes and dtypes) may be joined."""
 
     rows: int
     shape: Hashable
 
 
 def group(items: Sequence[tuple[T, Candidate]], rows_max: int) -> list[list[T]]:
-    """Split into runs of at most `rows_max` rows; more rows than that in one request run alone.
+    """Split into groups of at most `rows_max` rows; a request with more rows is a group by itself.
 
     Every item is in exactly one group.
     """
@@ -258,11 +259,11 @@ def group(items: Sequence[tuple[T, Candidate]], rows_max: int) -> list[list[T]]:
 
 
 def violates(shapes: Mapping[str, Sequence[int]], equal_axes: EqualAxes) -> bool:
-    """Whether the proof that rows are independent does not hold for inputs of these shapes: the
-    axes of each group in `equal_axes` must have one size, the constant one where it has one.
+    """Whether inputs of these shapes violate the conditions of the row-independence proof: all axes
+    of a group in `equal_axes` must have the same size, and that of its constant if it has one.
 
-    What the proof supposes besides, that no axis is empty and all inputs have as many rows, every
-    request was held to when it was decoded.
+    The proof's other conditions, no empty axis and equal rows in all inputs, are checked for every
+    request when it is decoded.
     """
     for group in equal_axes:
         sizes = {axis if name == CONSTANT else shapes[name][axis] for name, axis in group}
@@ -272,7 +273,7 @@ def violates(shapes: Mapping[str, Sequence[int]], equal_axes: EqualAxes) -> bool
 
 
 def row_ranges(rows: Iterable[int]) -> list[tuple[int, int]]:
-    """Where each request's rows lie in the joined batch: half-open (start, stop) pairs."""
+    """Return each request's rows in the joined batch as half-open (start, stop) pairs."""
     ranges: list[tuple[int, int]] = []
     start = 0
     for count in rows:
@@ -282,11 +283,11 @@ def row_ranges(rows: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def join(members: list[Decoded], reader: PlainReader | None) -> dict[str, Any]:
-    """The joined rows of all members in order, by input name; `reader` made the lists."""
+    """Return the joined rows of all members in order, by input name; `reader` made the lists."""
     parts: list[dict[str, Any]] = []
     for is_list, group in groupby(members, lambda item: item.lists is not None):
         if is_list:
-            assert reader is not None, "only a reader makes lists"
+            assert reader is not None, "only a reader returns lists"
             parts.append(reader.arrays([item.lists for item in group if item.lists is not None]))
         else:
             parts += [item.arrays for item in group if item.arrays is not None]
@@ -296,8 +297,8 @@ def join(members: list[Decoded], reader: PlainReader | None) -> dict[str, Any]:
 
 
 class Answer(NamedTuple):
-    """An encoded answer; `json_length` is 0 unless it is binary with a JSON head. `is_first`: the
-    engine's first run gave it."""
+    """An encoded answer. `json_length` is 0 unless it is binary with a JSON head. `is_first`: it
+    comes from the engine's first run."""
 
     meta: AnswerMeta
     json_length: int
@@ -306,13 +307,13 @@ class Answer(NamedTuple):
 
 
 Outcome = Answer | RequestError | NotStarted | None
-"""NotStarted: the gateway must send it again. None: the job was cancelled."""
+"""Result of a job. NotStarted: the gateway must send it again. None: the job was cancelled."""
 Emit = Callable[[Job, Outcome], None]
-# Faster than the constructor of a named tuple, which is a Python function.
+# Skips the named tuple's constructor, which is a slower Python function.
 _answer: Callable[[tuple[AnswerMeta, int, bytes, bool]], Answer] = partial(tuple.__new__, Answer)
 
 Encoded = bytes | EncodedAnswer | RequestError
-"""A short JSON body, an answer of another form, or why there is none."""
+"""A short JSON body, an answer in another form, or the error."""
 
 
 @dataclass(slots=True, eq=False)
@@ -327,10 +328,10 @@ class Done:
 
 
 def is_short(done: Done) -> bool:
-    """Whether encoding its answers takes no longer than a hop to another thread."""
+    """Whether encoding its answers takes no longer than a thread hop."""
     size = 0
     for value in done.outputs.values():
-        # A subclass is a handler's: its attributes are code, too.
+        # Attributes of a subclass are code of a handler.
         if type(value) is not np.ndarray or value.dtype.kind not in "fiub":
             return False
         size += value.nbytes
@@ -338,7 +339,7 @@ def is_short(done: Done) -> bool:
 
 
 class Answerer:
-    """Encodes the answers of one model; used by one thread at a time for each run."""
+    """Encodes the answers of one model. Used by one thread at a time for each run."""
 
     def __init__(self, signature: Signature, spec: ModelSpec, clock: Callable[[], float]) -> None:
         self._signature = signature
@@ -347,7 +348,7 @@ class Answerer:
         self._writer = PlainWriter(spec.output, spec.revision)
 
     def answer(self, done: Done, emit: Emit) -> None:
-        """Emit the outcome of every member; the encode time is that of all members together."""
+        """Emit the outcome of every member. The encode time is the total of all members."""
         members = done.members
         began_s = self._clock()
         ranges = row_ranges([item.rows for item in members])
@@ -366,8 +367,8 @@ class Answerer:
                 emit(item.job, Answer(meta, one.json_length, one.body, done.is_first))
 
     def _plain(self, done: Done, ranges: Sequence[tuple[int, int]]) -> Sequence[Encoded] | None:
-        """The answers of all members if all have the most common form. None after an error:
-        encoding one by one finds the request at fault."""
+        """Return the answers of all members if all have the most common form. None after an error:
+        encoding one by one finds the faulty request."""
         for item in done.members:
             if item.answer is not SHORT:
                 return None
@@ -380,7 +381,7 @@ class Answerer:
         return bodies
 
     def _encoded(self, item: Decoded, done: Done, place: tuple[int, int]) -> Encoded:
-        """One answer in the form of its request."""
+        """Encode one answer in the form that its request chose."""
         outputs = done.outputs
         if len(done.members) > 1:
             outputs = {name: value[slice(*place)] for name, value in outputs.items()}
@@ -405,7 +406,7 @@ class Answerer:
 
 
 class _AnswerMetas:
-    """Metas of one run's answers; requests that came in one read share all their times."""
+    """Metas of one run's answers. Requests received in one read share one meta."""
 
     def __init__(self, done: Done, encode_us: int, rows: int) -> None:
         self._began_s = done.began_s

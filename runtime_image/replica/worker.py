@@ -1,4 +1,4 @@
-"""A worker thread, for loading and running or for decoding; and the end of the process."""
+"""Worker threads, for loading, running and decoding; and the exit of the process on an error."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Final, NoReturn
 from runtime_image.contract.errors import describe
 
 EXIT_FAULT: Final = 1
-"""Exit code after an exception that nothing handles, as Python's own."""
+"""Exit code after an unhandled exception, equal to Python's."""
 
 
 class Worker:
-    """Runs one piece of work at a time, in order.
+    """Thread that runs submitted work in order, one piece at a time.
 
-    A daemon thread: a run that never returns must not keep a process alive that exits. An exception
-    of a piece of work ends the process, which would run nothing any more.
+    A daemon thread: a run that never returns must not keep an exiting process alive. An exception
+    ends the process, because no further work could run.
     """
 
     def __init__(self, name: str = "worker") -> None:
@@ -29,7 +29,7 @@ class Worker:
         self._thread.start()
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Run `work` after all work submitted before; it handles its own errors."""
+        """Run `work` after all previously submitted work; it must handle its own errors."""
         self._work.put(work)
 
     def _run(self) -> None:
@@ -41,13 +41,13 @@ class Worker:
 
 
 def end_process(error: BaseException) -> NoReturn:
-    """Log `error` of the current thread and leave the process at once with EXIT_FAULT.
+    """Log `error` of the current thread and exit at once with EXIT_FAULT.
 
-    A replica without one of its threads would go on answering PING and take requests that it never
-    answers. Its gateways run these again elsewhere once the process has ended.
+    Without one of its threads, a replica would still answer PING and accept requests, but never
+    answer them. After the exit, its gateways run these requests on other replicas.
     """
     with suppress(BaseException):
-        import traceback  # costs every cold start 2 ms otherwise
+        import traceback  # not at module level: it would cost every cold start 2 ms
 
         traceback.print_exception(error)
     with suppress(BaseException):

@@ -1,1 +1,1 @@
-"""The filter of system calls that every replica runs under."""
+"""System call filter (seccomp) that applies to every replica."""

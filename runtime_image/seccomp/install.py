@@ -1,4 +1,4 @@
-"""Puts this process under the filter, for good."""
+"""Installs the system call filter in this process, irrevocably."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ PR_SET_NO_NEW_PRIVS: Final = 38
 SECCOMP_SET_MODE_FILTER: Final = 1
 TSYNC: Final = 1
 SPEC_ALLOW: Final = 4
-"""Flags of seccomp(2): the filter is for all threads; and kernels before 5.16 do not slow the
-process down against speculative reads of its own memory."""
+"""Flags of seccomp(2). TSYNC: the filter applies to all threads. SPEC_ALLOW: kernels before 5.16 do
+not enable their costly mitigation of speculative reads."""
 
 
 class _Program(ctypes.Structure):
@@ -24,15 +24,17 @@ class _Program(ctypes.Structure):
 
 
 def install() -> None:
-    """Refuse the system calls of `program`, in all threads and in every process to come.
+    """Refuse the system calls of `program`, in all threads and all later child processes.
 
-    Without new privileges: set-user-ID programs run with this user's rights. Raises OSError where
-    the kernel has no such filter, or the machine is none of `CALLS`.
+    Also sets no_new_privs: set-user-ID programs run with this user's rights. Raises OSError if the
+    kernel does not support the filter, or `CALLS` does not contain the machine.
     """
     name = os.uname().machine
     if name not in CALLS:
         expected = " or ".join(CALLS)
-        raise OSError(errno.ENOSYS, f"no filter of system calls: expected {expected}, got {name}")
+        raise OSError(
+            errno.ENOSYS, f"cannot install the system call filter: expected {expected}, got {name}"
+        )
     rows = program(name)
     filter_ = _Program(len(rows), packed(rows))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -49,4 +51,4 @@ def install() -> None:
 
 def _failed(what: str) -> OSError:
     code = ctypes.get_errno()
-    return OSError(code, f"no filter of system calls: {what}: {os.strerror(code)}")
+    return OSError(code, f"cannot install the system call filter: {what}: {os.strerror(code)}")

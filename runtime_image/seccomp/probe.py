@@ -1,4 +1,4 @@
-"""Tries every system call that the filter refuses. Run by the trial start of an image."""
+"""Tries every system call that the filter refuses. Executed in the trial start of an image."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ FAMILIES_MAX: Final = 46
 """AF_MAX of Linux 6."""
 NETLINK_MAX: Final = 23
 CLONE_SIGHAND: Final = 0x0800
-"""Without CLONE_VM the kernel makes no process of it: EINVAL."""
+"""Without CLONE_VM, the kernel answers EINVAL and creates no process."""
 GETPID_X32: Final = X32_BIT | 39
 
 
 def let_through() -> list[str]:
-    """The calls that got past the filter, by name; each was given arguments that do nothing."""
+    """Return the names of refused calls that passed the filter; arguments make them harmless."""
     return [name for name, expected, got in _tried() if got != expected]
 
 
 def withheld() -> list[str]:
-    """What a replica needs and does not get: kinds of sockets, by name."""
+    """Return the names of socket kinds that a replica needs but cannot open."""
     return [
         name
         for name, family, protocol in (
@@ -46,10 +46,10 @@ def withheld() -> list[str]:
 
 
 def _tried() -> Iterator[tuple[str, int, int]]:
-    """Name, expected error and error of each call."""
+    """Yield name, expected error and actual error of each call."""
     calls = CALLS[os.uname().machine]
     for name in REFUSED:
-        # No file, no address, no request: 0 where the call would do nothing with it.
+        # Invalid file, address and request; unshare(0) does nothing.
         arguments = (0,) if name == "unshare" else (-1, 0, 0, 0, 0)
         yield name, errno.EPERM, _called(calls[name], *arguments)
     yield "clone3", errno.ENOSYS, _called(calls["clone3"], 0, 0)
@@ -66,14 +66,14 @@ def _tried() -> Iterator[tuple[str, int, int]]:
 
 
 def _called(number: int, *arguments: int) -> int:
-    """The error of a system call, 0 for none."""
+    """Return the error of a system call, 0 for none."""
     libc = ctypes.CDLL(None, use_errno=True)
     given = (ctypes.c_long(one) for one in (number, *arguments))
     return ctypes.get_errno() if libc.syscall(*given) < 0 else 0
 
 
 def _socket(family: int, protocol: int) -> int:
-    """The error of making a socket, 0 for none."""
+    """Return the error of opening a socket, 0 for none."""
     kind = socket.SOCK_RAW if family == AF_NETLINK else socket.SOCK_STREAM
     try:
         socket.socket(family, kind, protocol).close()

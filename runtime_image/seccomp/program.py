@@ -1,9 +1,9 @@
-"""Which system calls a replica is refused, as a program for the kernel's filter (BPF). Pure.
+"""System calls refused to a replica, as a program for the kernel's filter (BPF). Pure.
 
-Handlers and model files are not trusted. Refused is what a model server never needs and what
-reaches much kernel code or opens namespaces: the rest of the isolation should not rest on the
-profile that an engine happens to have, and a process has no engine. Sources: seccomp(2), and the
-kernel's linux/filter.h, linux/seccomp.h, linux/audit.h, asm/unistd.h.
+Handlers and model files are not trusted. The filter refuses calls that a model server never needs
+and that reach much kernel code or open namespaces. The isolation must not depend on the seccomp
+profile of the container engine, and the process driver has no engine at all. Sources: seccomp(2),
+and the kernel's linux/filter.h, linux/seccomp.h, linux/audit.h, asm/unistd.h.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ operand."""
 Program = list[Instruction]
 
 AUDIT: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""What the kernel calls each machine's native ABI, by the machine's name."""
+"""The kernel's AUDIT_ARCH constant of each machine's native ABI, by uname(2)'s machine name."""
 _NAMES: Final = (
     *("socket", "socketpair", "clone", "clone3", "seccomp", "ptrace", "unshare", "setns"),
     *("add_key", "request_key", "keyctl", "bpf", "userfaultfd"),
@@ -32,9 +32,9 @@ CALLS: Final = {
 }
 """Numbers of system calls, by machine and name."""
 REFUSED: Final = _NAMES[5:]
-"""Calls that fail with EPERM whatever their arguments are."""
+"""Calls that fail with EPERM for any arguments."""
 X32_BIT: Final = 0x4000_0000
-"""Numbers from here on are those of x86-64's second ABI, which calls the same code."""
+"""Numbers from here on belong to x86-64's second ABI (x32), which reaches the same kernel code."""
 
 AF_UNIX: Final = 1
 AF_INET: Final = 2
@@ -42,8 +42,8 @@ AF_INET6: Final = 10
 AF_NETLINK: Final = 16
 NETLINK_ROUTE: Final = 0
 FAMILIES: Final = (AF_UNIX, AF_INET, AF_INET6)
-"""Sockets of other families fail with EPERM, but for NETLINK_ROUTE: getifaddrs(3) needs that, and
-with it NCCL and Gloo."""
+"""Sockets of other families fail with EPERM. The exception is NETLINK_ROUTE, which getifaddrs(3)
+and therefore NCCL and Gloo need."""
 NAMESPACES: Final = {
     "mount": 0x0002_0000,
     "cgroup": 0x0200_0000,
@@ -53,17 +53,18 @@ NAMESPACES: Final = {
     "pid": 0x2000_0000,
     "network": 0x4000_0000,
 }
-"""Flags of clone(2) that fail with EPERM. Time namespaces are made by unshare and clone3 alone."""
+"""Flags of clone(2) that fail with EPERM. Time namespaces need unshare or clone3."""
 
 ALLOW: Final = 0x7FFF_0000
 EPERM: Final = 0x0005_0000 | errno.EPERM
 ENOSYS: Final = 0x0005_0000 | errno.ENOSYS
-"""Of clone3: its flags lie in memory, where no filter can look; the C library then uses clone."""
+"""Result of clone3: its flags are in memory, which no filter can read. The C library falls back to
+clone."""
 NUMBER_AT: Final = 0
 AUDIT_AT: Final = 4
 ARGUMENTS_AT: Final = 16
-"""Offsets in `struct seccomp_data`. Of an argument's 8 bytes the low 4 come first (both machines
-are little-endian), and they are all that these calls look at."""
+"""Offsets in `struct seccomp_data`. The low 4 of an argument's 8 bytes come first (both machines
+are little-endian); the filtered calls use only these."""
 LOAD: Final = 0x20
 """BPF_LD | BPF_W | BPF_ABS."""
 IF_EQUAL: Final = 0x15
@@ -75,10 +76,10 @@ RETURN: Final = 0x06
 
 
 def program(name: str) -> Program:
-    """The filter for a machine by its name, as uname(2) gives it. Raises KeyError for any other.
+    """Return the filter of a machine, by its name from uname(2). Raises KeyError for any other.
 
-    A call that is not named here is decided without a look at its arguments, so that kernels
-    from 5.11 on remember the answer and run no filter for it.
+    Calls not named here are allowed without reading their arguments, so that kernels from 5.11 on
+    cache the verdict and skip the filter.
     """
     calls = CALLS[name]
     rows: Program = [
@@ -99,7 +100,7 @@ def program(name: str) -> Program:
 
 
 def packed(rows: Program) -> bytes:
-    """The program as the kernel reads it: an array of `struct sock_filter`."""
+    """Encode the program as the kernel expects it: an array of `struct sock_filter`."""
     return b"".join(struct.pack("=HBBI", *row) for row in rows)
 
 
@@ -108,12 +109,12 @@ def _returned(verdict: int) -> Instruction:
 
 
 def _case(number: int, then: Program) -> Program:
-    """`then`, which returns on every way, for the call with that number."""
+    """Return rows that run `then` for call `number`; every path of `then` returns a verdict."""
     return [(IF_EQUAL, 0, len(then), number), *then]
 
 
 def _flags() -> Program:
-    """clone: no new namespace."""
+    """Rows for clone: refuse new namespaces."""
     return [
         (LOAD, 0, 0, ARGUMENTS_AT),
         (IF_ANY_BIT, 0, 1, sum(NAMESPACES.values())),
@@ -123,7 +124,7 @@ def _flags() -> Program:
 
 
 def _family() -> Program:
-    """socket, socketpair: domain is the first argument, protocol the third."""
+    """Rows for socket and socketpair: domain is the first argument, protocol the third."""
     last = len(FAMILIES) + 3
     return [
         (LOAD, 0, 0, ARGUMENTS_AT),

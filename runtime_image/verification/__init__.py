@@ -1,1 +1,1 @@
-"""Verification of a model before it serves: whether its rows may share a run."""
+"""Verification of a model in a trial: row independence, comparison of runs, prepared files."""

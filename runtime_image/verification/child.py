@@ -1,4 +1,4 @@
-"""Runs the row-independence analysis in a process of its own; knows nothing of ONNX itself."""
+"""Runs the row-independence analysis in a child process; independent of ONNX itself."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from runtime_image.contract.rows import RowVerdict
 
 COMMAND: Final = (sys.executable, "-I", "-B", "-m", "runtime_image.verification.rows")
 VERDICT_BYTES_MAX: Final = 2**20
-"""The child caps what it writes at the same length."""
+"""Max bytes of a verdict; the child limits its output to the same size."""
 
 
 def verdict_of(
     model: Path, timeout_s: float = 30.0, command: Sequence[str] = COMMAND
 ) -> RowVerdict:
-    """The verdict on a model file; `analysed` is false, with a reason, where the child has none.
+    """Return the verdict on a model file; without one, `analysed` is false and `reason` says why.
 
-    Never raises, and blocks for the start of a process and `timeout_s` at most. The child inherits
-    this process's limits, and dies with its process group. Any thread may call it.
+    Never raises. Blocks for the start of a process plus `timeout_s` at most. The child inherits
+    this process's limits, and ends with its process group. Thread-safe.
     """
     try:
-        # In memory: a replica's folders may be read-only. No pipe, which had to be read meanwhile.
+        # In memory, because a replica's folders may be read-only. Unlike a pipe, it needs no
+        # reader.
         output = os.memfd_create("row-verdict", os.MFD_CLOEXEC)
         try:
             return _verdict([*command, str(model)], output, timeout_s)
         finally:
             os.close(output)
-    except Exception as error:  # noqa: BLE001 a model that is not analysed runs all the same
+    except Exception as error:  # noqa: BLE001 - a model that is not analysed is served all the same
         return _failed(f"the analysis could not run: {type(error).__name__}: {error}")
 
 
@@ -58,7 +59,7 @@ def _verdict(command: list[str], output: int, timeout_s: float) -> RowVerdict:
 
 
 def _parsed(found: Any) -> RowVerdict:
-    """Raises where the child wrote something else than a verdict."""
+    """Parse the child's verdict. Raises if the child wrote anything else."""
     groups = tuple(
         tuple((str(name), int(axis)) for name, axis in group) for group in found["equal_axes"]
     )

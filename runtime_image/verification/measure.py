@@ -1,4 +1,4 @@
-"""Measures the ways to make a session, and chooses those that a prepared model is worth."""
+"""Measures sessions built in different ways and chooses the ones worth preparing."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from runtime_image.engines.onnx import OnnxEngine
 
 START_GAIN_MS: Final = 1.0
 START_GAIN: Final = 0.1
-"""A quick session must give its first answer by this much, and by this share, sooner than the
-original: files that save less are not worth their disk space."""
+"""Min reduction of the time to the first answer by a quick session, against the original: absolute,
+and as a share. Files that save less are not worth their disk space."""
 FAST_GAIN: Final = 0.05
-"""A fast session must save this share of the CPU time of the quick one, or it is not built."""
+"""Min share of the quick session's CPU time that a fast session must save to be built."""
 NEARLY: Final = 1.05
-"""Sessions whose CPU time differs by less count as equal: the faster start decides."""
+"""Sessions within this factor of the least CPU time count as equal; the faster start decides."""
 STARTS: Final = 3
 STARTS_MS_MAX: Final = 250.0
-"""The best of STARTS starts counts, while they take no longer than this together."""
+"""Max starts measured, and the max time for all of them. The best one counts."""
 CHUNKS: Final = 5
-"""The smallest of so many means counts: other work of the machine only ever adds."""
+"""Means measured. The smallest counts, because other work of the machine can only add time."""
 CHUNK_MS: Final = 2.0
-"""CPU time of one mean; a single run of a small model is below the clock's resolution."""
+"""CPU time covered by one mean; a single run of a small model is below the clock's resolution."""
 RUNS_MAX: Final = 200
 SIZE_MS_MAX: Final = 120.0
-"""Measuring one size of run ends after this long: a trial has a deadline."""
+"""Max time to measure one batch size: a trial has a deadline."""
 
 Feed = Mapping[str, Any]
 """Arrays by input name."""
@@ -36,8 +36,8 @@ Feed = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to make a session, measured: load and first run in milliseconds, and CPU time per
-    run in milliseconds by rows."""
+    """Measurements of one session plan: load and first run in milliseconds, and CPU time per run in
+    milliseconds by rows."""
 
     plan: SessionPlan
     load_ms: float
@@ -46,13 +46,13 @@ class Candidate:
 
     @property
     def start_ms(self) -> float:
-        """Milliseconds until its first answer."""
+        """Milliseconds until the first answer."""
         return self.load_ms + self.first_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The session that answers first, and the one that takes over, if any does."""
+    """Session with the fastest first answer, and the one that replaces it, if any."""
 
     quick: Candidate
     fast: Candidate | None = None
@@ -61,16 +61,16 @@ class Choice:
 def choose(
     original: Candidate, prepared: Sequence[Candidate], *, has_room_for_two: bool
 ) -> Choice | str:
-    """The sessions to use, or the reason to leave the model unprepared. Pure.
+    """Return the sessions to use, or the reason to leave the model unprepared. Pure.
 
-    `has_room_for_two`: both sessions together are within the function's memory cap.
+    `has_room_for_two`: both sessions together fit the function's memory cap.
     """
     quick = min(prepared, key=lambda one: one.start_ms)
     needed_ms = max(START_GAIN_MS, START_GAIN * original.start_ms)
     if original.start_ms - quick.start_ms < needed_ms:
         return (
-            f"it answers after {original.start_ms:.1f} ms as it is, prepared after"
-            f" {quick.start_ms:.1f} ms"
+            f"its first answer takes {original.start_ms:.1f} ms unprepared and"
+            f" {quick.start_ms:.1f} ms prepared"
         )
     return Choice(quick, _fast([original, *prepared], quick) if has_room_for_two else None)
 
@@ -85,7 +85,7 @@ def _fast(candidates: Sequence[Candidate], quick: Candidate) -> Candidate | None
 
 
 def _relative_cost(one: Candidate, quick: Candidate) -> float:
-    """CPU time per run against the quick session's, as the mean over the sizes of runs."""
+    """Return the CPU time per run relative to the quick session, as the mean over batch sizes."""
     shares = [one.cpu_ms[rows] / max(ms, 1e-6) for rows, ms in quick.cpu_ms.items()]
     return sum(shares) / len(shares)
 
@@ -100,8 +100,8 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Setting of a measurement: the inputs of one run by rows, the first of them also for the first
-    run, and the device."""
+    """Setup of a measurement: the inputs of one run by rows, and the device. The first of the
+    inputs is also used for the first run."""
 
     feeds: Mapping[int, Feed]
     device_kind: str
@@ -109,7 +109,7 @@ class Bench:
     clocks: Clocks = field(default_factory=Clocks)
 
     def open(self, folder: Path, plan: SessionPlan) -> OnnxEngine:
-        """An engine made by `plan` from a file below `folder`. Raises LoadError."""
+        """Return an engine built by `plan` from a file below `folder`. Raises LoadError."""
         return OnnxEngine(
             folder / plan.file,
             device_kind=self.device_kind,
@@ -119,13 +119,13 @@ class Bench:
         )
 
     def measure(self, folder: Path, plan: SessionPlan) -> tuple[Candidate, OnnxEngine]:
-        """Make an engine and run it; returns both. Raises LoadError, or ONNX Runtime's error."""
+        """Build and measure an engine; return both. Raises LoadError, or ONNX Runtime's error."""
         until_s = self.clocks.wall() + STARTS_MS_MAX / 1e3
         load_ms, first_ms, engine = self._start(folder, plan)
         for _ in range(STARTS - 1):
             if self.clocks.wall() >= until_s:
                 break
-            del engine  # two at once would take twice the memory
+            del engine  # two engines at once would need twice the memory
             again_ms, run_ms, engine = self._start(folder, plan)
             if again_ms + run_ms < load_ms + first_ms:
                 load_ms, first_ms = again_ms, run_ms
@@ -133,7 +133,7 @@ class Bench:
         return Candidate(plan, load_ms, first_ms, cpu_ms), engine
 
     def _start(self, folder: Path, plan: SessionPlan) -> tuple[float, float, OnnxEngine]:
-        """Load and first run in milliseconds, and the engine."""
+        """Return the milliseconds of load and first run, and the engine."""
         began = self.clocks.wall()
         engine = self.open(folder, plan)
         loaded = self.clocks.wall()
@@ -141,7 +141,7 @@ class Bench:
         return (loaded - began) * 1e3, (self.clocks.wall() - loaded) * 1e3, engine
 
     def _cpu_ms(self, engine: OnnxEngine, feed: dict[str, Any]) -> float:
-        """CPU time of one run of a warm engine, without the time of a GPU."""
+        """Return the CPU time of one run of a warm engine, in milliseconds; excludes GPU time."""
         until_s = self.clocks.wall() + SIZE_MS_MAX / 1e3
         best_ms = self._mean_ms(engine, feed, 1)
         runs = max(1, min(RUNS_MAX, int(CHUNK_MS / max(best_ms, 1e-3))))

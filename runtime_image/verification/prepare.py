@@ -1,4 +1,4 @@
-"""Prepares a model: writes its optimised files, compares them with the original, measures both."""
+"""Prepares a model: writes optimised files, compares them with the original, and measures both."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from runtime_image.verification.swap import NeighbourSwap
 from runtime_image.verification.trial import example
 
 KEPT_OUTSIDE_BYTES: Final = 1024
-"""Weights from this size lie outside the graph, where they can be mapped."""
+"""Min bytes of weights stored outside the graph, where they can be mapped."""
 MIB: Final = 2**20
 SMALL_BYTES: Final = 512 * 1024
-"""Smaller models load in a few milliseconds as they are; a measurement would mostly show what else
-the machine does."""
+"""Smaller models are not prepared: they load in a few milliseconds, and a measurement would mostly
+show other work of the machine."""
 QUICK: Final = SessionPlan(f"{FOLDER}/{GRAPH_FILE}", optimise=False, prepack=False)
 PACKED: Final = SessionPlan(f"{FOLDER}/{GRAPH_FILE}", optimise=False, prepack=True)
 PREPARED: Final = {"cpu": (QUICK, PACKED), "cuda": (PACKED,)}
-"""Ways to make a session of prepared files, by device kind. On a GPU weights are copied in any
-case, and two sessions would take twice its memory."""
+"""Session plans for prepared files, by device kind. On a GPU, weights are copied in any case, and
+two sessions would need twice its memory."""
 
 
 class Unprepared(Exception):
@@ -52,8 +52,8 @@ class Unprepared(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Workspace of a preparation: the replica's model `folder`, a `scratch` folder, the share of
-    the device, and the cap on the host's memory in MiB, 0 for none."""
+    """Folders and resources of a preparation: the replica's model `folder`, a `scratch` folder, its
+    share of the device, and the cap on host memory in MiB, 0 for none."""
 
     folder: Path
     scratch: Path
@@ -64,8 +64,8 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What the trial found out: the signature, the rows of the largest useful run (`batch_max`),
-    and the memory it took with one session of the original (`memory_mib`)."""
+    """Results of the trial: the signature, the rows of the largest useful run (`batch_max`), and
+    the memory with one session of the original (`memory_mib`)."""
 
     signature: Signature
     batch_max: int
@@ -73,9 +73,9 @@ class Example:
 
 
 def prepare(spec: ModelSpec, tried: Example, workspace: Workspace) -> Described:
-    """Write the files into `workspace.scratch/.prepared` and describe them.
+    """Write the prepared files to `workspace.scratch/.prepared` and return their description.
 
-    Raises Unprepared with the reason; the scratch folder may then hold anything.
+    Raises Unprepared with the reason; the scratch folder may then contain anything.
     """
     try:
         key = environment_key(workspace.device_kind)
@@ -88,7 +88,7 @@ def prepare(spec: ModelSpec, tried: Example, workspace: Workspace) -> Described:
     except Unprepared:
         raise
     except Exception as error:
-        # An error of ONNX Runtime or the disk: the original works.
+        # An error of ONNX Runtime or of the disk. The original still works.
         raise Unprepared(f"{type(error).__name__}: {error}"[:1000]) from error
     sizes = _sizes(workspace.scratch / FOLDER)
     both_mib = tried.memory_mib + sum(sizes) / MIB
@@ -100,8 +100,8 @@ def prepare(spec: ModelSpec, tried: Example, workspace: Workspace) -> Described:
 
 
 def _inputs(spec: ModelSpec, tried: Example, workspace: Workspace) -> list[dict[str, Any]]:
-    """What the trial ran, and something like it: of all zeros not much of a graph can be seen.
-    Sample and signature of a handler are not its model's, which gets what is made up."""
+    """Return the trial's inputs and a random variant of them: zeros alone reveal little of a graph.
+    A handler's sample and signature are not those of its model, whose inputs are synthetic then."""
     signature, model = tried.signature, spec
     if spec.handler:
         path, threads = workspace.folder / spec.model, workspace.threads
@@ -130,7 +130,7 @@ def _write(spec: ModelSpec, workspace: Workspace) -> None:
         workspace.folder / spec.model, target, workspace.device_kind, workspace.threads, bytes_max
     )
     if sum(_sizes(target)) > bytes_max:
-        raise Unprepared(f"its files would take {sum(_sizes(target))} bytes, over {bytes_max}")
+        raise Unprepared(f"its files have {sum(_sizes(target))} bytes, over the limit {bytes_max}")
     strange = sorted(path.name for path in target.iterdir())
     if set(strange) - {GRAPH_FILE, WEIGHTS_FILE}:
         raise Unprepared(f"expected {GRAPH_FILE} and {WEIGHTS_FILE}, got {strange}")
@@ -143,9 +143,11 @@ def _measure(
     inputs: list[dict[str, Any]],
     rules: Mapping[str, InputRule] | None,
 ) -> tuple[Candidate, list[Candidate]]:
-    """The model as it is and the prepared ways, one session at a time. Raises Unprepared where
-    they do not agree, or where rows of a prepared one are not independent; `rules` are those of
-    the inputs, None where rows are not joined."""
+    """Measure the original and the prepared sessions, one at a time.
+
+    Raises Unprepared if outputs differ, or if rows of a prepared session are not independent.
+    `rules` are the rules of the inputs, None if rows are not joined.
+    """
     original, engine = bench.measure(workspace.folder, SessionPlan(spec.model))
     wanted = [engine.run(one, engine.ticket()) for one in _accepted(engine, inputs)]
     del engine
@@ -161,12 +163,12 @@ def _measure(
 
 
 def _accepted(engine: OnnxEngine, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that the model takes: of made-up values not every one is valid for every model."""
+    """Return the inputs that the model accepts: synthetic values are not valid for every model."""
     taken = inputs[:1]
     for one in inputs[1:]:
         try:
             engine.run(one, engine.ticket())
-        except Exception:  # noqa: BLE001 - a model may raise anything on made-up inputs
+        except Exception:  # noqa: BLE001 - a model may raise anything on synthetic inputs
             break
         taken.append(one)
     return taken
@@ -179,20 +181,20 @@ def _check(
         got = engine.run(feed, engine.ticket())
         for name, value in outputs.items():
             if not same(got[name], value):
-                raise Unprepared(f"prepared, it gives another {name} for the same input")
+                raise Unprepared(f"prepared, output {name} differs for the same input")
 
 
 def _check_rows(
     engine: OnnxEngine, inputs: dict[str, Any], rules: Mapping[str, InputRule], device_kind: str
 ) -> None:
-    """The analysis proved the model as deployed; what was written of it is compared only."""
+    """Compare runs of the prepared session: the analysis proved only the deployed file."""
     rows = proof.rows_like(engine.signature.inputs, inputs)
     if refuted := NeighbourSwap(engine, device_kind).refutation(rows, rules):
         raise Unprepared(f"prepared, {refuted}")
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two outputs agree: in shape, and in value as rows alone and in batches must."""
+    """Whether two outputs agree in shape, dtype and, within `proof.agree`'s tolerance, in value."""
     if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
         return bool(one == other)
     return one.shape == other.shape and one.dtype == other.dtype and proof.agree(one, other)
@@ -203,7 +205,7 @@ def _size(folder: Path) -> int:
 
 
 def _sizes(folder: Path) -> list[int]:
-    """Bytes of the graph and of the weights, 0 where there is none."""
+    """Return the bytes of the graph and of the weights, 0 for a missing file."""
     paths = [folder / GRAPH_FILE, folder / WEIGHTS_FILE]
     return [path.stat().st_size if path.exists() else 0 for path in paths]
 
@@ -231,7 +233,8 @@ def _timing(candidate: Candidate) -> Timing:
 def prepared_or_why_not(
     spec: ModelSpec, tried: Example, workspace: Workspace, make: Callable[..., Described] = prepare
 ) -> Described:
-    """What `prepare` describes, or why not; then the scratch folder is empty again."""
+    """Return the result of `prepare`, or the reason against it; the scratch folder is then
+    empty."""
     size = _size(workspace.folder)
     if size < SMALL_BYTES:
         return {"why_not": f"with {size // 1024} KiB it is loaded in no time as it is"}
@@ -245,9 +248,9 @@ def prepared_or_why_not(
 def write_prepared(
     model: Path, target: Path, device_kind: str, threads: int, bytes_max: int
 ) -> None:
-    """Optimise `model` for this device and write it into `target`, weights apart from the graph.
+    """Optimise `model` for this device and write it to `target`, weights in a separate file.
 
-    Raises LoadError, also where one of the files would be larger than `bytes_max`.
+    Raises LoadError, also if one of the files would exceed `bytes_max`.
     """
     options = session_options(threads)
     options.optimized_model_filepath = str(target / GRAPH_FILE)
@@ -266,8 +269,8 @@ def write_prepared(
 
 @contextmanager
 def _bounded_files(bytes_max: int) -> Iterator[None]:
-    """Limit the size of any file this process writes: folded constants may be of any size. Python
-    ignores the signal, so the write fails (setrlimit(2))."""
+    """Limit the size of any file this process writes, because folded constants may have any size.
+    Python ignores SIGXFSZ, so the write fails with an error (setrlimit(2))."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     limit = bytes_max if hard == resource.RLIM_INFINITY else min(bytes_max, hard)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))

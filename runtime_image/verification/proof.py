@@ -1,4 +1,4 @@
-"""Compares rows run singly and joined, and finds how many rows are worth joining."""
+"""Compares single and joined runs, and finds the largest batch size that still gains."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Engine
 
 VARIANTS = 5
-"""Different inputs that are run singly and together."""
+"""Number of different inputs, run singly and joined."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Rows tried; the largest is also the largest batch there is."""
+"""Batch sizes to try; the largest one is also the limit of any batch."""
 GAIN = 0.9
-"""More rows are worth it while the time per row falls below this share of the best so far."""
+"""A larger batch gains if its time per row is below this share of the best time so far."""
 RUN_MS_MAX = 250.0
-"""A batch that takes longer than this is no longer tried larger: it would only add latency."""
+"""Larger batches are not tried after one that takes longer: they would only add latency."""
 FUTILE_MAX = 8
-"""No size is tried beyond so many times the best one: what nobody will run is not worth a client's
-time, and its memory would count as the function's."""
+"""Larger batches are not tried beyond this multiple of the best one. They would cost the deploying
+client time, and their memory would count as the function's."""
 REPEATS = 5
 REPEATS_MS_MAX = 500.0
-"""Repeating ends when a size has taken this long: a trial has a deadline."""
+"""Max time for repeating one size: a trial has a deadline."""
 SLOW_MS = 1000.0
-"""A single run that takes longer is not joined with others: the proof would take minutes."""
+"""Models with longer single runs are not batched: comparing them would take minutes."""
 TOLERANCE = {"f2": (2e-2, 1e-2), "f4": (1e-3, 1e-4), "f8": (1e-5, 1e-7)}
-"""Relative and absolute difference allowed between single and joined runs, by float size."""
+"""Allowed relative and absolute difference between single and joined runs, by float size."""
 
 
 def why_no_batch_axis(signature: Signature) -> str:
-    """ "" where every input and output has a dynamic first axis, else which has not."""
+    """Return "" if every input and output has a dynamic first axis, else the ones without."""
     if signature.kind != "tensors":
         return f"a {signature.kind} function has no batch axis"
     named = [*signature.inputs, *(signature.outputs or ())]
@@ -42,9 +42,9 @@ def why_no_batch_axis(signature: Signature) -> str:
 def why_not_batchable(
     engine: Engine, inputs: dict[str, Any], outputs: dict[str, Any], seed: int = 0
 ) -> str:
-    """ "" where runs do not refute that the first axis is a batch axis, else how they do.
+    """Return "" if runs do not refute that the first axis is a batch axis, else how they do.
 
-    Different inputs are run singly and joined, in two orders; every row must agree. This finds
+    Runs different inputs singly and joined, in two orders; every row must agree. This finds
     gross errors only; the neighbour swap compares exactly.
     """
     signature = engine.signature
@@ -53,8 +53,8 @@ def why_not_batchable(
     variants = [variant(signature.inputs, inputs, i, seed) for i in range(VARIANTS)]
     try:
         singles = [engine.run(one, engine.ticket()) for one in variants]
-    except Exception as error:  # noqa: BLE001 - a model may raise anything on made-up inputs
-        return f"inputs made up for the proof failed singly: {error}"[:300]
+    except Exception as error:  # noqa: BLE001 - a model may raise anything on synthetic inputs
+        return f"synthetic inputs failed in single runs: {error}"[:300]
     reason = _rows_differ(inputs, outputs)
     orders = (list(range(VARIANTS)), list(reversed(range(VARIANTS))))
     return reason or next(
@@ -65,9 +65,9 @@ def why_not_batchable(
 def latencies(
     engine: Engine, inputs: dict[str, Any], *, batchable: bool, clock: Callable[[], float]
 ) -> dict[int, float]:
-    """Best milliseconds per run, by rows; only 1 row (the input as given) without batching.
+    """Return the best milliseconds per run, by rows; only 1 row (the given input) without batching.
 
-    Sizes are tried in order until one takes too long, or several in a row gained nothing.
+    Tries sizes in order until one takes too long, or larger sizes no longer gain.
     """
     measured: dict[int, float] = {}
     for rows in SIZES if batchable else (1,):
@@ -81,7 +81,7 @@ def latencies(
 
 
 def knee(latency_ms: dict[int, float]) -> int:
-    """The number of rows beyond which joining more gains less than a tenth per row."""
+    """Return the number of rows beyond which larger batches save less than a tenth per row."""
     best_rows, best = 1, float("inf")
     for rows, ms in sorted(latency_ms.items()):
         per_row = ms / rows
@@ -100,7 +100,7 @@ def _best(engine: Engine, feed: dict[str, Any], clock: Callable[[], float]) -> f
 def timed(
     engine: Engine, feed: dict[str, Any], clock: Callable[[], float]
 ) -> tuple[float, dict[str, Any]]:
-    """Milliseconds of one run, and its outputs."""
+    """Return the milliseconds of one run, and its outputs."""
     began = clock()
     outputs = engine.run(feed, engine.ticket())
     return (clock() - began) * 1e3, outputs
@@ -109,10 +109,10 @@ def timed(
 def variant(
     tensors: tuple[TensorSpec, ...], inputs: dict[str, Any], index: int, seed: int
 ) -> dict[str, Any]:
-    """One row like the example but different: floats are disturbed, other values rearranged.
+    """Return one row like the example but different: floats get noise, other values are permuted.
 
-    Values that are no floats are only moved, because an index outside the example's values may
-    not be valid for the model; all zeros become a mix of zeros and ones.
+    Other values are not changed, because an index outside the example's values may be invalid for
+    the model; if they are all zero, they become random zeros and ones.
     """
     random = np.random.default_rng((seed, index))
     made: dict[str, Any] = {}
@@ -129,13 +129,13 @@ def variant(
 
 
 def rows_like(tensors: tuple[TensorSpec, ...], inputs: dict[str, Any]) -> list[dict[str, Any]]:
-    """The first row of the example, then others like it, for the neighbour swap."""
+    """Return the first row of the example and two variants of it, for the neighbour swap."""
     first = {name: array[:1] for name, array in inputs.items()}
     return [first, *(variant(tensors, inputs, index, 0) for index in range(2))]
 
 
 def has_rows(value: Any, rows: int) -> bool:
-    """Whether an output is an array with exactly so many rows on its first axis."""
+    """Whether an output is an array with exactly `rows` rows on its first axis."""
     return isinstance(value, np.ndarray) and value.ndim > 0 and value.shape[0] == rows
 
 
@@ -170,7 +170,7 @@ def _disagreement(
 
 
 def agree(one: Any, other: Any) -> bool:
-    """Whether two outputs are the same but for what the order of additions may change."""
+    """Whether two outputs are equal within the tolerance for a different order of additions."""
     if one.dtype.kind != "f":
         return bool(np.array_equal(one, other))
     relative, absolute = TOLERANCE.get(one.dtype.str[1:], TOLERANCE["f4"])

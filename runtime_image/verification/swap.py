@@ -1,8 +1,8 @@
-"""The neighbour swap: a row of a batch must not change when the other rows do.
+"""The neighbour swap: a row of a batch must not change if the other rows do.
 
-The same row is run in the same place of a batch of the same size, beside neighbours that differ.
-Nothing but those neighbours can then change its outputs, so on a CPU they must be equal bit for
-bit, NaN payloads included. Kernels of a GPU may add in another order from run to run.
+The same row is run at the same position of a batch of the same size, next to different neighbours.
+Only those neighbours can then change its outputs, so on a CPU the outputs must be equal bit for
+bit, NaN payloads included. Kernels of a GPU may change the order of additions from run to run.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ from runtime_image.engines.base import Engine, Stopped
 from runtime_image.verification.proof import has_rows
 
 BUDGET_S: Final = 5.0
-"""Time for one session. A slow model is compared for as long as this lasts, smallest batches first:
-the comparison can refute, the analysis proves."""
+"""Time for one session. A slow model is compared until the time is over, smallest batches first.
+The comparison can only refute; the analysis proves."""
 BATCHES: Final = ((2, 1), (2, 0), (3, 1), (8, 7), (33, 16))
-"""Rows of a batch and the place of the kept row, in this order; larger ones run the same code."""
+"""Batch size and position of the kept row, in this order; larger batches run the same code."""
 FLOATS: Final = (1e5, 3e38, float("nan"), float("inf"), float("-inf"), 0.0, -3e38)
 INTEGERS: Final = (0, 1, -1, 1000)
-"""An index that the model refuses drops the row; one of -1 may read what lies before the row."""
+"""Integer extremes. An index that the model refuses drops the row; -1 may read before the row."""
 TEXTS: Final = ("", "a", "zzz zz z", "\u00e9\u4e16 0 -1e9")
 ULPS: Final = 4
-"""Units in the last place of the row's largest value that two runs on a GPU may differ by."""
+"""Allowed difference between two runs on a GPU, in units in the last place of the row's largest
+value."""
 
 Row = dict[str, Any]
-"""One row: arrays with a first axis of 1 by input name."""
+"""One row: arrays by input name, with a first axis of 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows that the engine takes alone. `plain` are like the sample, `extreme` are neighbours that
-    nothing but independent rows withstand."""
+    """Rows that the engine accepts alone. `plain` are like the sample; `extreme` are neighbours
+    whose values would spread to any dependent row."""
 
     plain: list[Row]
     extreme: list[tuple[str, Row]]
 
 
 class NeighbourSwap:
-    """Compares runs of one engine, within a budget of time."""
+    """Compares runs of one engine, within a time budget."""
 
     def __init__(
         self,
@@ -66,12 +67,12 @@ class NeighbourSwap:
         self._ticket: Any = None
 
     def refutation(self, plain: list[Row], rules: Mapping[str, InputRule]) -> str:
-        """What shows that rows are not independent, "" where nothing does.
+        """Return the finding that rows are not independent, "" if there is none.
 
-        `plain` are rows like the sample, the first of them the sample itself; `rules` say which
-        inputs callers must keep finite.
+        `plain` are rows like the sample, which is the first of them; `rules` state which inputs
+        must be finite.
         """
-        # An extreme may send a model into a loop of any length.
+        # An extreme value may cause a loop of any length in the model.
         alarm = threading.Timer(2 * self._budget_s, lambda: self._engine.stop(self._ticket))
         alarm.daemon = True
         alarm.start()
@@ -93,7 +94,7 @@ class NeighbourSwap:
         return ""
 
     def _accepted(self, plain: list[Row], rules: Mapping[str, InputRule]) -> Rows:
-        """Rows that run alone: what the model refuses never reaches a batch."""
+        """Return the rows that run alone: requests that the model refuses never reach a batch."""
         named = extremes(self._engine.signature.inputs, plain[0], rules)
         taken = [row for row in plain if self._runs_alone(row)]
         extreme = [
@@ -124,9 +125,9 @@ class NeighbourSwap:
         return ""
 
     def _row_of(self, row: Row, neighbour: Row, size: int, place: int) -> tuple[Row | None, str]:
-        """The outputs of `row` at `place` among copies of `neighbour`, or what refutes.
+        """Return the outputs of `row` at `place` among copies of `neighbour`, or a refutation.
 
-        Neither, where a row that ran alone before fails alone now: then it is not the batch.
+        Returns neither if a row that ran alone before now fails alone: the batch is not the cause.
         """
         members = [neighbour] * size
         members[place] = row
@@ -138,7 +139,7 @@ class NeighbourSwap:
         except Exception as error:  # noqa: BLE001 - a model may raise anything on a batch
             if not (self._runs_alone(row) and self._runs_alone(neighbour)):
                 return None, ""
-            return None, f"a batch of {size} rows failed that run alone: {error}"[:300]
+            return None, f"a batch of {size} rows failed, though each runs alone: {error}"[:300]
         for name, value in outputs.items():
             if not has_rows(value, size):
                 return None, f"output {name} does not have one row per row of a batch of {size}"
@@ -147,7 +148,7 @@ class NeighbourSwap:
     def _runs_alone(self, row: Row) -> bool:
         try:
             self._run(row, 1)
-        except Exception:  # noqa: BLE001 - a model may raise anything on made-up inputs
+        except Exception:  # noqa: BLE001 - a model may raise anything on synthetic inputs
             return False
         return True
 
@@ -160,13 +161,13 @@ class NeighbourSwap:
             self._row_s = (self._clock() - began_s) / rows
 
     def _has_time(self, rows: int) -> bool:
-        """Whether a run of so many rows probably ends within the budget."""
+        """Whether a run with this many rows will probably end within the budget."""
         return self._clock() + rows * self._row_s < self._ends_s
 
 
 def equal(one: Any, other: Any, ulps: int = 0) -> bool:
-    """Whether two arrays are the same bits, or of floats within so many units in the last place of
-    the largest finite value in them."""
+    """Whether two arrays have the same bits, or, for floats, differ by at most `ulps` units in the
+    last place of the largest finite value in them."""
     one, other = np.asarray(one), np.asarray(other)
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
@@ -188,8 +189,8 @@ def equal(one: Any, other: Any, ulps: int = 0) -> bool:
 def extremes(
     tensors: tuple[TensorSpec, ...], row: Row, rules: Mapping[str, InputRule]
 ) -> Iterator[tuple[str, Row]]:
-    """Rows far from `row`, each with its name: one kind of input is changed at a time, since a
-    value that one input refuses would drop the other's with it."""
+    """Yield named rows far from `row`. Only one kind of input is changed at a time, because a row
+    that fails for one input's value is dropped together with the others' values."""
     kinds = {tensor.name: row[tensor.name].dtype.kind for tensor in tensors}
     finite = {name for name, rule in rules.items() if rule.finite}
     floats = [name for name, kind in kinds.items() if kind == "f"]
@@ -240,7 +241,7 @@ def _filled(like: Any, value: float) -> Any:
 
 
 def _clipped(like: Any, values: Any) -> Any:
-    """In the dtype of `like`, finite values held to its range."""
+    """Convert to the dtype of `like`, finite values clipped to its range."""
     kind = like.dtype.kind
     if kind == "f":
         limits = np.finfo(like.dtype)

@@ -1,4 +1,4 @@
-"""The last step of a trial: prepares its model, and sends the files to the pool manager."""
+"""Last step of a trial: prepares the model and sends the files to the pool manager."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 from runtime_image.verification.prepare import Example, Workspace, prepared_or_why_not
 
 FETCH_WAIT_S: Final = 60.0
-"""How long a trial waits for the next FETCH; its server ends it after the last."""
+"""Max seconds a trial waits for the next FETCH; the server ends it after the last one."""
 FETCH_MAX: Final = 1024
-"""Bytes of a FETCH body."""
+"""Max bytes of a FETCH body."""
 
 
 def prepare(
@@ -48,11 +48,10 @@ def prepare(
 def prepare_and_serve(
     listener: socket.socket, record: ReplicaRecord, spec: ModelSpec, tried: Example
 ) -> None:
-    """Prepare the model of a trial, then serve its files to one connection. Never raises: the
-    manager deploys without the files.
+    """Prepare the model of a trial, then send its files over one connection.
 
-    It writes into a folder below $HOME, which is removed with the replica: its run folder, or a
-    container's /tmp.
+    Never raises: on an error, the manager deploys without the files. The files go to a folder below
+    $HOME that is removed with the replica: its run folder, or a container's /tmp.
     """
     with tempfile.TemporaryDirectory(dir=Path.home(), ignore_cleanup_errors=True) as scratch:
         workspace = Workspace(
@@ -94,9 +93,9 @@ def _answer(sock: socket.socket, frame: Frame, described: Described, scratch: Pa
 
 
 def _trim_memory() -> None:
-    """Return the first session's memory, which counts against the container until it is freed."""
+    """Return the first session's freed memory to the kernel: it counts against the container."""
     gc.collect()
-    with suppress(OSError, AttributeError):  # of glibc only
+    with suppress(OSError, AttributeError):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)
 
 

@@ -1,4 +1,4 @@
-"""What a throw-away replica does at deploy: run the sample, check batching, measure."""
+"""Work of a trial replica at deploy: runs the sample, verifies batching, measures the model."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ class SampleError(LoadError):
 
 
 class BatchingRefuted(LoadError):
-    """Batching was asked for with mode = "always", and a comparison of runs shows that rows mix."""
+    """The manifest has mode = "always", but a comparison of runs shows that rows mix."""
 
 
 UNANALYSED = RowVerdict(analysed=False, proven=False, reason="there is no model file to analyse")
 
 
 def analyse(spec: ModelSpec, folder: Path) -> RowVerdict:
-    """The static verdict on the rows of a trial's model. It runs in a process of its own, before
-    the engine takes memory. A handler may do anything with its rows: there is nothing to prove."""
+    """Return the static verdict on the rows of a trial's model. Runs in a child process, before the
+    engine uses memory. Not for handlers: they may do anything with rows."""
     if not spec.model or spec.handler or not spec.batching:
         return UNANALYSED
-    from runtime_image.verification.child import verdict_of  # only a trial needs it
+    from runtime_image.verification.child import verdict_of  # imported by trials only
 
     return verdict_of(folder / spec.model)
 
 
-def examine(  # noqa: PLR0913 - all that is known of a model before it is run
+def examine(  # noqa: PLR0913 - everything known about a model before it is run
     engine: Engine,
     spec: ModelSpec,
     folder: Path,
@@ -64,7 +64,7 @@ def examine(  # noqa: PLR0913 - all that is known of a model before it is run
     device_kind: str = "cpu",
     clock: Callable[[], float] = time.perf_counter,
 ) -> Report:
-    """Everything deploy wants to know. Raises LoadError where the bundle must be refused.
+    """Return the report for the deploy. Raises LoadError if the bundle must be refused.
 
     `verdict` is the static one of the model file.
     """
@@ -103,11 +103,11 @@ def examine(  # noqa: PLR0913 - all that is known of a model before it is run
 def _why_not_joined(
     signature: Signature, spec: ModelSpec, verdict: RowVerdict, run_ms: float
 ) -> str:
-    """ "" where rows are proven to be independent, else why they run singly."""
+    """Return "" if rows are proven to be independent, else the reason for single runs."""
     if not spec.batching:
         return "batching is off in function.toml"
     if _is_slow(run_ms):
-        return f"a single run takes {run_ms / 1e3:.1f} s, joining more would only add to that"
+        return f"a single run takes {run_ms / 1e3:.1f} s, batching would only add latency"
     if reason := proof.why_no_batch_axis(signature):
         return reason
     if spec.handler:
@@ -128,8 +128,8 @@ def _refutation(
     outputs: dict[str, Any],
     device_kind: str,
 ) -> str:
-    """What comparing runs shows against joining rows, "" where that is nothing. Raises
-    BatchingRefuted where the owner wants them joined all the same."""
+    """Return what a comparison of runs shows against joining rows, "" if nothing. Raises
+    BatchingRefuted if the owner requires batching."""
     refuted = proof.why_not_batchable(engine, inputs, outputs)
     if not refuted:
         rows = proof.rows_like(engine.signature.inputs, inputs)
@@ -147,14 +147,14 @@ def report_of(
     verdict: RowVerdict,
     device_kind: str,
 ) -> dict[str, Any]:
-    """The report of `examine` as JSON, and whether its model is prepared next."""
+    """Return the report of `examine` as JSON, and whether the model is prepared next."""
     report = examine(engine, spec, folder, load_ms, verdict, device_kind=device_kind)
     prepares = spec.prepare and bool(spec.model) and report.profiled
     return {**asdict(report), PREPARES: prepares}
 
 
 def check_rules(signature: Signature, spec: ModelSpec) -> None:
-    """Raises LoadError where function.toml speaks of tensors that do not exist or do not fit."""
+    """Raise LoadError if function.toml names tensors that do not exist or do not fit."""
     if signature.kind != "tensors":
         return
     names = [tensor.name for tensor in signature.inputs]
@@ -173,7 +173,7 @@ def check_rules(signature: Signature, spec: ModelSpec) -> None:
 
 
 def example(signature: Signature, spec: ModelSpec, folder: Path) -> tuple[dict[str, Any], bool]:
-    """Inputs to try, and whether they are the manifest's sample. Raises SampleError."""
+    """Return trial inputs, and whether they are the manifest's sample. Raises SampleError."""
     if not spec.sample:
         if signature.kind == "bytes":
             return {signature.inputs[0].name: b""}, False
@@ -206,7 +206,7 @@ def _zeros(tensor: TensorSpec) -> Any:
 
 
 def _shown(signature: Signature, spec: ModelSpec, outputs: dict[str, Any]) -> dict[str, Any]:
-    """The sample's answer as a client would read it, unless it is long."""
+    """Return the sample's answer as a client would get it, {} if it is long."""
     import msgspec
 
     try:

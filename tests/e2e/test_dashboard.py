@@ -108,7 +108,7 @@ async def test_an_operator_changes_what_runs(server: ServerProcess, digits: Gate
 
         await scale(view, least="1", idle_s="300")
         await act(view, "Sleep")
-        await expect(notes).to_contain_text("0 replicas asked to go, 1 stay")
+        await expect(notes).to_contain_text("0 replicas asked to stop, 1 stay")
         await expect(state).to_have_text("warm 1/1")
 
         await scale(view, least="0", idle_s="0.5")

@@ -227,7 +227,8 @@ async def test_memory_is_its_own(besieger: Siege, server: ContainerServer) -> No
     """
     for _ in range(3):
         met = await besieger.attack("memory")
-        is_told = "was killed for want of memory (its memory cap is 256 MiB)" in str(met.body)
+        cause = "was killed because it ran out of memory (its memory cap is 256 MiB)"
+        is_told = cause in str(met.body)
         why = [entry["text"] for entry in server.fnctl_json("why", "hostile")["decisions"]]
         if is_told and any("ran out of memory" in text and "256 MiB" in text for text in why):
             return

@@ -49,24 +49,24 @@ REFUSED_CONTROL = {
     "an unknown kind": "unknown frame kind 77",
     "an answer": "unexpected RESPONSE on a control link",
     "a second greeting": "unexpected HELLO on a control link",
-    "loaded twice": "LOADED that nobody asked for",
+    "loaded twice": "unexpected LOADED",
     "no limit": "malformed LOADED: limit",
     "a limit below 0": "malformed LOADED: limit",
     "memory that is no number": "malformed LOADED: memory_mib",
     "memory without end": "malformed LOADED: memory_mib",
-    "phases without end": "LOADED that nobody asked for",
-    "failed after all": "LOAD_FAILED that nobody asked for",
-    "failures without end": "LOAD_FAILED that nobody asked for",
-    "busy without end": "NOT_IDLE that nobody asked for",
-    "answers to no PING": "PONG that nobody asked for",
-    "first runs without end": "FIRST_RUN that nobody asked for",
-    "refutations without end": "BATCHING_OFF that nobody asked for",
+    "phases without end": "unexpected LOADED",
+    "failed after all": "unexpected LOAD_FAILED",
+    "failures without end": "unexpected LOAD_FAILED",
+    "busy without end": "unexpected NOT_IDLE",
+    "answers to no PING": "unexpected PONG",
+    "first runs without end": "unexpected FIRST_RUN",
+    "refutations without end": "unexpected BATCHING_OFF",
 }
 
 REFUSED_SIDE = {
     "a slab that nobody knows": "slab 7 was not announced",
     "a slab that was withdrawn": "slab 1 was not announced",
-    "no place": "expected a place of 20 bytes, got 0",
+    "no place": "expected a slab range of 20 bytes, got 0",
     "behind the end": "expected an answer of 1 bytes, got 0",
     "over the end": "expected an answer of 1048576 bytes, got 1048575",
     "an answer over the limit": "an answer at 0 of 67108865 bytes is over the limit",
@@ -232,7 +232,7 @@ async def test_a_half_answer_costs_its_own_link_only(server: ServerProcess) -> N
 async def test_descriptors_beside_frames_come_to_nothing(
     server: ServerProcess, link: str, seconds: float, code: str
 ) -> None:
-    """The kernel closes what nobody takes; a frame that nobody asked for ends the replica."""
+    """The kernel closes descriptors that are not received; an unexpected frame ends the replica."""
     assert server.process is not None
     async with siege(server) as besieger:
         assert (await besieger.call()).said == "nothing"

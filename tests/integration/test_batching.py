@@ -80,7 +80,7 @@ async def test_a_model_that_loses_rows_loses_no_request(tmp_path: Path) -> None:
     ]
     assert off[0] == 1
     assert off[1].startswith("off: a joined run lost rows: output y of a joined run of")
-    assert len([text for text in said if text.startswith("requests are joined no more: ")]) == 1
+    assert len([text for text in said if text.startswith("requests are no longer batched: ")]) == 1
     assert "fngate_batching_refuted_total 1.0" in metrics
 
     async with serving(tmp_path, cpu_slots=3) as server:
@@ -175,7 +175,7 @@ async def test_functions_of_an_earlier_release_are_tried_again(
     assert (good[0] > 1, rows > 1) == (True, True)
     assert mixed[0] == 1
     assert "MatMulInteger" in mixed[1] or "DynamicQuantizeLinear" in mixed[1]
-    assert f"batching by today's rules: {mixed[1]}" in said
+    assert f"batching by current rules: {mixed[1]}" in said
 
 
 async def test_a_replica_of_another_link_version_is_replaced(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ async def test_a_gpu_that_is_not_there_is_an_error_at_the_start(
 ) -> None:
     """The server does not start without what it was told to use."""
     board.add(Gpu(A, TOTAL_MIB))
-    with pytest.raises(BadRequest, match=r"gpus: .*got '7'; there is 0"):
+    with pytest.raises(BadRequest, match=r"gpus: .*got '7'; it has 0"):
         async with gpu_server(tmp_path, GpuDriver(board, {}), gpus="7"):
             pass
 

@@ -21,7 +21,7 @@ from tests.support import prepared
 from tests.support.replicas import GatewayLink, Stage, binding, pool_settings
 
 ID = "aaaa0001"
-FAST = b"fngate: the fast session serves from now on\n"
+FAST = b"fngate: now serving with the fast session\n"
 GATE = "gate.onnx"
 """A pipe in place of the fast session's file: it is being built for as long as nobody writes."""
 HANDLER = "last_words.py"
@@ -110,7 +110,7 @@ async def test_an_idle_replica_improves_too(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("preparation", "reason"),
     [
-        (prepared.preparation("onnx-0.1/cpu-x86_64-0"), b"it was prepared for onnx-0.1/"),
+        (prepared.preparation("onnx-0.1/cpu-x86_64-0"), b"the prepared files are for onnx-0.1/"),
         (Preparation(prepared.preparation().key, SessionPlan("no.onnx")), b"no.onnx"),
     ],
 )
@@ -138,7 +138,9 @@ async def test_a_memory_cap_is_kept(stage: Stage) -> None:
 
     output = await stage.output("digits", b" are free\n")
 
-    assert output.startswith(b"fngate: the quick session goes on serving: the fast one needs ")
+    assert output.startswith(
+        b"fngate: still serving with the quick session: the fast session needs "
+    )
     assert outputs(await link.call(1)).shape == (1, 4)
     await link.close()
 

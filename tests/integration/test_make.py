@@ -30,8 +30,8 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def make(project: Path, target: str, answer: str = "") -> tuple[int, str]:
-    command = ["make", "--no-print-directory", target]
+def make(project: Path, *words: str, answer: str = "") -> tuple[int, str]:
+    command = ["make", "--no-print-directory", *words]
     ended = subprocess.run(
         command, cwd=project, input=answer, capture_output=True, text=True, check=False, timeout=60
     )
@@ -49,11 +49,11 @@ def test_clean_keeps_functions_and_keys(project: Path) -> None:
 def test_clean_data_asks_first(project: Path) -> None:
     """Only a yes deletes; nobody there to answer is a no."""
     for answer in ("n\n", "", "\n"):
-        code, text = make(project, "clean-data", answer)
+        code, text = make(project, "clean-data", answer=answer)
         assert (code != 0, ".fngate is kept" in text) == (True, True)
         assert (project / ".fngate" / "file").exists()
 
-    assert make(project, "clean-data", "y\n")[0] == 0
+    assert make(project, "clean-data", answer="y\n")[0] == 0
     assert not (project / ".fngate").exists()
     assert make(project, "clean-data") == (0, "there is no .fngate here\n")
 
@@ -61,11 +61,39 @@ def test_clean_data_asks_first(project: Path) -> None:
 def test_clean_data_leaves_a_running_servers_alone(project: Path) -> None:
     """The lock that a server holds is respected, whatever the answer."""
     with DataDirectory.open(project / ".fngate"):
-        code, text = make(project, "clean-data", "y\n")
+        code, text = make(project, "clean-data", answer="y\n")
 
     assert code != 0
     assert "a server runs on .fngate: stop it first" in text
     assert (project / ".fngate" / "file").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "installed", "stamps"),
+    [
+        ("run", "-e .", ".venv/.run-ready"),
+        ("check", "-e '.[dev]'", ".venv/.run-ready .venv/.ready"),
+    ],
+)
+@pytest.mark.parametrize("uv", ["", "/opt/uv"])
+def test_each_target_installs_what_it_needs(
+    project: Path, target: str, installed: str, stamps: str, uv: str
+) -> None:
+    """`make run` installs no development tools, others do; with uv where there is one, else pip."""
+    for name in ("pyproject.toml", "constraints.txt"):
+        (project / name).touch()
+
+    lines = make(project, "--dry-run", target, f"UV={uv}")[1].splitlines()
+
+    [line] = [line for line in lines if " -e " in line]
+    pip = ".venv/bin/python -m pip install"
+    assert line.startswith(f"{uv} pip install --python .venv/bin/python" if uv else pip)
+    assert line.endswith(installed)
+    assert f"touch {stamps}" in lines
+    (project / ".venv/bin").mkdir()
+    for name in ("bin/pip", ".run-ready", ".ready"):
+        (project / ".venv" / name).touch()
+    assert " -e " not in make(project, "--dry-run", target)[1]
 
 
 @pytest.mark.slow

@@ -178,7 +178,7 @@ async def test_other_machines_may_only_connect_where_a_key_and_a_host_are_named(
     tmp_path: Path,
 ) -> None:
     """A server that listens beyond loopback does not start without a key and a public host."""
-    with pytest.raises(BadRequest, match="first make a key"):
+    with pytest.raises(BadRequest, match="first create a key"):
         async with serving(tmp_path, FakeDriver(), listen="0.0.0.0"):
             pass
     async with serving(tmp_path, FakeDriver()) as server:

@@ -246,8 +246,8 @@ async def test_a_handler_needs_trust(fake: ServingServer) -> None:
 
     assert answer.status == 422
     assert answer.problem["detail"] == (
-        "handler.py would run here: in a container under the driver docker, else with the"
-        " rights of this server; say --trust to allow it"
+        "handler.py would run on the server: in a container under the driver docker, else with the"
+        " rights of the server's user; pass --trust to allow it"
     )
 
 

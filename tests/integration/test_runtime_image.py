@@ -213,7 +213,7 @@ def test_a_replica_serves_from_a_container(client: APIClient, image: str, run_di
             EXIT_OTHER_LINK,
             f"this replica speaks link version {VERSION}, its manager {VERSION + 1}:",
         ),
-        ({"link": VERSION}, EXIT_BAD_RECORD, "malformed replica.json: it lacks bound,"),
+        ({"link": VERSION}, EXIT_BAD_RECORD, "malformed replica.json: missing fields: bound,"),
     ],
 )
 def test_another_managers_record_is_refused(

@@ -143,7 +143,7 @@ def test_sshd_killed_in_the_middle_ends_the_command(box: Box, worker: Path) -> N
 
     assert process.returncode == 3
     assert f"the SSH connection to {box.far.target} broke" in err
-    assert "next: what was begun there may go on" in err
+    assert "next: started operations may continue there" in err
 
 
 def test_ctrl_c_ends_the_command(box: Box, worker: Path) -> None:
@@ -181,7 +181,7 @@ def test_without_a_token_the_refusal_says_why(box: Box, worker: Path, tmp_path: 
     listed, _, err = box.fnctl("ls", FN_DATA=elsewhere)
 
     assert (called, listed) == (0, 1)
-    assert f"has no file {elsewhere}/admin.token: name the folder with --data" in err
+    assert f"has no file {elsewhere}/admin.token: set the folder with --data" in err
 
 
 def test_nobody_on_the_port_is_told(box: Box) -> None:
@@ -189,7 +189,7 @@ def test_nobody_on_the_port_is_told(box: Box) -> None:
     code, _, err = box.fnctl("ls", FN_URL="http://127.0.0.1:9")
 
     assert code == 3
-    assert f"nobody listens on 127.0.0.1:9 of {box.far.target}" in err
+    assert f"nothing listens on 127.0.0.1:9 of {box.far.target}" in err
     assert "next: start it there with fnctl serve" in err
 
 

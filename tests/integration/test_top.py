@@ -82,7 +82,7 @@ def test_a_function_is_seen_from_its_deploy_to_its_sleep(tmp_path: Path) -> None
         top.resize(70, 18)
         top.until_so(lambda: len(top.screen) == 18 and "scale" in "".join(top.screen), "18 lines")
         top.press("z")
-        top.until("let the idle replicas of scale go now? y/n")
+        top.until("stop the idle replicas of scale now? y/n")
         top.press("y")
         top.until("cold", "warm 0 of 1")
         top.press("w")

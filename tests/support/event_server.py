@@ -21,7 +21,7 @@ def line(name: str, **fields: Any) -> dict[str, Any]:
         "name": name,
         "revision": f"{name}@1",
         "state": "cold",
-        "reason": "nobody calls",
+        "reason": "no calls",
         "ready": 0,
         "wanted": 0,
         "held": 0,

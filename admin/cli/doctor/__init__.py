@@ -1,1 +1,1 @@
-"""The checks of `fnctl doctor`. Each returns a Check and raises nothing."""
+"""Checks of `fnctl doctor`. Each returns a Check and raises nothing."""

@@ -1,4 +1,4 @@
-"""The checks of a Docker engine in order of dependency: reachable, facts, GPUs, runtime images."""
+"""Checks of a Docker engine in order of dependency: reachable, facts, GPUs, runtime images."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from registry.errors import FnError
 from runtime_image.contract.link import VERSION
 
 ANSWER_S: Final = 5.0
-"""Seconds per answer of the engine."""
+"""Max seconds per answer of the engine."""
 TCP_PORT: Final = 2375
 REPLICAS_MAX: Final = 16
-"""Replicas checked, at most."""
+"""Max replicas checked."""
 ENGINE_CHECK: Final = "docker engine"
 INSTALL: Final = "install Docker Engine, on Debian: sudo apt-get install docker.io"
 SOURCE_LABEL: Final = "fngate.source"
 SHOWN: Final = 12
-"""Characters shown of a digest."""
+"""Characters of a digest that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """The answers of the engine at `url`: GET /version, GET /info, images by tag, and the process
-    ids of replicas on its machine."""
+    """Answers of the engine at `url`: GET /version, GET /info, images by tag, and the process ids
+    of replicas on its machine."""
 
     url: str
     version: dict[str, Any]
@@ -42,21 +42,21 @@ class EngineFacts:
 
     @property
     def is_local(self) -> bool:
-        """Whether the engine runs on this machine, so that its files can be read."""
+        """Return whether the engine runs on this machine, so that its files can be read."""
         return self.url.startswith("unix://")
 
 
 def has_socket(url: str) -> bool:
-    """Whether the socket of an engine exists at `url`, answering or not."""
+    """Return whether an engine's socket exists at `url`, whether it answers or not."""
     parts = urlsplit(url)
     try:
         return parts.scheme == "unix" and Path(parts.path).exists()
-    except PermissionError:  # it exists in a folder that this user may not read
+    except PermissionError:  # it exists in a folder that this user cannot read
         return True
 
 
 def query_engine(url: str, tags: Sequence[str]) -> EngineFacts | Check:
-    """The facts of the engine and of the images `tags`, or a failed check if it is unreachable."""
+    """Return the facts of the engine and of the images `tags`; a failed check if unreachable."""
     try:
         _connect(url)
     except (OSError, ValueError) as error:
@@ -80,31 +80,31 @@ def query_engine(url: str, tags: Sequence[str]) -> EngineFacts | Check:
 
 
 def unreachable_check(url: str, error: Exception, has_daemon: bool = True) -> Check:
-    """The failed check for an unreachable engine. `has_daemon`: whether one is installed here."""
+    """Return the failed check for an unreachable engine. `has_daemon`: one is installed here."""
     local = url.startswith("unix://")
     if isinstance(error, ValueError):
         todo = f"name it with --engine or FN_DOCKER_HOST, like {DEFAULT_ENGINE}"
         return Check("fail", ENGINE_CHECK, str(error), todo)
     if isinstance(error, FileNotFoundError):
         todo = "sudo systemctl start docker" if has_daemon else INSTALL
-        return Check("fail", ENGINE_CHECK, f"{url} is not there", todo)
+        return Check("fail", ENGINE_CHECK, f"{url} does not exist", todo)
     if isinstance(error, PermissionError):
         todo = "sudo usermod -aG docker $USER, then log in again"
-        return Check("fail", ENGINE_CHECK, f"this user may not use {url}", todo)
+        return Check("fail", ENGINE_CHECK, f"this user has no access to {url}", todo)
     if isinstance(error, ConnectionRefusedError):
-        todo = "sudo systemctl restart docker" if local else "start it there, or mend --engine"
-        return Check("fail", ENGINE_CHECK, f"nobody listens on {url}", todo)
+        todo = "sudo systemctl restart docker" if local else "start it there, or correct --engine"
+        return Check("fail", ENGINE_CHECK, f"nothing listens on {url}", todo)
     if isinstance(error, TimeoutError):
-        todo = "see what it does: sudo journalctl -u docker -n 50"
-        return Check("fail", ENGINE_CHECK, f"{url} gives no answer in {ANSWER_S:g} s", todo)
+        todo = "see its log: sudo journalctl -u docker -n 50"
+        return Check("fail", ENGINE_CHECK, f"{url} does not answer within {ANSWER_S:g} s", todo)
     todo = "see its log: sudo journalctl -u docker -n 50"
     return Check("fail", ENGINE_CHECK, f"{url}: {str(error) or type(error).__name__}", todo)
 
 
 def _connect(url: str) -> None:
-    """Connect and ping: docker-py tells reasons apart only in its texts.
+    """Connect and ping. docker-py distinguishes the reasons of a failure only in its texts.
 
-    Raises OSError, and ValueError for an impossible address.
+    Raises OSError, or ValueError for an invalid address.
     """
     parts = urlsplit(url)
     if parts.scheme == "unix" and parts.path:
@@ -128,7 +128,7 @@ def _ping(probe: socket.socket) -> None:
 
 
 def _replicas(client: Any) -> tuple[int, ...]:
-    """The process ids of some replicas, of any server."""
+    """Return the process ids of some replicas, of any server."""
     from pool_manager.drivers.docker import containers
     from pool_manager.drivers.docker.spec import REPLICA
 
@@ -148,9 +148,9 @@ def _image(client: Any, tag: str) -> dict[str, Any] | None:
 
 
 def docker_checks(url: str, is_chosen: bool, tags: Mapping[str, str]) -> list[Check]:
-    """The checks of the engine at `url`, none where it is neither chosen nor there.
+    """Return the checks of the engine at `url`; none if it is not chosen and does not exist.
 
-    `tags` are the runtime images by kind; "gpu" is checked where there are GPUs. Unless Docker is
+    `tags` are the runtime images by kind; "gpu" is checked only if there are GPUs. Unless Docker is
     the driver (`is_chosen`), failures are only warnings.
     """
     if not is_chosen and not has_socket(url):
@@ -182,7 +182,7 @@ def _engine(facts: EngineFacts) -> list[Check]:
 
 
 def _gpu(facts: EngineFacts, found: engine_checks.Driver) -> list[Check]:
-    """The NVIDIA driver of this machine; that of another one is unknown."""
+    """Check the NVIDIA driver of this machine; that of a remote engine is unknown."""
     toolkit = engine_checks.find_toolkit() if facts.is_local else engine_checks.Toolkit()
     checks = [engine_checks.driver(found)] if facts.is_local else []
     if found.gpus or not facts.is_local:
@@ -210,21 +210,21 @@ def _free(facts: EngineFacts) -> int | None:
 
 
 def image(kind: str, tag: str, inspected: dict[str, Any] | None, source: str) -> Check:
-    """The image for replicas of a kind, cpu or gpu, exists and fits this fngate.
+    """Check that the image for replicas of a kind (cpu or gpu) exists and matches this fngate.
 
-    `inspected` is the engine's answer for `tag`, None without one; `source` is the digest of the
-    sources, "" if unknown.
+    `inspected` is the engine's answer for `tag`, or None; `source` is the digest of the sources, ""
+    if unknown.
     """
     name, todo = f"{kind} image", f"fnctl image build {kind}"
     if inspected is None:
-        return Check("fail", name, f"{tag} is not there", todo)
+        return Check("fail", name, f"{tag} does not exist", todo)
     labels = (inspected.get("Config") or {}).get("Labels") or {}
     link = labels.get(LINK)
     if link is None:
         found = f"{tag} has no label {LINK}: it was not built by fnctl image build"
         return Check("fail", name, found, todo)
     if link != str(VERSION):
-        found = f"{tag} speaks version {link} of the link, expected {VERSION}"
+        found = f"{tag} has version {link} of the link protocol, expected {VERSION}"
         return Check("fail", name, found, todo)
     built = str(labels.get(SOURCE_LABEL) or "")
     if source and built != source:
@@ -234,7 +234,7 @@ def image(kind: str, tag: str, inspected: dict[str, Any] | None, source: str) ->
 
 
 def expected_source() -> str:
-    """The digest of the runtime's sources, as `fnctl image build` labels it; "" if unknown."""
+    """Return the digest of the runtime's sources, the image's label; "" if unknown."""
     from admin.image.context import own_digest
 
     try:

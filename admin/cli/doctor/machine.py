@@ -1,4 +1,4 @@
-"""The result of a check, and the checks of this machine, the running server and its replicas."""
+"""Result of a check, and the checks of this machine, the running server and its replicas."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ OLDEST: Final = (3, 11)
 ENGINE_S: Final = 60.0
 SOCKET_TAIL: Final = len("/00000000/data.sock")
 SOCKET_PATH_MAX: Final = 107
-"""Bytes of a Unix socket's path (unix(7))."""
+"""Max bytes of a Unix socket's path (unix(7))."""
 PRIVATE: Final = 0o077
-"""The permission bits of others, of which a token has none."""
+"""Permission bits of group and others, none of which a token may have."""
 ENGINE: Final = """\
 import os, json
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -45,7 +45,7 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check, and the remedy ("" for none)."""
+    """Result of one check, and the remedy ("" if there is none)."""
 
     level: Level
     name: str
@@ -54,7 +54,7 @@ class Check:
 
 
 def render(checks: Sequence[Check]) -> str:
-    """One line per check, with the remedy below it."""
+    """Render one line per check, with the remedy below it."""
     width = max((len(check.name) for check in checks), default=0)
     lines = []
     for check in checks:
@@ -65,17 +65,17 @@ def render(checks: Sequence[Check]) -> str:
 
 
 def to_json(checks: Sequence[Check]) -> list[dict[str, str]]:
-    """The checks as plain JSON data."""
+    """Return the checks as plain JSON data."""
     return [asdict(check) for check in checks]
 
 
 def softened(checks: Sequence[Check]) -> list[Check]:
-    """The checks with failures made warnings, for parts that nothing here depends on."""
+    """Return the checks with failures as warnings, for parts that nothing here depends on."""
     return [replace(each, level="warn") if each.level == "fail" else each for each in checks]
 
 
 def python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
-    """The interpreter is new enough."""
+    """Check that the interpreter is new enough."""
     found = ".".join(map(str, version))
     if version < OLDEST:
         return Check("fail", "python", f"{found}, expected 3.11 or newer", "install Python 3.11")
@@ -83,39 +83,39 @@ def python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
 
 
 def folder(data: Path) -> Check:
-    """The data folder can be written or made."""
+    """Check that the data folder can be written or created."""
     there = next((each for each in (data, *data.parents) if each.exists()), Path("/"))
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        todo = "choose another with --data or FN_DATA, or give this user the right to write there"
-        return Check("fail", "data folder", f"{there} cannot be written", todo)
-    made = "" if there == data else "; the first fnctl serve makes it"
-    return Check("ok", "data folder", f"{data} can be written{made}")
+        todo = "choose another with --data or FN_DATA, or make it writable for this user"
+        return Check("fail", "data folder", f"{there} is not writable", todo)
+    made = "" if there == data else "; the first fnctl serve creates it"
+    return Check("ok", "data folder", f"{data} is writable{made}")
 
 
 def disk(data: Path, free: int | None = None) -> Check:
-    """There is room for models. `free` is in bytes, None to measure."""
+    """Check the space for models. `free` is in bytes, None to measure."""
     there = next((each for each in (data, *data.parents) if each.is_dir()), Path("/"))
     try:
         left = shutil.disk_usage(there).free if free is None else free
     except OSError as error:
         return Check("fail", "disk", f"{there}: {error.strerror}")
-    todo = "free some, or choose another folder with --data"
+    todo = "free some space, or choose another folder with --data"
     if left < DISK_FULL:
-        return Check("fail", "disk", f"{size(left)} left", todo)
+        return Check("fail", "disk", f"{size(left)} free", todo)
     return Check(
-        "warn" if left < DISK_LOW else "ok", "disk", f"{size(left)} left", todo * (left < DISK_LOW)
+        "warn" if left < DISK_LOW else "ok", "disk", f"{size(left)} free", todo * (left < DISK_LOW)
     )
 
 
 def token(data: Path) -> Check:
-    """The admin token exists and only its owner can read it."""
+    """Check that the admin token exists and that only its owner can read it."""
     path = data / TOKEN_FILE
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         with path.open("rb") as file:
             is_empty = not file.read(1)
     except FileNotFoundError:
-        return Check("warn", "admin token", f"{path} is not there", "fnctl serve makes it")
+        return Check("warn", "admin token", f"{path} does not exist", "fnctl serve creates it")
     except OSError as error:
         return Check("fail", "admin token", f"{path}: {error.strerror}", "use a key: --key, FN_KEY")
     if is_empty:
@@ -123,11 +123,11 @@ def token(data: Path) -> Check:
     if mode & PRIVATE:
         found = f"{path} has mode {mode:04o}, expected 0600: others can read it"
         return Check("fail", "admin token", found, f"chmod 600 {path}")
-    return Check("ok", "admin token", f"{path} can be read by you alone")
+    return Check("ok", "admin token", f"{path} is readable only by you")
 
 
 def sockets(run: Path) -> Check:
-    """A replica's socket in the folder `run` has a path that the kernel takes."""
+    """Check that the paths of replicas' sockets in the folder `run` fit the kernel's limit."""
     length = len(os.fsencode(run)) + SOCKET_TAIL
     if length > SOCKET_PATH_MAX:
         found = f"{length} bytes in {run}, expected at most {SOCKET_PATH_MAX}"
@@ -136,7 +136,7 @@ def sockets(run: Path) -> Check:
 
 
 def engine(interpreter: str = sys.executable) -> Check:
-    """ONNX Runtime can be imported, in a process of its own as replicas do."""
+    """Check that ONNX Runtime can be imported, in a separate process as in replicas."""
     todo = f"{interpreter} -m pip install onnxruntime"
     try:
         done = subprocess.run(
@@ -156,38 +156,38 @@ def engine(interpreter: str = sys.executable) -> Check:
 
 
 def server(client: Client) -> Check:
-    """The server is reachable and ready."""
+    """Check that the server is reachable and ready."""
     from admin.client.client import ApiError, Unreachable
 
     try:
         answer = client.ready()
     except Unreachable as error:
-        return Check("fail", "server", str(error), "start it: fnctl serve; or name it with --url")
+        return Check("fail", "server", str(error), "start it: fnctl serve; or set --url")
     except ApiError as error:
         return Check("fail", "server", str(error), "see the server's log")
     reasons = answer.get("reasons") or []
     if answer.get("status") != "ok" or reasons:
         shown = "; ".join(map(str, reasons)) or "no reason given"
         return Check("warn", "server", f"{client.url} is degraded: {shown}")
-    return Check("ok", "server", f"{client.url} takes calls")
+    return Check("ok", "server", f"{client.url} accepts calls")
 
 
 def access(client: Client) -> Check:
-    """The key or token opens the admin API."""
+    """Check that the key or token grants access to the admin API."""
     from admin.client.client import ApiError, Unreachable
 
     try:
         count = len(client.functions())
     except Unreachable:
-        return Check("warn", "access", "not tried: the server gives no answer")
+        return Check("warn", "access", "not tried: the server does not answer")
     except ApiError as error:
-        todo = "give --key or FN_KEY, or the server's own folder with --data or FN_DATA"
+        todo = "give --key or FN_KEY, or the server's data folder with --data or FN_DATA"
         return Check("fail", "access", str(error), todo)
     return Check("ok", "access", f"functions can be listed ({count})")
 
 
 def replica_pids(run: Path) -> list[int]:
-    """The process ids of this machine's replicas of the server with the run folder `run`."""
+    """Return the process ids of this machine's replicas of the server with the run folder `run`."""
     from pool_manager.drivers import process_groups
     from pool_manager.drivers.process import MODULE
 
@@ -201,7 +201,8 @@ def replica_pids(run: Path) -> list[int]:
 
 
 def system_calls(pids: Collection[int], proc: Path = Path("/proc")) -> list[Check]:
-    """Every replica among these processes has its filter of system calls; no check without one.
+    """Check that every replica among these processes has its system call filter; no check if there
+    is no replica.
 
     Other processes of a container, like its init, are ignored.
     """
@@ -212,9 +213,7 @@ def system_calls(pids: Collection[int], proc: Path = Path("/proc")) -> list[Chec
     for pid, mode in modes.items():
         if mode != FILTERED:
             text = f"process {pid} has Seccomp: {mode}, expected {FILTERED}"
-            return [
-                Check("fail", FILTER_CHECK, text, "build its image again: fnctl image build cpu")
-            ]
+            return [Check("fail", FILTER_CHECK, text, "rebuild its image: fnctl image build cpu")]
     count = len(found)
     return [
         Check(
@@ -224,7 +223,7 @@ def system_calls(pids: Collection[int], proc: Path = Path("/proc")) -> list[Chec
 
 
 def _status(process: Path) -> dict[str, str]:
-    """/proc/PID/status of a replica; empty for any other process."""
+    """Parse /proc/PID/status of a replica; empty for any other process."""
     try:
         if PROGRAM not in (process / "cmdline").read_bytes().split(b"\0"):
             return {}

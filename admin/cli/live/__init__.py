@@ -1,1 +1,1 @@
-"""The live state of a server: its events followed and folded."""
+"""Live state of a server, built from its event stream."""

@@ -1,4 +1,4 @@
-"""The server's events as data, across lost connections, and a thread that reads them."""
+"""Event stream of a server, resumed across lost connections, and a thread that reads it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, Final
 from admin.client.sse import Backoff, Connect, Disconnected, Event, Position, resumed
 
 KEPT_MAX: Final = 1000
-"""Items that wait to be taken. With more the reading stops, the server ends the connection, and the
-same events come over the next one."""
+"""Max items that wait to be taken. Beyond it reading stops, the server ends the connection, and the
+same events arrive on the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
-    """An event: its kind and its data."""
+    """Event with its kind and its data."""
 
     kind: str
     data: dict[str, Any]
@@ -28,7 +28,7 @@ StreamItem = ServerEvent | Disconnected
 
 
 class SnapshotPosition(Position):
-    """A position that is never within a snapshot, and knows events that come twice by their ids."""
+    """Position that never lies within a snapshot, and that detects repeated events by their ids."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,10 +36,10 @@ class SnapshotPosition(Position):
         self._is_reading = False
 
     def accept(self, event: Event) -> bool:
-        """Record `event`; False where it was received before. One without an id of its own has the
-        last one's."""
+        """Record `event`; return False if it was received before. An event without an id has the
+        id of the event before it."""
         if event.type == "reset":
-            # Half a snapshot is nothing to go on from: until its end the id is none.
+            # A stream cannot be resumed within a snapshot: no id until its end.
             self.id, self._latest, self._is_reading = "", "", True
         elif event.type == "ready":
             self._is_reading = False
@@ -52,10 +52,10 @@ class SnapshotPosition(Position):
 
 
 def follow(connect: Connect, pause: Callable[[float], object]) -> Iterator[StreamItem]:
-    """The events, and where their connections end; `pause` waits so many seconds.
+    """Yield events and lost connections; `pause` waits for the given seconds.
 
-    Events that are no JSON objects are left out. Raises ApiError or Unreachable if there was no
-    event yet, and later a refusal that will not pass.
+    Events that are not JSON objects are skipped. Raises ApiError or Unreachable before the first
+    event, and later only a refusal that is permanent.
     """
     retry = Backoff()
     for item in resumed(connect, retry, SnapshotPosition(), pause):
@@ -75,7 +75,7 @@ def _parsed(event: Event) -> ServerEvent | None:
 
 
 def _precedes(id: str, latest: str) -> bool:
-    """Whether `id` ("BOOT-SEQ") is of the same boot as `latest` and before it."""
+    """Return whether `id` ("BOOT-SEQ") is of the same boot as `latest` and before it."""
     boot, _, number = id.rpartition("-")
     latest_boot, _, latest_number = latest.rpartition("-")
     if boot != latest_boot or not (number.isdecimal() and latest_number.isdecimal()):
@@ -84,9 +84,9 @@ def _precedes(id: str, latest: str) -> bool:
 
 
 class EventThread:
-    """Follows the events of `connect` in a thread from now on. Close it, whatever happens.
+    """Thread that follows the events of `connect` from now on. The owner must close it.
 
-    The thread may be left in a read when this process ends: it holds nothing but its connection.
+    The thread may be blocked in a read when this process exits: it holds only its connection.
     """
 
     def __init__(self, connect: Connect) -> None:
@@ -97,9 +97,9 @@ class EventThread:
         self._thread.start()
 
     def take(self, timeout_s: float = 0.0) -> Iterator[StreamItem]:
-        """What has arrived; the first item is waited for up to `timeout_s`.
+        """Yield the items that have arrived; wait for the first one for up to `timeout_s`.
 
-        Raises what ended the events: ApiError or Unreachable.
+        Raises the error that ended the events: ApiError or Unreachable.
         """
         for count in range(KEPT_MAX):
             try:
@@ -111,7 +111,7 @@ class EventThread:
             yield item
 
     def close(self) -> None:
-        """End the reading with the next event."""
+        """Stop reading at the next event."""
         self._closed.set()
 
     def join(self, timeout_s: float) -> None:
@@ -127,7 +127,7 @@ class EventThread:
             self._put(error)
 
     def _put(self, item: StreamItem | Exception) -> bool:
-        """Queue `item`; False where it was closed before there was room."""
+        """Queue `item`; return False if the thread was closed before there was room."""
         while not self._closed.is_set():
             try:
                 self._queue.put(item, timeout=1.0)

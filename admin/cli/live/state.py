@@ -1,8 +1,8 @@
-"""The state of a server, folded from its events: resources, activity, rates. Pure.
+"""State of a server, computed from its events: resources, activity, rates. Pure.
 
-An incoming snapshot is kept apart until it is complete, so that readers always see one state of the
-server, current or marked as old. `now` is seconds of this machine's steady clock; the server's
-clock (Unix seconds) is known from its beats only.
+An incoming snapshot is kept separate until it is complete, so that readers always see one
+consistent state of the server, current or marked as old. `now` is in seconds of this machine's
+monotonic clock; the server's clock (Unix seconds) is known only from its beats.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from admin.client.transport import Unreachable
 from admin.text import duration, get, one_line, plain
 
 TEXT_MAX: Final = 300
-"""Characters kept of an entry."""
+"""Max characters of an entry."""
 ACTIVITY_MAX: Final = 200
 TREND_MAX: Final = 60
-"""Rates kept per function, one a second."""
+"""Max rates per function, one per second."""
 QUIET_S: Final = 3.0
 """Seconds without an event after which the state counts as old; a server beats every second."""
 SNAPSHOT_S: Final = 30.0
-"""Seconds a snapshot may take; ten thousand functions take much less."""
+"""Max seconds of a snapshot; ten thousand functions take much less."""
 
 Item = dict[str, Any]
 
 
 class FunctionChanges:
-    """Which functions changed since they were last asked for."""
+    """Tracker of the functions that changed since the last call of `since`."""
 
     def __init__(self) -> None:
         self._shown: dict[str, dict[str, Any]] = {}
 
     def since(self, functions: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-        """New and changed functions in order of name, then removed ones.
+        """Return new and changed functions in order of name, then removed ones.
 
-        A removed one is {"name": its name, "state": "gone"}.
+        A removed function is {"name": its name, "state": "gone"}.
         """
         changed = [functions[name] for name in sorted(functions) if self._is_new(functions[name])]
         gone = [{"name": name, "state": "gone"} for name in sorted(self._shown.keys() - functions)]
@@ -52,10 +52,9 @@ class FunctionChanges:
 
 @dataclass(frozen=True, slots=True)
 class ActivityEntry:
-    """A decision, cold start, operation or error at `at_s` (Unix seconds) of `function`,
-    "" for none.
+    """Decision, cold start, operation or error at `at_s` (Unix seconds) of `function` ("" = none).
 
-    `is_bad` entries may need the operator. `operation` is an operation's id, "" for none: a later
+    Entries with `is_bad` may need the operator. `operation` is an operation's id or ""; a later
     entry with the same id replaces this one.
     """
 
@@ -68,7 +67,7 @@ class ActivityEntry:
 
 
 def activity_entry(kind: str, data: dict[str, Any]) -> ActivityEntry | None:
-    """The entry for an event of this kind, None where it only changes the state."""
+    """Return the entry for an event of this kind; None if the event only changes the state."""
     make = _ENTRY_MAKERS.get(kind)
     return make(data) if make else None
 
@@ -116,12 +115,12 @@ _ENTRY_MAKERS: Final[dict[str, Callable[[dict[str, Any]], ActivityEntry]]] = {
 
 
 def name(data: dict[str, Any]) -> str:
-    """The function of an event."""
+    """Return the name of an event's function."""
     return plain(get(data, "function") or get(data, "name"))
 
 
 def seconds(value: Any) -> float:
-    """`value` if it is a number, else 0.0."""
+    """Return `value` if it is a number, else 0.0."""
     return float(value) if isinstance(value, int | float) else 0.0
 
 
@@ -138,10 +137,10 @@ class Resources:
     replicas: dict[str, Item] = field(default_factory=dict)
     devices: dict[str, Item] = field(default_factory=dict)
     received_s: dict[str, float] = field(default_factory=dict)
-    """When (`now`) a function was received: the start of the countdown of its `ready_in_ms`."""
+    """Time (`now`) of receipt by function, from which its `ready_in_ms` is counted down."""
 
     def upsert(self, kind: str, data: Item, now: float) -> None:
-        """Store new and changed items; anything that is no item is ignored."""
+        """Store new and changed items; invalid items are ignored."""
         known, key = self._named(kind)
         for item in data.get("items") or ():
             if isinstance(item, dict) and isinstance(item.get(key), str):
@@ -150,7 +149,7 @@ class Resources:
                     self.received_s[item[key]] = now
 
     def forget(self, data: Item) -> None:
-        """Remove functions and replicas that are gone."""
+        """Remove functions and replicas that no longer exist."""
         for kind in ("functions", "replicas"):
             known, _ = self._named(kind)
             for key in data.get(kind) or ():
@@ -166,14 +165,14 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The connection is lost: the reason, and when (`now`) the next attempt is."""
+    """Lost connection: the reason, and the time (`now`) of the next attempt."""
 
     why: str
     retry_s: float
 
 
 class LiveState:
-    """The state of a server after the events applied so far."""
+    """State of a server after the events applied so far."""
 
     def __init__(self) -> None:
         self.resources = Resources()
@@ -182,20 +181,20 @@ class LiveState:
         self.trends: dict[str, deque[float]] = {}
         self.outage: Outage | None = None
         self.is_complete = False
-        """Whether any snapshot was ever complete."""
+        """True once any snapshot was complete."""
         self.version = 0
-        """Increases with every change."""
+        """Incremented on every change."""
         self._incoming: Resources | None = None
         self._last_event_s = 0.0
         self._beat_received_s = 0.0
 
     @property
     def is_reading(self) -> bool:
-        """Whether a snapshot is incomplete, or none came yet."""
+        """True until a first snapshot is complete, and while a later one is incomplete."""
         return self._incoming is not None or not self.is_complete
 
     def apply(self, kind: str, data: Item, now: float) -> None:
-        """Apply one event. Unknown kinds are ignored: a newer server has more."""
+        """Apply one event. Unknown kinds are ignored, as a newer server may send more."""
         self.outage = None
         self._last_event_s = now
         self.version += 1
@@ -205,7 +204,7 @@ class LiveState:
             self._record(entry)
 
     def _record(self, entry: ActivityEntry) -> None:
-        """Append `entry` in place of earlier ones of the same operation."""
+        """Append `entry`; it replaces earlier entries of the same operation."""
         if entry.operation:
             before = [each for each in self.activity if each.operation == entry.operation]
             for each in before:
@@ -213,31 +212,31 @@ class LiveState:
         self.activity.append(entry)
 
     def update(self, item: StreamItem, now: float) -> None:
-        """Apply an event or record a lost connection."""
+        """Apply an event, or record a lost connection."""
         if isinstance(item, Disconnected):
             self.disconnected(item.why, now + item.pause_s)
         else:
             self.apply(item.kind, item.data, now)
 
     def disconnected(self, why: str, retry_s: float) -> None:
-        """Record a lost connection; the next attempt is at `retry_s`. The state is old now."""
+        """Record a lost connection, after which the state is old. Next attempt at `retry_s`."""
         self.outage = Outage(why, retry_s)
-        # The next connection sends a snapshot from its beginning.
+        # The next connection starts with a whole snapshot.
         self._incoming = None
         self.trends.clear()
         self.version += 1
 
     def is_live(self, now: float) -> bool:
-        """Whether the state is current."""
+        """Return whether the state is current."""
         is_heard = self.outage is None and now - self._last_event_s < QUIET_S
         return is_heard and not self.is_reading
 
     def age_s(self, now: float) -> float:
-        """Seconds since the last event."""
+        """Return the seconds since the last event."""
         return max(0.0, now - self._last_event_s)
 
     def server_s(self, now: float) -> float:
-        """The server's clock in Unix seconds, stopped while the state is old; 0.0 before a beat."""
+        """Return the server's clock (Unix s), stopped while the state is old; 0.0 before a beat."""
         at_s = seconds(self.beat.get("at_s"))
         if not at_s:
             return 0.0
@@ -245,7 +244,7 @@ class LiveState:
         return at_s + max(0.0, until - self._beat_received_s)
 
     def on_device(self) -> dict[str, list[Item]]:
-        """Replicas by the id of their device, in order of id."""
+        """Return the replicas by the id of their device, in order of id."""
         found: dict[str, list[Item]] = {}
         for replica in sorted(self.resources.replicas.values(), key=lambda each: str(each["id"])):
             found.setdefault(str(replica.get("device")), []).append(replica)
@@ -283,7 +282,7 @@ class LiveState:
         self._append_rates(self.resources.functions.values())
 
     def _append_rates(self, items: Iterable[Item]) -> None:
-        """Append one rate to each trend; trends of zeros alone are dropped."""
+        """Append one rate to each trend; trends that contain only zeros are dropped."""
         active = {str(item["name"]): seconds(item.get("rate")) for item in items}
         for name, rate in active.items():
             if rate and name not in self.trends:
@@ -295,9 +294,9 @@ class LiveState:
 
 
 def read_live_state(items: Iterator[StreamItem], clock: Callable[[], float]) -> LiveState:
-    """The state after a complete snapshot and a beat.
+    """Read events until there is a complete snapshot and a beat, and return that state.
 
-    Raises ApiError, or Unreachable where the connection ends before.
+    Raises ApiError, or Unreachable if the connection ends before.
     """
     live, until_s = LiveState(), clock() + SNAPSHOT_S
     for each in items:
@@ -309,11 +308,11 @@ def read_live_state(items: Iterator[StreamItem], clock: Callable[[], float]) -> 
             return live
         if now > until_s:
             break
-    raise Unreachable(f"the server told no whole picture within {SNAPSHOT_S:.0f} s")
+    raise Unreachable(f"the server sent no complete snapshot within {SNAPSHOT_S:.0f} s")
 
 
 def snapshot_json(live: LiveState) -> dict[str, Any]:
-    """The state as one JSON object, resources in order of name or id."""
+    """Return the state as one JSON object, resources in order of name or id."""
     resources = live.resources
     return {
         "server": resources.server,

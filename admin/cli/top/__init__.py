@@ -1,1 +1,1 @@
-"""The screen of `fnctl top`: layout and keys (pure), and a thin shell around a terminal."""
+"""Screen of `fnctl top`: layout and keys (pure), and a thin layer for the terminal."""

@@ -1,4 +1,4 @@
-"""The loop of `fnctl top`: events and keys in, screens out; requests of keys run in threads."""
+"""Main loop of `fnctl top`: events and keys in, screens out; keys' requests run in threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 AT_ONCE_MAX: Final = 8
 WARM_S: Final = 60
-"""Seconds waited for a replica to become ready; the start continues after them."""
+"""Seconds to wait for a replica to become ready; its start continues afterwards."""
 REDRAW_S: Final = 0.25
 MESSAGE_S: Final = 8.0
 WHY_S: Final = 2.0
@@ -36,16 +36,16 @@ WHY_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a request as text, of one line unless it is a why."""
+    """Result of a request as text, on one line unless the request is a why."""
 
     request: Request
     text: str
 
 
 class BackgroundRequests:
-    """Runs requests in threads: at most `AT_ONCE_MAX`, and no two equal ones, at a time.
+    """Runs requests in threads: at most `AT_ONCE_MAX` at a time, without duplicates.
 
-    The threads hold nothing but a connection: a process may end while they run.
+    The threads hold only a connection: the process may exit while they run.
     """
 
     def __init__(self, client: Client) -> None:
@@ -54,7 +54,7 @@ class BackgroundRequests:
         self._threads: dict[Request, threading.Thread] = {}
 
     def start(self, request: Request) -> bool:
-        """Start `request`; False where it runs already or too many others do."""
+        """Start `request`; return False if it is running already or too many others are."""
         if request in self._threads or len(self._threads) >= AT_ONCE_MAX:
             return False
         name = f"{request.verb} {request.name}"
@@ -64,14 +64,14 @@ class BackgroundRequests:
         return True
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Results since the last call."""
+        """Yield the results since the last call."""
         while not self._done.empty():
             outcome = self._done.get()
             self._threads.pop(outcome.request).join()
             yield outcome
 
     def join(self, timeout_s: float) -> None:
-        """Wait for every request, `timeout_s` for each."""
+        """Wait for every request, up to `timeout_s` for each."""
         for thread in list(self._threads.values()):
             thread.join(timeout_s)
 
@@ -94,7 +94,7 @@ class BackgroundRequests:
 
 
 class Top:
-    """The running screen. `clock` gives steady seconds."""
+    """Running screen. `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -118,13 +118,13 @@ class Top:
         self._why_due_s = 0.0
         self._message_until_s = 0.0
         self._needs_redraw = True
-        """Whether the terminal may show something else than the lines drawn last."""
+        """True if the terminal may show something other than the lines drawn last."""
 
     def run(self) -> Request:
-        """Run until a key ends it; returns that key's request, `quit` or `interrupt`.
+        """Run until a key ends it; return that key's request, `quit` or `interrupt`.
 
-        Raises ApiError or Unreachable where the server refuses its events, HungUp where the
-        terminal is gone.
+        Raises ApiError or Unreachable if the server refuses its events, HungUp if the terminal is
+        closed.
         """
         with ExitStack() as stack:
             stack.enter_context(self._terminal.taken())
@@ -139,7 +139,7 @@ class Top:
                 self._terminal.stop()
 
     def _until_stopped(self) -> Request | None:
-        """Run until a key ends it, or Ctrl-Z (None)."""
+        """Run until a key ends it and return its request; None after Ctrl-Z."""
         due_s, self._needs_redraw = 0.0, True
         while True:
             now = self._clock()
@@ -150,7 +150,7 @@ class Top:
             for key in self._terminal.wait(due_s - self._clock()):
                 if ended := self._on_key(key):
                     return ended
-                # Keys act on the layout that the key before left, drawn or not.
+                # The next key acts on the layout after this key, even if it is not drawn yet.
                 self._layout(self._clock())
                 due_s = 0.0
             if self._terminal.was_stopped():
@@ -174,7 +174,7 @@ class Top:
             self._perform(Request("why", self._state.view.selected), now)
 
     def _layout(self, now: float) -> list[Line]:
-        """The lines of the screen now; the next key acts on what they show."""
+        """Return the current lines of the screen; the next key acts on this layout."""
         width, _ = size = self._screen.size
         pages = {"help": wrapped(HELP, width), "why": wrapped(self._why, width)}
         self._state = replace(self._state, pages=pages)
@@ -183,7 +183,7 @@ class Top:
         return lines
 
     def _on_key(self, key: str) -> Request | None:
-        """Handle a key; returns its request if that ends the screen."""
+        """Handle a key; return its request if that ends the screen."""
         view, request = press(self._state.view, key, self._visible)
         self._state = replace(self._state, view=view)
         if request is None:
@@ -200,7 +200,7 @@ class Top:
         if request.verb == "why":
             self._why_due_s = now + WHY_S
             if not self._why.startswith(f"{request.name}\n"):
-                self._why = f"{request.name}\n\nasking why …"
+                self._why = f"{request.name}\n\nloading …"
             self._requests.start(request)
             return
         is_new = self._requests.start(request)

@@ -1,4 +1,4 @@
-"""The layout of `fnctl top`: header, devices, functions, activity, footer. Pure."""
+"""Layout of `fnctl top`: header, devices, functions, activity, footer. Pure."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from admin.text import ago, get, number
 WIDTH_MIN: Final = 60
 HEIGHT_MIN: Final = 15
 ROOMY: Final = 24
-"""Lines from which on blank lines separate the parts."""
+"""Min lines for blank lines between the parts."""
 KEYS: Final = "q quit  / filter  s sort  enter why  w warm  z sleep  ? help"
 AGO: Final = 11
 _NAMED_KINDS: Final = ("error", "cold start")
-"""Kinds of activity whose text does not name them."""
+"""Kinds of activity whose text does not name the kind."""
 HELP: Final = """\
 up, down, j, k     select a function
-page up, page down a screen further
-home, end          the first, the last
-enter              why it is as it is
-w                  have a replica ready
-z                  let its idle replicas go now
-/                  filter by name or state; escape drops it
-s                  sort by something else
+page up, page down scroll by one screen
+home, end          select the first, the last
+enter              explain its state
+w                  make a replica ready
+z                  stop its idle replicas now
+/                  filter by name or state; escape clears it
+s                  change the sort order
 q                  quit
 
-READY  replicas that take calls, of how many there may be
+READY  ready replicas, of the maximum
 HELD   requests that wait for a replica
-IN FL  requests that are run now
-RATE   answers a second, over ten seconds
-P50    half of the last minute's answers were sooner
-P95    all but a twentieth were
-NEXT   what it does as it wakes, and about how long still;
-       when its idle replica goes; how long a call waits
-TREND  RATE over the last minute, a column a second
+IN FL  requests that are running
+RATE   answers per second, over ten seconds
+P50    median latency of the last minute
+P95    95th percentile of the last minute
+NEXT   current phase while waking, and the time left;
+       when its idle replica stops; how long a call waits
+TREND  RATE over the last minute, one column per second
 
-A picture in grey is old: the first line says how old."""
+A screen in grey is old: the first line shows its age."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScreenState:
-    """The input of a screen beside the live state. `pages`: lines of text by page."""
+    """Input of a screen besides the live state. `pages`: lines of text by page."""
 
     url: str
     view: View = field(default_factory=View)
@@ -58,7 +58,7 @@ class ScreenState:
 def screen_lines(
     live: LiveState, state: ScreenState, now: float, size: tuple[int, int]
 ) -> tuple[list[Line], View, Visible]:
-    """The lines of a screen of `size` (columns, lines), the scrolled view, and what keys act on."""
+    """Return a screen's lines for `size` (columns, lines), the scrolled view, and keys' targets."""
     width, height = size
     view = state.view
     items = sorted_functions(live.resources.functions.values(), view.sort, view.filter)
@@ -84,7 +84,7 @@ def screen_lines(
 
 
 def full_lines(live: LiveState, state: ScreenState, now: float, width: int) -> list[Line]:
-    """All rows on as many lines as needed, for a file or a pipe."""
+    """Return all rows on as many lines as needed, for a file or a pipe."""
     resources = live.resources
     context = RowContext(live, now, live.server_s(now))
     items = sorted_functions(resources.functions.values(), state.view.sort, state.view.filter)
@@ -107,14 +107,15 @@ def _overview(
     context: RowContext,
     size: tuple[int, int],
 ) -> tuple[list[Line], View, int]:
-    """Devices, functions and activity within `size` (columns, lines); the rows of functions."""
+    """Return the lines of devices, functions and activity within `size` (columns, lines), the view,
+    and the number of rows for functions."""
     width, room = size
     live = context.live
     gap = 1 if room >= ROOMY else 0
     shown_devices = sections.rows(
         live.resources.devices, live.on_device(), max(2, room // 4), width
     )
-    # Activity gets the rows that few functions leave free.
+    # Activity gets the rows that functions leave free.
     left = room - len(shown_devices) - max(1, len(items)) - 1 - 2 * gap
     entries = activity_lines(live.activity, max(2, room // 5, left), context.server_s, width)
     rows = max(1, room - len(shown_devices) - len(entries) - 1 - gap * (1 + bool(entries)))
@@ -133,16 +134,16 @@ def _overview(
 
 
 def nothing(live: LiveState, wanted: str) -> str:
-    """The text in place of rows."""
+    """Return the text that replaces missing rows."""
     if not live.is_complete:
         return "reading …"
     if wanted:
-        return f"no function's name contains {wanted!r}, and no state is called so"
+        return f"no function has {wanted!r} in its name or as its state"
     return "no functions yet: fnctl deploy model.onnx"
 
 
 def columns_for(names: Sequence[str], width: int) -> list[sections.Column]:
-    """The columns that fit names like these."""
+    """Return the columns that fit names of these lengths."""
     return sections.columns(width, max(map(len, names), default=0))
 
 
@@ -157,7 +158,7 @@ def _table(items: list[dict[str, Any]], sort: str, context: RowContext, width: i
 
 
 def _text(lines: Sequence[str], scroll: int, room: int, width: int) -> list[Line]:
-    """The visible part of a text, cut at the screen's width."""
+    """Return the visible part of a text, cut at the screen's width."""
     return [
         ((fit(line, width) if len(line) > width else line, ""),)
         for line in lines[scroll : scroll + room]
@@ -165,7 +166,7 @@ def _text(lines: Sequence[str], scroll: int, room: int, width: int) -> list[Line
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """A text as lines of a screen, wrapped, without control characters."""
+    """Return a text as wrapped lines, without control characters."""
     lines: list[str] = []
     for line in text.splitlines():
         safe = "".join(c if c.isprintable() else " " for c in line)
@@ -174,7 +175,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def header(live: LiveState, url: str, now: float, width: int) -> list[Line]:
-    """The server and its freshness, its figures, and its problems if any."""
+    """Return the header: the server with its freshness, its figures, and its problems if any."""
     server, beat = live.resources.server, live.beat
     entries = [f"fngate {get(server, 'version')}", get(server, "driver"), _workers(server)]
     if server.get("started_s") and (server_s := live.server_s(now)):
@@ -203,7 +204,7 @@ def header(live: LiveState, url: str, now: float, width: int) -> list[Line]:
 
 
 def freshness(live: LiveState, now: float) -> Span:
-    """Whether the state is live, or how old it is."""
+    """Return "live", or how old the state is."""
     age = f"{live.age_s(now):.0f} s old"
     if live.outage is not None:
         left_s = live.outage.retry_s - now
@@ -217,7 +218,7 @@ def freshness(live: LiveState, now: float) -> Span:
 def activity_lines(
     entries: Iterable[ActivityEntry], room: int, server_s: float, width: int
 ) -> list[Line]:
-    """The last `room` entries, the newest last."""
+    """Return the last `room` entries, the newest last."""
     last = list(entries)[-room:] if room else []
     lines = []
     for each in last:
@@ -233,13 +234,14 @@ def activity_lines(
 
 
 def footer(view: View, message: str, width: int) -> Line:
-    """The open question, the last message, or the keys."""
+    """Return the footer: the open question, the last message, or the keys."""
     if view.page == "filter":
         return cut(
-            (("/", "bold"), (view.filter, ""), ("█  enter keeps it, escape drops it", "dim")), width
+            (("/", "bold"), (view.filter, ""), ("█  enter keeps it, escape clears it", "dim")),
+            width,
         )
     if view.page == "confirm":
-        asked = f"let the idle replicas of {view.selected} go now? y/n"
+        asked = f"stop the idle replicas of {view.selected} now? y/n"
         return cut(((asked, "bold yellow"),), width)
     if view.page in ("why", "help"):
         return cut((("escape back  up, down scroll", "dim"),), width)

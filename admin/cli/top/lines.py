@@ -1,7 +1,7 @@
 """Lines of a screen as plain data: pieces of text, each with a style. Pure.
 
-A style is one of rich's names ("bold", "red", "dim"), "" for none. No fact is shown by colour
-alone: a terminal may have none.
+A style is one of rich's names ("bold", "red", "dim"), or "". No fact is shown by colour alone, as a
+terminal may have none.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ Line = tuple[Span, ...]
 
 
 def text(line: Line) -> str:
-    """A line without its styles."""
+    """Return a line without its styles."""
     return "".join(part for part, _ in line).rstrip()
 
 
 def shown(value: object) -> str:
-    """Untrusted text made safe for a line."""
+    """Return untrusted text in a form that is safe for a line."""
     return one_line(plain(str(value)))
 
 
 def fit(value: str, width: int, right: bool = False) -> str:
-    """`value` in exactly `width` columns; a longer one ends with "…"."""
+    """Return `value` in exactly `width` columns; a longer one ends with "…"."""
     if len(value) > width:
         return value[: width - 1] + CUT if width else ""
     return value.rjust(width) if right else value.ljust(width)
 
 
 def cut(line: Iterable[Span], width: int) -> Line:
-    """The first `width` columns of a line."""
+    """Return the first `width` columns of a line."""
     kept: list[Span] = []
     for part, style in line:
         if len(part) > width:
@@ -64,7 +64,7 @@ def cut(line: Iterable[Span], width: int) -> Line:
 
 
 def apart(left: Line, right: Line, width: int) -> Line:
-    """Two texts at the ends of a line; the left one is cut where both do not fit."""
+    """Return one line with two texts at its ends; the left one is cut if both do not fit."""
     room = width - sum(len(part) for part, _ in right)
     if room < 1:
         return cut(right, width)
@@ -74,17 +74,17 @@ def apart(left: Line, right: Line, width: int) -> Line:
 
 
 def faded(line: Line) -> Line:
-    """A line of an old state."""
+    """Return a line in the style of an old state."""
     return tuple((part, "dim") for part, _ in line)
 
 
 def meter(share: float, width: int) -> str:
-    """A bar in exactly `width` columns."""
+    """Return a bar in exactly `width` columns."""
     return bar(share, width).ljust(width)
 
 
 def spark(values: Iterable[float], width: int) -> str:
-    """The last `width` values as columns scaled to their maximum, the newest on the right."""
+    """Draw the last `width` values as bars scaled to their maximum, the newest on the right."""
     last = list(values)[-width:] if width else []
     most = max(last, default=0.0)
     if most <= 0:

@@ -17,7 +17,7 @@ NEXT: Final = 16
 METER: Final = 8
 BUSY: Final = 5
 ROOMY: Final = 90
-"""Columns from which on there is a bar for use, too."""
+"""Min columns for a bar that shows use."""
 ID_MAX: Final = 24
 _GIB: Final = 1024
 _DIGITS: Final = re.compile(r"(\d+)")
@@ -28,7 +28,7 @@ DeviceRow = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RowContext:
-    """What cells need: the state, this machine's steady clock, the server's (Unix s)."""
+    """Input of cells: the state, this machine's monotonic clock, the server's clock (Unix s)."""
 
     live: LiveState
     now: float
@@ -37,7 +37,7 @@ class RowContext:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. Columns of the highest `rank` are dropped first where room is short."""
+    """One column. Columns with the highest `rank` are dropped first if the screen is too narrow."""
 
     title: str
     width: int
@@ -47,7 +47,7 @@ class Column:
 
 
 def head(columns: Sequence[Column], sort: str) -> Line:
-    """The titles; the one sorted by is underlined."""
+    """Return the titles; the title of the sort column is underlined."""
     spans = []
     for column in columns:
         by = column.title.casefold() == sort or (sort == "name" and column.title == "NAME")
@@ -59,7 +59,7 @@ def head(columns: Sequence[Column], sort: str) -> Line:
 def row(
     item: FunctionRow, columns: Sequence[Column], context: RowContext, is_selected: bool
 ) -> Line:
-    """One function."""
+    """Return the row of one function."""
     spans = []
     for column in columns:
         value, style = column.cell(item, context)
@@ -71,13 +71,13 @@ def row(
 
 
 def columns(width: int, longest: int) -> list[Column]:
-    """The columns that fit in `width`, where the longest name has `longest` characters."""
+    """Return the columns that fit in `width` if the longest name has `longest` characters."""
     kept = list(_COLUMNS)
     name = max(NAME_MIN, min(longest, width // 3))
     while len(kept) > 1 and _width(kept) + name > width:
         kept.remove(max(kept, key=lambda column: column.rank))
     spare = width - _width(kept) - name
-    # Spare width goes to the trend, the reason, the trend again, and then to the names.
+    # Spare width goes to the trend, the next change, the trend again, and then to the names.
     for title, most in (("TREND", 30), ("NEXT", 48), ("TREND", TREND_MAX)):
         spare -= _grow(kept, title, most, spare)
     name = max(name, min(longest, name + spare))
@@ -85,7 +85,7 @@ def columns(width: int, longest: int) -> list[Column]:
 
 
 def _grow(kept: list[Column], title: str, most: int, spare: int) -> int:
-    """Widen a column up to `most` characters; returns its growth."""
+    """Widen a column up to `most` characters; return its growth."""
     for at, column in enumerate(kept):
         if column.title == title:
             grown = max(0, min(spare, most - column.width))
@@ -97,7 +97,7 @@ def _grow(kept: list[Column], title: str, most: int, spare: int) -> int:
 
 
 def upcoming(item: FunctionRow, context: RowContext) -> str:
-    """The next change and when it comes: ready, asleep, or how long a call would wait now."""
+    """Return the next change and its time: ready, asleep, or how long a call would wait now."""
     state = item.get("state")
     ready_ms = item.get("ready_in_ms")
     if state == "waking":
@@ -116,7 +116,7 @@ def upcoming(item: FunctionRow, context: RowContext) -> str:
 
 
 def _last_event_s(context: RowContext) -> float:
-    """The time of the last event where the state is old: countdowns stop there."""
+    """Return the time of the last event if the state is old: countdowns stop there."""
     live, now = context.live, context.now
     return now if live.is_live(now) else now - live.age_s(now)
 
@@ -129,7 +129,7 @@ def _clock(left_s: float) -> str:
 
 
 def _width(kept: Sequence[Column]) -> int:
-    """Their width, with a space before each."""
+    """Return the total width, with a space before each column."""
     return sum(column.width + 1 for column in kept)
 
 
@@ -195,8 +195,8 @@ def rows(
     room: int,
     width: int,
 ) -> list[Line]:
-    """The devices on at most `room` lines. With more devices those in use come first and the rest
-    are counted. `replicas` are by device."""
+    """Return the devices on at most `room` lines. If there are more, devices in use come first and
+    the others are only counted. `replicas` are by device."""
     ordered = sorted(devices.values(), key=lambda each: _natural(str(each["id"])))
     if len(ordered) > room:
         ordered.sort(key=lambda each: each.get("state") == "free" and each["id"] not in replicas)
@@ -214,7 +214,7 @@ def rows(
 
 
 def _own(device: DeviceRow, longest: int, memory: int, width: int) -> tuple[Span, ...]:
-    """A device itself: "cpu:0 ███▌ 1.2/16.0 GiB busy █▌ 30% taken"."""
+    """Render the device itself: "cpu:0 ███▌ 1.2/16.0 GiB busy █▌ 30% taken"."""
     state, reason = shown(get(device, "state")), shown(get(device, "reason"))
     whole = _whole(device)
     share = _taken(device) / whole if whole else 0.0
@@ -230,7 +230,7 @@ def _own(device: DeviceRow, longest: int, memory: int, width: int) -> tuple[Span
 
 
 def _taken(device: DeviceRow) -> float:
-    """MiB in use by the GPU's driver, else MiB charged to replicas."""
+    """Return the MiB in use as the GPU's driver reports them, else the MiB charged to replicas."""
     used = device.get("used_mib")
     return seconds(device.get("charged_mib")) if used is None else seconds(used)
 
@@ -245,7 +245,7 @@ def _memory_text(device: DeviceRow) -> str:
 
 
 def _busy(device: DeviceRow, is_narrow: bool) -> tuple[Span, ...]:
-    """The share of time with a model running."""
+    """Render the share of time in which a model runs."""
     busy = device.get("busy")
     figure = f"{NONE:>4}" if busy is None else f"{seconds(busy):>4.0%}"
     if is_narrow or busy is None:
@@ -260,7 +260,7 @@ def _replicas(replicas: Sequence[DeviceRow]) -> tuple[Span, ...]:
 
 
 def _replica(replica: DeviceRow) -> tuple[Span, ...]:
-    """A replica's revision or role, and its state."""
+    """Render a replica's revision or role, and its state."""
     function, revision = get(replica, "function"), get(replica, "revision")
     ref = revision if "@" in revision else f"{function}@{revision}"
     if not function:
@@ -273,7 +273,7 @@ def _replica(replica: DeviceRow) -> tuple[Span, ...]:
 
 
 def _natural(id: str) -> list[tuple[int, str]]:
-    """cpu:2 before cpu:10."""
+    """Return a sort key that orders cpu:2 before cpu:10."""
     return [
         (int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(id) if part
     ]

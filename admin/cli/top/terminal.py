@@ -1,6 +1,6 @@
-"""The terminal of `fnctl top`: keys parsed (pure), raw mode and signals, drawing with rich.
+"""Terminal of `fnctl top`: keys parsed (pure), raw mode and signals, drawing with rich.
 
-SIGWINCH and SIGTSTP are recorded and wake `Terminal.wait`; signals that end the process are raised
+SIGWINCH and SIGTSTP are recorded and wake `Terminal.wait`. Signals that end the process are raised
 as SystemExit, so that every block restores the terminal on the way out.
 """
 
@@ -26,7 +26,7 @@ from rich.style import Style
 from admin.cli.top.lines import Line
 
 KEYS_MAX: Final = 200
-"""Keys taken from one read, however much is pasted."""
+"""Max keys from one read, however much is pasted."""
 _NAMED: Final = {
     b"\r": "enter",
     b"\n": "enter",
@@ -56,20 +56,20 @@ _ENDING: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _RECORDED: Final = (signal.SIGWINCH, signal.SIGTSTP)
 _DISABLED: Final = b"\0"
 _CODE: Final = 128
-"""A shell's exit code for a signal is this plus its number."""
+"""A shell's exit code for a signal is this plus the signal's number."""
 
 
 class Keys:
-    """Parses bytes to names of keys; a sequence may come in pieces.
+    """Parser of bytes to names of keys; a sequence may arrive in pieces.
 
-    A printable character is its own name, others are "up", "enter" and so on.
+    A printable character is its own name; other keys are "up", "enter" and so on.
     """
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """The keys that are complete with these bytes. Unknown sequences are ignored."""
+        """Return the keys that these bytes complete. Unknown sequences are ignored."""
         data = self._rest + data
         self._rest = b""
         found: list[str] = []
@@ -83,13 +83,13 @@ class Keys:
         return found
 
     def flush(self) -> list[str]:
-        """An incomplete sequence that nothing followed: the escape key itself."""
+        """Return the escape key for an incomplete sequence that nothing followed."""
         rest, self._rest = self._rest, b""
         return ["escape"] if rest[:1] == b"\x1b" else []
 
 
 def _first(data: bytes) -> tuple[str, int]:
-    """The first key ("" for an unknown one) and its length in bytes."""
+    """Return the first key ("" for an unknown one) and its length in bytes."""
     if known := _SEQUENCE.match(data):
         return _SEQUENCES.get(known.group(1), ""), known.end()
     if data[:1] == b"\x1b":
@@ -98,16 +98,16 @@ def _first(data: bytes) -> tuple[str, int]:
         return named, 1
     if data[0] < 0x80:
         return (chr(data[0]) if chr(data[0]).isprintable() else ""), 1
-    # Names of functions are ASCII: other characters are ignored.
+    # Function names are ASCII: other characters are ignored.
     return "", 1
 
 
 class HungUp(Exception):
-    """The terminal is gone."""
+    """The terminal was closed."""
 
 
 class Terminal:
-    """The terminal behind file descriptor `fd`, for the main thread."""
+    """Terminal of file descriptor `fd`; use it on the main thread."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -119,7 +119,7 @@ class Terminal:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Handle signals here while the block runs."""
+        """Handle signals while the block runs."""
         before = {
             number: signal.getsignal(number) for number in (*_ENDING, *_RECORDED, signal.SIGINT)
         }
@@ -139,9 +139,9 @@ class Terminal:
 
     @contextmanager
     def raw(self) -> Iterator[None]:
-        """Unbuffered keys without echo while the block runs; Ctrl-C and Ctrl-Z stay signals.
+        """Read keys unbuffered and without echo while the block runs; Ctrl-C, Ctrl-Z are signals.
 
-        Ctrl-\\ is off, which would leave the terminal raw, and Ctrl-S, which would freeze it.
+        Ctrl-\\ is disabled as it would leave the terminal raw, Ctrl-S as it would freeze it.
         """
         before = termios.tcgetattr(self._fd)
         changed = termios.tcgetattr(self._fd)
@@ -159,7 +159,7 @@ class Terminal:
                 termios.tcsetattr(self._fd, termios.TCSANOW, before)
 
     def wait(self, timeout_s: float) -> list[str]:
-        """Keys pressed within `timeout_s`; returns with the first ones, or at a signal.
+        """Return keys pressed within `timeout_s`: the first ones, or none at a signal.
 
         Raises HungUp.
         """
@@ -178,15 +178,15 @@ class Terminal:
         return self._keys.feed(data)
 
     def was_resized(self) -> bool:
-        """Whether its size changed since the last call."""
+        """Return whether the size changed since the last call."""
         return self._was_recorded(signal.SIGWINCH)
 
     def was_stopped(self) -> bool:
-        """Whether Ctrl-Z was pressed since the last call."""
+        """Return whether Ctrl-Z was pressed since the last call."""
         return self._was_recorded(signal.SIGTSTP)
 
     def stop(self) -> None:
-        """Stop this process as Ctrl-Z does; returns when it continues."""
+        """Stop this process as Ctrl-Z does; return when it continues."""
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, self._record)
@@ -201,7 +201,7 @@ class Terminal:
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    # A second signal must not interrupt the restoring of the terminal.
+    # A second signal must not interrupt the restoration of the terminal.
     for each in (*_ENDING, signal.SIGINT):
         signal.signal(each, signal.SIG_IGN)
     raise SystemExit(_CODE + number)
@@ -222,7 +222,7 @@ class Frame:
 
 
 class Screen:
-    """Draws lines in place until `close`; `is_whole`: on the alternate screen, leaving no trace."""
+    """Draws lines in place until `close`; `is_whole`: on the alternate screen, without a trace."""
 
     def __init__(self, console: Console, is_whole: bool) -> None:
         self._console = console
@@ -232,12 +232,12 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines now."""
+        """Current columns and lines."""
         width, height = self._console.size
         return width, height
 
     def open(self) -> None:
-        """Take the terminal."""
+        """Start drawing on the terminal."""
         self._shown = None
         self._live = Live(
             Frame(()),
@@ -253,19 +253,19 @@ class Screen:
         self._console.show_cursor(not self._is_whole)
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Stop drawing and restore the terminal."""
         live, self._live = self._live, None
         if live is not None:
             live.stop()
 
     def show(self, lines: list[Line], anew: bool = False) -> None:
-        """Draw the lines if they differ from the last ones, or `anew`."""
+        """Draw the lines if they differ from the last ones, or always if `anew`."""
         if self._live is not None and (anew or lines != self._shown):
             self._shown = lines
             self._live.update(Frame(lines), refresh=True)
 
     def print(self, lines: Sequence[Line]) -> None:
-        """Write the lines once."""
+        """Print the lines once."""
         self._console.print(Frame(lines), soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""The view of `fnctl top`: page, selection, filter and order of functions, and what keys change.
+"""View of `fnctl top`: page, selection, filter and order of functions, and the effects of keys.
 Pure."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from admin.cli.live.state import seconds
 
 _STATES: Final = ("failing", "waking", "draining", "warm", "cold")
 FILTER_MAX: Final = 63
-"""Characters of a filter; no name has more."""
+"""Max characters of a filter; names are no longer."""
 
 Key = Callable[[dict[str, Any]], tuple[Any, ...]]
 Page = Literal["list", "filter", "why", "help", "confirm"]
@@ -22,7 +22,7 @@ Verb = Literal["why", "warm", "sleep", "redraw", "quit", "interrupt"]
 def sorted_functions(
     items: Iterable[dict[str, Any]], sort: str, wanted: str
 ) -> list[dict[str, Any]]:
-    """The functions that match `wanted`, ordered by `sort` (one of `SORTS`), then by name.
+    """Return the functions that match `wanted`, ordered by `sort` (one of `SORTS`), then by name.
 
     `wanted` is part of a name, or a whole state; "" matches all.
     """
@@ -32,15 +32,15 @@ def sorted_functions(
 
 
 def matches(item: dict[str, Any], wanted: str) -> bool:
-    """Whether a function's name contains `wanted`, or its state is that."""
+    """Return whether a function's name contains `wanted`, or its state equals it."""
     wanted = wanted.casefold()
     return wanted in str(item["name"]).casefold() or wanted == str(item.get("state")).casefold()
 
 
 def _activity(item: dict[str, Any]) -> tuple[Any, ...]:
-    """Busy functions first, then failing, warm and cold ones.
+    """Sort busy functions first, then failing, warm and cold ones.
 
-    Load counts by powers of two, so that rows do not jump with every second's figures.
+    Load counts in powers of two, so that rows do not move with every second's figures.
     """
     load = seconds(item.get("rate")) + seconds(item.get("held")) + seconds(item.get("in_flight"))
     state = item.get("state")
@@ -71,10 +71,10 @@ SORTS: Final[dict[str, Key]] = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The page shown, and the position in it.
+    """Current page, and the position in it.
 
-    `selected` is a function's name, "" for the first row: the selection follows the function when
-    rows move. `top` is the first visible row, `scroll` the first line of a page of text.
+    `selected` is a function's name, or "" for the first row: the selection follows the function
+    when rows move. `top` is the first visible row, `scroll` the first line of a page of text.
     """
 
     page: Page = "list"
@@ -85,19 +85,19 @@ class View:
     scroll: int = 0
 
     def scrolled(self, names: Sequence[str], rows: int) -> View:
-        """The view with the selected one of `names` visible in `rows` rows."""
+        """Return the view scrolled so that the selected one of `names` is within `rows` rows."""
         at = self.index(names)
         top = max(min(self.top, at, len(names) - rows), at - rows + 1, 0)
         return replace(self, top=top)
 
     def index(self, names: Sequence[str]) -> int:
-        """The index of the selected row."""
+        """Return the index of the selected row."""
         return names.index(self.selected) if self.selected in names else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A command of a key, for the function `name` or ""."""
+    """Command of a key, for the function `name` or ""."""
 
     verb: Verb
     name: str = ""
@@ -105,7 +105,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """What the screen shows: functions in order, rows for them, lines and rows of a text."""
+    """Visible parts of the screen: functions in order, rows for them, lines and rows of a text."""
 
     names: Sequence[str]
     rows: int
@@ -117,7 +117,7 @@ Pressed = tuple[View, Request | None]
 
 
 def press(view: View, key: str, visible: Visible) -> Pressed:
-    """The view after a key, and its request; a key without a meaning changes nothing."""
+    """Return the view after a key, and its request; keys without a meaning change nothing."""
     if key == "interrupt":
         return view, Request("interrupt")
     if key == "redraw":
@@ -141,7 +141,7 @@ def _list(view: View, key: str, visible: Visible) -> Pressed:
 
 
 def _turned(view: View, key: str) -> View:
-    """Another order or filter of the list, or another page."""
+    """Return the view with another order, filter or page."""
     changes: Mapping[str, Callable[[], View]] = {
         "/": lambda: replace(view, page="filter"),
         "escape": lambda: replace(view, filter="", top=0),
@@ -166,7 +166,7 @@ def _filter(view: View, key: str, visible: Visible) -> Pressed:
 
 
 def _text(view: View, key: str, visible: Visible) -> Pressed:
-    """The pages of text: an explanation, the help."""
+    """Handle a key on a page of text: an explanation or the help."""
     if key in ("q", "escape", "enter", "?"):
         return replace(view, page="list", scroll=0), None
     last = max(0, visible.text_lines - visible.text_rows)
@@ -186,7 +186,7 @@ def _confirm(view: View, key: str, _visible: Visible) -> Pressed:
 
 
 def _moved(view: View, key: str, visible: Visible) -> View | None:
-    """The view with another row selected, None for keys that do not move."""
+    """Return the view with another row selected; None for keys that do not move."""
     steps = _steps(visible.rows, len(visible.names))
     if key not in steps or not visible.names:
         return None
@@ -195,7 +195,7 @@ def _moved(view: View, key: str, visible: Visible) -> View | None:
 
 
 def _steps(page: int, whole: int) -> dict[str, int]:
-    """Rows that each key moves."""
+    """Return the number of rows that each key moves."""
     page = max(1, page - 1)
     return {
         "up": -1,
@@ -211,7 +211,7 @@ def _steps(page: int, whole: int) -> dict[str, int]:
 
 
 def _after(sort: str) -> str:
-    """The next order, cyclically."""
+    """Return the next order, cyclically."""
     names = list(SORTS)
     return names[(names.index(sort) + 1) % len(names)]
 

@@ -1,1 +1,1 @@
-"""The verbs of fnctl, one file a verb or family; `admin.cli.main` lists them."""
+"""Verbs of fnctl, one file per verb or family; `admin.cli.main` registers them."""

@@ -11,24 +11,24 @@ from admin.cli.verbs.show import Name
 from admin.text import duration, number, table
 
 Hours = Annotated[
-    int, typer.Option("--hours", min=1, max=24 * 7, metavar="HOURS", help="How far to look back.")
+    int, typer.Option("--hours", min=1, max=24 * 7, metavar="HOURS", help="Hours to look back.")
 ]
 DAY_S: Final = 86_400.0
 HOUR_S: Final = 3600.0
 SAVED_MIN: Final = 0.1
-"""Part of the device-seconds that a change must save, or may cost, to count."""
+"""Share of the device-seconds that a change must save, or may cost, to matter."""
 WAITED_MIN: Final = 0.5
-"""Part of the waiting that a change must save to be worth a sentence."""
+"""Share of the waiting time that a change must save to be recommended."""
 WAITED_MIN_S: Final = 10.0
-"""Less waiting in a day than this is none."""
+"""Seconds of waiting per day below which a difference does not count."""
 
 
 @connected
 def advise(session: Session, name: Name, hours: Hours = 24) -> None:
-    """Say what another idle time would have cost and saved.
+    """Show what other idle times would have cost and saved.
 
-    The requests of the last hours are played once more through the very rules that start and stop
-    replicas, for several idle times. It takes up to two minutes of spare processor time.
+    Replays the requests of the last hours through the rules that start and stop replicas, for
+    several idle times. Takes up to two minutes of spare processor time.
 
     \b
     Example:
@@ -41,7 +41,7 @@ def advise(session: Session, name: Name, hours: Hours = 24) -> None:
 
 
 def render(answer: dict[str, Any]) -> str:
-    """The answer as text: what was played, a table, one sentence, what to keep in mind."""
+    """Render the answer: its basis, a table, a recommendation, and notes."""
     rows, basis = answer.get("rows") or [], answer.get("basis") or {}
     length_s = _length_s(answer)
     notes = "\n".join(f"note: {text}" for text in answer.get("notes") or [])
@@ -62,10 +62,10 @@ def render(answer: dict[str, Any]) -> str:
 
 
 def better(answer: dict[str, Any]) -> dict[str, Any] | None:
-    """The row that is clearly better than the present one, if there is one.
+    """Return the row that is clearly better than the current one, if any.
 
-    Either it has a tenth less of the device for 10 s a day of waiting at most, or half the waiting
-    (and 10 s a day less) for at most a tenth more of the device.
+    Either it uses a tenth less of the device for at most 10 s more waiting per day, or it has half
+    the waiting (and at least 10 s per day less) for at most a tenth more of the device.
     """
     rows: list[dict[str, Any]] = answer.get("rows") or []
     current = _current(rows)
@@ -91,14 +91,14 @@ def better(answer: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def sentence(answer: dict[str, Any]) -> str:
-    """The advice."""
+    """Return the recommendation in one sentence."""
     current, best = _current(answer.get("rows") or []), better(answer)
     if current is None:
         return ""
     if best is None:
         return (
-            f"idle {current['idle_s']:g} s is as good as any: less of the device would be more"
-            " waiting, less waiting more of the device"
+            f"idle {current['idle_s']:g} s is already a good choice: less device time would mean"
+            " more waiting, less waiting more device time"
         )
     a_day = DAY_S / _length_s(answer)
     saved_h = (current["device_s"] - best["device_s"]) * a_day / HOUR_S

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 
 BackupFile = Annotated[
-    Path, typer.Argument(metavar="FILE", dir_okay=False, help="The copy, on this machine.")
+    Path, typer.Argument(metavar="FILE", dir_okay=False, help="Target file, on this machine.")
 ]
 File = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE", exists=True, dir_okay=False, help="A copy of the database of a server."
+        metavar="FILE", exists=True, dir_okay=False, help="A copy of a server's database."
     ),
 ]
 
@@ -57,10 +57,10 @@ def backup(  # noqa: PLR0913 - typer takes one parameter per option
     known_hosts: KnownHosts = None,
     as_json: Json = False,
 ) -> None:
-    """Copy the server's database to FILE, while the server runs or where it is stopped.
+    """Copy the server's database to FILE, from a running server or a stopped one.
 
-    It has functions, access keys (their hashes) and history. Models are the files in DATA/blobs:
-    copy that folder after the database. fnctl restore puts the copy in place.
+    The copy contains functions, access keys (as hashes) and history. Models are files in
+    DATA/blobs: copy that folder after the database. fnctl restore puts the copy in place.
 
     \b
     Example:
@@ -85,15 +85,15 @@ def backup(  # noqa: PLR0913 - typer takes one parameter per option
 
 
 def check_target(file: Path) -> None:
-    """Raise typer.BadParameter where FILE is a database in use."""
+    """Raise typer.BadParameter if FILE is a database in use."""
     if any(file.with_name(file.name + side).exists() for side in ("-wal", "-shm")):
         raise typer.BadParameter(f"{file} is a database in use", param_hint="FILE")
 
 
 def fetch(client: Client, file: Path) -> DatabaseReport:
-    """Download a copy and replace `file` with it once it is checked.
+    """Download a copy, check it, and replace `file` with it.
 
-    Raises Unreachable, ApiError or StoreUnavailable and leaves `file` as it was.
+    Raises Unreachable, ApiError or StoreUnavailable, and then leaves `file` as it was.
     """
     from registry.errors import StoreUnavailable
     from registry.files import replacing
@@ -105,13 +105,13 @@ def fetch(client: Client, file: Path) -> DatabaseReport:
         report = inspect_database(fresh, is_checked=True)
         if report.state != "sound":
             reason = report.reason or report.state
-            raise StoreUnavailable(f"what the server has sent is no sound database: {reason}")
+            raise StoreUnavailable(f"the server sent a copy that is not sound: {reason}")
     return report
 
 
 def copy_stopped(data: Path, file: Path) -> DatabaseReport | None:
-    """Copy the database in `data` to `file`; None without one, or where a server holds it. Raises
-    StoreUnavailable."""
+    """Copy the database in `data` to `file`; return None if there is none, or if a server uses it.
+    Raises StoreUnavailable."""
     from registry.errors import Conflict
     from registry.files import DataDirectory
     from registry.settings import StoreSettings
@@ -131,21 +131,21 @@ def copy_stopped(data: Path, file: Path) -> DatabaseReport | None:
 
 
 def contents(report: DatabaseReport) -> dict[str, Any]:
-    """The contents of a copy for --json."""
+    """Return the contents of a copy for --json."""
     return {"functions": report.functions, "keys": report.keys, "schema": report.schema}
 
 
 def described(report: DatabaseReport) -> str:
-    """The contents of a copy in words."""
+    """Return the contents of a copy in words."""
     return f"{report.functions} functions, {report.keys} keys"
 
 
 def restore(file: File, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
-    """Put FILE in the place of the database of a stopped server.
+    """Replace the database of a stopped server with FILE.
 
-    FILE comes from fnctl backup, or is a daily copy in DATA/backups. The present database is set
-    aside in DATA/set-aside. Keys and functions are then those of the copy: a key that was revoked
-    after it was made is let in again.
+    FILE comes from fnctl backup, or is a daily copy in DATA/backups. The current database is moved
+    to DATA/set-aside. Keys and functions are then those of the copy: a key that was revoked after
+    the copy was made is valid again.
 
     \b
     Example:
@@ -173,10 +173,10 @@ def restore(file: File, data: Data = DEFAULT_DATA, as_json: Json = False) -> Non
 
 
 def text(settings: StoreSettings, file: Path, restored: Restored) -> str:
-    """The result of a restore, and the remaining steps."""
+    """Render the result of a restore, and the remaining steps."""
     lines = [f"restored {restored.functions} functions and {restored.keys} keys"]
     if restored.folder is not None:
-        lines.append(f"the database that was here is in {restored.folder}")
+        lines.append(f"the previous database is in {restored.folder}")
     if restored.missing:
         found = next((p / "blobs" for p in file.parents[:2] if (p / "blobs").is_dir()), "BLOBS")
         source, target = shlex.quote(f"{found}/."), shlex.quote(f"{settings.blobs}/")

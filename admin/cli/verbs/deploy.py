@@ -20,7 +20,7 @@ ROWS_MAX = 65_536
 
 
 class Device(StrEnum):
-    """What a replica needs to run on."""
+    """Devices that a replica can require."""
 
     CPU = "cpu"
     CUDA = "cuda"
@@ -33,39 +33,39 @@ PathGiven = Annotated[
 Name = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="The function's name (default: function.toml's, or the file's)."
+        metavar="NAME", help="The function's name (default: from function.toml or the file name)."
     ),
 ]
-Min = Annotated[int | None, typer.Option(min=0, metavar="N", help="Replicas kept at all times.")]
-Max = Annotated[int | None, typer.Option(min=1, metavar="N", help="Replicas at most.")]
+Min = Annotated[int | None, typer.Option(min=0, metavar="N", help="Minimum number of replicas.")]
+Max = Annotated[int | None, typer.Option(min=1, metavar="N", help="Maximum number of replicas.")]
 Idle = Annotated[
     float | None,
-    typer.Option(min=0, metavar="SECONDS", help="Idle time before a replica goes."),
+    typer.Option(min=0, metavar="SECONDS", help="Idle time before a replica is stopped."),
 ]
 Memory = Annotated[
     int | None, typer.Option(min=0, metavar="MIB", help="Memory cap of a replica; 0 for none.")
 ]
-DeviceGiven = Annotated[Device | None, typer.Option(help="Where replicas run.")]
+DeviceGiven = Annotated[Device | None, typer.Option(help="Device that replicas run on.")]
 Batch = Annotated[
     str | None,
     typer.Option(
-        metavar="N|off|always", help="Rows that may share a run; always: although not proven."
+        metavar="N|off|always", help="Max rows of one batch; always: batch without a proof."
     ),
 ]
 Timeout = Annotated[
-    float | None, typer.Option(min=0, metavar="SECONDS", help="Longest run of one request.")
+    float | None, typer.Option(min=0, metavar="SECONDS", help="Time limit of one request's run.")
 ]
 Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Allow handler.py: code that has the server's rights, unless the driver is docker.",
+        help="Allow handler.py: it runs with the server's rights, unless the driver is docker.",
     ),
 ]
 Breaking = Annotated[
-    bool, typer.Option("--breaking", help="Allow what would break callers of the present revision.")
+    bool, typer.Option("--breaking", help="Allow changes that break the current callers.")
 ]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Return once the server has the files.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Return once the files are uploaded.")]
 
 
 @connected
@@ -84,11 +84,11 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     breaking: Breaking = False,
     no_wait: NoWait = False,
 ) -> None:
-    """Ship a model as a function.
+    """Deploy a model as a function.
 
-    The server loads it in a throw-away replica, runs its sample and measures it; then calls go to
-    it. A function that is warm stays warm: the new revision is ready before calls go to it, where
-    both fit. Whatever fails there changes nothing.
+    The server loads it in a trial replica, runs its sample and measures it; then calls go to it. A
+    warm function stays warm: the new revision is ready before calls go to it, if both fit on the
+    device. A failed deploy changes nothing.
 
     \b
     Examples:
@@ -112,12 +112,12 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """The values that are not None."""
+    """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def batch_max(text: str | None) -> int | None:
-    """--batch as a number of rows: "off" is 1, "always" names none. Raises typer.BadParameter."""
+    """Parse --batch as rows: "off" is 1, "always" is None. Raises typer.BadParameter."""
     if text in (None, ALWAYS, OFF):
         return 1 if text == OFF else None
     assert text is not None
@@ -161,7 +161,7 @@ def _deploy(
 
 
 def _curl(session: Session, collected: Collected, result: dict[str, Any]) -> str:
-    """A curl command for a call that works; "" if there is none or curl cannot reach the server."""
+    """Return a curl command that works; "" if there is none or curl cannot reach the server."""
     from admin.cli.render import curl
     from admin.client.client import ApiError
 
@@ -173,7 +173,7 @@ def _curl(session: Session, collected: Collected, result: dict[str, Any]) -> str
         call = curl(collected, client.url)
         if not collected.sample:
             shown = str(client.function(collected.name).get("example", ""))
-            # Other examples have a placeholder.
+            # Examples of other kinds have a placeholder.
             call = shown if " -d '" in shown and '"<' not in shown else ""
     except ApiError:
         return ""

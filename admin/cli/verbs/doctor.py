@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 DriverGiven = Annotated[
     Driver,
     typer.Option(
-        "--driver", envvar="FN_DRIVER", help="What starts replicas; docker's checks must pass then."
+        "--driver", envvar="FN_DRIVER", help="Driver of replicas; docker requires all its checks."
     ),
 ]
 Engine = Annotated[
@@ -45,7 +45,7 @@ Engine = Annotated[
         "--engine",
         envvar="FN_DOCKER_HOST",
         metavar="URL",
-        help="The Docker engine, looked at if it is there.",
+        help="The Docker engine; checked if it exists.",
     ),
 ]
 
@@ -64,8 +64,8 @@ def doctor(  # noqa: PLR0913 - typer takes one parameter per option
 ) -> None:
     """Check what fngate needs on this machine.
 
-    Where something is missing it says what to do, and ends with exit code 1. With --ssh it checks
-    the way to the server there, and the server.
+    Prints a remedy for each failed check, and then exits with code 1. With --ssh it checks the
+    login, and the server there.
 
     \b
     Examples:
@@ -82,7 +82,7 @@ def doctor(  # noqa: PLR0913 - typer takes one parameter per option
 
 
 def local_checks(data: Path) -> list[Check]:
-    """The checks of this machine, with the data folder `data`."""
+    """Return the checks of this machine, with the data folder `data`."""
     from admin.cli.doctor import machine
     from admin.settings import run_dir
 
@@ -99,26 +99,26 @@ def local_checks(data: Path) -> list[Check]:
 
 
 def docker(engine: str, driver: Driver) -> list[Check]:
-    """The checks of the Docker engine, if it exists or is the driver."""
+    """Return the checks of the Docker engine, if it exists or is the driver."""
     from admin.cli.doctor.docker import docker_checks
 
     return docker_checks(engine, is_chosen=driver is Driver.DOCKER, tags=images())
 
 
 def images() -> dict[str, str]:
-    """The runtime images of a server started here; the default ones with invalid settings."""
+    """Return the runtime images of a server started here; defaults if settings are invalid."""
     from admin.settings import Settings, load_settings
     from registry.errors import BadRequest
 
     try:
         chosen = load_settings({})
-    except BadRequest:  # reported by the server when it starts
+    except BadRequest:  # the server reports it when it starts
         chosen = Settings.model_construct()
     return {"cpu": chosen.image_cpu, "gpu": chosen.image_gpu}
 
 
 def remote_checks(address: ServerAddress, login: Login) -> list[Check]:
-    """The checks of a server on another machine."""
+    """Return the checks of a server on another machine."""
     from admin.cli.doctor.machine import Check
     from admin.client.client import Unreachable
 
@@ -130,7 +130,7 @@ def remote_checks(address: ServerAddress, login: Login) -> list[Check]:
 
 
 def print_checks(found: list[Check], as_json: bool) -> None:
-    """Print the checks; one that failed is exit code 1."""
+    """Print the checks; exit with code 1 if one failed."""
     from admin.cli.doctor.machine import render, to_json
 
     shown = json.dumps({"items": to_json(found)}, indent=2) if as_json else plain(render(found))

@@ -26,29 +26,29 @@ app = typer.Typer(
 
 
 class Kind(StrEnum):
-    """The processors of an image's replicas."""
+    """Processors that an image supports."""
 
     CPU = "cpu"
     GPU = "gpu"
 
 
-KindGiven = Annotated[Kind, typer.Argument(help="cpu, or gpu: with CUDA and cuDNN, 3 GB.")]
+KindGiven = Annotated[Kind, typer.Argument(help="cpu, or gpu (with CUDA and cuDNN, 3 GB).")]
 Base = Annotated[
     str,
     typer.Option(
         "--base",
         envvar="FN_IMAGE_BASE",
         metavar="IMAGE",
-        help="Image to begin with: Python 3.11 or newer and glibc. Pulled if it is not there.",
+        help="Base image with Python 3.11 or newer and glibc; pulled if missing.",
     ),
 ]
 Wheelhouse = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Folder of wheels to install from; nothing is downloaded."),
+    typer.Option(metavar="DIR", help="Folder of wheels to install from, without downloads."),
 ]
 Tag = Annotated[
     str | None,
-    typer.Option(metavar="NAME:TAG", help=f"The image's name (default {NAME}:cpu or :gpu)."),
+    typer.Option(metavar="NAME:TAG", help=f"Name of the image (default {NAME}:cpu or :gpu)."),
 ]
 Engine = Annotated[
     str,
@@ -58,19 +58,19 @@ Tensorrt = Annotated[
     str,
     typer.Option(
         metavar="MAJOR",
-        help="Add TensorRT to the gpu image, like 10. Its wheels are on NVIDIA's own index:"
-        " tell pip with PIP_EXTRA_INDEX_URL.",
+        help="Add this major version of TensorRT to the gpu image, like 10. Its wheels are on"
+        " NVIDIA's own index: pass it to pip with PIP_EXTRA_INDEX_URL.",
     ),
 ]
 Context = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Checkout of fngate to build (default: this program's own)."),
+    typer.Option(metavar="DIR", help="Checkout of fngate to build (default: the running one)."),
 ]
 
 
 @app.callback()
 def _image() -> None:
-    """Makes typer keep `build` as a subcommand while it is the only one."""
+    """Make typer keep `build` as a subcommand while it is the only one."""
 
 
 @app.command("build")
@@ -86,9 +86,9 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
 ) -> None:
     """Build the image for replicas in containers.
 
-    This machine's pip downloads the wheels first, with its own index, proxy and CA settings, into a
-    temporary folder (TMPDIR); the build itself has no network. DOCKER_HOST is not read. A build
-    that fails or is interrupted leaves the image of that name as it was.
+    First this machine's pip downloads the wheels into a temporary folder (TMPDIR), with its own
+    index, proxy and CA settings. The build itself has no network. DOCKER_HOST is not read. A failed
+    or interrupted build leaves an existing image of that name as it was.
 
     \b
     Examples:
@@ -96,7 +96,7 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
       fnctl image build gpu --base python:3.12-slim
     """
     if tensorrt and (kind is Kind.CPU or not tensorrt.isdecimal()):
-        raise typer.BadParameter("expected a major version, with gpu", param_hint="--tensorrt")
+        raise typer.BadParameter("expected a major version and gpu", param_hint="--tensorrt")
     with errors_reported(as_json):
         from admin.image.build import BuildRequest
         from admin.image.build import build as build_image
@@ -120,7 +120,7 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
 
 
 def render(built: BuiltImage) -> str:
-    """The built image as text."""
+    """Render the built image."""
     pairs = (
         ("id", built.id),
         ("size", size(built.size_bytes)),
@@ -137,4 +137,4 @@ def _print(text: str) -> None:
 
 
 def _quiet(_: str) -> None:
-    """With --json only the result is printed."""
+    """Print nothing: with --json only the result is printed."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from admin.cli.completion import function_names
 from admin.cli.options import Session, connected
 
 if TYPE_CHECKING:
@@ -16,16 +17,21 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 300.0
 SHOWN_MAX = 100
-"""Bytes of a sample that are shown."""
+"""Max bytes of a sample that are shown."""
 MediaType = Annotated[
-    str, typer.Option("--type", metavar="TYPE", help="What a file is sent as, whatever its name.")
+    str, typer.Option("--type", metavar="TYPE", help="Content type of the file, whatever its name.")
 ]
 
 
 @connected
 def invoke(  # noqa: PLR0913 - typer takes one parameter per option
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME[@REVISION]", help="What to call.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME[@REVISION]", help="Function to call.", autocompletion=function_names
+        ),
+    ],
     body: Annotated[
         str | None, typer.Option("-d", "--body", metavar="JSON|@FILE", help="The whole body.")
     ] = None,
@@ -37,27 +43,28 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
     ] = None,
     media: MediaType = "",
     accept: Annotated[
-        str, typer.Option(metavar="TYPE", help="The answer's form, like application/x-npy.")
+        str,
+        typer.Option(metavar="TYPE", help="Content type of the answer, like application/x-npy."),
     ] = "",
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the answer there, as it came.")
+        Path | None, typer.Option(metavar="FILE", help="Write the answer's body to FILE.")
     ] = None,
     wait: Annotated[
         float | None,
         typer.Option(
-            min=0, metavar="SECONDS", help="How long the call may be held before it starts."
+            min=0, metavar="SECONDS", help="Max time that the call waits before it starts."
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="When to give up on an answer.")
+        float, typer.Option(min=1, metavar="SECONDS", help="Max time until the answer.")
     ] = TIMEOUT_S,
 ) -> None:
     """Call a function and print its answer.
 
-    A receipt of where the time went follows. Without an input the function's own sample is sent,
-    or zeros. A file is sent as what the function takes: as raw bytes whatever its name, else by its
-    suffix as a picture (.png .jpg ...), a .wav, an .npy or a .bin; .json files and values are JSON.
-    --type sends any file as it is.
+    A receipt with the timing follows. Without an input, the function's own sample is sent, or
+    zeros. A file is sent as raw bytes if the function takes those. Otherwise its suffix decides: a
+    picture (.png .jpg ...), a .wav, an .npy or a .bin; .json files and values are JSON. --type
+    sends any file unchanged.
 
     \b
     Examples:
@@ -81,8 +88,8 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
 def _payload(
     session: Session, name: str, body: str | None, inputs: list[str], media: str
 ) -> Payload:
-    """The body by the options. Without any it is the function's sample; a file's type may depend on
-    what the function takes."""
+    """Return the body for the options; without any, the function's sample. A file's content type
+    may depend on the types that the function takes."""
     from admin.cli.inputs import is_one_file, payload
     from admin.client.client import ApiError
     from admin.text import one_line, size
@@ -96,14 +103,14 @@ def _payload(
         session.remark(f"no input given, an example is sent: {shown}")
         return sample
     if is_one_file(inputs) and not media:
-        # Without a description the call itself is refused with the reason.
+        # If the description fails, the call itself is refused with the reason.
         with suppress(ApiError):
             takes = session.client.describe(name).get("content_types") or []
     return payload(body, inputs, media, takes)
 
 
 def to_json(answer: Answer) -> dict[str, Any]:
-    """The answer as JSON data with its receipt: the object itself, or its type and size."""
+    """Return the answer as JSON data with its receipt: the object itself, or its type and size."""
     from admin.cli.answers import read_receipt
 
     shown = _object(answer)
@@ -113,7 +120,7 @@ def to_json(answer: Answer) -> dict[str, Any]:
 
 
 def render_receipt(answer: Answer, output: Path | None) -> str:
-    """The answer as text, or where it was written."""
+    """Render the answer, or the file that it was written to."""
     from admin.cli.answers import render_answer
     from admin.text import size
 

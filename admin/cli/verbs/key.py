@@ -11,7 +11,7 @@ from admin.cli.options import Session, connected
 from admin.text import ago, get, table
 
 app = typer.Typer(
-    help="Make, list and revoke access keys.", no_args_is_help=True, rich_markup_mode=None
+    help="Create, list and revoke access keys.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
@@ -25,9 +25,9 @@ def add(
             metavar="SCOPE", help="invoke, invoke:NAME, read, deploy or admin; repeatable."
         ),
     ],
-    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    note: Annotated[str, typer.Option(help="Purpose of the key.")] = "",
 ) -> None:
-    """Make a key. Its secret is printed once and kept nowhere.
+    """Create a key. Its secret is printed once and never stored.
 
     \b
     Example:
@@ -60,7 +60,7 @@ def rm(
     session: Session,
     id: Annotated[str, typer.Argument(metavar="ID", help="The key's id, from fnctl key ls.")],
 ) -> None:
-    """Revoke a key; calls with it are refused from now on.
+    """Revoke a key; requests with it are refused from now on.
 
     \b
     Example:
@@ -71,7 +71,7 @@ def rm(
 
 
 def render(items: list[dict[str, Any]], now_s: float) -> str:
-    """The keys as a table; `now_s` in Unix seconds."""
+    """Render the keys as a table; `now_s` in Unix seconds."""
     rows = [
         (
             get(item, "id"),

@@ -22,15 +22,15 @@ def logs(
     session: Session,
     name: Name,
     lines: Annotated[
-        int, typer.Option(min=1, max=10_000, metavar="N", help="How many lines of each replica.")
+        int, typer.Option(min=1, max=10_000, metavar="N", help="Number of lines per replica.")
     ] = LINES,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what they write, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Print new lines as well, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Print what a function's replicas wrote.
+    """Print the logs of a function's replicas.
 
-    With --follow also what they write from now on; with --json that is one JSON object per line.
+    With --follow, new lines are printed as they are written; with --json, one JSON object per line.
 
     \b
     Example:
@@ -51,7 +51,7 @@ def logs(
 def print_followed(session: Session, name: str, lines: int) -> None:
     """Print the stream until the function is removed, across restarts of the server.
 
-    Raises ApiError, or Unreachable where the server stays unreachable.
+    Raises ApiError, or Unreachable if the server stays unreachable.
     """
     from admin.client.client import ApiError
     from admin.client.sse import Disconnected, Patience, Position, resumed
@@ -69,7 +69,7 @@ def print_followed(session: Session, name: str, lines: int) -> None:
             is_known = True
             show(session, item.type, json.loads(item.data))
     except ApiError as error:
-        # A function that was there and is unknown now was removed.
+        # The function was removed if it existed before and is unknown now.
         if not (is_known and error.code == "unknown_function"):
             raise
         session.remark(f"{name} is gone")
@@ -86,7 +86,7 @@ def show(session: Session, kind: str, data: dict[str, Any]) -> None:
 
 
 def render(items: list[dict[str, Any]]) -> str:
-    """Every line behind the id of its replica."""
+    """Render every line with the id of its replica."""
     lines = [
         f"{item.get('replica', '')} | {line}"
         for item in items

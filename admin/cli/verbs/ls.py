@@ -26,23 +26,23 @@ HEAD: Final = (
     "SLEEPS IN",
 )
 DROPPED: Final = ("P50", "COLD START", "P95", "REVISION", "SLEEPS IN", "IN FLIGHT", "RATE")
-"""Columns dropped on a narrow terminal, in this order."""
+"""Columns dropped on a narrow terminal, first one first."""
 
 
 @connected
 def ls(
     session: Session,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Go on and show what changes, until Ctrl-C.")
+        bool, typer.Option("--watch", "-w", help="Keep running and show changes, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """List the functions and how they are.
+    """List the functions and their current state.
 
-    READY is how many replicas take calls, of how many are wanted; HELD are requests that wait.
-    RATE is answers a second; P50 and P95 are of the last minute. READY IN is how long a call that
-    came now would wait for a replica, most likely, - before a revision has had five cold starts;
-    SLEEPS IN is when its idle replica goes. A terminal too narrow for all of that goes without
-    some.
+    READY is the number of ready and of wanted replicas. HELD is the number of requests in the
+    queue. RATE is answers per second; P50 and P95 cover the last minute. READY IN estimates how
+    long a call that arrived now would wait for a replica ("-" before a revision has had five cold
+    starts). SLEEPS IN is the time until the idle replica is stopped. A narrow terminal shows fewer
+    columns.
 
     \b
     Examples:
@@ -61,7 +61,7 @@ def ls(
 
 
 def render(items: Sequence[dict[str, Any]], now_s: float, room: int | None = None) -> str:
-    """The functions as a table, at most `room` columns wide where possible.
+    """Render the functions as a table, at most `room` columns wide if possible.
 
     `now_s`: the server's Unix seconds, 0.0 if unknown.
     """
@@ -79,7 +79,7 @@ def render(items: Sequence[dict[str, Any]], now_s: float, room: int | None = Non
 
 
 def row(item: dict[str, Any], now_s: float) -> tuple[str, ...]:
-    """One function's cells."""
+    """Return the cells of one function."""
     state, phase = get(item, "state"), get(item, "phase")
     return (
         get(item, "name"),
@@ -98,14 +98,14 @@ def row(item: dict[str, Any], now_s: float) -> tuple[str, ...]:
 
 
 def ready_in(ms: float | None) -> str:
-    """The time until a replica is ready: "now", an estimate, or a dash if unknown."""
+    """Return the time until a replica is ready: "now", an estimate, or a dash if unknown."""
     if ms is None:
         return NONE
     return f"~{duration(float(ms))}" if ms else "now"
 
 
 def sleeps_in(at_s: float | None, now_s: float) -> str:
-    """The time until the idle replica is stopped, a dash without one."""
+    """Return the time until the idle replica is stopped, or a dash if unknown."""
     if not at_s or not now_s:
         return NONE
     left_s = max(0.0, float(at_s) - now_s)
@@ -123,7 +123,7 @@ def _now_s() -> float:
 
 
 def _room() -> int | None:
-    """The terminal's columns, None for a pipe or a file."""
+    """Return the terminal's columns; None for a pipe or a file."""
     if not sys.stdout.isatty():
         return None
     from shutil import get_terminal_size

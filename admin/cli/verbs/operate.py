@@ -13,22 +13,22 @@ from admin.cli.verbs.show import Name
 
 To = Annotated[
     int | None,
-    typer.Option("--to", min=1, metavar="N", help="The revision (default: the one before)."),
+    typer.Option("--to", min=1, metavar="N", help="Target revision (default: the previous one)."),
 ]
 Breaking = Annotated[
-    bool, typer.Option("--breaking", help="Allow what would break callers of the present one.")
+    bool, typer.Option("--breaking", help="Allow changes that break callers of the current one.")
 ]
 Wait = Annotated[
-    int, typer.Option("--wait", min=1, max=3600, metavar="SECONDS", help="Give up after so long.")
+    int, typer.Option("--wait", min=1, max=3600, metavar="SECONDS", help="Max time to wait.")
 ]
 
 
 @connected
 def rollback(session: Session, name: Name, to: To = None, breaking: Breaking = False) -> None:
-    """Send a function's calls to an earlier revision.
+    """Move a function's traffic to an earlier revision.
 
-    Without --to that is the one that had them before; done again, it goes one further back. The
-    revision is warm before calls go to it where both fit.
+    Without --to, that is the revision that had it before; a repeated rollback goes one further
+    back. The revision is warm before calls go to it, if both fit on the device.
 
     \b
     Examples:
@@ -49,8 +49,8 @@ def scale(
 ) -> None:
     """Change how many replicas a function has.
 
-    --idle is how long one stays without a call. The change holds until the next one; a deploy
-    brings the scaling of its function.toml.
+    --idle is the time without a call after which a replica is stopped. The change holds until the
+    next one; a deploy sets the scaling of its function.toml.
 
     \b
     Examples:
@@ -67,7 +67,7 @@ def scale(
         answer = session.client.rescale(name, changes)
     except ApiError as error:
         if error.code == "precondition_failed":
-            error.add_note("somebody else changed it at the same time: say it again")
+            error.add_note("another client changed it at the same time: repeat the command")
         raise
     session.answer(answer, lambda: render_scale(answer))
     session.next(f"fnctl show {name}")
@@ -75,10 +75,10 @@ def scale(
 
 @connected
 def sleep(session: Session, name: Name) -> None:
-    """Let a function's idle replicas go now.
+    """Stop a function's idle replicas now.
 
-    Their idle time is not waited for. A replica that is being called stays, and so do those that
-    min keeps. The next call wakes the function.
+    Does not wait for their idle time. Replicas with a call stay, and so do those that min keeps.
+    The next call wakes the function.
 
     \b
     Example:
@@ -96,10 +96,10 @@ def sleep(session: Session, name: Name) -> None:
 
 @connected
 def warm(session: Session, name: Name, wait: Wait = 60) -> None:
-    """Have a replica of a function ready.
+    """Start a replica of a function and wait until it is ready.
 
-    It goes again once nobody has called for the function's idle time; fnctl scale NAME --min 1
-    keeps one. Where it does not become ready, the reason and the last lines of its log are told.
+    It is stopped after the function's idle time without a call; fnctl scale NAME --min 1 keeps one.
+    If it does not become ready, the reason and the last lines of its log are printed.
 
     \b
     Example:
@@ -124,9 +124,9 @@ def warm(session: Session, name: Name, wait: Wait = 60) -> None:
 def rm(
     session: Session,
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove a function with all its revisions. Requests in flight are answered.
+    """Remove a function with all its revisions. Requests in flight finish.
 
     \b
     Example:
@@ -134,8 +134,8 @@ def rm(
     """
     if not yes:
         if session.as_json:
-            raise typer.BadParameter("expected --yes beside --json", param_hint="--yes")
-        session.client.function(name)  # refuses an unknown name before the question
+            raise typer.BadParameter("expected --yes with --json", param_hint="--yes")
+        session.client.function(name)  # report an unknown name before asking
         _confirm(name)
     answer = session.client.remove(name)
     session.answer(answer, lambda: f"{name} is removed")
@@ -143,7 +143,7 @@ def rm(
 
 
 def _confirm(name: str) -> None:
-    """Ask on the terminal. Raises typer.Abort for a no, typer.BadParameter for no answer."""
+    """Ask on the terminal. Raises typer.Abort on no, typer.BadParameter without an answer."""
     try:
         is_meant = typer.confirm(f"Remove {name} with all its revisions?", err=True)
     except typer.Abort:
@@ -151,7 +151,7 @@ def _confirm(name: str) -> None:
             raise
         typer.echo(err=True)
         raise typer.BadParameter(
-            "expected --yes where there is no terminal to answer on", param_hint="--yes"
+            "expected --yes, as there is no terminal to confirm on", param_hint="--yes"
         ) from None
     if not is_meant:
         raise typer.Abort

@@ -13,7 +13,7 @@ from admin.cli.errors import errors_reported
 
 
 class Driver(StrEnum):
-    """What starts replicas."""
+    """Drivers that start replicas."""
 
     PROCESS = "process"
     DOCKER = "docker"
@@ -21,7 +21,7 @@ class Driver(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """How the server's own log looks."""
+    """Formats of the server's own log."""
 
     HUMAN = "human"
     JSON = "json"
@@ -72,14 +72,14 @@ LogFormatGiven = Annotated[
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="TOML file with settings, weaker than FN_ variables."),
+    typer.Option(metavar="FILE", help="TOML file with settings; FN_ variables override it."),
 ]
 StartEmpty = Annotated[
     bool,
     typer.Option(
         "--start-empty",
-        help="If the data folder has lost its database: set the old files aside and begin without"
-        " functions and keys. Nobody calls without a key then.",
+        help="If the data folder has lost its database: move the old files aside and start without"
+        " functions and keys. Every call then needs a key.",
     ),
 ]
 
@@ -99,7 +99,7 @@ def serve(  # noqa: PLR0913 - typer takes one parameter per option
 ) -> None:
     """Run the gateway until Ctrl-C.
 
-    Every setting can also be given as a variable FN_..., like FN_PORT.
+    Every setting can also be given as an environment variable FN_..., like FN_PORT.
 
     \b
     Example:
@@ -122,10 +122,10 @@ def serve(  # noqa: PLR0913 - typer takes one parameter per option
 
 
 def run(overrides: dict[str, Any], config: Path | None, *, may_start_empty: bool) -> int:
-    """Serve with the settings that `overrides` (by their names) and `config` give, to the end.
+    """Serve with the settings of `overrides` (by name) and `config` until stopped.
 
-    `may_start_empty`: a data folder that has lost its database begins anew. Raises BadRequest for
-    a setting that cannot be.
+    `may_start_empty`: a data folder that has lost its database starts anew. Raises BadRequest for
+    an invalid setting.
     """
     from admin.settings import load_settings
 

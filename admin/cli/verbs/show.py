@@ -7,21 +7,25 @@ from typing import Annotated, Any
 
 import typer
 
+from admin.cli.completion import function_names
 from admin.cli.options import Session, connected
 from admin.cli.verbs.ls import ready_in
 from admin.text import NONE, duration, fields, get, number, size, table
 
 ERRORS_MAX = 3
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A function's name.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name of the function.", autocompletion=function_names),
+]
 
 
 @connected
 def show(session: Session, name: Name) -> None:
     """Show one function.
 
-    Its state, limits, inputs and outputs, how to call it, and its revisions: which has the traffic
-    now, and which had it before, where fnctl rollback goes.
+    Prints its state, limits, inputs and outputs, how to call it, and its revisions: the one with
+    the traffic now, and the one before, which is the target of fnctl rollback.
 
     \b
     Example:
@@ -33,7 +37,7 @@ def show(session: Session, name: Name) -> None:
 
 
 def render(function: dict[str, Any], now_s: float) -> str:
-    """The function as text; `now_s` in Unix seconds."""
+    """Render the function; `now_s` in Unix seconds."""
     from admin.cli.render import render_errors
 
     parts = [
@@ -65,7 +69,7 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _prepared(revisions: list[dict[str, Any]]) -> str:
-    """The preparation of the revision that has the traffic."""
+    """Return the preparation of the revision that has the traffic."""
     from admin.cli.render import prepared
 
     profiles = (one.get("profile") or {} for one in revisions if one.get("traffic"))
@@ -89,7 +93,7 @@ def _shape(shape: list[int]) -> str:
 
 
 def _cold_starts(ways: list[dict[str, Any]]) -> str:
-    """P50 and P90 of cold starts, in total and per phase."""
+    """Render P50 and P90 of cold starts, in total and per phase."""
     rows = []
     for way in ways:
         how = f"{get(way, 'device_kind')}, {'standby' if way.get('standby') else 'new start'}"
@@ -120,7 +124,7 @@ def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:
 
 
 def _traffic(revision: dict[str, Any], previous: int | None) -> str:
-    """Whether the revision has the traffic, or would after a rollback."""
+    """Return "now" for the revision with the traffic, "before" for the target of a rollback."""
     if revision.get("traffic"):
         return "now"
     return "before" if revision.get("number") == previous else NONE

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from admin.client.client import Client
 
 PIPE_WIDTH = 120
-"""Columns where there is no terminal to ask; COLUMNS sets another number."""
+"""Columns without a terminal; the environment variable COLUMNS overrides it."""
 
 
 @connected
 def top(
     session: Session,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
 ) -> None:
     """Watch functions, replicas and devices as they change; ? lists the keys.
 
-    Without a terminal it prints one picture, with --json one JSON object for every change.
+    Without a terminal it prints one snapshot, with --json one JSON object for every change.
 
     \b
     Examples:
@@ -42,7 +42,7 @@ def top(
 
 
 def _stream(client: Client) -> None:
-    """Print every event as a line of JSON, lost connections included."""
+    """Print every event as a line of JSON, including lost connections."""
     import time
 
     from admin.cli.live.events import follow
@@ -108,7 +108,7 @@ def _show(client: Client) -> None:
 
 
 def _has_terminal() -> bool:
-    """Whether keys can be read and a screen drawn."""
+    """Return whether keys can be read and a screen drawn."""
     from rich.console import Console
 
     return sys.stdin.isatty() and sys.stdout.isatty() and not Console().is_dumb_terminal

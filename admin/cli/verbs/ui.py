@@ -25,7 +25,7 @@ from admin.cli.options import (
 )
 
 PAGE_FILE: Final = "ui.html"
-"""The file in the data folder that redirects a browser to the dashboard with the key."""
+"""File in the data folder that redirects a browser to the dashboard with the key."""
 
 
 def ui(
@@ -35,10 +35,10 @@ def ui(
     opens: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the address of the dashboard, with the key behind the # (which no server is sent).
+    """Print the address of the dashboard, with the key after the # (which no browser sends).
 
-    Whoever has the address has the key. Of a server on another machine, forward its port first:
-    ssh -L 8080:127.0.0.1:8080 HOST, then fnctl ui --key KEY.
+    The address grants the rights of its key. For a server on another machine, forward its port
+    first: ssh -L 8080:127.0.0.1:8080 HOST, then fnctl ui --key KEY.
 
     \b
     Example:
@@ -52,18 +52,18 @@ def ui(
         if not opens:
             session.next("fnctl ui --open")
         elif not webbrowser.open(write_page(data.expanduser(), address).as_uri()):
-            session.remark("no browser can be opened here: open the address yourself")
+            session.remark("no browser could be opened: open the address yourself")
 
 
 def address_of(url: str, key: str | None) -> str:
-    """The dashboard's address; the fragment with the key stays in the browser."""
+    """Return the dashboard's address; the fragment with the key stays in the browser."""
     fragment = f"#key={quote(key, safe='')}" if key else ""
     return f"{url.rstrip('/')}/ui/{fragment}"
 
 
 def write_page(folder: Path, address: str) -> Path:
-    """Write a page, readable by this user only, that redirects to `address`: any user of the
-    machine can read a browser's command line. Raises OSError."""
+    """Write a page that redirects to `address`, readable by this user only: any user of the machine
+    can read a browser's command line. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / PAGE_FILE
     path.unlink(missing_ok=True)

@@ -10,9 +10,10 @@ from admin.cli.verbs.show import Name
 
 @connected
 def why(session: Session, name: Name) -> None:
-    """Say why a function is as it is.
+    """Explain the state of a function.
 
-    Its last decisions with their reasons, its last errors, and its last cold starts by phases.
+    Prints its latest decisions with their reasons, its latest errors, and its latest cold starts by
+    phase.
 
     \b
     Example:

@@ -1,1 +1,1 @@
-"""Replicas as containers of the Docker engine of this host."""
+"""Docker driver: replicas as containers of this host's Docker engine."""

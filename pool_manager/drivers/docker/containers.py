@@ -1,6 +1,7 @@
-"""Single containers: start, limit, signal, inspect, remove; checks of engine and image.
+"""Operations on single containers (start, limit, signal, inspect, remove); checks of engine and
+image.
 
-Every function blocks, and raises docker-py's errors unless it says otherwise.
+Every function blocks, and raises docker-py's errors unless its docstring states otherwise.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from registry.errors import DriverError
 from runtime_image.contract.link import VERSION
 
 GONE_S: Final = 10.0
-"""How long a removal that is already in progress may take."""
+"""Time limit of a removal that is already in progress."""
 GONE_POLL_S: Final = 0.02
 LOG_LINES: Final = 5000
 
@@ -37,40 +38,40 @@ UID_MAP: Final = Path("/proc/self/uid_map")
 
 
 def check_image(image: str, kind: str, inspected: dict[str, Any]) -> None:
-    """`inspected` is what GET /images/NAME/json says. Raises DriverError where the image speaks
-    another version of the link, or is no runtime image at all."""
+    """Raise DriverError if an image is not a runtime image, or speaks another version of the link.
+    `inspected` is the answer of GET /images/NAME/json."""
     target = "gpu" if kind == "cuda" else kind
     labels = (inspected.get("Config") or {}).get("Labels") or {}
     spoken = labels.get(LINK)
     if spoken is None:
-        found = f"image {image} is no runtime image: it has no label {LINK}"
+        found = f"image {image} is not a runtime image: it has no label {LINK}"
     elif spoken != str(VERSION):
-        found = f"image {image} speaks link version {spoken}, this server version {VERSION}"
+        found = f"image {image} speaks link version {spoken}, this server speaks {VERSION}"
     else:
         return
     raise DriverError(f"{found}; build it: fnctl image build {target}")
 
 
 def inspection(image: str) -> Callable[[docker.APIClient], dict[str, Any]]:
-    """A call that gives `check_image` its input."""
+    """Return a call that fetches the input of `check_image`."""
     return lambda client: client.inspect_image(image)
 
 
 def check_uids(uids: range) -> None:
-    """Raises DriverError where containers cannot run as these users: an engine of this very user
-    namespace has no others."""
+    """Raise DriverError if containers cannot run as these users. The engine is assumed to be in
+    this process's user namespace."""
     if reason := misfit(uids, UID_MAP.read_text()):
         raise DriverError(reason)
 
 
 def check_users(info: dict[str, Any]) -> None:
-    """`info` is what the engine tells of itself (GET /info). Raises DriverError where a user id in
-    a container is another one outside: no replica could enter its own run folder."""
+    """Raise DriverError if the engine maps user ids of containers to other ids on the host: no
+    replica could enter its own run folder. `info` is the answer of GET /info."""
     options = info.get("SecurityOptions") or []
     for name in ("rootless", "userns"):
         if any(f"name={name}" in str(option).split(",") for option in options):
             raise DriverError(
-                f"the engine gives containers other users than this machine has ({name}), so that"
+                f"the engine maps user ids of containers to other ids of this machine ({name}), so"
                 " no replica could read its files; use an engine that runs as root, without"
                 " userns-remap: FN_DOCKER_HOST"
             )
@@ -78,8 +79,8 @@ def check_users(info: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What is to be started. `holder` is the container whose network it joins, `gpu` the UUID it
-    sees, to be asked for in one of `ways`, the first that the engine knows."""
+    """A container to be started. `holder` is the container whose network it joins; `gpu` is the
+    UUID of its GPU, requested by the first of `ways` that the engine supports."""
 
     name: str
     config: dict[str, Any]
@@ -90,14 +91,15 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A container that runs; `way` is how its GPU was asked for."""
+    """A started container; `way` is how its GPU was requested."""
 
     container: str
     way: Way | None
 
 
 def begin(client: docker.APIClient, start: Start) -> Started:
-    """Raises DriverError; nothing is left then, unless the engine went away."""
+    """Create and start a container. Raises DriverError, and then leaves nothing behind unless the
+    engine stopped answering."""
     if not start.gpu:
         return Started(_in_network(client, start, start.config), None)
     refused: list[str] = []
@@ -108,11 +110,11 @@ def begin(client: docker.APIClient, start: Start) -> Started:
             if not is_no_way(error):
                 raise
             refused.append(error.message)
-    raise DriverError(f"GPU {start.gpu} cannot be had: {'; '.join(refused)}")
+    raise DriverError(f"GPU {start.gpu} is not available to containers: {'; '.join(refused)}")
 
 
 def _in_network(client: docker.APIClient, start: Start, config: dict[str, Any]) -> str:
-    """In the holder's network if it still runs, else in one of its own."""
+    """Start a container in the holder's network if the holder still runs, else in its own."""
     if start.holder is not None:
         with contextlib.suppress(_HolderEnded):
             return _start(client, start.name, spec.join(config, start.holder), is_joining=True)
@@ -120,7 +122,7 @@ def _in_network(client: docker.APIClient, start: Start, config: dict[str, Any]) 
 
 
 class _HolderEnded(Exception):
-    """The network to join is not there any more."""
+    """The network to join no longer exists."""
 
 
 def _start(
@@ -141,7 +143,7 @@ def _start(
 
 
 def owned(client: docker.APIClient, owner: str) -> list[dict[str, Any]]:
-    """All containers of an owner, whatever their state, as GET /containers/json shows them."""
+    """Return all containers of an owner in any state, as listed by GET /containers/json."""
     found: list[dict[str, Any]] = client.containers(
         all=True, filters={"label": [f"{OWNER}={owner}"]}
     )
@@ -149,47 +151,47 @@ def owned(client: docker.APIClient, owner: str) -> list[dict[str, Any]]:
 
 
 def replica_id(listed: dict[str, Any]) -> str:
-    """The replica of a listed container, "" for a holder."""
+    """Return the replica id of a listed container, "" for a holder."""
     return str((listed.get("Labels") or {}).get(REPLICA, ""))
 
 
 def uid(listed: dict[str, Any]) -> int | None:
-    """The user id of a listed replica; None where its server did not give it one of its own."""
+    """Return the user id of a listed replica, None if its server assigned none."""
     text = str((listed.get("Labels") or {}).get(UID, ""))
     return int(text) if text.isdecimal() else None
 
 
 def holder_number(listed: dict[str, Any]) -> str:
-    """The number of a listed network holder, "" for anything else."""
+    """Return the number of a listed network holder, "" for anything else."""
     return str((listed.get("Labels") or {}).get(HOLDER, ""))
 
 
 def alive(listed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of listed containers the replicas that run, by their ids."""
+    """Return the running replicas of a list, by replica id."""
     return {replica_id(one): one for one in listed if replica_id(one) and _is_running(one)}
 
 
 def holding(listed: list[dict[str, Any]]) -> dict[str, str]:
-    """Of listed containers the network holders that run: their numbers, and their ids."""
+    """Return the running network holders of a list: container ids by number."""
     running = [one for one in listed if holder_number(one) and _is_running(one)]
     return {holder_number(one): one["Id"] for one in running}
 
 
 def _is_running(listed: dict[str, Any]) -> bool:
-    """Whether its processes exist: also one that is paused has them."""
+    """Whether a container has processes; a paused one does."""
     return listed.get("State") in ("running", "paused", "restarting")
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerExit:
-    """How a container ended: `code` is None where the container is gone."""
+    """Exit of a container; `code` is None if the container is gone."""
 
     code: int | None
     out_of_memory: bool
 
 
 def exit_of(client: docker.APIClient, container: str) -> ContainerExit | None:
-    """None while it runs."""
+    """Return the exit of a container, None while it runs."""
     try:
         state = client.inspect_container(container)["State"]
     except ENGINE_ERRORS as error:
@@ -202,7 +204,7 @@ def exit_of(client: docker.APIClient, container: str) -> ContainerExit | None:
 
 
 def remove(client: docker.APIClient, container: str) -> None:
-    """Kill and remove; harmless where it is gone. Raises DriverError where it stays."""
+    """Kill and remove a container, if it exists. Raises DriverError if it cannot be removed."""
     try:
         client.remove_container(container, force=True, v=True)
     except ENGINE_ERRORS as error:
@@ -214,7 +216,7 @@ def remove(client: docker.APIClient, container: str) -> None:
 
 
 def _wait_removed(client: docker.APIClient, container: str) -> None:
-    """Wait for a removal that is already in progress."""
+    """Wait for a removal that is already in progress. Raises DriverError after GONE_S."""
     deadline_s = time.monotonic() + GONE_S
     while time.monotonic() < deadline_s:
         try:
@@ -224,7 +226,7 @@ def _wait_removed(client: docker.APIClient, container: str) -> None:
                 return
             raise
         time.sleep(GONE_POLL_S)
-    raise DriverError(f"container {container[:12]} is being removed for {GONE_S:.0f} s")
+    raise DriverError(f"container {container[:12]} was not removed within {GONE_S:.0f} s")
 
 
 def remove_holders(client: docker.APIClient, owner: str) -> None:
@@ -235,12 +237,13 @@ def remove_holders(client: docker.APIClient, owner: str) -> None:
 
 
 def terminate(client: docker.APIClient, container: str) -> None:
-    """TERM to its first process, which passes it on; harmless where nothing runs."""
+    """Send TERM to the first process of a container, which forwards it. Does nothing if the
+    container does not run."""
     _signal(client, container, "SIGTERM")
 
 
 def kill(client: docker.APIClient, container: str) -> None:
-    """KILL; harmless where nothing runs."""
+    """Send KILL to a container. Does nothing if it does not run."""
     _signal(client, container, "SIGKILL")
 
 
@@ -261,14 +264,14 @@ def limit(client: docker.APIClient, container: str, limits: dict[str, int], name
         mem_limit=limits["Memory"],
         memswap_limit=limits["MemorySwap"],
     )
-    # Only for display: a name that is taken must not cost a replica.
+    # The name is only for display: a name conflict must not fail the replica.
     with contextlib.suppress(*ENGINE_ERRORS):
         client.rename(container, name)
 
 
 def output(client: docker.APIClient, container: str, since_s: int) -> bytes | None:
-    """The last lines of its output since (Unix seconds), each after its time; None where it is
-    gone."""
+    """Return the last LOG_LINES lines of a container's output since a time (Unix seconds), each
+    with a timestamp; None if the container is gone."""
     try:
         written: bytes = client.logs(
             container,
@@ -286,7 +289,7 @@ def output(client: docker.APIClient, container: str, since_s: int) -> bytes | No
 
 
 def pids(client: docker.APIClient, container: str) -> frozenset[int] | None:
-    """The host's numbers of its processes; None where it does not run."""
+    """Return the host's pids of a container's processes; None if it does not run."""
     try:
         shown = client.top(container)
     except ENGINE_ERRORS as error:

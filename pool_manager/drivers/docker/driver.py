@@ -1,4 +1,4 @@
-"""Replicas as containers: one each, apart from the host and from each other."""
+"""Docker driver: one container per replica, isolated from the host and from other replicas."""
 
 from __future__ import annotations
 
@@ -47,8 +47,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DockerSettings:
-    """`images` by device kind; `data` is what tells this server's containers from another's; `uids`
-    are the user ids of which those get a slice; `pool` are the settings of their manager."""
+    """Settings of the Docker driver.
+
+    `images` are by device kind. `data` is the data folder, which distinguishes this server's
+    containers from those of other servers. `uids` is the range from which they get a slice of user
+    ids. `pool` are the settings of the pool manager.
+    """
 
     url: str
     images: dict[str, str]
@@ -61,15 +65,15 @@ class DockerSettings:
 class DockerDriver:
     """Starts a container of the runtime image for each replica.
 
-    The engine may go away and come back: what it runs runs on (live-restore), and what ended
-    meanwhile is found when the containers are listed again.
+    The engine may stop and return: its containers continue to run (live-restore), and those that
+    ended in the meantime are found when the containers are listed again.
     """
 
     kind = "docker"
     has_other_users = True
 
     def __init__(self, settings: DockerSettings, engine: Engine, info: dict[str, Any]) -> None:
-        """`info` is what the engine tells of itself. `open` makes one."""
+        """`info` is the engine's answer of GET /info. Use `open` to create a driver."""
         self.exits, self.engine_losses = Exits(), EngineLosses()
         self._settings, self._engine = settings, engine
         self._ways: list[Way] = ways(info)
@@ -89,13 +93,14 @@ class DockerDriver:
 
     @classmethod
     async def open(cls, settings: DockerSettings) -> DockerDriver:
-        """Raises EngineDown without an engine, DriverError where it, image or setting is unfit."""
+        """Connect to the engine and check it. Raises EngineDown without an engine, DriverError if
+        the engine, an image or a setting is unsuitable."""
         check_uids(settings.uids)
         engine = await asyncio.to_thread(
             Engine, settings.url, settings.pool.starts_at_once, settings.times
         )
         try:
-            info = await engine.call("ask what it can", lambda client: client.info())
+            info = await engine.call("query the engine", lambda client: client.info())
             check_users(info)
             for kind, image in settings.images.items():
                 seen = await engine.call(f"use image {image}", inspection(image))
@@ -106,17 +111,17 @@ class DockerDriver:
         return cls(settings, engine, info)
 
     def model_path(self, model_dir: Path) -> str:  # noqa: ARG002 - the same in each container
-        """Where the model folder is mounted."""
+        """Return the mount point of the model folder, the same in each container."""
         return spec.MODEL_TARGET
 
     async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:  # noqa: ARG002
         """Create and start the container; `log` is written by `save_log`."""
         image = self._settings.images.get(record.device_kind)
         if image is None:
-            raise DriverError(f"there is no runtime image for devices of kind {record.device_kind}")
+            raise DriverError(f"no runtime image for devices of kind {record.device_kind}")
         uid, pool = self._uids.take(record.id), self._settings.pool
         paths = MountPaths(run_dir, pool.model_dir / record.id, pool.log_bytes)
-        # No caller waits for a standby: its network may be made with it.
+        # No caller waits for a standby, so its network may be created with it.
         holder = self._holders.take() if record.role != "standby" else None
         start = Start(
             spec.container_name(record, self._owner),
@@ -125,7 +130,7 @@ class DockerDriver:
             record.device if record.device_kind != "cpu" else "",
             tuple(self._ways),
         )
-        # Known before it runs: it may have ended before its start returns.
+        # Registered before it runs: it may end before its start returns.
         made = self._containers[record.id] = KnownContainer()
         try:
             started = await self._engine.start("start a container", lambda c: begin(c, start))
@@ -140,13 +145,13 @@ class DockerDriver:
         for event in made.start_returned(started.container):
             self._apply(record.id, made, event)
         if started.way is not None:
-            # What worked once is tried first from now on.
+            # The way that worked is tried first from now on.
             self._ways.sort(key=lambda way: way is not started.way)
 
     async def list(self) -> set[str]:
         """Adopt running containers; remove stopped ones that no replica or holder accounts for."""
         self._listen()
-        # Only these are known to have run before the list was made.
+        # Only these containers are known to have started before the list was made.
         before = {id: known.id for id, known in self._containers.items() if known.id}
         holders = self._holders.ready()
         with self._ended.listing():
@@ -163,7 +168,7 @@ class DockerDriver:
                 await self._remove_leftover(one["Id"])
         for id in before.keys() - alive.keys():
             await self._report_missed(id, before[id])
-        # The engine tells of an end a moment before its list shows it.
+        # The engine reports an exit shortly before its list shows it.
         known = self._containers
         return {id for id in alive if id in known and not known[id].is_reported}
 
@@ -184,8 +189,8 @@ class DockerDriver:
             )
 
     async def _remove_leftover(self, container: str) -> None:
-        """Remove a container of a killed server, or of a start that the engine's end cut off. One
-        that cannot be removed takes no memory: it is left for the next list."""
+        """Remove a container of a killed server, or of a start that the engine's end interrupted.
+        If it cannot be removed, the next list retries it; a stopped container takes no memory."""
         try:
             await self._call("remove a container", containers.remove, container)
         except EngineDown:
@@ -198,17 +203,17 @@ class DockerDriver:
         return f"{OWNER}={self._owner.name}"
 
     async def _report_missed(self, id: str, container: str) -> None:
-        """Report a replica that ended while no events came."""
+        """Report a replica that ended while no events were received."""
         known = self._containers.get(id)
         if known is None or known.is_reported:
             return
-        ended = await self._call("look at a container", containers.exit_of, container)
+        ended = await self._call("inspect a container", containers.exit_of, container)
         if ended is not None:
             known.out_of_memory |= ended.out_of_memory
             self._report_exit(id, known, ended.code)
 
     def _on_connected(self) -> None:
-        """Events come from now on: list, for what happened before was missed."""
+        """List the containers after the event stream has connected: earlier events were missed."""
         if not self._is_closed:
             self._tasks.spawn("list", self._list_again())
 
@@ -243,11 +248,11 @@ class DockerDriver:
             self.exits.notify(id, describe_exit(code, out_of_memory=known.out_of_memory))
 
     async def limit(self, record: ReplicaRecord) -> None:
-        """Memory and CPU time, and a name after what is served now: at once where the model needs
-        more than a standby has, else soon."""
+        """Limit memory and CPU time, and rename the container after its revision: at once if the
+        cap exceeds that of a standby, else in the background."""
         known = self._containers.get(record.id)
         if known is not None:
-            # It may greet before the engine says that it runs.
+            # It may connect before the engine's start call has returned.
             await known.settled.wait()
         if known is None or known.is_reported:
             raise DriverError(f"cannot limit {record.id}: it does not run")
@@ -257,18 +262,18 @@ class DockerDriver:
             self._limiter.soon(known, record)
 
     async def save_log(self, id: str, log: Path) -> None:
-        """Write down what the engine has got of the replica's output since the last time."""
+        """Append the replica's output since the last call, as kept by the engine, to `log`."""
         if container := await self._find(id):
             read = containers.output
             await self._spool.fetch(id, log, lambda s: self._call("read a log", read, container, s))
 
     async def pids(self, id: str) -> frozenset[int] | None:
-        """The processes of the container, by the host's numbers."""
+        """Return the host's pids of the container's processes."""
         container = await self._find(id)
         return await self._call("list processes", containers.pids, container) if container else None
 
     async def terminate(self, id: str) -> None:
-        """TERM to its first process, which passes it on."""
+        """Send TERM to the container's first process, which forwards it."""
         if container := await self._find(id):
             await self._call("end a container", containers.terminate, container)
 
@@ -285,15 +290,16 @@ class DockerDriver:
             self._report_exit(id, known, None)
 
     async def _find(self, id: str) -> str:
-        """Its container's id; of one that an earlier server left, too. "" where there is none."""
+        """Return the id of a replica's container, also if an earlier server left it; "" if there
+        is none."""
         if known := self._containers.get(id):
             return known.id
         listed = await self._call("list containers", containers.owned, self._owner.name)
         return next((one["Id"] for one in listed if containers.replica_id(one) == id), "")
 
     async def close(self) -> None:
-        """Remove the holders and stop listening; replicas go on. Ends in bounded time also where
-        the engine hangs; a second time does no harm."""
+        """Remove the holders and stop listening; replicas continue to run. Ends in bounded time
+        even if the engine hangs; may be called twice."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -311,7 +317,7 @@ class DockerDriver:
 
 
 class ContainerLimiter:
-    """Sets the memory and CPU limits of containers by what they serve."""
+    """Sets the memory and CPU limits of containers from the records of their replicas."""
 
     def __init__(self, engine: Engine, owner: Owner, tasks: Tasks, times: Times) -> None:
         self._engine = engine
@@ -327,9 +333,9 @@ class ContainerLimiter:
         )
 
     def soon(self, known: KnownContainer, record: ReplicaRecord) -> None:
-        """Set the limits in the background, after the first answer: that stops everything in a
-        container for milliseconds. A container over its limit by then, or that cannot be
-        limited, is killed."""
+        """Set the limits in the background, after the first answer, because this stops all
+        processes of a container for milliseconds. A container that already exceeds its limit, or
+        that cannot be limited, is killed."""
         self._tasks.spawn(f"limit {record.id}", self._soon(known, record))
 
     async def _soon(self, known: KnownContainer, record: ReplicaRecord) -> None:

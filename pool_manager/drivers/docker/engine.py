@@ -1,4 +1,5 @@
-"""The engine's API off the event loop: calls with a time limit, errors with their remedy."""
+"""Access to the engine's API outside the event loop: calls with a time limit, errors with a
+remedy."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ _MEANINGS: Final = (
     ("could not select device driver", CONFIGURE),
     ("unresolvable cdi devices", GENERATE),
     ("driver not loaded", "load the NVIDIA driver: sudo modprobe nvidia, or reboot"),
-    ("no space left on device", "free some: docker system prune"),
+    ("no space left on device", "free disk space: docker system prune"),
     ("docker-init", "install it: sudo apt-get install tini, or docker-ce of Docker itself"),
-    ("bind source path does not exist", "the engine must run on this very machine"),
+    ("bind source path does not exist", "the engine must run on the same machine"),
     ("minimum memory limit", "give the function more memory: --memory MIB"),
-    ("range of cpus", "raise FN_CPU_SLOTS: each slot has its part of the cores"),
+    ("range of cpus", "raise FN_CPU_SLOTS: each slot has its share of the cores"),
 )
-"""What an engine's message contains, in lower case, and what mends it."""
+"""Substrings of the engine's messages, in lower case, and the remedy."""
 _UNREACHABLE: Final = (
     ("permission denied", "sudo usermod -aG docker $USER, then log in again"),
     ("no such file", "sudo systemctl start docker, or name its socket: FN_DOCKER_HOST"),
@@ -41,23 +42,24 @@ _UNREACHABLE: Final = (
     ("too many open files", "raise the limit on open files of the server: ulimit -n"),
 )
 _NO_WAY: Final = ("unknown runtime specified", "could not select device driver", "cdi")
-"""Messages that say that a GPU cannot be asked for in this way; another may work."""
+"""Substrings of messages which mean that a GPU cannot be requested in this way; another way may
+work."""
 
 
 ENGINE_ERRORS: Final = (DockerException, requests.exceptions.RequestException)
-"""All that docker-py raises for what the engine does."""
+"""All errors that docker-py raises for failures of the engine."""
 T = TypeVar("T")
 CALLS_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long things may take, and what is waited for, in seconds.
+    """Time limits and delays in seconds.
 
-    A start (`start_s`) waits for others that the engine makes at the same time; everything else
-    has `call_s`. After a model is bound its limits wait `limit_after_s` for the first answer; a
-    spent holder is replaced when the start that it was for has had the cores for itself
-    (`refill_after_s`).
+    A start has `start_s`, because it waits for other concurrent starts of the engine; every other
+    call has `call_s`. After a model is bound, its limits are set `limit_after_s` later, to let the
+    first answer pass. A used holder is replaced after `refill_after_s`, to leave the cores to the
+    start that used it.
     """
 
     call_s: float = 30.0
@@ -71,29 +73,30 @@ class Times:
 
 
 class Engine:
-    """The engine at `url` ("unix:///var/run/docker.sock").
+    """Client of the engine at `url` ("unix:///var/run/docker.sock").
 
-    Starts have threads of their own, as many as starts may be made at once, so that nothing
-    quick waits behind them. Every method raises `DriverError`, or `EngineDown`.
+    Starts have separate threads, one for each concurrent start, so that quick calls do not wait
+    behind them. Every method raises `DriverError`, or `EngineDown`.
     """
 
     def __init__(self, url: str, starts_at_once: int, times: Times) -> None:
-        """Connects. Raises EngineDown."""
+        """Connect to the engine. Raises EngineDown."""
         self._times = times
         self._calls = _Channel(url, times.call_s, CALLS_AT_ONCE)
         self._starts = _Channel(url, times.start_s, starts_at_once)
 
     async def call(self, doing: str, work: Callable[[docker.APIClient], T]) -> T:
-        """What `work` gives; `doing` names it in errors, as "remove a container"."""
+        """Run `work` and return its result; `doing` names it in errors, e.g. "remove a
+        container"."""
         return await self._calls.run(doing, work)
 
     async def start(self, doing: str, work: Callable[[docker.APIClient], T]) -> T:
-        """As `call`, for what starts containers."""
+        """As `call`, for work that starts containers."""
         return await self._starts.run(doing, work)
 
     def close(self) -> None:
-        """Give the threads back. Blocks while calls in progress end, for a bounded time: what an
-        engine that hangs still keeps waiting then is left to itself."""
+        """End the threads. Blocks until calls in progress have ended, for a bounded time: calls
+        that hang longer are abandoned."""
         deadline_s = time.monotonic() + self._times.close_s
         for channel in (self._starts, self._calls):
             channel.close()
@@ -102,7 +105,7 @@ class Engine:
 
 
 class _Channel:
-    """A client of the engine, and the threads that use it."""
+    """A docker-py client and the threads that use it."""
 
     def __init__(self, url: str, timeout_s: float, at_once: int) -> None:
         self._url, self._timeout_s, self._at_once = url, timeout_s, at_once
@@ -115,7 +118,7 @@ class _Channel:
         self._is_closed = False
 
     async def run(self, doing: str, work: Callable[[docker.APIClient], T]) -> T:
-        """`work` on a thread, where docker-py's own time limit ends it."""
+        """Run `work` in a thread; docker-py's own time limit ends it."""
         if self._is_closed:
             raise DriverError(f"cannot {doing}: the driver is closed")
         try:
@@ -124,14 +127,14 @@ class _Channel:
             raise translate(error, doing) from error
 
     def _do(self, work: Callable[[docker.APIClient], T]) -> T:
-        """Do `work`; once more if the engine came back as another version. Blocking."""
+        """Run `work`; again if the engine was replaced by another version. Blocking."""
         with self._leased() as client:
             try:
                 return work(client)
             except (DriverError, *ENGINE_ERRORS) as error:
                 if not speaks_another_version(error):
                     raise
-            with self._connecting:  # one thread connects for all that met the change
+            with self._connecting:  # one thread reconnects for all that noticed the change
                 if client is self._client:
                     fresh = connect(self._url, self._timeout_s, self._at_once)
                     with self._lock:
@@ -141,7 +144,7 @@ class _Channel:
 
     @contextlib.contextmanager
     def _leased(self) -> Iterator[docker.APIClient]:
-        """The client of now. One that was replaced is closed by its last user."""
+        """Yield the current client. A replaced client is closed by its last user."""
         with self._lock:
             client = self._client
             self._users[client] += 1
@@ -166,7 +169,8 @@ class _Channel:
 
 
 def connect(url: str, timeout_s: float, at_once: int = 1) -> docker.APIClient:
-    """A client that speaks the newest version both know. Blocking. Raises EngineDown."""
+    """Return a client that speaks the newest API version known to both sides. Blocking. Raises
+    EngineDown."""
     try:
         _knock(url, timeout_s)
         return docker.APIClient(
@@ -177,14 +181,16 @@ def connect(url: str, timeout_s: float, at_once: int = 1) -> docker.APIClient:
 
 
 def _knock(url: str, timeout_s: float) -> None:
-    """Raises OSError where nobody listens: docker-py would not close the socket it tried with."""
+    """Raise OSError if the socket does not accept connections. Without this check docker-py would
+    leak the socket of the failed connection."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(timeout_s)
         sock.connect(url.removeprefix("unix://"))
 
 
 def translate(error: Exception, doing: str) -> DriverError:
-    """Our error for one of docker-py's; `doing` is what was tried, as "start a container"."""
+    """Return the DriverError for an error of docker-py; `doing` is the failed action, e.g. "start a
+    container"."""
     if isinstance(error, APIError):
         said = str(error.explanation or error)
         return DriverError(f"cannot {doing}: the engine says: {said}{_mending(said, _MEANINGS)}")
@@ -195,31 +201,32 @@ def translate(error: Exception, doing: str) -> DriverError:
 
 
 def is_no_way(error: DriverError) -> bool:
-    """Whether the engine knows no such way of asking for a GPU."""
+    """Whether the engine does not support this way of requesting a GPU."""
     said = error.message.lower()
     return any(part in said for part in _NO_WAY)
 
 
 def is_too_large(error: DriverError) -> bool:
-    """Whether it takes more already than it is now to be limited to (cgroup v1; under version 2
-    the kernel itself ends it)."""
+    """Whether a container already takes more memory than its new limit (cgroup v1 only; under
+    cgroup v2 the kernel kills it)."""
     said = error.message.lower()
     return "unable to set memory limit" in said or "device or resource busy" in said
 
 
 def speaks_another_version(error: Exception) -> bool:
-    """Whether the engine refused the version of its API that it was spoken to in."""
+    """Whether the engine refused the client's API version."""
     said = error.message if isinstance(error, DriverError) else str(error)
     return "client version" in said and "supported API version" in said
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether what was asked for does not exist."""
+    """Whether the requested object does not exist."""
     return isinstance(error, NotFound)
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether the state of what was asked for forbids it: it does not run, or is being removed."""
+    """Whether the state of the requested object forbids the call: it does not run, or is being
+    removed."""
     return isinstance(error, APIError) and error.status_code == requests.codes.conflict
 
 
@@ -229,7 +236,7 @@ def _mending(said: str, meanings: tuple[tuple[str, str], ...]) -> str:
 
 
 def _innermost(error: BaseException) -> str:
-    """What the system itself said, below the layers that only pass it on."""
+    """Return the message of the innermost error, below the layers that only pass it on."""
     seen = error
     while True:
         below = seen.__cause__ or seen.__context__

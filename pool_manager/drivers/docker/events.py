@@ -1,4 +1,4 @@
-"""The engine's container events: a listener thread, and the exits of containers."""
+"""Container events of the engine: a listener thread, and the exits of containers."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from pool_manager.drivers.docker.spec import REPLICA
 from registry.errors import DriverError
 
 BEFORE = timedelta(seconds=2)
-"""Events are asked for from this long ago: the engine answers a moment before it begins to
-collect, and what it tells twice does no harm."""
+"""Events are requested from this long ago, because the engine answers slightly before it begins to
+collect events. Duplicates are harmless."""
 
 
 SIGNAL_BASE = 128
-"""An exit code above this says which signal ended the process (the engine, and its init)."""
+"""An exit code above this is SIGNAL_BASE + the signal that ended the process (a convention of the
+engine and of its init)."""
 KILLED = SIGNAL_BASE + signal.SIGKILL
 EARLY_MAX = 16
-"""Events kept for a start that has not returned; each of its tries ends once."""
+"""Max events kept for a start that has not returned; each of its tries ends once."""
 
 
 class EventListener:
-    """One thread that reads the engine's events and connects again whenever they end.
+    """Thread that reads the engine's event stream and reconnects whenever the stream ends.
 
-    All callbacks run in the loop's thread: `on_event(event)` for each event, `on_connected()`
-    whenever events begin to come (earlier ones were missed: the list must be read),
-    `on_lost(reason)` once for each time the engine goes away.
+    All callbacks run in the event loop's thread: `on_event(event)` for each event; `on_connected()`
+    at the start of each stream (earlier events were missed, so the list must be read);
+    `on_lost(reason)` once per absence of the engine.
     """
 
     def __init__(
@@ -63,11 +64,11 @@ class EventListener:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its thread still runs."""
+        """Whether the thread still runs."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """End the thread and wait for it, for a bounded time. No callback comes after that."""
+        """End the thread and wait for it, for a bounded time. No callback runs after that."""
         self._ended.set()
         with self._lock:
             if self._stream is not None:
@@ -75,8 +76,8 @@ class EventListener:
         self._thread.join(self._times.close_s)
 
     def _run(self) -> None:
-        """The engine is reported lost only where a second connection fails: after a restart the
-        first one succeeds."""
+        """Read events until closed. The engine is reported lost only if reconnecting fails; after a
+        quick restart it succeeds."""
         is_lost = False
         while not self._ended.is_set():
             try:
@@ -92,7 +93,7 @@ class EventListener:
             self._ended.wait(self._times.reconnect_s)
 
     def _pass_on(self, events: Any) -> None:
-        """Until they end, whether in good order or in the middle of one."""
+        """Pass events on until the stream ends, regularly or in the middle of an event."""
         with contextlib.suppress(ValueError, OSError, HTTPError, *ENGINE_ERRORS):
             for event in events:
                 self._post(self._on_event, event)
@@ -100,12 +101,12 @@ class EventListener:
             self._stream = None
 
     def _open(self, client: docker.APIClient) -> Any:
-        """Events from now on. Raises EngineDown."""
+        """Open a stream of events from now on. Raises EngineDown."""
         try:
             since = datetime.now(UTC).replace(tzinfo=None) - BEFORE
             stream = client.events(since=since, filters=self._filters, decode=True)
         except ENGINE_ERRORS as error:
-            raise translate(error, "hear events") from error
+            raise translate(error, "receive events") from error
         with self._lock:
             self._stream = stream
             if self._ended.is_set():
@@ -119,7 +120,7 @@ class EventListener:
 
 
 def _close(stream: Any) -> None:
-    """Wakes whoever reads it; it may just have ended by itself."""
+    """Close a stream, which wakes its reader; the stream may have ended already."""
     with contextlib.suppress(OSError, AttributeError):
         stream.close()
 
@@ -142,9 +143,12 @@ def read_event(event: dict[str, Any]) -> tuple[str, ContainerEvent]:
 
 @dataclass(slots=True, eq=False)
 class KnownContainer:
-    """One replica's container. `id` is "" until its start has returned; events before that wait in
-    `early`, for a start may try several containers. `is_reported`: its exit was reported, or it was
-    never created."""
+    """The container of one replica.
+
+    `id` is "" until its start has returned; earlier events are kept in `early`, because a start may
+    try several containers. `is_reported`: its exit was reported, or it was never created.
+    `settled` is set when the start has returned or failed.
+    """
 
     id: str = ""
     is_reported: bool = False
@@ -153,38 +157,38 @@ class KnownContainer:
     early: list[ContainerEvent] = field(default_factory=list)
 
     def start_returned(self, container: str) -> list[ContainerEvent]:
-        """It runs as this container. Returns the early events of that one."""
+        """Record the container that was started; return its early events."""
         self.id = container
         self.settled.set()
         early, self.early = self.early, []
         return [event for event in early if event.container == container]
 
     def start_failed(self) -> None:
-        """There is no container."""
+        """Record that there is no container."""
         self.is_reported = True
         self.settled.set()
 
     def keep(self, news: ContainerEvent) -> None:
-        """Keep an event that came before its start has returned."""
+        """Keep an event that arrived before the start returned."""
         if len(self.early) < EARLY_MAX:
             self.early.append(news)
 
 
 class EndedWhileListing:
-    """Containers that ended while a list was being made, which may show them all the same."""
+    """Containers that ended while a list was being read; the list may still contain them."""
 
     def __init__(self) -> None:
         self._listings = 0
         self._ended: set[str] = set()
 
     def note(self, container: str) -> None:
-        """A container has ended, or was removed."""
+        """Record a container that has ended or was removed."""
         if self._listings:
             self._ended.add(container)
 
     @contextlib.contextmanager
     def listing(self) -> Iterator[None]:
-        """While a list is made and looked through with `without`."""
+        """Record ends while the block reads a list and filters it with `without`."""
         self._listings += 1
         try:
             yield
@@ -194,13 +198,14 @@ class EndedWhileListing:
                 self._ended.clear()
 
     def without(self, listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Of listed containers those that have not ended since."""
+        """Return the listed containers that have not ended since."""
         return [one for one in listed if one["Id"] not in self._ended]
 
 
 def describe_exit(code: int | None, *, out_of_memory: bool) -> str:
-    """An exit in words. `out_of_memory`: the kernel killed a process of the container for lack of
-    memory, which explains a KILL alone: the container may have gone on without that process."""
+    """Return the description of an exit. `out_of_memory`: the kernel killed a process of the
+    container for lack of memory. This explains only an exit by KILL, since the container may have
+    continued without that process."""
     if code is None:
         return "exited"
     if code == KILLED and out_of_memory:

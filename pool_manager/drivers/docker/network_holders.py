@@ -1,4 +1,4 @@
-"""Network holders: containers made ahead, each of whose networks one replica joins."""
+"""Network holders: containers created in advance, whose network one replica joins."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from registry.tasks import Tasks
 log = structlog.get_logger()
 
 HOLDERS = 2
-"""Kept ready on a host. Each is one sleeping process."""
+"""Holders kept ready on a host. Each is one sleeping process."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkHolder:
-    """A container whose network is there to be joined. `number` was known before it was made."""
+    """A running container whose network can be joined. Its `number` is assigned before it is
+    created."""
 
     number: str
     container: str
 
 
 class NetworkHolders:
-    """Keeps holders ready. A holder is used once and never shared: replicas stay isolated."""
+    """Keeps holders ready. A holder is used once and never shared, so replicas stay isolated."""
 
     def __init__(
         self,
@@ -52,17 +53,17 @@ class NetworkHolders:
         self._refill_after_s = refill_after_s
         self._ready: list[NetworkHolder] = []
         self._ours: set[str] = set()
-        # Ended while some were being made: one of those may be among them.
+        # Containers that ended during a refill; a new holder may be among them.
         self._ended: set[str] = set()
         self._is_refilling = False
         self._is_closed = False
 
     def take(self) -> NetworkHolder | None:
-        """A holder for one replica, None where there is none left."""
+        """Return a holder for one replica, None if none is left."""
         return self._ready.pop() if self._ready else None
 
     def ended(self, container: str) -> None:
-        """A holder ended by itself."""
+        """Handle the end of a container, which may be a holder; a ready holder is replaced."""
         if self._is_refilling:
             self._ended.add(container)
         for holder in [one for one in self._ready if one.container == container]:
@@ -70,16 +71,17 @@ class NetworkHolders:
             self.refill()
 
     def ready(self) -> frozenset[NetworkHolder]:
-        """Those that wait to be taken."""
+        """Return the holders that are ready."""
         return frozenset(self._ready)
 
     def knows(self, number: str) -> bool:
-        """Whether this server made the holder, or is making it; others are an earlier server's."""
+        """Whether this server created, or is creating, the holder; others are of an earlier
+        server."""
         return number in self._ours
 
     def sync(self, running: dict[str, str], before: frozenset[NetworkHolder]) -> None:
-        """These run, by number: of those that were ready `before` the list was made others are
-        forgotten."""
+        """Forget the holders that were ready `before` the list was read and are not in `running`
+        (container ids by number)."""
         for holder in before.intersection(self._ready):
             if holder.number not in running:
                 self._forget(holder)
@@ -89,12 +91,12 @@ class NetworkHolders:
         self._ours.discard(holder.number)
 
     def discard(self, holder: NetworkHolder) -> None:
-        """Remove a spent holder in the background; what joined its network keeps it."""
+        """Remove a used holder in the background; the replica that joined its network keeps it."""
         if not self._is_closed:
             self._tasks.spawn("holder", self._remove(holder))
 
     def refill(self, after_s: float | None = None) -> None:
-        """Make missing holders in the background."""
+        """Create missing holders in the background."""
         if not (self._is_refilling or self._is_closed):
             self._is_refilling = True
             after_s = self._refill_after_s if after_s is None else after_s
@@ -106,7 +108,7 @@ class NetworkHolders:
             while len(self._ready) < HOLDERS:
                 await self._make()
         except DriverError as error:
-            # Starts only take longer without holders, and will report a broken engine themselves.
+            # Without holders starts only take longer, and they report a broken engine themselves.
             if not self._is_closed:
                 log.warning("no network could be made ahead", reason=str(error))
         finally:
@@ -141,7 +143,7 @@ class NetworkHolders:
         return container
 
     async def _remove(self, holder: NetworkHolder) -> None:
-        # One that could not be removed is found by the next list.
+        # A holder that cannot be removed is found by the next list.
         with contextlib.suppress(DriverError):
             await self._engine.call(
                 "remove a holder", lambda client: remove(client, holder.container)
@@ -149,5 +151,5 @@ class NetworkHolders:
         self._ours.discard(holder.number)
 
     def close(self) -> None:
-        """Make and remove nothing more; ready holders still run."""
+        """Stop creating and removing holders; ready holders continue to run."""
         self._is_closed = True

@@ -1,7 +1,7 @@
-"""The configuration of containers, as the engine's JSON; the ways to ask for a GPU. Pure.
+"""Configuration of containers as the engine's JSON; the ways to request a GPU. No I/O.
 
-Everything that isolates a replica from the host and from other replicas is here. Source of the
-fields: the Engine API's reference, container create (ContainerConfig, HostConfig).
+This module contains everything that isolates a replica from the host and from other replicas.
+Source of the fields: the Engine API's reference, container create (ContainerConfig, HostConfig).
 """
 
 from __future__ import annotations
@@ -17,69 +17,71 @@ from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 
 OWNER: Final = "fngate.owner"
-"""Label: which data folder's server a container belongs to."""
+"""Label: the owner of a container, derived from the server's data folder."""
 REPLICA: Final = "fngate.replica"
 """Label: the replica's id."""
 HOLDER: Final = "fngate.holder"
-"""Label: the number of a network holder, which is no replica."""
+"""Label: the number of a network holder, which is not a replica."""
 UID: Final = "fngate.uid"
 """Label: the user id that a replica runs as."""
 LINK: Final = "fngate.link"
-"""Label of images and containers: the version of the link that they speak."""
+"""Label of images and containers: their link version."""
 RUN_TARGET: Final = "/run/fngate"
 MODEL_TARGET: Final = "/model"
 MIB: Final = 2**20
 TMP_SIZE: Final = "100%"
-"""Of the machine's memory, no bound of its own: what lies in /tmp counts in the memory cap of its
-container. A trial writes there what it prepares, and nobody knows before how much that is."""
+"""Size of /tmp relative to the machine's memory, i.e. unlimited: files in /tmp count in the
+container's memory cap. A trial writes its prepared model there, whose size is not known before."""
 PIDS_MAX: Final = 256
 CPU_PERIOD_US: Final = 100_000
 STANDBY_CAP_MIB: Final = {"cpu": 2048, "cuda": 8192}
-"""What a standby may take until it has the limits of its model, by device kind: enough to load
-most."""
+"""Memory cap of a standby until it has the limits of its model, by device kind; enough to load most
+models."""
 OOM_SCORE: Final = 500
-"""Where the host itself runs out of memory, a replica goes before the server (proc(5))."""
+"""oom_score_adj (proc(5)): if the host runs out of memory, replicas are killed before the
+server."""
 USER_NAME: Final = "fngate"
-"""The user ids have no entry in the image's passwd(5): libraries take the name from USER."""
+"""User name for libraries, which read it from USER: the image's passwd(5) has no entry for the
+user ids."""
 NOFILE_MAX: Final = 4096
 SIGPENDING_MAX: Final = 1024
-"""Signals and POSIX timers that wait."""
+"""Max pending signals and POSIX timers."""
 HOLDER_MIB: Final = 16
 HOLDER_PIDS_MAX: Final = 8
 HOLDER_S: Final = 3600
-"""A holder that nobody ever uses or removes, since its server was killed, ends by itself."""
+"""Lifetime of a holder. It ends an unused holder whose server was killed."""
 
 
 CAPABILITIES: Final = ("compute", "utility")
-"""What of the driver is wanted inside: CUDA and NVML, nothing for displays or video."""
+"""Driver capabilities inside a container: CUDA and NVML, no graphics, display or video."""
 CDI_KIND: Final = "nvidia.com/gpu"
 CONFIGURE: Final = (
     "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 )
 GENERATE: Final = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
-"""What makes an engine know the runtime and the hook, and what the devices of CDI."""
+"""Commands that register the runtime and the hook (CONFIGURE) and the CDI devices (GENERATE)."""
 Way = Callable[[dict[str, Any], str], dict[str, Any]]
-"""Makes of a container's configuration one that has the GPU or MIG slice of that UUID."""
+"""Adds the GPU or MIG slice with a UUID to a container's configuration; returns a new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose containers these are: `name` is unique for each data folder of this host, `nofile` the
-    descriptors that a process of them may have."""
+    """The server that containers belong to. `name` is unique per data folder of this host; `nofile`
+    is the limit on open files of a container's process."""
 
     name: str
     nofile: int = NOFILE_MAX
 
     @classmethod
     def of(cls, data: Path) -> Owner:
-        """The server over the data folder `data`, which is this process."""
+        """Return the owner for this process, a server with the data folder `data`."""
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return cls(owner_name(data), descriptors(most))
 
 
 @dataclass(frozen=True, slots=True)
 class MountPaths:
-    """Where a replica's folders lie on the host, and how much it may write to its log."""
+    """A replica's folders on the host, and the size limit of its log."""
 
     run_dir: Path
     model_dir: Path
@@ -87,32 +89,34 @@ class MountPaths:
 
 
 def owner_name(data: Path) -> str:
-    """The owner of what runs for a data folder: the same after a restart, another elsewhere."""
+    """Return the owner's name for a data folder: stable across restarts, different for other
+    folders."""
     return hashlib.sha256(bytes(data)).hexdigest()[:16]
 
 
 def container_name(record: ReplicaRecord, owner: Owner) -> str:
-    """What `docker ps` shows: the revision, or that it is a standby, and the replica's id."""
+    """Return a replica's container name, with its revision (or "standby") and id, as shown by
+    `docker ps`."""
     what = record.bound.rpartition("/")[2].replace("@", "-") or "standby"
     return f"fngate-{what}-{record.id}-{owner.name[:4]}"
 
 
 def holder_name(number: str, owner: Owner) -> str:
-    """What `docker ps` shows of a network holder."""
+    """Return the container name of a network holder."""
     return f"fngate-network-{number}-{owner.name[:4]}"
 
 
 def descriptors(server_max: int) -> int:
-    """Descriptors for a container's process, where this process may have `server_max`: fewer, so
-    that a replica runs out of them before its server can."""
+    """Return the limit on open files of a container's process. It is lower than the server's
+    `server_max`, so that a replica runs out of descriptors before its server does."""
     return min(NOFILE_MAX, server_max // 2)
 
 
 def replica(
     record: ReplicaRecord, image: str, owner: Owner, place: MountPaths, uid: int
 ) -> dict[str, Any]:
-    """The container of a replica: its run folder and its model folder, read-only, and nothing
-    else of the host. `uid` is a user id that no other container has."""
+    """Return the container configuration of a replica. From the host it sees only its run folder
+    and its model folder, both read-only. `uid` is a user id that no other container has."""
     labels = {REPLICA: record.id, UID: str(uid), "fngate.function": record.bound}
     config = _base(image, owner, labels, uid)
     config["Cmd"] = [RUN_TARGET]
@@ -132,7 +136,8 @@ def replica(
         "PidsLimit": PIDS_MAX,
         "Tmpfs": {"/tmp": f"size={TMP_SIZE},mode=1777,nosuid,nodev"},  # noqa: S108 - its own /tmp
         "OomScoreAdj": OOM_SCORE,
-        # Zombies of handlers are reaped, and TERM ends what has not come to heed it yet.
+        # An init process reaps zombies of handlers. It also makes TERM end a replica that has not
+        # installed its signal handler yet, which would ignore TERM as the container's pid 1.
         "Init": True,
         "LogConfig": {
             "Type": "json-file",
@@ -144,7 +149,8 @@ def replica(
 
 
 def limits(record: ReplicaRecord) -> dict[str, int]:
-    """Memory, without swap, and CPU time, as container create and update take them."""
+    """Return the limits on memory (without swap) and CPU time, as fields of container create and
+    update."""
     memory_mib = record.memory_mib
     if record.role == "standby":
         memory_mib = STANDBY_CAP_MIB[record.device_kind]
@@ -158,8 +164,9 @@ def limits(record: ReplicaRecord) -> dict[str, int]:
 
 
 def holder(image: str, owner: Owner, number: str, uid: int) -> dict[str, Any]:
-    """A network holder: a container that does nothing and whose network, which is none, one
-    replica joins. Making a network is most of what a start costs; here it was made before."""
+    """Return the configuration of a network holder: an idle container whose network (mode "none")
+    one replica joins. Creating a network is the largest part of a start; a holder creates it in
+    advance."""
     config = _base(image, owner, {HOLDER: number}, uid)
     config["Entrypoint"] = ["sleep"]
     config["Cmd"] = [str(HOLDER_S)]
@@ -175,7 +182,7 @@ def holder(image: str, owner: Owner, number: str, uid: int) -> dict[str, Any]:
 
 
 def join(config: dict[str, Any], holder_id: str) -> dict[str, Any]:
-    """The same container in the network of a holder."""
+    """Return the configuration of the same container in the network of a holder."""
     host = {**config["HostConfig"], "NetworkMode": f"container:{holder_id}"}
     return {**config, "HostConfig": host}
 
@@ -186,18 +193,18 @@ def _base(image: str, owner: Owner, labels: dict[str, str], uid: int) -> dict[st
         "User": f"{uid}:{uid}",
         "WorkingDir": "/tmp",  # noqa: S108 - its own /tmp
         "Labels": {OWNER: owner.name, LINK: str(VERSION), **labels},
-        # Whatever the image says: PING tells how a replica is.
+        # Overrides the image's health check: the health of a replica is checked by PINGs.
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
             "NetworkMode": "none",
-            # Not what the engine may be set to: with "shareable" others could join.
+            # Overrides the engine's default: with "shareable" other containers could join.
             "IpcMode": "private",
             "Privileged": False,
             "ReadonlyRootfs": True,
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges"],
             "Ulimits": [
-                # A core dump would be written by the host, outside of every limit.
+                # The host would write a core dump, outside of the container's limits.
                 _limit("core", 0),
                 _limit("nofile", owner.nofile),
                 _limit("sigpending", SIGPENDING_MAX),
@@ -213,23 +220,25 @@ def _limit(name: str, most: int) -> dict[str, Any]:
 
 
 def _read_only(source: Path, target: str) -> dict[str, Any]:
-    # A mount, not a bind: of a folder that is missing the engine complains instead of making it.
+    # A mount, not a bind: for a missing folder the engine reports an error and does not create it.
     return {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
 
 
 def by_cdi(config: dict[str, Any], device: str) -> dict[str, Any]:
-    """As a device of the Container Device Interface, which the toolkit describes in files."""
+    """Request a GPU as a device of the Container Device Interface (CDI), which the toolkit
+    describes in files."""
     return _with_request(config, {"Driver": "cdi", "DeviceIDs": [f"{CDI_KIND}={device}"]})
 
 
 def by_request(config: dict[str, Any], device: str) -> dict[str, Any]:
-    """As `docker run --gpus` does: the engine itself calls the toolkit's hook."""
+    """Request a GPU as `docker run --gpus` does: the engine calls the toolkit's hook."""
     request = {"Driver": "nvidia", "DeviceIDs": [device], "Capabilities": [["gpu", *CAPABILITIES]]}
     return _with_request(config, request)
 
 
 def by_runtime(config: dict[str, Any], device: str) -> dict[str, Any]:
-    """By the toolkit's own container runtime, which reads variables: the oldest way."""
+    """Request a GPU through the toolkit's container runtime, which reads environment variables (the
+    oldest way)."""
     variables = [
         f"NVIDIA_VISIBLE_DEVICES={device}",
         f"NVIDIA_DRIVER_CAPABILITIES={','.join(CAPABILITIES)}",
@@ -239,9 +248,9 @@ def by_runtime(config: dict[str, Any], device: str) -> dict[str, Any]:
 
 
 def ways(info: dict[str, Any]) -> list[Way]:
-    """Those worth a try, the best first, by what the engine tells of itself (GET /info).
+    """Return the ways to request a GPU that may work, the best first, from the engine's GET /info.
 
-    It does not tell whether it has the hook, so `by_request` is always worth one.
+    `by_request` is always included, because the engine does not report whether it has the hook.
     """
     found: list[Way] = [by_cdi] if _has_cdi(info) else []
     found.append(by_request)
@@ -251,7 +260,8 @@ def ways(info: dict[str, Any]) -> list[Way]:
 
 
 def _has_cdi(info: dict[str, Any]) -> bool:
-    """Newer engines list the devices that they found; older ones only where they look."""
+    """Whether the engine may have CDI devices. Newer engines list the devices that they found,
+    older ones only the folders that they search."""
     devices = info.get("DiscoveredDevices")
     if devices is not None:
         return any(str(one.get("ID", "")).startswith(CDI_KIND) for one in devices)

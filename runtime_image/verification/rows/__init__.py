@@ -1,1 +1,1 @@
-"""Static analysis of row independence; see design.md. Runs in a process of its own."""
+"""Static analysis of row independence; see design.md. Runs in a child process."""

@@ -1,6 +1,7 @@
-"""`python -m runtime_image.verification.rows MODEL`: the verdict on a model, as one line of JSON.
+"""`python -m runtime_image.verification.rows MODEL`: print the verdict on a model as a line of
+JSON.
 
-The file may be hostile, and a parser may be wrong: the process caps itself before it opens it.
+The file may be hostile and the parser may have bugs: the process limits itself before it opens it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ VERDICT_BYTES: Final = 2**20
 
 
 def main(path: str) -> None:
-    """Print the verdict."""
-    # RLIMIT_DATA counts what is written to; RLIMIT_AS would count the mapped model, too.
+    """Limit this process, analyse the model file and print the verdict."""
+    # RLIMIT_DATA counts private writable memory; RLIMIT_AS would also count the mapped model.
     _cap(resource.RLIMIT_DATA, MEMORY_BYTES)
     _cap(resource.RLIMIT_CPU, CPU_S)
     _cap(resource.RLIMIT_CORE, 0)
@@ -30,7 +31,7 @@ def main(path: str) -> None:
 
 
 def _cap(limit: int, most: int) -> None:
-    """Lower a limit; one that is lower already stays."""
+    """Lower a resource limit to `most`; a lower limit is kept."""
     soft, hard = resource.getrlimit(limit)
     known = [number for number in (soft, hard, most) if number != resource.RLIM_INFINITY]
     resource.setrlimit(limit, (min(known), min(known)))

@@ -1,4 +1,4 @@
-"""Whether a model keeps its rows apart: the graph is walked once for each set of assumptions."""
+"""Decides whether a model's rows are independent: one walk of its graph per set of assumptions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from runtime_image.verification.rows.states import Tensor, rows
 
 RESTARTS_MAX: Final = 8
 GROUPS_TRIED_MAX: Final = 8
-"""Groups of equal axes without which a proof is tried."""
+"""Max groups of equal axes that are tentatively dropped from a proof."""
 FAMILIES: Final = (
     axes,
     contraction,
@@ -56,42 +56,42 @@ FAMILIES: Final = (
     spatial,
     training,
 )
-"""Modules that register the rules when they are imported."""
+"""Modules that register their rules on import."""
 
 Axis = tuple[str, int]
 
 
 @dataclass(slots=True)
 class _Assumptions:
-    """What holds of the axes of the inputs: which are equal, which have one value only."""
+    """Assumptions about axes of the inputs: which are equal, and which have a single size."""
 
     equal: tuple[tuple[Axis, ...], ...] = ()
     fixed: dict[Axis, int] = field(default_factory=dict)
 
     def of(self, axis: Axis) -> Axis:
-        """The axis whose symbol stands for this one."""
+        """Return the axis whose symbol represents this one."""
         return next((group[0] for group in self.equal if axis in group), axis)
 
 
 def analyse_file(path: Path) -> RowVerdict:
-    """The verdict on a file. Its large tensors are not read."""
+    """Return the verdict on a file. Its large tensors are not read."""
     try:
         model = read_model(path)
-    except Exception as error:  # noqa: BLE001 the file is anybody's, and so is the parser's error
+    except Exception as error:  # noqa: BLE001 - a parser may raise anything
         return RowVerdict(False, False, f"the file cannot be read: {error}"[:500])
     return analyse(model)
 
 
 def analyse(model: ModelProto, constant_initialisers: bool = True) -> RowVerdict:
-    """The verdict on a model. Never raises for what is wrong with it.
+    """Return the verdict on a model. Never raises for a faulty model.
 
-    `constant_initialisers`: callers cannot replace an initialiser that is an input, too.
+    `constant_initialisers`: callers cannot replace an initialiser that is also an input.
     """
     try:
         return _analysed(model, constant_initialisers)
     except NotAnalysed as error:
         return RowVerdict(False, False, str(error)[:500])
-    except Exception as error:  # noqa: BLE001 a model may be wrong in any way
+    except Exception as error:  # noqa: BLE001 - a model may have any fault
         return RowVerdict(False, False, f"{type(error).__name__}: {error}"[:500])
 
 
@@ -115,7 +115,7 @@ def _with_fewest(
     proven: RowVerdict,
     groups: tuple[tuple[Axis, ...], ...],
 ) -> RowVerdict:
-    """The same proof without the groups that it does not need: each keeps requests apart."""
+    """Repeat the proof without groups it does not need: each group keeps some requests apart."""
     for group in groups[:GROUPS_TRIED_MAX]:
         others = tuple(other for other in groups if other != group)
         fewer = _judged(model, inputs, others)
@@ -125,7 +125,7 @@ def _with_fewest(
 
 
 def _check_functions(model: ModelProto) -> None:
-    """Engines differ in what a function means that bears an operator's name."""
+    """Refuse functions with an operator's name: engines differ in which one they run."""
     found = set()
     for function in model.functions:
         key = (domain_of(function.domain), function.name, function.overload)
@@ -140,7 +140,7 @@ def _check_functions(model: ModelProto) -> None:
 
 
 def _inputs(graph: GraphProto, constant_initialisers: bool) -> list[onnx.ValueInfoProto]:
-    """The inputs that a caller sends."""
+    """Return the inputs that a caller sends."""
     constants = {tensor.name for tensor in graph.initializer}
     constants |= {tensor.values.name for tensor in graph.sparse_initializer}
     if not constant_initialisers:
@@ -149,27 +149,28 @@ def _inputs(graph: GraphProto, constant_initialisers: bool) -> list[onnx.ValueIn
 
 
 def _refusal(inputs: list[onnx.ValueInfoProto]) -> RowVerdict | None:
-    """A verdict where the inputs alone speak against joining rows."""
+    """Return a verdict if the inputs alone rule out joining rows."""
     if not inputs:
         return RowVerdict(True, False, "the model has no inputs")
     for value in inputs:
         kind = value.type.tensor_type
         why = ""
         if not value.type.HasField("tensor_type"):
-            why = "is no tensor"
+            why = "is not a tensor"
         elif not kind.HasField("shape"):
             why = "declares no shape"
         elif not kind.shape.dim:
             why = "has no axes"
         elif kind.shape.dim[0].HasField("dim_value"):
-            why = f"has a first axis of {kind.shape.dim[0].dim_value} rows, always"
+            why = f"has a fixed first axis of {kind.shape.dim[0].dim_value} rows"
         if why:
             return RowVerdict(True, False, f"input {value.name!r} {why}")
     return None
 
 
 def _equal_axes(inputs: Iterable[onnx.ValueInfoProto]) -> tuple[tuple[Axis, ...], ...]:
-    """Axes with the same name, but for the batch's: it may be that of a later axis by mistake."""
+    """Return groups of axes with the same name. Names of batch axes are excluded, because exporters
+    also give them to later axes by mistake."""
     found: dict[str, list[Axis]] = {}
     batch = set()
     for value in inputs:
@@ -205,19 +206,22 @@ def _judged(
             *(_condition(place, size) for place, size in assumptions.fixed.items()),
         )
         return replace(verdict, equal_axes=conditions if verdict.proven else ())
-    return RowVerdict(True, False, f"more than {RESTARTS_MAX} axes are of one size only")
+    return RowVerdict(True, False, f"more than {RESTARTS_MAX} axes have a single valid size")
 
 
 def _condition(place: Axis, size: int) -> tuple[Axis, ...]:
-    """An axis of one size only. The graph as it stands fails for any other, but the engine may run
-    another graph: ONNX Runtime turns [Shape(x)[0], 12] into [-1, 12], which fits more sizes."""
+    """Return the condition for an axis with a single valid size.
+
+    The graph as written fails for other sizes, but the engine may run a rewritten graph: ONNX
+    Runtime turns [Shape(x)[0], 12] into [-1, 12], which fits more sizes.
+    """
     return place, (CONSTANT, size)
 
 
 def _opened(
     inputs: list[onnx.ValueInfoProto], walk: Walk, assumptions: _Assumptions
 ) -> tuple[Scope, dict[Size, Axis]]:
-    """The inputs as tensors with rows, and the axis behind each symbol."""
+    """Return the inputs as tensors with rows, and the axis represented by each symbol."""
     scope = Scope()
     symbols: dict[Axis, Size] = {}
     for value in inputs:
@@ -249,7 +253,7 @@ def _verdict(outputs: dict[str, Tensor]) -> RowVerdict:
 
 
 def _objection(tensor: Tensor) -> tuple[str, str]:
-    """Why an output may not be cut into rows, "" where it may, and the operator to blame."""
+    """Return why an output cannot be split into rows ("" if it can), and the operator at fault."""
     state = tensor.state
     if tensor.is_sequence:
         return "it is a sequence", ""

@@ -1,7 +1,7 @@
-"""Arithmetic and comparison of sizes as ONNX's operators on integers have them.
+"""Arithmetic and comparison of sizes, with the semantics of ONNX's integer operators.
 
-Results that no polynomial expresses are symbols made from the operands; Unknown is raised where N
-is among these.
+A result that no polynomial expresses is a symbol derived from the operands; if N is among these,
+Unknown is raised.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from runtime_image.verification.rows.sizes import (
 )
 
 ELEMENTS_MAX: Final = 4096
-"""Numbers in one tensor."""
+"""Max elements of a tensor whose numbers are tracked."""
 
 
 class TooMany(Exception):
-    """A tensor has too many numbers to follow each."""
+    """A tensor has too many numbers to track each of them."""
 
 
 Pair = Callable[[Symbols, Size, Size], Size | None]
@@ -45,7 +45,7 @@ def paired(step: Pair, symbols: Symbols, left: Size | None, right: Size | None) 
 
 
 def each(function: Callable[..., Any], *arrays: Any) -> Any:
-    """A function of numbers on arrays of them, as an array even where it has no axes.
+    """Apply a function of numbers to arrays elementwise; the result is an array even for rank 0.
 
     Raises TooMany.
     """
@@ -58,7 +58,7 @@ def each(function: Callable[..., Any], *arrays: Any) -> Any:
 
 
 def guarded(step: Pair) -> Pair:
-    """Arithmetic that may overflow, as polynomials do not: the result is then any number."""
+    """Wrap arithmetic that may overflow, unlike polynomials: the result is then a new symbol."""
 
     @wraps(step)
     def guarded(symbols: Symbols, left: Size, right: Size) -> Size | None:
@@ -86,7 +86,7 @@ def multiply(_symbols: Symbols, left: Size, right: Size) -> Size:
 
 @guarded
 def divide(symbols: Symbols, left: Size, right: Size) -> Size | None:
-    """Integer division as in C: towards 0."""
+    """Integer division as in C: truncated towards 0."""
     a, b = left.constant, right.constant
     if b == 0:
         return None
@@ -131,7 +131,7 @@ def minimum(symbols: Symbols, left: Size, right: Size) -> Size:
 
 
 def is_equal(symbols: Symbols, left: Size, right: Size) -> Size:
-    """1, 0, or a symbol where both may be."""
+    """Return 1, 0, or a symbol if both are possible."""
     if left == right:
         return ONE
     if at_least(left - right, 1) or at_least(right - left, 1):
@@ -189,7 +189,7 @@ def chosen(
 
 
 def narrowed(symbols: Symbols, size: Size | None) -> Size | None:
-    """A number in 32 bits: the same where it is one size, else one that may have overflowed."""
+    """Convert to 32 bits: unchanged for a single size, else a number that may have overflowed."""
     if size is None:
         return None
     number = size.constant

@@ -1,4 +1,4 @@
-"""Numpy's broadcasting over tensors with rows."""
+"""NumPy broadcasting of tensors with rows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from runtime_image.verification.rows.states import NONE, Dims, Mixed, Tensor, ro
 
 
 def meet(left: Size, right: Size, symbols: Symbols) -> Size:
-    """The size that two sizes give which do not depend on N. Raises Unknown where one does.
+    """Return the broadcast of two sizes that do not depend on N. Raises Unknown if one does.
 
-    Either they are equal in a run, or one is 1, or the run fails.
+    In any run, they are equal, or one is 1, or the run fails.
     """
     if left == right or right == ONE:
         return left
@@ -28,7 +28,7 @@ def meet(left: Size, right: Size, symbols: Symbols) -> Size:
     for one, other in ((left, right), (right, left)):
         if one.constant is not None and one.constant > 1:
             return one
-        # 1 <= one <= other, and they meet: they are equal, or `one` is 1.
+        # 1 <= one <= other and they broadcast: they are equal, or `one` is 1. So it is `other`.
         if at_least(one, 1) and never_more(one, other):
             return other
     first, second = sorted((left, right), key=repr)
@@ -38,7 +38,7 @@ def meet(left: Size, right: Size, symbols: Symbols) -> Size:
 
 
 def joined_dims(shapes: Sequence[Dims], symbols: Symbols) -> Dims:
-    """The sizes of a broadcast; None where they are not known."""
+    """Return the sizes of a broadcast, None for unknown ones."""
     rank = max((len(shape) for shape in shapes), default=0)
     result: list[Size | None] = []
     for axis in range(rank):
@@ -67,10 +67,10 @@ def _joined_size(left: Size | None, right: Size | None, symbols: Symbols) -> Siz
 
 
 def aligned(tensors: Sequence[Tensor], symbols: Symbols, keep: int = 0) -> Tensor:
-    """The broadcast of tensors, rows on the axis where all of theirs meet.
+    """Return the broadcast of tensors, with rows on the axis where all row axes meet.
 
-    `keep` last axes are left out. Tensors without rows must have size 1 on the row axis, or lack
-    it. Raises Mixed otherwise. One of the tensors may be mixed: then the result is.
+    The last `keep` axes are left out. Tensors without rows must have size 1 on the row axis, or
+    lack the axis. Raises Mixed otherwise. If one of the tensors is mixed, so is the result.
     """
     shapes = [_head(tensor.shape, keep) for tensor in tensors]
     dims = joined_dims(shapes, symbols)
@@ -87,7 +87,7 @@ def aligned(tensors: Sequence[Tensor], symbols: Symbols, keep: int = 0) -> Tenso
             raise Mixed("has rows on an axis that is contracted")
         place = (state.axis + rank - len(shape), *state.factors)
         if where is not None and place != where:
-            raise Mixed("joins rows that lie on different axes")
+            raise Mixed("combines rows on different axes")
         where = place
     if where is None:
         return Tensor(NONE, dims)
@@ -100,7 +100,8 @@ def _head(shape: Dims, keep: int) -> Dims:
 
 
 def _check_others(tensors: Sequence[Tensor], shapes: Sequence[Dims], axis: int) -> None:
-    """`axis` counts from the end."""
+    """Raise Mixed if a tensor without rows has a size other than 1 on `axis`, counted from the
+    end."""
     for tensor, shape in zip(tensors, shapes, strict=True):
         if tensor.state.is_none and len(shape) >= -axis and shape[axis] != ONE:
-            raise Mixed(f"joins the rows with a size of {shape[axis]} that belongs to no row")
+            raise Mixed(f"combines rows with an axis of size {shape[axis]} that has no rows")

@@ -1,4 +1,4 @@
-"""Tensors of a graph that are constants."""
+"""Constant tensors of a graph."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from runtime_image.verification.rows.sizes import ZERO, Size
 from runtime_image.verification.rows.states import NONE, Tensor
 
 NUMBERS_MAX: Final = 4096
-"""Elements of integer tensors whose numbers are followed one by one."""
+"""Max elements of integer tensors whose numbers are tracked individually."""
 INTEGERS: Final = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
 
 
 def constant(proto: TensorProto) -> Tensor:
-    """What is known of an initialiser or of a Constant's value. Its data may have been left out."""
+    """Return an initialiser or Constant as a tensor. Its data may have been left out."""
     dims = tuple(Size.of(size) for size in proto.dims)
     return from_array(_array(proto), dims, proto.data_type in INTEGERS)
 
 
 def from_array(array: Any, dims: tuple[Size, ...], integer: bool) -> Tensor:
-    """A constant with these elements; None where they are not at hand."""
+    """Return a constant with these elements; `array` is None if they are not available."""
     if array is None:
         return Tensor(NONE, dims)
     if not integer:
@@ -35,7 +35,7 @@ def from_array(array: Any, dims: tuple[Size, ...], integer: bool) -> Tensor:
 
 
 def to_numbers(array: Any) -> Any:
-    """An array of integers as an array of constant sizes."""
+    """Convert an integer array to an array of constant sizes."""
     found = np.empty(array.shape, dtype=object)
     for index, number in np.ndenumerate(array):
         found[index] = Size.of(int(number)) if number else ZERO
@@ -48,4 +48,4 @@ def _array(proto: TensorProto) -> Any:
     try:
         return numpy_helper.to_array(proto)
     except (ValueError, TypeError, KeyError, OverflowError):
-        return None  # left out when the file was read, or damaged: the content is not known
+        return None  # data left out by `reading`, or damaged: the content is unknown

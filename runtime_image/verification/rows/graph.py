@@ -1,4 +1,4 @@
-"""The walk over a graph: operators in order, their rules applied, what they give checked."""
+"""Walks a graph: applies each operator's rule in order and checks the rule's results."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from runtime_image.verification.rows.states import (
 )
 
 DEPTH_MAX: Final = 16
-"""NodeSubgraphs and function bodies inside each other."""
+"""Max nesting of subgraphs and function bodies."""
 OWN: Final = ("SimplifiedLayerNormalization", "LayerNormalization")
-"""Operators that ONNX Runtime adds to ONNX's own domain where that lacks them."""
+"""Operators missing in ONNX's domain that ONNX Runtime adds to it."""
 JUDGED: Final = ("", ML, MICROSOFT)
 
 
 class NotAnalysed(Exception):
-    """The graph is none that an engine would run; says why."""
+    """The graph is invalid for engines; the text is the reason."""
 
 
 @dataclass(slots=True)
 class Scope:
-    """Values by name, those of the surrounding graph behind them."""
+    """Values by name, with fallback to the surrounding graph's scope."""
 
     parent: Scope | None = None
     values: dict[str, Tensor] = field(default_factory=dict)
 
     def find(self, name: str) -> Tensor:
-        """Raises NotAnalysed where no node before gives it."""
+        """Return a value. Raises NotAnalysed if no earlier node produces it."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.values:
                 return scope.values[name]
             scope = scope.parent
-        raise NotAnalysed(f"{name!r} is read before anything gives it")
+        raise NotAnalysed(f"{name!r} is read before any node produces it")
 
     def add(self, name: str, tensor: Tensor) -> None:
-        """Raises NotAnalysed where the name is taken: engines differ in what it then means."""
+        """Add a value. Raises NotAnalysed for a duplicate name: engines differ in its meaning."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.values:
@@ -61,14 +61,14 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class NodeSubgraphs:
-    """Runs the subgraphs of one node: they see the values around it."""
+    """Runs the subgraphs of one node; subgraphs can read the surrounding values."""
 
     walk: Walk
     scope: Scope
     depth: int
 
     def run(self, graph: GraphProto, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs of a subgraph for these inputs."""
+        """Return the outputs of a subgraph for these inputs."""
         if self.depth >= DEPTH_MAX:
             raise Mixed(f"nests subgraphs deeper than {DEPTH_MAX}")
         scope = Scope(self.scope)
@@ -79,19 +79,19 @@ class NodeSubgraphs:
         return self.walk.graph(graph, scope, depth=self.depth + 1)
 
     def captured(self, graph: GraphProto) -> list[Tensor]:
-        """The values of the surrounding graphs that a subgraph reads."""
+        """Return the values of surrounding graphs that a subgraph reads."""
         found = (self.scope_value(name) for name in outer_names(graph))
         return [tensor for tensor in found if tensor is not None]
 
     def scope_value(self, name: str) -> Tensor | None:
-        """A value of the surrounding graphs, None where there is none of that name."""
+        """Return a value of the surrounding graphs, None for an unknown name."""
         try:
             return self.scope.find(name)
         except NotAnalysed:
             return None
 
     def body(self, function: FunctionProto, inputs: Sequence[Tensor | None]) -> list[Tensor]:
-        """The outputs of a function's body."""
+        """Return the outputs of a function's body."""
         if self.depth >= DEPTH_MAX:
             raise Mixed(f"nests functions deeper than {DEPTH_MAX}")
         scope = Scope()
@@ -109,7 +109,7 @@ class NodeSubgraphs:
 
 
 def opsets(imports: Iterable[Any]) -> dict[str, int]:
-    """Versions by domain. Raises NotAnalysed where one domain has two."""
+    """Return the opset versions by domain. Raises NotAnalysed if a domain has two."""
     found: dict[str, int] = {}
     for entry in imports:
         domain = domain_of(entry.domain)
@@ -122,12 +122,12 @@ def opsets(imports: Iterable[Any]) -> dict[str, int]:
 
 
 def domain_of(domain: str) -> str:
-    """ONNX has two names for its own domain."""
+    """Normalise a domain: ONNX has two names for its own domain."""
     return "" if domain == "ai.onnx" else domain
 
 
 def outer_names(graph: GraphProto) -> set[str]:
-    """Names that a subgraph reads and does not give itself."""
+    """Return the names that a subgraph reads from surrounding graphs."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     found: set[str] = set()
     for node in graph.node:
@@ -138,7 +138,7 @@ def outer_names(graph: GraphProto) -> set[str]:
 
 
 def reads(node: NodeProto) -> set[str]:
-    """Names that a node or its subgraphs read."""
+    """Return the names that a node or its subgraphs read."""
     found = set(node.input)
     for attribute in node.attribute:
         for graph in _graphs(attribute):
@@ -147,7 +147,7 @@ def reads(node: NodeProto) -> set[str]:
 
 
 NODES_MAX: Final = 200_000
-"""Operators judged in one walk: loops and functions may repeat theirs many times."""
+"""Max operators judged in one walk: loops and functions may repeat theirs many times."""
 
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload."""
@@ -155,9 +155,9 @@ FunctionKey = tuple[str, str, str]
 
 @dataclass(slots=True)
 class Walk:
-    """One reading of a model under fixed assumptions about its sizes.
+    """One walk of a model under fixed assumptions about its sizes.
 
-    `functions` are the model's own.
+    `functions` are those of the model.
     """
 
     versions: Mapping[str, int]
@@ -168,7 +168,7 @@ class Walk:
     def graph(
         self, graph: GraphProto, scope: Scope, depth: int = 0, needed: Needed | None = None
     ) -> list[Tensor]:
-        """The outputs of a graph whose inputs are in `scope`. Raises NotAnalysed."""
+        """Return the outputs of a graph whose inputs are in `scope`. Raises NotAnalysed."""
         inputs = set(scope.values)
         for tensor in graph.initializer:
             if tensor.name not in inputs:
@@ -185,7 +185,7 @@ class Walk:
         depth: int,
         needed: Needed | None = None,
     ) -> None:
-        """Judge nodes in order; their outputs go to `scope`."""
+        """Judge nodes in order and add their outputs to `scope`."""
         for index, proto in enumerate(nodes):
             if needed is not None and index not in needed.nodes:
                 continue
@@ -217,7 +217,7 @@ class Walk:
         except (Unknown, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
             why = str(error) if isinstance(error, Unknown) else "is not understood"
             found = [Tensor(mixed(replace(culprit, why=why or "has unknown sizes")))] * places
-        found += [Tensor(mixed(replace(culprit, why="has an output that no rule speaks of")))] * (
+        found += [Tensor(mixed(replace(culprit, why="has an output without a rule")))] * (
             places - len(found)
         )
         return [_checked(tensor, culprit) for tensor in found]
@@ -252,7 +252,7 @@ class Walk:
         if version is None:
             raise Mixed("is of a domain that the model does not import")
         if domain == "" and version > defs.onnx_opset_version():
-            raise Mixed(f"is of opset {version}, which is newer than the rules")
+            raise Mixed(f"has opset {version}, which is newer than the rules")
         try:
             schema = defs.get_schema(operator, version, domain)
         except defs.SchemaError:
@@ -300,7 +300,7 @@ class Walk:
 
 
 def _renamed(tensor: Tensor, given: Sequence[Tensor]) -> Tensor:
-    """A result of a function's body: to blame is the operator that the graph has."""
+    """Return a result of a function's body; blame the graph's operator, not one of the body."""
     culprit = tensor.state.culprit
     if culprit is not None and all(tensor.state != other.state for other in given):
         raise Mixed(f"computes {culprit.operator}, which {culprit.why}")
@@ -308,23 +308,24 @@ def _renamed(tensor: Tensor, given: Sequence[Tensor]) -> Tensor:
 
 
 def _raise_earlier(node: Node) -> None:
-    """Raise Mixed with the culprit of an input, if one has any: it came first."""
+    """Raise Mixed with an input's culprit, if there is one, because the first operator counts."""
     for tensor in node.given:
         if tensor.state.culprit is not None:
             raise Mixed(tensor.state.culprit.why, tensor.state.culprit)
 
 
 def _spoilt(node: Node, rule: Rule) -> Tensor | None:
-    """The first input that is mixed already, None where there is none."""
+    """Return the first input that is mixed already, None without one. Raises Mixed for an input
+    that the rule cannot read."""
     for position, tensor in enumerate(node.inputs):
         if tensor is None or position in rule.reads:
             continue
         if tensor.state.is_mixed and tensor.state.culprit is None:
-            raise Mixed("takes the number of rows as data")
+            raise Mixed("uses the number of rows as data")
         if tensor.state.is_mixed:
             return tensor
         if tensor.state.kind in ("number", "index") and not rule.numbered:
-            raise Mixed("takes the number of a row as data")
+            raise Mixed("uses the position of a row as data")
         if tensor.state.kind == "padded" and not rule.padded:
             raise Mixed("takes rows that are padded to the longest", tensor.state.culprit)
         if tensor.is_sequence and not rule.sequences:
@@ -333,7 +334,7 @@ def _spoilt(node: Node, rule: Rule) -> Tensor | None:
 
 
 def _checked(tensor: Tensor, culprit: Culprit) -> Tensor:
-    """The tensor as its rule gave it, mixed where its sizes contradict its state."""
+    """Return the tensor from its rule, mixed if its sizes contradict its state."""
     if tensor.state.is_mixed or tensor.state.kind == "padded":
         return tensor
     why = _fault(tensor)
@@ -348,9 +349,9 @@ def _fault(tensor: Tensor) -> str:
         return "loses the rows' axis"
     others = [size for axis, size in enumerate(dims) if not state.has_axis or axis != state.axis]
     if any(size is not None and size.has_rows for size in others):
-        return "gives an axis whose size depends on the number of rows but holds other things"
+        return "gives an axis whose size depends on the number of rows but has other content"
     if state.has_axis and ZERO in others:
-        # Some kernels leave memory as other callers left it where nothing is to be summed.
+        # For empty sums, some kernels leave memory uninitialised, with other callers' data in it.
         return "gives rows without places"
     return ""
 
@@ -373,7 +374,7 @@ def _attributes(proto: NodeProto) -> dict[str, Any]:
 def _with_attributes(
     function: FunctionProto, caller: NodeProto, defaults: Iterable[AttributeProto] = ()
 ) -> FunctionProto:
-    """A copy of the body with the caller's attributes, or their defaults, put in."""
+    """Return a copy of the body with the caller's attributes, or their defaults, filled in."""
     given = {attribute.name: attribute for attribute in (*defaults, *function.attribute_proto)}
     given |= {attribute.name: attribute for attribute in caller.attribute}
     copy = FunctionProto()
@@ -409,9 +410,9 @@ def _bound(attribute: AttributeProto, given: Mapping[str, AttributeProto]) -> At
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The nodes of a graph that its outputs need: engines leave the others out.
+    """Nodes that a graph's outputs depend on; engines remove the others.
 
-    `content`: those of which more than a size is needed. Engines read sizes without running them.
+    `content`: nodes of which more than a size is used. Engines infer sizes without running nodes.
     """
 
     nodes: frozenset[int]
@@ -419,7 +420,7 @@ class Needed:
 
     @staticmethod
     def of(graph: GraphProto) -> Needed:
-        """By one pass from the end; a graph's nodes are in order."""
+        """Find the nodes in one pass from the end; a graph's nodes are in topological order."""
         wanted = {value.name for value in graph.output}
         content = set(wanted)
         nodes, contents = set(), set()

@@ -1,4 +1,4 @@
-"""One operator of a graph as its rule sees it."""
+"""One operator of a graph, as passed to its rule."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ FLAGS: Final = frozenset(
         "upper",
     ]
 )
-"""Attributes that are 0 or 1. What a kernel does for 2 is its own choice: one writes nothing."""
+"""Attributes that are 0 or 1. For other values kernels behave arbitrarily: one writes nothing."""
 
 
 class Subgraphs(Protocol):
     """Analyses the subgraphs and the function body of one node."""
 
     def run(self, graph: GraphProto, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs of a subgraph for these inputs."""
+        """Return the outputs of a subgraph for these inputs."""
 
     def captured(self, graph: GraphProto) -> list[Tensor]:
-        """The values of the surrounding graphs that a subgraph reads."""
+        """Return the values of surrounding graphs that a subgraph reads."""
 
     def body(self, function: FunctionProto, inputs: Sequence[Tensor | None]) -> list[Tensor]:
-        """The outputs of a function's body for these inputs."""
+        """Return the outputs of a function's body for these inputs."""
 
 
 def check_flags(attributes: Mapping[str, Any]) -> None:
@@ -73,10 +73,10 @@ def check_flags(attributes: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`inputs` has None where an optional one is left out; `used` says which outputs are named.
+    """One operator. `inputs` has None for omitted optional inputs; `used`: which outputs are named.
 
-    `must_run` is false in a branch or loop body, and where only a size of the result is used: what
-    such a node needs in order to succeed does not hold in every run.
+    `must_run` is false in a branch or loop body, and if only a size of the result is used.
+    Conditions for the success of such a node do not hold in every run.
     """
 
     domain: str
@@ -95,7 +95,7 @@ class Node:
         return position < len(self.inputs) and self.inputs[position] is not None
 
     def tensor(self, position: int) -> Tensor:
-        """An input. Raises Mixed where it is left out."""
+        """Return an input. Raises Mixed if it is omitted."""
         found = self.inputs[position] if position < len(self.inputs) else None
         if found is None:
             raise Mixed(f"lacks input {position}")
@@ -103,22 +103,22 @@ class Node:
 
     @property
     def given(self) -> list[Tensor]:
-        """The inputs that are not left out."""
+        """The inputs that are not omitted."""
         return [tensor for tensor in self.inputs if tensor is not None]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An attribute."""
+        """Return an attribute."""
         return self.attributes.get(name, default)
 
     def flag(self, name: str, default: int) -> bool:
-        """An attribute of `FLAGS`."""
+        """Return an attribute of `FLAGS` as a boolean."""
         assert name in FLAGS, name
         return bool(self.attributes.get(name, default))
 
     def elements(self, position: int) -> list[Size]:
-        """The elements of a small tensor of integers, unknown ones as fresh symbols.
+        """Return the elements of a small integer tensor; unknown ones are fresh symbols.
 
-        Raises Mixed where one may depend on rows or the tensor has no fixed length.
+        Raises Mixed if one may depend on rows or the tensor has no fixed length.
         """
         tensor = self.tensor(position)
         if tensor.numbers is not None:
@@ -138,38 +138,38 @@ class Node:
         return [self.symbols.fresh("element", None) for _ in range(count)]
 
     def integers(self, position: int) -> list[int]:
-        """The elements of an input where all are constants; raises Mixed otherwise."""
+        """Return the elements of an input if all are constants; raises Mixed otherwise."""
         found = [size.constant for size in self.elements(position)]
         if any(number is None for number in found):
-            raise Mixed(f"takes input {position} that is no constant")
+            raise Mixed(f"needs a constant as input {position}")
         return [number for number in found if number is not None]
 
     def integers_of(self, attribute: str, position: int) -> list[int] | None:
-        """A list that older versions have as an attribute and newer ones as an input."""
+        """Return a list that is an attribute in older versions and an input in newer ones."""
         if attribute in self.attributes:
             return [int(number) for number in self.attributes[attribute]]
         return self.integers(position) if self.has(position) else None
 
     def without_rows(self, *positions: int) -> None:
-        """Raise Mixed unless these inputs, where given, hold nothing of the rows."""
+        """Raise Mixed unless these inputs, where given, are independent of the rows."""
         for position in positions:
             if self.has(position) and not self.tensor(position).state.is_none:
                 raise Mixed(f"has rows in input {position}")
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """The axis as a number from 0 on; raises Mixed where there is no such axis."""
+    """Return the axis counted from 0; raises Mixed if it does not exist."""
     if not -rank <= axis < rank:
         raise Mixed(f"names axis {axis} of a tensor with {rank} axes")
     return axis % rank
 
 
 def axes_of(axes: Sequence[int], rank: int) -> list[int]:
-    """The same for several."""
+    """Return several axes counted from 0; raises Mixed if one does not exist."""
     return [axis_of(axis, rank) for axis in axes]
 
 
 def untouched(state: State, axes: Sequence[int], doing: str = "works along") -> None:
-    """Raise Mixed where the row axis is among `axes`."""
+    """Raise Mixed if the row axis is among `axes`."""
     if state.has_axis and state.axis in axes:
         raise Mixed(f"{doing} the rows' axis {state.axis}")

@@ -1,7 +1,7 @@
-"""Small integer tensors followed number by number: shapes, and what graphs compute from them.
+"""Tracks small integer tensors number by number: shapes, and what graphs compute from them.
 
-A number is a Size, or None where it is not known and may depend on the rows. Numbers may contain
-N: the number of rows may be put into a shape, but is no data.
+A number is a Size, or None if it is unknown and may depend on the rows. Numbers may contain N: the
+number of rows may become part of a shape, but must not be used as data.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _Source = Callable[[Node], Tensor]
 
 
 _PAIRED: Final[set[str]] = set()
-"""Operators whose inputs have one type."""
+"""Operators whose inputs have the same type."""
 EVALUATORS: Final[dict[tuple[str, int], _Evaluator]] = {}
 SOURCES: Final[dict[tuple[str, int], _Source]] = {}
 
 
 def evaluate(node: Node) -> list[Tensor] | None:
-    """The node's outputs number by number; None where its rule must decide."""
+    """Return the node's outputs number by number; None if its rule must decide."""
     if node.domain:
         return None
     source = SOURCES.get((node.operator, node.since))
@@ -77,7 +77,7 @@ def evaluate(node: Node) -> list[Tensor] | None:
         return None
     if found is None:
         return None
-    # numpy gives the bare number for an array without axes.
+    # NumPy returns the bare number for an array of rank 0.
     parts = [np.asarray(part, object) for part in (found if isinstance(found, list) else [found])]
     if any(part.size > ELEMENTS_MAX for part in parts):
         return None
@@ -90,9 +90,9 @@ def evaluate(node: Node) -> list[Tensor] | None:
 
 
 def _is_numbered(node: Node) -> bool:
-    """Whether the elements that the output holds are numbers, and so integers.
+    """Whether the output's elements are numbers, and therefore integers.
 
-    Of operators whose inputs differ in type only those count that give the output its type.
+    If an operator's inputs have different types, only those that determine the output's type count.
     """
     anchors: Sequence[int] = (0,)
     if node.operator == "Where":
@@ -104,14 +104,14 @@ def _is_numbered(node: Node) -> bool:
 
 
 def numbered(array: Any) -> Tensor:
-    """A tensor of these numbers: data where all are known and free of N."""
+    """Return a tensor of these numbers; its content is data if all are known and free of N."""
     known = all(size is not None and not size.has_rows for size in array.reshape(-1))
     dims = tuple(Size.of(size) for size in array.shape)
     return Tensor(NONE if known else mixed(), dims, array, _below(array) if known else None)
 
 
 def _below(array: Any) -> Size | None:
-    """A number above all elements, where none is negative."""
+    """Return a bound above all elements, None if one may be negative or there is no bound."""
     highest = ZERO
     for size in array.reshape(-1):
         if not at_least(size, 0):
@@ -369,7 +369,7 @@ def _reduces(operator: str, versions: str, step: Pair, start: Size | None) -> No
 
 
 def _pairs(operators: str, step: Pair) -> None:
-    """An elementwise operator of two inputs or, folded, of more."""
+    """Register an elementwise operator of two inputs, or of more, folded from the left."""
 
     def evaluator(node: Node, arrays: list[Any]) -> Any:
         function = partial(paired, step, node.symbols)
@@ -429,7 +429,7 @@ def _or_none(function: Callable[[Sequence[Size]], Size], sizes: Sequence[Size]) 
 
 
 def _constants(array: Any) -> Any:
-    """The numbers as Python's, None where one is not constant."""
+    """Return the numbers as a NumPy array clipped to 64 bits, None if one is not constant."""
     numbers = [size.constant if size is not None else None for size in array.reshape(-1)]
     if any(number is None for number in numbers):
         return None
@@ -443,5 +443,5 @@ def is_endless(size: Size) -> bool:
 
 
 def is_false(tensor: Tensor) -> bool:
-    """Whether it is one truth value that is provably false."""
+    """Whether a tensor holds truth values that are all provably false."""
     return tensor.numbers is not None and all(size == ZERO for size in tensor.numbers.reshape(-1))

@@ -1,9 +1,9 @@
 """Reads a model's graph without the content of its large tensors.
 
-protobuf parses no message beyond 2 GB, and weights are not needed. The file is walked in
-protobuf's wire format (protobuf.dev, "Encoding"), and copied message by message; a tensor's data
-is left out where it is longer than `DATA_MAX`, or `INTEGERS_MAX` for integers, which may be
-shapes and indices. Tensors stay with their names, types and sizes.
+protobuf cannot parse messages beyond 2 GB, and the analysis does not need weights. The file is
+traversed in protobuf's wire format (protobuf.dev, "Encoding") and copied message by message. A
+tensor's data is left out if it is longer than `DATA_MAX`, or `INTEGERS_MAX` for integers, which may
+be shapes and indices. Names, types and sizes of tensors are kept.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from onnx import ModelProto, TensorProto
 
 DATA_MAX: Final = 4096
 INTEGERS_MAX: Final = 2**20
-"""Bytes. Gather's indices of a whole map are some hundred kB."""
+"""Max bytes. Gather's indices for a whole feature map are some hundred kB."""
 KEPT_MAX: Final = 256 * 2**20
-"""Bytes of a graph without its large data; far above the largest."""
+"""Max bytes of a graph without its large data; far above the largest known."""
 FIELDS_MAX: Final = 5_000_000
 DEPTH_MAX: Final = 60
 
@@ -34,26 +34,26 @@ _CHILDREN: Final[dict[str, dict[int, str]]] = {
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
     "sparse": {1: "tensor", 2: "tensor"},
 }
-"""Message -> field number -> message inside, from onnx.proto; other fields are copied."""
+"""Message -> field number -> nested message, from onnx.proto; other fields are copied."""
 _DROPPED: Final[dict[str, frozenset[int]]] = {
     "model": frozenset({14, 20}),
     "graph": frozenset({10, 13, 14}),
     "node": frozenset({6}),
     "attribute": frozenset({13}),
 }
-"""Metadata, training, value_info and documentation: nothing of them is believed or read."""
+"""Fields for metadata, training, value_info and documentation: the analysis does not use them."""
 _DATA: Final = frozenset({4, 5, 6, 7, 9, 10, 11})
-"""A tensor's fields that hold its elements."""
+"""Fields of a tensor that hold its elements."""
 _TYPE: Final = 2
 _INTEGERS: Final = frozenset({TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL})
 
 
 class Unreadable(ValueError):
-    """The bytes are no ONNX model, or more than will be read."""
+    """The bytes are not an ONNX model, or exceed the limits."""
 
 
 def read_model(path: Path) -> ModelProto:
-    """The model in a file, without large data. Raises Unreadable, OSError or protobuf's error."""
+    """Read the model without large data. Raises Unreadable, OSError or protobuf's error."""
     if path.stat().st_size == 0:
         raise Unreadable("the file is empty")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -66,7 +66,7 @@ def read_model(path: Path) -> ModelProto:
 
 
 class _Reduction:
-    """One reading of one file."""
+    """State of reading one file: counts fields and kept bytes."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
@@ -74,7 +74,7 @@ class _Reduction:
         self._kept = 0
 
     def message(self, kind: str, start: int, end: int, depth: int) -> bytearray:
-        """The message in this span, reduced."""
+        """Return the message in this span without dropped fields and large data."""
         if depth > DEPTH_MAX:
             raise Unreadable(f"messages are nested deeper than {DEPTH_MAX}")
         if kind == "tensor":
@@ -112,7 +112,7 @@ class _Reduction:
         return self._data[start:end]
 
     def _walk(self, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """Field number, start of the tag, first and last byte of the value, wire type."""
+        """Yield field number, start of the tag, start and end of the value, and wire type."""
         at = start
         while at < end:
             self._fields += 1

@@ -1,7 +1,7 @@
 """Sizes of axes as integer polynomials over symbols, one of which is N, the number of rows.
 
-Two sizes are equal only where their polynomials are: then they are equal in every run. A symbol
-stands for a number that is the same however many rows a run has, N excepted.
+Two sizes are equal only if their polynomials are: then they are equal in every run. All symbols but
+N represent numbers that do not depend on how many rows a run has.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from typing import Final
 TERMS_MAX: Final = 64
 DEGREE_MAX: Final = 5
 COEFFICIENT_MAX: Final = 2**28
-"""Beyond these a size is unknown. They also keep real sizes far from 64-bit overflow, where
-polynomials and a run's integers would part."""
+"""Beyond these limits a size is unknown. They also keep real sizes far from 64-bit overflow, where
+polynomials and a run's integers would differ."""
 ENDLESS: Final = 2**31 - 1
-"""Exporters write this or more for "to the end" of a slice."""
+"""Exporters write this value or more for the end of a slice that means "to the end"."""
 
 
 class Unknown(Exception):
-    """A number that no polynomial within the limits expresses."""
+    """No polynomial within the limits expresses a number."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Symbol:
-    """An unknown integer. `low` is its least value, None where it may be negative.
+    """An unknown integer. `low` is its least value, None if it may be negative.
 
-    `at_most` are sizes that it never exceeds, in every run. `is_input`: it is an axis of an input.
+    `at_most` are sizes that it never exceeds, in any run. `is_input`: it is the size of an input's
+    axis.
     """
 
     name: str
@@ -42,37 +43,37 @@ Monomial = tuple[Symbol, ...]
 
 
 class Size:
-    """An immutable polynomial with integer coefficients; arithmetic raises Unknown at limits."""
+    """Immutable polynomial with integer coefficients; arithmetic raises Unknown at the limits."""
 
     __slots__ = ("_hash", "terms")
 
     def __init__(self, terms: dict[Monomial, int]) -> None:
-        """`terms` without zero coefficients."""
+        """`terms` must not contain zero coefficients."""
         self.terms = terms
         self._hash = hash(frozenset(terms.items()))
 
     @staticmethod
     def of(number: int) -> Size:
-        """A constant."""
+        """Return a constant size."""
         if not -(2**63) <= number < 2**63:
             raise Unknown("a constant beyond 64 bits")
         return Size({(): number} if number else {})
 
     @staticmethod
     def symbol(symbol: Symbol) -> Size:
-        """The size that is just this symbol."""
+        """Return the size that is this symbol."""
         return Size({(symbol,): 1})
 
     @property
     def constant(self) -> int | None:
-        """The number, where the size is one."""
+        """The number if the size is constant, else None."""
         if not self.terms:
             return 0
         return self.terms.get(()) if len(self.terms) == 1 else None
 
     @property
     def symbols(self) -> set[Symbol]:
-        """Every symbol in it."""
+        """All symbols of the polynomial."""
         return {symbol for monomial in self.terms for symbol in monomial}
 
     @property
@@ -107,7 +108,7 @@ class Size:
         return _checked(terms)
 
     def divided(self, other: Size) -> Size | None:
-        """The exact quotient, None where there is none."""
+        """Return the exact quotient, None if there is none."""
         if not other.terms:
             return None
         rest, quotient = self, ZERO
@@ -135,7 +136,7 @@ def _order(symbol: Symbol) -> int:
 
 
 def _rank(monomial: Monomial) -> tuple[int, tuple[int, ...]]:
-    """Graded lexicographic order, which multiplication keeps: needed for exact division."""
+    """Graded lexicographic order, which multiplication preserves: required for exact division."""
     return len(monomial), tuple(-symbol.order for symbol in monomial)
 
 
@@ -144,7 +145,7 @@ def _checked(terms: dict[Monomial, int]) -> Size:
     if len(terms) > TERMS_MAX:
         raise Unknown("a size with too many terms")
     for monomial, coefficient in terms.items():
-        # A plain constant may be as large as INT64_MAX: "to the end" of a slice.
+        # A plain constant may be as large as INT64_MAX, which means "to the end" of a slice.
         if len(monomial) > DEGREE_MAX or abs(coefficient) > (
             COEFFICIENT_MAX if monomial else 2**63
         ):
@@ -171,7 +172,7 @@ N: Final = Size.symbol(ROWS)
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    """Their product, 1 for none."""
+    """Return the product of sizes, 1 for none."""
     result = ONE
     for size in sizes:
         result = result * size
@@ -179,10 +180,10 @@ def product(sizes: Iterable[Size]) -> Size:
 
 
 def lower(size: Size) -> int | None:
-    """A number that the size never falls below, None where none is found.
+    """Return a lower bound of the size in every run, None if none is found.
 
-    Every symbol x with least value l is written as l + y with y >= 0; where no coefficient of a
-    product of ys is negative, the constant term is the minimum.
+    Each symbol x with least value l is written as l + y with y >= 0. If no coefficient of a product
+    of ys is negative, the constant term is the minimum.
     """
     try:
         shifted = _shifted(size)
@@ -194,7 +195,7 @@ def lower(size: Size) -> int | None:
 
 
 def upper(size: Size) -> int | None:
-    """A number that the size never exceeds, None where none is found."""
+    """Return an upper bound of the size in every run, None if none is found."""
     low = lower(-size)
     return None if low is None else -low
 
@@ -212,13 +213,13 @@ def _shifted(size: Size) -> Size:
 
 
 def at_least(size: Size, number: int) -> bool:
-    """Whether the size is provably at least this number."""
+    """Whether the size is provably at least `number`."""
     low = lower(size)
     return low is not None and low >= number
 
 
 def never_more(left: Size, right: Size, depth: int = 4) -> bool:
-    """Whether `left` <= `right` in every run, provably."""
+    """Whether provably `left` <= `right` in every run."""
     try:
         if at_least(right - left, 0):
             return True
@@ -232,27 +233,27 @@ def never_more(left: Size, right: Size, depth: int = 4) -> bool:
 
 @dataclass(slots=True)
 class Symbols:
-    """Makes symbols. The same `key` gives the same symbol: equal expressions are equal sizes."""
+    """Creates symbols. The same `key` gives the same symbol: equal expressions are equal sizes."""
 
     created: int = 0
     _known: dict[Hashable, Size] = field(default_factory=dict)
 
     def fresh(self, name: str, low: int | None = 0, at_most: tuple[Size, ...] = ()) -> Size:
-        """A number about which nothing else is known; it does not depend on N."""
+        """Return a new symbol, about which nothing else is known; it does not depend on N."""
         self.created += 1
         return Size.symbol(Symbol(f"{name}{self.created}", self.created, low, at_most))
 
     def of_input(self, name: str, low: int) -> Size:
-        """The size of an axis of an input."""
+        """Return a symbol for the size of an input's axis."""
         self.created += 1
         return Size.symbol(Symbol(name, self.created, low, (), True))
 
     def derived(
         self, key: tuple[Hashable, ...], low: int | None = 0, at_most: tuple[Size, ...] = ()
     ) -> Size:
-        """The number that the function key[0] gives for the arguments key[1:].
+        """Return the symbol for function key[0] applied to the arguments key[1:].
 
-        Raises Unknown where N is among the arguments: nothing follows for the result then.
+        Raises Unknown if N is among the arguments: a symbol must not depend on N.
         """
         if any(isinstance(part, Size) and part.has_rows for part in key):
             raise Unknown("a size computed from the number of rows")
@@ -263,7 +264,7 @@ class Symbols:
         return known
 
     def minimum(self, left: Size, right: Size) -> Size:
-        """The smaller of two sizes. Raises Unknown where that depends on N."""
+        """Return the smaller of two sizes. Raises Unknown if that depends on N."""
         if never_more(left, right):
             return left
         if never_more(right, left):

@@ -1,4 +1,4 @@
-"""What is known of a tensor: how its content depends on the rows, its sizes, its numbers."""
+"""Abstract state of a tensor: how its content depends on the rows, its sizes, its numbers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Culprit:
 
 
 class Mixed(Exception):
-    """An operator's result may depend on other rows, or nothing is known of it; says why.
+    """An operator's result may depend on other rows, or nothing is known of it; the text says why.
 
-    `culprit` is the operator to blame where that is an earlier one.
+    `culprit` is the operator at fault if it is an earlier one.
     """
 
     def __init__(self, why: str, culprit: Culprit | None = None) -> None:
@@ -32,12 +32,12 @@ class Mixed(Exception):
 class State:
     """How a tensor's content depends on the rows.
 
-    "none": it is the same in every run with the same other inputs' sizes.
-    "rows": `axis` has outer * N * inner places; place (o * N + row) * inner + j holds what depends
-    on `row`, o and j alone, neither on other rows, nor on N, nor on the row's position.
+    "none": the same in every run whose inputs have the same other sizes.
+    "rows": `axis` has outer * N * inner places. Place (o * N + row) * inner + j depends only on
+    `row`, o and j, not on other rows, on N, or on the row's position.
     "number": as "rows", but integers scale * row + offset with 0 <= offset < below.
     "index": as "rows", but column `column` of the last axis is such a "number".
-    "padded": rows on axis 0, each filled up with `padding` to the longest row's length.
+    "padded": rows on axis 0, each padded with `padding` to the length of the longest row.
     "mixed": anything.
     """
 
@@ -53,31 +53,31 @@ class State:
 
     @property
     def is_none(self) -> bool:
-        """Whether no row is in it."""
+        """Whether the content is independent of the rows."""
         return self.kind == "none"
 
     @property
     def is_mixed(self) -> bool:
-        """Whether it is no longer known to keep rows apart."""
+        """Whether the content may depend on several rows."""
         return self.kind == "mixed"
 
     @property
     def has_axis(self) -> bool:
-        """Whether one axis carries the rows."""
+        """Whether one axis is the row axis."""
         return self.kind in ("rows", "number", "index")
 
     @property
     def size(self) -> Size:
-        """Of the row axis."""
+        """Size of the row axis."""
         return self.outer * N * self.inner
 
     @property
     def factors(self) -> tuple[Size, Size]:
-        """How the rows lie in their axis: (outer, inner)."""
+        """Layout of the rows within their axis: (outer, inner)."""
         return self.outer, self.inner
 
     def at(self, axis: int, outer: Size | None = None, inner: Size | None = None) -> State:
-        """The same content with its rows on another axis."""
+        """Return the same state with the rows on another axis."""
         return replace(self, axis=axis, outer=outer or self.outer, inner=inner or self.inner)
 
 
@@ -85,13 +85,13 @@ NONE: Final = State("none")
 
 
 def rows(axis: int, outer: Size = ONE, inner: Size = ONE) -> State:
-    """Rows on `axis`."""
+    """Return the state of rows on `axis`."""
     return State("rows", axis, outer, inner)
 
 
 def mixed(culprit: Culprit | None = None) -> State:
-    """Mixed. Without a culprit the tensor holds the number of rows and is to be read by its
-    `numbers` alone; the first operator that reads its content becomes the culprit."""
+    """Return the mixed state. Without a culprit, the tensor depends on the number of rows and only
+    its `numbers` may be used; the first operator that reads its content becomes the culprit."""
     return State("mixed", culprit=culprit)
 
 
@@ -102,11 +102,10 @@ Dims = tuple[Size | None, ...]
 class Tensor:
     """A value between two nodes.
 
-    `dims`: None where not even the rank is known; a size in it is None where it is not known, in
-    mixed tensors only.
-    `numbers`: the elements as an array of Size or None (unknown), for small tensors of integers
-    and truth values only.
-    `below`: elements of a tensor without rows lie in [0, below).
+    `dims`: None if even the rank is unknown. A size in it is None if it is unknown, in mixed
+    tensors only. `numbers`: the elements as an array of Size or None (unknown), only for small
+    tensors of integers and truth values. `below`: elements of a tensor without rows are in [0,
+    below).
     """
 
     state: State
@@ -116,24 +115,24 @@ class Tensor:
     constant: Any = None
     """The elements as a NumPy array, for small constants of floats and strings."""
     is_narrow: bool = False
-    """Whether `numbers` have 32 bits, which computing with them may leave."""
+    """Whether `numbers` have 32 bits, which arithmetic may overflow."""
     is_sequence: bool = False
-    """Whether it is a sequence, of which each tensor is like this one."""
+    """Whether it is a sequence; each of its tensors is like this one."""
 
     @property
     def rank(self) -> int:
-        """Number of axes. Raises Mixed where it is not known."""
+        """Number of axes. Raises Mixed if it is unknown."""
         return len(self.shape)
 
     @property
     def shape(self) -> Dims:
-        """Raises Mixed where the rank is not known."""
+        """Sizes of all axes, None for unknown ones. Raises Mixed if the rank is unknown."""
         if self.dims is None:
             raise Mixed("has an input whose rank is not known")
         return self.dims
 
     def size(self, axis: int) -> Size:
-        """Of one axis. Raises Mixed where it is not known."""
+        """Return the size of one axis. Raises Mixed if it is unknown."""
         size = self.shape[axis]
         if size is None:
             raise Mixed("has an input whose size depends on the rows")
@@ -141,9 +140,9 @@ class Tensor:
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """Of all axes. Raises Mixed where one is not known."""
+        """Sizes of all axes. Raises Mixed if one is unknown."""
         return tuple(self.size(axis) for axis in range(self.rank))
 
     def with_(self, **changes: Any) -> Tensor:
-        """A copy with other fields."""
+        """Return a copy with other field values."""
         return replace(self, **changes)

@@ -266,7 +266,7 @@ def function_timeline(name: str, hours: int, now_s: float) -> dict[str, Any]:
         if states and states[-1]["state"] == state:
             states[-1]["to_s"] = begin + bucket_s
             continue
-        reason = {"cold": "nobody calls", "waking": "a request waits", "warm": "ready"}[state]
+        reason = {"cold": "no calls", "waking": "a request waits", "warm": "ready"}[state]
         states.append(
             {
                 "from_s": begin,

@@ -295,7 +295,7 @@ class World:
             "name": name,
             "revision": f"{name}@{1 + at % 7}",
             "state": "cold",
-            "reason": "nobody calls",
+            "reason": "no calls",
             "ready": 0,
             "wanted": 0,
             "held": 0,

@@ -51,7 +51,7 @@ def test_a_signal_ends_it_in_order(tmp_path: Path) -> None:
 def test_a_server_that_may_not_start_says_why(tmp_path: Path) -> None:
     """One line for people, no traceback, exit code 1: wrong settings and a taken port."""
     code, text = refused(tmp_path, listen="0.0.0.0")
-    assert (code, text.startswith("fnctl serve: --listen 0.0.0.0 lets other")) == (1, True)
+    assert (code, text.startswith("fnctl serve: --listen 0.0.0.0 accepts calls")) == (1, True)
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         code, text = refused(tmp_path, taken.getsockname()[1])

@@ -18,7 +18,7 @@ async def test_returns_are_counted_from_warm_to_warm(tmp_path: Path) -> None:
         ("waking", "1 held"),
         ("warm", ""),
         ("draining", "idle for 1 s"),
-        ("cold", "nobody calls"),
+        ("cold", "no calls"),
         ("waking", "1 held"),
         ("warm", ""),
         ("draining", "was killed by SIGKILL"),

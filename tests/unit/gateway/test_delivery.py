@@ -154,7 +154,7 @@ async def test_a_call_that_would_wait_in_vain_is_demand(
 async def test_cold_pools_are_not_kept(manager: ListeningManager, client: Client) -> None:
     """Only pools with something to tell have a state here; all others are cold."""
     async with delivering(manager) as delivery:
-        delivery.receive_endpoints(published(state="cold", reason="nobody calls"))
+        delivery.receive_endpoints(published(state="cold", reason="no calls"))
         assert delivery.states() == {}
         delivery.receive_endpoints(published(state="waking"))
         assert delivery.states() == {KEY: "waking"}

@@ -14,7 +14,7 @@ SHORT_S = 0.01
 
 
 class Door:
-    """A call that stays until it is let go."""
+    """A call that blocks until it is released."""
 
     def __init__(self) -> None:
         self.is_inside = threading.Event()
@@ -41,7 +41,7 @@ def door() -> Iterator[Door]:
 
 
 async def test_a_call_s_result_is_returned(calls: BlockingCalls) -> None:
-    """All are done in one thread, which is not the loop's."""
+    """All calls run in one thread, which is not the event loop's."""
     first = await calls.run(threading.get_ident)
 
     assert first == await calls.run(threading.get_ident) != threading.get_ident()
@@ -49,7 +49,7 @@ async def test_a_call_s_result_is_returned(calls: BlockingCalls) -> None:
 
 
 async def test_a_call_s_error_is_raised(calls: BlockingCalls) -> None:
-    """And the next call is done as if nothing had been."""
+    """An exception of a call is raised, and the next call is made normally."""
     with pytest.raises(ZeroDivisionError):
         await calls.run(divmod, 1, 0)
 
@@ -57,7 +57,7 @@ async def test_a_call_s_error_is_raised(calls: BlockingCalls) -> None:
 
 
 async def test_a_call_that_hangs_is_given_up(door: Door) -> None:
-    """While it hangs all others are refused at once; when it ends all is well again."""
+    """While a call hangs, others are refused at once; when it ends, calls work again."""
     now = [0.0]
     calls = BlockingCalls("the driver", limit_s=SHORT_S, clock=lambda: now[0])
     with pytest.raises(Unanswered, match=r"the driver did not answer for 0\.01 s"):
@@ -79,7 +79,7 @@ async def test_a_call_that_hangs_is_given_up(door: Door) -> None:
 
 
 async def test_only_so_many_calls_wait(calls: BlockingCalls, door: Door) -> None:
-    """One more is refused."""
+    """A call above WAITING_MAX is refused."""
     first = asyncio.create_task(calls.run(door))
     await asyncio.to_thread(door.is_inside.wait, 30)
     others = [asyncio.create_task(calls.run(int)) for _ in range(WAITING_MAX)]
@@ -93,7 +93,7 @@ async def test_only_so_many_calls_wait(calls: BlockingCalls, door: Door) -> None
 
 
 async def test_who_gives_up_waiting_is_not_served(calls: BlockingCalls, door: Door) -> None:
-    """A call that nobody waits for any more is left out."""
+    """A call whose caller gave up is not made."""
     done: list[int] = []
     first = asyncio.create_task(calls.run(door))
     second = asyncio.create_task(calls.run(done.append, 1))
@@ -108,7 +108,7 @@ async def test_who_gives_up_waiting_is_not_served(calls: BlockingCalls, door: Do
 
 
 async def test_the_thread_ends() -> None:
-    """After what waits; one that hangs may be left behind."""
+    """The thread ends after the queued calls; one that hangs is abandoned."""
     calls = BlockingCalls("a driver of its own", limit_s=30.0)
     await calls.run(int)
     calls.close()

@@ -13,7 +13,7 @@ MEMINFO = "MemTotal:       16384000 kB\nMemFree:        1024000 kB\n"
 
 
 def test_slots_draw_on_one_memory() -> None:
-    """Each slot of the CPU is a device of its own, all of one bank."""
+    """Each CPU slot is a device of its own in a common bank."""
     assert cpu_slots(2, 4096.0) == [
         Device("cpu:0", "cpu", 4096.0, "cpu"),
         Device("cpu:1", "cpu", 4096.0, "cpu"),
@@ -28,7 +28,7 @@ def test_slots_draw_on_one_memory() -> None:
 def test_the_smaller_of_machine_and_control_group_counts(
     tmp_path: Path, limit: str, mib: float
 ) -> None:
-    """A container's limit counts where it is below the machine's memory."""
+    """The memory is the smaller of the machine's and the control group's limit."""
     meminfo, group = tmp_path / "meminfo", tmp_path / "memory.max"
     meminfo.write_text(MEMINFO)
     group.write_text(limit)
@@ -37,10 +37,10 @@ def test_the_smaller_of_machine_and_control_group_counts(
 
 
 def test_memory_that_cannot_be_read_is_not_accounted(tmp_path: Path) -> None:
-    """Without the kernel's word nothing is assumed."""
+    """Unreadable memory sizes are not accounted."""
     assert host_memory_mib(tmp_path / "missing", ()) == 0.0
 
 
 def test_this_machine_has_memory() -> None:
-    """The real files are read."""
+    """The real files can be read."""
     assert host_memory_mib() > 100.0

@@ -1,4 +1,4 @@
-"""What a driver must be able to do."""
+"""The interface of drivers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pool_manager.drivers.process import ProcessDriver
 
 @pytest.mark.parametrize("kind", ["fake", "process"])
 async def test_a_new_driver_has_nothing(kind: str, tmp_path: Path) -> None:
-    """Every driver knows its kind, holds no replica and takes unknown ids without complaint."""
+    """Every driver has a kind, starts without replicas and accepts unknown ids."""
     driver: Driver = FakeDriver() if kind == "fake" else ProcessDriver(tmp_path)
 
     await driver.terminate("aaaa0001")

@@ -47,7 +47,7 @@ class Records:
 
 
 class Gateway:
-    """One worker: what it holds, and the pools as it was told they are."""
+    """One worker: its load, and the pools as it received them."""
 
     def __init__(self, manager: Manager, name: str = "w1") -> None:
         self.manager = manager
@@ -60,7 +60,7 @@ class Gateway:
         self.leave = manager.subscribe(self._receive)
 
     def hold(self, queued: int) -> None:
-        """Say how many requests wait; said again while something is waited for."""
+        """Report the number of waiting requests; repeated while the test waits."""
         self._held = queued
         self._seq += 1
         load = {KEY: Load(queued, 0, 0.0)}
@@ -72,7 +72,7 @@ class Gateway:
         await self._news.wait()
 
     async def state(self, state: str, key: str = KEY) -> PoolEndpoints:
-        """Wait until a pool is told to be in this state."""
+        """Wait until a pool is published in this state."""
         while key not in self.pools or self.pools[key].state != state:
             await self.news()
             if self._held:
@@ -127,7 +127,8 @@ async def rig(
 
 
 async def test_before_a_gateway_has_spoken_nothing_is_published(rig: Rig) -> None:
-    """Whoever comes is told everything; until then thousands of pools cost no message."""
+    """Nothing is published before the first worker, which gets all pools: thousands of pools cost
+    no message."""
     rig.define()
     assert rig.gateway.messages == []
 
@@ -138,7 +139,7 @@ async def test_before_a_gateway_has_spoken_nothing_is_published(rig: Rig) -> Non
 
 
 async def test_a_waiter_wakes_a_pool(rig: Rig) -> None:
-    """A held request brings a replica to life, and the gateway is told where to call it."""
+    """A held request starts a replica, and the gateway gets its endpoint."""
     warm = await rig.warm()
     [replica] = warm.replicas
     link = GatewayLink()
@@ -154,7 +155,7 @@ async def test_a_waiter_wakes_a_pool(rig: Rig) -> None:
 
 
 async def test_a_cold_start_has_a_receipt(rig: Rig) -> None:
-    """The first run completes it, and it is kept with the kind of device."""
+    """The first run completes a cold start, which is recorded with the kind of device."""
     warm = await rig.warm()
     link = GatewayLink()
     await link.open(Path(warm.replicas[0].path))
@@ -168,7 +169,7 @@ async def test_a_cold_start_has_a_receipt(rig: Rig) -> None:
 
 
 async def test_why_is_told(rig: Rig) -> None:
-    """A pool's look, its wanted replicas and the decisions behind them can be asked for."""
+    """A pool's state, its wanted replicas and its decisions can be queried."""
     await rig.warm()
 
     shown = rig.manager.pool(KEY)
@@ -182,7 +183,7 @@ async def test_why_is_told(rig: Rig) -> None:
 
 
 async def test_an_idle_pool_goes_to_zero(rig: Rig) -> None:
-    """Without requests for as long as its function says, the last replica goes."""
+    """Without requests for `idle_s`, the last replica is stopped."""
     rig.define(idle_s=0.0)
     rig.gateway.hold(1)
     await rig.gateway.state("warm")
@@ -195,7 +196,8 @@ async def test_an_idle_pool_goes_to_zero(rig: Rig) -> None:
 
 
 async def test_a_removed_pool_is_gone(rig: Rig) -> None:
-    """Its replicas finish and go, gateways are told, and nothing of it is left."""
+    """The replicas of a removed pool are drained, gateways are notified, and nothing of it is
+    left."""
     await rig.warm()
 
     rig.gateway.hold(0)
@@ -208,7 +210,7 @@ async def test_a_removed_pool_is_gone(rig: Rig) -> None:
 
 
 async def test_a_lost_worker_holds_nothing(rig: Rig) -> None:
-    """What a gateway waited for is over with its connection."""
+    """The load of a worker ends with its connection."""
     rig.define(idle_s=0.0)
     rig.gateway.hold(1)
     await rig.gateway.state("warm")
@@ -222,7 +224,8 @@ async def test_a_lost_worker_holds_nothing(rig: Rig) -> None:
 
 
 async def test_a_new_worker_is_told_everything(rig: Rig) -> None:
-    """Its first demand is answered with a full message; who left hears nothing more."""
+    """A new worker's first demand is answered with a full message; a removed worker gets nothing
+    more."""
     await rig.warm()
     late = Gateway(rig.manager, "w2")
     late.hold(0)
@@ -238,7 +241,8 @@ async def test_a_new_worker_is_told_everything(rig: Rig) -> None:
 
 
 async def test_living_pools_are_told_again(rig: Rig) -> None:
-    """A gateway that missed a change or could not connect hears of every replica with each tick."""
+    """Live pools are published at every tick, for gateways that missed a change or could not
+    connect."""
     await rig.warm()
     rig.gateway.hold(0)
     told = len(rig.gateway.messages)
@@ -249,7 +253,7 @@ async def test_living_pools_are_told_again(rig: Rig) -> None:
 
 
 async def test_logs_can_be_read(rig: Rig) -> None:
-    """The output of a function's replicas is there by replica, oldest first."""
+    """The output of a function's replicas is returned by replica, oldest first."""
     warm = await rig.warm()
 
     [(id, output)] = await rig.manager.logs("digits")
@@ -260,7 +264,7 @@ async def test_logs_can_be_read(rig: Rig) -> None:
 
 @pytest.mark.parametrize("rig", [Script(batch=4)], indirect=True)
 async def test_a_trial_gives_its_report(rig: Rig) -> None:
-    """A throw-away replica's report comes back, nobody is told of it, and it is gone."""
+    """A trial returns its report, is not published, and is removed."""
     rig.gateway.hold(0)
 
     report = await rig.manager.trial(PoolSpec("trial/1"), binding())
@@ -282,7 +286,7 @@ async def test_a_trial_gives_its_report(rig: Rig) -> None:
     indirect=["rig"],
 )
 async def test_a_trial_may_be_refused(rig: Rig, stage: str, reason: str) -> None:
-    """The reason is the replica's, with the stage for everybody and its log for admins."""
+    """A refused trial has the replica's reason, the stage for callers and the log for admins."""
     rig.gateway.hold(0)
 
     with pytest.raises(ModelRefused, match=reason) as caught:
@@ -294,7 +298,7 @@ async def test_a_trial_may_be_refused(rig: Rig, stage: str, reason: str) -> None
 
 @pytest.mark.parametrize("rig", [Script(hang_at="load")], indirect=True)
 async def test_a_trial_has_an_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has not ended within the limit is refused, and its replica is ended."""
+    """A trial above its time limit is refused, and its replica is ended."""
     monkeypatch.setattr(waiters, "TRIAL_S", 0.0)
 
     with pytest.raises(ModelRefused, match="had not ended after 0 s"):
@@ -303,7 +307,7 @@ async def test_a_trial_has_an_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("rig", [Script(hang_at="load")], indirect=True)
 async def test_a_trial_ends_with_the_server(rig: Rig) -> None:
-    """Whoever waits for a trial is told that the server goes, and the replica goes, too."""
+    """At a shutdown the wait for a trial fails, and its replica is ended."""
     rig.gateway.hold(0)
     async with asyncio.TaskGroup() as group:
         trial = group.create_task(refused(rig.manager))
@@ -322,7 +326,7 @@ async def refused(manager: Manager) -> str:
 async def test_what_an_earlier_manager_left_is_removed(
     settings: PoolSettings, tmp_path: Path
 ) -> None:
-    """Folders without a living replica and model files of nobody go before anything starts."""
+    """Folders without a live replica and stale model files are removed before anything starts."""
     rig = Rig(settings, tmp_path, BEHAVES)
     (settings.run_dir / "dead0001").mkdir()
     (settings.model_dir / "dead0001").mkdir()
@@ -354,7 +358,7 @@ async def test_one_defect_does_not_stop_the_rest(rig: Rig) -> None:
 async def test_a_defect_in_counting_keeps_nothing_from_being_done(
     rig: Rig, counter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pool comes up although nothing of it can be counted; the defects are."""
+    """A pool comes up although counting fails; the failures are counted."""
 
     def fail(_: object) -> None:
         raise RuntimeError("a counter's defect")
@@ -370,7 +374,8 @@ async def test_a_defect_in_counting_keeps_nothing_from_being_done(
 async def test_a_defect_half_way_through_an_event_loses_no_command(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the machine had decided is done, the defect is counted, later events are handled."""
+    """If handling an event fails half-way, the decided commands are carried out, the defect is
+    counted, and later events are handled."""
     handle = rig.manager._machine.handle
 
     def broken(*args: Any) -> Any:
@@ -396,7 +401,8 @@ class StartQueue(FakeDriver):
 
 
 async def test_a_gpus_standby_is_started_for_its_kind(tmp_path: Path) -> None:
-    """As many as the settings say on each GPU, and none for CPU slots that want none."""
+    """The configured number of standbys is started on each GPU, and none for CPU slots if none is
+    configured."""
     devices = [*cpu_slots(1), Device("GPU-1", "cuda", 4_000)]
     with pool_settings(tick_s=0.01, gpu_standbys=1) as settings:
         driver = StartQueue()
@@ -414,7 +420,7 @@ async def test_a_gpus_standby_is_started_for_its_kind(tmp_path: Path) -> None:
 def test_replica_ids_skip_recorded_replicas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The count goes round after 2**32 ids, and leaves out every id that has a run folder."""
+    """Ids wrap around after 2**32 and skip every id that has a run folder."""
     monkeypatch.setattr(secrets, "randbits", lambda bits: 2**bits - 1)
     for recorded in ("00000000", "00000001"):
         (tmp_path / recorded).mkdir()
@@ -425,7 +431,7 @@ def test_replica_ids_skip_recorded_replicas(
 
 
 async def test_what_replicas_have_of_devices_is_kept(rig: Rig) -> None:
-    """Under the function's name, from the launch on, without waiting for the replica's end."""
+    """Usage is recorded under the function's name from the launch on, before the replica's end."""
     warm = await rig.warm()
 
     rig.manager._use.flush()
@@ -439,7 +445,7 @@ async def test_what_replicas_have_of_devices_is_kept(rig: Rig) -> None:
 
 
 async def test_of_an_unknown_pool_nothing_is_seen(tmp_path: Path) -> None:
-    """No state, no outlook, nothing that stands in its way."""
+    """An unknown pool has no state, no forecast and no obstacle."""
     async with operating(tmp_path) as operator:
         manager = operator.manager
 
@@ -451,7 +457,7 @@ async def test_of_an_unknown_pool_nothing_is_seen(tmp_path: Path) -> None:
 
 
 async def test_decisions_are_told_as_they_are_made(tmp_path: Path) -> None:
-    """The same ones that are kept."""
+    """Subscribers get the same decisions that are kept."""
     told: list[tuple[str, Decision]] = []
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")

@@ -10,7 +10,7 @@ from pool_manager.metrics import Counters
 
 
 def test_counts_supply_and_waiting_starts_are_together() -> None:
-    """Each as it is when it is asked for."""
+    """Counts, supply and waiting starts are read at the time of the query."""
     line = ["r1"]
     counters = Counters(Host([Device("cpu0", "cpu")]), line)
     before = counters.counts()

@@ -26,6 +26,6 @@ from pool_manager.metrics import REASONS, reason_of
     ],
 )
 def test_every_end_has_a_reason(lost: Lost, reason: str) -> None:
-    """By what is known for sure first, then by how it is said."""
+    """Certain knowledge decides the reason first, then the wording."""
     assert reason_of(lost) == reason
     assert reason in REASONS

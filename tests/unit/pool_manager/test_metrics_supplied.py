@@ -11,7 +11,7 @@ A, B = PoolSpec("default/a@1"), PoolSpec("default/b@1")
 
 
 def test_pools_at_rest_are_left_out() -> None:
-    """Thousands of cold functions are no samples; who waits for room is one."""
+    """Pools at rest are left out; a pool that waits for room is included."""
     play = Play(A, B, devices=1)
     assert supplied(play.machine.host) == []
     play.warm(a="r1")
@@ -26,7 +26,7 @@ def test_pools_at_rest_are_left_out() -> None:
 
 
 def test_standbys_are_a_pool_and_trials_are_none() -> None:
-    """Standbys are wanted all the time."""
+    """Standbys are listed with their wanted number, trials are not."""
     play = Play(devices=1, standbys=1)
     play.demand()
     play.tick(2.0)

@@ -37,7 +37,7 @@ class Told(Play):
 
 
 def test_a_start_is_counted_when_it_has_ended() -> None:
-    """Ready, and its cold start once its first run is known."""
+    """A start is counted as ready when loaded, its cold start after the first run."""
     play = Told(A)
     play.demand(a=1)
     assert play.starts == {}
@@ -50,7 +50,7 @@ def test_a_start_is_counted_when_it_has_ended() -> None:
 
 
 def test_a_standby_starts_ahead_and_then_with_a_model() -> None:
-    """Two starts of one process."""
+    """A standby counts as two starts: one without and one with a model."""
     play = Told(A, standbys=1)
     play.demand()
     play.tick(2.0)
@@ -63,7 +63,7 @@ def test_a_standby_starts_ahead_and_then_with_a_model() -> None:
 
 
 def test_a_start_that_fails_has_a_reason() -> None:
-    """And its cold start failed."""
+    """A start that fails is counted with its reason, and its cold start as failed."""
     play = Told(A)
     play.demand(a=1)
     play.on(events.Lost("r1", "not a model", stage="load"))
@@ -74,7 +74,7 @@ def test_a_start_that_fails_has_a_reason() -> None:
 
 
 def test_a_start_that_takes_too_long_hangs() -> None:
-    """Nothing happened: the machine lost its patience."""
+    """A start above its time limit is counted as a hang."""
     play = Told(A)
     play.demand(a=1)
     play.on(events.Begun("r1"))
@@ -85,7 +85,7 @@ def test_a_start_that_takes_too_long_hangs() -> None:
 
 
 def test_a_start_that_is_not_wanted_any_more_is_dropped() -> None:
-    """It did not fail."""
+    """A start that is no longer needed is counted as dropped, not as failed."""
     play = Told(A)
     play.demand(a=1)
     play.on(events.PoolRemoved(A.key))
@@ -95,7 +95,7 @@ def test_a_start_that_is_not_wanted_any_more_is_dropped() -> None:
 
 
 def test_a_death_while_serving_is_a_failure() -> None:
-    """Counted once, however it is heard of, and what the replica had is given back."""
+    """A death while serving is counted once, and its memory as freed."""
     play = Told(A)
     play.warm(a="r1")
     play.on(events.Lost("r1", "was killed by SIGKILL"))
@@ -109,7 +109,7 @@ def test_a_death_while_serving_is_a_failure() -> None:
 
 
 def test_an_end_that_was_asked_for_is_no_failure() -> None:
-    """An idle replica goes; one that refuses and dies later has failed."""
+    """A requested end is no failure; a replica that refuses and dies later has failed."""
     play = Told(A)
     play.warm(a="r1")
     assert play.tick(60.0) != []
@@ -125,7 +125,7 @@ def test_an_end_that_was_asked_for_is_no_failure() -> None:
 
 
 def test_an_eviction_counts_when_the_victim_goes() -> None:
-    """One that refuses is not evicted."""
+    """An eviction is counted when the victim is released, not if it refuses."""
     play = Told(A, B)
     play.warm(a="r1")
     play.demand(1.0, b=1)
@@ -138,7 +138,7 @@ def test_an_eviction_counts_when_the_victim_goes() -> None:
 
 
 def test_a_release_that_is_tried_again_counts_once() -> None:
-    """The device is quarantined until it shows that the replica is gone."""
+    """A release that is retried counts once."""
     play = Told(A)
     play.warm(a="r1")
     play.on(events.Lost("r1", "was killed by SIGKILL"))
@@ -151,7 +151,7 @@ def test_a_release_that_is_tried_again_counts_once() -> None:
 
 
 def test_adopted_replicas_did_not_start_here() -> None:
-    """They are known all the same: their memory is given back."""
+    """Adopted replicas count no starts, but their memory is counted as freed."""
     play = Told(A)
     play.on(events.Found("old", A.key, "cpu0"))
     play.on(events.Greeted("old", {}, loaded=True))
@@ -164,7 +164,7 @@ def test_adopted_replicas_did_not_start_here() -> None:
 
 
 def test_nothing_is_remembered_of_what_is_gone() -> None:
-    """And what nobody knows is ignored."""
+    """Released replicas leave no state, and unknown ids are ignored."""
     play = Told(A)
     play.warm(a="r1")
     play.lose("r1")
@@ -175,7 +175,7 @@ def test_nothing_is_remembered_of_what_is_gone() -> None:
 
 
 def test_a_copy_grows_no_more() -> None:
-    """A thread shows it."""
+    """A copy of the counts does not change later."""
     play = Told(A)
     copy = play.tally.counts.copy()
     play.warm(a="r1")
@@ -184,7 +184,7 @@ def test_a_copy_grows_no_more() -> None:
 
 
 def test_whatever_is_counted_has_a_label() -> None:
-    """The page shows these from the start."""
+    """All label values are exported from the start."""
     play = Told(A, B)
     play.warm(a="r1")
     play.demand(1.0, b=1)

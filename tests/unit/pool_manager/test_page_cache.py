@@ -36,7 +36,7 @@ def evict(fd: int) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_was_just_written_is_there(fd: int, way: type) -> None:
-    """All of it, and any part of it."""
+    """A file that was just written is resident, as a whole and in parts."""
     assert way(fd, 0, SIZE)
     assert way(fd, PAGE_BYTES - 1, 2)
     assert way(fd, SIZE - 1, 1)
@@ -44,14 +44,14 @@ def test_what_was_just_written_is_there(fd: int, way: type) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_was_evicted_is_not(fd: int, way: type) -> None:
-    """No part of it."""
+    """No part of an evicted file is resident."""
     evict(fd)
 
     assert not way(fd, 0, SIZE)
 
 
 def test_a_missing_page_is_noticed(fd: int) -> None:
-    """Where the kernel counts, one page that is missing is enough."""
+    """If the kernel counts pages, one missing page is detected."""
     evict(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     for offset in range(PAGE_BYTES, SIZE, PAGE_BYTES):
@@ -62,7 +62,7 @@ def test_a_missing_page_is_noticed(fd: int) -> None:
 
 
 def test_an_old_kernel_is_asked_otherwise(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system call that is not there is no error."""
+    """Without the cachestat system call the fallback is used."""
     monkeypatch.setattr(read_ahead, "CACHESTAT", 100_000)
 
     assert cached_pages(fd, 0, SIZE) is None
@@ -70,7 +70,7 @@ def test_an_old_kernel_is_asked_otherwise(fd: int, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_is_no_file_is_an_error() -> None:
-    """The caller hears of it."""
+    """A bad descriptor raises OSError."""
     with pytest.raises(OSError, match="Bad file descriptor"):
         is_resident(-1, 0, SIZE)
 
@@ -78,7 +78,8 @@ def test_what_is_no_file_is_an_error() -> None:
 def test_a_file_system_that_cannot_tell_has_nothing_in_memory(
     fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then it is read, rather than not at all; other errors are told."""
+    """On a file system without support the file counts as not resident and is read; other errors
+    are raised."""
 
     def refuse(code: int) -> None:
         def preadv(*_: object) -> int:

@@ -1,4 +1,4 @@
-"""What the pool manager needs from others."""
+"""The ports of the pool manager."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.replicas import NO_BUNDLE, ModelFolder, binding
 
 
 async def test_bundles_are_materialised_where_asked(tmp_path: Path) -> None:
-    """A binding's files come into the folder named, as links to what is kept."""
+    """A binding's files are linked into the given folder."""
     kept, target = tmp_path / "kept", tmp_path / "target"
     kept.mkdir()
     (kept / "model.onnx").write_text("model")
@@ -22,12 +22,12 @@ async def test_bundles_are_materialised_where_asked(tmp_path: Path) -> None:
 
 
 def test_a_binding_asks_for_the_default_cap() -> None:
-    """No memory cap of its own stands for the default one."""
+    """A binding without a memory cap stands for the default one."""
     assert binding().memory_mib == 0
 
 
 def test_a_host_may_have_no_gpus() -> None:
-    """Then there is something that says so."""
+    """A host without GPUs has an implementation of `Gpus`."""
     gpus: Gpus = NoGpus()
 
     assert gpus.devices() == []

@@ -70,15 +70,14 @@ def never() -> bool:
 
 
 def test_a_model_is_in_memory_afterwards(weights: Path) -> None:
-    """All of its bytes, some of which the kernel may have added of its own; nothing is read
-    twice."""
+    """After the read all bytes are resident, and nothing is read twice."""
     assert 8 * MIB <= read_model(weights.parent, SPEC, SIZE, never) <= SIZE
     assert resident(weights)
     assert read_model(weights.parent, SPEC, SIZE, never) == 0
 
 
 def test_only_what_is_missing_is_read(weights: Path) -> None:
-    """In steps of a few megabytes."""
+    """Only missing pages are read, in steps of a few megabytes."""
     read_model(weights.parent, SPEC, 8 * MIB, never)
 
     assert 0 < read_model(weights.parent, SPEC, SIZE, never) <= SIZE - 8 * MIB
@@ -89,14 +88,14 @@ def test_only_what_is_missing_is_read(weights: Path) -> None:
 
 
 def test_what_is_not_wanted_any_more_is_not_read(weights: Path) -> None:
-    """From one step to the next."""
+    """A cancelled read stops at the next step."""
     answers = [False, True]
 
     assert read_model(weights.parent, SPEC, SIZE, lambda: answers.pop(0)) == 8 * MIB
 
 
 def test_a_folder_that_is_gone_is_no_error(tmp_path: Path) -> None:
-    """Neither is a file that cannot be opened, nor a link: those are not followed."""
+    """A missing folder or unreadable file is no error; links are not followed."""
     (tmp_path / "model.onnx").symlink_to("/etc/hostname")
 
     assert read_model(tmp_path, SPEC, SIZE, never) == 0
@@ -104,7 +103,7 @@ def test_a_folder_that_is_gone_is_no_error(tmp_path: Path) -> None:
 
 
 def test_what_goes_while_it_is_read_is_left(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The replica will say so."""
+    """A file that disappears during the read ends it without an error."""
 
     def fail(*_: object) -> bool:
         raise OSError("I/O error")
@@ -115,7 +114,7 @@ def test_what_goes_while_it_is_read_is_left(weights: Path, monkeypatch: pytest.M
 
 
 def test_it_goes_on_in_the_background(weights: Path, ahead: ReadAhead) -> None:
-    """Whoever begins it does not wait."""
+    """`begin` returns at once and reads in the background."""
     ahead.begin("r1", weights.parent, SPEC)
 
     _, job = ahead._waking["r1"]
@@ -126,7 +125,7 @@ def test_it_goes_on_in_the_background(weights: Path, ahead: ReadAhead) -> None:
 def test_no_more_wait_than_allowed(
     tmp_path: Path, ahead: ReadAhead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is cancelled or done makes room."""
+    """At most WAKING_MAX reads are pending; a cancelled or finished one makes room."""
     gate = Event()
     monkeypatch.setattr(read_ahead, "read_model", lambda *_: gate.wait(WAIT_S))
     for number in range(WAKING_MAX + 1):
@@ -145,7 +144,7 @@ def test_no_more_wait_than_allowed(
 def test_cancelling_reaches_the_reader(
     tmp_path: Path, ahead: ReadAhead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has begun is told that nobody wants it."""
+    """Cancelling stops a read that has begun."""
     begun, told = Event(), Event()
 
     def read(folder: Path, spec: ModelSpec, bytes_max: int, is_unwanted: object) -> int:
@@ -168,7 +167,7 @@ def test_cancelling_reaches_the_reader(
 
 
 async def test_it_can_be_turned_off(weights: Path) -> None:
-    """With a bound of 0 nothing is begun."""
+    """With a limit of 0 nothing is read."""
     off = ReadAhead(0)
     off.begin("r1", weights.parent, SPEC)
     await off.close()
@@ -181,7 +180,7 @@ def prepared(file: str) -> ModelSpec:
 
 
 def test_the_largest_file_is_read_first() -> None:
-    """It is what the replica will wait for."""
+    """The largest file is read first, since the replica waits for it longest."""
     assert plan(FILES, PLAIN, 1000) == FILES[::-1]
 
 
@@ -194,12 +193,12 @@ def test_the_largest_file_is_read_first() -> None:
     ],
 )
 def test_no_more_is_read_than_allowed(bytes_max: int, expected: list[Portion]) -> None:
-    """The last file that fits in part is read in part."""
+    """At most the limit is read; the last file may be read in part."""
     assert plan(FILES, PLAIN, bytes_max) == expected
 
 
 def test_of_a_prepared_model_only_that_is_read() -> None:
-    """The files it was made of are not touched at a start."""
+    """Of a prepared model only its own files are read, not those of the original."""
     files = [*FILES, Portion(".prepared/ab/quick.onnx", 5), Portion(".prepared/cd/fast.onnx", 9)]
 
     assert plan(files, prepared(".prepared/ab/quick.onnx"), 1000) == [files[3]]
@@ -207,5 +206,5 @@ def test_of_a_prepared_model_only_that_is_read() -> None:
 
 
 def test_empty_files_are_not_read() -> None:
-    """There is nothing in them."""
+    """Empty files are skipped."""
     assert plan([Portion("a", 0)], PLAIN, 1000) == []

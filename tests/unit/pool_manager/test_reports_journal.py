@@ -22,11 +22,11 @@ class Records:
         self.kept.append(record)
 
     def use(self, record: Use) -> None:
-        """Not looked at here."""
+        """Ignore the record."""
 
 
 class Rig:
-    """A journal whose clock goes on by hand."""
+    """A journal with a clock set by the test."""
 
     def __init__(self, kept: int = 2) -> None:
         self.now = 1000.0
@@ -39,7 +39,7 @@ class Rig:
 
 
 def test_the_newest_decisions_are_kept() -> None:
-    """Each pool keeps so many of its own, oldest first, with their time."""
+    """Each pool keeps its newest decisions, oldest first, with their times."""
     rig = Rig(kept=2)
     for text in ("first", "second", "third"):
         rig.journal.note(KEY, text)
@@ -50,28 +50,28 @@ def test_the_newest_decisions_are_kept() -> None:
 
 
 def test_an_interval_ends_with_its_state() -> None:
-    """A state is recorded when another follows; a new reason for the same state is none."""
+    """A state is recorded when another follows; a new reason for the same state does not count."""
     rig = Rig()
 
-    rig.look("cold", "nobody calls", 1000.0)
-    rig.look("cold", "nobody calls any more", 1005.0)
+    rig.look("cold", "no calls", 1000.0)
+    rig.look("cold", "no more calls", 1005.0)
     rig.look("waking", "1 held", 1010.0)
 
     assert rig.records.kept == [
-        StateInterval("default", "digits", 1, "cold", "nobody calls", 1000.0, 1010.0)
+        StateInterval("default", "digits", 1, "cold", "no calls", 1000.0, 1010.0)
     ]
     assert rig.journal.since_s(KEY) == 1010.0
 
 
 def test_a_pool_without_a_state_has_it_since_now() -> None:
-    """Before the first look there is nothing to count from."""
+    """A pool without a recorded state has had it since now."""
     assert Rig().journal.since_s(KEY) == 1000.0
 
 
 def test_a_forgotten_pool_begins_anew() -> None:
-    """Nothing of a removed pool is told about a later one of the same name."""
+    """Decisions of a removed pool are not shown for a later one of the same name."""
     rig = Rig()
-    rig.look("cold", "nobody calls", 1000.0)
+    rig.look("cold", "no calls", 1000.0)
     rig.journal.note(KEY, "text")
 
     rig.journal.forget(KEY)
@@ -82,7 +82,7 @@ def test_a_forgotten_pool_begins_anew() -> None:
 
 
 def test_a_receipt_is_kept() -> None:
-    """A cold start is recorded with its device kind, its phases and how it ended."""
+    """A cold start is recorded with its device kind, phases and outcome."""
     rig = Rig()
     done = RecordColdStart(KEY, "aaaa0001", "cpu:0", 12.34567, {"load": 10.0}, "ready")
 

@@ -1,4 +1,4 @@
-"""What is on each device."""
+"""Occupancy of devices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class OneGpu(NoGpus):
 
 
 def test_an_account_tells_a_replica_from_the_others() -> None:
-    """Standbys in the bank are among the others; a device that nobody is on has none."""
+    """Charges separate a replica from the others, including standbys in the bank; a device without
+    replicas has none."""
     ledger = Ledger([A, CPU])
     ledger.charge("r1", A.id, 0.5, 700.0)
     ledger.charge("r2", A.id, 0.25, 300.0)
@@ -40,7 +41,7 @@ def test_an_account_tells_a_replica_from_the_others() -> None:
 
 
 def test_a_device_is_free_taken_or_quarantined() -> None:
-    """With its replicas, what they are charged, and why the device is not free yet."""
+    """A device is free, taken or quarantined, with its replicas, charges and reason."""
     spec = PoolSpec("default/a@1", device_kind="cuda", memory_mib=700.0)
     play = Play(spec, devices=[A, B, CPU])
     play.demand(a=1)
@@ -75,7 +76,8 @@ class Shows(NoGpus):
 
 @pytest.mark.parametrize(("used_mib", "leaked_mib"), [(None, 700.0), (350.0, 250.0), (90.0, 0.0)])
 def test_what_a_gone_replica_has_kept_has_leaked(used_mib: float | None, leaked_mib: float) -> None:
-    """What it was charged, or what the GPU shows beyond all others; nothing while it lives."""
+    """Leaked memory is the stuck replica's charge, or what the GPU shows beyond all others; a live
+    replica leaks none."""
     spec = PoolSpec("default/a@1", device_kind="cuda", memory_mib=700.0)
     play = Play(spec, devices=[A])
     play.demand(a=1)

@@ -1,4 +1,4 @@
-"""What gateways are told of pools."""
+"""Endpoints as published to gateways."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Forgetful:
         pass
 
     def use(self, record: Use) -> None:
-        """Not looked at here."""
+        """Ignore the record."""
 
 
 class Rig:
-    """A publisher of a machine with one pool, and what it told."""
+    """A publisher of a machine with one pool, and its messages."""
 
     def __init__(self, folders: RunFolders) -> None:
         self.play = Play(PoolSpec(KEY), devices=1)
@@ -55,7 +55,7 @@ def rig() -> Iterator[Rig]:
 
 
 def test_nobody_is_told_while_there_is_no_worker(rig: Rig) -> None:
-    """Without a gateway worker nothing is sent; the first one is told of every pool, once."""
+    """Without a worker nothing is sent; the first one gets every pool, once."""
     rig.publisher.publish(frozenset({KEY}))
     rig.publisher.add_worker("w1")
     rig.publisher.add_worker("w1")
@@ -65,7 +65,7 @@ def test_nobody_is_told_while_there_is_no_worker(rig: Rig) -> None:
 
 
 def test_a_worker_that_comes_back_is_told_anew(rig: Rig) -> None:
-    """Whoever was dismissed has lost what it was told."""
+    """A worker that was removed and returns gets all pools again."""
     rig.publisher.add_worker("w1")
     rig.publisher.remove_worker("w1")
     rig.publisher.publish(frozenset({KEY}))
@@ -75,7 +75,7 @@ def test_a_worker_that_comes_back_is_told_anew(rig: Rig) -> None:
 
 
 def test_a_pool_that_is_gone_is_forgotten(rig: Rig) -> None:
-    """Gateways hear of its end, and its binding is let go."""
+    """The end of a pool is published, and its binding is dropped."""
     rig.publisher.add_worker("w1")
     rig.play.on(events.PoolRemoved(KEY))
     rig.publisher.publish(frozenset({KEY}))
@@ -85,7 +85,7 @@ def test_a_pool_that_is_gone_is_forgotten(rig: Rig) -> None:
 
 
 def test_a_trial_is_nobodys_to_call(rig: Rig) -> None:
-    """Of a trial gateways hear nothing."""
+    """Trials are not published."""
     rig.publisher.add_worker("w1")
     rig.play.on(events.PoolDefined(PoolSpec("default/new@1", role="trial")))
     rig.publisher.publish(frozenset({"default/new@1"}))
@@ -94,7 +94,7 @@ def test_a_trial_is_nobodys_to_call(rig: Rig) -> None:
 
 
 def test_the_end_of_a_subscription(rig: Rig) -> None:
-    """Who has ended it is told nothing more."""
+    """After unsubscribing, a receiver gets nothing more."""
     rig.publisher.add_worker("w1")
     rig.end()
     rig.publisher.publish(frozenset({KEY}))

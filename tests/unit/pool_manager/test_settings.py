@@ -8,7 +8,7 @@ from pool_manager.settings import PoolSettings
 
 
 def test_the_defaults_are_the_published_ones() -> None:
-    """Every number that the documentation names has that value unless it is set."""
+    """The defaults are those in the documentation."""
     settings = PoolSettings(Path("r"), Path("m"), Path("l"))
 
     assert (settings.cpu_slots, settings.threads_per_slot, settings.memory_mib) == (2, 1, 0)

@@ -8,7 +8,7 @@ from pool_manager.subscribers import Subscribers
 
 
 def test_each_receiver_is_called_until_its_undo() -> None:
-    """A second receiver does not replace the first, and leaves by itself."""
+    """A second receiver does not replace the first, and unsubscribes independently."""
     first: list[str] = []
     second: list[str] = []
     said = Subscribers[[str]]()
@@ -25,7 +25,7 @@ def test_each_receiver_is_called_until_its_undo() -> None:
 
 
 def test_a_receiver_may_leave_while_it_is_called() -> None:
-    """The others of that round are called all the same."""
+    """If a receiver unsubscribes during a notification, the others are still called."""
     seen: list[int] = []
     said = Subscribers[[int]]()
     undo = said.subscribe(lambda _number: undo())
@@ -38,7 +38,7 @@ def test_a_receiver_may_leave_while_it_is_called() -> None:
 
 
 def test_an_error_of_a_receiver_is_raised() -> None:
-    """Whoever notifies decides what becomes of it."""
+    """The exception of a receiver is raised to the notifier."""
     said = Subscribers[[int]]()
     said.subscribe(lambda number: [].pop(number))
 

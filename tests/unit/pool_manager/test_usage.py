@@ -30,7 +30,7 @@ def up(meter: UsageMeter, id: str = "r1", now: float = 0.0) -> None:
 
 
 def test_a_life_is_counted_by_stage() -> None:
-    """Starting is waking; from ready on, what it says it ran is busy and the rest idle."""
+    """Starting counts as waking; from READY on, reported runs are busy and the rest is idle."""
     meter = UsageMeter(OFFSET_S)
     meter.set_stage("r1", DIGITS, "cuda:0", "waking", 1.0)
     up(meter, now=3.0)
@@ -44,7 +44,7 @@ def test_a_life_is_counted_by_stage() -> None:
 
 
 def test_seconds_go_to_the_minutes_they_were_in() -> None:
-    """A span over the end of a minute is divided, the busy part of it evenly."""
+    """A span over the end of a minute is divided, and its busy part evenly."""
     meter = UsageMeter(OFFSET_S)
     up(meter, now=50.0)
     meter.report_busy("r1", 10_000, 70.0)
@@ -53,7 +53,8 @@ def test_seconds_go_to_the_minutes_they_were_in() -> None:
 
 
 def test_a_replica_is_believed_up_to_the_time_that_passed() -> None:
-    """Neither a lie nor a count that went back makes more seconds than there were."""
+    """Reported busy time never exceeds the elapsed time, neither by a lie nor by a count that went
+    back."""
     meter = UsageMeter(OFFSET_S)
     up(meter)
     meter.report_busy("r1", 2_000_000_000, 5.0)
@@ -64,7 +65,7 @@ def test_a_replica_is_believed_up_to_the_time_that_passed() -> None:
 
 
 def test_a_count_that_goes_back_a_little_is_no_run() -> None:
-    """It was read while a run ended; that is not 49 days of running since."""
+    """A count that goes back slightly (read while a run ended) counts as no run, not as 49 days."""
     meter = UsageMeter(OFFSET_S)
     up(meter)
     meter.report_busy("r1", 1000, 5.0)
@@ -74,7 +75,7 @@ def test_a_count_that_goes_back_a_little_is_no_run() -> None:
 
 
 def test_the_count_may_wrap() -> None:
-    """After 49 days of running the 32 bits begin anew."""
+    """The 32-bit count may wrap after 49 days of runs."""
     meter = UsageMeter(OFFSET_S)
     up(meter)
     meter.report_busy("r1", BUSY_MASK - 999, 5.0)
@@ -85,7 +86,7 @@ def test_the_count_may_wrap() -> None:
 
 
 def test_what_an_adopted_replica_ran_before_is_not_counted() -> None:
-    """Its first word tells where it stands, the second what it ran since."""
+    """An adopted replica's first PONG is the base, and the second counts."""
     meter = UsageMeter(OFFSET_S)
     meter.set_stage("r1", DIGITS, "cuda:0", "waking", 0.0)
     meter.adopt("r1")
@@ -100,8 +101,8 @@ def test_what_an_adopted_replica_ran_before_is_not_counted() -> None:
 
 
 def test_busy_now_is_the_mean_of_the_last_seconds() -> None:
-    """Nothing there: none of it; nobody has spoken: unknown; then the share of all replicas, of
-    five seconds or of the time between two words."""
+    """The share is 0 without replicas, unknown before a PONG, then the sum over all replicas, over
+    five seconds or the time between two PONGs."""
     meter = UsageMeter(OFFSET_S)
     empty = meter.busy("cuda:0")
     up(meter)
@@ -118,7 +119,8 @@ def test_busy_now_is_the_mean_of_the_last_seconds() -> None:
 
 
 def test_standbys_are_idle_and_nobodys() -> None:
-    """A standby on a GPU has its seconds under no name; one for the CPU has no device to have."""
+    """A standby's seconds on a GPU are idle and have no owner; one for the CPU has no device and
+    does not count."""
     meter = UsageMeter(OFFSET_S)
     nobody = Owner("", "", 0)
     meter.set_stage("s1", nobody, "cuda:0", "standby", 0.0)
@@ -135,7 +137,7 @@ def test_standbys_are_idle_and_nobodys() -> None:
 
 
 def test_nobody_speaks_for_a_replica_that_is_gone() -> None:
-    """What comes after the end is not counted."""
+    """A PONG after the end is not counted."""
     meter = UsageMeter(OFFSET_S)
     meter.end("r1", 1.0)
     meter.report_busy("r1", 100, 2.0)
@@ -155,8 +157,8 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_every_second_is_counted_once(steps: list[tuple[float, str, int]]) -> None:
-    """Whatever happens in whatever order: no part is negative, and together they are the time
-    that the replica was there."""
+    """Whatever the order of events, no part is negative and the sum is the lifetime of the
+    replica."""
     meter, now, began_s, there_s = UsageMeter(OFFSET_S), 0.0, None, 0.0
     kept: list[Use] = []
     stages: dict[str, Stage] = {"waking": "waking", "up": "up", "standby": "standby"}
@@ -193,10 +195,10 @@ class Records:
         self.use_kept: list[Use] = []
 
     def cold_start(self, record: ColdStart) -> None:
-        """Not looked at here."""
+        """Ignore the record."""
 
     def state_interval(self, record: StateInterval) -> None:
-        """Not looked at here."""
+        """Ignore the record."""
 
     def use(self, record: Use) -> None:
         self.use_kept.append(record)
@@ -238,7 +240,7 @@ class Rig:
         self.feed(events.DemandReported(Demand("w", 1, True, load)))
 
     def kept(self) -> dict[str, Any]:
-        """What was kept since the last time, by name: number and seconds."""
+        """Return the records since the last call, by name: number and seconds."""
         self.watch.flush()
         kept, self.records.use_kept = self.records.use_kept, []
         return {
@@ -251,7 +253,7 @@ LOADED = events.Loaded("r1", 2, True, 100.0, {})
 
 
 def test_a_life_from_launch_to_release() -> None:
-    """Starting and loading are waking; what it says it ran is busy; a release is nobody's."""
+    """Starting and loading are waking, reported runs are busy, a release is not counted."""
     rig = Rig()
     rig.begin()
     rig.feed(events.Greeted("r1", {}), 2.0)
@@ -268,7 +270,8 @@ def test_a_life_from_launch_to_release() -> None:
 
 
 def test_a_standby_is_nobodys_until_it_is_given_away() -> None:
-    """Also one that is given away while it starts, which no command tells of."""
+    """A standby's seconds have no owner until it is assigned, also if it is assigned while it
+    starts, without a command."""
     rig = Rig(gpu_standbys=1)
     rig.feed(events.PoolDefined(PoolSpec(KEY, idle_s=60.0)))
     rig.feed(events.ReplicasListed())
@@ -282,8 +285,8 @@ def test_a_standby_is_nobodys_until_it_is_given_away() -> None:
 
 
 def test_what_is_adopted_counts_from_then_on() -> None:
-    """What it ran before is not this server's to tell; one that nobody knows a binding of has its
-    pool's name."""
+    """Earlier runs of an adopted replica are not counted; without a binding its owner is taken from
+    the pool's key."""
     rig = Rig()
     rig.feed(events.PoolDefined(PoolSpec(KEY)))
     rig.feed(events.PoolDefined(PoolSpec("default/gone@4")))
@@ -301,7 +304,7 @@ def test_what_is_adopted_counts_from_then_on() -> None:
 
 
 def test_it_is_handed_over_every_ten_seconds() -> None:
-    """A clock that is set moves only what comes after."""
+    """Sums are flushed every ten seconds; a change of the wall clock affects only later seconds."""
     rig = Rig()
     rig.begin()
     rig.now += FLUSH_S - 1
@@ -318,7 +321,7 @@ def test_it_is_handed_over_every_ten_seconds() -> None:
 
 
 def test_what_is_about_no_replica_is_nothing() -> None:
-    """Most events are about pools."""
+    """Events about pools do not affect the usage."""
     rig = Rig()
     rig.feed(events.Tick(), 1.0)
     rig.watch.observe(object())

@@ -32,7 +32,7 @@ class Desk:
         self.tasks = Tasks("waiters")
 
     async def warm(self, *, beside: bool = False, timeout_s: float = 60.0) -> asyncio.Task[Warmed]:
-        """Somebody who waits by now."""
+        """Return a task that waits for a warm pool."""
         waiting = self.warmth.wait(KEY, beside=beside, timeout_s=timeout_s)
         asking = self.tasks.spawn("asks", waiting)
         await asyncio.sleep(0)
@@ -53,7 +53,7 @@ async def desk() -> AsyncIterator[Desk]:
 
 
 async def test_a_trial_has_its_report(desk: Desk) -> None:
-    """What the replica measured is what the deploy gets."""
+    """The deploy gets the report that the replica measured."""
     trial = await desk.trial()
 
     desk.trials.end(EndTrial(KEY, {"load_ms": 5.0}))
@@ -62,7 +62,7 @@ async def test_a_trial_has_its_report(desk: Desk) -> None:
 
 
 async def test_a_refusal_says_why(desk: Desk) -> None:
-    """Reason and stage are for the caller, the last lines for admins."""
+    """Callers get reason and stage, admins also the last log lines."""
     trial = await desk.trial()
 
     desk.trials.end(EndTrial(KEY, {}, "load", "opset 99", ("line",)))
@@ -74,7 +74,7 @@ async def test_a_refusal_says_why(desk: Desk) -> None:
 
 
 async def test_a_start_that_fails_has_a_stage(desk: Desk) -> None:
-    """What ended before it said anything ended at its start."""
+    """A trial that ended before it reported has the stage `start`."""
     trial = await desk.trial()
 
     desk.trials.end(EndTrial(KEY, reason="exit 1"))
@@ -97,7 +97,7 @@ async def test_a_start_that_fails_has_a_stage(desk: Desk) -> None:
 async def test_a_kill_from_outside_is_no_refusal_of_the_model(
     desk: Desk, reason: str, kind: type[Refused]
 ) -> None:
-    """A crash, and a kill for the memory cap, are the model's; KILL and TERM are not."""
+    """A crash and a kill at the memory cap refuse the model; KILL and TERM from outside do not."""
     trial = await desk.trial()
 
     desk.trials.end(EndTrial(KEY, reason=reason))
@@ -108,7 +108,7 @@ async def test_a_kill_from_outside_is_no_refusal_of_the_model(
 
 
 async def test_the_end_of_nobodys_trial_is_ignored(desk: Desk) -> None:
-    """An answer for a deploy that left, or a second one, changes nothing."""
+    """A late or second answer to a trial has no effect."""
     desk.trials.end(EndTrial(KEY, {"load_ms": 5.0}))
     trial = await desk.trial()
     desk.trials.end(EndTrial(KEY, {"load_ms": 6.0}))
@@ -118,7 +118,7 @@ async def test_the_end_of_nobodys_trial_is_ignored(desk: Desk) -> None:
 
 
 async def test_a_trial_has_an_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody answers within the limit is refused, and may be asked for again."""
+    """A trial without an answer in time is refused, and may be requested again."""
     monkeypatch.setattr(waiters, "TRIAL_S", 0.0)
     with pytest.raises(ModelRefused, match="had not ended after 0 s"):
         await (await desk.trial())
@@ -130,7 +130,7 @@ async def test_a_trial_has_an_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_who_asks_for_a_warm_pool_is_told(desk: Desk) -> None:
-    """The machine is asked once, and its answer is passed on."""
+    """A warm-up is requested from the machine once, and its answer is passed on."""
     asking = await desk.warm()
     assert desk.emitted == [ASKED]
 
@@ -141,21 +141,21 @@ async def test_who_asks_for_a_warm_pool_is_told(desk: Desk) -> None:
 
 
 async def test_an_answer_may_come_at_once(desk: Desk) -> None:
-    """A machine that answers while it is being asked is heard."""
+    """A synchronous answer of the machine is received."""
     warmth = WarmWaiters(lambda _: warmth.end(EndWarm(KEY, "ready", "warm already")))
 
     assert await warmth.wait(KEY, beside=False, timeout_s=60.0) == Warmed("ready", "warm already")
 
 
 async def test_an_answer_for_nobody_is_ignored(desk: Desk) -> None:
-    """Who asked may have left."""
+    """An answer without waiters is ignored."""
     desk.warmth.end(EndWarm(KEY, "ready", "asked for"))
 
     assert desk.emitted == []
 
 
 async def test_all_who_ask_share_one_answer(desk: Desk) -> None:
-    """Whoever asks while another waits joins, and the machine is not asked again."""
+    """Waiters for one pool share one request and its answer."""
     first, second = await desk.warm(), await desk.warm(beside=True)
 
     desk.warmth.end(EndWarm(KEY, "failed", "no memory"))
@@ -165,8 +165,8 @@ async def test_all_who_ask_share_one_answer(desk: Desk) -> None:
 
 
 async def test_who_does_not_insist_on_beside_waits_for_room(desk: Desk) -> None:
-    """One who joins those that want no sibling touched, and does not mind, is not told `no_room`
-    for their sake: the machine hears of it."""
+    """A waiter that accepts a wait for room changes a shared request, so that it is not answered
+    `no_room`."""
     await desk.warm(beside=True)
     await desk.warm(beside=False)
 
@@ -174,8 +174,8 @@ async def test_who_does_not_insist_on_beside_waits_for_room(desk: Desk) -> None:
 
 
 async def test_who_insists_on_beside_waits_for_no_room_alone(desk: Desk) -> None:
-    """When those have left who would wait for it, the machine hears what the others want: a
-    rollout, which may wait for an hour, is then told that there is none."""
+    """When the last waiter that accepts a wait leaves, the request becomes `beside` again, so that
+    a rollout gets its `no_room`."""
     first = await desk.warm(beside=False)
     await desk.warm(beside=True)
     other = await desk.warm(beside=False)
@@ -190,7 +190,8 @@ async def test_who_insists_on_beside_waits_for_no_room_alone(desk: Desk) -> None
 
 
 async def test_patience_is_each_ones_own(desk: Desk) -> None:
-    """Who gives up leaves the others waiting; with the last one the machine is told."""
+    """A waiter that gives up does not affect the others; after the last one the request is
+    cancelled."""
     patient = await desk.warm()
 
     assert await (await desk.warm(timeout_s=0.0)) == Warmed("no_room", "not ready within 0 s")
@@ -204,7 +205,7 @@ async def test_patience_is_each_ones_own(desk: Desk) -> None:
 
 
 async def test_who_waits_is_told_that_the_server_goes(desk: Desk) -> None:
-    """Trials and asks end at once; a trial that has its answer keeps it."""
+    """At a shutdown all waits end at once; a trial that already has its answer keeps it."""
     asking, trial = await desk.warm(), await desk.trial()
     trials = PendingTrials()
     done = desk.tasks.spawn("tries", trials.wait(KEY, lambda: None))
@@ -222,7 +223,7 @@ async def test_who_waits_is_told_that_the_server_goes(desk: Desk) -> None:
 
 
 async def test_nothing_is_ordered_after_the_end(desk: Desk) -> None:
-    """Who comes too late is told so, instead of waiting for an answer that never comes."""
+    """A wait after the end fails at once."""
     desk.trials.close()
     desk.warmth.close()
 
@@ -245,7 +246,7 @@ class Away(FakeDriver):
 
 
 async def test_the_engine_is_asked_until_it_answers() -> None:
-    """Each try comes after a pause, and the answer ends the watch."""
+    """The engine is polled, with a pause before each try, until it answers."""
     fed: list[events.Event] = []
     pauses: list[float] = []
     done = asyncio.Event()
@@ -272,12 +273,12 @@ async def test_the_engine_is_asked_until_it_answers() -> None:
 
 
 async def test_it_can_be_lost_again() -> None:
-    """A second loss is watched like the first."""
+    """A second loss of the engine is watched like the first."""
     fed: list[events.Event] = []
     done = asyncio.Semaphore(0)
 
     async def pause(_seconds: float) -> None:
-        """No time to lose."""
+        """Return at once."""
 
     def feed(event: events.Event) -> None:
         fed.append(event)
@@ -305,11 +306,12 @@ class Odd(Away):
 
 
 async def test_an_answer_that_nobody_expected_is_no_end() -> None:
-    """It is reported, and the engine asked again: else nothing would ever be started any more."""
+    """An unexpected exception is logged and the polling continues; otherwise nothing would be
+    started again."""
     back: asyncio.Queue[events.Event] = asyncio.Queue()
 
     async def pause(_seconds: float) -> None:
-        """No time to lose."""
+        """Return at once."""
 
     tasks, driver = Tasks("test"), Odd()
     with capture_logs() as logs:

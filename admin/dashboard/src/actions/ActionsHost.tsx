@@ -83,7 +83,7 @@ export function ActionsHost({ children }: { children: ReactNode }) {
     (name: string) =>
       run(`Putting ${name} to sleep`, async () => {
         const { asked: went, stay } = await actions.sleep(client, name);
-        return `${name}: ${plural(went, "replica")} asked to go${stay ? `, ${stay} stay` : ""}`;
+        return `${name}: ${plural(went, "replica")} asked to stop${stay ? `, ${stay} stay` : ""}`;
       }),
     [client, run],
   );

@@ -4,7 +4,7 @@ import { KEPT_IN_ALL, KEPT } from "./activity.ts";
 import { SPARK, Store, topic } from "./store.ts";
 
 const LINE: FunctionLine = {
-  name: "digits", revision: "digits@3", state: "cold", reason: "nobody calls", ready: 0, wanted: 0, held: 0, in_flight: 0, min: 0, max: 1,
+  name: "digits", revision: "digits@3", state: "cold", reason: "no calls", ready: 0, wanted: 0, held: 0, in_flight: 0, min: 0, max: 1,
   idle_s: 300, labels: {}, since_s: 0, cold_start_ms: null, ready_in_ms: null, created_s: 0, rate: 0, p50_ms: null, p95_ms: null,
   sleeps_at_s: null, phase: null, devices: [],
 };

@@ -1,1 +1,1 @@
-"""The rules, one file a family. Importing this package registers all of them."""
+"""Rules of operators, one file per family. Importing this package registers all of them."""

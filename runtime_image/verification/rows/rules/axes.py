@@ -1,4 +1,4 @@
-"""Operators that cut, join, pad or reorder along axes that must not be the rows'."""
+"""Operators that cut, join, pad or reorder along axes; none may be the row axis."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from runtime_image.verification.rows.states import NONE, Dims, Mixed, Tensor
 
 @rule("Concat 4 11 13", numbered=True)
 def concat(node: Node) -> Tensor:
-    """Joined along one axis."""
+    """Join tensors along one axis."""
     parts = node.given
     axis = axis_of(node.get("axis", 1), parts[0].rank)
     if any(part.rank != parts[0].rank for part in parts):
         raise Mixed("joins tensors with different numbers of axes")
     if len(parts) > 1 and any(part.state.kind in ("number", "index") for part in parts):
         if axis != parts[0].rank - 1:
-            raise Mixed("takes the number of a row as data")
+            raise Mixed("uses the position of a row as data")
         return Tensor(indices_of(parts), _joined_dims(parts, axis))
     return joined(parts, axis)
 
 
 def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
-    """Tensors one after the other along an axis."""
+    """Return tensors joined along an axis."""
     if len(parts) == 1:
         return Tensor(parts[0].state, parts[0].dims)
     found = {part.state for part in parts}
     if len(found) > 1:
-        raise Mixed("joins the rows with a size that belongs to no row, or rows on different axes")
+        raise Mixed("combines rows with a tensor without rows, or rows on different axes")
     state = found.pop()
     untouched(state, [axis], "joins along")
     _check_places(parts, axis)
@@ -47,10 +47,10 @@ def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
 
 
 def _check_places(parts: Sequence[Tensor], axis: int) -> None:
-    """Raise Mixed where a part may be empty although the others are not.
+    """Raise Mixed if a part may be empty although the others are not.
 
     ONNX Runtime then skips it, does not compare its other sizes, and leaves its share of the result
-    as it finds the memory: as other callers left it.
+    uninitialised, with other callers' data in memory.
     """
     heads = {part.sizes[:axis] + part.sizes[axis + 1 :] for part in parts}
     if len(heads) > 1 and not all(at_least(size, 1) for part in parts for size in part.sizes):
@@ -78,7 +78,7 @@ def _below(parts: Sequence[Tensor]) -> Size | None:
 
 @rule("Split 2 11 13 18", reads=(1,))
 def split(node: Node) -> list[Tensor]:
-    """Parts of one axis, 0 unless named."""
+    """Split one axis (default 0) into parts."""
     tensor = node.tensor(0)
     axis = axis_of(node.get("axis", 0), tensor.rank)
     untouched(tensor.state, [axis], "splits")
@@ -115,7 +115,7 @@ def _with(tensor: Tensor, axis: int, size: Size) -> tuple[Size, ...]:
 
 @rule("SplitToSequence 11 24")
 def split_to_sequence(node: Node) -> Tensor:
-    """A sequence of slices of one place each."""
+    """Split an axis into a sequence of slices of one place each."""
     tensor = node.tensor(0)
     axis = axis_of(node.get("axis", 0), tensor.rank)
     untouched(tensor.state, [axis], "splits")
@@ -131,14 +131,14 @@ def split_to_sequence(node: Node) -> Tensor:
 
 @rule("SequenceAt 11", sequences=True)
 def sequence_at(node: Node) -> Tensor:
-    """One tensor of a sequence, the same for all rows."""
+    """Take one tensor of a sequence, the same for all rows."""
     node.without_rows(1)
     return node.tensor(0).with_(is_sequence=False)
 
 
 @rule("Slice 1 10 11 13", reads=(1, 2, 3, 4))
 def cut(node: Node) -> Tensor:
-    """From `starts` to `ends` by `steps` along `axes`."""
+    """Slice from `starts` to `ends` by `steps` along `axes`."""
     tensor = node.tensor(0)
     starts, ends = _list(node, "starts", 1), _list(node, "ends", 2)
     named = node.get("axes")
@@ -167,7 +167,7 @@ def _is_whole(size: Size, start: Size, end: Size, step: Size) -> bool:
 
 
 def cut_length(node: Node, size: Size, start: Size, end: Size, step: Size) -> Size:
-    """The length of a slice of an axis without rows."""
+    """Return the length of a slice of an axis without rows."""
     known = [number.constant for number in (start, end, step, size)]
     numbers = [number for number in known if number is not None]
     if len(numbers) == len(known) and numbers[2] != 0:
@@ -182,20 +182,20 @@ def cut_length(node: Node, size: Size, start: Size, end: Size, step: Size) -> Si
 
 
 def _clipped(node: Node, size: Size, place: Size) -> Size | None:
-    """A place in [0, size]; a negative one counts from the end."""
+    """Return a place clipped to [0, size]; a negative one counts from the end. None if unknown."""
     if is_endless(place):
         return size
     if at_least(place, 0):
         return node.symbols.minimum(place, size)
     if at_least(-place, 1) and at_least(size + place, 0):
         return size + place
-    # size + place - size, as exporters write x[:-1]: a polynomial that is below size.
+    # Unknown: whether the place counts from the end, or is before the start, is undecided.
     return None
 
 
 @rule("Pad 2 11 13 18 19 21 23 24 25", reads=(1, 3))
 def pad(node: Node) -> Tensor:
-    """More or fewer places at both ends of axes."""
+    """Pad or crop at both ends of axes."""
     tensor = node.tensor(0)
     node.without_rows(2)
     pads = _list(node, "pads", 1)
@@ -221,7 +221,7 @@ def _padded(node: Node, size: Size, before: Size, behind: Size) -> Size:
 
 @rule("OneHot 9 11", reads=(1,))
 def one_hot(node: Node) -> Tensor:
-    """A new axis, the last unless named."""
+    """Add a new axis, by default the last."""
     tensor = node.tensor(0)
     node.without_rows(2)
     (depth,) = node.elements(1)
@@ -237,7 +237,7 @@ def one_hot(node: Node) -> Tensor:
 
 @rule("Trilu 14", reads=())
 def triangle(node: Node) -> Tensor:
-    """Of the last two axes a triangle is kept."""
+    """Keep a triangle of the last two axes."""
     tensor = node.tensor(0)
     node.without_rows(1)
     untouched(tensor.state, [tensor.rank - 2, tensor.rank - 1])
@@ -246,25 +246,25 @@ def triangle(node: Node) -> Tensor:
 
 @rule("ReverseSequence 10")
 def reverse(node: Node) -> Tensor:
-    """Each sequence of the batch axis is turned up to its own length."""
+    """Reverse each sequence along the time axis, up to its own length."""
     tensor, lengths = node.tensor(0), node.tensor(1)
     batch, time = node.get("batch_axis", 1), node.get("time_axis", 0)
     state = tensor.state
     if state.is_none and lengths.state.is_none:
         return Tensor(NONE, tensor.dims)
     if not state.has_axis or time == state.axis:
-        raise Mixed("turns round the order of rows, or joins rows with other things")
+        raise Mixed("reverses the order of rows, or combines rows with data without rows")
     if batch == state.axis:
         if lengths.state != state.at(0):
-            raise Mixed("has lengths that belong to no row")
+            raise Mixed("has lengths that do not have the same rows")
     elif not lengths.state.is_none:
-        raise Mixed("has lengths of rows for other things")
+        raise Mixed("has lengths that depend on rows for data without rows")
     return Tensor(state, tensor.dims)
 
 
 @rule("CenterCropPad 18", reads=(1,))
 def crop_or_pad(node: Node) -> Tensor:
-    """Axes cut or padded at both ends to a size."""
+    """Cut or pad axes at both ends to a given size."""
     tensor = node.tensor(0)
     axes = axes_of(node.get("axes") or range(tensor.rank), tensor.rank)
     asked = node.elements(1)

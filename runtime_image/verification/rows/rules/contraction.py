@@ -13,12 +13,12 @@ CONTRACTS = "sums over the rows' axis"
 
 @rule("MatMul 9 13")
 def matmul(node: Node) -> Tensor:
-    """As numpy's matmul."""
+    """Multiply as NumPy's matmul."""
     return product_of(node, node.tensor(0), node.tensor(1))
 
 
 def product_of(node: Node, left: Tensor, right: Tensor) -> Tensor:
-    """left @ right: rows in the batch axes of both, or in the first's M, or in the second's N."""
+    """left @ right: rows in the batch axes of both, or in M of the left, or in N of the right."""
     if left.rank == 0 or right.rank == 0:
         raise Mixed("multiplies scalars")
     flat_left, flat_right = left.rank == 1, right.rank == 1
@@ -71,7 +71,7 @@ def _matrices(node: Node, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _batch(tensor: Tensor) -> Tensor:
-    """The axes before the matrices; rows in the matrices count as none here."""
+    """Return the batch axes before the matrices; rows in the matrices count as none here."""
     state = tensor.state
     if state.has_axis and state.axis >= tensor.rank - 2:
         state = NONE
@@ -80,27 +80,27 @@ def _batch(tensor: Tensor) -> Tensor:
 
 @rule("Gemm 7 9 11 13")
 def gemm(node: Node) -> Tensor:
-    """A @ B + C, A and B perhaps transposed; C is broadcast to the product."""
+    """A @ B + C, with A and B optionally transposed; C is broadcast to the product."""
     left = turned(node.tensor(0)) if node.flag("transA", 0) else node.tensor(0)
     right = turned(node.tensor(1)) if node.flag("transB", 0) else node.tensor(1)
     if left.rank != 2 or right.rank != 2:
-        raise Mixed("multiplies other things than matrices")
+        raise Mixed("multiplies tensors that are not matrices")
     result = _matrices(node, left, right)
     return plus(node, result, 2)
 
 
 def plus(node: Node, result: Tensor, position: int) -> Tensor:
-    """A product plus the input at `position`, if there is one, which is broadcast to it."""
+    """Return a product plus the optional input at `position`, which is broadcast to it."""
     if not node.has(position):
         return result
     both = aligned([result, node.tensor(position)], node.symbols)
     if both.state != result.state or len(both.shape) != result.rank:
-        raise Mixed("adds rows or axes that the product has not")
+        raise Mixed("adds rows or axes that the product does not have")
     return result
 
 
 def turned(tensor: Tensor) -> Tensor:
-    """The last two axes exchanged."""
+    """Return the tensor with its last two axes exchanged."""
     rank, state = tensor.rank, tensor.state
     if state.has_axis and state.axis >= rank - 2:
         state = state.at(2 * rank - 3 - state.axis)
@@ -110,7 +110,8 @@ def turned(tensor: Tensor) -> Tensor:
 
 @rule("Einsum 12")
 def einsum(node: Node) -> Tensor:
-    """The rows' letter stands once in each operand with rows, in no other, and in the output."""
+    """The rows' letter is once in each operand with rows, in no other operand, and in the
+    output."""
     terms, output = _equation(node.get("equation", ""), len(node.inputs))
     letters: dict[str, Size] = {}
     found: set[tuple[str, State]] = set()
@@ -123,10 +124,10 @@ def einsum(node: Node) -> Tensor:
     if not found:
         return Tensor(NONE, dims)
     if len(found) > 1:
-        raise Mixed("joins rows that lie on different axes")
+        raise Mixed("combines rows on different axes")
     letter, state = found.pop()
     if any(letter in term for term, t in zip(terms, node.given, strict=True) if t.state.is_none):
-        raise Mixed("joins the rows with a size that belongs to no row")
+        raise Mixed("combines rows with an axis that has no rows")
     if letter not in output:
         raise Mixed(CONTRACTS)
     return Tensor(state.at(output.index(letter)), dims)

@@ -1,4 +1,4 @@
-"""If, Loop and Scan. What decides or counts must be the same for all rows."""
+"""If, Loop and Scan. Conditions and counts must be the same for all rows."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from runtime_image.verification.rows.sizes import Size
 from runtime_image.verification.rows.states import NONE, Dims, Mixed, Tensor, rows
 
 ROUNDS_MAX: Final = 8
-"""Walks through a loop's body until what it carries is stable."""
+"""Max walks of a loop's body until the carried values are stable."""
 
 
 @rule("If 1 11 13 16 19 21 23 24 25")
 def branch(node: Node) -> list[Tensor]:
-    """The branch that a decided condition takes, else what holds of both."""
+    """Return the branch of a decided condition, otherwise the common state of both branches."""
     condition = node.tensor(0)
     if not condition.state.is_none:
-        raise Mixed("decides for all rows by what depends on some")
+        raise Mixed("has a condition that depends on rows")
     number = None
     if condition.numbers is not None and condition.numbers.size == 1:
         number = condition.numbers.reshape(-1)[0].constant
@@ -31,11 +31,11 @@ def branch(node: Node) -> list[Tensor]:
 
 
 def _either(node: Node, left: Tensor, right: Tensor) -> Tensor:
-    """What is known of a value that is one of these."""
+    """Return the common state of a value that is one of these."""
     for tensor in (left, right):
         if tensor.state.is_mixed:
             if tensor.state.culprit is None:
-                raise Mixed("takes the number of rows as data")
+                raise Mixed("uses the number of rows as data")
             return Tensor(tensor.state)
     if left.state != right.state or left.rank != right.rank:
         raise Mixed("gives tensors with different rows or axes in its branches")
@@ -51,7 +51,7 @@ def _loosened(node: Node, left: Sequence[Size], right: Sequence[Size]) -> Dims:
 
 @rule("Loop 1 11 13 16 19 21 23 24 25")
 def loop(node: Node) -> list[Tensor]:
-    """As often as the first two inputs and the body's own condition say."""
+    """Repeat the body; the first two inputs and the body's condition determine how often."""
     node.without_rows(0, 1)
     carried = [node.tensor(position) for position in range(2, len(node.inputs))]
     scalar = Tensor(NONE, ())
@@ -61,7 +61,7 @@ def loop(node: Node) -> list[Tensor]:
     def run(values: list[Tensor]) -> list[Tensor]:
         found = node.subgraphs.run(body, [scalar, scalar, *values])
         if not found[0].state.is_none:
-            raise Mixed("goes on for all rows while something holds of some")
+            raise Mixed("has a loop condition that depends on rows")
         return found[1:]
 
     carried, scanned = _stable(node, carried, run)
@@ -72,7 +72,7 @@ def loop(node: Node) -> list[Tensor]:
 def _stable(
     node: Node, carried: list[Tensor], run: Callable[[list[Tensor]], list[Tensor]]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """What holds of the carried values in every round, and of the body's other results."""
+    """Return carried values with states that hold in every round, and the body's other results."""
     carried = [Tensor(tensor.state, tensor.dims) for tensor in carried]
     loose: set[Size] = set()
     for _ in range(ROUNDS_MAX):
@@ -88,7 +88,8 @@ def _stable(
 
 
 def _joined(node: Node, old: Tensor, new: Tensor, loose: set[Size]) -> Tensor:
-    """What holds of a carried value before and after a round; sizes that change become symbols."""
+    """Return the state of a carried value before and after a round; changed sizes become
+    symbols."""
     if new.state.is_mixed and new.state.culprit is not None:
         raise Mixed(new.state.culprit.why, new.state.culprit)
     if old.state != new.state or old.rank != new.rank:
@@ -103,7 +104,8 @@ def _joined(node: Node, old: Tensor, new: Tensor, loose: set[Size]) -> Tensor:
 
 
 def _left(node: Node, tensor: Tensor, mark: int) -> Tensor:
-    """A tensor outside of the loop: sizes that the body made up may differ from round to round."""
+    """Return a tensor outside the loop. Symbols created in the body may differ between rounds, so
+    their sizes are replaced."""
     dims = tuple(
         node.symbols.fresh("looped")
         if any(symbol.order > mark for symbol in size.symbols)
@@ -114,14 +116,14 @@ def _left(node: Node, tensor: Tensor, mark: int) -> Tensor:
 
 
 def _stacked(node: Node, tensor: Tensor, mark: int, axis: int, length: Size | None) -> Tensor:
-    """The results of all rounds along a new axis."""
+    """Return the results of all rounds, stacked along a new axis."""
     if tensor.state.is_mixed:
         return Tensor(tensor.state)
     inner = _left(node, Tensor(tensor.state, tensor.dims), mark)
     axis = axis_of(axis, inner.rank + 1)
     state = inner.state
     if state.kind in ("number", "index"):
-        raise Mixed("takes the number of a row as data")
+        raise Mixed("uses the position of a row as data")
     if state.has_axis:
         state = state.at(state.axis + (state.axis >= axis))
     rounds = length if length is not None else node.symbols.fresh("rounds")
@@ -130,7 +132,7 @@ def _stacked(node: Node, tensor: Tensor, mark: int, axis: int, length: Size | No
 
 @rule("Scan 9 11 16 19 21 23 24 25")
 def scan(node: Node) -> list[Tensor]:
-    """Once for each place of an axis of its last inputs, which is not the rows'."""
+    """Run the body once for each place of an axis of its last inputs, not the row axis."""
     count = node.get("num_scan_inputs")
     given = [node.tensor(position) for position in range(len(node.inputs))]
     states, scanned = given[: len(given) - count], given[len(given) - count :]
@@ -160,10 +162,10 @@ def _slice(tensor: Tensor, axis: int) -> Tensor:
 
 @rule("Scan 8")
 def batched_scan(node: Node) -> list[Tensor]:
-    """Once for each row and place: [batch, time, ...], states [batch, ...].
+    """Run the body once for each row and place: [batch, time, ...], states [batch, ...].
 
-    The body sees one row at a time, so that it may do anything that is the same in every run; it
-    must not see other rows through the values around it.
+    The body gets one row at a time, so it may do anything that is the same in every run. It must
+    not read other rows through the surrounding values.
     """
     if node.has(0):
         raise Mixed("has lengths of sequences, which are not judged")

@@ -1,4 +1,4 @@
-"""Operators that compute each element from the elements at the same place, after broadcasting."""
+"""Operators that compute each element from elements at the same place, after broadcasting."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _Combine = Callable[[Tensor, Tensor], tuple[Size, Size] | None]
     tolerant=True,
 )
 def one_input(node: Node) -> Tensor:
-    """The same places."""
+    """Keep state and sizes of the only input."""
     tensor = node.tensor(0)
     return Tensor(tensor.state, tensor.dims)
 
@@ -93,7 +93,8 @@ def one_input(node: Node) -> Tensor:
     numbered=True,
 )
 def elementwise(node: Node) -> Tensor:
-    """Places that meet after broadcasting. A row number is data here: sizes pass, content not."""
+    """Broadcast all inputs. Row numbers become data here: their sizes are kept, the content
+    mixed."""
     if any(tensor.state.kind in ("number", "index") for tensor in node.given):
         dims = joined_dims([tensor.shape for tensor in node.given], node.symbols)
         return Tensor(_as_data(node), dims)
@@ -101,18 +102,18 @@ def elementwise(node: Node) -> Tensor:
 
 
 def _as_data(node: Node) -> State:
-    return mixed(Culprit(node.operator, node.name, "takes the number of a row as data"))
+    return mixed(Culprit(node.operator, node.name, "uses the position of a row as data"))
 
 
 @rule("Add 7 13 14", tolerant=True, numbered=True)
 def add(node: Node) -> Tensor:
-    """A row number plus something from 0 to below c has an offset below `below` + c - 1."""
+    """A row number plus a value in [0, c) has an offset below `below` + c - 1."""
     return _on_number(node, _added)
 
 
 @rule("Mul 7 13 14", tolerant=True, numbered=True)
 def multiply(node: Node) -> Tensor:
-    """A row number times a size numbers the rows in larger steps."""
+    """A row number times a constant size numbers the rows in larger steps."""
     return _on_number(node, _multiplied)
 
 
@@ -150,7 +151,7 @@ def _multiplied(number: Tensor, other: Tensor) -> tuple[Size, Size] | None:
 
 
 def _below(left: Tensor, right: Tensor, operator: str) -> Size | None:
-    """Above all sums or products, where no factor is negative."""
+    """Return a bound above all sums or products of non-negative operands, None if unknown."""
     if left.below is None or right.below is None:
         return None
     try:
@@ -163,7 +164,7 @@ def _below(left: Tensor, right: Tensor, operator: str) -> Size | None:
 
 @rule("Clip 6 11 12 13", "CastLike 15 19 21 23 24 25")
 def with_scalars(node: Node) -> Tensor:
-    """Places of the first input. Clip's bounds are scalars; CastLike's second gives a type."""
+    """Keep the first input's places. Clip's bounds are scalars; CastLike's second gives a type."""
     tensor = node.tensor(0)
     if node.operator == "Clip":
         node.without_rows(1, 2)
@@ -172,7 +173,7 @@ def with_scalars(node: Node) -> Tensor:
 
 @rule("PRelu 7 9 16")
 def slope(node: Node) -> Tensor:
-    """The slope is broadcast to the input, never the input to the slope."""
+    """The slope is broadcast to the input, never the reverse."""
     result = aligned(node.given, node.symbols)
     if result.dims is None or len(result.dims) != node.tensor(0).rank:
         raise Mixed("has a slope with more axes than its input")
@@ -181,7 +182,7 @@ def slope(node: Node) -> Tensor:
 
 @rule("Dropout 7 10 12 13 22", reads=())
 def dropout(node: Node) -> list[Tensor]:
-    """As it is, unless in training. The mask has the input's places."""
+    """Return the input unchanged, unless in training. The mask has the same places."""
     tensor = node.tensor(0)
     node.without_rows(1, 2)
     if node.has(2) and not is_false(node.tensor(2)):

@@ -1,8 +1,8 @@
-"""Operators that read or write places that indices name.
+"""Operators that read or write places named by indices.
 
-An index that depends on rows may only name places of its own row, or of a table without rows. An
-index without rows names the same places for each row. On the rows' axis itself only the row
-number may index: an index of -1 there would read the row before.
+An index that depends on rows may only refer to places of its own row, or of a table without rows.
+An index without rows refers to the same places for each row. On the row axis itself only the row
+number may be an index: -1 there would read the previous row.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from runtime_image.verification.rows.rules.registry import rule
 from runtime_image.verification.rows.sizes import ONE, ZERO, never_more
 from runtime_image.verification.rows.states import NONE, Dims, Mixed, State, Tensor, rows
 
-ON_ROWS = "indexes the rows' axis by other things than the number of the row"
+ON_ROWS = "indexes the rows' axis by something other than the row's position"
 
 
 def _plain(state: State) -> State:
@@ -20,7 +20,7 @@ def _plain(state: State) -> State:
 
 
 def names_own_row(number: State, data: State) -> bool:
-    """Whether a row number names a place of its own row on the data's row axis.
+    """Whether a row number refers to a place of its own row on the data's row axis.
 
     The number is scale * row + offset; place row * inner + j belongs to `row` for j < inner.
     """
@@ -29,7 +29,7 @@ def names_own_row(number: State, data: State) -> bool:
 
 @rule("Gather 1 11 13", numbered=True)
 def slices(node: Node) -> Tensor:
-    """Slices of one axis. A column of row numbers leaves through `index` alone."""
+    """Gather slices of one axis. Data that contains row numbers is refused."""
     data, indices = node.tensor(0), node.tensor(1)
     axis = axis_of(node.get("axis", 0), data.rank)
     dims = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
@@ -41,10 +41,10 @@ def slices(node: Node) -> Tensor:
 def _gathered(data: Tensor, indices: Tensor, axis: int) -> State:
     own, index = data.state, indices.state
     if own.kind in ("number", "index") or index.kind == "index":
-        raise Mixed("takes the number of a row as data")
+        raise Mixed("uses the position of a row as data")
     if own.is_none:
         if index.kind == "number":
-            raise Mixed("takes the number of a row as data")
+            raise Mixed("uses the position of a row as data")
         return index.at(index.axis + axis) if index.has_axis else NONE
     if own.axis == axis:
         if index.kind != "number" or not names_own_row(index, own):
@@ -57,7 +57,7 @@ def _gathered(data: Tensor, indices: Tensor, axis: int) -> State:
 
 @rule("GatherElements 11 13", "ScatterElements 11 13 16 18")
 def by_elements(node: Node) -> Tensor:
-    """Index [.., i, ..] names a place of the same line along `axis`."""
+    """Index [.., i, ..] refers to a place of the same line along `axis`."""
     data, indices = node.tensor(0), node.tensor(1)
     axis = axis_of(node.get("axis", 0), data.rank)
     operands = [data, *node.given[1:]]
@@ -66,14 +66,14 @@ def by_elements(node: Node) -> Tensor:
     if not found:
         return Tensor(NONE, result.dims)
     if len(found) > 1 or any(tensor.state.is_none for tensor in operands):
-        raise Mixed("joins rows that lie on different axes")
+        raise Mixed("combines rows on different axes")
     state = found.pop()
     untouched(state, [axis], "indexes along")
     return Tensor(state, result.dims)
 
 
 def _columns(indices: Tensor) -> int:
-    """How many axes an index of GatherND or ScatterND names."""
+    """Return the number of axes that an index of GatherND or ScatterND covers."""
     count = indices.size(indices.rank - 1).constant
     if count is None:
         raise Mixed("has indices whose number of columns is not fixed")
@@ -84,11 +84,11 @@ def _columns(indices: Tensor) -> int:
 
 @rule("GatherND 11 12 13", numbered=True)
 def gather_nd(node: Node) -> Tensor:
-    """Each line of the last axis of the indices names a slice of the data."""
+    """Each line of the indices' last axis refers to a slice of the data."""
     data, indices = node.tensor(0), node.tensor(1)
     batch, count = node.get("batch_dims", 0), _columns(indices)
     if data.state.kind in ("number", "index") or indices.state.kind == "number":
-        raise Mixed("takes the number of a row as data")
+        raise Mixed("uses the position of a row as data")
     head: Dims = indices.shape[:-1]
     dims = head + data.shape[batch + count :]
     return Tensor(_gathered_nd(data.state, indices, batch, count), dims)
@@ -98,11 +98,11 @@ def _gathered_nd(data: State, indices: Tensor, batch: int, count: int) -> State:
     index = indices.state
     if data.is_none:
         if index.kind == "index" or (index.has_axis and index.axis < batch):
-            raise Mixed("joins the rows with a size that belongs to no row")
+            raise Mixed("combines rows with an axis that has no rows")
         return index
     if data.axis < batch:
         if index.kind != "rows" or index != data:
-            raise Mixed("joins rows that lie on different axes")
+            raise Mixed("combines rows on different axes")
         return index
     if data.axis < batch + count:
         if not _column_is_own(index, data, data.axis - batch):
@@ -119,17 +119,17 @@ def _column_is_own(index: State, data: State, column: int) -> bool:
 
 @rule("ScatterND 11 13 16 18", numbered=True)
 def scatter_nd(node: Node) -> Tensor:
-    """Each line of the last axis of the indices names a slice of the data that is written."""
+    """Each line of the indices' last axis refers to a slice of the data to write."""
     data, indices, updates = node.tensor(0), node.tensor(1), node.tensor(2)
     count = _columns(indices)
     states = (data.state, indices.state, updates.state)
     if all(state.is_none for state in states):
         return Tensor(NONE, data.dims)
     if any(s.kind in ("number", "index") for s in (states[0], states[2])):
-        raise Mixed("takes the number of a row as data")
+        raise Mixed("uses the position of a row as data")
     own, index, written = states
     if own.kind != "rows" or written.kind != "rows":
-        raise Mixed("writes rows into other things, or other things into rows")
+        raise Mixed("writes rows into data without rows, or the reverse")
     if own.axis >= count:
         fits = index.is_none and written == own.at(indices.rank - 1 + own.axis - count)
     else:
@@ -141,15 +141,15 @@ def scatter_nd(node: Node) -> Tensor:
 
 
 def indices_of(parts: list[Tensor]) -> State:
-    """The state of parts joined on the last axis, of which one is a column of row numbers.
+    """Return the state of parts joined on the last axis, one of which is a column of row numbers.
 
-    Raises Mixed where several are, or rows do not meet.
+    Raises Mixed if several are, or if their rows differ.
     """
     last = parts[0].rank - 1
     numbers = [place for place, p in enumerate(parts) if p.state.kind in ("number", "index")]
     own = parts[numbers[0]].state
     if len(numbers) != 1 or own.kind == "index" or own.axis == last:
-        raise Mixed("takes the number of a row as data")
+        raise Mixed("uses the position of a row as data")
     before = ZERO
     for part in parts[: numbers[0]]:
         before = before + part.size(last)
@@ -157,5 +157,5 @@ def indices_of(parts: list[Tensor]) -> State:
         raise Mixed("has indices whose columns are not known")
     meeting = {(p.state.has_axis, p.state.axis, p.state.factors) for p in parts}
     if len(meeting) > 1:
-        raise Mixed("joins rows that lie on different axes")
+        raise Mixed("combines rows on different axes")
     return State("index", own.axis, *own.factors, own.scale, own.below, column=before.constant)

@@ -1,7 +1,7 @@
-"""Operators that move elements and leave them as they are.
+"""Operators that move elements without changing them.
 
-They pass the row number on, too: only the row axis' place and factors change. Mixed tensors go
-through with the sizes that are known.
+Row numbers stay valid: only place and factors of the row axis change. Mixed tensors keep the sizes
+that are known.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runtime_image.verification.rows.states import (
 
 
 class Fixed(Exception):
-    """A run can only succeed where this symbol has this value."""
+    """A run can only succeed if this symbol has this value."""
 
     def __init__(self, size: Size, value: int) -> None:
         super().__init__(f"{size} = {value}")
@@ -33,23 +33,23 @@ class Fixed(Exception):
 
 @rule("Identity 1 13 14 16 19 21 23 24 25", tolerant=True, numbered=True, padded=True)
 def identity(node: Node) -> Tensor:
-    """As it is."""
+    """Return the input unchanged."""
     return node.tensor(0)
 
 
 @rule("Cast 6 9 13 19 21 23 24 25", tolerant=True, numbered=True)
 def cast(node: Node) -> Tensor:
-    """Element by element. A row number stays one as an integer of 32 or 64 bits."""
+    """Convert each element. A row number stays valid as an integer of 32 or 64 bits."""
     tensor = node.tensor(0)
     wide = node.get("to") in (6, 7)
     if tensor.state.kind in ("number", "index") and not wide:
-        raise Mixed("takes the number of a row as data")
+        raise Mixed("uses the position of a row as data")
     return Tensor(tensor.state, tensor.dims, below=tensor.below if wide else None)
 
 
 @rule("Transpose 1 13 21 23 24 25", tolerant=True, numbered=True)
 def transpose(node: Node) -> Tensor:
-    """Axes in another order."""
+    """Reorder axes."""
     tensor = node.tensor(0)
     order = node.get("perm") or list(range(tensor.rank))[::-1]
     if sorted(order) != list(range(tensor.rank)):
@@ -64,7 +64,7 @@ def transpose(node: Node) -> Tensor:
 
 @rule("Unsqueeze 1 11 13 21 23 24 25", tolerant=True, numbered=True, reads=(1,))
 def unsqueeze(node: Node) -> Tensor:
-    """New axes of size 1."""
+    """Insert axes of size 1."""
     tensor = node.tensor(0)
     given = node.integers_of("axes", 1)
     if given is None:
@@ -82,7 +82,7 @@ def unsqueeze(node: Node) -> Tensor:
 
 @rule("Squeeze 1 11 13 21 23 24 25", tolerant=True, numbered=True, reads=(1,))
 def squeeze(node: Node) -> Tensor:
-    """Without axes of size 1. Which they are must be said: N may be 1, too."""
+    """Remove axes of size 1. They must be named, because N may also be 1."""
     tensor = node.tensor(0)
     given = node.integers_of("axes", 1)
     if given is None:
@@ -100,7 +100,7 @@ def squeeze(node: Node) -> Tensor:
 
 
 def _moved(tensor: Tensor, dims: Dims, places: Sequence[int]) -> Tensor:
-    """The tensor with these sizes; axis k is axis places[k] now."""
+    """Return the tensor with new sizes; axis k becomes axis places[k]."""
     state = tensor.state
     if state.kind == "index" and dims[-1] != tensor.shape[-1]:
         state = _not_an_index(state)
@@ -111,13 +111,13 @@ def _moved(tensor: Tensor, dims: Dims, places: Sequence[int]) -> Tensor:
 
 def _not_an_index(state: State) -> State:
     if state.kind == "index":
-        raise Mixed("takes the number of a row as data")
+        raise Mixed("uses the position of a row as data")
     return state
 
 
 @rule("Flatten 1 9 11 13 21 23 24 25", padded=True)
 def flatten(node: Node) -> Tensor:
-    """Two axes: those before `axis` and the others."""
+    """Merge into two axes: those before `axis` and the others."""
     tensor = node.tensor(0)
     axis = node.get("axis", 1)
     if tensor.state.kind == "padded":
@@ -128,7 +128,7 @@ def flatten(node: Node) -> Tensor:
 
 
 def _flat_words(tensor: Tensor, fits: bool) -> Tensor:
-    """Padded rows as [rows, words], if they are not cut elsewhere."""
+    """Return padded rows as [rows, words]; raises Mixed if they are cut elsewhere."""
     if not fits or any(size != ONE for size in tensor.shape[1:-1]):
         raise Mixed("cuts rows that are padded to the longest")
     return tensor.with_(dims=(tensor.shape[0], None))
@@ -136,7 +136,7 @@ def _flat_words(tensor: Tensor, fits: bool) -> Tensor:
 
 @rule("Reshape 5 13 14 19 21 23 24 25", tolerant=True, numbered=True, padded=True, reads=(1,))
 def reshape(node: Node) -> Tensor:
-    """Other axes for the same elements in the same order."""
+    """Return the same elements in the same order with other axes."""
     tensor = node.tensor(0)
     asked = node.elements(1)
     if tensor.state.kind == "padded":
@@ -157,7 +157,7 @@ def _plain_dims(asked: Sequence[Size]) -> Dims:
 
 
 def _target(node: Node, tensor: Tensor, asked: Sequence[Size]) -> tuple[Size, ...]:
-    """The sizes that a Reshape gives: 0 copies one unless `allowzero`, -1 takes what is left."""
+    """Return the sizes after a Reshape: 0 copies a size unless `allowzero`, -1 is computed."""
     copies = not node.flag("allowzero", 0)
     target: list[Size | None] = []
     for place, size in enumerate(asked):
@@ -170,7 +170,7 @@ def _target(node: Node, tensor: Tensor, asked: Sequence[Size]) -> tuple[Size, ..
         else:
             target.append(_perhaps_zero(node, tensor, size, place, copies))
     if target.count(None) > 1:
-        raise Mixed("leaves two sizes open")
+        raise Mixed("has more than one -1 in its shape")
     if None in target:
         known = product(size for size in target if size is not None)
         target[target.index(None)] = _rest(node, tensor, known)
@@ -178,7 +178,7 @@ def _target(node: Node, tensor: Tensor, asked: Sequence[Size]) -> tuple[Size, ..
 
 
 def _perhaps_zero(node: Node, tensor: Tensor, size: Size, place: int, copies: bool) -> Size:
-    """A size that may be 0, and then copies the input's."""
+    """Return a size that may be 0; if it is, the input's size is copied."""
     if at_least(size, 0):
         if not copies or (place < tensor.rank and tensor.shape[place] == size):
             return size
@@ -196,13 +196,13 @@ def _rest(node: Node, tensor: Tensor, known: Size) -> Size:
         return exact
     if not total.has_rows and not known.has_rows:
         return node.symbols.derived(("rest", total, known), 0, (total,))
-    raise Mixed("merges rows with other things, or splits them")
+    raise Mixed("merges the rows' axis with other axes, or splits it")
 
 
 def _must_fit(tensor: Tensor, target: Sequence[Size]) -> None:
-    """Raise Fixed where the run can succeed for one value of a symbol only.
+    """Raise Fixed if the run can succeed for only one value of a symbol.
 
-    Both sides count the same elements: what both have as a factor that is never 0 cancels.
+    Both sides have the same number of elements: a common factor that is never 0 cancels.
     """
     left, right = product(tensor.sizes), product(target)
     if left == right:
@@ -220,10 +220,10 @@ def _must_fit(tensor: Tensor, target: Sequence[Size]) -> None:
 
 
 def reshaped(tensor: Tensor, target: tuple[Size, ...]) -> Tensor:
-    """The tensor with these sizes; raises Mixed where rows would share an axis with other things.
+    """Return the tensor with new sizes; raises Mixed if rows would share an axis with other data.
 
-    In memory order the element of row r lies at (o * N + r) * inner + i. The new row axis is the
-    one whose size has the factor N; what lies before and behind it must divide o and i.
+    In memory order, the element of row r is at (o * N + r) * inner + i. The new row axis is the one
+    whose size has the factor N; the sizes before it must divide o's count, those after it i's.
     """
     state = _not_an_index(tensor.state)
     if not state.has_axis:
@@ -234,15 +234,15 @@ def reshaped(tensor: Tensor, target: tuple[Size, ...]) -> Tensor:
     inner = product(tensor.sizes[state.axis + 1 :]) * state.inner
     found = [place for place, size in enumerate(target) if size.has_rows]
     if len(found) != 1:
-        raise Mixed("merges rows with other things, or splits them")
+        raise Mixed("merges the rows' axis with other axes, or splits it")
     place = found[0]
     before, behind = product(target[:place]), product(target[place + 1 :])
     new_outer, new_inner = outer.divided(before), inner.divided(behind)
     if new_outer is None or new_inner is None:
-        raise Mixed("merges rows with other things, or splits them")
+        raise Mixed("merges the rows' axis with other axes, or splits it")
     new = state.at(place, new_outer, new_inner)
     if new.size != target[place]:
-        raise Mixed("merges rows with other things, or splits them")
+        raise Mixed("merges the rows' axis with other axes, or splits it")
     return tensor.with_(state=new, dims=target, numbers=None, constant=None)
 
 
@@ -258,7 +258,7 @@ def expand(node: Node) -> Tensor:
     if state.has_axis:
         state = state.at(state.axis + rank - tensor.rank)
         if state.kind == "index" and asked[-1] not in (ONE, shape[-1]):
-            raise Mixed("takes the number of a row as data")
+            raise Mixed("uses the position of a row as data")
     dims = tuple(_expanded(node, old, new, state) for old, new in zip(shape, asked, strict=True))
     if state.is_none:
         state = expanded_state(shape, dims)
@@ -278,18 +278,18 @@ def _expanded(node: Node, old: Size | None, new: Size, state: State) -> Size | N
 
 
 def expanded_state(old: Dims, new: Dims) -> State:
-    """Of a tensor without rows of which one axis of size 1 became N * inner equal places."""
+    """Return the state of a tensor without rows, one axis of which grew from 1 to N * inner."""
     found = [axis for axis, size in enumerate(new) if size is not None and size.has_rows]
     if not found:
         return NONE
     size = new[found[0]]
     if len(found) > 1 or size is None or old[found[0]] != ONE:
-        raise Mixed("gives the number of rows to several axes, or to one with other things")
+        raise Mixed("gives the number of rows to several axes, or to an axis with other data")
     return rows(found[0], ONE, per_row(size))
 
 
 def per_row(size: Size) -> Size:
-    """How many places each row has on an axis of this size, which must be N * places."""
+    """Return the number of places per row on an axis of this size, which must be N * places."""
     inner = size.divided(N)
     if inner is None or inner.has_rows or not at_least(inner, 1):
         raise Mixed(f"makes an axis of {size} places of the number of rows")
@@ -298,7 +298,7 @@ def per_row(size: Size) -> Size:
 
 @rule("ConstantOfShape 9 20 21 23 24 25", reads=(0,))
 def constant_of_shape(node: Node) -> Tensor:
-    """One value everywhere: the same for each row."""
+    """Return a tensor with one value everywhere: the same for each row."""
     asked = node.elements(0)
     dims = tuple(
         size if at_least(size, 0) else node.symbols.derived(("sized", size)) for size in asked
@@ -313,7 +313,7 @@ def constant_of_shape(node: Node) -> Tensor:
 
 @rule("Range 11", reads=(0, 1, 2))
 def count(node: Node) -> Tensor:
-    """Integers in a line: Range(0, N * s, 1) numbers the places of rows with s places each."""
+    """Return consecutive integers: Range(0, N * s, 1) numbers the places of rows with s places."""
     start, limit, step = (_scalar(node, position) for position in range(3))
     if start is None or limit is None or step is None or step != ONE:
         node.without_rows(0, 1, 2)
@@ -322,17 +322,17 @@ def count(node: Node) -> Tensor:
     if length.has_rows:
         scale = per_row(length)
         if start.constant != 0:
-            raise Mixed("numbers the rows from another number than 0 on")
+            raise Mixed("numbers the rows from a start other than 0")
         return Tensor(State("number", scale=scale, inner=scale, below=scale), (length,))
     if start.has_rows or limit.has_rows:
-        raise Mixed("takes the number of rows as data")
+        raise Mixed("uses the number of rows as data")
     if not at_least(length, 0):
         length = node.symbols.derived(("range", length))
     return Tensor(NONE, (length,), below=limit if at_least(start, 0) else None)
 
 
 def _scalar(node: Node, position: int) -> Size | None:
-    """None where it is no integer that can be followed."""
+    """Return an integer scalar, None if its value is not tracked."""
     tensor = node.tensor(position)
     if tensor.numbers is None:
         return None
@@ -342,7 +342,7 @@ def _scalar(node: Node, position: int) -> Size | None:
 
 @rule("Tile 6 13", tolerant=True, reads=(1,))
 def tile(node: Node) -> Tensor:
-    """Copies one after the other: for the row axis, more outer places."""
+    """Repeat along axes: for the row axis, this multiplies the outer places."""
     tensor = node.tensor(0)
     repeats = node.elements(1)
     if len(repeats) != tensor.rank:
@@ -373,5 +373,5 @@ def _tiled(tensor: Tensor, repeats: Sequence[Size]) -> State:
         return NONE
     if len(found) > 1:
         raise Mixed("gives the number of rows to several axes")
-    # Copy o * N + r of the whole axis, for N * q copies with q in front, or behind: both hold.
+    # Copy o * N + r of the whole axis, for N * q copies with q before or after N: both are valid.
     return rows(found[0], per_row(repeats[found[0]]), tensor.size(found[0]))

@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime's own, which its optimiser writes. Those with a past are not judged."""
+"""Operators of ONNX Runtime's own domain, written by its optimiser. Those with a past are mixed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from runtime_image.verification.rows.states import Mixed, State, Tensor, rows
 
 @rule("Gelu 1", "QuickGelu 1", domain=MICROSOFT)
 def one_input(node: Node) -> Tensor:
-    """Each element."""
+    """Compute each element separately."""
     return Tensor(node.tensor(0).state, node.tensor(0).dims)
 
 
 @rule("FastGelu 1", "BiasGelu 1", domain=MICROSOFT)
 def with_bias(node: Node) -> Tensor:
-    """Each element, after a bias for the last axis."""
+    """Compute each element separately, after adding a bias along the last axis."""
     tensor = node.tensor(0)
     node.without_rows(1)
     untouched(tensor.state, [tensor.rank - 1])
@@ -29,7 +29,7 @@ def with_bias(node: Node) -> Tensor:
 
 @rule("FusedMatMul 1", domain=MICROSOFT)
 def fused_matmul(node: Node) -> Tensor:
-    """alpha * A @ B, each perhaps transposed."""
+    """alpha * A @ B, each optionally transposed."""
     left = _turned(node, node.tensor(0), "A")
     right = _turned(node, node.tensor(1), "B")
     return contraction.product_of(node, left, right)
@@ -46,11 +46,11 @@ def _turned(node: Node, tensor: Tensor, side: str) -> Tensor:
 
 
 def _batch_turned(tensor: Tensor) -> Tensor:
-    """The first axis behind the batch axes, before the last one."""
+    """Move the first axis behind the other batch axes, before the last axis."""
     rank, state = tensor.rank, tensor.state
     order = [*range(1, rank - 1), 0, rank - 1]
     if rank < 3:
-        raise Mixed("transposes a batch that it has not")
+        raise Mixed("transposes a batch that it does not have")
     if state.has_axis:
         state = state.at(order.index(state.axis))
     return Tensor(state, tuple(tensor.shape[axis] for axis in order))
@@ -58,13 +58,13 @@ def _batch_turned(tensor: Tensor) -> Tensor:
 
 @rule("FusedGemm 1", domain=MICROSOFT)
 def fused_gemm(node: Node) -> Tensor:
-    """Gemm, then a function of each element."""
+    """Gemm, followed by a function of each element."""
     return contraction.gemm(node)
 
 
 @rule("FusedConv 1", domain=MICROSOFT)
 def fused_convolution(node: Node) -> Tensor:
-    """Conv, plus a tensor of the result's sizes, then a function of each element."""
+    """Conv, plus a tensor of the result's shape, followed by a function of each element."""
     tensor, weights = node.tensor(0), node.tensor(1)
     node.without_rows(1, 2)
     spatial.rows_first(tensor)
@@ -78,13 +78,13 @@ def fused_convolution(node: Node) -> Tensor:
 @rule("SimplifiedLayerNormalization 1", domain=MICROSOFT)
 @rule("SimplifiedLayerNormalization 1", "LayerNormalization 1")
 def simplified(node: Node) -> list[Tensor]:
-    """As RMSNormalization."""
+    """Same as RMSNormalization."""
     return reduction.layer_normalization(node)
 
 
 @rule("SkipLayerNormalization 1", "SkipSimplifiedLayerNormalization 1", domain=MICROSOFT)
 def skip_normalization(node: Node) -> list[Tensor]:
-    """The sum of two tensors, normalised over the last axis, and the sum as the fourth output."""
+    """Normalise the sum of two tensors over the last axis; the sum is the fourth output."""
     node.without_rows(2, 3, 4)
     total = aligned([node.tensor(0), node.tensor(1)], node.symbols)
     if len(total.shape) != node.tensor(0).rank:
@@ -96,15 +96,15 @@ def skip_normalization(node: Node) -> list[Tensor]:
 
 @rule("EmbedLayerNormalization 1", domain=MICROSOFT)
 def embed(node: Node) -> list[Tensor]:
-    """Words, segments and positions looked up in tables, added and normalised."""
+    """Look up words, segments and positions in tables; add and normalise."""
     words = node.tensor(0)
     node.without_rows(2, 3, 4, 5, 6)
     _first(words)
     if words.rank != 2:
-        raise Mixed("takes other things than lines of words")
+        raise Mixed("needs lines of words")
     for position in (1, 7):
         if node.has(position) and node.tensor(position).state != words.state:
-            raise Mixed(f"has an input {position} that belongs to no row")
+            raise Mixed(f"has an input {position} that does not have the same rows")
     if node.has(8):
         _own_or_shared(node, 8, words.state)
     dims = (*words.sizes, node.tensor(2).size(1))
@@ -119,17 +119,17 @@ def _first(tensor: Tensor) -> None:
 
 
 def _own_or_shared(node: Node, position: int, state: State) -> None:
-    """Raise Mixed unless an input is the rows' own, or one for all."""
+    """Raise Mixed unless an input has the same rows, or is shared by all rows."""
     tensor = node.tensor(position)
     shared = tensor.state.is_none and tensor.rank > 0 and tensor.size(0) == ONE
     if tensor.state != state and not shared and not (state.is_none and tensor.state.is_none):
-        raise Mixed(f"has an input {position} that belongs to no row")
+        raise Mixed(f"has an input {position} that does not have the same rows")
 
 
 def _own(node: Node, positions: Sequence[int], state: State) -> None:
     for position in positions:
         if node.has(position) and node.tensor(position).state != state:
-            raise Mixed(f"has an input {position} that belongs to no row")
+            raise Mixed(f"has an input {position} that does not have the same rows")
 
 
 @rule("Attention 1", domain=MICROSOFT)
@@ -141,7 +141,7 @@ def attention(node: Node) -> Tensor:
         raise Mixed("has a past, which is not judged")
     _first(tensor)
     if tensor.rank != 3:
-        raise Mixed("takes other things than lines of words")
+        raise Mixed("needs lines of words")
     _own(node, [3], tensor.state)
     if node.has(5):
         _own_or_shared(node, 5, tensor.state)
@@ -179,20 +179,20 @@ def _width(node: Node, query: Tensor) -> Size:
 
 @rule("RotaryEmbedding 1", domain=MICROSOFT)
 def rotary(node: Node) -> Tensor:
-    """Turns each word by its position."""
+    """Rotate each word by its position."""
     tensor, places = node.tensor(0), node.tensor(1)
     node.without_rows(2, 3)
     _first(tensor)
     if node.get("is_packed_batching", 0):
         raise Mixed("packs rows")
     if places.state != tensor.state and not (places.state.is_none and places.shape == (ONE,)):
-        raise Mixed("has positions that belong to no row")
+        raise Mixed("has positions that do not have the same rows")
     return Tensor(tensor.state, tensor.dims)
 
 
 @rule("MatMulNBits 1", domain=MICROSOFT)
 def packed_product(node: Node) -> Tensor:
-    """A @ B with B in few bits."""
+    """A @ B with B quantised to few bits."""
     tensor = node.tensor(0)
     node.without_rows(1, 2, 3, 4, 5)
     untouched(tensor.state, [tensor.rank - 1], "sums over")

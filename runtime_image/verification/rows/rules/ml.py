@@ -1,7 +1,6 @@
-"""ai.onnx.ml and the operators on strings: scikit-learn's exports.
+"""ai.onnx.ml and operators on strings, as in scikit-learn's exports.
 
-Many of these take a tensor with one axis for a single row: only tensors [rows, features] are
-judged.
+Many of them treat a tensor of rank 1 as a single row; only tensors [rows, features] are judged.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from runtime_image.verification.rows.states import NONE, Culprit, Mixed, State, 
 
 
 def table(node: Node, position: int = 0) -> Tensor:
-    """An input [rows, features]; raises Mixed where it is another one."""
+    """Return an input [rows, features]; raises Mixed for any other."""
     tensor = node.tensor(position)
     if tensor.rank != 2 or (tensor.state.has_axis and tensor.state.axis != 0):
-        raise Mixed("takes other things than a table with a row in each line")
+        raise Mixed("needs a table with one row per line")
     return tensor
 
 
@@ -30,7 +29,7 @@ def table(node: Node, position: int = 0) -> Tensor:
     domain=ML,
 )
 def classifier(node: Node) -> list[Tensor]:
-    """A label and scores for each row."""
+    """Return a label and scores for each row."""
     tensor = table(node)
     scores = _scores(node)
     count = tensor.size(0)
@@ -38,7 +37,7 @@ def classifier(node: Node) -> list[Tensor]:
 
 
 def _scores(node: Node) -> Size:
-    """One for each class, where the attributes say so."""
+    """Return the number of scores: one for each class, if the attributes contain the classes."""
     if node.operator == "LinearClassifier":
         count = len(node.get("intercepts", []))
     else:
@@ -51,7 +50,7 @@ def _scores(node: Node) -> Size:
     "LinearRegressor 1", "SVMRegressor 1", "TreeEnsembleRegressor 1 3", "TreeEnsemble 5", domain=ML
 )
 def regressor(node: Node) -> Tensor:
-    """Values for each row."""
+    """Return values for each row."""
     tensor = table(node)
     targets = node.get("n_targets", node.get("targets", 1))
     if node.operator == "SVMRegressor":
@@ -61,31 +60,31 @@ def regressor(node: Node) -> Tensor:
 
 @rule("Normalizer 1", "Scaler 1", "Imputer 1", domain=ML)
 def by_feature(node: Node) -> Tensor:
-    """Each row by itself, with one number for each feature."""
+    """Process each row separately, with one parameter for each feature."""
     tensor = table(node)
     return Tensor(tensor.state, tensor.dims)
 
 
 @rule("Binarizer 1", "LabelEncoder 1 2 4", "CategoryMapper 1", domain=ML)
 def each_element(node: Node) -> Tensor:
-    """Each element by itself."""
+    """Process each element separately."""
     tensor = node.tensor(0)
     return Tensor(tensor.state, tensor.dims)
 
 
 @rule("FeatureVectorizer 1", domain=ML)
 def side_by_side(node: Node) -> Tensor:
-    """Tables beside each other."""
+    """Join tables side by side."""
     parts = [table(node, position) for position in range(len(node.inputs))]
     if len({part.state for part in parts}) > 1:
-        raise Mixed("joins the rows with a table that belongs to no row")
+        raise Mixed("combines rows with a table that has no rows")
     total = node.symbols.fresh("features", 1)
     return Tensor(parts[0].state, (parts[0].size(0), total))
 
 
 @rule("OneHotEncoder 1", domain=ML)
 def one_hot(node: Node) -> Tensor:
-    """A last axis with a place for each category."""
+    """Add a last axis with a place for each category."""
     tensor = node.tensor(0)
     categories = node.get("cats_int64s") or node.get("cats_strings") or []
     return Tensor(tensor.state, (*tensor.shape, Size.of(len(categories))))
@@ -93,7 +92,7 @@ def one_hot(node: Node) -> Tensor:
 
 @rule("ArrayFeatureExtractor 1", domain=ML)
 def pick(node: Node) -> Tensor:
-    """Places of the last axis. An index with rows may read a single line without rows."""
+    """Pick places of the last axis. An index with rows may read a single line without rows."""
     data, index = node.tensor(0), node.tensor(1)
     places = product(index.sizes)
     if index.state.has_axis:
@@ -109,18 +108,18 @@ def pick(node: Node) -> Tensor:
 
 @rule("StringNormalizer 10")
 def normalise_strings(node: Node) -> Tensor:
-    """Each string, unless some are left out, which moves those behind."""
+    """Process each string, unless some are dropped, which moves those behind them."""
     tensor = node.tensor(0)
     if tensor.state.is_none:
         return Tensor(NONE, (*tensor.sizes[:-1], node.symbols.fresh("strings")))
     if node.get("stopwords") or tensor.rank != 1:
-        raise Mixed("leaves out strings, or takes other things than a line of them")
+        raise Mixed("drops strings, or has an input that is not a line of strings")
     return Tensor(tensor.state, tensor.dims)
 
 
 @rule("Tokenizer 1", domain=MICROSOFT)
 def tokens(node: Node) -> Tensor:
-    """Words of each string, padded to the longest row's: only TfIdfVectorizer may read them."""
+    """Split strings into words, padded to the longest row's; only TfIdfVectorizer may read them."""
     tensor = node.tensor(0)
     if node.flag("mark", 0) or not tensor.state.has_axis or tensor.state.axis != 0:
         raise Mixed("pads each row to the longest")
@@ -133,7 +132,7 @@ def tokens(node: Node) -> Tensor:
 
 @rule("TfIdfVectorizer 9", padded=True)
 def count_words(node: Node) -> Tensor:
-    """How often each n-gram of the pool is in a row. Padding is in none of them."""
+    """Count each n-gram of the pool in each row. No n-gram of the pool contains padding."""
     tensor = table(node)
     width = Size.of(1 + max(node.get("ngram_indexes", [0])))
     if tensor.state.kind == "padded" and tensor.state.padding in _pool(node):

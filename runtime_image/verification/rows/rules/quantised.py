@@ -1,4 +1,4 @@
-"""Operators over quantised numbers. Scales and zero points are without rows, one for all rows."""
+"""Operators on quantised numbers. Scales and zero points have no rows and are one for all rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def one_for_all(node: Node, *positions: int) -> None:
 @rule("QuantizeLinear 10 13 19 21 23 24 25", "DequantizeLinear 10 13 19 21 23 24 25")
 @rule("QuantizeLinear 1", "DequantizeLinear 1", domain=MICROSOFT)
 def linear(node: Node) -> Tensor:
-    """Each element, by the scale of all or of its place on `axis`."""
+    """Scale each element by one scale, or by the scale of its place on `axis`."""
     tensor = node.tensor(0)
     node.without_rows(1, 2)
     scale = node.tensor(1)
@@ -44,14 +44,14 @@ def integer_product(node: Node) -> Tensor:
 
 @rule("QLinearMatMul 10 21")
 def quantised_product(node: Node) -> Tensor:
-    """A, its scale and zero point; B likewise; the result's."""
+    """Inputs: A, its scale and zero point; B likewise; the result's."""
     one_for_all(node, 1, 2, 6, 7)
     _second(node, 3, 4, 5)
     return product_of(node, node.tensor(0), node.tensor(3))
 
 
 def _second(node: Node, position: int, *scales: int) -> None:
-    """B may have a scale for each column where it is a table."""
+    """Raise Mixed for invalid scales of B; it may have one per column only if it has no rows."""
     if node.tensor(position).state.is_none:
         node.without_rows(*scales)
     else:
@@ -60,7 +60,7 @@ def _second(node: Node, position: int, *scales: int) -> None:
 
 @rule("MatMulIntegerToFloat 1", domain=MICROSOFT)
 def product_to_float(node: Node) -> Tensor:
-    """A @ B of integers, scaled: A, B, their scales, their zero points, a bias."""
+    """A @ B of integers, scaled. Inputs: A, B, their scales, their zero points, a bias."""
     one_for_all(node, 2, 4)
     node.without_rows(1, 3, 5, 6)
     return product_of(node, node.tensor(0), node.tensor(1))
@@ -68,7 +68,7 @@ def product_to_float(node: Node) -> Tensor:
 
 @rule("QLinearConv 10")
 def quantised_convolution(node: Node) -> Tensor:
-    """x, its scale and zero point; w likewise, for each channel; the result's; a bias."""
+    """Inputs: x, its scale and zero point; w likewise, per channel; the result's; a bias."""
     tensor, weights = node.tensor(0), node.tensor(3)
     one_for_all(node, 1, 2, 6, 7)
     node.without_rows(3, 4, 5, 8)
@@ -80,7 +80,7 @@ def quantised_convolution(node: Node) -> Tensor:
 
 @rule("QLinearConv 1", domain=MICROSOFT)
 def channels_last_convolution(node: Node) -> Tensor:
-    """As QLinearConv; with `channels_last` x is [rows, places, channels]."""
+    """Same as QLinearConv; with `channels_last`, x is [rows, places, channels]."""
     if not node.flag("channels_last", 0):
         return quantised_convolution(node)
     tensor = node.tensor(0)
@@ -94,7 +94,7 @@ def channels_last_convolution(node: Node) -> Tensor:
 
 @rule("NhwcMaxPool 1", domain=MICROSOFT)
 def channels_last_pool(node: Node) -> Tensor:
-    """Places of each row and channel of [rows, places, channels]."""
+    """Pool the places of each row and channel of [rows, places, channels]."""
     tensor = node.tensor(0)
     rows_first(tensor)
     places = tuple(node.symbols.fresh("window") for _ in range(tensor.rank - 2))
@@ -103,7 +103,7 @@ def channels_last_pool(node: Node) -> Tensor:
 
 @rule("QGemm 1", domain=MICROSOFT)
 def quantised_gemm(node: Node) -> Tensor:
-    """A, its scale and zero point; B likewise; C; the result's."""
+    """Inputs: A, its scale and zero point; B likewise; C; the result's."""
     one_for_all(node, 1, 2, 7, 8)
     node.without_rows(3, 4, 5, 6)
     left, right = node.tensor(0), node.tensor(3)
@@ -116,14 +116,14 @@ def quantised_gemm(node: Node) -> Tensor:
 
 @rule("QLinearAdd 1", "QLinearMul 1", domain=MICROSOFT)
 def quantised_pair(node: Node) -> Tensor:
-    """A and B, each with scale and zero point, broadcast."""
+    """Inputs: A and B, each with scale and zero point, broadcast."""
     one_for_all(node, 1, 2, 4, 5, 6, 7)
     return aligned([node.tensor(0), node.tensor(3)], node.symbols)
 
 
 @rule("QLinearLeakyRelu 1", "QLinearSigmoid 1", domain=MICROSOFT)
 def quantised_element(node: Node) -> Tensor:
-    """Each element."""
+    """Compute each element separately."""
     tensor = node.tensor(0)
     one_for_all(node, *range(1, len(node.inputs)))
     return Tensor(tensor.state, tensor.dims)
@@ -131,7 +131,7 @@ def quantised_element(node: Node) -> Tensor:
 
 @rule("QLinearConcat 1", domain=MICROSOFT)
 def quantised_concat(node: Node) -> Tensor:
-    """The result's scale and zero point, then each part with its own."""
+    """Inputs: the result's scale and zero point, then each part with its own."""
     parts = [node.tensor(position) for position in range(2, len(node.inputs), 3)]
     numbers = [p for p in range(len(node.inputs)) if p < 2 or (p - 2) % 3]
     one_for_all(node, *numbers)
@@ -140,7 +140,7 @@ def quantised_concat(node: Node) -> Tensor:
 
 @rule("QLinearGlobalAveragePool 1", "QLinearAveragePool 1", domain=MICROSOFT)
 def quantised_pool(node: Node) -> Tensor:
-    """Places of each row and channel."""
+    """Pool the places of each row and channel."""
     tensor = node.tensor(0)
     one_for_all(node, *range(1, len(node.inputs)))
     rows_first(tensor)
@@ -158,7 +158,7 @@ def quantised_pool(node: Node) -> Tensor:
 
 @rule("QLinearSoftmax 1", domain=MICROSOFT)
 def quantised_softmax(node: Node) -> Tensor:
-    """As Softmax of the opset that it names."""
+    """Same as Softmax of the opset in its attribute."""
     tensor = node.tensor(0)
     one_for_all(node, *range(1, len(node.inputs)))
     axis = axis_of(node.get("axis", -1), tensor.rank)

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: each row of the batch axis has states of its own."""
+"""RNN, GRU and LSTM: each row of the batch axis has its own state."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from runtime_image.verification.rows.states import NONE, Mixed, State, Tensor
 
 @rule("RNN 7 14 22", "GRU 7 14 22", "LSTM 7 14 22")
 def recurrent(node: Node) -> list[Tensor]:
-    """X [time, batch, values] gives Y [time, directions, batch, hidden], Y_h and Y_c
-    [directions, batch, hidden]; with layout 1 the batch comes first everywhere."""
+    """From X [time, batch, values]: Y [time, directions, batch, hidden], Y_h and Y_c
+    [directions, batch, hidden]. With layout 1, the batch comes first everywhere."""
     tensor, weights = node.tensor(0), node.tensor(2)
     node.without_rows(1, 2, 3, 7)
     filters(node.tensor(1))
@@ -42,9 +42,9 @@ def _batch(tensor: Tensor, axis: int) -> State:
 
 
 def _belongs(node: Node, position: int, state: State, axis: int) -> None:
-    """Raise Mixed unless this input, where given, is of the same rows."""
+    """Raise Mixed unless this input, where given, has the same rows."""
     if not node.has(position):
         return
     given = node.tensor(position).state
     if given != (state.at(axis) if state.has_axis else NONE):
-        raise Mixed(f"has an input {position} that belongs to no row, or to other ones")
+        raise Mixed(f"has an input {position} that does not have the same rows")

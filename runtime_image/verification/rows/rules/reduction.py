@@ -1,4 +1,4 @@
-"""Operators that join elements along axes: rows stay apart where their axis is not among them."""
+"""Operators that combine elements along axes; the row axis must not be among them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from runtime_image.verification.rows.states import Mixed, Tensor
     reads=(1,),
 )
 def reduce(node: Node) -> Tensor:
-    """Without axes all are joined, unless `noop_with_empty_axes`."""
+    """Reduce along axes; without axes along all of them, unless `noop_with_empty_axes`."""
     tensor = node.tensor(0)
     given = node.integers_of("axes", 1)
     if not given and node.flag("noop_with_empty_axes", 0):
-        # Elements only, but for sums of squares and the like not as they are.
+        # No axis is reduced, but the element function (squares, for example) still applies.
         return Tensor(tensor.state, tensor.dims)
     axes = axes_of(given or range(tensor.rank), tensor.rank)
     untouched(tensor.state, axes, "reduces")
@@ -47,7 +47,7 @@ def _without(tensor: Tensor, axes: list[int], keep: bool) -> Tensor:
 
 @rule("ArgMax 1 11 12 13", "ArgMin 1 11 12 13")
 def arg(node: Node) -> Tensor:
-    """A place along one axis, 0 unless named."""
+    """Return a place along one axis (default 0)."""
     tensor = node.tensor(0)
     axis = axis_of(node.get("axis", 0), tensor.rank)
     untouched(tensor.state, [axis], "compares along")
@@ -56,7 +56,7 @@ def arg(node: Node) -> Tensor:
 
 @rule("Softmax 13", "LogSoftmax 13", "Hardmax 13", "LpNormalization 1 22")
 def along_one_axis(node: Node) -> Tensor:
-    """Normalised along one axis, the last unless named."""
+    """Normalise along one axis (default: the last)."""
     tensor = node.tensor(0)
     untouched(tensor.state, [axis_of(node.get("axis", -1), tensor.rank)], "normalises along")
     return Tensor(tensor.state, tensor.dims)
@@ -64,7 +64,7 @@ def along_one_axis(node: Node) -> Tensor:
 
 @rule("Softmax 1 11", "LogSoftmax 1 11", "Hardmax 1 11")
 def along_flattened_axes(node: Node) -> Tensor:
-    """Normalised over `axis`, 1 unless named, and all behind it together."""
+    """Normalise over `axis` (default 1) and all later axes together."""
     tensor = node.tensor(0)
     first = axis_of(node.get("axis", 1), tensor.rank)
     untouched(tensor.state, list(range(first, tensor.rank)), "normalises along")
@@ -73,7 +73,7 @@ def along_flattened_axes(node: Node) -> Tensor:
 
 @rule("LayerNormalization 17", "RMSNormalization 23")
 def layer_normalization(node: Node) -> list[Tensor]:
-    """Over `axis` and all behind it; scale and bias are broadcast to those."""
+    """Normalise over `axis` and all later axes; scale and bias are broadcast to those."""
     tensor = node.tensor(0)
     node.without_rows(1, 2)
     first = axis_of(node.get("axis", -1), tensor.rank)
@@ -88,7 +88,7 @@ def layer_normalization(node: Node) -> list[Tensor]:
 
 @rule("MeanVarianceNormalization 9 13")
 def mean_variance(node: Node) -> Tensor:
-    """Over (0, 2, 3) unless axes are named."""
+    """Normalise over axes (default: 0, 2 and 3)."""
     tensor = node.tensor(0)
     axes = axes_of(node.get("axes", [0, 2, 3]), tensor.rank)
     untouched(tensor.state, axes, "normalises along")
@@ -97,7 +97,7 @@ def mean_variance(node: Node) -> Tensor:
 
 @rule("CumSum 11 14", reads=(1,))
 def running(node: Node) -> Tensor:
-    """Sums along one axis."""
+    """Sum cumulatively along one axis."""
     tensor = node.tensor(0)
     (axis,) = axes_of(node.integers(1), tensor.rank)
     untouched(tensor.state, [axis], "sums along")
@@ -106,7 +106,7 @@ def running(node: Node) -> Tensor:
 
 @rule("TopK 10 11 24", reads=(1,))
 def top(node: Node) -> list[Tensor]:
-    """The largest along one axis, the last unless named, and their places."""
+    """Return the largest elements along one axis (default: the last), and their places."""
     tensor = node.tensor(0)
     axis = axis_of(node.get("axis", -1), tensor.rank)
     untouched(tensor.state, [axis], "sorts along")
@@ -119,7 +119,7 @@ def top(node: Node) -> list[Tensor]:
 
 @rule("Det 11 22")
 def determinant(node: Node) -> Tensor:
-    """Of matrices in the last two axes."""
+    """Return determinants of the matrices in the last two axes."""
     tensor = node.tensor(0)
     untouched(tensor.state, [tensor.rank - 2, tensor.rank - 1])
     return Tensor(tensor.state, tensor.shape[:-2])

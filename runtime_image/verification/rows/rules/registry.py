@@ -1,4 +1,4 @@
-"""The table of rules: by domain, operator and the version of the operator they were written for."""
+"""Table of rules, by domain, operator and the operator versions that each was written for."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MICROSOFT: Final = "com.microsoft"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one operator passes the states of its inputs on.
+    """Rule that derives an operator's output states from its input states.
 
-    `reads`: positions of inputs of which only the numbers are read (a shape, axes): such an input
-    may hold the number of rows. `tolerant`: the function takes mixed inputs, too, and gives mixed
-    results with the sizes that are known. `numbered`: it knows what becomes of the row number;
-    `padded`: of rows that are padded to the longest; `sequences`: of sequences.
+    `reads`: positions of inputs of which only the numbers are used (a shape, axes); such an input
+    may contain the number of rows. `tolerant`: the function also accepts mixed inputs and returns
+    mixed results with the known sizes. `numbered`: it handles row numbers; `padded`: rows padded to
+    the longest; `sequences`: sequences.
     """
 
     function: Function
@@ -49,9 +49,9 @@ def rule(
     padded: bool = False,
     sequences: bool = False,
 ) -> Callable[[_Rule], _Rule]:
-    """Register a function for operators, each "Name VERSION...": the since_versions it holds for.
+    """Register a function for operators, each "Name VERSION...", by its valid since_versions.
 
-    The function gives the outputs' tensors, raises Mixed with a reason, or Unknown.
+    The function returns the outputs' tensors, or raises Mixed with a reason, or Unknown.
     """
 
     def register(function: _Rule) -> _Rule:

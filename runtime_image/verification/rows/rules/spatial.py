@@ -1,4 +1,4 @@
-"""Operators over pictures and signals, [rows, channels, places...]: windows, pools, resizing."""
+"""Operators on pictures and signals, [rows, channels, places...]: windows, pools, resizing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from runtime_image.verification.rows.states import Mixed, Tensor
 
 
 def rows_first(tensor: Tensor, last: int = 0) -> None:
-    """Raise Mixed unless the rows, if any, lie on an axis up to `last`."""
+    """Raise Mixed unless the row axis, if any, is at most `last`."""
     if tensor.state.has_axis and tensor.state.axis > last:
         raise Mixed(f"works along the rows' axis {tensor.state.axis}")
 
 
 def filters(weights: Tensor) -> None:
-    """Raise Mixed where weights may be empty: the kernel then leaves the result unwritten."""
+    """Raise Mixed if weights may be empty: the kernel then leaves the result uninitialised."""
     if not all(at_least(size, 1) for size in weights.sizes):
         raise Mixed("has weights without places")
 
@@ -29,9 +29,9 @@ def _setting(node: Node) -> tuple[Any, ...]:
 
 
 def window_sizes(node: Node, tensor: Tensor, kernel: list[Size], low: int) -> tuple[Size, ...]:
-    """Sizes behind a window that moves over all axes but the first two.
+    """Return the sizes after a window moved over all axes but the first two.
 
-    A symbol for each, with least value `low`; exact where the window moves by one place.
+    Each is a symbol with least value `low`; exact for a stride of 1 and for constant sizes.
     """
     places = tensor.sizes[2:]
     count = len(places)
@@ -68,7 +68,7 @@ def _moved(
 
 @rule("Conv 1 11 22", "ConvTranspose 1 11 22", "ConvInteger 10")
 def convolution(node: Node) -> Tensor:
-    """Each row of axis 0 alone; weights without rows. ORT refuses results without places."""
+    """Convolve each row of axis 0; weights have no rows. ORT refuses results without places."""
     tensor, weights = node.tensor(0), node.tensor(1)
     node.without_rows(1, 2, 3)
     rows_first(tensor)
@@ -86,7 +86,7 @@ def convolution(node: Node) -> Tensor:
     "MaxPool 1 8 10 11 12 22",
 )
 def pool(node: Node) -> list[Tensor]:
-    """Each row and channel alone. MaxPool's second output counts places through the whole batch."""
+    """Pool each row and channel. MaxPool's second output counts places over the whole batch."""
     tensor = node.tensor(0)
     rows_first(tensor, 1)
     kernel = [Size.of(size) for size in node.get("kernel_shape", [])]
@@ -96,7 +96,7 @@ def pool(node: Node) -> list[Tensor]:
 
 @rule("GlobalAveragePool 1 22", "GlobalMaxPool 1 22", "GlobalLpPool 2 22")
 def whole_pool(node: Node) -> Tensor:
-    """All places of each row and channel."""
+    """Pool all places of each row and channel."""
     tensor = node.tensor(0)
     rows_first(tensor, 1)
     return Tensor(tensor.state, tensor.sizes[:2] + (ONE,) * (tensor.rank - 2))
@@ -104,7 +104,7 @@ def whole_pool(node: Node) -> Tensor:
 
 @rule("InstanceNormalization 6 22", "LRN 1 13", "GroupNormalization 18 21")
 def normalization(node: Node) -> Tensor:
-    """Over places, and channels, of each row."""
+    """Normalise over the places, and channels, of each row."""
     tensor = node.tensor(0)
     node.without_rows(1, 2)
     rows_first(tensor)
@@ -113,7 +113,7 @@ def normalization(node: Node) -> Tensor:
 
 @rule("DepthToSpace 1 11 13", "SpaceToDepth 1 13")
 def blocks(node: Node) -> Tensor:
-    """Channels exchanged for places."""
+    """Exchange channels for places."""
     tensor = node.tensor(0)
     rows_first(tensor)
     side = Size.of(node.get("blocksize", 1))
@@ -133,7 +133,7 @@ def blocks(node: Node) -> Tensor:
 
 @rule("Upsample 7 9", "Resize 10", reads=())
 def upsample(node: Node) -> Tensor:
-    """Every axis by its own scale: the rows' must be 1."""
+    """Scale every axis; the row axis must have scale 1."""
     tensor = node.tensor(0)
     node.without_rows(1)
     _not_between(node, tensor)
@@ -143,7 +143,7 @@ def upsample(node: Node) -> Tensor:
 
 @rule("Resize 11 13 18 19", reads=(3,))
 def resize(node: Node) -> Tensor:
-    """By scales or to sizes; an axis that keeps its size is not worked along."""
+    """Resize by scales or to sizes; an axis that keeps its size is not touched."""
     tensor = node.tensor(0)
     node.without_rows(1, 2)
     _not_between(node, tensor)
@@ -158,9 +158,10 @@ def resize(node: Node) -> Tensor:
 
 
 def _not_between(node: Node, tensor: Tensor) -> None:
-    """Raise Mixed where the kernel interpolates along the rows' axis although it keeps its size.
+    """Raise Mixed if the kernel interpolates along the row axis although it keeps its size.
 
-    It does so along all axes but the first two of four or five: 0 times NaN of the next row is NaN.
+    It does unless the rank is 4 or 5 and the axis one of the first two: 0 times NaN of the next row
+    is NaN.
     """
     if node.get("mode", "nearest") == "nearest" or not tensor.state.has_axis:
         return
@@ -212,17 +213,17 @@ def _scaled(node: Node, tensor: Tensor, scales: Any, axes: list[int]) -> Tensor:
 
 @rule("GridSample 16 20 22")
 def grid_sample(node: Node) -> Tensor:
-    """Places of each row, read where its own grid says."""
+    """Sample places of each row, at the positions of its own grid."""
     tensor, grid = node.tensor(0), node.tensor(1)
     rows_first(tensor)
     if grid.state != tensor.state:
-        raise Mixed("joins the rows with a grid that belongs to no row")
+        raise Mixed("combines rows with a grid that does not have the same rows")
     return Tensor(tensor.state, (*tensor.sizes[:2], *grid.sizes[1:-1]))
 
 
 @rule("AffineGrid 20", reads=(1,))
 def affine_grid(node: Node) -> Tensor:
-    """A grid for each matrix."""
+    """Return a grid for each matrix."""
     matrices = node.tensor(0)
     rows_first(matrices)
     asked = node.elements(1)
@@ -234,7 +235,7 @@ def affine_grid(node: Node) -> Tensor:
 
 @rule("Col2Im 18", reads=(1, 2))
 def columns_to_image(node: Node) -> Tensor:
-    """Blocks of each row laid over each other."""
+    """Add up the overlapping blocks of each row."""
     tensor = node.tensor(0)
     rows_first(tensor)
     image, block = node.elements(1), node.elements(2)
@@ -247,12 +248,12 @@ def columns_to_image(node: Node) -> Tensor:
 
 @rule("DeformConv 19 22")
 def deformed(node: Node) -> Tensor:
-    """A convolution whose window moves by offsets of each row's own."""
+    """Convolve with a window that each row's own offsets move."""
     tensor, weights = node.tensor(0), node.tensor(1)
     node.without_rows(1, 3)
     rows_first(tensor)
     filters(weights)
     if any(node.has(place) and node.tensor(place).state != tensor.state for place in (2, 4)):
-        raise Mixed("joins the rows with offsets that belong to no row")
+        raise Mixed("combines rows with offsets that do not have the same rows")
     dims = (tensor.size(0), weights.size(0), *node.tensor(2).sizes[2:])
     return Tensor(tensor.state, dims)

@@ -1,4 +1,4 @@
-"""BatchNormalization: the one operator that joins a batch on purpose, when it trains."""
+"""BatchNormalization: in training, it is the one operator that combines rows on purpose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runtime_image.verification.rows.states import Mixed, Tensor
 
 @rule("BatchNormalization 7 9 14 15")
 def batch_normalization(node: Node) -> Tensor:
-    """With statistics from outside it is a scale and a shift for each channel."""
+    """With given statistics, it scales and shifts each channel."""
     tensor = node.tensor(0)
     node.without_rows(1, 2, 3, 4)
     if node.flag("training_mode", 0) or any(node.used[1:]):

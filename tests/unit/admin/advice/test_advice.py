@@ -92,8 +92,8 @@ def test_too_little_is_no_case() -> None:
 
     assert found.case is None
     assert found.notes == [
-        "no advice: 9 requests were recorded in 24.0 h, at least 10 are needed; ask again later,"
-        " or about more hours"
+        "no advice: 9 requests were recorded in 24.0 h, at least 10 are needed; try again later,"
+        " or with more hours"
     ]
 
 
@@ -107,7 +107,7 @@ def test_nothing_is_said_of_the_time_before_it_was_deployed() -> None:
 
 @pytest.mark.parametrize(
     ("idle_s", "text"),
-    [(300.0, "idle 0 s is left out"), (0.0, "its cold starts are too many")],
+    [(300.0, "idle 0 s is left out"), (0.0, "the number of its cold starts is too high")],
 )
 def test_busy_minutes_are_told_of(idle_s: float, text: str) -> None:
     """What cannot be told from counts per minute is said."""

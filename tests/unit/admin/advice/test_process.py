@@ -53,7 +53,7 @@ async def test_only_one_is_worked_out_at_a_time() -> None:
     advisor = Advisor()
     first = await begun(advisor, CASE)
 
-    with pytest.raises(AdviceUnavailable, match="only one is at a time") as caught:
+    with pytest.raises(AdviceUnavailable, match="only one runs at a time") as caught:
         await advisor.rows(CASE)
 
     assert caught.value.retry_after_s

@@ -226,7 +226,7 @@ def test_stalled_uploads_lock_nobody_out() -> None:
             loop.passed_s += STALLED_S
             fourth = group.create_task(upload(slots, taken, 4, end))
             await turns()
-            assert "others wait" in first.result()
+            assert "other uploads wait" in first.result()
             assert not second.done()
             end.set()
         assert (second.result(), fourth.result(), taken) == ("whole", "whole", [1, 2, 4])

@@ -84,7 +84,7 @@ async def test_why_tells_what_stands_in_the_way(tmp_path: Path) -> None:
         await server.until(is_told)
 
     assert why["state"] == "warm"
-    assert why["blocked"] == "all 1 devices are in use"
+    assert why["blocked"] == "no free device (1 in use)"
 
 
 async def test_logs_are_what_replicas_wrote(server: ServingServer) -> None:

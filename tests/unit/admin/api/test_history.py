@@ -124,7 +124,7 @@ async def test_rows_for_what_was_recorded(server: ServingServer) -> None:
     assert rows[0]["cold_starts"] >= rows[-1]["cold_starts"]
     assert rows[0]["device_s"] < rows[-1]["device_s"]
     assert advice["basis"].keys() == {"cold_start_ms", "run_ms", "cold_starts_seen"}
-    assert any("other functions are left out" in note for note in advice["notes"])
+    assert any("other functions are ignored" in note for note in advice["notes"])
 
 
 async def test_too_little_history_is_said(server: ServingServer) -> None:

@@ -71,8 +71,7 @@ async def test_a_rollback_goes_to_the_revision_before(server: ServingServer) -> 
     none = await server.admin("POST", f"{PATH}/rollback")
     assert (none.status, none.problem["code"]) == (409, "conflict")
     assert none.problem["detail"] == (
-        "no revision had the traffic of digits before digits@1;"
-        " name one with --to: there is 1, 2, 3"
+        "no revision had the traffic of digits before digits@1; name one with --to: 1, 2, 3"
     )
 
 
@@ -218,7 +217,7 @@ async def test_warm_tells_that_it_goes_on(tmp_path: Path) -> None:
         answer = await server.admin("POST", f"{PATH}/warm?wait=1")
 
         assert (answer.status, answer.problem["code"]) == (503, "no_room")
-        assert answer.problem["detail"] == "digits@1 is loading still after 1 s, and goes on"
+        assert answer.problem["detail"] == "digits@1 is still loading after 1 s, and keeps starting"
         assert "Retry-After" in answer.headers
         gate.open()
         await server.until_shown("digits", state="warm")

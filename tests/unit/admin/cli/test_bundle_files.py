@@ -214,7 +214,7 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
     """A special file is refused without waiting for its other end."""
     os.mkfifo(tmp_path / "pipe.onnx")
 
-    with pytest.raises(BadBundle, match="is no regular file"):
+    with pytest.raises(BadBundle, match="is not a regular file"):
         collect(tmp_path / "pipe.onnx")
 
 

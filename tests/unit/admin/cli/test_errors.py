@@ -21,11 +21,11 @@ def test_no_error_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unreachable_server_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """Without an answer the exit code is 3, and the hint says what to start or set."""
     with pytest.raises(typer.Exit) as caught, errors_reported(as_json=False):
-        raise Unreachable("http://x gives no answer: refused")
+        raise Unreachable("http://x does not answer: refused")
 
     assert caught.value.exit_code == UNREACHABLE
     shown = capsys.readouterr().err
-    assert shown.startswith("error: http://x gives no answer: refused\nnext: start it with fnctl")
+    assert shown.startswith("error: http://x does not answer: refused\nnext: start it with fnctl")
 
 
 def test_an_unreachable_server_may_say_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
+from importlib.metadata import version
 
 from typer.testing import CliRunner
 
 from admin.cli.main import app
+from runtime_image.contract.link import VERSION
 
 VERBS = ("serve", "deploy", "ls", "show", "invoke", "why", "logs", "rm", "key", "image", "doctor")
 GROUPS = (("key", "add"), ("key", "ls"), ("key", "rm"), ("image", "build"))
@@ -29,7 +32,7 @@ def test_help_lists_verbs_and_exit_codes() -> None:
     shown = CliRunner().invoke(app, ["--help"]).stdout
 
     assert [verb for verb in VERBS if f"\n  {verb} " not in shown] == []
-    assert "\n    3    the server gives no answer\n" in shown
+    assert "\n    3    the server does not answer\n" in shown
 
 
 def test_every_verb_has_an_example() -> None:
@@ -63,6 +66,15 @@ def test_every_verb_can_reach_another_machine() -> None:
     ]
 
     assert missing == [["serve"], ["image", "build"]]
+
+
+def test_the_version_is_printed() -> None:
+    """--version names fngate, Python and the link to replicas, and succeeds."""
+    shown = CliRunner().invoke(app, ["--version"])
+
+    python = platform.python_version()
+    assert shown.exit_code == 0
+    assert shown.stdout == f"fngate {version('fngate')} (Python {python}, link {VERSION})\n"
 
 
 def test_an_unknown_verb_is_wrong_usage() -> None:

@@ -145,7 +145,7 @@ def test_the_option_stands_before_or_behind_the_verb(
 def test_a_machine_that_cannot_be_reached_is_exit_code_3(
     api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """It is told like a server that gives no answer, with what mends it."""
+    """It is told like a server that does not answer, with what mends it."""
     with sshd(tmp_path / "ssh") as far:
         far.know(far.make_key("other"))
         files = ("--identity", str(far.identity), "--known-hosts", str(far.known_hosts))
@@ -154,7 +154,7 @@ def test_a_machine_that_cannot_be_reached_is_exit_code_3(
 
     assert result.exit_code == 3
     assert "CHANGED" in result.stderr
-    assert "next: ask who runs it" in result.stderr
+    assert "next: ask its operator" in result.stderr
     assert api.requests == []
 
 

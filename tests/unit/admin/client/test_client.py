@@ -162,7 +162,7 @@ def test_a_file_that_shrank_is_refused(api: AdminApi, client: Client) -> None:
     """A file with fewer bytes than were hashed ends the upload with a reason."""
     api.on("PUT", f"{A}/blobs/{SHA}", Canned(reads=False))
 
-    with pytest.raises(BadBundle, match="2 of 5 bytes miss"):
+    with pytest.raises(BadBundle, match="2 of 5 bytes missing"):
         client.put_blob(SHA, io.BytesIO(b"abc"), 5, lambda count: None)
 
 
@@ -214,5 +214,7 @@ def test_a_stranger_is_recognised(api: AdminApi, client: Client) -> None:
     """A success without a JSON object is told as such, not as a traceback."""
     api.on("GET", "/readyz", Canned(b"<html>"))
 
-    with pytest.raises(ApiError, match="This is no fngate server: GET /readyz: expected a JSON"):
+    with pytest.raises(
+        ApiError, match="This is not an fngate server: GET /readyz: expected a JSON"
+    ):
         client.ready()

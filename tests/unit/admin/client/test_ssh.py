@@ -73,11 +73,11 @@ PLACE = ("127.0.0.1", 8080)
 @pytest.mark.parametrize(
     ("error", "text", "hint"),
     [
-        (asyncssh.PermissionDenied("no"), "takes none of your SSH keys", "ssh-copy-id nn@gpu1"),
+        (asyncssh.PermissionDenied("no"), "accepts none of your SSH keys", "ssh-copy-id nn@gpu1"),
         (TimeoutError(), "in time", "ssh nn@gpu1"),
         (asyncssh.KeyEncryptionError("locked"), "private key cannot be used", "ssh-add"),
         (asyncssh.KeyImportError("odd"), "private key cannot be used", "ssh-add"),
-        (asyncssh.ConfigParseError("line 3"), "~/.ssh/config: line 3", "mend that line"),
+        (asyncssh.ConfigParseError("line 3"), "~/.ssh/config: line 3", "correct that line"),
         (asyncssh.ConnectionLost("gone"), "ended the connection: gone", "ssh nn@gpu1"),
         (ConnectionRefusedError(111, "Connection refused"), ": Connection refused", "ssh nn@gpu1"),
         (ValueError("odd"), "by SSH: odd", "ssh nn@gpu1"),
@@ -95,7 +95,7 @@ def test_a_failed_login_says_what_mends_it(error: Exception, text: str, hint: st
     ("error", "text"),
     [
         (asyncssh.ChannelOpenError(1, "prohibited"), "forbids forwarding to 127.0.0.1:8080"),
-        (asyncssh.ChannelOpenError(2, "Connection refused"), "nobody listens on 127.0.0.1:8080"),
+        (asyncssh.ChannelOpenError(2, "Connection refused"), "nothing listens on 127.0.0.1:8080"),
         (asyncssh.ChannelOpenError(2, "No route to host"), "No route to host"),
         (TimeoutError(), "in time"),
         (OSError("broken"), "broke: broken"),
@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_used_is_told(
     if content is not None:
         (tmp_path / "k").write_text(content)
 
-    with pytest.raises(Unreachable, match="known hosts cannot be read"):
+    with pytest.raises(Unreachable, match="known hosts files are not readable"):
         known_hosts(replace(LOGIN, known_hosts=tmp_path / "k"), [])
 
 

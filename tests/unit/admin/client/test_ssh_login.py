@@ -31,7 +31,7 @@ async def test_an_unknown_host_key_ends_it(far: Sshd, login: Login) -> None:
     """Nothing is trusted on first use: the text has the fingerprint, the hint the command."""
     far.known_hosts.write_text("")
 
-    with pytest.raises(Unreachable, match=r"is not known: it shows ssh-ed25519 SHA256:") as error:
+    with pytest.raises(Unreachable, match=r"is not known: it sent ssh-ed25519 SHA256:") as error:
         await log_in(login)
 
     assert f"-p {far.port} " in note(error)
@@ -60,7 +60,7 @@ async def test_known_hosts_none_in_the_config_checks_nevertheless(
 
 async def test_a_wrong_key_is_refused(far: Sshd, login: Login) -> None:
     """A key that the server does not know is told with what gives it one."""
-    with pytest.raises(Unreachable, match="takes none of your SSH keys") as error:
+    with pytest.raises(Unreachable, match="accepts none of your SSH keys") as error:
         await log_in(replace(login, identity=far.make_key("stranger")))
 
     assert "ssh-copy-id" in note(error)

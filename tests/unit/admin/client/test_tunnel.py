@@ -63,7 +63,7 @@ def test_a_failed_login_leaves_no_thread(far: Sshd, login: Login) -> None:
 
 def test_nobody_on_the_port_is_told(login: Login) -> None:
     """The far machine is there, the gateway is not: the text says which port."""
-    nobody = r"nobody listens on 127\.0\.0\.1:9 of"
+    nobody = r"nothing listens on 127\.0\.0\.1:9 of"
 
     with pytest.raises(Unreachable, match=nobody) as error, tunnel(login) as opened:
         Client("http://127.0.0.1:9", dial=opened.dial).ready()
@@ -75,7 +75,7 @@ def test_a_server_that_dies_is_not_the_tunnel(api: AdminApi, login: Login) -> No
     """An exchange that broke while SSH stands is told as the gateway's."""
     api.on("GET", "/readyz", Canned(is_cut=True))
 
-    with pytest.raises(Unreachable, match="gives no answer"), tunnel(login) as opened:
+    with pytest.raises(Unreachable, match="does not answer"), tunnel(login) as opened:
         Client(api.url, dial=opened.dial).ready()
 
 
@@ -86,7 +86,7 @@ def test_sshd_killed_in_the_middle_is_told(api: AdminApi, far: Sshd, login: Logi
     with pytest.raises(Unreachable, match=BROKE) as error, tunnel(login) as opened:
         Client(api.url, dial=opened.dial).ready()
 
-    assert "may go on" in error.value.__notes__[0]
+    assert "may continue" in error.value.__notes__[0]
 
 
 def test_a_silent_sshd_is_given_up(

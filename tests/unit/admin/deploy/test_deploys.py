@@ -154,7 +154,7 @@ async def test_a_derived_name_may_not_become_taken_meanwhile(
     assert (await operator.ended(first.id)).state == "done"
     ended = await operator.ended(second.id)
     assert (ended.state, ended.error["code"]) == ("failed", "conflict")
-    with pytest.raises(Conflict, match="say --name to mean it"):
+    with pytest.raises(Conflict, match="pass --name to deploy to it"):
         await operator.start("digits", derived_name=True)
 
 

@@ -142,7 +142,7 @@ def test_a_function_keeps_the_time_it_was_made() -> None:
         (
             request("model.onnx", "handler.py", manifest="schema = 1\n"),
             Refused,
-            "say --trust to allow it",
+            "pass --trust to allow it",
         ),
     ],
 )
@@ -201,7 +201,7 @@ def test_a_derived_name_must_be_new() -> None:
     """A file's name replaces nothing by chance; a name that was chosen does."""
     catalog = Catalog([deployed()])
 
-    with pytest.raises(Conflict, match="say --name to mean it"):
+    with pytest.raises(Conflict, match="pass --name to deploy to it"):
         planned(request(derived_name=True), catalog=catalog)
     planned(request(derived_name=True), "others", catalog)
     planned(request(), catalog=catalog)
@@ -291,14 +291,14 @@ def test_a_report_becomes_a_profile() -> None:
 )
 def test_a_senseless_report_is_refused(changes: dict[str, Any]) -> None:
     """A replica is a stranger: what it says is checked."""
-    with pytest.raises(BadRequest, match="report makes no sense"):
+    with pytest.raises(BadRequest, match="report is invalid"):
         profile_from_report({**REPORT, **changes}, planned(request()))
 
 
 @pytest.mark.parametrize("signature", [None, {"kind": "guess"}, {"kind": "tensors"}])
 def test_a_senseless_signature_is_refused(signature: Any) -> None:
     """Nothing is deployed whose inputs nobody could name."""
-    with pytest.raises(BadRequest, match="signature makes no sense"):
+    with pytest.raises(BadRequest, match="signature is invalid"):
         signature_from_report({**REPORT, "signature": signature})
 
 

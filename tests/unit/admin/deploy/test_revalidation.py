@@ -97,7 +97,7 @@ async def test_only_what_was_called_is_tried_again(tmp_path: Path) -> None:
         await operator.manager.warm(KEY)
         await until(lambda: profile(operator).proof == PROOF)
         said = [one.text for one in operator.manager.decisions(KEY)]
-        assert "batching by today's rules: up to 8 rows" in said
+        assert "batching by current rules: up to 8 rows" in said
 
 
 async def test_a_trial_that_fails_leaves_the_function_as_it_is(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ async def test_a_trial_that_fails_leaves_the_function_as_it_is(tmp_path: Path) -
         await operator.manager.warm(KEY)
         await until(
             lambda: any(
-                one.text.startswith("its rows could not be analysed: ")
+                one.text.startswith("batching could not be analysed: ")
                 for one in operator.manager.decisions(KEY)
             )
         )

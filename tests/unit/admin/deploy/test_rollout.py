@@ -206,7 +206,7 @@ async def test_callers_break_only_if_that_is_meant(tmp_path: Path, breaking: boo
         assert ended.error["breaks"] == ["input 'x' was FP32 [any, 4] and is FP32 [1, 4]"]
         assert ended.error["detail"] == (
             "compared with digits@1: input 'x' was FP32 [any, 4] and is FP32 [1, 4];"
-            " say --breaking to mean it"
+            " pass --breaking to allow it"
         )
         assert await stored(operator) == [1]
 

@@ -173,7 +173,7 @@ async def test_a_trial_that_was_killed_is_tried_once_more(
 
         keys.clear()
         monkeypatch.setattr(operator.manager, "trial", partial(killed, times=9))
-        with pytest.raises(TrialKilled, match=r"so was a second one \(was killed by") as end:
+        with pytest.raises(TrialKilled, match=r"so was the second one \(was killed by") as end:
             await verification.verify(draft, "t2")
         assert (len(keys), end.value.admin_detail) == (2, {"log_tail": ["x"]})
 

@@ -55,8 +55,12 @@ def test_a_name_is_split_at_its_tag(name: str, parts: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("through", "withheld", "text"),
     [
-        (["io_uring_setup", "socket family 40"], [], "through: io_uring_setup, socket family 40"),
-        ([], ["NETLINK_ROUTE"], "keeps back what replicas need: NETLINK_ROUTE"),
+        (
+            ["io_uring_setup", "socket family 40"],
+            [],
+            "forbidden system calls: io_uring_setup, socket family 40",
+        ),
+        ([], ["NETLINK_ROUTE"], "refuses system calls of replicas: NETLINK_ROUTE"),
     ],
 )
 def test_a_filter_that_is_none_is_told(through: list[str], withheld: list[str], text: str) -> None:
@@ -111,7 +115,7 @@ class TestOnAnEngine:
             "def install() -> None: ...\n"
         )
 
-        with pytest.raises(ImageError, match=r"lets system calls through: .*netlink protocol"):
+        with pytest.raises(ImageError, match=r"allows forbidden system calls: .*netlink protocol"):
             build(runtime_images.order(tag, checkout=checkout, wheelhouse=wheels), lambda _: None)
 
         assert docker_client.inspect_image(tag)["Id"] == built.id
@@ -125,7 +129,7 @@ class TestOnAnEngine:
                 (tmp_path / wheel.name).symlink_to(wheel)
         request = runtime_images.order(tag, wheelhouse=tmp_path)
 
-        with pytest.raises(ImageError, match="the wheelhouse is not complete") as caught:
+        with pytest.raises(ImageError, match="the wheelhouse is incomplete") as caught:
             build(request, lambda _: None)
 
         assert "pillow" in caught.value.message
@@ -337,9 +341,9 @@ def test_a_wheelhouse_without_a_wheel_is_told() -> None:
     """What pip misses is named, and that it can be downloaded."""
     failed = failure(*BEGINNING, *NO_PILLOW, error(FAILED))
 
-    assert failed.message.startswith("the wheelhouse is not complete:")
+    assert failed.message.startswith("the wheelhouse is incomplete:")
     assert failed.message.endswith("    pillow")
-    assert "leave --wheelhouse away" in failed.__notes__[0]
+    assert "omit --wheelhouse" in failed.__notes__[0]
 
 
 @pytest.mark.parametrize(

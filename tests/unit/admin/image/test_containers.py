@@ -173,7 +173,7 @@ def test_a_base_says_what_it_runs(docker_client: APIClient) -> None:
     ("run", "reason"),
     [
         (written('echo [3, 9, \\"x86_64\\", 2, 36]'), "has Python 3.9, expected 3.11 or newer"),
-        (written("echo oh; exit 4"), "ended with code 4:\n    oh"),
+        (written("echo oh; exit 4"), "exited with code 4:\n    oh"),
         ("rm -f /usr/bin/python3 /usr/local/bin/python3", "has no python3"),
     ],
 )
@@ -240,7 +240,7 @@ def test_a_silent_registry_ends_the_build(
 ) -> None:
     """Whether it never answers or falls silent in the middle, the error names the image and how
     long nothing came."""
-    with pytest.raises(ImageError, match=r"x:1 is not .*: nothing was heard of it for 0\.1 s"):
+    with pytest.raises(ImageError, match=r"x:1 is not .*: no message for 0\.1 s"):
         containers.pull_base(engine(said), "x:1", lambda _text: None, silence_s=0.1)
 
 

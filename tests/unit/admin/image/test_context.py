@@ -8,6 +8,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,25 @@ def test_a_release_is_read_off_the_checkout(checkout: Path) -> None:
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", release.source)
 
 
+def test_an_installed_fngate_builds_the_same_image(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel has Dockerfile and constraints in runtime_image and no pyproject.toml: the release,
+    the context and the constraints of the download are those of the checkout."""
+    before = {name: path.read_bytes() for name, path in context.entries(checkout, [])}
+    for name in ("Dockerfile.runtime", "constraints.txt"):
+        (checkout / name).rename(checkout / "runtime_image" / name)
+    (checkout / "pyproject.toml").unlink()
+    monkeypatch.setattr(context, "own_checkout", lambda: checkout)
+
+    release = context.read_release(checkout)
+
+    assert release == context.Release(VERSION, version("fngate"), context.digest(checkout))
+    assert {name: path.read_bytes() for name, path in context.entries(checkout, [])} == before
+    constraints = context.source_file(checkout, "constraints.txt")
+    assert constraints.read_bytes() == before["constraints.txt"]
+
+
 def test_the_digest_follows_the_sources(checkout: Path) -> None:
     """A changed, added or renamed Python file changes it; compiled files do not."""
     seen = {context.digest(checkout)}
@@ -175,7 +195,7 @@ def test_another_folder_is_no_checkout(checkout: Path, name: str) -> None:
     """What is missing is named, and how to give the right folder."""
     (checkout / name).unlink()
 
-    with pytest.raises(ImageError, match=f"no checkout of fngate: it has no {name}") as caught:
+    with pytest.raises(ImageError, match=f"not a checkout of fngate: it has no {name}") as caught:
         context.read_release(checkout)
 
     assert "--context DIR" in caught.value.__notes__[0]

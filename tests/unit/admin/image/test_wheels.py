@@ -52,7 +52,7 @@ def test_an_older_base_takes_older_wheels_only() -> None:
 @pytest.mark.parametrize(
     ("platform", "reason"),
     [
-        (Platform((3, 11), "x86_64", (0, 0)), "x86_64 with another libc than glibc"),
+        (Platform((3, 11), "x86_64", (0, 0)), "x86_64 with a libc other than glibc"),
         (Platform((3, 11), "riscv64", (2, 36)), "riscv64 with glibc 2.36"),
     ],
 )

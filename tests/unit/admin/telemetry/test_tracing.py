@@ -52,7 +52,7 @@ def test_an_exporter_of_another_version_is_refused_at_the_start(
 ) -> None:
     """Not when the first trace is to be sent with it."""
     monkeypatch.setattr("admin.telemetry.otlp.OTLPSpanExporter", lambda **_given: object())
-    with pytest.raises(BadRequest, match=r"FN_TRACES: this OpenTelemetry exporter"):
+    with pytest.raises(BadRequest, match=r"FN_TRACES: unsupported OpenTelemetry exporter"):
         open_tracer(WANTED, "1")
 
 

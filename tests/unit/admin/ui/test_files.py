@@ -66,15 +66,33 @@ async def test_the_root_leads_a_browser_to_the_dashboard(client: Client) -> None
     assert "dashboard at /ui/" in (await refused.json())["detail"]
 
 
-async def test_the_root_of_a_server_without_a_dashboard_says_so() -> None:
-    """No browser is led to a page that is not built."""
+@pytest.fixture
+async def unbuilt(tmp_path: Path) -> AsyncIterator[Client]:
+    """The routes of a server that started without a dashboard; it may appear in tmp_path."""
     app = web.Application()
     boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), ""))
-    UiPages(boundary, read_files(Path("not built"))).add_routes(app)
+    UiPages(boundary, read_files(tmp_path), tmp_path).add_routes(app)
     async with TestClient(TestServer(app)) as client:
-        answer = await ask(client, "/", Accept="text/html")
+        yield client
 
-        assert (answer.status, answer.content_type) == (404, "application/problem+json")
+
+async def test_the_root_of_a_server_without_a_dashboard_says_so(unbuilt: Client) -> None:
+    """No browser is led to a page that is not built."""
+    answer = await ask(unbuilt, "/", Accept="text/html")
+
+    assert (answer.status, answer.content_type) == (404, "application/problem+json")
+
+
+async def test_a_dashboard_built_later_is_served(unbuilt: Client, tmp_path: Path) -> None:
+    """`make run` builds it beside the server. Once read, its files stay as they are."""
+    assert "make ui" in await (await ask(unbuilt, "/ui/")).text()
+
+    (tmp_path / INDEX).write_text("<p>built")
+    assert await (await ask(unbuilt, "/ui/")).text() == "<p>built"
+    assert (await ask(unbuilt, "/", Accept="text/html")).status == 302
+
+    (tmp_path / INDEX).write_text("<p>again")
+    assert await (await ask(unbuilt, "/ui/")).text() == "<p>built"
 
 
 async def test_what_is_known_is_not_sent_again(client: Client) -> None:

@@ -532,7 +532,7 @@ def test_a_wait_budget_ends(dispatcher: Dispatcher) -> None:
     assert failed(commands) == [(waiting, WaitBudgetOver), (unstarted, WaitBudgetOver)]
     assert Recall("r1", unstarted.id) in commands
     (error, _) = [c.error for c in commands if isinstance(c, Fail)]
-    assert "not started within 55.0 s; the function is cold: nobody calls" in str(error)
+    assert "not started within 55.0 s; the function is cold: no calls" in str(error)
     assert error.retry_after_s == 5
 
 

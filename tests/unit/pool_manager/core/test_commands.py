@@ -1,4 +1,4 @@
-"""What the machine may ask of its shell."""
+"""The commands of the machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pool_manager.core import commands
 
 
 def test_the_union_names_every_command() -> None:
-    """A command that is defined is one the shell must know."""
+    """The union `Command` contains every command class."""
     defined = {
         value
         for value in vars(commands).values()
@@ -22,7 +22,7 @@ def test_the_union_names_every_command() -> None:
 
 
 def test_a_command_cannot_be_changed() -> None:
-    """What was decided stays as it was decided."""
+    """A command is immutable."""
     drain = commands.Drain("r1", 300.0)
 
     with pytest.raises(FrozenInstanceError):

@@ -1,4 +1,4 @@
-"""Devices that get lost: who ends, who finishes, who goes elsewhere."""
+"""Cordoned devices: which replicas end, which finish, which are placed elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def serving(*specs: PoolSpec, devices: list[Device] | None = None) -> Play:
 
 
 def test_what_is_on_a_device_that_is_gone_ends_at_once() -> None:
-    """Its pool starts elsewhere in the same turn, and nobody is blamed."""
+    """The pool starts on another device in the same step, without a counted failure."""
     play = serving()
 
     commands = play.on(GONE)
@@ -36,12 +36,12 @@ def test_what_is_on_a_device_that_is_gone_ends_at_once() -> None:
     assert launched(commands) == [("r2", "g2")]
     assert play.pool("a").failures == 0
     assert [note.text for note in play.notes if "gone" in note.text] == [
-        "r1 is ended: g1 is gone: XID 79"
+        "r1 is stopped: g1 is gone: XID 79"
     ]
 
 
 def test_a_start_on_a_device_that_is_gone_is_not_paused() -> None:
-    """What ended it is over: the next try need not wait."""
+    """The loss of a device causes no back-off for the pool's next start."""
     play = Play(PoolSpec(A), devices=[G1, G2])
     play.demand(a=1)
 
@@ -50,7 +50,7 @@ def test_a_start_on_a_device_that_is_gone_is_not_paused() -> None:
 
 @pytest.mark.parametrize("loaded", [False, True])
 def test_no_state_outlives_its_device(loaded: bool) -> None:
-    """One that still loads is given up like one that serves: what it waits for never comes."""
+    """A replica that is still loading on a lost device is released like a ready one."""
     play = Play(PoolSpec(A), devices=[G1, G2])
     play.demand(a=1)
     play.on(events.Greeted("r1", {}, loaded))
@@ -59,7 +59,8 @@ def test_no_state_outlives_its_device(loaded: bool) -> None:
 
 
 def test_what_is_going_already_is_ended_too() -> None:
-    """One that is drained can finish nothing there; one that is being released is left to it."""
+    """A draining replica on a lost device is released at once; one that is being released is not
+    affected."""
     play = serving()
     play.on(UNFIT)
 
@@ -68,7 +69,8 @@ def test_what_is_going_already_is_ended_too() -> None:
 
 
 def test_what_is_on_a_device_to_be_left_finishes() -> None:
-    """It is drained, never killed, and its calls go elsewhere meanwhile, whatever its floor."""
+    """Replicas on a cordoned device are drained, not killed, whatever the pool's `min`; calls go to
+    other devices."""
     play = Play(PoolSpec(A, min=1), devices=[G1, G2])
     play.demand()
     play.ready("r1")
@@ -81,7 +83,7 @@ def test_what_is_on_a_device_to_be_left_finishes() -> None:
 
 
 def test_who_may_refuse_to_go_may_no_longer() -> None:
-    """A replica that was asked whether it is idle has to leave a cordoned device."""
+    """A conditional drain becomes unconditional when the replica's device is cordoned."""
     play = serving(PoolSpec(B), devices=[G1])
     play.run()
     assert play.demand(1.0, b=1) == [Drain("r1", 0.001)]
@@ -91,7 +93,8 @@ def test_who_may_refuse_to_go_may_no_longer() -> None:
 
 
 def test_a_cordoned_device_gets_nothing() -> None:
-    """Neither when it is empty nor by an eviction or a swap; `fnctl why` names it."""
+    """A cordoned device gets no replica: not when it is empty, nor by an eviction or a swap. `fnctl
+    why` names it."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=[G1, G2])
     play.on(UNFIT)
     assert launched(play.run(a=1)) == [("r1", "g2")]
@@ -99,7 +102,7 @@ def test_a_cordoned_device_gets_nothing() -> None:
 
     play.hear({A: RUNS, B: HELD})
 
-    assert play.reason("b") == "all 1 devices are in use, 1 is cordoned: XID 48 (g1)"
+    assert play.reason("b") == "no free device (1 in use), 1 is cordoned: XID 48 (g1)"
     assert play.machine.cordons() == {"g1": "XID 48"}
     assert play.hear({A: RUNS, B: HELD}, PREEMPT_AFTER_S) == []
     assert play.hear({A: RUNS, B: HELD}, RESIDENCY_S) == [Drain("r1", None)]
@@ -107,7 +110,7 @@ def test_a_cordoned_device_gets_nothing() -> None:
 
 
 def test_who_was_to_get_the_device_looks_elsewhere() -> None:
-    """A claim ends with the device; the next one is made where there is room to be had."""
+    """A reservation ends with its device; the next one is made where there is room."""
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C), devices=[G1, G2])
     play.warm(a="r1")
     play.warm(b="r2")
@@ -119,7 +122,7 @@ def test_who_was_to_get_the_device_looks_elsewhere() -> None:
 
 
 def test_a_device_that_is_back_is_used() -> None:
-    """Who waits for one is looked at; cordons are over."""
+    """After DeviceBack the cordon is gone and waiting pools are placed on the device."""
     play = Play(PoolSpec(A), devices=[G1])
     play.on(GONE)
     assert play.demand(a=1) == []
@@ -131,7 +134,7 @@ def test_a_device_that_is_back_is_used() -> None:
 
 
 def test_what_cannot_be_released_keeps_its_device() -> None:
-    """Also when the device is back: it is taken until everything of the replica is gone."""
+    """A quarantined device stays taken after DeviceBack, until its replica is released."""
     play = serving(devices=[G1])
     play.on(GONE)
     play.on(events.NotReleased("r1", "stuck"))
@@ -141,7 +144,7 @@ def test_what_cannot_be_released_keeps_its_device() -> None:
 
 
 def test_strange_devices_are_ignored() -> None:
-    """A device that this host does not have can neither be lost nor come back."""
+    """Loss and return of unknown devices are ignored."""
     play = serving()
 
     assert play.on(events.DeviceLost("g9", "XID 79", True)) == []
@@ -150,7 +153,7 @@ def test_strange_devices_are_ignored() -> None:
 
 
 def test_what_is_gone_stays_gone_until_it_is_back() -> None:
-    """That it is to be left as well makes it no better; what is found there is ended."""
+    """A needs-reset report does not downgrade a lost device: replicas found on it are released."""
     play = Play(PoolSpec(A), devices=[G1, G2], is_open=False)
     play.on(GONE)
     play.on(UNFIT)
@@ -160,7 +163,7 @@ def test_what_is_gone_stays_gone_until_it_is_back() -> None:
 
 @pytest.mark.parametrize("event", [GONE, UNFIT])
 def test_a_trial_is_run_again_elsewhere(event: events.DeviceLost) -> None:
-    """A model is not refused for what a broken device makes of it."""
+    """A trial on a lost device is restarted elsewhere and does not refuse the model."""
     play = Play(PoolSpec(A, role="trial"), devices=[G1, G2])
     play.tick(5.0)
     assert play.on(events.Greeted("r1", {})) == [Bind("r1", A)]
@@ -172,7 +175,8 @@ def test_a_trial_is_run_again_elsewhere(event: events.DeviceLost) -> None:
 
 
 def test_a_trial_without_any_device_is_told() -> None:
-    """It does not wait for hours; the reason names the device, not the model."""
+    """A trial whose possible devices are all cordoned fails at once, with a reason that names the
+    device, not the model."""
     play = Play(PoolSpec(A, role="trial", device_kind="cuda"), devices=[*cpus(1), G1])
     play.tick(5.0)
 
@@ -185,7 +189,8 @@ def test_a_trial_without_any_device_is_told() -> None:
 
 
 def test_a_trial_that_comes_later_is_told_as_well() -> None:
-    """It is not begun where only a cordoned device could hold it; others are."""
+    """A trial requested after the cordon also fails if only a cordoned device could hold it; other
+    trials start."""
     play = Play(devices=[G1, Device("small", "cuda", 1_000)])
     play.on(UNFIT)
     play.demand()
@@ -197,7 +202,8 @@ def test_a_trial_that_comes_later_is_told_as_well() -> None:
 
 
 def test_a_found_replica_may_say_what_it_does_first() -> None:
-    """It may be serving: killed it would lose requests, drained when it is ready it does not."""
+    """An adopted replica on a cordoned device is drained only once it has reported its state, so
+    that no request is lost."""
     play = Play(PoolSpec(A), devices=[G1, G2], is_open=False)
     play.on(UNFIT)
     play.on(events.Found("old", A, "g1"))
@@ -212,7 +218,7 @@ def test_a_found_replica_may_say_what_it_does_first() -> None:
 
 
 def test_nobody_is_asked_to_go_on_a_half_known_world() -> None:
-    """Until the list is read and a gateway has spoken only what is useless anyway is ended."""
+    """Before decisions have begun, only replicas on lost devices are released; none is drained."""
     play = Play(PoolSpec(A), devices=[G1, G2], gpu_standbys=1, is_open=False)
     play.on(events.Found("old", "", "g1", "standby"))
 
@@ -223,7 +229,7 @@ def test_nobody_is_asked_to_go_on_a_half_known_world() -> None:
 
 @pytest.mark.parametrize("event", [GONE, UNFIT])
 def test_standbys_go_with_their_device_and_come_back_with_it(event: events.DeviceLost) -> None:
-    """The device's own standby ends, and is not replaced while the device is cordoned."""
+    """A lost device's standby ends, and is not replaced while the device is cordoned."""
     play = Play(devices=[G1], gpu_standbys=1)
     play.demand()
     play.on(events.Greeted("r1", {}))

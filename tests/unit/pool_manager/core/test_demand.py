@@ -1,4 +1,4 @@
-"""What the gateway workers hold, summed up."""
+"""The load of gateway workers, summed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def book() -> DemandTable:
 
 
 def test_a_new_book_is_empty() -> None:
-    """Nobody has spoken, and no pool has load."""
+    """A new table has no workers, and no pool has load."""
     assert DemandTable().is_empty
     assert DemandTable().load(A) == NOTHING
 
@@ -50,7 +50,7 @@ def test_a_partial_message_leaves_the_rest(book: DemandTable) -> None:
 
 
 def test_an_old_partial_message_changes_nothing(book: DemandTable) -> None:
-    """What was said before the last word is not taken, but the worker was heard."""
+    """A partial report older than the last one is ignored, but counts as a sign of life."""
     assert set() == book.update(Demand("w1", 1, False, {A: Load(9, 9, 9.0)}), 12.9)
 
     assert Load(2, 1, 0.5) == book.load(A)
@@ -58,27 +58,27 @@ def test_an_old_partial_message_changes_nothing(book: DemandTable) -> None:
 
 
 def test_a_worker_that_counts_anew_is_believed(book: DemandTable) -> None:
-    """After a reconnect a full message holds whatever its number is."""
+    """A full report counts after a reconnect, whatever its sequence number."""
     book.update(Demand("w1", 0, True, {}), 11.0)
 
     assert set() == book.active()
 
 
 def test_silence_is_noticed(book: DemandTable) -> None:
-    """A worker is silent after more than three seconds, not before."""
+    """A worker is silent after more than three seconds without a report, not before."""
     assert book.silent_workers(13.0) == []
     assert book.silent_workers(13.1) == ["w1"]
 
 
 def test_a_lost_worker_holds_nothing(book: DemandTable) -> None:
-    """Forgetting names the pools that had load; forgetting a stranger names none."""
+    """Removing a worker returns the pools that had load; removing an unknown one returns none."""
     assert {A, B} == book.remove("w1")
     assert set() == book.remove("w1")
     assert book.is_empty
 
 
 def test_a_pool_is_busy_while_anybody_has_load(book: DemandTable) -> None:
-    """One worker is enough, and the last one's end ends it."""
+    """A pool is busy while at least one worker has load for it."""
     assert (book.is_busy(A), book.is_busy("default/z@1")) == (True, False)
 
     book.remove("w1")

@@ -1,4 +1,4 @@
-"""What can happen to the machine."""
+"""The events of the machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pool_manager.core import events
 
 
 def test_the_union_names_every_event() -> None:
-    """An event that is defined is one the machine must take."""
+    """The union `Event` contains every event class."""
     defined = {
         value
         for value in vars(events).values()
@@ -22,7 +22,7 @@ def test_the_union_names_every_event() -> None:
 
 
 def test_an_event_cannot_be_changed() -> None:
-    """What happened stays as it happened."""
+    """An event is immutable."""
     lost = events.Lost("r1", "exit 1")
 
     assert (lost.log_tail, lost.stage) == ((), "")

@@ -1,4 +1,4 @@
-"""Who has to go for whom, and who gets what was cleared."""
+"""Eviction: which replicas are stopped for which pool, and which pool gets the freed device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def revisions(most: int = 1) -> tuple[PoolSpec, PoolSpec]:
 
 
 def test_the_cheapest_idle_replica_goes() -> None:
-    """Of two idle functions the one not used for longer makes room."""
+    """Of two idle functions, the one that has been unused for longer is evicted."""
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
     play.warm(a="r1")
     play.tick(50.0)
@@ -36,7 +36,8 @@ def test_the_cheapest_idle_replica_goes() -> None:
 
 
 def test_a_cleared_device_goes_to_whom_it_was_cleared_for() -> None:
-    """A function that comes later, though it is first by name, does not get it."""
+    """A reserved device is not given to a function that asks later, even if its name sorts
+    first."""
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C), devices=1)
     play.warm(b="r1")
     play.demand(1.0, c=1)
@@ -45,11 +46,11 @@ def test_a_cleared_device_goes_to_whom_it_was_cleared_for() -> None:
 
     assert launched(play.on(events.Released("r1"))) == [("r2", "cpu0")]
     assert play.replica("r2").pool == C
-    assert play.reason("a") == "all 1 devices are in use"
+    assert play.reason("a") == "no free device (1 in use)"
 
 
 def test_who_wants_nothing_any_more_keeps_nothing() -> None:
-    """When the caller has left, what was being cleared is anybody's."""
+    """When the caller has left, the pool's reservation is released."""
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C), devices=1)
     play.warm(a="r1")
     play.demand(1.0, b=1)
@@ -64,7 +65,7 @@ def test_who_wants_nothing_any_more_keeps_nothing() -> None:
 
 
 def test_a_free_device_is_taken_before_one_that_is_being_cleared() -> None:
-    """Whoever waits for a victim starts elsewhere if there is room sooner."""
+    """A pool that waits for a victim starts on another device if that has room earlier."""
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
     play.warm(a="r1", b="r2")
     play.demand(1.0, c=1)
@@ -74,7 +75,7 @@ def test_a_free_device_is_taken_before_one_that_is_being_cleared() -> None:
 
 
 def test_after_a_refusal_others_are_asked() -> None:
-    """Who refused is not asked again for a second; meanwhile another makes room."""
+    """A replica that refused is not asked again for a second; another one is evicted instead."""
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
     play.warm(a="r1")
     play.tick(10.0)
@@ -85,7 +86,7 @@ def test_after_a_refusal_others_are_asked() -> None:
 
 
 def test_a_victim_that_cannot_be_got_rid_of_is_given_up() -> None:
-    """A device that stays taken does not hold up whoever waited for it."""
+    """A pool does not wait for a victim that cannot be released."""
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
     play.warm(a="r1")
     play.tick(10.0)
@@ -99,7 +100,8 @@ def test_a_victim_that_cannot_be_got_rid_of_is_given_up() -> None:
 
 
 def test_a_busy_replica_gives_way_after_a_while() -> None:
-    """Nothing idle: a waiter of five seconds has the one drained that has served longest."""
+    """Without idle candidates, after a wait of five seconds the replica that has served longest is
+    drained."""
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
     play.run(a=1)
     play.ready("r1")
@@ -146,7 +148,7 @@ def test_the_device_of_the_longest_served_replica_is_reserved() -> None:
 
 
 def test_a_second_replica_drains_nobody() -> None:
-    """Only a pool that nobody serves may stop a busy one."""
+    """Only a pool without any replica may preempt busy replicas."""
     play = Play(PoolSpec(A, max=2), PoolSpec(B))
     play.run(a=1, b=1)
     play.ready("r1", "r2")
@@ -156,7 +158,7 @@ def test_a_second_replica_drains_nobody() -> None:
 
 
 def test_a_deploy_waits_longer() -> None:
-    """A trial has a busy replica drained too, but only after half a minute."""
+    """A trial may preempt a busy replica too, but only after half a minute."""
     play = Play(PoolSpec(A), devices=1)
     play.run(a=1)
     play.ready("r1")
@@ -167,8 +169,8 @@ def test_a_deploy_waits_longer() -> None:
 
 
 def test_who_needs_several_gets_its_turn() -> None:
-    """One that needs the place of two is kept it, though they never are both past their residency
-    while others take turns with them."""
+    """A pool that needs the place of two replicas gets a reservation, although other pools' turns
+    mean that the two are never past their residency together."""
     play = Play(
         PoolSpec(A, memory_mib=9_000),
         PoolSpec(B, share=0.5),
@@ -192,7 +194,8 @@ def test_who_needs_several_gets_its_turn() -> None:
 
 
 def test_memory_one_victim_leaves_is_kept_until_the_second_has_gone() -> None:
-    """Somebody small does not take what a larger one waits for."""
+    """Memory freed by one victim is not given to a smaller pool while the reservation waits for the
+    second."""
     play = Play(
         PoolSpec(A, memory_mib=1_500),
         PoolSpec(B, memory_mib=700),
@@ -211,8 +214,8 @@ def test_memory_one_victim_leaves_is_kept_until_the_second_has_gone() -> None:
 
 
 def test_two_revisions_share_the_functions_max() -> None:
-    """Where the function has all it may have, the other revision's idle replica goes first, though
-    a device is free."""
+    """At the function's `max`, the other revision's idle replica is evicted first, even if a device
+    is free."""
     play = Play(*revisions())
     play.hear({A: RUNS})
     play.ready("r1")
@@ -224,21 +227,22 @@ def test_two_revisions_share_the_functions_max() -> None:
 
 
 def test_a_busy_revision_gives_way_to_the_other() -> None:
-    """Both are called and only one may be there: they take turns."""
+    """Two busy revisions of a function with `max` 1 take turns."""
     play = Play(*revisions())
     play.hear({A: RUNS})
     play.ready("r1")
     both = {A: RUNS, A2: HELD}
     play.hear(both, RESIDENCY_S)
     assert play.machine.endpoints(A2, play.now).reason == (
-        "max is 1, other revisions have as many replicas"
+        "max is 1, reached by replicas of other revisions"
     )
 
     assert play.hear(both, PREEMPT_AFTER_S) == [Drain("r1", None)]
 
 
 def test_one_that_goes_already_is_waited_for() -> None:
-    """Nobody else is asked to go for a revision while a replica of the other one is leaving."""
+    """While a replica of the other revision is leaving, no further replica is drained for the
+    revision."""
     play = Play(*revisions(2), devices=4)
     play.on(events.PoolDefined(PoolSpec(A, min=2, max=2, function="default/a")))
     play.hear({})
@@ -248,13 +252,14 @@ def test_one_that_goes_already_is_waited_for() -> None:
     play.on(events.NotIdle("r2", 0.0))
 
     assert play.hear({A2: HELD}) == []
-    assert play.machine.endpoints(A2, play.now).reason == f"waits for r1 of {A} to go"
+    assert play.machine.endpoints(A2, play.now).reason == f"waits for r1 of {A} to drain"
     play.on(events.Lost("r1", "exit 0"))
     assert launched(play.tick()) == [("r3", "cpu2")]
 
 
 def test_a_revision_on_another_kind_of_device_makes_place_for_the_other() -> None:
-    """Its end is waited for, but the device it leaves is not kept for who cannot use it."""
+    """A revision waits for a sibling's replica on another kind of device, but that device is not
+    reserved for it."""
     play = Play(
         PoolSpec(A, device_kind="cpu", function="default/a"),
         PoolSpec(A2, device_kind="cuda", function="default/a"),
@@ -270,8 +275,8 @@ def test_a_revision_on_another_kind_of_device_makes_place_for_the_other() -> Non
 
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_beside_costs_no_sibling(is_busy: bool) -> None:
-    """A revision that is to be warm beside the one that serves never takes its place, even where
-    somebody has waited for it for long."""
+    """A revision that is warmed beside the serving one never evicts its replicas, however long a
+    call waits."""
     play = Play(*revisions(), devices=1)
     play.hear({A: RUNS})
     play.ready("r1")
@@ -283,13 +288,14 @@ def test_beside_costs_no_sibling(is_busy: bool) -> None:
         play.now += 4.0
 
     assert play.on(events.WarmRequested(A2, beside=True)) == [
-        EndWarm(A2, "no_room", "all 1 devices are in use")
+        EndWarm(A2, "no_room", "no free device (1 in use)")
     ]
     assert play.state("r1") == "ready"
 
 
 def test_beside_may_go_over_max_and_evict_strangers() -> None:
-    """It takes a free device or that of an idle function, whatever the function's `max`."""
+    """A warm-up beside another revision may exceed `max`, and may evict idle replicas of other
+    functions."""
     play = Play(*revisions(), PoolSpec(B))
     play.hear({A: RUNS})
     play.ready("r1")
@@ -302,7 +308,7 @@ def test_beside_may_go_over_max_and_evict_strangers() -> None:
 
 
 def test_beside_goes_over_max_once() -> None:
-    """A floor of the new revision is not met at the cost of the one that serves."""
+    """A floor of the new revision is not filled at the cost of the serving one."""
     play = Play(*revisions(), devices=4)
     play.hear({A: RUNS})
     play.ready("r1")
@@ -319,7 +325,7 @@ def test_beside_goes_over_max_once() -> None:
 
 
 def test_a_wait_is_noted_once() -> None:
-    """The same reason is not said again at every tick."""
+    """A repeated reason for waiting is noted only once."""
     play = Play(PoolSpec(A, device_kind="cuda"))
     for _ in range(5):
         play.demand(1.0, a=1)
@@ -330,8 +336,8 @@ def test_a_wait_is_noted_once() -> None:
 
 
 def test_one_that_loads_for_long_is_kept() -> None:
-    """Of two used alike, the one that is back sooner goes; time spent waiting for a device is no
-    part of what loading costs."""
+    """Of two equally used replicas, the one with the shorter load time is evicted; waiting for a
+    device does not count as load time."""
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
     play.demand(a=1, b=1)
     for id, phases in (("r1", {"place": 9e4, "load": 5.0}), ("r2", {"load": 6.0})):
@@ -342,7 +348,7 @@ def test_one_that_loads_for_long_is_kept() -> None:
 
 
 def test_a_replica_just_ready_is_left_alone() -> None:
-    """However long somebody waits, who has become ready serves for its residency first."""
+    """A replica that has just become ready is not preempted before the end of its residency."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.run(a=1)
     play.hear({A: RUNS, B: HELD}, 20.0)
@@ -353,7 +359,8 @@ def test_a_replica_just_ready_is_left_alone() -> None:
 
 
 def test_a_refusal_does_not_begin_a_new_residency() -> None:
-    """A function that looks idle, but is not when it is asked, gives way like a busy one."""
+    """A refusal does not start a new residency: a busy replica that refused is preempted like any
+    other."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.warm(a="r1")
     play.tick(RESIDENCY_S)
@@ -366,7 +373,8 @@ def test_a_refusal_does_not_begin_a_new_residency() -> None:
 
 
 def test_surplus_gives_way_before_the_last() -> None:
-    """One of two replicas is drained rather than the only one of another, which is older."""
+    """One of two replicas is preempted rather than the only replica of another pool, even if that
+    one is older."""
     play = Play(PoolSpec(A), PoolSpec(B, max=2), PoolSpec(C), devices=3)
     play.run(a=1)
     play.ready("r1")
@@ -379,7 +387,7 @@ def test_surplus_gives_way_before_the_last() -> None:
 
 
 def test_idle_surplus_goes_before_the_last_one() -> None:
-    """Taking one of two idle replicas costs less than taking an only one not used for longer."""
+    """Evicting one of two idle replicas costs less than evicting another pool's only one."""
     play = Play(PoolSpec(A), PoolSpec(B, max=2), PoolSpec(C), devices=3)
     play.warm(a="r1")
     play.run(b=8)
@@ -392,7 +400,7 @@ def test_idle_surplus_goes_before_the_last_one() -> None:
 
 
 def test_nobody_gives_way_below_the_floor() -> None:
-    """Replicas that `min` asks for are not drained for others."""
+    """Replicas within `min` are not drained for other pools."""
     play = Play(PoolSpec(A, min=1), PoolSpec(B), devices=1)
     play.demand()
     play.ready("r1")
@@ -402,7 +410,8 @@ def test_nobody_gives_way_below_the_floor() -> None:
 
 
 def test_who_was_found_first_by_an_event_is_not_asked_twice() -> None:
-    """Two that come at once each get a victim of their own, and a floor is kept by both."""
+    """Two pools that need room in the same event get different victims, and both respect the
+    floor."""
     play = Play(PoolSpec(A, min=2, max=3), PoolSpec(B), PoolSpec(C), devices=3)
     play.demand()
     play.ready("r1", "r2")
@@ -416,7 +425,7 @@ def test_who_was_found_first_by_an_event_is_not_asked_twice() -> None:
 
 
 def test_a_standby_given_away_is_no_victim() -> None:
-    """A standby that one pool has got in this moment is not taken from it by the next."""
+    """A standby assigned in the same step is not a victim of the next pool."""
     play = Play(
         PoolSpec(A, memory_mib=1_300),
         PoolSpec(B, memory_mib=400),
@@ -435,7 +444,7 @@ def test_a_standby_given_away_is_no_victim() -> None:
 
 
 def test_a_standby_too_many_goes_first() -> None:
-    """What one standby's memory cannot give, the second does, before anybody is evicted."""
+    """A second standby is evicted for its memory before any replica."""
     play = Play(
         PoolSpec(A, memory_mib=900), PoolSpec(B, memory_mib=780), devices=cpus(3, 2_000), standbys=2
     )
@@ -449,7 +458,7 @@ def test_a_standby_too_many_goes_first() -> None:
 
 
 def test_a_trial_is_nobodys_victim() -> None:
-    """A deploy's replica is neither evicted nor drained for callers."""
+    """A trial is neither evicted nor preempted."""
     play = Play(PoolSpec(A), PoolSpec(B, role="trial"), devices=1)
     play.tick(5.0)
     play.on(events.Greeted("r1", {}))
@@ -459,7 +468,8 @@ def test_a_trial_is_nobodys_victim() -> None:
 
 
 def test_only_who_is_ready_may_have_to_go() -> None:
-    """Of an idle pool's replicas one that still loads is not asked, though another one is."""
+    """Replicas that are still loading are not candidates for eviction; ready ones of the same pool
+    are."""
     play = Play(PoolSpec(A, max=2), PoolSpec(B), devices=2)
     play.run(a=8)
     play.ready("r1")

@@ -1,4 +1,4 @@
-"""What is known of a host."""
+"""The records of a host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def standby(id: str, state: State = State.STANDBY) -> Replica:
 
 
 def test_a_definition_makes_a_pool_or_changes_it() -> None:
-    """A pool that is defined again keeps its replicas, has the new settings and is wanted."""
+    """A redefined pool keeps its replicas and has the new settings."""
     there = host(PoolSpec(A1))
     pool = there.pools[A1]
     pool.removed, pool.quiet_until_s = True, 100.0
@@ -35,7 +35,7 @@ def test_a_definition_makes_a_pool_or_changes_it() -> None:
 
 
 def test_revisions_of_a_function_know_each_other() -> None:
-    """Siblings are the other revisions; a pool without a function has none."""
+    """Siblings are the other revisions of a function; a pool without a function has none."""
     there = host(PoolSpec(A1, function="default/a"), PoolSpec(A2, function="default/a"))
     other = there.define(PoolSpec(B))
 
@@ -56,7 +56,7 @@ def test_a_cold_pool_still_publishes_how_its_replicas_ended() -> None:
 
 
 def test_a_forgotten_pool_leaves_nothing() -> None:
-    """Neither indexes nor siblings know it; the last revision takes its function along."""
+    """After the last revision is removed, no index has the function."""
     there = host(PoolSpec(A1, function="default/a"), PoolSpec(A2, function="default/a"))
     first, second = there.pools[A1], there.pools[A2]
     there.live[A1] = None
@@ -71,7 +71,7 @@ def test_a_forgotten_pool_leaves_nothing() -> None:
 
 
 def test_a_replica_takes_its_place_and_gives_it_back() -> None:
-    """From its record until it is dropped a replica is found and what it takes is taken."""
+    """A replica is indexed and charged from its record until it is removed."""
     there = host(PoolSpec(A1, share=0.5, memory_mib=700.0))
     replica = Replica("r1", A1, "gpu", "serve", 0.0)
     there.pools[A1].quiet_until_s = 100.0
@@ -89,7 +89,7 @@ def test_a_replica_takes_its_place_and_gives_it_back() -> None:
 
 
 def test_a_standby_takes_memory_of_the_cpu_only() -> None:
-    """It is charged to the bank of the CPU slots, and to nothing where there are none."""
+    """A standby is charged to the bank of the CPU slots, or to no bank if there are none."""
     there = host(PoolSpec(STANDBY_KEY, role="standby"))
 
     there.add(standby("s1"))
@@ -100,7 +100,7 @@ def test_a_standby_takes_memory_of_the_cpu_only() -> None:
 
 
 def test_a_standby_that_waits_is_used_before_one_that_starts() -> None:
-    """The furthest on is next; one that goes or is gone is none."""
+    """`next_standby` prefers waiting standbys to starting ones, and ignores those that leave."""
     there = host(PoolSpec(STANDBY_KEY, role="standby"))
     assert there.next_standby() is None
     for one in (standby("s1", State.STARTING), standby("s2"), standby("s3", State.RELEASING)):
@@ -113,12 +113,13 @@ def test_a_standby_that_waits_is_used_before_one_that_starts() -> None:
 
 
 def test_without_standbys_there_is_none() -> None:
-    """A host that keeps none has no pool of them."""
+    """A host without standbys has no pool for them."""
     assert host().standbys() == []
 
 
 def test_an_assigned_standby_is_a_replica_of_its_pool() -> None:
-    """It changes pool, device, role and charge, and both pools have changed."""
+    """An assigned standby changes pool, device, role and charge, and both pools are marked as
+    changed."""
     there = host(PoolSpec(STANDBY_KEY, role="standby"), PoolSpec(A1, memory_mib=700.0))
     one = standby("s1")
     there.add(one)
@@ -133,7 +134,7 @@ def test_an_assigned_standby_is_a_replica_of_its_pool() -> None:
 
 
 def test_a_need_is_what_was_declared_or_measured() -> None:
-    """The larger of both counts."""
+    """A need uses the larger of the stored and the measured memory."""
     there = host(PoolSpec(A1, device_kind="cuda", share=0.5, memory_mib=100.0))
     pool = there.pools[A1]
     assert there.need(pool) == Need(A1, "cuda", 0.5, 100.0)
@@ -144,7 +145,8 @@ def test_a_need_is_what_was_declared_or_measured() -> None:
 
 
 def test_each_gpu_has_a_pool_of_standbys() -> None:
-    """All CPU slots have one together; a device that is not known has one that nobody uses."""
+    """CPU slots share one pool of standbys, each GPU has its own, and an unknown device maps to an
+    unused key."""
     there = host()
 
     pools = {device: there.standby_key(device) for device in ("", "cpu0", "gpu", "gone")}
@@ -161,7 +163,7 @@ def test_each_gpu_has_a_pool_of_standbys() -> None:
 
 
 def test_everybody_on_a_device_is_known() -> None:
-    """Replicas and, on a GPU, its standbys; those for the CPU are on none of its slots."""
+    """`on` returns replicas and a GPU's standbys; standbys for the CPU are on no slot."""
     there = host(PoolSpec(A1))
     there.keep_standbys("", 1)
     there.keep_standbys("gpu", 1)
@@ -177,7 +179,8 @@ def test_everybody_on_a_device_is_known() -> None:
 
 
 def test_a_trial_takes_what_others_leave() -> None:
-    """All of an empty device, the rest of a shared one, and nothing where nothing is left."""
+    """A trial takes all of an empty device, the rest of a shared one, and nothing if nothing is
+    left."""
     there = host(PoolSpec(A1, share=0.4), PoolSpec(B, role="trial", share=0.1))
     there.add(Replica("r1", A1, "gpu", "serve", 0.0))
 
@@ -190,7 +193,7 @@ def test_a_trial_takes_what_others_leave() -> None:
 
 
 def test_a_claim_can_be_given_up() -> None:
-    """What was kept for a pool is anybody's; one without a claim gives up nothing."""
+    """Releasing a reservation frees its device; without a reservation nothing happens."""
     there = host(PoolSpec(A1))
     pool = there.pools[A1]
     pool.reservation = Reservation(there.need(pool), "gpu", (), 0.0)
@@ -203,8 +206,8 @@ def test_a_claim_can_be_given_up() -> None:
 
 
 def test_a_start_is_as_urgent_as_who_waits_for_it() -> None:
-    """Waiters by when they came, then floors by when they were asked for, then standbys; a model
-    that a standby loads in no time stands in no line."""
+    """Priorities: waiting calls by arrival, then floors by request time, then standbys; short loads
+    of a standby come first."""
     there = host(PoolSpec(A1, load_s=0.01), PoolSpec(B))
     there.keep_standbys("", 1)
     there.add(standby("s1", State.STARTING))

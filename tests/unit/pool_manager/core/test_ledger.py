@@ -1,4 +1,4 @@
-"""What is promised of devices and memory."""
+"""Charges and reservations of devices and memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def need(memory_mib: float = 0.0, share: float = 1.0, pool: str = "a", kind: str
 
 
 def test_what_is_charged_is_on_its_device_and_in_its_bank() -> None:
-    """A replica takes a share of one device and memory of all that draw on the same bank."""
+    """A replica takes a share of its device and memory of its bank, which several devices may
+    share."""
     ledger = Ledger([*CPUS, GPU])
 
     ledger.charge("r1", "cpu0", 0.5, 300.0)
@@ -30,7 +31,7 @@ def test_what_is_charged_is_on_its_device_and_in_its_bank() -> None:
 
 
 def test_what_is_released_is_free() -> None:
-    """Nothing is left of a replica that is gone; releasing it twice is harmless."""
+    """A released replica holds nothing; releasing it twice has no effect."""
     ledger = Ledger(CPUS)
     ledger.charge("r1", "cpu0", 1.0, 0.1)
     ledger.charge("r2", "cpu1", 1.0, 0.2)
@@ -43,7 +44,8 @@ def test_what_is_released_is_free() -> None:
 
 
 def test_the_device_free_for_longest_comes_first() -> None:
-    """Devices take turns, so one that makes starts fail is not the only one tried."""
+    """Devices are used in rotation, so that one on which starts fail is not tried again and
+    again."""
     ledger = Ledger(CPUS)
     ledger.charge("r1", "cpu0", 1.0, 0.0)
     ledger.release("r1")
@@ -52,7 +54,7 @@ def test_the_device_free_for_longest_comes_first() -> None:
 
 
 def test_a_second_charge_replaces_the_first() -> None:
-    """A standby that becomes a replica, or one that moves, is counted once."""
+    """A second charge of the same replica replaces the first."""
     ledger = Ledger([*CPUS, GPU])
     ledger.charge_bank("r1", "ram", 80.0)
     assert ledger.charge_of("r1") == Charge("", "ram", 0.0, 80.0)
@@ -64,7 +66,7 @@ def test_a_second_charge_replaces_the_first() -> None:
 
 
 def test_what_was_measured_is_charged() -> None:
-    """A replica that takes more than was thought leaves less for others, also less than none."""
+    """A larger measurement leaves less for others, possibly less than nothing."""
     ledger = Ledger(CPUS)
     ledger.charge("r1", "cpu0", 0.5, 100.0)
 
@@ -76,7 +78,7 @@ def test_what_was_measured_is_charged() -> None:
 
 
 def test_a_device_that_is_no_more_is_charged_to_nobody() -> None:
-    """An adopted replica may be on a device that this host no longer has."""
+    """A replica on an unknown device is charged to no device."""
     ledger = Ledger(CPUS)
 
     ledger.charge("old", "gone", 1.0, 100.0)
@@ -100,7 +102,8 @@ def test_a_device_that_is_no_more_is_charged_to_nobody() -> None:
     ],
 )
 def test_shares_add_up_to_one_device(shares: list[float], share: float, expected: bool) -> None:
-    """Replicas share a device while their shares fit on it; a whole one is shared with nobody."""
+    """Replicas share a device while their shares fit; a whole-device replica shares it with
+    none."""
     ledger = Ledger([GPU])
     for number, other in enumerate(shares):
         ledger.charge(f"r{number}", "gpu", other, 0.0)
@@ -109,7 +112,8 @@ def test_shares_add_up_to_one_device(shares: list[float], share: float, expected
 
 
 def test_who_leaves_leaves_its_share_and_memory() -> None:
-    """A device is judged as it will be without those who are to go; strangers leave nothing."""
+    """A device is judged without the share and memory of replicas that leave; unknown ids are
+    ignored."""
     ledger = Ledger(CPUS)
     ledger.charge("r1", "cpu0", 1.0, 700.0)
 
@@ -128,7 +132,7 @@ def test_memory_is_that_of_the_bank_less_a_reserve() -> None:
 
 
 def test_memory_of_unknown_size_is_not_accounted() -> None:
-    """A host that does not say how much there is lends as much as is asked for."""
+    """With an unknown memory size, any amount of memory fits."""
     ledger = Ledger([Device("cpu0", "cpu")])
 
     assert ledger.fits_memory("cpu0", need(1e9))
@@ -136,7 +140,7 @@ def test_memory_of_unknown_size_is_not_accounted() -> None:
 
 
 def test_the_kind_must_be_right() -> None:
-    """A need for a kind is met by that kind only, one for any by all."""
+    """A need for a kind is met by that kind only, one for any kind by all."""
     ledger = Ledger([*CPUS, GPU])
 
     assert [ledger.fits_kind("gpu", need(kind=kind)) for kind in ("any", "cuda", "cpu")] == [
@@ -147,7 +151,8 @@ def test_the_kind_must_be_right() -> None:
 
 
 def test_a_claimed_device_is_for_one_pool() -> None:
-    """Others do not get it, whatever room it has, until the claim is given up."""
+    """A reserved device is refused to other pools, whatever room it has, until the reservation
+    ends."""
     ledger = Ledger([GPU])
     reservation = Reservation(need(pool="a"), "gpu", (), 0.0)
 
@@ -162,7 +167,7 @@ def test_a_claimed_device_is_for_one_pool() -> None:
 
 
 def test_a_claim_keeps_the_memory_its_victims_leave() -> None:
-    """What one victim frees is not lent to others while the claim waits for the second."""
+    """Memory freed by one victim stays reserved while the reservation waits for the second."""
     ledger = Ledger(CPUS)
     ledger.charge("v1", "cpu0", 1.0, 300.0)
     ledger.charge("v2", "cpu1", 1.0, 300.0)
@@ -179,7 +184,7 @@ def test_a_claim_keeps_the_memory_its_victims_leave() -> None:
 
 
 def test_a_claim_for_no_device_keeps_nothing() -> None:
-    """Where only a number of replicas was in the way, no device is reserved."""
+    """A reservation without a device (only `max` in the way) reserves nothing in the ledger."""
     ledger = Ledger(CPUS)
     reservation = Reservation(need(500.0), "", ("v1",), 0.0)
 
@@ -190,7 +195,8 @@ def test_a_claim_for_no_device_keeps_nothing() -> None:
 
 
 def test_a_fleet_is_counted_by_kind() -> None:
-    """Its largest memory has no end where that of one device is not accounted."""
+    """A fleet counts the devices of a kind; its largest memory is infinite if one device is not
+    accounted."""
     ledger = Ledger(
         [Device("g0", "cuda", 80.0), Device("g1", "cuda", 40.0), Device("c0", "cpu", 0.0)]
     )
@@ -202,7 +208,7 @@ def test_a_fleet_is_counted_by_kind() -> None:
 
 
 def test_a_cordoned_device_is_none() -> None:
-    """Nothing fits on it and the fleet does without it, until it may be used again."""
+    """Nothing fits on a cordoned device and the fleet does not count it, until it is uncordoned."""
     ledger = Ledger([GPU, Device("small", "cuda", 1_000), *CPUS])
     assert ledger.fleet("cuda").largest_mib == 10_000
 
@@ -219,7 +225,7 @@ def test_a_cordoned_device_is_none() -> None:
 
 
 def test_what_is_left_of_a_device() -> None:
-    """Who takes the rest fits as long as there is one."""
+    """A need that takes the rest of a device fits as long as any share is left."""
     ledger = Ledger([GPU])
     rest = Need("a", takes_rest=True)
     ledger.charge("r1", "gpu", 0.7, 0.0)

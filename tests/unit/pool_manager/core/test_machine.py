@@ -27,7 +27,7 @@ A, B, C = "default/a@1", "default/b@1", "default/c@1"
 
 
 def test_a_burst_at_zero_starts_one_copy() -> None:
-    """However many requests come while nothing is ready, one replica is started."""
+    """Without a ready replica a burst starts only one."""
     play = Play(PoolSpec(A, max=2))
 
     starts = launched(play.demand(a=100))
@@ -39,7 +39,8 @@ def test_a_burst_at_zero_starts_one_copy() -> None:
 
 
 def test_what_one_replica_cannot_take_starts_a_second() -> None:
-    """Once the first is ready and load is over its target, the next is started, up to `max`."""
+    """Once the first replica is ready and load exceeds its target, the next is started, up to
+    `max`."""
     play = Play(PoolSpec(A, max=2), devices=3)
     play.demand(a=100)
     play.ready("r1")
@@ -53,7 +54,8 @@ def test_what_one_replica_cannot_take_starts_a_second() -> None:
 def test_a_defect_with_one_pool_keeps_no_other_from_its_start(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever step it is in: the others' commands are there, and the defect is raised."""
+    """An exception in one pool is raised after all other pools have got their commands, in every
+    step."""
     play = Play(PoolSpec(A), PoolSpec(B))
     step = getattr(play.machine, place)
 
@@ -77,7 +79,7 @@ def test_a_defect_with_one_pool_keeps_no_other_from_its_start(
 
 
 def test_a_start_comes_before_its_launch() -> None:
-    """The replica is recorded, and its device taken, when the launch is commanded."""
+    """The replica is recorded and its device charged when the launch is commanded."""
     play = Play(PoolSpec(A))
 
     (launch,) = play.demand(a=1)
@@ -87,7 +89,7 @@ def test_a_start_comes_before_its_launch() -> None:
 
 
 def test_the_phase_place_counts_from_the_first_waiter() -> None:
-    """A request that came before the last message was sent waited since then."""
+    """The phase `place` counts from the arrival of the first waiting call, not from its report."""
     play = Play(PoolSpec(A))
 
     (launch,) = play.on(events.DemandReported(Demand("w1", 1, True, {A: Load(1, 0, 0.25)})))
@@ -97,8 +99,8 @@ def test_the_phase_place_counts_from_the_first_waiter() -> None:
 
 
 def test_idle_time_does_not_run_while_starting_or_loading() -> None:
-    """A replica that takes longer to load than `idle_s` is not stopped by its own idle timer,
-    even when nobody waits any more."""
+    """The idle timer does not stop a replica that loads for longer than `idle_s`, even without
+    waiting calls."""
     play = Play(PoolSpec(A, idle_s=1.0, load_s=20.0))
     play.demand(a=1)
     play.demand(0.5)
@@ -125,7 +127,8 @@ def test_idle_time_does_not_run_while_busy() -> None:
 
 
 def test_an_idle_stop_is_asked_for_and_may_be_refused() -> None:
-    """After `idle_s` the replica is asked; a refusal counts as use at that time."""
+    """After `idle_s` the replica is asked to stop; a refusal counts as a use at the reported
+    time."""
     play = Play(PoolSpec(A, idle_s=300.0))
     play.demand(a=1)
     play.ready("r1")
@@ -139,7 +142,7 @@ def test_an_idle_stop_is_asked_for_and_may_be_refused() -> None:
 
 
 def test_replicas_that_may_all_say_yes_leave_the_floor() -> None:
-    """Not more are asked to go at once than could go without falling below `min`."""
+    """No more replicas are asked at once than may stop without falling below `min`."""
     play = Play(PoolSpec(A, min=1, max=2, idle_s=10.0))
     play.demand(a=4)
     play.ready("r1")
@@ -152,7 +155,7 @@ def test_replicas_that_may_all_say_yes_leave_the_floor() -> None:
 
 
 def test_a_floor_is_started_without_demand() -> None:
-    """`min` replicas come up although nobody calls, and are not stopped for being idle."""
+    """`min` replicas are started without calls, and are not stopped for being idle."""
     play = Play(PoolSpec(A, min=2, max=2))
 
     assert launched(play.demand()) == [("r1", "cpu0"), ("r2", "cpu1")]
@@ -161,7 +164,7 @@ def test_a_floor_is_started_without_demand() -> None:
 
 
 def test_nothing_is_decided_before_the_list_is_read() -> None:
-    """Before the driver's list is complete no replica is started, also with waiters."""
+    """No replica is started before the driver's list is complete, even with waiting calls."""
     play = Play(PoolSpec(A), is_open=False)
 
     assert play.demand(a=1) == []
@@ -171,7 +174,8 @@ def test_nothing_is_decided_before_the_list_is_read() -> None:
 
 
 def test_without_a_gateway_three_seconds_are_waited() -> None:
-    """After the list, a first demand or 3 s are waited for; then floors and trials start."""
+    """After the list, decisions begin with the first demand or after 3 s; then floors and trials
+    start."""
     play = Play(PoolSpec(A, min=1), PoolSpec(B, role="trial"))
 
     assert play.tick(2.9) == []
@@ -179,7 +183,7 @@ def test_without_a_gateway_three_seconds_are_waited() -> None:
 
 
 def test_a_failed_load_backs_off() -> None:
-    """After 1, 2, 4, ... 60 s the next try is made, and not before."""
+    """The next try comes after 1, 2, 4, ... 60 s, and not earlier."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     for number, pause in enumerate((1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0), 1):
@@ -191,7 +195,8 @@ def test_a_failed_load_backs_off() -> None:
 
 
 def test_after_five_failed_loads_every_waiter_is_woken() -> None:
-    """The fifth failure in a row publishes the pool as failing, with reason and last lines."""
+    """The fifth failure in a row publishes the pool as failing, with the reason and the last log
+    lines."""
     play = Play(PoolSpec(A))
     for number in range(1, 6):
         play.demand(60.0, a=1)
@@ -209,7 +214,7 @@ def test_after_five_failed_loads_every_waiter_is_woken() -> None:
 
 
 def test_a_pool_may_be_tried_again_after_failing() -> None:
-    """When its pause is over a failing pool looks cold, without anybody asking for it."""
+    """After its back-off a failing pool is shown as cold, without a new call."""
     play = Play(PoolSpec(A))
     for number in range(1, 6):
         play.demand(60.0, a=1)
@@ -225,7 +230,7 @@ def test_a_pool_may_be_tried_again_after_failing() -> None:
 
 
 def test_what_is_ready_is_published() -> None:
-    """Gateways are told when a replica can be called, and how it wants to be."""
+    """Endpoints list a ready replica with its limit and properties."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     play.on(events.Greeted("r1", {}))
@@ -240,7 +245,7 @@ def test_what_is_ready_is_published() -> None:
 
 
 def test_what_did_not_change_is_not_published() -> None:
-    """A tick that changes nothing tells nobody anything."""
+    """A Tick that changes nothing publishes nothing."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     play.published.clear()
@@ -251,8 +256,8 @@ def test_what_did_not_change_is_not_published() -> None:
 
 
 def test_a_full_house_evicts_who_is_idle() -> None:
-    """Without a free device the replica idle for longest is asked, conditionally, to make room,
-    and the waiting pool is put where it was."""
+    """Without a free device the longest idle replica is asked to stop, and the waiting pool gets
+    its device."""
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
     play.demand(a=1)
     play.ready("r1")
@@ -270,7 +275,8 @@ def test_a_full_house_evicts_who_is_idle() -> None:
 
 
 def test_who_refused_to_make_room_does_not_block_the_waiter() -> None:
-    """After a refusal the next idle replica is asked; were there none, the same one again."""
+    """After a refusal the next idle replica is asked, or the same one again if there is no
+    other."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.demand(a=1)
     play.ready("r1")
@@ -282,7 +288,7 @@ def test_who_refused_to_make_room_does_not_block_the_waiter() -> None:
 
 
 def test_an_eviction_for_somebody_who_left_is_no_phase_of_a_later_start() -> None:
-    """The receipt of a cold start has nothing that happened before its first waiter came."""
+    """A cold start's phases exclude everything before the arrival of its first waiting call."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.demand(a=1)
     play.ready("r1")
@@ -297,18 +303,19 @@ def test_an_eviction_for_somebody_who_left_is_no_phase_of_a_later_start() -> Non
 
 
 def test_nobody_is_evicted_below_the_floor_or_while_busy() -> None:
-    """A pool at its `min` and a pool with load keep their replicas; the waiter is told why."""
+    """Pools at their `min` and pools with load keep their replicas; the waiting pool has a
+    reason."""
     play = Play(PoolSpec(A, min=1), PoolSpec(B), PoolSpec(C))
     play.demand(b=1)
     play.tick()
     play.ready("r1", "r2")
 
     assert play.demand(10.0, b=1, c=1) == []
-    assert play.machine.endpoints(C, play.now).reason == "all 2 devices are in use"
+    assert play.machine.endpoints(C, play.now).reason == "no free device (2 in use)"
 
 
 def test_a_trial_is_not_evicted_and_evicts() -> None:
-    """A deploy takes the device of an idle replica and keeps it to its end."""
+    """A trial evicts an idle replica and keeps its device until its end."""
     play = Play(PoolSpec(A), devices=1)
     play.demand(a=1)
     play.ready("r1")
@@ -322,7 +329,7 @@ def test_a_trial_is_not_evicted_and_evicts() -> None:
 
 
 def test_a_trial_that_found_no_room_is_tried_again() -> None:
-    """A deploy that came while all devices were busy starts when one has become idle."""
+    """A trial that found all devices busy starts when a replica becomes idle."""
     play = Play(PoolSpec(A), devices=1)
     play.demand(a=1)
     play.ready("r1")
@@ -332,7 +339,7 @@ def test_a_trial_that_found_no_room_is_tried_again() -> None:
 
 
 def test_a_trial_ends_and_can_be_wanted_again() -> None:
-    """A second trial of the same key is run, also while the first is still being released."""
+    """A second trial with the same key is run, also while the first is still being released."""
     play = Play(PoolSpec(A, role="trial"))
     play.demand()
     play.tick()
@@ -346,7 +353,7 @@ def test_a_trial_ends_and_can_be_wanted_again() -> None:
 
 
 def test_who_waits_for_longest_gets_the_device() -> None:
-    """A device that becomes free goes to the pool whose waiter came first, whatever its name."""
+    """A freed device goes to the pool whose call came first, whatever its name."""
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C), devices=1)
     play.demand(b=1)
     play.ready("r1")
@@ -361,7 +368,7 @@ def test_who_waits_for_longest_gets_the_device() -> None:
 
 
 def test_a_missing_kind_of_device_is_said() -> None:
-    """A function that needs a GPU on a host without one waits with a reason."""
+    """A function that needs a GPU on a host without one waits with that reason."""
     play = Play(PoolSpec(A, device_kind="cuda"))
 
     assert play.demand(a=1) == []
@@ -369,7 +376,7 @@ def test_a_missing_kind_of_device_is_said() -> None:
 
 
 def test_found_replicas_are_kept() -> None:
-    """What served before goes on serving, and nothing is started beside it."""
+    """An adopted replica keeps serving, and no second one is started."""
     play = Play(PoolSpec(A), is_open=False)
     play.on(events.Found("old", A, "cpu1"))
     play.on(events.ReplicasListed())
@@ -383,16 +390,17 @@ def test_found_replicas_are_kept() -> None:
 
 
 def test_a_found_replica_without_a_function_goes() -> None:
-    """A replica of a function that was removed is released and its pool forgotten."""
+    """An adopted replica of a removed function is released and its pool removed."""
     play = Play(is_open=False)
 
-    assert play.on(events.Found("old", A, "cpu0")) == [Release("old", "it was removed")]
+    assert play.on(events.Found("old", A, "cpu0")) == [Release("old", "the pool was removed")]
     play.on(events.Released("old"))
     assert play.machine.pools == {}
 
 
 def test_a_removed_pool_drains_and_is_forgotten() -> None:
-    """Its replicas finish for good, then nothing of the pool is left and that is published."""
+    """The replicas of a removed pool are drained unconditionally; then the pool is removed, and
+    that is published."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     play.ready("r1")
@@ -408,7 +416,7 @@ def test_a_removed_pool_drains_and_is_forgotten() -> None:
 
 
 def test_a_pool_defined_again_while_it_goes_stays() -> None:
-    """A revision that is deployed again before its last replica has gone is served."""
+    """A revision that is deployed again before its last replica has stopped is served."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     play.ready("r1")
@@ -420,7 +428,7 @@ def test_a_pool_defined_again_while_it_goes_stays() -> None:
 
 
 def test_removing_what_is_not_there_does_nothing() -> None:
-    """An unknown pool is removed without a word, and demand for one is kept for later."""
+    """Removing an unknown pool has no effect, and demand for an unknown pool is kept."""
     play = Play()
     play.published.clear()
 
@@ -431,7 +439,7 @@ def test_removing_what_is_not_there_does_nothing() -> None:
 
 
 def test_new_settings_hold_at_once() -> None:
-    """A floor that is raised is met by the event that raised it."""
+    """A raised `min` is met in the step that raised it."""
     play = Play(PoolSpec(A))
     play.demand()
 
@@ -439,7 +447,7 @@ def test_new_settings_hold_at_once() -> None:
 
 
 def test_a_worker_that_is_gone_holds_nothing() -> None:
-    """Load ends with the worker's connection, or after 3 s of silence."""
+    """A worker's load ends with its connection, or after 3 s of silence."""
     play = Play(PoolSpec(A, idle_s=0.0), PoolSpec(B, idle_s=0.0))
     play.demand(a=1)
     play.demand(worker="w2", b=1)
@@ -451,12 +459,16 @@ def test_a_worker_that_is_gone_holds_nothing() -> None:
 
 
 def test_a_shutdown_lets_everybody_finish() -> None:
-    """What serves is drained for good, what starts is released, and nothing is started any more."""
+    """A shutdown drains serving replicas unconditionally, releases starting ones, and starts
+    none."""
     play = Play(PoolSpec(A, min=1), PoolSpec(B))
     play.demand(b=1)
     play.ready("r2")
 
-    assert play.on(events.Shutdown()) == [Release("r1", "the server stops"), Drain("r2", None)]
+    assert play.on(events.Shutdown()) == [
+        Release("r1", "the server is shutting down"),
+        Drain("r2", None),
+    ]
     play.on(events.Released("r1"))
     play.lose("r2", "exit 0")
     assert play.demand(a=5, b=5) == []
@@ -465,7 +477,7 @@ def test_a_shutdown_lets_everybody_finish() -> None:
 
 
 def test_a_drain_that_hangs_is_pressed_by_ticks() -> None:
-    """Time alone brings a replica that does not answer to its end."""
+    """Ticks alone end a replica that does not drain."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     play.ready("r1")
@@ -478,7 +490,7 @@ def test_a_drain_that_hangs_is_pressed_by_ticks() -> None:
 
 
 def test_decisions_carry_their_reasons() -> None:
-    """Why a replica was started is noted, with the load that asked for it."""
+    """The reason of a start is noted, with the load that caused it."""
     play = Play(PoolSpec(A))
 
     play.demand(a=3)
@@ -490,7 +502,7 @@ def test_decisions_carry_their_reasons() -> None:
 
 
 def test_a_new_replica_gets_a_new_id() -> None:
-    """Ids are those the source gives, one for each start."""
+    """Each start takes a new id from the generator."""
     play = Play(PoolSpec(A), devices=1)
     play.demand(a=1)
     play.ready("r1")
@@ -502,14 +514,14 @@ def test_a_new_replica_gets_a_new_id() -> None:
 
 @pytest.mark.parametrize("is_open", [False, True])
 def test_an_empty_house_is_quiet(is_open: bool) -> None:
-    """Without pools no event asks for anything."""
+    """Without pools no event causes a command."""
     play = Play(is_open=is_open)
 
     assert [play.tick(1.0), play.demand(), play.on(events.Shutdown())] == [[], [], []]
 
 
 def test_what_there_is_can_be_seen() -> None:
-    """Devices, pools and replicas are there to be shown."""
+    """Devices, pools and replicas can be queried."""
     play = Play(PoolSpec(A), devices=1)
     play.demand(a=1)
 
@@ -519,7 +531,8 @@ def test_what_there_is_can_be_seen() -> None:
 
 
 def test_a_pool_is_decided_on_once_that_is_allowed() -> None:
-    """A floor that adopted replicas meet is known to be wanted, though no event is about it."""
+    """The wanted number of a pool whose adopted replicas meet its floor is decided without an event
+    about it."""
     play = Play(PoolSpec(A, min=1), is_open=False)
     play.on(events.Found("old", A, "cpu0"))
     play.on(events.ReplicasListed())
@@ -534,7 +547,7 @@ def test_a_pool_is_decided_on_once_that_is_allowed() -> None:
 
 @pytest.mark.parametrize("is_silent", [False, True])
 def test_load_that_ended_with_its_worker_is_no_measure(is_silent: bool) -> None:
-    """The windows learn that a worker is gone: what it held does not count for ever."""
+    """The load windows record the end of a lost worker's load."""
     play = Play(PoolSpec(A, max=4), devices=4)
     play.run(a=1)
     play.ready("r1")
@@ -549,17 +562,20 @@ def test_load_that_ended_with_its_worker_is_no_measure(is_silent: bool) -> None:
 
 
 def test_a_removed_pool_does_not_look_as_if_it_woke() -> None:
-    """While its last replica finishes it is draining, whoever still waits for it."""
+    """A removed pool is shown as draining while its last replica finishes, even with waiting
+    calls."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     play.ready("r1")
 
     assert play.on(events.PoolRemoved(A)) == [Drain("r1", None)]
-    assert play.machine.endpoints(A, play.now) == PoolEndpoints([], "draining", "it was removed")
+    assert play.machine.endpoints(A, play.now) == PoolEndpoints(
+        [], "draining", "the pool was removed"
+    )
 
 
 def test_a_back_off_that_nobody_waits_for_ends_quietly() -> None:
-    """A failed pool is looked at when its pause is over, and then no more."""
+    """A failed pool is settled when its back-off ends, and then no more."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     play.lose("r1")
@@ -572,7 +588,7 @@ def test_a_back_off_that_nobody_waits_for_ends_quietly() -> None:
 
 
 def test_a_pool_that_is_idle_is_not_looked_at_before_its_time() -> None:
-    """One warm replica is left alone until it has been idle for long enough."""
+    """A Tick does not settle a warm idle pool before its idle time has passed."""
     play = Play(PoolSpec(A, idle_s=300.0))
     play.warm(a="r1")
 
@@ -580,7 +596,7 @@ def test_a_pool_that_is_idle_is_not_looked_at_before_its_time() -> None:
 
 
 def test_a_pool_with_no_more_than_it_must_have_is_not_looked_at() -> None:
-    """Its replicas stay however long nobody calls: time alone takes none of them."""
+    """Ticks do not settle a pool at its `min`, however long it gets no calls."""
     play = Play(PoolSpec(A, min=2, max=2, idle_s=300.0))
     play.tick(3.0)
     for id in ("r1", "r2"):
@@ -592,8 +608,8 @@ def test_a_pool_with_no_more_than_it_must_have_is_not_looked_at() -> None:
 
 
 def test_the_reason_of_a_floor_follows_its_start() -> None:
-    """A floor that is raised long after the last call starts a replica; the reason that gateways
-    get says from the next tick on what keeps it."""
+    """A floor raised long after the last call starts a replica; from the next Tick on the reason is
+    why it is kept."""
     play = Play(PoolSpec(A, min=1, idle_s=0))
     play.tick(3.0)
     play.ready("r1")
@@ -602,13 +618,13 @@ def test_the_reason_of_a_floor_follows_its_start() -> None:
 
     play.tick(1.0)
 
-    assert before == "nobody calls; min is 2"
+    assert before == "no calls; min is 2"
     assert play.reason("a") == "kept for the next call; min is 2"
 
 
 def test_an_engine_that_is_away_is_watched() -> None:
-    """Nothing is started meanwhile, what waits is told why, and its return is acted on at once:
-    what ended unseen is released, what is missing is started."""
+    """While the engine is away nothing is started and waiting pools have the reason; on its return
+    ended replicas are released and missing ones started."""
     play = Play(PoolSpec(A), PoolSpec(B))
     play.warm(a="r1")
     assert play.on(events.EngineLost("no answer")) == [WatchEngine("no answer")]
@@ -624,7 +640,7 @@ def test_an_engine_that_is_away_is_watched() -> None:
 
 
 def test_who_asks_is_answered() -> None:
-    """Warm-ups and sleep reach the pool they are about; an unknown pool is said to be none."""
+    """Warm-ups and sleep requests reach their pool; a warm-up of an unknown pool fails."""
     play = Play(PoolSpec(A))
     play.demand()
     play.on(events.WarmRequested(A))
@@ -635,11 +651,11 @@ def test_who_asks_is_answered() -> None:
     assert play.on(events.SleepRequested(A)) == [Drain("r1", 0.001)]
     assert play.on(events.SleepRequested(B)) == []
     assert play.on(events.WarmCancelled(B)) == []
-    assert play.on(events.WarmRequested(B)) == [EndWarm(B, "failed", "there is no such pool")]
+    assert play.on(events.WarmRequested(B)) == [EndWarm(B, "failed", "no such pool")]
 
 
 def test_standbys_are_kept_from_the_beginning() -> None:
-    """A host that is to have some has a pool for them, which nobody is told of."""
+    """A host with standbys has pools for them, which are not published."""
     play = Play(standbys=1)
     play.demand()
 
@@ -648,7 +664,7 @@ def test_standbys_are_kept_from_the_beginning() -> None:
 
 
 def test_who_falls_idle_makes_room_at_once() -> None:
-    """Whoever waits is looked at when a gateway says that another pool has nothing to do."""
+    """A pool that becomes idle causes waiting pools to be settled at once."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.run(a=1)
     play.ready("r1")
@@ -659,7 +675,8 @@ def test_who_falls_idle_makes_room_at_once() -> None:
 
 
 def test_a_tick_is_asked_for_when_a_stay_ends() -> None:
-    """Who waits for an idle replica that has just come is not kept waiting until the next tick."""
+    """`due_s` is the end of a residency that a waiting pool waits for, before the next regular
+    Tick."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     assert play.machine.due_s(play.now) == inf
     play.demand(a=1)
@@ -674,7 +691,7 @@ def test_a_tick_is_asked_for_when_a_stay_ends() -> None:
 
 
 def test_a_tick_is_asked_for_when_a_back_off_ends() -> None:
-    """A start that failed is tried again in time, not up to a second later."""
+    """`due_s` is the end of a back-off, so that the next try is not up to a second late."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     play.lose("r1")

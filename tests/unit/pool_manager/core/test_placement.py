@@ -1,4 +1,4 @@
-"""Where a replica goes, and who makes room for it."""
+"""Placement: the device of a replica, and the victims that make room."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def need(share: float = 1.0, memory_mib: float = 0.0, kind: str = "any") -> Need
 
 
 def house(*charges: tuple[str, str, float, float], devices: list[Device] = GPUS) -> Ledger:
-    """(id, device, share, MiB) of replicas."""
+    """A ledger with replicas given as (id, device, share, MiB)."""
     ledger = Ledger(devices)
     for charge in charges:
         ledger.charge(*charge)
@@ -35,12 +35,12 @@ def house(*charges: tuple[str, str, float, float], devices: list[Device] = GPUS)
 
 
 def candidates(spare: int = 9, **costs: float) -> dict[str, Candidate]:
-    """Each of a pool of its own."""
+    """Candidates, each in its own pool."""
     return {id: Candidate(f"pool {id}", value, spare) for id, value in costs.items()}
 
 
 def test_a_free_device_is_found() -> None:
-    """One that needs a device alone gets an empty one of its kind."""
+    """A replica that needs a whole device gets an empty one of its kind."""
     ledger = house(("r1", "g1", 0.1, 0.0), devices=[*GPUS, *CPUS])
 
     assert find_device(need(), ledger) == "g2"
@@ -49,7 +49,7 @@ def test_a_free_device_is_found() -> None:
 
 
 def test_who_shares_goes_where_most_are() -> None:
-    """Devices are packed, so that whole ones stay free for those who need one."""
+    """Shared devices are packed, so that whole devices stay free."""
     ledger = house(("r1", "g2", 0.5, 0.0))
 
     assert find_device(need(0.5), ledger) == "g2"
@@ -57,7 +57,7 @@ def test_who_shares_goes_where_most_are() -> None:
 
 
 def test_memory_decides_where() -> None:
-    """A device with too little memory left is passed over."""
+    """A device with too little free memory is skipped."""
     ledger = house(("r1", "g2", 0.1, 9_000.0))
 
     assert find_device(need(0.1, 2_000.0), ledger) == "g1"
@@ -65,7 +65,7 @@ def test_memory_decides_where() -> None:
 
 
 def test_a_standby_lends_its_memory_to_its_successor() -> None:
-    """What a standby holds is there for the replica that it becomes."""
+    """The memory of a standby is available to the replica that it becomes."""
     ledger = house(devices=CPUS)
     ledger.charge_bank("s1", "ram", 80.0)
 
@@ -74,7 +74,7 @@ def test_a_standby_lends_its_memory_to_its_successor() -> None:
 
 
 def test_the_cheapest_goes() -> None:
-    """Of replicas that would each do, the one that costs least is asked."""
+    """Of replicas that each suffice, the cheapest is chosen."""
     ledger = house(("r1", "g1", 1.0, 0.0), ("r2", "g2", 1.0, 0.0))
 
     assert plan_eviction(need(), ledger, candidates(r1=2.0, r2=1.0)) == EvictionPlan("g2", ("r2",))
@@ -83,7 +83,7 @@ def test_the_cheapest_goes() -> None:
 
 
 def test_a_set_is_judged_by_its_sum() -> None:
-    """One dear replica may be cheaper than two cheap ones."""
+    """One expensive replica may be cheaper than two cheap ones together."""
     ledger = house(("a1", "g1", 0.5, 0.0), ("a2", "g1", 0.5, 0.0), ("b1", "g2", 1.0, 0.0))
 
     assert plan_eviction(need(), ledger, candidates(a1=2.0, a2=2.0, b1=3.0)) == EvictionPlan(
@@ -95,7 +95,7 @@ def test_a_set_is_judged_by_its_sum() -> None:
 
 
 def test_who_proved_superfluous_stays() -> None:
-    """A small one chosen first is spared if the large one that followed is enough."""
+    """A small victim chosen first is spared if the larger one that follows suffices."""
     ledger = house(("a1", "g1", 0.1, 1_000.0), ("a2", "g1", 0.1, 8_000.0), devices=GPUS[:1])
 
     assert plan_eviction(need(0.1, 5_000.0), ledger, candidates(a1=1.0, a2=2.0)) == EvictionPlan(
@@ -104,7 +104,7 @@ def test_who_proved_superfluous_stays() -> None:
 
 
 def test_nobody_goes_in_vain() -> None:
-    """Where all who may go would not make enough room, nobody is asked."""
+    """If all candidates together do not make enough room, none is stopped."""
     ledger = house(("a1", "g1", 0.5, 0.0), ("busy", "g1", 0.5, 0.0), devices=GPUS[:1])
 
     assert plan_eviction(need(), ledger, candidates(a1=1.0)) is None
@@ -113,7 +113,7 @@ def test_nobody_goes_in_vain() -> None:
 
 
 def test_memory_may_come_from_another_device_of_the_bank() -> None:
-    """A free CPU slot without memory is helped by whoever idles on another slot."""
+    """A CPU slot without enough memory gets it from an idle replica on another slot."""
     ledger = house(("a1", "c1", 1.0, 1_500.0), ("busy", "c2", 0.5, 100.0), devices=CPUS)
 
     assert plan_eviction(need(0.5, 1_000.0), ledger, candidates(a1=1.0)) == EvictionPlan(
@@ -127,7 +127,7 @@ def test_memory_may_come_from_another_device_of_the_bank() -> None:
 
 
 def test_a_standby_goes_first() -> None:
-    """Memory that a standby holds is cheaper than anybody's replica."""
+    """A standby's memory is cheaper than any replica."""
     ledger = house(("a1", "c1", 1.0, 1_000.0), devices=CPUS)
     ledger.charge_bank("s1", "ram", 80.0)
     costs = candidates(a1=0.1) | {"s1": Candidate("standby", 0.0, 1)}
@@ -137,7 +137,7 @@ def test_a_standby_goes_first() -> None:
 
 
 def test_one_that_is_used_up_is_no_victim() -> None:
-    """A standby that the new replica is made of is not asked to go for it as well."""
+    """A standby that becomes the new replica is not also evicted for it."""
     ledger = house(("a1", "c1", 1.0, 1_000.0), devices=CPUS)
     ledger.charge_bank("s1", "ram", 80.0)
     costs = candidates(a1=0.1) | {"s1": Candidate("standby", 0.0, 1)}
@@ -148,7 +148,7 @@ def test_one_that_is_used_up_is_no_victim() -> None:
 
 
 def test_a_floor_is_kept_wherever_its_replicas_are() -> None:
-    """Of two replicas of a pool that may spare one, either may go, but not both."""
+    """Of two replicas of a pool that can spare one, either may be chosen, but not both."""
     ledger = house(("a1", "g1", 1.0, 0.0), ("a2", "g2", 0.5, 0.0), ("a3", "g2", 0.5, 0.0))
     pool = {id: Candidate("a", 1.0, 1) for id in ("a1", "a2", "a3")}
 
@@ -159,7 +159,7 @@ def test_a_floor_is_kept_wherever_its_replicas_are() -> None:
 
 
 def test_a_device_claimed_by_another_is_not_cleared() -> None:
-    """Nobody clears a device twice."""
+    """A device reserved for another pool is not cleared."""
     ledger = house(("r1", "g1", 1.0, 0.0), devices=GPUS[:1])
     ledger.reserve(Reservation(Need("other"), "g1", ("r1",), 0.0))
 
@@ -167,31 +167,31 @@ def test_a_device_claimed_by_another_is_not_cleared() -> None:
 
 
 def test_one_on_a_device_that_is_no_more_makes_no_room() -> None:
-    """An adopted replica on a lost device frees nothing that could be used."""
+    """An adopted replica on an unknown device makes no room."""
     ledger = house(("old", "gone", 1.0, 100.0), ("r1", "g1", 1.0, 0.0), devices=GPUS[:1])
 
     assert plan_eviction(need(), ledger, candidates(old=0.1, r1=1.0)) == EvictionPlan("g1", ("r1",))
 
 
 def test_why_there_is_no_place_is_said() -> None:
-    """A missing kind, a need larger than any device, lacking memory and a full house differ."""
+    """The reasons of a missing kind, a too large need, lacking memory and used devices differ."""
     ledger = house(("r1", "g1", 1.0, 0.0), ("r2", "g2", 0.5, 9_000.0))
 
     assert placement_obstacle(need(kind="npu"), ledger) == "no device of kind npu"
     assert placement_obstacle(need(memory_mib=9_999.0), ledger) == (
-        "needs 9999 MiB, no device has that beside 256 spare"
+        "needs 9999 MiB + 256 spare, no device has that"
     )
-    assert placement_obstacle(need(memory_mib=1.0), ledger) == "all 2 devices are in use"
+    assert placement_obstacle(need(memory_mib=1.0), ledger) == "no free device (2 in use)"
     assert placement_obstacle(need(0.5, 1_000.0), ledger) == "needs 1000 MiB, 744 are free"
     ledger.recharge("r2", 9_900.0)
     assert placement_obstacle(need(0.5, 1_000.0), ledger) == "needs 1000 MiB, 0 are free"
 
 
 def test_devices_of_unknown_size_are_never_too_small() -> None:
-    """Where memory is not accounted, only use is in the way."""
+    """Without accounted memory, only a device's use is an obstacle."""
     ledger = house(("r1", "c", 1.0, 0.0), devices=[Device("c", "cpu")])
 
-    assert placement_obstacle(need(memory_mib=1e6), ledger) == "all 1 devices are in use"
+    assert placement_obstacle(need(memory_mib=1e6), ledger) == "no free device (1 in use)"
 
 
 replicas = st.lists(
@@ -212,8 +212,9 @@ replicas = st.lists(
 def test_whatever_idles_makes_enough_room(
     there: list[tuple[str, float, float, str]], share: float, memory_mib: float, spare: int
 ) -> None:
-    """A set is found exactly if there is one, it leaves room, and it spares whom it can. Where
-    only some of a pool may go, a part of a device may be missed that another choice would free."""
+    """A plan is found if and only if one exists, it makes enough room, and it spares what it can.
+    If only some replicas of a pool may be stopped, a free share may be missed that another choice
+    would find."""
     ledger = Ledger([*CPUS, GPUS[0]])
     costs = {}
     for number, (device, part, mib, pool) in enumerate(there):
@@ -245,7 +246,7 @@ def test_whatever_idles_makes_enough_room(
 
 
 def test_who_may_go_anywhere_gets_a_gpu_first() -> None:
-    """Then a CPU slot, as long as there is room; however long which has been free."""
+    """If any kind is allowed, GPUs come first, then CPU slots, however long they have been free."""
     ledger = house(devices=[*CPUS, *GPUS])
     found = []
     for number in range(4):
@@ -259,7 +260,7 @@ def test_who_may_go_anywhere_gets_a_gpu_first() -> None:
 
 
 def test_a_shared_gpu_comes_before_a_shared_slot() -> None:
-    """The kind decides first, then where most are."""
+    """The kind decides first, then the number of replicas."""
     ledger = house(("r1", "c1", 0.1, 0.0), ("r2", "g2", 0.1, 0.0), devices=[*CPUS, *GPUS])
 
     assert find_device(need(0.5), ledger) == "g2"
@@ -269,7 +270,7 @@ def test_a_shared_gpu_comes_before_a_shared_slot() -> None:
 
 
 def test_who_takes_the_rest_takes_a_whole_device_first() -> None:
-    """Else what is left of the one with fewest others."""
+    """A trial gets a whole device, otherwise the rest of the one with the fewest replicas."""
     rest = Need("new", takes_rest=True)
     shared = [("r1", "g1", 0.1, 0.0), ("r2", "g1", 0.1, 0.0), ("r3", "g2", 0.5, 0.0)]
 
@@ -280,11 +281,11 @@ def test_who_takes_the_rest_takes_a_whole_device_first() -> None:
 
 
 def test_why_names_the_devices_that_may_not_be_used() -> None:
-    """How many there are, which, and for what reason; those of another kind do not matter."""
+    """The reason has the number, ids and causes of cordoned devices of the right kind."""
     ledger = house(("r1", "g2", 1.0, 0.0), devices=[*GPUS, *CPUS])
     ledger.cordon("g1", Cordon("XID 79", is_gone=True))
     assert placement_obstacle(need(kind="cuda"), ledger) == (
-        "all 1 devices are in use, 1 is cordoned: XID 79 (g1)"
+        "no free device (1 in use), 1 is cordoned: XID 79 (g1)"
     )
     assert "cordoned" not in placement_obstacle(need(kind="cpu", memory_mib=9_000), ledger)
 
@@ -296,7 +297,8 @@ def test_why_names_the_devices_that_may_not_be_used() -> None:
 
 
 def test_hopeless_is_what_only_a_cordoned_device_could_hold() -> None:
-    """What is in use may become free, what never fitted anywhere is no matter of cordons."""
+    """A need is unplaceable only if a cordoned device could hold it; devices in use and needs that
+    never fit do not count."""
     ledger = house(("r1", "g2", 1.0, 0.0), devices=[*GPUS, *CPUS])
     assert not is_unplaceable(need(memory_mib=99_999), ledger)
 

@@ -1,4 +1,4 @@
-"""One pool's failures and looks."""
+"""One pool: failures, and its published state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pool(*states: State, if_idle: bool = False) -> Pool:
 
 
 def test_failed_loads_back_off_up_to_a_minute() -> None:
-    """After each failure in a row the next try is 1, 2, 4, ... 60 s away."""
+    """After each failure in a row the next try is 1, 2, 4, ... 60 s later."""
     failing = Pool(PoolSpec(KEY))
     pauses = []
     for _ in range(9):
@@ -34,7 +34,7 @@ def test_failed_loads_back_off_up_to_a_minute() -> None:
 
 
 def test_failing_for_days_is_still_counted() -> None:
-    """However often a load has failed, the next failure has a pause of a minute."""
+    """After very many failures the back-off is still a minute."""
     failing = Pool(PoolSpec(KEY), failures=5000)
 
     failing.record_failure("no memory", (), 0.0)
@@ -43,7 +43,7 @@ def test_failing_for_days_is_still_counted() -> None:
 
 
 def test_five_failures_make_a_pool_failing() -> None:
-    """It is failing after the fifth failure until it may be tried again, and not before."""
+    """A pool is failing from the fifth failure until its next try."""
     failing = Pool(PoolSpec(KEY))
     for _ in range(4):
         failing.record_failure("no memory", ("last line",), 0.0)
@@ -57,7 +57,7 @@ def test_five_failures_make_a_pool_failing() -> None:
 
 
 def test_a_success_forgives_the_past() -> None:
-    """After a load went well nothing is left of the failures."""
+    """A successful load resets all failures."""
     forgiven = Pool(PoolSpec(KEY))
     forgiven.record_failure("no memory", ("last line",), 0.0)
 
@@ -70,7 +70,7 @@ def test_a_success_forgives_the_past() -> None:
 @pytest.mark.parametrize(
     ("states", "held", "expected"),
     [
-        ((), 0, ("cold", "nobody calls")),
+        ((), 0, ("cold", "no calls")),
         ((), 1, ("waking", "1 held")),
         ((State.STARTING,), 0, ("waking", "1 held")),
         ((State.STANDBY,), 1, ("waking", "1 held")),
@@ -82,22 +82,22 @@ def test_a_success_forgives_the_past() -> None:
     ],
 )
 def test_how_a_pool_looks(states: tuple[State, ...], held: int, expected: tuple[str, str]) -> None:
-    """The best that a replica can do decides; without one, whether anybody waits."""
+    """The best replica's state decides; without one, whether calls wait."""
     assert expected == pool(*states).describe(held, 0.0)
 
 
 def test_what_keeps_a_waking_pool_is_said_first() -> None:
-    """A waiter is told what blocks the start, else what failed last, else why it is wanted."""
+    """The reason of a waking pool is the obstacle, else the last failure, else why it is wanted."""
     waking = pool()
     waking.last_error = "no memory"
     assert waking.describe(1, 0.0) == ("waking", "no memory")
 
-    waking.blocked = "all 2 devices are in use"
-    assert waking.describe(1, 0.0) == ("waking", "all 2 devices are in use")
+    waking.blocked = "no free device (2 in use)"
+    assert waking.describe(1, 0.0) == ("waking", "no free device (2 in use)")
 
 
 def test_a_replica_that_may_refuse_to_go_counts_until_it_goes() -> None:
-    """One asked to go if idle still serves, but is not counted on to stay."""
+    """A replica with a conditional drain still serves and counts, but not as staying."""
     asked = pool(State.DRAINING, if_idle=True)
 
     assert asked.count() == 1
@@ -106,7 +106,7 @@ def test_a_replica_that_may_refuse_to_go_counts_until_it_goes() -> None:
 
 
 def test_one_told_to_go_is_gone() -> None:
-    """What drains for good neither counts nor serves."""
+    """A replica with an unconditional drain neither counts nor serves."""
     told = pool(State.DRAINING, State.LOADING)
 
     assert told.count() == 1
@@ -115,7 +115,7 @@ def test_one_told_to_go_is_gone() -> None:
 
 
 def test_a_pause_blames_nobody() -> None:
-    """After an end through nobody's fault the next try waits a second; a longer back-off stays."""
+    """After a loss without fault the next try is a second later; a longer back-off is kept."""
     paused = Pool(PoolSpec(KEY))
 
     paused.delay_retry("the engine restarted", 100.0)
@@ -128,7 +128,7 @@ def test_a_pause_blames_nobody() -> None:
 
 
 def test_a_removed_pool_wakes_for_nobody() -> None:
-    """Whoever still waits is not told that it wakes."""
+    """A removed pool with waiting calls is not shown as waking."""
     gone = pool(State.RELEASING)
     gone.removed = True
 
@@ -136,7 +136,7 @@ def test_a_removed_pool_wakes_for_nobody() -> None:
 
 
 def test_its_memory_is_the_larger_of_what_was_said_and_measured() -> None:
-    """A declared size that is too small is not believed."""
+    """The memory is the larger of the stored and the measured value."""
     sized = Pool(PoolSpec(KEY, memory_mib=100.0))
     assert sized.memory_mib == 100.0
 
@@ -146,7 +146,7 @@ def test_its_memory_is_the_larger_of_what_was_said_and_measured() -> None:
 
 
 def test_replicas_are_counted_by_what_becomes_of_them() -> None:
-    """One that may refuse to go still counts, but is not relied on to stay."""
+    """A replica that may refuse its drain counts, but not as staying."""
     assert pool().key == KEY
     mixed = pool(State.LOADING, State.READY, State.DRAINING, State.RELEASING, if_idle=True)
 
@@ -154,7 +154,7 @@ def test_replicas_are_counted_by_what_becomes_of_them() -> None:
 
 
 def test_idle_time_runs_since_the_last_use_of_pool_or_replica() -> None:
-    """Whichever was later."""
+    """Idle time counts from the later use of pool and replica."""
     used = pool(State.READY)
     (replica,) = used.replicas.values()
     replica.last_used_s = 40.0
@@ -166,7 +166,7 @@ def test_idle_time_runs_since_the_last_use_of_pool_or_replica() -> None:
 
 
 def test_a_cold_start_counts_from_its_first_waiter() -> None:
-    """Those who come later do not begin it anew; when nobody waits it is over."""
+    """Later calls do not restart the wait of a cold start; without waiting calls it ends."""
     called = pool()
     called.observe_load(1, 0, 2.0, 100.0)
     called.observe_load(3, 0, 5.0, 103.0)
@@ -177,8 +177,8 @@ def test_a_cold_start_counts_from_its_first_waiter() -> None:
 
 
 def test_who_waits_in_vain_is_known() -> None:
-    """A pool is unserved from the first look at a waiter without a replica until one can serve; a
-    deploy waits without any."""
+    """A pool is unserved from the first settling with a waiting call and no replica until one can
+    serve; a trial needs no calls."""
     called = pool()
     called.observe_load(1, 0, 2.0, 100.0)
     called.observe_load(1, 0, 3.0, 101.0)
@@ -194,7 +194,7 @@ def test_who_waits_in_vain_is_known() -> None:
 
 
 def test_a_call_counts_although_it_is_over() -> None:
-    """Most calls of a warm function are over when the gateway next speaks of it."""
+    """A call counts as a use even if it is over when the gateway reports it."""
     called = pool()
     for now in (100.0, 110.0):
         called.record_call(now)
@@ -212,24 +212,24 @@ def used_at(*times: float) -> CallRate:
 
 
 def test_what_was_never_used_costs_nothing() -> None:
-    """Nobody is expected to miss it."""
+    """The eviction cost of a pool that was never used is zero."""
     assert eviction_cost(CallRate(), 5.0, 100.0) == 0.0
 
 
 def test_who_was_used_last_costs_most() -> None:
-    """Where nothing is known of gaps the order is that of the last use."""
+    """Without known gaps, eviction costs follow the last use (LRU)."""
     assert eviction_cost(used_at(90.0), 2.0, 100.0) > eviction_cost(used_at(50.0), 2.0, 100.0)
 
 
 def test_who_loads_for_longer_costs_more() -> None:
-    """Of two pools used alike, the one that is quickly back goes first."""
+    """Of two equally used pools, the one with the longer load time costs more."""
     assert eviction_cost(used_at(50.0), 20.0, 100.0) == 10 * eviction_cost(
         used_at(50.0), 2.0, 100.0
     )
 
 
 def test_a_load_never_measured_is_assumed() -> None:
-    """A revision that was never loaded is not free to evict."""
+    """A revision that was never loaded has a positive eviction cost."""
     assert (
         eviction_cost(used_at(50.0), 0.0, 100.0)
         == eviction_cost(used_at(50.0), UNKNOWN_RELOAD_S, 100.0)
@@ -238,12 +238,13 @@ def test_a_load_never_measured_is_assumed() -> None:
 
 
 def test_a_habit_is_known_by_its_gaps() -> None:
-    """What is called every ten seconds is expected again in ten, however recently it was called."""
+    """A pool called every ten seconds keeps that rate, however recent its last call is."""
     assert used_at(100.0, 110.0, 120.0).per_second(121.0) == pytest.approx(1 / 10)
 
 
 def test_a_habit_that_ends_is_forgotten() -> None:
-    """A pool that was called often and then not for an hour is worth less than its silence."""
+    """A pool that was called often and then not for an hour costs less than its silence
+    suggests."""
     call_rate = used_at(100.0, 101.0, 102.0)
 
     assert call_rate.per_second(105.0) == pytest.approx(1.0)
@@ -252,8 +253,8 @@ def test_a_habit_that_ends_is_forgotten() -> None:
 
 
 def test_a_silence_between_spells_is_soon_forgotten() -> None:
-    """Of a function called every ten seconds, after an hour of silence, the next spell is soon
-    known as one: the gap is a geometric mean, which one long silence moves little."""
+    """After an hour of silence, a new burst with gaps of ten seconds is soon recognised: one long
+    gap moves a geometric mean little."""
     call_rate = used_at(*range(0, 100, 10), *range(3700, 3750, 10))
 
     assert 10.0 < exp(call_rate.log_gap or 0.0) < 20.0
@@ -265,5 +266,5 @@ def test_new_gaps_weigh_more_than_old_ones() -> None:
 
 
 def test_a_burst_is_no_more_than_one_use_a_second() -> None:
-    """Very short gaps do not make a replica priceless."""
+    """Very short gaps count as one call per second."""
     assert used_at(100.0, 100.1, 100.2).per_second(100.2) == 1.0

@@ -1,4 +1,4 @@
-"""What is about to happen to a pool."""
+"""The forecast of a pool."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pool(*states: State, **spec: float) -> Pool:
 
 
 def test_a_pool_without_anything_is_at_rest() -> None:
-    """The usual case of very many functions."""
+    """A pool without replicas and calls is at rest."""
     assert forecast(pool(), 0, 105.0) is AT_REST
 
 
@@ -36,12 +36,12 @@ def test_a_pool_without_anything_is_at_rest() -> None:
 def test_the_replica_that_is_furthest_gives_the_phase(
     states: list[State], phase: str | None
 ) -> None:
-    """It will serve first; a warm pool is in none."""
+    """The replica that is furthest along determines the phase; a warm pool has none."""
     assert forecast(pool(*states), 1, 105.0).phase == phase
 
 
 def test_who_waits_for_room_is_being_placed() -> None:
-    """Nothing has been started for them."""
+    """A pool with calls but no replica is in the phase `place`."""
     waiting = pool()
     waiting.blocked = "no device has room"
 
@@ -49,7 +49,7 @@ def test_who_waits_for_room_is_being_placed() -> None:
 
 
 def test_the_one_that_is_idle_for_longest_sleeps_first() -> None:
-    """Idle seconds that are left; its devices are told."""
+    """The longest idle replica determines the remaining seconds; the forecast lists the devices."""
     shown = forecast(pool(State.READY, State.READY, max=2), 0, 105.0)
 
     assert shown.sleeps_in_s == 25.0
@@ -58,10 +58,10 @@ def test_the_one_that_is_idle_for_longest_sleeps_first() -> None:
 
 @pytest.mark.parametrize(("busy", "floor"), [(1, 0), (0, 1)])
 def test_what_is_busy_or_a_floor_does_not_sleep(busy: int, floor: int) -> None:
-    """Nobody knows when."""
+    """A busy pool, and one at its `min`, has no time of sleep."""
     assert forecast(pool(State.READY, min=floor), busy, 105.0).sleeps_in_s is None
 
 
 def test_what_is_overdue_sleeps_now() -> None:
-    """A refusal or a slow tick makes no negative time."""
+    """After a refusal or a late Tick the remaining time is not negative."""
     assert forecast(pool(State.READY), 0, 500.0).sleeps_in_s == 0.0

@@ -16,8 +16,8 @@ GPU = Device("gpu", "cuda", 10_000)
 
 
 def test_the_first_request_is_not_dropped_while_waking() -> None:
-    """The pain: the call that wakes a function gets an error. Here the pool is waking, with a
-    reason, until a replica is there, and never looks failed or gone meanwhile."""
+    """Problem: the call that wakes a function gets an error. Here the pool is waking, with a
+    reason, until a replica is ready, and is never shown as failed or gone."""
     play = Play(PoolSpec(A, load_s=30.0))
     play.demand(a=1)
     looks = set()
@@ -33,8 +33,8 @@ def test_the_first_request_is_not_dropped_while_waking() -> None:
 
 
 def test_a_cold_start_is_not_killed_by_the_platform_itself() -> None:
-    """The pain: the idle timer runs while a large model loads and stops it before it ever
-    served. Here idle time begins when the replica is ready."""
+    """Problem: the idle timer runs while a large model loads and stops it before it ever served.
+    Here idle time begins when the replica is ready."""
     play = Play(PoolSpec(A, idle_s=5.0, load_s=60.0))
     play.demand(a=1)
     play.demand()
@@ -47,8 +47,8 @@ def test_a_cold_start_is_not_killed_by_the_platform_itself() -> None:
 
 
 def test_nothing_is_killed_while_it_works() -> None:
-    """The pain: scaling down kills a replica in the middle of a request. Here one that is too many
-    is asked to finish, and only after the whole drain time is it ended."""
+    """Problem: scaling down kills a replica in the middle of a request. Here a surplus replica is
+    drained, and ended only after the whole drain time."""
     play = Play(PoolSpec(A, max=2), devices=2)
     play.run(a=8)
     play.ready("r1")
@@ -60,14 +60,14 @@ def test_nothing_is_killed_while_it_works() -> None:
     assert [c for c in commands if isinstance(c, Drain)] == [Drain("r2", None)]
     ends = [c for c in commands if isinstance(c, Terminate | Release)]
     assert [type(c) for c in ends] == [Terminate, Release]
-    drained = next(n for n in play.notes if n.text.startswith("r2 is asked to go"))
+    drained = next(n for n in play.notes if n.text.startswith("r2 is asked to stop:"))
     assert drained.key == A
     assert (DRAIN_S, TERM_S) == (30.0, 5.0)
 
 
 def test_a_device_is_free_only_when_its_memory_is_back() -> None:
-    """The pain: the next model is started while the last one still holds the memory, and fails.
-    Here nothing is placed before the release is proved, however it ended."""
+    """Problem: the next model is started while the last one still holds the memory, and fails. Here
+    nothing is placed before the release is proved, whatever the exit was."""
     play = Play(PoolSpec(A, memory_mib=9_000), PoolSpec(B, memory_mib=9_000), devices=[GPU])
     play.demand(a=1)
     play.ready("r1")
@@ -82,8 +82,8 @@ def test_a_device_is_free_only_when_its_memory_is_back() -> None:
 
 
 def test_two_models_that_alternate_each_get_their_time() -> None:
-    """The pain: two busy models push each other out all the time, or one blocks the other for
-    ever. Here a model stays for its residency, and then the one that waits gets the device."""
+    """Problem: two busy models evict each other all the time, or one blocks the other for ever.
+    Here a model keeps its device for its residency, then the waiting one gets it."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.run(a=1)
     play.ready("r1")
@@ -102,9 +102,9 @@ def test_two_models_that_alternate_each_get_their_time() -> None:
 
 
 def test_two_models_that_are_called_in_turns_do_not_only_load() -> None:
-    """The pain: two clients with a short pause between their calls push each other's model out in
-    every pause, and the device does nothing but load. Here an idle model stays for as long as it
-    took to load, at most for its residency: no more than half of the time goes into loading."""
+    """Problem: two clients with short pauses between calls evict each other's model in every pause,
+    and the device only loads. Here an idle model is kept for as long as it took to load, at most
+    its residency: at most half of the time is spent on loading."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.demand(a=1)
     play.on(events.Greeted("r1", {"start": 3.0}))
@@ -117,8 +117,8 @@ def test_two_models_that_are_called_in_turns_do_not_only_load() -> None:
 
 
 def test_one_waiting_model_does_not_hold_up_another() -> None:
-    """The pain: a model that cannot be placed stands in the way of one that could. Here each
-    waits for what it needs, and only for that."""
+    """Problem: a model that cannot be placed blocks one that could. Here each pool waits only for
+    what it needs."""
     play = Play(PoolSpec(A, device_kind="cuda"), PoolSpec(B), devices=1)
 
     assert launched(play.demand(a=1, b=1)) == [("r1", "cpu0")]
@@ -126,8 +126,8 @@ def test_one_waiting_model_does_not_hold_up_another() -> None:
 
 
 def test_a_burst_at_zero_starts_one_copy() -> None:
-    """The pain: a hundred requests for a cold model start a hundred copies of it. Here one is
-    started, and more only when that one is ready and has too much to do."""
+    """Problem: a hundred requests for a cold model start a hundred copies of it. Here one is
+    started, and more only when that one is ready and overloaded."""
     play = Play(PoolSpec(A, max=8), devices=8)
 
     starts = launched(play.demand(a=100))
@@ -141,8 +141,8 @@ def test_a_burst_at_zero_starts_one_copy() -> None:
 
 
 def test_every_decision_says_why() -> None:
-    """The pain: nobody knows why a replica came or went. Here each start, drain, termination and
-    each wait is noted for its pool, in words, with the replica's name."""
+    """Problem: the reason of a start or stop is unknown. Here each start, drain, termination and
+    wait is noted for its pool, in words, with the replica's id."""
     play = Play(PoolSpec(A, idle_s=300.0), PoolSpec(B), PoolSpec(C), devices=1, standbys=1)
     commands = play.tick(5.0)
     play.on(events.Greeted("r1", {}))
@@ -167,8 +167,8 @@ def test_every_decision_says_why() -> None:
 
 
 def test_looking_wakes_nothing() -> None:
-    """The pain: a health check or a metrics scrape keeps a model awake, or wakes it. Here neither
-    time nor looks start anything, and they are no use that idle time begins anew with."""
+    """Problem: a health check or a metrics scrape wakes a model or keeps it awake. Here neither
+    time nor queries start anything or count as use."""
     play = Play(PoolSpec(A, idle_s=10.0))
     play.demand()
     for _ in range(100):
@@ -184,8 +184,8 @@ def test_looking_wakes_nothing() -> None:
 
 
 def test_it_does_go_to_sleep() -> None:
-    """The pain: an idle model keeps its device for ever. Here it goes after its idle time, the
-    last replica too, and after a crash of the gateway that held its requests."""
+    """Problem: an idle model keeps its device for ever. Here it is stopped after its idle time,
+    even the last replica, and even if the gateway that held its requests crashed."""
     play = Play(PoolSpec(A, idle_s=10.0))
     play.demand(a=1)
     play.ready("r1")
@@ -198,8 +198,8 @@ def test_it_does_go_to_sleep() -> None:
 
 
 def test_size_follows_load_up_and_down() -> None:
-    """The pain: too few replicas under load, too many for hours after it. Here a burst is met
-    within seconds, and what a minute did not need goes."""
+    """Problem: too few replicas under load, too many for hours after it. Here a burst is met within
+    seconds, and replicas that were not needed for a minute are stopped."""
     play = Play(PoolSpec(A, max=4), devices=4)
     play.run(a=1)
     play.ready("r1")
@@ -215,8 +215,8 @@ def test_size_follows_load_up_and_down() -> None:
 
 
 def test_panic_never_takes_a_replica_away() -> None:
-    """The pain: a pause of a few seconds within a burst costs the replicas it just got. Here
-    nothing goes for a minute."""
+    """Problem: a pause of a few seconds within a burst costs the replicas just started. Here none
+    is stopped for a minute."""
     play = Play(PoolSpec(A, max=4), devices=4)
     play.run(a=1)
     play.ready("r1")
@@ -227,8 +227,8 @@ def test_panic_never_takes_a_replica_away() -> None:
 
 
 def test_models_share_a_device_as_far_as_its_memory_goes() -> None:
-    """The pain: one small model per GPU, or one too many and all of them crash. Here models are
-    placed by what they were measured to take, and a reserve is kept."""
+    """Problem: one small model per GPU, or one too many and all of them crash. Here models are
+    placed by their measured memory, with a reserve."""
     small = [PoolSpec(f"default/{name}@1", share=0.3, memory_mib=4_000) for name in "abc"]
     play = Play(*small, devices=[GPU])
 
@@ -237,8 +237,8 @@ def test_models_share_a_device_as_far_as_its_memory_goes() -> None:
 
 
 def test_what_a_model_really_takes_counts_next_time() -> None:
-    """The pain: a declared size that is wrong is believed for ever. Here what a loaded replica
-    reports is charged to it, and asked for the next one."""
+    """Problem: a wrong declared size is used for ever. Here a replica is charged what it reports
+    when loaded, and so is the next one."""
     play = Play(PoolSpec(A, share=0.4), PoolSpec(B, share=0.4, memory_mib=3_000), devices=[GPU])
     play.demand(a=1)
     play.ready("r1", memory_mib=8_000.0)
@@ -248,14 +248,14 @@ def test_what_a_model_really_takes_counts_next_time() -> None:
 
 
 def test_cold_does_not_look_gone() -> None:
-    """The pain: a function scaled to zero vanishes from lists, or looks broken. Here a cold one is
-    cold, a removed one is gone, and both are told."""
+    """Problem: a function scaled to zero vanishes from lists, or looks broken. Here a cold pool is
+    shown as cold and a removed one as gone."""
     play = Play(PoolSpec(A, idle_s=0.0))
     play.warm(a="r1")
     play.lose("r1", "exit 0")
 
     endpoints = play.machine.endpoints(A, play.now)
-    assert (endpoints.state, endpoints.reason) == ("cold", "nobody calls")
+    assert (endpoints.state, endpoints.reason) == ("cold", "no calls")
     play.published.clear()
     play.on(events.PoolRemoved(A))
     assert play.published == [{A}]
@@ -263,8 +263,8 @@ def test_cold_does_not_look_gone() -> None:
 
 
 def test_a_standby_shortens_the_next_cold_start() -> None:
-    """The pain: every cold start pays for a process start and imports that are always the same.
-    Here a replica is ready for them, is used once, and is replaced."""
+    """Problem: every cold start pays for the same process start and imports. Here a standby has
+    done both, is used once, and is replaced."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=2, standbys=1)
     assert launched(play.tick(5.0)) == [("r1", "")]
     play.on(events.Greeted("r1", {"start": 3.0}))
@@ -278,8 +278,8 @@ def test_a_standby_shortens_the_next_cold_start() -> None:
 
 
 def test_nothing_is_started_on_a_guess_after_a_restart() -> None:
-    """The pain: a manager that restarts starts everything a second time. Here it first reads what
-    is there, keeps it, and counts it."""
+    """Problem: a restarted manager starts everything a second time. Here it first lists what runs,
+    adopts it, and counts it."""
     play = Play(PoolSpec(A, min=1), devices=cpus(2), is_open=False)
     play.demand(a=1)
     play.on(events.Found("old", A, "cpu0"))
@@ -292,8 +292,8 @@ def test_nothing_is_started_on_a_guess_after_a_restart() -> None:
 
 
 def test_very_many_cold_functions_cost_a_tick_nothing() -> None:
-    """The pain: ten thousand functions that nobody calls slow down the one that is called. Here a
-    tick looks only at those that time can change."""
+    """Problem: ten thousand cold functions slow down the one that is called. Here a Tick settles
+    only pools that time can change."""
     machine = Machine([GPU], iter(["r1"]).__next__)
     for number in range(1_000):
         machine.handle(events.PoolDefined(PoolSpec(f"f{number}")), 0.0)

@@ -1,4 +1,4 @@
-"""How replicas end, and whom it counts against."""
+"""How replicas end, and whether that counts as a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = "default/a@1"
 
 
 def test_what_has_no_model_is_released_instead_of_drained() -> None:
-    """A replica that has not greeted has nothing to finish."""
+    """A replica that has not connected yet is released instead of drained."""
     house = House()
 
     assert house.drain(None) == [Release("r1", "idle")]
@@ -30,7 +30,7 @@ def test_what_has_no_model_is_released_instead_of_drained() -> None:
 
 
 def test_an_unconditional_drain_cannot_be_refused() -> None:
-    """Once asked to go for good, no replica comes back, and it serves no more."""
+    """After an unconditional drain a refusal is ignored, and the replica does not serve."""
     house = House(State.READY)
     house.drain(300.0)
 
@@ -41,7 +41,7 @@ def test_an_unconditional_drain_cannot_be_refused() -> None:
 
 
 def test_a_drain_ends_with_term_and_kill() -> None:
-    """After 30 s TERM is sent, 5 s later the group is killed, and neither sooner."""
+    """After 30 s of draining TERM is sent, 5 s later the replica is released, neither earlier."""
     house = House(State.READY)
     house.drain(None)
 
@@ -52,7 +52,8 @@ def test_a_drain_ends_with_term_and_kill() -> None:
 
 
 def test_after_term_nobody_comes_back() -> None:
-    """A refusal that crosses TERM is too late: no request is sent to what is about to end."""
+    """A refusal that arrives after TERM is ignored: no request is sent to a replica that is about
+    to end."""
     house = House(State.READY)
     house.drain(300.0)
     house.enforce_deadline(30.0)
@@ -65,7 +66,7 @@ def test_after_term_nobody_comes_back() -> None:
 
 @pytest.mark.parametrize("state", [State.STARTING, State.STANDBY, State.LOADING])
 def test_a_start_that_hangs_is_a_failure(state: State) -> None:
-    """A replica that does not get ready in time is given up and counts against its pool."""
+    """A replica that is not ready in time is released and counts as a failure of its pool."""
     house = House(state)
     house.on(events.Begun("r1"))
 
@@ -78,7 +79,7 @@ def test_a_start_that_hangs_is_a_failure(state: State) -> None:
 
 
 def test_a_crash_while_serving_is_no_failed_load() -> None:
-    """The end of a replica that had been ready brings no back-off."""
+    """The end of a replica that had been ready causes no back-off."""
     house = House(State.READY)
 
     assert house.on(events.Lost("r1", "exit 139")) == [Release("r1", "exit 139")]
@@ -86,7 +87,7 @@ def test_a_crash_while_serving_is_no_failed_load() -> None:
 
 
 def test_the_end_of_a_drain_keeps_its_reason() -> None:
-    """A replica that went as asked is released for the reason it was asked to go."""
+    """A replica that exits while draining is released with the reason of the drain."""
     house = House(State.READY)
     house.drain(None)
 
@@ -94,7 +95,7 @@ def test_the_end_of_a_drain_keeps_its_reason() -> None:
 
 
 def test_a_release_that_fails_is_tried_again() -> None:
-    """The device stays taken, and every 5 s the release is tried anew."""
+    """The device stays charged, and the release is retried every 5 s."""
     house = House(State.READY)
     house.on(events.Lost("r1", "exit 1"))
     assert house.enforce_deadline(60.0) == []
@@ -118,8 +119,8 @@ def test_a_release_that_fails_is_tried_again() -> None:
     ],
 )
 def test_what_ended_unseen_is_released(state: State, is_ended: bool) -> None:
-    """When the engine is back, what its list lacks is over; what was about to start is not judged
-    by it, and nobody is blamed."""
+    """When the engine is back, replicas missing from its list are released without a failure;
+    starting ones are not judged by it."""
     house = House(state)
     house.replica.why = "idle"
     commands: list[Command] = []
@@ -132,8 +133,8 @@ def test_what_ended_unseen_is_released(state: State, is_ended: bool) -> None:
 
 
 def test_a_release_is_tried_again_when_the_engine_is_back() -> None:
-    """Whether it is on the list or not: while the engine was away nothing could be proved. One
-    that goes on is left alone."""
+    """When the engine is back, a failed release is retried whether or not the list has the replica;
+    a release in progress is not."""
     house = House(State.RELEASING)
     commands: list[Command] = []
 
@@ -147,7 +148,7 @@ def test_a_release_is_tried_again_when_the_engine_is_back() -> None:
 
 
 def test_what_still_runs_is_kept() -> None:
-    """An engine that comes back with its replicas has lost none."""
+    """Replicas on the list of an engine that is back are kept."""
     house = House(State.READY)
     commands: list[Command] = []
 
@@ -158,7 +159,7 @@ def test_what_still_runs_is_kept() -> None:
 
 
 def test_nobody_is_blamed_while_the_engine_is_away() -> None:
-    """A start that hangs then is given up, but no failure."""
+    """A start above its time limit while the engine is away is released but is no failure."""
     house = House()
     house.host.engine_down = "no answer"
     house.on(events.Begun("r1"))
@@ -168,20 +169,21 @@ def test_nobody_is_blamed_while_the_engine_is_away() -> None:
 
 
 def test_every_end_is_noted_with_its_reason() -> None:
-    """Being asked to go and being terminated are decisions, and are kept."""
+    """Drains, terminations and ends are noted with their reasons."""
     house = House(State.READY)
     commands: list[Command] = []
     house.replicas.drain(house.replica, None, "put to sleep", house.now, commands)
     house.replicas.enforce_deadline(house.replica, house.now + 30.0, commands)
 
     assert [one.text for one in commands if isinstance(one, Note)] == [
-        "r1 is asked to go: put to sleep",
+        "r1 is asked to stop: put to sleep",
         "r1 is terminated: it did not drain: put to sleep",
     ]
 
 
 def test_gateways_are_told_how_a_serving_replica_died() -> None:
-    """In words for callers, of the last deaths; a start that fails is told otherwise."""
+    """Endpoints contain the causes of the last deaths of serving replicas, in words for callers;
+    failed starts are not among them."""
     house = House(State.READY)
     house.on(events.Lost("r1", "was killed by SIGKILL: secret", cause="was killed by SIGKILL"))
     assert house.pool.ended == {"r1": "was killed by SIGKILL"}
@@ -206,7 +208,7 @@ def test_the_largest_need_counts(load_s: float, gib: int, expected: float) -> No
 
 
 def test_idle_time_has_no_part_in_loading() -> None:
-    """A function that may sleep after a second has all the time it needs to load."""
+    """The load time limit does not depend on `idle_s`."""
     assert load_limit_s(PoolSpec(KEY)) == load_limit_s(PoolSpec(KEY, idle_s=1.0))
 
 
@@ -223,21 +225,22 @@ def test_idle_time_has_no_part_in_loading() -> None:
     ],
 )
 def test_every_state_has_its_patience(state: State, adopted: bool, expected: float) -> None:
-    """Nothing presses a replica that is ready; every state on the way has an end."""
+    """Every transitional state has a time limit; READY has none."""
     replica = Replica("r1", KEY, "cpu0", "serve", 0.0, state, adopted=adopted)
 
     assert expected == state_limit_s(replica, PoolSpec(KEY))
 
 
 def test_a_standby_may_wait_for_ever() -> None:
-    """It is there to wait; one that got a model and did not take it is pressed."""
+    """A standby has no time limit; one that was assigned has."""
     standby = Replica("r1", "standby/cpu", "", "standby", 0.0, State.STANDBY)
 
     assert state_limit_s(standby, PoolSpec("standby/cpu")) == float("inf")
 
 
 def test_a_trial_has_time_to_check_and_prepare() -> None:
-    """On top of what loading may take: its server gives up waiting for that before."""
+    """A trial's time limit is the load limit plus the time for verification and preparation; the
+    server ends its wait for the preparation earlier."""
     trial = Replica("r1", KEY, "cpu0", "trial", 0.0, State.LOADING)
 
     assert state_limit_s(trial, PoolSpec(KEY, role="trial")) == 150.0

@@ -1,4 +1,4 @@
-"""What becomes of single replicas."""
+"""The lifecycle of single replicas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFUTED = events.BatchingRefuted("r1", "rows are lost")
 
 
 def test_a_greeting_is_answered_with_the_model() -> None:
-    """A replica that greets is told at once what to load."""
+    """HELLO is answered with the model to load."""
     house = House()
 
     assert house.on(events.Greeted("r1", {"start": 3.0})) == [Bind("r1", KEY)]
@@ -36,7 +36,7 @@ def test_a_greeting_is_answered_with_the_model() -> None:
 
 
 def test_a_replica_that_has_its_model_is_not_told_again() -> None:
-    """One that served an earlier manager goes on with what it has."""
+    """A replica that served an earlier manager gets no second bind request."""
     house = House()
 
     assert house.on(events.Greeted("r1", {}, loaded=True)) == []
@@ -45,7 +45,8 @@ def test_a_replica_that_has_its_model_is_not_told_again() -> None:
 
 
 def test_a_loaded_replica_serves_as_it_says() -> None:
-    """Limit, marks, memory and phases are what the replica reported; the past is forgiven."""
+    """Limit, marks, memory and phases are those that the replica reported; earlier failures are
+    reset."""
     house = House(State.LOADING)
     house.pool.record_failure("no memory", (), 0.0)
 
@@ -71,7 +72,7 @@ def test_a_loaded_replica_serves_as_it_says() -> None:
     ],
 )
 def test_what_crossed_a_change_is_ignored(state: State, event: events.Event) -> None:
-    """An event that does not belong to the present state changes nothing and asks nothing."""
+    """An event that does not fit the present state has no effect."""
     house = House(state)
 
     assert house.on(event) == []
@@ -79,7 +80,7 @@ def test_what_crossed_a_change_is_ignored(state: State, event: events.Event) -> 
 
 
 def test_strangers_are_ignored() -> None:
-    """Events about replicas that are gone touch no pool."""
+    """Events about unknown replicas touch no pool."""
     house = House(is_empty=True)
 
     assert house.on(events.Lost("r9", "exit 0")) == []
@@ -89,7 +90,7 @@ def test_strangers_are_ignored() -> None:
 
 @pytest.mark.parametrize("state", [State.STARTING, State.LOADING])
 def test_standing_in_line_is_no_part_of_its_time(state: State) -> None:
-    """A start has all of its time from when it has begun."""
+    """The time limit of a start counts from the end of its wait in the start queue."""
     house = House(state)
     house.now += 59.0
 
@@ -100,7 +101,8 @@ def test_standing_in_line_is_no_part_of_its_time(state: State) -> None:
 
 
 def test_a_trial_that_has_begun_has_time_to_prepare() -> None:
-    """Also one that was given to a standby, and stood in line for that."""
+    """A trial's time limit includes the preparation, also if it started from a standby and waited
+    in the start queue."""
     house = House(State.LOADING, "trial")
     house.on(events.Begun("r1"))
 
@@ -108,7 +110,7 @@ def test_a_trial_that_has_begun_has_time_to_prepare() -> None:
 
 
 def test_who_has_begun_too_late_is_not_held_up() -> None:
-    """News of a start that is over, or has been given up, changes nothing."""
+    """Begun has no effect on a start that is over or was given up."""
     house = House(State.READY)
     house.on(events.Begun("r1"))
 
@@ -116,7 +118,7 @@ def test_who_has_begun_too_late_is_not_held_up() -> None:
 
 
 def test_a_first_run_completes_the_receipt() -> None:
-    """A cold start lasts from the first waiter to the first result."""
+    """A cold start lasts from the first waiting call to the first result."""
     house = House(State.READY)
     house.replica.phases = {"load": 5.0}
     house.replica.waiting_since_s = 98.0
@@ -126,7 +128,8 @@ def test_a_first_run_completes_the_receipt() -> None:
 
 
 def test_a_first_run_for_somebody_else_is_no_part_of_the_receipt() -> None:
-    """Whoever the replica was woken for had left when it was ready; the next call came later."""
+    """If the callers of a cold start left before READY, the time until the next call is not part of
+    it."""
     house = House(State.READY)
     house.replica.waiting_since_s, house.replica.ready_s = 90.0, 92.0
 
@@ -137,8 +140,8 @@ def test_a_first_run_for_somebody_else_is_no_part_of_the_receipt() -> None:
 
 
 def test_a_start_whose_callers_left_has_its_receipt_when_it_ends() -> None:
-    """It is dated from when the replica was ready. One that has run has its receipt already, and of
-    an adopted one nobody knows."""
+    """A cold start without callers is recorded at the replica's end, dated when it was ready; not
+    for replicas that ran a call or were adopted."""
     house = House(State.READY)
     house.replica.waiting_since_s, house.replica.ready_s = 90.0, 92.0
 
@@ -154,7 +157,7 @@ def test_a_start_whose_callers_left_has_its_receipt_when_it_ends() -> None:
 
 
 def test_without_a_waiter_the_phases_are_the_whole() -> None:
-    """A start that nobody waited for lasts as long as its phases together."""
+    """A cold start without waiting calls lasts as long as its phases together."""
     house = House(State.READY)
     house.replica.phases = {"load": 5.0}
 
@@ -165,7 +168,8 @@ def test_without_a_waiter_the_phases_are_the_whole() -> None:
 
 
 def test_a_drain_may_be_refused_once() -> None:
-    """A replica that was used in the meantime is ready again, with the time of its last use."""
+    """A replica that was used in the meantime becomes ready again, with the time of its last
+    use."""
     house = House(State.READY)
     assert house.drain(300.0) == [Drain("r1", 300.0)]
     assert house.replica.can_serve
@@ -178,7 +182,7 @@ def test_a_drain_may_be_refused_once() -> None:
 
 
 def test_a_released_replica_is_forgotten() -> None:
-    """Its pool and every pool that waits for a device are looked at."""
+    """Released settles the replica's pool and every blocked pool."""
     house = House(State.RELEASING)
     for key in ("default/b@1", "default/c@1"):
         house.host.define(PoolSpec(key))
@@ -193,7 +197,8 @@ def test_a_released_replica_is_forgotten() -> None:
 
 
 def test_a_trial_that_loads_is_over() -> None:
-    """Its report is passed on, its replica goes, and the pool is not kept."""
+    """When a trial has loaded, its report is passed on, its replica released and its pool
+    removed."""
     house = House(State.LOADING, "trial")
 
     commands = house.on(events.Loaded("r1", 2, True, 80.0, {}, {"load_ms": 5.0}))
@@ -204,7 +209,7 @@ def test_a_trial_that_loads_is_over() -> None:
 
 
 def test_a_trial_that_fails_says_why() -> None:
-    """Stage, reason and last lines are passed on; no back-off is counted."""
+    """A trial's failure has stage, reason and last log lines, and causes no back-off."""
     house = House(State.LOADING, "trial")
 
     commands = house.on(events.Lost("r1", "opset 99", ("line",), "load"))
@@ -215,8 +220,7 @@ def test_a_trial_that_fails_says_why() -> None:
 
 
 def test_a_found_replica_is_given_time_to_greet() -> None:
-    """A replica of an earlier manager is not released before it could say what it serves, and its
-    silence is no failed load."""
+    """An adopted replica has time to connect, and its silence is no failed load."""
     house = House(is_empty=True)
     house.on(events.Found("r1", KEY, "cpu0"))
     replica = house.host.find("r1")
@@ -230,7 +234,8 @@ def test_a_found_replica_is_given_time_to_greet() -> None:
 
 
 def test_a_found_replica_without_a_pool_gets_one_that_is_removed() -> None:
-    """It is known, so its device is taken, and it will be let go."""
+    """A found replica of an unknown pool is recorded, so its device is charged, and then
+    drained."""
     house = House(is_empty=True)
 
     house.on(events.Found("r1", "default/old@1", "cpu0"))
@@ -240,7 +245,7 @@ def test_a_found_replica_without_a_pool_gets_one_that_is_removed() -> None:
 
 
 def test_a_found_trial_goes_and_its_pool_stays() -> None:
-    """Nobody waits for the report of an earlier manager's trial; one that is wanted now runs."""
+    """A trial of an earlier manager is released; a present trial with the same key still runs."""
     house = House(role="trial", is_empty=True)
 
     assert house.on(events.Found("r1", KEY, "cpu0", role="trial")) == [
@@ -250,7 +255,7 @@ def test_a_found_trial_goes_and_its_pool_stays() -> None:
 
 
 def test_a_trial_that_nobody_is_to_blame_for_is_run_again() -> None:
-    """A deploy is not refused because the engine restarted."""
+    """A trial that ended without fault, e.g. because the engine restarted, is run again."""
     house = House(State.LOADING, "trial")
 
     assert house.on(events.Lost("r1", "engine restarted", is_its_fault=False)) == [
@@ -260,7 +265,7 @@ def test_a_trial_that_nobody_is_to_blame_for_is_run_again() -> None:
 
 
 def test_what_a_load_costs_has_no_waiting_in_it() -> None:
-    """Time spent on getting a device says nothing about how long the next load takes."""
+    """The reload time excludes the time spent on getting a device."""
     house = House(State.LOADING)
     phases = {"place": 500.0, "evict": 3000.0, "start": 200.0, "load": 800.0}
 
@@ -270,7 +275,7 @@ def test_what_a_load_costs_has_no_waiting_in_it() -> None:
 
 
 def standby(house: House, state: State) -> Replica:
-    """One that has no model yet."""
+    """A standby."""
     house.host.define(PoolSpec(STANDBY_KEY, role="standby"))
     replica = Replica("s1", STANDBY_KEY, "", "standby", 0.0, state, is_bound=False)
     house.replicas.add(replica, house.now)
@@ -278,7 +283,7 @@ def standby(house: House, state: State) -> Replica:
 
 
 def test_a_standby_that_greets_waits() -> None:
-    """It is not told to load anything, and earlier failures are forgiven."""
+    """A connected standby gets no model, and earlier failures of its pool are reset."""
     house = House(is_empty=True)
     one = standby(house, State.STARTING)
     house.pools[STANDBY_KEY].record_failure("exit 1", (), 0.0)
@@ -288,7 +293,8 @@ def test_a_standby_that_greets_waits() -> None:
 
 
 def test_a_waiting_standby_is_told_its_model_at_once() -> None:
-    """One message, and it loads; a failure from now on is the pool's."""
+    """An assigned standby gets one Assign command and loads; a failure from then on counts against
+    the pool."""
     house = House(is_empty=True)
     one = standby(house, State.STANDBY)
     one.adopted = True
@@ -302,7 +308,8 @@ def test_a_waiting_standby_is_told_its_model_at_once() -> None:
 
 
 def test_a_starting_standby_is_told_when_it_greets() -> None:
-    """What it has imported before it was needed nobody waited for."""
+    """An assigned standby that is still starting gets its model after HELLO; earlier import time
+    does not count as waiting."""
     house = House(is_empty=True)
     one = standby(house, State.STARTING)
     assert house.replicas.assign(one, house.pool, "cpu0", 100.0) == []
@@ -314,7 +321,7 @@ def test_a_starting_standby_is_told_when_it_greets() -> None:
 
 
 def test_a_standby_that_dies_while_it_waits_is_no_failure() -> None:
-    """It is let go, and the next one is not started in the same moment."""
+    """The death of a waiting standby is not a failure, but delays the next start."""
     house = House(is_empty=True)
     standby(house, State.STANDBY)
 
@@ -324,7 +331,7 @@ def test_a_standby_that_dies_while_it_waits_is_no_failure() -> None:
 
 
 def test_who_refuses_lets_others_be_asked() -> None:
-    """Whoever it was to make room for is looked at again."""
+    """After a refusal the pool that waits for the device is settled again."""
     house = House(State.READY)
     house.host.blocked.add("default/b@1")
     house.drain(0.001)
@@ -337,7 +344,8 @@ def test_who_refuses_lets_others_be_asked() -> None:
 
 @pytest.mark.parametrize("role", ["serve", "trial", "standby"])
 def test_what_is_found_on_a_device_that_is_no_more_is_ended(role: Role) -> None:
-    """This host has lost the device since: nobody is to blame, and nothing is raised."""
+    """A found replica on a device that no longer exists is released, without a failure or an
+    exception."""
     house = House(is_empty=True)
     pool = "" if role == "standby" else KEY
 
@@ -350,7 +358,7 @@ def test_what_is_found_on_a_device_that_is_no_more_is_ended(role: Role) -> None:
 
 
 def test_what_is_found_nowhere_is_ended() -> None:
-    """A record that binds a replica but names no device is of no use."""
+    """A bound replica without a device is released."""
     house = House(is_empty=True)
 
     assert house.on(events.Found("old", KEY, "")) == [
@@ -365,7 +373,8 @@ def house(state: State = State.READY, role: Role = "serve", *, batches: bool = T
 
 
 def test_the_others_are_told_and_it_is_kept_once() -> None:
-    """Whoever says it next says nothing new; one that is coming is told when it has loaded."""
+    """The other replicas are commanded to stop batching, and the refutation is recorded once; a
+    loading replica is commanded when it has loaded."""
     made = house()
     for id, state in (("r2", State.READY), ("r3", State.DRAINING), ("r4", State.LOADING)):
         made.replicas.add(Replica(id, KEY, "cpu0", "serve", made.now, state), made.now)
@@ -384,7 +393,7 @@ def test_the_others_are_told_and_it_is_kept_once() -> None:
     ("role", "batches"), [("trial", True), ("standby", True), ("serve", False)]
 )
 def test_only_what_joins_requests_is_believed(role: Role, batches: bool) -> None:
-    """A hostile replica can do no more than end the batching of its own revision."""
+    """A hostile replica can only end the batching of its own revision."""
     made = house(role=role, batches=batches)
 
     assert made.on(REFUTED) == []
@@ -392,7 +401,7 @@ def test_only_what_joins_requests_is_believed(role: Role, batches: bool) -> None
 
 
 def test_one_that_says_it_again_to_a_new_manager_is_believed() -> None:
-    """The earlier one may have ended before it was kept."""
+    """A repeated refutation is stored: the earlier manager may have ended before it stored it."""
     made = house(State.LOADING)
     made.replica.adopted = True
 
@@ -402,7 +411,7 @@ def test_one_that_says_it_again_to_a_new_manager_is_believed() -> None:
 
 
 def test_an_adopted_replica_joins_by_the_rules_of_today() -> None:
-    """What it was once told to join may not be joined any more."""
+    """An adopted replica is commanded to stop batching if its pool must not batch."""
     made = house(State.STARTING, batches=False)
     made.on(events.Greeted("r1", {}, loaded=True))
 
@@ -410,7 +419,7 @@ def test_an_adopted_replica_joins_by_the_rules_of_today() -> None:
 
 
 def test_a_new_replica_knows_by_its_model() -> None:
-    """Nothing has to be said that stands in what it is bound to."""
+    """A new replica needs no StopBatching: its bind request says whether to batch."""
     made = house(State.STARTING, batches=False)
 
     assert made.on(events.Greeted("r1", {})) == [Bind("r1", KEY)]

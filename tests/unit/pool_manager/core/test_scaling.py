@@ -46,7 +46,8 @@ def test_a_burst_at_zero_wants_one() -> None:
 
 
 def test_what_one_cannot_take_is_wanted_at_once() -> None:
-    """Load of twice what is ready is a burst: the short window decides, without a minute's wait."""
+    """Load of twice the ready replicas is a burst: the short window decides, without a minute's
+    wait."""
     pace = Pace(spec())
     pace.seconds(3, busy=8, ready=0)
 
@@ -54,7 +55,8 @@ def test_what_one_cannot_take_is_wanted_at_once() -> None:
 
 
 def test_load_that_lasts_is_followed_by_the_stable_window() -> None:
-    """Somewhat more than what is ready is answered once the minute's mean says so."""
+    """A load slightly above the ready replicas adds one only when the mean over a minute requires
+    it."""
     pace = Pace(spec())
     pace.seconds(STABLE_S, busy=4, ready=2)
 
@@ -66,7 +68,7 @@ def test_load_that_lasts_is_followed_by_the_stable_window() -> None:
 
 
 def test_load_that_falls_is_followed_slowly() -> None:
-    """Replicas go as the minute's mean falls, one after the other, never by a single second."""
+    """The number falls with the mean over a minute, step by step, never by a single second."""
     pace = Pace(spec())
     pace.seconds(STABLE_S, busy=8, ready=4)
 
@@ -78,7 +80,7 @@ def test_load_that_falls_is_followed_slowly() -> None:
 
 
 def test_panic_never_scales_down() -> None:
-    """For a minute after a burst nothing goes, however short it was; then the windows decide."""
+    """No replica is stopped for a minute after a burst; then the windows decide."""
     pace = Pace(spec())
     pace.seconds(2, busy=1, ready=1)
     peak = pace.seconds(6, busy=12, ready=1)[-1]
@@ -90,7 +92,7 @@ def test_panic_never_scales_down() -> None:
 
 
 def test_a_new_panic_knows_nothing_of_an_old_one() -> None:
-    """A small burst is not answered with the size of one long over."""
+    """A new panic does not use the peak of an earlier one."""
     pace = Pace(spec())
     pace.seconds(6, busy=20, ready=1)
     assert pace.want(20, 1).replicas == 10
@@ -102,7 +104,7 @@ def test_a_new_panic_knows_nothing_of_an_old_one() -> None:
 
 
 def test_without_calls_no_replica_is_started() -> None:
-    """What the windows remember keeps those that are there; it starts none and begins no panic."""
+    """Without calls, the windows keep existing replicas; they start none and begin no panic."""
     pace = Pace(spec())
     pace.seconds(6, busy=20, ready=1)
 
@@ -122,7 +124,7 @@ def test_what_is_left_between_two_reports_is_known() -> None:
 
 
 def test_a_cold_pool_is_forgotten() -> None:
-    """What was is no measure of what comes: neither the windows nor a panic outlive the pool."""
+    """Neither the windows nor a panic outlive a pool that became cold."""
     pace = Pace(spec())
     pace.seconds(10, busy=20, ready=1)
 
@@ -132,7 +134,7 @@ def test_a_cold_pool_is_forgotten() -> None:
 
 
 def test_max_is_named_where_it_bounds() -> None:
-    """The reason says that more would be wanted if `max` allowed it."""
+    """The reason names `max` if more replicas would be wanted."""
     pace = Pace(spec(most=3))
     pace.seconds(6, busy=20, ready=1)
 
@@ -144,7 +146,7 @@ def test_max_is_named_where_it_bounds() -> None:
 @pytest.mark.parametrize("ready", [0, 2])
 @pytest.mark.parametrize("busy", [0, 1])
 def test_min_is_a_floor(busy: int, ready: int, is_fresh: bool) -> None:
-    """With and without load, also from zero, no fewer than `min` are wanted, and that is said."""
+    """At least `min` replicas are wanted, with and without load, and the reason says so."""
     asked = Pace(spec(least=2)).want(busy, ready, is_fresh=is_fresh)
 
     assert asked.replicas == 2
@@ -152,12 +154,12 @@ def test_min_is_a_floor(busy: int, ready: int, is_fresh: bool) -> None:
 
 
 def test_nobody_calls() -> None:
-    """Without load and floor none is wanted, once nothing is fresh any more."""
+    """Without load and floor none is wanted, once the pool is not fresh any more."""
     pace = Pace(spec())
 
-    assert pace.want(0, ready=1, is_fresh=False) == (0, "nobody calls")
+    assert pace.want(0, ready=1, is_fresh=False) == (0, "no calls")
     assert pace.want(0, ready=1) == (1, "kept for the next call")
-    assert pace.want(0, ready=0) == (1, "asked for")
+    assert pace.want(0, ready=0) == (1, "a start was requested")
 
 
 def test_a_trial_wants_one() -> None:
@@ -168,7 +170,7 @@ def test_a_trial_wants_one() -> None:
 
 
 def window(*busy: int, since_s: float = 100.0) -> LoadWindow:
-    """One observation a second."""
+    """A window with one observation per second."""
     made = LoadWindow()
     for second, value in enumerate(busy):
         made.observe(value, since_s + second)
@@ -176,7 +178,7 @@ def window(*busy: int, since_s: float = 100.0) -> LoadWindow:
 
 
 def test_nothing_observed_is_nothing() -> None:
-    """Before the first observation the mean is zero, and what is held is not begun with."""
+    """Before the first observation the mean is zero, and `hold` does not start the window."""
     empty = LoadWindow()
     empty.hold(5, 100.0)
 
@@ -184,12 +186,12 @@ def test_nothing_observed_is_nothing() -> None:
 
 
 def test_the_mean_is_over_the_seconds_known() -> None:
-    """A pool that was called three seconds ago is judged by three seconds."""
+    """The mean covers only observed seconds."""
     assert window(3, 6, 9).mean(STABLE_S, 102.0) == 6.0
 
 
 def test_a_window_forgets_what_is_older() -> None:
-    """The short window has seen only its own seconds."""
+    """The short window covers only its own seconds."""
     loads = window(*[60] * 10, *[6] * PANIC_S)
 
     assert loads.mean(PANIC_S, 115.0) == 6.0
@@ -205,7 +207,7 @@ def test_the_last_observation_of_a_second_counts() -> None:
 
 
 def test_seconds_without_news_are_as_the_one_before() -> None:
-    """A late report says nothing about what happened meanwhile."""
+    """A second without a report counts like the one before it."""
     loads = window(6)
 
     assert loads.mean(STABLE_S, 105.0) == 6.0
@@ -214,7 +216,8 @@ def test_seconds_without_news_are_as_the_one_before() -> None:
 
 
 def test_what_is_held_counts_from_the_next_second() -> None:
-    """News between two samples do not change the sample of their second, but what follows it."""
+    """A change between two samples affects the seconds after it, not the sample of its own
+    second."""
     loads = window(6)
     loads.hold(0, 100.5)
 
@@ -223,7 +226,7 @@ def test_what_is_held_counts_from_the_next_second() -> None:
 
 
 def test_a_long_silence_fills_the_window() -> None:
-    """After more than a window without news nothing older is left in it."""
+    """After a silence longer than the window, no older sample is left."""
     loads = window(60, 60, 60, 6)
 
     assert loads.mean(STABLE_S, 1e6) == 6.0

@@ -32,7 +32,7 @@ def opened(*specs: PoolSpec, count: int = 1, devices: list[Device] | int = 2) ->
 
 
 def test_standbys_are_started_one_after_the_other() -> None:
-    """As many as there are to be, and no more."""
+    """Standbys are started one at a time, up to the configured number."""
     play = Play(standbys=2)
 
     assert standbys(play.demand()) == ["r1"]
@@ -41,7 +41,7 @@ def test_standbys_are_started_one_after_the_other() -> None:
 
 
 def test_a_standby_is_given_a_model() -> None:
-    """It becomes the pool's replica, told by one message, and greets no more."""
+    """An assigned standby becomes the pool's replica by one Assign command, without a new HELLO."""
     play = opened(PoolSpec(A))
 
     assert play.demand(a=1) == [Assign("r1", A, "cpu0", "serve", {"place": 0.0})]
@@ -50,7 +50,8 @@ def test_a_standby_is_given_a_model() -> None:
 
 
 def test_one_that_is_still_starting_is_told_when_it_greets() -> None:
-    """Its imports from now on are waited for and are a phase of this cold start."""
+    """A starting standby gets its model after HELLO; its import from the assignment on is a phase
+    of the cold start."""
     play = Play(PoolSpec(A), standbys=1)
     play.demand()
     assert play.demand(1.0, a=1) == []
@@ -62,7 +63,7 @@ def test_one_that_is_still_starting_is_told_when_it_greets() -> None:
 
 
 def test_a_standby_is_for_the_cpu() -> None:
-    """A function on a GPU is started anew."""
+    """A function on a GPU does not use a standby for the CPU."""
     play = opened(PoolSpec(A, device_kind="cuda"), devices=[*cpus(1), GPU])
 
     assert launched(play.demand(a=1)) == [("r2", "gpu")]
@@ -70,14 +71,14 @@ def test_a_standby_is_for_the_cpu() -> None:
 
 
 def test_a_host_without_cpu_slots_keeps_none() -> None:
-    """Where they could not be used, none is started."""
+    """A host without CPU slots starts no standbys for them."""
     play = Play(devices=[GPU], standbys=1)
 
     assert play.demand() + play.tick(10.0) == []
 
 
 def test_a_used_one_is_replaced_when_nobody_wakes_up() -> None:
-    """The cold start has the CPU for itself; afterwards the next standby is started."""
+    """A used standby is replaced after the cold start, which has the CPU for itself."""
     play = opened(PoolSpec(A))
     play.demand(a=1)
     assert play.tick() == []
@@ -87,7 +88,7 @@ def test_a_used_one_is_replaced_when_nobody_wakes_up() -> None:
 
 
 def test_a_used_one_is_replaced_after_a_while_in_any_case() -> None:
-    """A cold start that takes long does not keep the next one from being short."""
+    """A long cold start delays the replacement of a standby for a limited time only."""
     play = opened(PoolSpec(A))
     play.demand(a=1)
     assert play.tick() == []
@@ -97,7 +98,7 @@ def test_a_used_one_is_replaced_after_a_while_in_any_case() -> None:
 
 
 def test_a_standby_needs_its_memory() -> None:
-    """Where the bank has no room for it, none is started until there is."""
+    """No standby is started while the bank has no room for it."""
     play = Play(PoolSpec(A, memory_mib=1_700), devices=cpus(2, 2_000), standbys=1)
     play.demand(a=1)
     assert standbys(play.tick(10.0)) == []
@@ -108,7 +109,7 @@ def test_a_standby_needs_its_memory() -> None:
 
 
 def test_the_engine_must_be_there_for_a_standby() -> None:
-    """Nothing is started while the engine is away."""
+    """No standby is started while the engine is away."""
     play = Play(standbys=1)
     play.on(events.EngineLost("no answer"))
 
@@ -117,7 +118,8 @@ def test_the_engine_must_be_there_for_a_standby() -> None:
 
 
 def test_a_standby_that_fails_backs_off() -> None:
-    """One that never greets counts as a failed start; the next is tried after a pause."""
+    """A standby that never connects counts as a failed start; the next one waits for the
+    back-off."""
     play = Play(standbys=1)
     play.demand()
     play.lose("r1")
@@ -128,7 +130,7 @@ def test_a_standby_that_fails_backs_off() -> None:
 
 
 def test_a_standby_that_has_greeted_fails_no_more() -> None:
-    """Its end is an accident: it counts against nobody, and is not answered in a tight loop."""
+    """The end of a connected standby is not a failure, but delays the next start."""
     play = opened()
     play.lose("r1")
 
@@ -138,31 +140,33 @@ def test_a_standby_that_has_greeted_fails_no_more() -> None:
 
 
 def test_found_standbys_are_used_and_too_many_go() -> None:
-    """Those an earlier manager left are kept up to the number there is to be."""
+    """Standbys of an earlier manager are adopted; those above the configured number are stopped."""
     play = Play(standbys=1, is_open=False)
     for id in ("old1", "old2"):
         play.on(events.Found(id, "", "", "standby"))
 
     assert play.on(events.ReplicasListed()) == []
-    assert play.demand() == [Release("old2", "one standby too many")]
+    assert play.demand() == [Release("old2", "surplus standby")]
 
 
 def test_a_host_that_keeps_none_lets_found_ones_go() -> None:
-    """A standby of an earlier manager is of no use where none is to be."""
+    """Standbys of an earlier manager are stopped on a host without standbys."""
     play = Play(is_open=False)
 
-    assert play.on(events.Found("old", "", "", "standby")) == [Release("old", "it was removed")]
+    assert play.on(events.Found("old", "", "", "standby")) == [
+        Release("old", "the pool was removed")
+    ]
 
 
 def test_standbys_go_with_the_server() -> None:
-    """A shutdown leaves none."""
+    """A shutdown stops the standbys."""
     play = opened()
 
-    assert play.on(events.Shutdown()) == [Release("r1", "the server stops")]
+    assert play.on(events.Shutdown()) == [Release("r1", "the server is shutting down")]
 
 
 def test_standbys_are_nobodys_to_see() -> None:
-    """Gateways never hear of them."""
+    """Standbys are not published."""
     play = opened()
     play.lose("r1")
     play.tick(5.0)
@@ -172,7 +176,7 @@ def test_standbys_are_nobodys_to_see() -> None:
 
 @pytest.mark.parametrize("role", ["serve", "trial"])
 def test_a_standby_serves_deploys_as_well(role: str) -> None:
-    """A trial is as quick to start as a cold function."""
+    """A trial may start from a standby."""
     play = opened()
 
     commands = play.on(events.PoolDefined(PoolSpec(A, min=1, role=role)))  # type: ignore[arg-type]
@@ -181,7 +185,7 @@ def test_a_standby_serves_deploys_as_well(role: str) -> None:
 
 
 def test_a_spent_standby_is_replaced_when_it_has_served() -> None:
-    """Not before the first answer, which a start would slow down, and not only at the next tick."""
+    """A used standby is replaced after the first answer, without waiting for the next Tick."""
     play = Play(PoolSpec(A), standbys=1)
     play.tick(5.0)
     play.on(events.Greeted("r1", {}))
@@ -203,7 +207,7 @@ def on_gpus(*specs: PoolSpec, count: int = 1, devices: list[Device] | None = Non
 
 
 def test_each_gpu_has_standbys_of_its_own() -> None:
-    """They are started on their device, take of its memory and none of its share."""
+    """A GPU's standbys are started on it and are charged its memory but no share."""
     play = Play(devices=[GPU, GPU2, *cpus(1)], gpu_standbys=1)
 
     assert play.demand() == [
@@ -217,7 +221,7 @@ def test_each_gpu_has_standbys_of_its_own() -> None:
 
 
 def test_a_gpus_standby_is_for_that_gpu() -> None:
-    """The function gets the one of the device it is put on; that of another is left alone."""
+    """A function uses the standby of its device, not that of another one."""
     play = on_gpus(PoolSpec(A), PoolSpec(B, device_kind="cpu"))
 
     assert assigned(play.demand(a=1)) == [("r1", A)]
@@ -227,7 +231,7 @@ def test_a_gpus_standby_is_for_that_gpu() -> None:
 
 
 def test_a_gpu_without_a_standby_gets_no_other_ones() -> None:
-    """A standby that waits on another GPU is of no use: its context is there."""
+    """A standby on another GPU is not used: its device context is there."""
     play = on_gpus(PoolSpec(A))
     play.lose("r1")
 
@@ -238,8 +242,8 @@ def test_a_gpu_without_a_standby_gets_no_other_ones() -> None:
 
 
 def test_a_gpus_standby_may_be_beside_who_is_alone() -> None:
-    """It is replaced when the cold start is over, on the device that is in use by then, and is
-    itself never used twice."""
+    """A GPU's standby is replaced on a device in use once the cold start is over, and is never used
+    twice."""
     play = on_gpus(PoolSpec(A), devices=[GPU])
     play.demand(a=1)
     play.on(events.Loaded("r1", 4, True, 8_000.0, {}))
@@ -249,7 +253,7 @@ def test_a_gpus_standby_may_be_beside_who_is_alone() -> None:
 
 
 def test_a_gpus_standby_needs_memory_of_that_gpu() -> None:
-    """Beside a model that leaves too little of it there is none."""
+    """No standby is started beside a model that leaves too little memory."""
     play = on_gpus(PoolSpec(A, memory_mib=9_500.0), devices=[GPU])
     play.demand(a=1)
     play.on(events.Loaded("r1", 4, True, 9_500.0, {}))
@@ -259,7 +263,7 @@ def test_a_gpus_standby_needs_memory_of_that_gpu() -> None:
 
 
 def test_a_gpus_standby_too_many_goes_first() -> None:
-    """What one standby's memory cannot give the second does, and nobody is evicted."""
+    """A GPU's second standby is evicted for its memory before any replica."""
     play = on_gpus(PoolSpec(A, memory_mib=9_500.0), count=2, devices=[GPU])
 
     assert play.demand(a=1) == [Release("r2", f"evicted for {A}")]
@@ -267,8 +271,7 @@ def test_a_gpus_standby_too_many_goes_first() -> None:
 
 
 def test_found_standbys_join_their_device() -> None:
-    """One that an earlier manager left on a GPU is used for that GPU; one for the CPU says nothing
-    of a device that counts."""
+    """An adopted standby is used for its own GPU only; one for the CPU slots has no device."""
     play = Play(
         PoolSpec(A), devices=[GPU, GPU2, *cpus(1)], standbys=1, gpu_standbys=1, is_open=False
     )
@@ -287,7 +290,8 @@ def wakes_by_standby(play: Play, key: str = A) -> bool:
 
 
 def test_it_is_known_whether_a_standby_will_help() -> None:
-    """Only one that waits is as good as it gets; what has been given away helps nobody else."""
+    """A waiting standby counts, and so does the one assigned to the pool, which helps no other
+    pool; a starting one does not count."""
     play = Play(PoolSpec(A), PoolSpec(B, device_kind="cuda"), standbys=1)
     play.demand()
     starting = wakes_by_standby(play)
@@ -300,7 +304,7 @@ def test_it_is_known_whether_a_standby_will_help() -> None:
 
 
 def test_a_standby_taken_while_it_starts_is_one_all_the_same() -> None:
-    """What it has done before it was needed is saved."""
+    """A cold start from a starting standby counts as one from a standby."""
     play = Play(PoolSpec(A), standbys=1)
     play.demand()
     play.demand(a=1)
@@ -310,7 +314,7 @@ def test_a_standby_taken_while_it_starts_is_one_all_the_same() -> None:
 
 
 def test_a_new_process_is_none() -> None:
-    """From its launch until it has loaded."""
+    """A new process does not count as a standby, from its launch until it has loaded."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     starting = wakes_by_standby(play)
@@ -320,7 +324,7 @@ def test_a_new_process_is_none() -> None:
 
 
 def test_a_standby_on_a_gpu_helps_who_may_go_there() -> None:
-    """One for the CPU slots does not help those who need a GPU, and the other way round."""
+    """A standby for CPU slots does not help a pool that needs a GPU, and vice versa."""
     play = Play(
         PoolSpec(A, device_kind="cuda"),
         PoolSpec(B, device_kind="cpu"),

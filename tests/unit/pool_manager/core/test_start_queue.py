@@ -1,4 +1,4 @@
-"""Whose start goes on."""
+"""The start queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def standing(**turns: StartPriority) -> tuple[StartQueue, dict[str, StartPriorit
 
 
 def test_who_has_waited_for_longest_goes_first() -> None:
-    """Only so many at once; the next one when one has ended."""
+    """The start that has waited longest is admitted first, and only `at_once` run."""
     starts, turns = standing(
         a=StartPriority(Rank.WAITER, 3.0),
         b=StartPriority(Rank.WAITER, 1.0),
@@ -32,7 +32,7 @@ def test_who_has_waited_for_longest_goes_first() -> None:
 
 
 def test_waiters_go_before_floors_and_these_before_standbys() -> None:
-    """However long a floor or a standby has stood in line."""
+    """Priority does not depend on how long a floor or a standby has waited."""
     starts, turns = standing(
         standby=StartPriority(Rank.STANDBY, 1.0),
         floor=StartPriority(Rank.FLOOR, 2.0),
@@ -43,7 +43,7 @@ def test_waiters_go_before_floors_and_these_before_standbys() -> None:
 
 
 def test_what_becomes_urgent_goes_first() -> None:
-    """Somebody may call a function whose floor stands in line."""
+    """A queued floor moves up when calls begin to wait for it."""
     starts, turns = standing(a=StartPriority(Rank.WAITER, 1.0), b=StartPriority(Rank.WAITER, 2.0))
     starts.admit(turns.__getitem__, NOW)
     turns |= {"c": StartPriority(Rank.WAITER, 9.0), "d": StartPriority(Rank.FLOOR, 1.0)}
@@ -57,7 +57,7 @@ def test_what_becomes_urgent_goes_first() -> None:
 
 
 def test_what_is_over_in_no_time_stands_in_no_line() -> None:
-    """It neither waits for a place nor takes one."""
+    """A short load neither waits nor takes a place."""
     starts, turns = standing(
         a=StartPriority(Rank.WAITER, 1.0),
         b=StartPriority(Rank.SHORT, 2.0),
@@ -71,7 +71,7 @@ def test_what_is_over_in_no_time_stands_in_no_line() -> None:
 
 
 def test_what_hangs_holds_nobody_up_for_long() -> None:
-    """After its time a start counts no more, whether it has ended or not."""
+    """A start frees its place after HOLD_S, whether it has ended or not."""
     starts, turns = standing(
         a=StartPriority(Rank.WAITER, 1.0),
         b=StartPriority(Rank.WAITER, 2.0),
@@ -85,7 +85,7 @@ def test_what_hangs_holds_nobody_up_for_long() -> None:
 
 
 def test_who_leaves_the_line_is_never_begun() -> None:
-    """Strangers that leave change nothing."""
+    """A removed start is never admitted; removing unknown ids has no effect."""
     starts, turns = standing(a=StartPriority(Rank.WAITER, 1.0), b=StartPriority(Rank.WAITER, 2.0))
 
     starts.remove("a")

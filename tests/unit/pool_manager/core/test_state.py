@@ -30,7 +30,7 @@ def reachable(start: State) -> set[State]:
 
 @pytest.mark.parametrize(("state", "step"), list(itertools.product(State, Step)))
 def test_every_pair_is_in_the_table_or_raises(state: State, step: Step) -> None:
-    """A step leads where the table says; one that the table lacks names state and step."""
+    """`advance` follows the table; a missing pair raises with state and step."""
     if step in TRANSITIONS[state]:
         assert TRANSITIONS[state][step] is advance(state, step)
         return
@@ -41,20 +41,20 @@ def test_every_pair_is_in_the_table_or_raises(state: State, step: Step) -> None:
 
 @pytest.mark.parametrize("state", State)
 def test_no_state_is_a_dead_end(state: State) -> None:
-    """Every state is reached from a start, and from every state a replica can stop."""
+    """Every state can be reached from a start, and from every state a replica can stop."""
     assert state in reachable(State.STARTING)
     assert State.STOPPED in reachable(state)
 
 
 def test_every_failure_goes_to_releasing() -> None:
-    """A replica that is lost in any living state keeps its device until that is proved free."""
+    """A replica lost in any live state keeps its device until its end is proved."""
     living = set(State) - {State.RELEASING, State.STOPPED}
 
     assert {State.RELEASING} == {advance(state, Step.LOST) for state in living}
 
 
 def test_only_releasing_stops() -> None:
-    """No device becomes free but through a proved release."""
+    """STOPPED is reached only from RELEASING."""
     before = {state for state in State if State.STOPPED in TRANSITIONS[state].values()}
 
     assert {State.RELEASING} == before
@@ -63,7 +63,7 @@ def test_only_releasing_stops() -> None:
 @pytest.mark.parametrize("if_idle", [False, True])
 @pytest.mark.parametrize("state", State)
 def test_what_gateways_may_send_to(state: State, if_idle: bool) -> None:
-    """A replica serves when ready or free to refuse its drain, and comes before that."""
+    """A replica serves if it is READY or may refuse its drain; before that it is coming."""
     replica = Replica("r1", "default/a@1", "cpu0", "serve", 0.0, state, if_idle=if_idle)
 
     assert replica.can_serve is (state == "ready" or (state == "draining" and if_idle))
@@ -72,7 +72,7 @@ def test_what_gateways_may_send_to(state: State, if_idle: bool) -> None:
 
 @pytest.mark.parametrize("state", State)
 def test_what_goes_will_be_gone_soon(state: State) -> None:
-    """One that drains or is released is waited for; one that could not be released is not."""
+    """Draining and releasing replicas are leaving; one whose release failed is not."""
     replica = Replica("r1", "default/a@1", "cpu0", "serve", 0.0, state)
     assert replica.is_leaving is (state in {"draining", "releasing"})
 
@@ -82,6 +82,6 @@ def test_what_goes_will_be_gone_soon(state: State) -> None:
 
 
 def test_a_device_without_a_bank_is_its_own() -> None:
-    """Devices share memory only where they say so."""
+    """A device without a named bank has its own."""
     assert Device("gpu", "cuda").bank == "gpu"
     assert Device("cpu0", "cpu", 1_000, "ram").bank == "ram"

@@ -1,4 +1,4 @@
-"""One pool brought nearer to what is wanted: starts, stops, warm-ups."""
+"""Settling one pool: starts, stops, warm-ups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GPU = Device("gpu", "cuda", 10_000)
 
 
 def test_a_start_is_charged_what_is_known() -> None:
-    """From its record on, what a replica takes is taken."""
+    """A started replica is charged its known memory from its record on."""
     play = Play(PoolSpec(A, memory_mib=700.0), devices=[GPU])
 
     play.demand(a=1)
@@ -26,7 +26,7 @@ def test_a_start_is_charged_what_is_known() -> None:
 
 
 def test_what_is_too_much_goes_newest_first() -> None:
-    """A lower `max` has what is over it finish and go; the oldest stays."""
+    """A lower `max` drains the newest replicas; the oldest is kept."""
     play = Play(PoolSpec(A, min=2, max=3), devices=3)
     play.demand()
     play.ready("r1", "r2")
@@ -35,7 +35,7 @@ def test_what_is_too_much_goes_newest_first() -> None:
 
 
 def test_what_is_coming_is_no_surplus() -> None:
-    """A replica that still loads is not counted against one that serves."""
+    """A replica that is still loading is not counted as surplus to a serving one."""
     play = Play(PoolSpec(A, min=2, max=2))
     play.demand()
     play.ready("r1")
@@ -46,7 +46,7 @@ def test_what_is_coming_is_no_surplus() -> None:
 
 
 def test_a_replica_that_is_asked_to_go_is_not_replaced() -> None:
-    """One that may refuse serves until it has gone."""
+    """A replica with a conditional drain still serves and is not replaced."""
     play = Play(PoolSpec(A, idle_s=5.0))
     play.warm(a="r1")
     play.tick(5.0)
@@ -57,40 +57,40 @@ def test_a_replica_that_is_asked_to_go_is_not_replaced() -> None:
 
 
 def test_a_start_that_nobody_waits_for_any_more_is_kept() -> None:
-    """Who left may be back: a replica that is coming is wanted, however short `idle_s` is."""
+    """A starting replica is kept although its callers left, however short `idle_s` is."""
     play = Play(PoolSpec(A, idle_s=0.0))
     play.demand(a=1)
 
     play.demand(60.0)
 
-    assert (play.pool("a").wanted, play.reason("a")) == (1, "asked for")
+    assert (play.pool("a").wanted, play.reason("a")) == (1, "a start was requested")
 
 
 def test_a_back_off_says_what_went_wrong() -> None:
-    """Whoever waits for the next try learns why the last one failed."""
+    """The reason of a back-off names the last failure."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     play.lose("r1", "no memory")
 
     assert play.shown("a") == "waking"
-    assert play.reason("a") == "load failed 1 times, next try soon: no memory"
+    assert play.reason("a") == "failed starts in a row: 1, next try soon: no memory"
 
 
 def test_an_end_through_nobodys_fault_is_no_failure() -> None:
-    """It is tried again after a second, not in a tight loop, and counts against nobody."""
+    """A loss without fault is not counted, and the next start waits for a second."""
     play = Play(PoolSpec(A))
     play.demand(a=1)
     play.on(events.Lost("r1", "the engine restarted", is_its_fault=False))
     play.on(events.Released("r1"))
 
-    assert play.reason("a") == "the last start ended, next try soon: the engine restarted"
+    assert play.reason("a") == "the last replica was lost, next try soon: the engine restarted"
     assert launched(play.demand(PAUSE_S - 0.5, a=1)) == []
     assert launched(play.demand(0.5, a=1)) == [("r2", "cpu1")]
     assert play.pool("a").failures == 0
 
 
 def test_a_back_off_keeps_no_device() -> None:
-    """What was being cleared for a pool that may not start now is anybody's."""
+    """A pool in back-off releases its reservation."""
     play = Play(PoolSpec(A, max=2), PoolSpec(B), devices=2)
     play.warm(b="r1")
     play.on(events.PoolDefined(PoolSpec(A, min=2, max=2)))
@@ -103,7 +103,7 @@ def test_a_back_off_keeps_no_device() -> None:
 
 
 def test_nothing_is_started_while_the_engine_is_away() -> None:
-    """Whoever waits is told why, and started for when it is back."""
+    """While the engine is away waiting pools have its reason; when it is back, they are started."""
     play = Play(PoolSpec(A))
     play.on(events.EngineLost("no answer"))
 
@@ -113,7 +113,7 @@ def test_nothing_is_started_while_the_engine_is_away() -> None:
 
 
 def test_the_receipt_has_the_time_an_eviction_took() -> None:
-    """What the first waiter waited for is told apart: finding a device, and clearing it."""
+    """The phases separate the wait for a device from the time of the eviction."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.run(a=1)
     play.ready("r1")
@@ -131,7 +131,7 @@ def test_the_receipt_has_the_time_an_eviction_took() -> None:
 
 
 def test_sleep_asks_who_is_idle() -> None:
-    """Each replica above the floor is asked, and may refuse if it was called just now."""
+    """`sleep` asks each replica above the floor; a replica that was just used may refuse."""
     play = Play(PoolSpec(A, min=1, max=2))
     play.run(a=8)
     play.ready("r1")
@@ -145,7 +145,7 @@ def test_sleep_asks_who_is_idle() -> None:
 
 
 def test_nobody_is_put_to_sleep_on_a_half_known_world() -> None:
-    """Before anything may be decided, and for a pool that is not there, nothing happens."""
+    """`sleep` has no effect before decisions have begun, and for an unknown pool."""
     play = Play(PoolSpec(A), is_open=False)
     play.on(events.Found("old", A, "cpu0"))
     play.on(events.Greeted("old", {}, loaded=True))
@@ -159,7 +159,7 @@ def test_nobody_is_put_to_sleep_on_a_half_known_world() -> None:
 
 
 def test_a_pool_is_warmed() -> None:
-    """A replica is started though nobody calls, and whoever asked is told once."""
+    """A warm-up starts a replica without calls and is answered once."""
     play = Play(PoolSpec(A))
     play.demand()
 
@@ -172,7 +172,7 @@ def test_a_pool_is_warmed() -> None:
 
 
 def test_a_warm_pool_is_warm_at_once_and_stays() -> None:
-    """Who asks for what is there is told so, and its idle time begins anew."""
+    """A warm-up of a warm pool is answered at once and restarts its idle time."""
     play = Play(PoolSpec(A, idle_s=10.0))
     play.warm(a="r1")
 
@@ -182,7 +182,7 @@ def test_a_warm_pool_is_warm_at_once_and_stays() -> None:
 
 
 def test_one_that_is_about_to_go_is_not_warm() -> None:
-    """A replica that has been asked to go may say yes: the answer waits for one that stays."""
+    """A replica that was asked to stop does not count as warm: the answer waits for another one."""
     play = Play(PoolSpec(A, idle_s=10.0))
     play.warm(a="r1")
     play.tick(10.0)
@@ -192,7 +192,7 @@ def test_one_that_is_about_to_go_is_not_warm() -> None:
 
 
 def test_a_warm_up_that_fails_is_told() -> None:
-    """The first failed load ends it, with the reason; nothing is tried again for it."""
+    """The first failed load ends a warm-up with the reason, without a retry."""
     play = Play(PoolSpec(A))
     play.demand()
     play.on(events.WarmRequested(A))
@@ -206,7 +206,7 @@ def test_a_warm_up_that_fails_is_told() -> None:
 
 
 def test_a_failing_pool_is_not_warmed() -> None:
-    """While it is not to be tried, whoever asks is told at once."""
+    """A warm-up of a failing pool fails at once."""
     play = Play(PoolSpec(A))
     for number in range(1, 6):
         play.demand(60.0, a=1)
@@ -217,7 +217,8 @@ def test_a_failing_pool_is_not_warmed() -> None:
 
 
 def test_a_warm_up_waits_for_room() -> None:
-    """It has nobody drained; when somebody becomes idle it gets the device."""
+    """A warm-up without `beside` evicts no busy replica; it gets the device of one that becomes
+    idle."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.run(b=1)
     play.ready("r1")
@@ -228,7 +229,7 @@ def test_a_warm_up_waits_for_room() -> None:
 
 
 def test_a_warm_up_that_is_dropped_leaves_nothing() -> None:
-    """Neither an answer nor a claim nor a wish."""
+    """A cancelled warm-up leaves neither an answer nor a reservation nor a request."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.warm(b="r1")
     play.on(events.WarmRequested(A))
@@ -239,27 +240,27 @@ def test_a_warm_up_that_is_dropped_leaves_nothing() -> None:
 
 
 def test_nobody_waits_for_a_pool_that_is_not_there() -> None:
-    """An unknown pool, one that is removed, and a server that stops are told at once."""
+    """A warm-up fails at once for an unknown pool, for a removed one, and at a shutdown."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.run(b=1)
 
     assert play.on(events.WarmRequested("default/z@1")) == [
-        EndWarm("default/z@1", "failed", "there is no such pool")
+        EndWarm("default/z@1", "failed", "no such pool")
     ]
     play.on(events.WarmRequested(A))
-    assert play.on(events.PoolRemoved(A)) == [EndWarm(A, "failed", "it was removed")]
+    assert play.on(events.PoolRemoved(A)) == [EndWarm(A, "failed", "the pool was removed")]
     play.on(events.WarmRequested(B))
-    assert EndWarm(B, "failed", "the server stops") in play.on(events.Shutdown())
+    assert EndWarm(B, "failed", "the server is shutting down") in play.on(events.Shutdown())
 
 
 def test_what_fits_beside_nothing_is_not_waited_for() -> None:
-    """`beside` without room is answered at once, and what was tried is forgotten."""
+    """`beside` without room is answered at once, and the request is removed."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.run(b=1)
     play.ready("r1")
 
     assert play.on(events.WarmRequested(A, beside=True)) == [
-        EndWarm(A, "no_room", "all 1 devices are in use")
+        EndWarm(A, "no_room", "no free device (1 in use)")
     ]
     assert play.pool("a").wanted == 0
     assert play.machine.host.blocked == set()

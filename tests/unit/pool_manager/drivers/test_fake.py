@@ -43,7 +43,7 @@ async def test_the_first_replicas_crash_and_the_rest_behaves(stage: Make) -> Non
 
 
 async def test_the_log_tells_start_and_end(stage: Make) -> None:
-    """Who looks into a fake replica's log finds what it was and how it ended."""
+    """A fake replica's log has its start and its end."""
     acts = stage(Script(crash_at="start"))
     acts.launch("aaaa0001")
     lost = await acts.next(events.Lost)
@@ -55,7 +55,7 @@ async def test_the_log_tells_start_and_end(stage: Make) -> None:
 
 
 async def test_replicas_end_with_their_driver(stage: Make) -> None:
-    """A task cannot outlive its owner: closing the driver ends them, and they are told."""
+    """Closing the driver ends its replicas and reports them."""
     acts = stage(Script())
     await acts.ready("aaaa0001")
 
@@ -67,7 +67,7 @@ async def test_replicas_end_with_their_driver(stage: Make) -> None:
 
 @pytest.mark.parametrize("phase", ["start", "load"])
 async def test_a_hanging_replica_can_be_ended(stage: Make, phase: str) -> None:
-    """One that hangs before it serves obeys TERM; the script's delays go through `sleep`."""
+    """A replica that hangs before it serves obeys TERM; the script's delays use `sleep`."""
     slept: asyncio.Queue[float] = asyncio.Queue()
     acts = stage(Script(start_s=1.5, load_s=2.5, hang_at=phase))  # type: ignore[arg-type]  # the parameter is a phase
 
@@ -85,7 +85,7 @@ async def test_a_hanging_replica_can_be_ended(stage: Make, phase: str) -> None:
 
 
 async def test_a_fake_replica_has_no_process(stage: Make) -> None:
-    """Nobody can tell which, while it lives; afterwards it has none for sure."""
+    """The pids of a live fake replica are unknown; afterwards it has none."""
     acts = stage(Script())
     await acts.ready("aaaa0001")
     assert await acts.driver.pids("aaaa0001") is None

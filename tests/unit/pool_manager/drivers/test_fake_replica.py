@@ -113,7 +113,7 @@ async def play() -> AsyncIterator[Play]:
 
 
 async def test_a_replica_greets_and_answers_pings(play: Play) -> None:
-    """It shows its token and what it is bound to, and answers before and after it is bound."""
+    """HELLO has the token and the binding; PINGs are answered before and after the bind."""
     async with asyncio.TaskGroup() as group:
         play.live(group, Script(start_s=2.0, hang_at="load"))
         hello = await play.greet()
@@ -133,7 +133,7 @@ async def test_a_replica_greets_and_answers_pings(play: Play) -> None:
 
 @pytest.mark.parametrize("role", ["serve", "trial"])
 async def test_a_standby_becomes_what_it_is_bound_to(play: Play, role: str) -> None:
-    """It greets unbound, and has only the phases that somebody waited for."""
+    """A standby connects unbound, and reports only phases that callers waited for."""
     async with asyncio.TaskGroup() as group:
         replica = play.live(group, Script(start_s=2.0), "standby")
         hello = await play.greet()
@@ -150,7 +150,7 @@ async def test_a_standby_becomes_what_it_is_bound_to(play: Play, role: str) -> N
 
 
 async def test_a_loaded_replica_says_what_it_takes(play: Play) -> None:
-    """LOADED carries the revision, the limit of its batch, and the phases of its script."""
+    """LOADED has the revision, the limit of its batch, and the phases of its script."""
     async with asyncio.TaskGroup() as group:
         play.live(group, Script(load_s=3.0, batch=4))
         await play.greet()
@@ -182,7 +182,7 @@ async def test_a_trial_reports_its_script(play: Play, batch: int, batchable: boo
 
 
 async def test_a_refused_load_is_told(play: Play) -> None:
-    """The reason is the script's, and the replica waits to be ended."""
+    """LOAD_FAILED has the script's reason, and the replica waits for its release."""
     async with asyncio.TaskGroup() as group:
         play.live(group, Script(refuse_load="no such opset"))
         await play.greet()
@@ -195,7 +195,7 @@ async def test_a_refused_load_is_told(play: Play) -> None:
 
 @pytest.mark.parametrize("phase", ["start", "load"])
 async def test_a_crash_ends_it(play: Play, phase: str) -> None:
-    """Whoever is to crash in a phase does, without a word on the link."""
+    """A scripted crash ends the replica without a message on the link."""
     play.crashed_at = [phase]
     async with asyncio.TaskGroup() as group:
         play.live(group, Script())
@@ -209,7 +209,7 @@ async def test_a_crash_ends_it(play: Play, phase: str) -> None:
 
 
 async def test_a_fresh_replica_is_not_idle_enough(play: Play) -> None:
-    """Asked to go if it has been idle for longer, it says since when it has been."""
+    """A replica that was used more recently refuses a conditional drain, with its idle time."""
     async with asyncio.TaskGroup() as group:
         play.live(group, Script())
         await play.greet()
@@ -223,7 +223,7 @@ async def test_a_fresh_replica_is_not_idle_enough(play: Play) -> None:
 
 
 async def test_without_a_manager_it_ends(play: Play) -> None:
-    """It lives in the manager's own process: there is nobody to come back."""
+    """A fake replica ends with its link: it cannot outlive its manager's process."""
     async with asyncio.TaskGroup() as group:
         play.live(group, Script())
         await play.greet()
@@ -234,7 +234,7 @@ async def test_without_a_manager_it_ends(play: Play) -> None:
 
 
 async def test_a_broken_protocol_ends_it(play: Play) -> None:
-    """A frame that has no place on the control link ends a fake replica."""
+    """An unexpected frame on the control link ends a fake replica."""
     async with asyncio.TaskGroup() as group:
         play.live(group, Script())
         await play.greet()
@@ -245,7 +245,7 @@ async def test_a_broken_protocol_ends_it(play: Play) -> None:
 
 
 async def test_nobody_to_greet_ends_it(play: Play, tmp_path: Path) -> None:
-    """Without a manager's socket it exits with the system's reason."""
+    """Without a manager's socket the replica exits with the system's reason."""
     play.run_dir = tmp_path
     async with asyncio.TaskGroup() as group:
         play.live(group, Script())
@@ -255,7 +255,7 @@ async def test_nobody_to_greet_ends_it(play: Play, tmp_path: Path) -> None:
 
 
 async def test_it_can_be_ended_while_it_greets(play: Play) -> None:
-    """A replica whose greeting nobody answers is ended without leaving thread or socket."""
+    """A replica whose HELLO is not answered can be ended without leaking its thread or socket."""
     async with asyncio.TaskGroup() as group:
         play.live(group, Script())
         sock, _ = await asyncio.get_running_loop().sock_accept(play._control)

@@ -67,7 +67,7 @@ class Rig:
 
 @pytest.fixture
 async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
-    """Of the script given as the fixture's parameter, else of one that batches two."""
+    """A service with the fixture's script, by default one that batches two requests."""
     script = getattr(request, "param", Script(run_s=0.25, batch=2))
     with TemporaryDirectory(prefix="fn-") as folder:
         made = Rig(Path(folder), script)
@@ -90,7 +90,7 @@ async def test_an_answer_tells_how_long_the_body_was(rig: Rig) -> None:
 
 
 async def test_what_arrives_during_a_run_is_the_next_batch(rig: Rig) -> None:
-    """Batches are told when they begin; one sent alone runs alone."""
+    """STARTED is sent at the beginning of each batch; a request sent alone runs alone."""
     link = await rig.link()
     link.request(1)
     first = await link.next(Kind.STARTED)
@@ -113,7 +113,7 @@ async def test_what_arrives_during_a_run_is_the_next_batch(rig: Rig) -> None:
 
 
 async def test_the_limit_is_kept(rig: Rig) -> None:
-    """Over the limit a request is handed back, and its link hears when there is room."""
+    """A request above the limit is handed back, and its link gets WINDOW when there is room."""
     full, turned_away = await rig.link(), await rig.link()
     for id in range(1, 5):
         full.request(id)
@@ -131,7 +131,7 @@ async def test_the_limit_is_kept(rig: Rig) -> None:
 
 
 async def test_a_drain_finishes_and_refuses(rig: Rig) -> None:
-    """What was accepted is answered, what comes later is not started, then it is drained."""
+    """A drain answers accepted requests and refuses later ones; then `drained` is set."""
     link = await rig.link()
     link.request(1)
     await link.next(Kind.STARTED)
@@ -150,7 +150,7 @@ async def test_a_drain_finishes_and_refuses(rig: Rig) -> None:
 
 
 async def test_a_hurried_drain_hands_back(rig: Rig) -> None:
-    """What has not begun goes back; asking twice says goodbye once."""
+    """A drain with `hand_back` returns waiting requests; a second one sends no second GOAWAY."""
     link = await rig.link()
     link.request(1)
     await link.next(Kind.STARTED)
@@ -169,7 +169,7 @@ async def test_a_hurried_drain_hands_back(rig: Rig) -> None:
 
 
 async def test_idle_is_when_nothing_is_owed(rig: Rig) -> None:
-    """A running request makes it busy; afterwards the time counts from its end."""
+    """A running request makes the service busy; afterwards idle time counts from its end."""
     link = await rig.link()
     link.request(1)
     await link.next(Kind.STARTED)
@@ -182,7 +182,8 @@ async def test_idle_is_when_nothing_is_owed(rig: Rig) -> None:
 
 
 async def test_cancelled_requests_are_told(rig: Rig) -> None:
-    """One that waits at once, one that runs after its run; an unknown one not at all."""
+    """A waiting request is cancelled at once, a running one after its run, an unknown one is
+    ignored."""
     link = await rig.link()
     link.request(1)
     await link.next(Kind.STARTED)
@@ -198,7 +199,7 @@ async def test_cancelled_requests_are_told(rig: Rig) -> None:
 
 
 async def test_a_lost_gateway_frees_its_places(rig: Rig) -> None:
-    """Nobody waits for its answers; others are served."""
+    """The requests of a lost gateway are cancelled, and others are served."""
     gone, other = await rig.link(), await rig.link()
     for id in (1, 2, 3):
         gone.request(id)
@@ -225,7 +226,7 @@ async def test_every_run_may_fail(rig: Rig) -> None:
     "frame", [pack(Kind.HELLO, aux=VERSION + 1), pack(Kind.PING)], ids=["version", "kind"]
 )
 async def test_a_broken_protocol_ends_the_link(rig: Rig, frame: list[bytes]) -> None:
-    """Another version, or a frame of another link, loses its link and no other."""
+    """A wrong version or an unexpected frame ends its link and no other."""
     bad, good = await rig.link(), await rig.link()
 
     with capture_logs():
@@ -237,7 +238,7 @@ async def test_a_broken_protocol_ends_the_link(rig: Rig, frame: list[bytes]) -> 
 
 
 async def test_an_id_in_use_ends_the_link(rig: Rig) -> None:
-    """Two requests with one id cannot be told apart."""
+    """A second request with an id in use ends the link."""
     link = await rig.link()
 
     with capture_logs():
@@ -247,7 +248,7 @@ async def test_an_id_in_use_ends_the_link(rig: Rig) -> None:
 
 
 async def test_links_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One link more than may be open is closed at once."""
+    """A link above LINKS_MAX is closed at once."""
     monkeypatch.setattr(fake_service, "LINKS_MAX", 1)
     first = await rig.link()
     extra = socket.socket(socket.AF_UNIX)
@@ -262,7 +263,7 @@ async def test_links_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_plain_script_has_no_fault() -> None:
-    """Without a word everything works at once."""
+    """The default script has no delays and faults."""
     script = Script()
 
     assert (script.start_s, script.load_s, script.run_s, script.batch) == (0.0, 0.0, 0.0, 1)
@@ -286,6 +287,6 @@ def test_a_plain_script_has_no_fault() -> None:
     ],
 )
 def test_an_impossible_script_is_refused(field: str, value: Any, reason: str) -> None:
-    """A value out of its range is named with what was expected."""
+    """An out-of-range value is refused with its name and the expected range."""
     with pytest.raises(ValueError, match=reason):
         Script(**{field: value})

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 class Rig:
-    """A driver and one run folder, in which the process waits for a welcome that never comes."""
+    """A driver and one run folder in which the process waits for a welcome that never comes."""
 
     def __init__(self, root: Path) -> None:
         self.run_dir = root / ID
@@ -92,7 +92,7 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 async def test_a_replica_has_a_group_and_an_environment_of_its_own(rig: Rig) -> None:
-    """Its session is its own, and nothing of this process's environment reaches it."""
+    """A replica has its own session and does not inherit this process's environment."""
     pid = await rig.start()
     environment = about(pid, "environ").split(b"\0")
 
@@ -108,7 +108,7 @@ async def test_a_replica_has_a_group_and_an_environment_of_its_own(rig: Rig) -> 
 
 
 async def test_the_memory_cap_is_on_private_memory(rig: Rig) -> None:
-    """The cap limits data, where mapped weights do not count, and nothing else."""
+    """The cap limits private memory but not mapped weights."""
     pid = await rig.start(memory_mib=512)
     limits = about(pid, "limits").decode().splitlines()
     values = {line[:26].strip(): line[26:].split()[:2] for line in limits}
@@ -118,7 +118,7 @@ async def test_the_memory_cap_is_on_private_memory(rig: Rig) -> None:
 
 
 async def test_a_cap_may_come_later(rig: Rig) -> None:
-    """A replica that was started without is capped for good; no cap leaves it as it is."""
+    """A cap set later is permanent; no cap changes nothing."""
     pid = await rig.start()
 
     await rig.driver.limit(rig.record)
@@ -131,7 +131,7 @@ async def test_a_cap_may_come_later(rig: Rig) -> None:
 
 
 async def test_a_cap_that_is_refused_is_an_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's reason is told."""
+    """A refused memory cap raises with the system's reason."""
 
     def refuse(pid: int, memory_mib: int) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -144,7 +144,8 @@ async def test_a_cap_that_is_refused_is_an_error(rig: Rig, monkeypatch: pytest.M
 
 
 async def test_an_end_is_told_with_its_code(rig: Rig) -> None:
-    """A process without a record ends by itself, and its log says why."""
+    """A process without a record exits by itself; the exit code is reported and the log has the
+    reason."""
     await rig.start(is_whole=False)
 
     assert await rig.exits.get() == (ID, "exited with code 1")
@@ -155,8 +156,8 @@ async def test_an_end_is_told_with_its_code(rig: Rig) -> None:
     ("act", "how"), [("terminate", "was killed by SIGTERM"), ("release", "was killed by SIGKILL")]
 )
 async def test_an_asked_for_end_is_told(rig: Rig, act: str, how: str) -> None:
-    """A process that waits for an answer to its greeting has nothing to finish: TERM and KILL end
-    it, and it is told with the signal."""
+    """TERM and KILL end a process that waits for the answer to its HELLO; the signal is
+    reported."""
     await rig.start()
 
     await getattr(rig.driver, act)(ID)
@@ -166,7 +167,7 @@ async def test_an_asked_for_end_is_told(rig: Rig, act: str, how: str) -> None:
 
 
 async def test_a_group_that_survives_is_an_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not gone in time is told, and may be tried again."""
+    """A group that does not end in time raises DriverError; the release can be retried."""
     await rig.start()
 
     with monkeypatch.context() as unkillable:
@@ -180,8 +181,8 @@ async def test_a_group_that_survives_is_an_error(rig: Rig, monkeypatch: pytest.M
 
 
 async def test_no_stranger_gets_the_number_before_the_group_is_killed(rig: Rig) -> None:
-    """The end of the first process is told while its zombie still holds the number, so that the
-    KILL of the release cannot meet another group; the release waits for the zombie."""
+    """The exit of the leader is reported while its zombie reserves the pid, so that the KILL of the
+    release cannot hit another group; the release reaps the zombie."""
     pid = await rig.start(is_whole=False)
     await rig.exits.get()
 
@@ -195,8 +196,8 @@ async def test_no_stranger_gets_the_number_before_the_group_is_killed(rig: Rig) 
 async def test_an_exhausted_server_starts_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a descriptor to watch it by, a process is ended again; and nobody takes what runs
-    for gone because /proc cannot be read."""
+    """Without a descriptor for its pidfd, a new process is killed; if /proc cannot be read, no
+    running replica counts as gone."""
 
     def exhausted(*_: Any) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -206,7 +207,7 @@ async def test_an_exhausted_server_starts_nothing(
         with pytest.raises(DriverError, match="Too many open files"):
             await rig.driver.start(rig.make(), rig.run_dir, rig.log)
         full.setattr(os, "scandir", exhausted)
-        with pytest.raises(DriverError, match=r"which replicas run: .*Too many"):
+        with pytest.raises(DriverError, match=r"list running replicas: .*Too many"):
             await rig.driver.list()
 
     assert await rig.driver.list() == set()
@@ -222,5 +223,5 @@ async def test_an_exhausted_server_starts_nothing(
     ],
 )
 def test_ends_are_told_in_words(code: int | None, text: str) -> None:
-    """An exit code, a signal by its name, and neither where the process was only adopted."""
+    """Exits are described by code or signal name; an adopted process has neither."""
     assert processes.describe_exit(code) == text

@@ -57,7 +57,8 @@ def found(root: Path) -> dict[str, int]:
 
 
 def test_a_replica_is_known_by_its_command_line(start: Start, tmp_path: Path) -> None:
-    """Whoever started it; in another folder it is another server's."""
+    """A replica is found by its command line, whoever started it; in another folder it belongs to
+    another server."""
     process = start()
 
     assert found(tmp_path) == {"aaaa0001": process.pid}
@@ -65,7 +66,7 @@ def test_a_replica_is_known_by_its_command_line(start: Start, tmp_path: Path) ->
 
 
 def test_children_are_no_replicas(start: Start, tmp_path: Path) -> None:
-    """A child that did not exec has the same command line, and so has one that a shell started."""
+    """Children with the same command line, forked or started by a shell, are not replicas."""
     process = start(FORKS)
     start(start_new_session=False)
 
@@ -74,7 +75,8 @@ def test_children_are_no_replicas(start: Start, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_a_process_of_another_user_is_no_replica(start: Start, tmp_path: Path) -> None:
-    """Whatever it calls itself: it would be adopted, and could not be ended."""
+    """A process of another user is not adopted, whatever its command line: it could not be
+    ended."""
     start("echo; read line", program="/bin/sh", user=NOBODY, group=NOBODY)
 
     assert found(tmp_path) == {}
@@ -101,7 +103,7 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.usefixtures("how")
 @pytest.mark.parametrize("is_child", [True, False])
 def test_an_orphan_is_ended_with_its_group(start: Start, *, is_child: bool) -> None:
-    """The leader has ended, its child runs on: KILL finds it, and then nothing runs."""
+    """If the leader has ended and its child still runs, KILL ends the child."""
     process = start(ORPHANS)
     group = ProcessGroup(process.pid, os.pidfd_open(process.pid), process if is_child else None)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -121,7 +123,7 @@ def test_an_orphan_is_ended_with_its_group(start: Start, *, is_child: bool) -> N
 def test_a_number_that_was_given_out_again_is_not_signalled(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group is gone and its number another's: no signal is sent, and nothing runs of it."""
+    """A reused pid is not signalled, and the group counts as ended."""
     gone, stranger = start("print()"), start()
     group = ProcessGroup(gone.pid, os.pidfd_open(gone.pid), None)
     gone.wait()

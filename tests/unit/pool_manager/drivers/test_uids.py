@@ -18,7 +18,7 @@ RANGE = parse_range(uids.DEFAULT)
 
 
 def test_the_range_by_default() -> None:
-    """It fits a machine without user namespaces, and no set of ids that others give out."""
+    """The default range is valid without user namespaces and overlaps no usual id range."""
     assert (RANGE[0], len(RANGE)) == (1879048192, 65536)
     assert misfit(RANGE, WHOLE) == ""
     systemd = (range(61184, 65520), range(524288, 1879048192))
@@ -29,7 +29,7 @@ def test_the_range_by_default() -> None:
     "text", ["", "5", "0:65536", "1000:255", "1000-2000", "2147483000:1000", "1:1:1", "-1:300"]
 )
 def test_a_range_that_is_none(text: str) -> None:
-    """Root is in none, and it has room for a server's replicas."""
+    """A malformed range, one with root, and one too small for a server's replicas are refused."""
     with pytest.raises(ValueError, match="expected FIRST:COUNT, at least 256 ids from 1"):
         parse_range(text)
 
@@ -40,12 +40,12 @@ def test_a_range_that_is_none(text: str) -> None:
         ("0 100000 65536", "set FN_REPLICA_UIDS=32767:32767"),
         ("0 1000 1\n1 100000 65536", "set FN_REPLICA_UIDS=32769:32768"),
         ("0 100000 1000000000", "set FN_REPLICA_UIDS=999934464:65536"),
-        ("0 1000 1", "it has 1: give it more, or use --driver process"),
-        ("", "it has 0: give it more, or use --driver process"),
+        ("0 1000 1", "it has only 1: map more user ids, or use --driver process"),
+        ("", "it has only 0: map more user ids, or use --driver process"),
     ],
 )
 def test_a_namespace_without_the_range(uid_map: str, advice: str) -> None:
-    """The reason names a range that fits, where there is one."""
+    """The reason names a range that fits, if there is one."""
     reason = misfit(RANGE, uid_map)
 
     assert reason.endswith(f"in this user namespace; {advice}")
@@ -56,7 +56,7 @@ def test_a_namespace_without_the_range(uid_map: str, advice: str) -> None:
 
 @given(st.integers(1, 10**9), st.integers(uids.UIDS_MIN, 200_000), st.binary())
 def test_a_slice_is_part_of_the_range(first: int, count: int, data: bytes) -> None:
-    """As large for every data folder, and the same each time."""
+    """Slices have the same size for every data folder, and are stable."""
     owner = hashlib.sha256(data).hexdigest()[:16]
     whole = range(first, first + count)
     part = slice_of(whole, owner)
@@ -68,7 +68,7 @@ def test_a_slice_is_part_of_the_range(first: int, count: int, data: bytes) -> No
 
 
 def test_an_id_comes_round_last() -> None:
-    """One that was freed is given out again after all others; then there is none left."""
+    """A freed id is reused after all others; with all ids taken `take` raises."""
     allocator = UidAllocator(range(100, 104), skip=1)
 
     first = allocator.take("a")

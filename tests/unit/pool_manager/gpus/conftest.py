@@ -1,4 +1,4 @@
-"""What tests of GPUs share."""
+"""Fixtures of GPU tests."""
 
 from tests.support.nvml.fixtures import board
 

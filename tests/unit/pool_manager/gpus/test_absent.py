@@ -6,7 +6,7 @@ from pool_manager.gpus.absent import NoGpus
 
 
 async def test_there_is_nothing() -> None:
-    """No device, nothing to see, to measure, to prove or to end."""
+    """`NoGpus` has no devices and does nothing."""
     gpus = NoGpus()
     gpus.start(print)
 
@@ -18,5 +18,5 @@ async def test_there_is_nothing() -> None:
 
 
 def test_it_may_be_known_why() -> None:
-    """A driver that cannot be used is not the same as none."""
+    """`silence` distinguishes an unusable driver from a missing one."""
     assert NoGpus("it hangs").silence == "it hangs"

@@ -34,7 +34,7 @@ class Adopting(FakeDriver):
 
 
 def record(id: str, device: str) -> ReplicaRecord:
-    """What was written down of a replica."""
+    """A replica's record."""
     settings = PoolSettings(Path(), Path(), Path())
     command = Launch(id, "", device, "serve", {})
     return replace(unbound(command, "cuda", "", settings, 0.0), device=device)
@@ -47,40 +47,40 @@ def gpus(board: Board) -> None:
 
 
 async def devices(setting: str) -> list[Device]:
-    """What a server with this setting puts replicas on."""
+    """Return the devices that a server with this setting uses."""
     found = await open_gpus(await find_gpus(setting), FakeDriver(), {})
     await found.close()
     return found.devices()
 
 
 async def test_all_gpus_are_used() -> None:
-    """Unless something else is said."""
+    """All GPUs are used by default."""
     assert await devices("all") == [Device(A, "cuda", 23_900.0), Device(B, "cuda", 24_000.0)]
     assert [gpu.memory_mib for gpu in (await find_gpus("all")).devices()] == [24_000.0, 24_000.0]
     assert await devices("1") == [Device(B, "cuda", 24_000.0)]
 
 
 async def test_none_may_be_used(board: Board) -> None:
-    """Then the driver is not even asked."""
+    """With "none" the driver is not queried."""
     board.hang()
 
     assert await devices("none") == []
 
 
 async def test_a_host_without_a_driver_has_no_gpus(board: Board) -> None:
-    """That is normal, unless GPUs are named."""
+    """A host without a driver has no GPUs; that is an error only if GPUs are named."""
     board.init = NO_DRIVER
     board.write()
     found = await open_gpus(await find_gpus("all"), FakeDriver(), {})
 
     assert isinstance(found, NoGpus)
     assert found.silence == ""
-    with pytest.raises(BadRequest, match="gpus: expected all, none or GPUs that are there: the NV"):
+    with pytest.raises(BadRequest, match="gpus: expected all, none or GPUs of this host: the NV"):
         await find_gpus("0")
 
 
 async def test_a_driver_that_cannot_be_used_is_said(board: Board) -> None:
-    """The server starts without GPUs and says why."""
+    """With an unusable driver the server starts without GPUs and reports the reason."""
     board.init = WRONG_VERSION
     board.write()
     found = await open_gpus(await find_gpus("all"), FakeDriver(), {})
@@ -89,7 +89,7 @@ async def test_a_driver_that_cannot_be_used_is_said(board: Board) -> None:
 
 
 async def test_a_driver_that_hangs_is_said(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So is one that never answers."""
+    """A driver that does not answer is reported."""
     monkeypatch.setattr(discovery, "START_S", 0.05)
     board.hang()
     found = await open_gpus(await find_gpus("all"), FakeDriver(), {})
@@ -100,13 +100,13 @@ async def test_a_driver_that_hangs_is_said(board: Board, monkeypatch: pytest.Mon
 
 
 async def test_what_is_not_there_is_an_error() -> None:
-    """And the session is ended."""
-    with pytest.raises(BadRequest, match="got 'GPU-x'; there is 0"):
+    """A named GPU that does not exist is an error, and the session is closed."""
+    with pytest.raises(BadRequest, match="got 'GPU-x'; it has 0"):
         await find_gpus("GPU-x")
 
 
 async def test_replicas_whose_driver_is_away_cannot_be_told() -> None:
-    """The server does not start, as it would not either way."""
+    """The server does not start if the replicas' driver does not answer."""
     driver = FakeDriver()
     driver.away = "nobody listens"
     with pytest.raises(EngineDown):
@@ -114,7 +114,7 @@ async def test_replicas_whose_driver_is_away_cannot_be_told() -> None:
 
 
 async def test_adopted_replicas_are_not_foreign(board: Board) -> None:
-    """What they have when the server starts goes when they do; what others have stays."""
+    """Memory of adopted replicas is not foreign; memory of other processes is."""
     board.claim(A, 7, 1_000)
     board.claim(A, 8, 500)
     board.claim(A, 9, 2_000)
@@ -130,7 +130,8 @@ async def test_adopted_replicas_are_not_foreign(board: Board) -> None:
 
 
 async def test_what_went_while_the_server_started_is_not_foreign(board: Board) -> None:
-    """Replicas of an earlier server may end just then; a driver that falls silent hides that."""
+    """Memory of replicas that end during the server's start is not foreign, even if the driver then
+    falls silent."""
     board.claim(A, 7, 1_000)
     found = await find_gpus("all")
     board.end(7)

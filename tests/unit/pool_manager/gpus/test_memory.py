@@ -16,14 +16,14 @@ def gpu(used_mib: float | None, *processes: GpuProcess, lists: bool = True) -> R
 
 
 def test_a_replica_has_what_its_processes_have() -> None:
-    """All of them together, and nobody else."""
+    """A replica's memory is the sum of its own processes only."""
     listed = gpu(9_000.0, GpuProcess(1, 500.0), GpuProcess(2, 300.0), GpuProcess(3, 700.0))
 
     assert taken_mib(listed, {1, 2}, 0.0, is_alone=False) == 800.0
 
 
 def test_else_it_has_what_came_with_it() -> None:
-    """Where its part is not told and nobody else is there."""
+    """If the driver reports no memory per process and the replica is alone, the increase counts."""
     for untold in (
         gpu(900.0, GpuProcess(1, None)),
         gpu(900.0, GpuProcess(1, None), GpuProcess(2, 50.0)),
@@ -37,7 +37,7 @@ def test_else_it_has_what_came_with_it() -> None:
 
 
 def test_it_never_has_less_than_nothing() -> None:
-    """Others may have given something back meanwhile."""
+    """A replica's memory is never negative, even if other processes freed memory."""
     assert taken_mib(gpu(50.0), None, 100.0, is_alone=True) == 0.0
     assert taken_mib(gpu(None), None, 100.0, is_alone=True) is None
 
@@ -71,38 +71,38 @@ def used(mib: float | None, *processes: GpuProcess, lists: bool = True) -> Readi
     ],
 )
 def test_gpus_are_chosen_by_number_and_uuid(setting: str, uuids: list[str]) -> None:
-    """Those of a GPU in MIG mode stand for all its slices."""
+    """GPUs are chosen by number and UUID; those of a GPU in MIG mode select all its slices."""
     assert [gpu.uuid for gpu in choose(setting, SEEN)] == uuids
 
 
 @pytest.mark.parametrize("setting", ["2", "GPU-x", "0,,1", "-1", "All", "0 1", "1:7"])
 def test_a_gpu_that_is_not_there_is_an_error(setting: str) -> None:
-    """It names what came and what there is."""
+    """The error names the unknown GPU and the existing ones."""
     with pytest.raises(BadRequest, match=r"gpus: .*got .*0 \(GPU-a\), 1:0 \(MIG-1\)"):
         choose(setting, SEEN)
 
 
 def test_without_a_gpu_none_can_be_named() -> None:
-    """It says that there is none."""
-    with pytest.raises(BadRequest, match="got '0'; there is none"):
+    """On a host without GPUs the error says that there are none."""
+    with pytest.raises(BadRequest, match="got '0'; it has none"):
         choose("0", Snapshot("580", ()))
 
 
 @pytest.mark.parametrize("setting", ["0,0", "0,GPU-a", "1,1:0"])
 def test_a_gpu_is_named_once(setting: str) -> None:
-    """Twice is a mistake."""
+    """A GPU named twice is an error."""
     with pytest.raises(BadRequest, match=r"got .* again"):
         choose(setting, SEEN)
 
 
 def test_what_is_in_use_without_replicas_is_foreign() -> None:
-    """Whoever has it, listed or not."""
+    """Without replicas all memory in use is foreign, listed or not."""
     assert foreign_mib(used(700.0, GpuProcess(1, 600.0)), {}) == 700.0
     assert foreign_mib(used(None), {}) == 0.0
 
 
 def test_what_adopted_replicas_have_is_not_foreign() -> None:
-    """Only the rest is."""
+    """Only memory beyond the adopted replicas' is foreign."""
     gpu = used(1_000.0, GpuProcess(1, 600.0), GpuProcess(2, 300.0))
 
     assert foreign_mib(gpu, {"r1": {1}}) == 400.0
@@ -122,12 +122,12 @@ def test_what_adopted_replicas_have_is_not_foreign() -> None:
 def test_nothing_is_foreign_where_ours_cannot_be_told(
     gpu: Reading, ours: dict[str, set[int] | None]
 ) -> None:
-    """Beside an adopted replica whose part is not known nobody is called foreign."""
+    """Nothing counts as foreign beside an adopted replica whose memory is unknown."""
     assert foreign_mib(gpu, ours) == 0.0
 
 
 def test_a_gpu_is_a_bank_of_its_own() -> None:
-    """Without what the driver keeps and what foreign processes have."""
+    """A GPU's bank excludes the driver's reserve and foreign memory."""
     gpu = Reading("GPU-a", "0", total_mib=24_000, reserved_mib=400)
 
     assert device(gpu, 1_000.0) == Device("GPU-a", "cuda", 22_600.0, "GPU-a")
@@ -136,12 +136,12 @@ def test_a_gpu_is_a_bank_of_its_own() -> None:
 
 
 def test_a_gpu_of_unknown_size_is_not_accounted() -> None:
-    """0 is how a device says that."""
+    """A GPU of unknown size has 0 MiB, which means not accounted."""
     assert device(Reading("GPU-a", "0"), 0.0) == Device("GPU-a", "cuda", 0.0, "GPU-a")
 
 
 def test_a_listed_process_is_still_there() -> None:
-    """Whatever the memory says, and whether or not its part is told."""
+    """A replica with a listed process is not gone, whatever the memory in use."""
     listed = gpu(0.0, GpuProcess(9, 5.0), GpuProcess(4711, 1_234.0))
 
     assert still_taken(listed, {4711}, 9e9, 0.0) == "GPU-a still shows 1,234 MiB of pid 4711"
@@ -153,16 +153,16 @@ def test_a_listed_process_is_still_there() -> None:
 @pytest.mark.parametrize("pids", [frozenset({1}), frozenset(), None])
 @pytest.mark.parametrize("lists", [True, False])
 def test_memory_must_be_back(pids: frozenset[int] | None, lists: bool) -> None:
-    """What others are charged and what was foreign at the start may be in use, and a little more;
-    with processes that nobody knows, or that are not listed, this alone decides."""
+    """The charges of others, the foreign memory and a slack may be in use; if the pids are unknown
+    or not listed, this alone decides."""
     most = 1_000.0 + 300.0 + SLACK_MIB
 
     assert still_taken(gpu(most, lists=lists), pids, 1_000.0, 300.0) == ""
     assert still_taken(gpu(most + 1, lists=lists), pids, 1_000.0, 300.0) == (
-        "GPU-a still has 1,557 MiB in use, expected at most 1,300 of others and 256 more"
+        "GPU-a still has 1,557 MiB in use, expected at most 1,300 of others and 256 of slack"
     )
 
 
 def test_what_cannot_be_seen_is_not_waited_for() -> None:
-    """A driver that tells neither processes nor memory keeps no device from others."""
+    """A driver that reports neither processes nor memory does not block a device."""
     assert still_taken(gpu(None, lists=False), {1}, 0.0, 0.0) == ""

@@ -25,7 +25,7 @@ LIMIT_S = 10.0
 
 
 class Time:
-    """A clock that goes on by what is paused, and does `then` at each pause."""
+    """A clock that advances by each pause and then calls `then`."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -81,12 +81,12 @@ async def polled(gpus: GpuMonitor, times: int = 1) -> list[Any]:
 
 
 def test_the_chosen_gpus_are_devices(gpus: GpuMonitor) -> None:
-    """Without what the driver and others have of them."""
+    """The devices are the chosen GPUs without the memory of the driver and of others."""
     assert gpus.devices() == [Device(A, "cuda", 23_600.0), Device(B, "cuda", 23_700.0)]
 
 
 async def test_they_can_be_looked_at(gpus: GpuMonitor, board: Board) -> None:
-    """What they are does not change, what is in use does, with the next look."""
+    """`view` has constant properties and the memory in use of the last poll."""
     board.claim(A, 7, 1_000)
     assert gpus.used_mib(A) == 0.0
     await polled(gpus)
@@ -99,7 +99,7 @@ async def test_they_can_be_looked_at(gpus: GpuMonitor, board: Board) -> None:
 
 
 async def test_a_capability_may_be_unknown(make: Make, board: Board) -> None:
-    """Then it is not shown."""
+    """An unknown compute capability is shown as None."""
     board.answer("nvmlDeviceGetCudaComputeCapability", NOT_SUPPORTED)
     shown = make().view(A)
 
@@ -108,7 +108,7 @@ async def test_a_capability_may_be_unknown(make: Make, board: Board) -> None:
 
 
 async def test_they_are_watched(gpus: GpuMonitor, board: Board) -> None:
-    """From the start until they are closed, every second."""
+    """GPUs are polled every second from `start` until `close`."""
     news: asyncio.Queue[Any] = asyncio.Queue(10)
     gpus.start(news.put_nowait)
     board.remove(B)
@@ -129,7 +129,7 @@ async def test_they_are_watched(gpus: GpuMonitor, board: Board) -> None:
 async def test_reported_errors_are_judged(
     gpus: GpuMonitor, board: Board, xid: int, wanted: list[Any]
 ) -> None:
-    """Each is told once, and an application's is only in the log."""
+    """Each reported error is judged once; application errors are only logged."""
     await polled(gpus)
     board.report(A, xid)
 
@@ -142,7 +142,7 @@ async def test_reported_errors_are_judged(
 
 
 async def test_a_lost_gpu_may_come_back(gpus: GpuMonitor, board: Board) -> None:
-    """It is looked for in a new session every few looks; the others do not notice."""
+    """A lost GPU is searched for in a new session every few polls; other GPUs are not affected."""
     board.lose(A)
     (lost,) = await polled(gpus)
     assert (lost.device, lost.is_gone) == (A, True)
@@ -154,7 +154,7 @@ async def test_a_lost_gpu_may_come_back(gpus: GpuMonitor, board: Board) -> None:
 
 
 async def test_errors_are_heard_in_a_new_session(gpus: GpuMonitor, board: Board) -> None:
-    """What was registered is registered again."""
+    """Event registration is renewed with the session."""
     board.lose(A)
     await polled(gpus)
     board.find(A)
@@ -165,15 +165,15 @@ async def test_errors_are_heard_in_a_new_session(gpus: GpuMonitor, board: Board)
 
 
 async def test_a_driver_that_hangs_is_said(make: Make, board: Board) -> None:
-    """Nobody waits longer than the limit, no GPU is given up, and it is said as long as it is
-    so."""
+    """No caller waits longer than the limit; a silent driver loses no GPU and is reported while it
+    is silent."""
     gpus = make(0.05)
     board.hang()
 
     assert await polled(gpus, 2) == []
     assert gpus.silence.startswith("the driver has not answered for") or "did not" in gpus.silence
     assert await gpus.taken_mib(A, frozenset({1}), 0.0, is_alone=True) is None
-    with pytest.raises(DriverError, match=f"{A} cannot be seen to be free: the driver"):
+    with pytest.raises(DriverError, match=f"cannot verify that {A} is free: the driver"):
         await gpus.prove_free(A, None, lambda: 0.0)
 
     board.hang(False)
@@ -184,7 +184,8 @@ async def test_a_driver_that_hangs_is_said(make: Make, board: Board) -> None:
 
 
 async def test_what_came_too_late_is_judged_with_the_next_answer(make: Make, board: Board) -> None:
-    """A driver tells an error once, most likely when it has just been silent because of that."""
+    """Errors from a poll that was answered too late are judged with the next answer, since the
+    driver reports them once."""
     gpus = make(0.05)
     assert await polled(gpus) == []
     board.report(A, 119)
@@ -207,7 +208,7 @@ async def test_what_came_too_late_is_judged_with_the_next_answer(make: Make, boa
 
 
 async def test_a_session_that_has_ended_is_begun_anew(gpus: GpuMonitor) -> None:
-    """A driver that was loaded anew answers no session from before, though no GPU is missing."""
+    """After the driver was reloaded, the session is renewed, though no GPU is missing."""
     with suppress(pynvml.NVMLError_Uninitialized):
         while True:  # NVML counts sessions: those that other tests of this process left open, too
             pynvml.nvmlShutdown()
@@ -219,7 +220,7 @@ async def test_a_session_that_has_ended_is_begun_anew(gpus: GpuMonitor) -> None:
 
 
 async def test_a_driver_that_is_gone_is_said(gpus: GpuMonitor, board: Board) -> None:
-    """It may be loaded anew: no GPU is given up for it."""
+    """An unloaded driver is reported, and no GPU is lost for it: the driver may be loaded again."""
     board.answer("nvmlDeviceGetCount_v2", NO_DRIVER)
     assert await polled(gpus) == []
     assert gpus.silence == "the NVIDIA driver cannot be used: Driver Not Loaded"
@@ -230,7 +231,8 @@ async def test_a_driver_that_is_gone_is_said(gpus: GpuMonitor, board: Board) -> 
 
 
 async def test_a_replica_s_memory_is_measured(gpus: GpuMonitor, board: Board) -> None:
-    """By its processes, else by what came with it; of a lost GPU nothing is known."""
+    """A replica's memory is measured by its processes, else by the increase; on a lost GPU it is
+    unknown."""
     board.claim(A, 7, 1_000)
     board.claim(A, 8, 500)
 
@@ -242,7 +244,7 @@ async def test_a_replica_s_memory_is_measured(gpus: GpuMonitor, board: Board) ->
 
 
 async def test_a_gpu_is_free_once_it_shows_it(gpus: GpuMonitor, board: Board, time: Time) -> None:
-    """It is asked until the replica's processes and its memory are gone."""
+    """`prove_free` polls until the replica's processes and memory are gone."""
     board.claim(A, 7, 4_000)
     steps = iter([lambda: board.claim(A, 7, 100), lambda: board.end(7)])
     time.then = lambda: next(steps)()
@@ -256,7 +258,7 @@ async def test_a_gpu_is_free_once_it_shows_it(gpus: GpuMonitor, board: Board, ti
 async def test_a_gpu_that_does_not_show_it_is_not_free(
     gpus: GpuMonitor, board: Board, time: Time
 ) -> None:
-    """After some seconds it is said what is left; what others have is theirs."""
+    """After the limit `prove_free` raises with what is left; memory of others does not count."""
     board.claim(B, 7, 4_000)
 
     with pytest.raises(DriverError, match=f"{B} still shows 4,000 MiB of pid 7"):
@@ -270,7 +272,7 @@ async def test_a_gpu_that_does_not_show_it_is_not_free(
 async def test_others_are_counted_as_they_are_then(
     gpus: GpuMonitor, board: Board, time: Time
 ) -> None:
-    """Who has come meanwhile is not taken for what is left."""
+    """Charges of replicas that start during a proof are taken into account."""
     board.claim(A, 8, 4_000)
     others = [0.0]
     time.then = lambda: others.__setitem__(0, 4_000.0)
@@ -279,7 +281,7 @@ async def test_others_are_counted_as_they_are_then(
 
 
 async def test_nothing_is_left_on_a_gpu_that_is_gone(gpus: GpuMonitor, board: Board) -> None:
-    """Its replicas can be released; so can those on other devices."""
+    """Replicas on a lost GPU, and on other devices, are released without a proof."""
     board.claim(A, 7, 4_000)
     board.lose(A)
 
@@ -288,7 +290,7 @@ async def test_nothing_is_left_on_a_gpu_that_is_gone(gpus: GpuMonitor, board: Bo
 
 
 async def test_closing_waits_for_no_driver(make: Make, board: Board) -> None:
-    """One that hangs is left as it is."""
+    """`close` does not wait for a driver that hangs."""
     gpus = make(0.05)
     board.hang()
 

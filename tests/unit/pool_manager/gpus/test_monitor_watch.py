@@ -28,14 +28,14 @@ def look(
 
 
 def test_nothing_happens_while_all_is_well(watch: GpuHealth) -> None:
-    """Whether or not the session is new."""
+    """Without errors there are no events, in an old or a new session."""
     assert look(watch, A, M1, M2) == Verdict()
     assert look(watch, A, M1, M2, renewed=True) == Verdict()
     assert watch.gone == frozenset()
 
 
 def test_a_gpu_that_is_missing_is_gone(watch: GpuHealth) -> None:
-    """Once, with the driver's reason where it has one."""
+    """A missing GPU is reported as lost once, with the driver's reason if it has one."""
     assert look(watch, M1, M2).events == [
         DeviceLost("GPU-a", "the driver no longer lists it", is_gone=True)
     ]
@@ -44,7 +44,7 @@ def test_a_gpu_that_is_missing_is_gone(watch: GpuHealth) -> None:
 
 
 def test_the_reason_of_a_loss_is_said(watch: GpuHealth) -> None:
-    """Of the GPU itself, of the GPU that a slice is of, or of a number without a name."""
+    """The reason of a loss is that of the GPU, of the slice's GPU, or of an index without UUID."""
     lost = look(watch, A, lost={"GPU-b": "GPU is lost"}).events
 
     assert [event.device for event in lost] == ["MIG-1", "MIG-2"]
@@ -55,7 +55,7 @@ def test_the_reason_of_a_loss_is_said(watch: GpuHealth) -> None:
 
 
 def test_a_gpu_that_answers_again_is_back(watch: GpuHealth) -> None:
-    """In a session that began since; an old one may remember what is not there."""
+    """A GPU counts as back only in a renewed session; an old one may answer from its cache."""
     look(watch, M1, M2)
 
     assert look(watch, A, M1, M2) == Verdict()
@@ -64,7 +64,8 @@ def test_a_gpu_that_answers_again_is_back(watch: GpuHealth) -> None:
 
 
 def test_a_gpu_that_fell_off_the_bus_is_gone_at_once(watch: GpuHealth) -> None:
-    """Although the driver still lists it; it is back only after a look without errors."""
+    """A GPU with XID 79 is lost although the driver still lists it, and is back only after a poll
+    without errors."""
     fallen = (XidEvent("GPU-a", 79),)
 
     assert look(watch, A, M1, M2, xids=fallen, renewed=True).events == [
@@ -75,7 +76,8 @@ def test_a_gpu_that_fell_off_the_bus_is_gone_at_once(watch: GpuHealth) -> None:
 
 
 def test_a_gpu_that_needs_a_reset_is_left(watch: GpuHealth) -> None:
-    """It is lost once and never comes back, not even after it was gone meanwhile."""
+    """A GPU that needs a reset is lost once and never comes back, even if it was gone in
+    between."""
     ecc = (XidEvent("GPU-a", 48),)
 
     assert look(watch, A, M1, M2, xids=ecc).events == [
@@ -89,14 +91,14 @@ def test_a_gpu_that_needs_a_reset_is_left(watch: GpuHealth) -> None:
 
 
 def test_an_application_s_error_is_only_noted(watch: GpuHealth) -> None:
-    """The GPU is well."""
+    """An application's error is only logged."""
     seen = look(watch, A, M1, M2, xids=(XidEvent("GPU-a", 31), XidEvent("GPU-a", 9999)))
 
     assert seen == Verdict([], ["GPU-a: XID 31: memory page fault", "GPU-a: XID 9999"])
 
 
 def test_errors_of_other_gpus_are_only_noted(watch: GpuHealth) -> None:
-    """Of one that is not used here, or that the driver could not name."""
+    """Errors of unused or unnamed GPUs are only logged."""
     assert look(watch, A, M1, M2, xids=(XidEvent("GPU-x", 79),)) == Verdict(
         [], [f"GPU-x: {FALLEN}"]
     )
@@ -106,7 +108,7 @@ def test_errors_of_other_gpus_are_only_noted(watch: GpuHealth) -> None:
 def test_a_slice_is_hit_by_what_is_its_own(
     watch: GpuHealth, instance: int | None, hit: list[str]
 ) -> None:
-    """An error of the whole GPU is one of all its slices."""
+    """An error of the whole GPU affects all its slices."""
     seen = look(watch, A, M1, M2, xids=(XidEvent("GPU-b", 95, instance),))
 
     assert [event.device for event in seen.events] == hit

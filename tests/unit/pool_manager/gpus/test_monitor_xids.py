@@ -17,19 +17,19 @@ from pool_manager.gpus.monitor import Severity, meaning, severity
     ],
 )
 def test_each_error_has_a_severity(wanted: Severity, numbers: list[int]) -> None:
-    """By what the driver's makers say is to be done about it at once."""
+    """The severity of each error follows the catalogue's immediate action."""
     assert {severity(number) for number in numbers} == {wanted}
 
 
 def test_no_error_is_in_two_classes() -> None:
-    """The tables do not contradict each other."""
+    """No error is in two tables."""
     tables = [monitor.GONE, monitor.NEEDS_RESET, monitor.APPLICATION]
 
     assert len({number for table in tables for number in table}) == sum(map(len, tables))
 
 
 def test_errors_are_put_in_words() -> None:
-    """A number nobody knows stands for itself."""
+    """An error without a known meaning is described by its number."""
     assert meaning(79) == "XID 79: has fallen off the bus"
     assert meaning(48) == "XID 48: double-bit ECC error"
     assert meaning(31) == "XID 31: memory page fault"

@@ -55,7 +55,7 @@ def test_every_gpu_is_read(nvml: Nvml, board: Board) -> None:
 
 
 def test_many_processes_are_read(nvml: Nvml, board: Board) -> None:
-    """All of them, however many there are."""
+    """All processes are read, whatever their number."""
     for pid in range(100):
         board.claim(A, pid, 1)
     reading = nvml.read_one(A)
@@ -66,7 +66,7 @@ def test_many_processes_are_read(nvml: Nvml, board: Board) -> None:
 
 
 def test_the_driver_says_how_busy_a_gpu_is(nvml: Nvml, board: Board) -> None:
-    """As a share of the time; nothing where it does not tell, and of slices nobody asks."""
+    """Utilization is a share of time, None if not reported; it is not queried for slices."""
     board.claim(A, 71, 2_000)
     board.claim(A, 72, 10)
     board.add(Gpu("MIG-1", 10_000, parent=B, instance=1))
@@ -77,7 +77,7 @@ def test_the_driver_says_how_busy_a_gpu_is(nvml: Nvml, board: Board) -> None:
 
 
 def test_slices_take_the_place_of_their_gpu(nvml: Nvml, board: Board) -> None:
-    """A GPU in MIG mode is read as its slices, each with memory and processes of its own."""
+    """A GPU in MIG mode is read as its slices, each with its own memory and processes."""
     board.add(
         Gpu("MIG-1", 10_000, parent=B, instance=1, name="B MIG 1g.10gb"),
         Gpu("MIG-2", 20_000, parent=B, instance=5),
@@ -105,7 +105,7 @@ def test_slices_take_the_place_of_their_gpu(nvml: Nvml, board: Board) -> None:
 def test_what_a_driver_does_not_tell_is_none(
     nvml: Nvml, board: Board, call: str, field: str, code: int
 ) -> None:
-    """One question that fails leaves all the others answered."""
+    """A failed query gives None and does not affect the others."""
     before = nvml.read().gpus[0]
     board.answer(call, code)
     after = nvml.read().gpus[0]
@@ -116,7 +116,7 @@ def test_what_a_driver_does_not_tell_is_none(
 
 
 def test_an_old_driver_tells_memory_the_old_way(nvml: Nvml, board: Board) -> None:
-    """Without the second version of the memory structure the reserved part counts as used."""
+    """Without the second version of the memory structure the reserved memory counts as used."""
     board.answer("nvmlDeviceGetMemoryInfo_v2", FUNCTION_NOT_FOUND)
     seen = nvml.read().gpus[0]
 
@@ -124,7 +124,7 @@ def test_an_old_driver_tells_memory_the_old_way(nvml: Nvml, board: Board) -> Non
 
 
 def test_a_driver_may_tell_no_memory_at_all(nvml: Nvml, board: Board) -> None:
-    """The GPU is there all the same."""
+    """A GPU without memory information is still listed."""
     board.answer("nvmlDeviceGetMemoryInfo_v2", NOT_SUPPORTED)
     board.answer("nvmlDeviceGetMemoryInfo", NOT_SUPPORTED)
     seen = nvml.read().gpus[0]
@@ -133,14 +133,14 @@ def test_a_driver_may_tell_no_memory_at_all(nvml: Nvml, board: Board) -> None:
 
 
 def test_a_driver_without_mig_has_whole_gpus(nvml: Nvml, board: Board) -> None:
-    """Where the mode cannot be asked there are no slices."""
+    """If the MIG mode cannot be queried, the GPU has no slices."""
     board.answer("nvmlDeviceGetMigMode", NOT_SUPPORTED)
 
     assert [gpu.uuid for gpu in nvml.read().gpus] == [A, B]
 
 
 def test_a_lost_gpu_costs_nobody_else(nvml: Nvml, board: Board) -> None:
-    """It is unreadable by itself, also when it is asked for alone."""
+    """A lost GPU is unreadable without affecting the others, also when it is read alone."""
     assert nvml.read_one(A) is not None
     board.lose(A)
 
@@ -151,14 +151,14 @@ def test_a_lost_gpu_costs_nobody_else(nvml: Nvml, board: Board) -> None:
 
 
 def test_a_gpu_may_be_lost_while_it_is_read(nvml: Nvml, board: Board) -> None:
-    """What the driver can still name is lost by its name."""
+    """A GPU lost while it is read is reported by its UUID."""
     board.answer("nvmlDeviceGetMemoryInfo_v2", 15)
 
     assert nvml.read().lost == {A: "GPU is lost", B: "GPU is lost"}
 
 
 def test_a_gpu_that_came_back_needs_a_new_session(nvml: Nvml, board: Board) -> None:
-    """Only a session that began afterwards sees it."""
+    """A GPU that came back is seen only by a later session."""
     board.lose(A)
     nvml.read()
     board.find(A)
@@ -170,7 +170,7 @@ def test_a_gpu_that_came_back_needs_a_new_session(nvml: Nvml, board: Board) -> N
 
 
 def test_errors_are_reported_once(nvml: Nvml, board: Board) -> None:
-    """With their GPU, their number and the part of the GPU they are of."""
+    """Errors are reported once, with their GPU, number and GPU instance."""
     assert nvml.xids() == []
     board.report(B, 79)
     board.report(A, 94, instance=3)
@@ -180,7 +180,7 @@ def test_errors_are_reported_once(nvml: Nvml, board: Board) -> None:
 
 
 def test_a_flood_of_errors_is_taken_in_parts(nvml: Nvml, board: Board) -> None:
-    """No look takes more than the limit."""
+    """At most EVENTS_MAX errors are read at once."""
     nvml.xids()
     for _ in range(EVENTS_MAX + 1):
         board.report(A, 13)
@@ -190,14 +190,14 @@ def test_a_flood_of_errors_is_taken_in_parts(nvml: Nvml, board: Board) -> None:
 
 @pytest.mark.parametrize("call", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents"])
 def test_a_driver_may_report_no_errors(nvml: Nvml, board: Board, call: str) -> None:
-    """Where it cannot, there are none."""
+    """A driver without event support reports no errors."""
     board.answer(call, NOT_SUPPORTED)
 
     assert nvml.xids() == []
 
 
 def test_no_driver_is_told_from_a_bad_one(board: Board) -> None:
-    """A host without a driver is a normal host; a driver that does not fit its library is not."""
+    """A missing driver is distinguished from one that does not match its library."""
     board.init = NO_DRIVER
     board.write()
     with pytest.raises(NoDriver, match="Driver Not Loaded") as absent:
@@ -211,7 +211,7 @@ def test_no_driver_is_told_from_a_bad_one(board: Board) -> None:
 
 
 def test_a_driver_that_goes_away_is_said(nvml: Nvml, board: Board) -> None:
-    """A look finds no driver any more."""
+    """A driver that disappears raises NoDriver at the next read."""
     board.answer("nvmlDeviceGetCount_v2", NO_DRIVER)
 
     with pytest.raises(NoDriver):
@@ -219,14 +219,14 @@ def test_a_driver_that_goes_away_is_said(nvml: Nvml, board: Board) -> None:
 
 
 def test_closing_twice_does_no_harm(nvml: Nvml) -> None:
-    """A session that has ended is ended."""
+    """A second `close` has no effect."""
     nvml.xids()
     nvml.close()
     nvml.close()
 
 
 def test_a_device_is_found_by_its_uuid() -> None:
-    """A slice is found like a GPU; what does not answer is not."""
+    """GPUs and slices are found by UUID; unknown ones are not."""
     slice_ = Reading("MIG-1", "0:0", parent="GPU-a")
     seen = Snapshot("580", (slice_, Reading("GPU-b", "1")), {"GPU-c": "GPU is lost"})
 

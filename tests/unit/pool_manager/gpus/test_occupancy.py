@@ -1,4 +1,4 @@
-"""What replicas take on GPUs, and that they give it back."""
+"""GPU memory of replicas, and the proof that it was freed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VIEW = GpuView(None, "0", None, None, None, None, 0.0)
 
 
 class Driver(FakeDriver):
-    """Knows processes, and keeps in order what it was asked."""
+    """A driver that knows processes and records its calls in order."""
 
     def __init__(self, log: list[Any], *pids: frozenset[int] | DriverError | None) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Driver(FakeDriver):
 
 
 class Gpus(NoGpus):
-    """One GPU; `taken` is what is measured there, `left` what a proof fails with."""
+    """One GPU; `taken` is the measured memory, `left` the error of a proof."""
 
     def __init__(self, log: list[Any], taken: float | None = None, left: str = "") -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def log() -> list[Any]:
 
 
 def loaded(report: dict[str, Any] | None = None) -> Loaded:
-    """A replica that says it has 77 MiB of host memory."""
+    """A replica's Loaded event, with 77 MiB of host memory."""
     return Loaded(ID, 1, True, 77.0, {}, report or {})
 
 
@@ -82,7 +82,7 @@ def tenancy(driver: Driver, gpus: Gpus, others: int = 0) -> GpuOccupancy:
 
 
 async def measured(tenants: GpuOccupancy, event: Loaded) -> Loaded:
-    """What is fed in the place of an event."""
+    """Return the event that is emitted instead."""
     fed: list[Loaded] = []
     await tenants.measure(event, fed.append)
     [one] = fed
@@ -90,7 +90,8 @@ async def measured(tenants: GpuOccupancy, event: Loaded) -> Loaded:
 
 
 async def test_a_replica_is_measured_on_its_gpu(log: list[Any]) -> None:
-    """With its processes, what was in use before it came, and whether it is alone."""
+    """The measurement gets the processes, the memory in use before the launch, and whether the
+    replica is alone."""
     tenants = tenancy(Driver(log, frozenset({7})), Gpus(log, 640.0))
     tenants.begin(ID, GPU)
     event = await measured(tenants, loaded())
@@ -100,7 +101,8 @@ async def test_a_replica_is_measured_on_its_gpu(log: list[Any]) -> None:
 
 
 async def test_a_standby_is_measured_with_what_it_had(log: list[Any]) -> None:
-    """Its context has been there since its launch; what others had by then may be gone."""
+    """A standby's memory is measured from its launch on; memory of others may have been freed
+    since."""
     gpus, used = Gpus(log, 640.0), iter([40.0, 540.0, None, 20.0])
     gpus.used_mib = lambda device: next(used)  # type: ignore[method-assign]
     tenants = tenancy(Driver(log, *[frozenset({7})] * 3), gpus)
@@ -115,7 +117,8 @@ async def test_a_standby_is_measured_with_what_it_had(log: list[Any]) -> None:
 
 
 async def test_an_adopted_replica_is_measured_by_its_processes(log: list[Any]) -> None:
-    """What was in use before it came nobody knows."""
+    """An adopted replica is measured by its processes only: the memory before its launch is
+    unknown."""
     tenants = tenancy(Driver(log, frozenset({7})), Gpus(log, 640.0))
     tenants.adopt(ID, GPU)
     event = await measured(tenants, loaded())
@@ -125,7 +128,7 @@ async def test_an_adopted_replica_is_measured_by_its_processes(log: list[Any]) -
 
 
 async def test_a_trial_reports_what_was_measured(log: list[Any]) -> None:
-    """The profile is made from the report; the rest of it stays."""
+    """A trial's report contains the measured memory; the rest is unchanged."""
     tenants = tenancy(Driver(log, None), Gpus(log, 640.0))
     tenants.begin(ID, GPU)
     event = await measured(tenants, loaded({"memory_mib": 77.0, "load_ms": 3}))
@@ -134,7 +137,7 @@ async def test_a_trial_reports_what_was_measured(log: list[Any]) -> None:
 
 
 async def test_what_cannot_be_measured_stays_charged(log: list[Any]) -> None:
-    """Also where the driver of the replicas does not know the processes."""
+    """If the memory cannot be measured, the charge is kept, also if the processes are unknown."""
     tenants = tenancy(Driver(log, DriverError("away")), Gpus(log), others=1)
     tenants.begin(ID, GPU)
     event = await measured(tenants, loaded({"memory_mib": 77.0}))
@@ -144,7 +147,7 @@ async def test_what_cannot_be_measured_stays_charged(log: list[Any]) -> None:
 
 
 def test_only_gpus_are_its_concern(log: list[Any]) -> None:
-    """A slot of the CPU is not, nor is no device at all; without GPUs nothing is."""
+    """Only replicas on GPUs are covered, not those on CPU slots or without a device."""
     tenants = tenancy(Driver(log), Gpus(log))
     for id, device in (("r1", GPU), ("r2", "cpu:0"), ("r3", "")):
         tenants.begin(id, device)
@@ -157,7 +160,7 @@ def test_only_gpus_are_its_concern(log: list[Any]) -> None:
 
 
 async def test_a_replica_is_ended_before_its_gpu_is_looked_at(log: list[Any]) -> None:
-    """Its processes are asked for before that: afterwards nobody knows them."""
+    """A replica's processes are listed before its end, which comes before the proof."""
     tenants = tenancy(Driver(log, frozenset({7})), Gpus(log), others=2)
     tenants.begin(ID, GPU)
     await tenants.release(ID)
@@ -167,7 +170,7 @@ async def test_a_replica_is_ended_before_its_gpu_is_looked_at(log: list[Any]) ->
 
 
 async def test_processes_are_remembered_until_it_is_proved(log: list[Any]) -> None:
-    """A release that is tried again looks for all that the replica ever had."""
+    """A retried release looks for all processes that the replica ever had."""
     gpus = Gpus(log, left="still there")
     driver = Driver(log, frozenset({7}), frozenset({8}), frozenset())
     tenants = tenancy(driver, gpus)
@@ -185,7 +188,7 @@ async def test_processes_are_remembered_until_it_is_proved(log: list[Any]) -> No
 
 
 async def test_elsewhere_a_replica_is_just_ended(log: list[Any]) -> None:
-    """Nobody asks for processes."""
+    """On other devices a release does not list processes."""
     tenants = tenancy(Driver(log), Gpus(log))
     tenants.begin(ID, "cpu:0")
     await tenants.release(ID)

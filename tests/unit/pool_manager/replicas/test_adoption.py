@@ -1,4 +1,4 @@
-"""What becomes of the replicas of an earlier manager."""
+"""Adoption of an earlier manager's replicas."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ async def stage(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def adopt(stage: Stage) -> list[events.Event]:
-    """What the machine is told of."""
+    """Return the events that the machine gets."""
     told: list[events.Event] = []
     await adopt_all(stage.driver, stage.launcher, told.append)
     return sorted(told, key=str)
 
 
 async def test_what_runs_and_has_a_record_is_adopted(stage: Stage) -> None:
-    """A replica of a function with its pool, a standby without one; each is listened to again."""
+    """Running replicas with a record are adopted with their pools, standbys without one, and their
+    links are opened."""
     await stage.ready(ID)
     await stage.standby(STANDBY)
     for id in (ID, STANDBY):
@@ -57,7 +58,7 @@ async def test_what_runs_and_has_a_record_is_adopted(stage: Stage) -> None:
 
 
 async def test_what_speaks_another_link_version_is_released(stage: Stage) -> None:
-    """It may serve by older rules; a new one takes its place."""
+    """A replica of another link version is released, since it may serve by older rules."""
     await stage.ready(ID)
     stage.launcher._close_control(ID)
     record = stage.launcher.folders.read_records()[ID]
@@ -70,7 +71,7 @@ async def test_what_speaks_another_link_version_is_released(stage: Stage) -> Non
 
 
 async def test_what_does_not_run_is_removed(stage: Stage, settings: PoolSettings) -> None:
-    """Its folders, and model files of nobody."""
+    """Folders of replicas that do not run, and stale model folders, are removed."""
     for folder in (settings.run_dir / STRANGER, settings.model_dir / STRANGER):
         folder.mkdir(parents=True)
     (settings.model_dir / "dead0002").mkdir()
@@ -82,8 +83,8 @@ async def test_what_does_not_run_is_removed(stage: Stage, settings: PoolSettings
 async def test_what_cannot_be_removed_stops_no_server(
     stage: Stage, settings: PoolSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is left to the next server and keeps its id, even if it had no run folder. An engine that
-    is away is an error: nothing can be done without it."""
+    """A replica that cannot be removed is left to the next server and keeps its id, even without a
+    run folder. An engine that is away raises."""
 
     async def only_stranger() -> set[str]:
         return {STRANGER}

@@ -66,7 +66,7 @@ class Rig:
         return self._links[-1]
 
     async def greet(self, **changes: Any) -> BlockingLink:
-        """Greet as a replica. Raises LinkError when refused."""
+        """Connect and send HELLO as a replica. Raises LinkError if refused."""
         link = self.connect()
         hello: Any = {**HELLO, **changes}
         _, descriptor, _ = await asyncio.to_thread(greet, link.sock, hello)
@@ -100,7 +100,7 @@ async def read(link: BlockingLink, kind: Kind) -> Any:
 
 
 async def test_the_right_token_is_accepted(rig: Rig) -> None:
-    """The greeting becomes an event with those phases that are known and numbers."""
+    """A HELLO with the right token becomes an event with the known, valid phases."""
     rig.open()
 
     await rig.greet(phases={"start": 1.23456, "import": 2, "lunch": 3, "bind": "x"})
@@ -110,7 +110,7 @@ async def test_the_right_token_is_accepted(rig: Rig) -> None:
 
 @pytest.mark.parametrize("token", ["wrong", "", "s\u00e9cret", "\ud800"])
 async def test_a_wrong_token_is_refused(rig: Rig, token: str) -> None:
-    """Whoever guesses is turned away and logged, and the real replica still gets in."""
+    """A wrong token is refused and logged, and the real replica can still connect."""
     rig.open()
 
     with capture_logs() as logs, pytest.raises(LinkError, match="refused"):
@@ -121,7 +121,8 @@ async def test_a_wrong_token_is_refused(rig: Rig, token: str) -> None:
 
 
 async def test_a_greeting_waits_for_a_descriptor(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where none is to be had, it is accepted as soon as there is one; the log says so once."""
+    """Without a free descriptor, HELLO is accepted as soon as one is free; the log has one
+    warning."""
     accept, failures = socket.socket.accept, [errno.EMFILE, errno.ENFILE]
 
     def accepted(listener: socket.socket) -> Any:
@@ -140,7 +141,7 @@ async def test_a_greeting_waits_for_a_descriptor(rig: Rig, monkeypatch: pytest.M
 
 
 async def test_a_token_is_used_once(rig: Rig) -> None:
-    """After the greeting nobody else can connect."""
+    """After HELLO no other process can connect."""
     rig.open()
     await rig.greeted()
 
@@ -149,7 +150,8 @@ async def test_a_token_is_used_once(rig: Rig) -> None:
 
 
 async def test_a_replica_that_served_before_is_taken_over(rig: Rig) -> None:
-    """One that says what it has loaded is greeted and loaded at once, and needs no listener."""
+    """A replica that reports its loaded model emits Greeted and Loaded at once, and needs no
+    listener."""
     rig.open()
 
     with pytest.raises(LinkError, match="with 0"):  # it has its data listener already
@@ -160,7 +162,7 @@ async def test_a_replica_that_served_before_is_taken_over(rig: Rig) -> None:
 
 
 async def test_a_replica_that_lies_about_itself_is_refused(rig: Rig) -> None:
-    """A malformed `loaded` is no greeting, and nothing is fed."""
+    """A HELLO with a malformed `loaded` is refused and emits nothing."""
     rig.open()
 
     with capture_logs() as logs, pytest.raises(LinkError, match="refused"):
@@ -171,7 +173,7 @@ async def test_a_replica_that_lies_about_itself_is_refused(rig: Rig) -> None:
 
 
 async def test_a_replica_is_told_what_to_do(rig: Rig) -> None:
-    """BIND carries the whole binding; DRAIN how long it must have been idle, in milliseconds."""
+    """BIND contains the whole binding; DRAIN the required idle time in milliseconds."""
     rig.open()
     link = await rig.greeted()
     spec = ModelSpec("digits@1", model="model.onnx")
@@ -189,7 +191,7 @@ async def test_a_replica_is_told_what_to_do(rig: Rig) -> None:
 
 
 async def test_nobody_is_told_before_the_greeting(rig: Rig) -> None:
-    """What is said without a link goes nowhere."""
+    """Messages before HELLO are dropped."""
     rig.open()
 
     before = rig.control.is_greeted
@@ -224,7 +226,7 @@ async def test_nobody_is_told_before_the_greeting(rig: Rig) -> None:
 async def test_frames_become_events(
     rig: Rig, kind: Kind, body: Any, aux: int, event: events.Event
 ) -> None:
-    """What a replica says is fed as plain data in seconds and milliseconds, and bounded."""
+    """Frames become events in seconds and milliseconds, with bounded values."""
     rig.open()
     link = await rig.greeted()
     rig.control.drain(1.0)
@@ -249,7 +251,8 @@ async def test_frames_become_events(
 async def test_what_nobody_asked_for_ends_the_link(
     rig: Rig, first: Kind | None, again: Kind
 ) -> None:
-    """Each statement is worth a task, a decision or a row on disk: none comes twice."""
+    """An unexpected or repeated frame ends the link, since each costs a task, a decision or a row
+    on disk."""
     rig.open()
     link = await rig.greeted()
 
@@ -257,12 +260,12 @@ async def test_what_nobody_asked_for_ends_the_link(
         for kind in filter(None, (first, again)):
             link.send(kind, body=json.dumps(LOADED).encode())
 
-        assert await rig.lost == f"{again.name} that nobody asked for"
+        assert await rig.lost == f"unexpected {again.name}"
     assert rig.events.qsize() == (0 if first is None else 1)
 
 
 async def test_a_statement_is_short(rig: Rig) -> None:
-    """Its header alone ends the link: nobody reads megabytes of JSON for a replica."""
+    """A frame that is too long ends the link at its header, before its body is read."""
     rig.open()
     link = await rig.greeted()
 
@@ -287,7 +290,7 @@ async def test_a_statement_is_short(rig: Rig) -> None:
 async def test_a_broken_protocol_ends_the_link(
     rig: Rig, kind: Kind, body: bytes, reason: str
 ) -> None:
-    """A replica may run foreign code: what is malformed loses it, with the reason."""
+    """A malformed frame ends the link with the reason, since replicas may run foreign code."""
     rig.open()
     link = await rig.greeted()
 
@@ -299,7 +302,7 @@ async def test_a_broken_protocol_ends_the_link(
 
 
 async def test_the_end_of_the_link_is_told(rig: Rig) -> None:
-    """A replica that hangs up is lost."""
+    """A replica that closes its link is lost."""
     rig.open()
     (await rig.greeted()).close()
 
@@ -307,7 +310,7 @@ async def test_the_end_of_the_link_is_told(rig: Rig) -> None:
 
 
 async def test_a_silent_replica_is_lost(rig: Rig) -> None:
-    """Three PINGs without an answer are enough."""
+    """A replica is lost after three unanswered PINGs."""
     rig.open(ping_s=0.0)
     link = await rig.greeted()
 
@@ -316,7 +319,7 @@ async def test_a_silent_replica_is_lost(rig: Rig) -> None:
 
 
 async def test_an_answer_starts_the_count_anew(rig: Rig) -> None:
-    """A replica that answers at last is kept, and has three PINGs again."""
+    """An answer resets the count of missed PINGs."""
     rig.open()
     link = await rig.greeted()
 
@@ -339,7 +342,7 @@ async def test_an_answer_starts_the_count_anew(rig: Rig) -> None:
 
 
 async def test_an_answer_says_how_long_the_model_has_run(rig: Rig) -> None:
-    """Each PONG is passed on, also one to the PING that is sent ahead of DRAIN."""
+    """Each PONG is passed on, also the one of the PING sent before DRAIN."""
     rig.open()
     link = await rig.greeted()
     rig.control._ping()
@@ -354,7 +357,7 @@ async def test_an_answer_says_how_long_the_model_has_run(rig: Rig) -> None:
 
 
 async def test_closing_is_silent(rig: Rig) -> None:
-    """Whoever closes a link knows: nothing is fed and no loss is told."""
+    """Closing a link emits no events and reports no loss."""
     rig.open()
     link = await rig.greeted()
 
@@ -367,7 +370,8 @@ async def test_closing_is_silent(rig: Rig) -> None:
 
 
 async def test_a_refutation_is_told_once(rig: Rig) -> None:
-    """By a replica that has loaded; its reason is held to its length, and again ends the link."""
+    """A loaded replica may report a refutation once, with a reason of limited length; a second one
+    ends the link."""
     rig.open()
     link = await rig.greeted()
     link.send(Kind.LOADED, body=json.dumps(LOADED).encode())
@@ -378,12 +382,12 @@ async def test_a_refutation_is_told_once(rig: Rig) -> None:
     link.send(Kind.BATCHING_OFF, body=b"{}")
 
     assert told == events.BatchingRefuted(ID, "x" * REFUTATION_MAX)
-    assert "BATCHING_OFF that nobody asked for" in await rig.lost
+    assert "unexpected BATCHING_OFF" in await rig.lost
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{"])
 async def test_a_refutation_comes_after_loading(rig: Rig, body: bytes) -> None:
-    """Before that nothing was joined."""
+    """A refutation before loading ends the link."""
     rig.open()
     link = await rig.greeted()
 
@@ -394,7 +398,7 @@ async def test_a_refutation_comes_after_loading(rig: Rig, body: bytes) -> None:
 
 
 async def test_a_replica_is_told_to_join_no_more(rig: Rig) -> None:
-    """By a frame without a body."""
+    """`stop_batching` sends a frame without a body."""
     rig.open()
     link = await rig.greeted()
 
@@ -404,7 +408,7 @@ async def test_a_replica_is_told_to_join_no_more(rig: Rig) -> None:
 
 
 async def test_an_earlier_refutation_is_told_with_the_greeting(rig: Rig) -> None:
-    """The manager that it was told to first may be gone."""
+    """A refutation reported to an earlier manager is repeated in HELLO."""
     rig.open()
 
     with pytest.raises(LinkError, match="with 0"):

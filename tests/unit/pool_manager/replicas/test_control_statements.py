@@ -1,4 +1,4 @@
-"""What a replica says of itself, and what of it is believed."""
+"""Validation of what replicas report."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_an_honest_statement_is_taken_as_it_is() -> None:
         ({"report": {"load_ms": "x"}}, "report load_ms 'x'"),
         ({"report": {"latency_ms": {"1": -1.0}}}, "report latency_ms"),
         ({"report": {"latency_ms": []}}, "report latency_ms"),
-        ({"report": {"why_not": "\ud800"}}, "report holds what is no text"),
+        ({"report": {"why_not": "\ud800"}}, "report contains invalid text"),
     ],
 )
 def test_numbers_that_are_none_are_refused(changes: dict[str, Any], reason: str) -> None:
-    """They would decide about the room of every other function."""
+    """Invalid numbers are refused, since they would affect the placement of all functions."""
     with pytest.raises(LinkError, match="malformed LOADED: ") as error:
         control.parse_loaded("0a", {**LOADED, **changes})
 
@@ -53,7 +53,7 @@ def test_numbers_that_are_none_are_refused(changes: dict[str, Any], reason: str)
 
 
 def test_phases_that_are_no_times_are_left_out() -> None:
-    """A receipt has only what can be a duration."""
+    """Phases that are not valid durations are dropped."""
     given = {
         "load": NAN,
         "bind": -1,
@@ -68,7 +68,7 @@ def test_phases_that_are_no_times_are_left_out() -> None:
 
 
 def test_a_reason_can_be_sent_and_stored() -> None:
-    """Half a character in JSON would stop every message that it is part of."""
+    """Lone surrogates are replaced, since they would break every message that contains them."""
     failed = control.parse_load_failed(
         "0a", json.loads('{"reason": "no \\ud800", "stage": ["load"]}')
     )
@@ -86,12 +86,12 @@ def test_a_reason_can_be_sent_and_stored() -> None:
     ],
 )
 def test_last_words_are_the_last_line(lines: list[str], words: str) -> None:
-    """Only there, and only as a replica says them itself."""
+    """A replica's reason is taken only from the last line, and only with the prefix."""
     assert control.last_words(lines) == words
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b"[" * 100_000, b'{"a":' * 100_000])
 def test_what_is_no_object_ends_the_link(body: bytes) -> None:
-    """However deep it is."""
+    """A body that is not a JSON object ends the link, whatever its nesting."""
     with pytest.raises(LinkError, match="malformed LOADED"):
         control.parse_frame(Frame(Kind.LOADED, 0, 0, 0, b"", body))

@@ -44,7 +44,7 @@ async def stage(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 class GatedBundles:
-    """Bundles that come when the test lets them; `asked` are the targets in order."""
+    """Bundles that are delivered when the test allows it; `asked` lists the targets in order."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[str] = asyncio.Queue()
@@ -56,7 +56,7 @@ class GatedBundles:
 
 
 class Caps:
-    """What a driver was asked to limit: the record, and whether it was on disk by then."""
+    """The records that a driver was asked to limit, and whether they were on disk by then."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -78,7 +78,7 @@ class BadBundles:
 
 
 async def test_a_start_is_recorded(stage: Stage) -> None:
-    """The record says all that the replica needs, with the settings of this server."""
+    """The record has everything that the replica needs, with the settings of this server."""
     await stage.ready(ID)
     record = stage.launcher.folders.read_records()[ID]
 
@@ -92,7 +92,7 @@ async def test_a_start_is_recorded(stage: Stage) -> None:
 
 
 async def test_a_function_may_have_a_cap_of_its_own(stage: Stage) -> None:
-    """Its cap goes before the server's; without a model only Python is prepared."""
+    """A function's cap overrides the server's; without a model the engine is Python."""
     bound = binding(ModelSpec("digits@1", handler="handler.py"), memory_mib=64)
     await stage.ready(ID, bound)
     record = stage.launcher.folders.read_records()[ID]
@@ -102,7 +102,7 @@ async def test_a_function_may_have_a_cap_of_its_own(stage: Stage) -> None:
 
 
 async def test_a_standby_is_bound_to_nothing(stage: Stage) -> None:
-    """Its record has no function, no device and no cap; its output goes to a log of its own."""
+    """A standby's record has no function, device and cap; its output goes to a standby log."""
     greeted = await stage.standby(ID)
     record = stage.launcher.folders.read_records()[ID]
 
@@ -118,7 +118,7 @@ async def test_a_standby_is_bound_to_nothing(stage: Stage) -> None:
 async def test_a_standby_is_given_its_model(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
-    """Files, then the record, then the limits, then the message; its log becomes the function's."""
+    """The order is: files, record, limits, message; the log becomes the function's."""
     (tmp_path / "handler.py").touch()
     caps = Caps(stage)
     monkeypatch.setattr(stage.driver, "limit", caps.limit)
@@ -143,7 +143,8 @@ async def test_a_standby_is_given_its_model(
 
 
 async def test_an_assigned_standby_writes_to_the_functions_log(stage: Stage) -> None:
-    """Its end is explained by the log that was moved, and its cap is the function's."""
+    """After the assignment the moved log explains the standby's end, and its cap is the
+    function's."""
     await stage.standby(ID)
     stage.assign(ID)
     await stage.next(events.Loaded, ID)
@@ -159,7 +160,7 @@ async def test_an_assigned_standby_writes_to_the_functions_log(stage: Stage) -> 
 
 
 async def test_an_assigned_standby_makes_room_among_the_logs(stage: Stage) -> None:
-    """With its log the function has no more than it may, and the oldest went."""
+    """A moved log counts as the function's: the oldest one above the limit is removed."""
     folder = stage.settings.log_dir / "digits"
     folder.mkdir()
     for number in range(stage.settings.logs_kept):
@@ -180,7 +181,8 @@ async def test_an_assigned_standby_makes_room_among_the_logs(stage: Stage) -> No
 
 @pytest.mark.parametrize("error", [BadBundle("a blob is missing"), OSError(28, "disk full")])
 async def test_a_standby_whose_files_cannot_come_is_told(stage: Stage, error: Exception) -> None:
-    """It is lost with the reason; its record still says that it has no model."""
+    """A standby whose files cannot be linked is lost with the reason; its record still has no
+    model."""
     await stage.standby(ID)
     stage.launcher._bundles = BadBundles(error)
 
@@ -198,7 +200,7 @@ async def test_a_standby_whose_files_cannot_come_is_told(stage: Stage, error: Ex
 async def test_a_standby_that_cannot_be_limited_is_told(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model is not loaded without the limits of its function."""
+    """A standby that cannot be limited is lost: no model is loaded without its limits."""
 
     async def fail(record: ReplicaRecord) -> None:
         raise DriverError("no such limit")
@@ -217,7 +219,7 @@ async def test_a_standby_that_cannot_be_limited_is_told(
 
 @pytest.mark.parametrize("who", ["nobody", "bound", "starting"])
 async def test_only_a_standby_can_be_assigned(stage: Stage, who: str) -> None:
-    """Anything else is lost with the reason, and no file is laid out for it."""
+    """Assigning any other replica is a loss with the reason, and no file is linked for it."""
     if who == "bound":
         await stage.ready(ID)
     elif who == "starting":
@@ -232,15 +234,15 @@ async def test_only_a_standby_can_be_assigned(stage: Stage, who: str) -> None:
     assert (
         lost.reason
         == {
-            "nobody": f"expected a standby that has greeted, got {ID}, which has not",
+            "nobody": f"expected a connected standby, got {ID}, which is not connected",
             "bound": f"expected a standby, got {ID}, which is bound to {KEY}",
-            "starting": f"expected a standby that has greeted, got {ID}, which has not",
+            "starting": f"expected a connected standby, got {ID}, which is not connected",
         }[who]
     )
 
 
 async def test_a_standby_that_hangs_is_given_nothing(stage: Stage) -> None:
-    """It is lost at once, by nobody's fault: its callers need not wait for the third PING."""
+    """A hanging standby is lost at once and without fault, before the third missed PING."""
     await stage.standby(ID)
     control = stage.launcher.control(ID)
     assert control is not None
@@ -256,7 +258,7 @@ async def test_a_standby_that_hangs_is_given_nothing(stage: Stage) -> None:
 async def test_a_standby_may_greet_before_its_driver_knows_that_it_runs(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is given its model when its start is over."""
+    """A standby that connects before its start has returned gets its model afterwards."""
     start, gate, known = stage.driver.start, asyncio.Event(), []
 
     async def slow_start(record: ReplicaRecord, run_dir: Path, log: Path) -> None:
@@ -280,7 +282,7 @@ async def test_a_standby_may_greet_before_its_driver_knows_that_it_runs(
 
 
 async def test_a_release_outruns_no_assignment(stage: Stage) -> None:
-    """A standby given up while its files come leaves none of them behind."""
+    """A standby released while its files are linked leaves none of them behind."""
     await stage.standby(ID)
     bundles = stage.launcher._bundles = GatedBundles()
     stage.assign(ID)
@@ -302,7 +304,7 @@ async def test_a_release_outruns_no_assignment(stage: Stage) -> None:
 
 
 async def test_an_adopted_standby_is_a_standby(stage: Stage) -> None:
-    """What an earlier manager had begun to lay out for it is removed; it can be given a model."""
+    """An adopted standby is emptied of files of an unfinished assignment, and can be assigned."""
     await stage.standby(ID)
     launcher = stage.launcher
     record = launcher.folders.read_records()[ID]
@@ -319,7 +321,7 @@ async def test_an_adopted_standby_is_a_standby(stage: Stage) -> None:
 
 
 async def test_an_adopted_replica_has_its_log(stage: Stage) -> None:
-    """Where the manager ended between the record and the log, the next one moves it."""
+    """An adopted replica's log is moved if the earlier manager ended before it did so."""
     await stage.standby(ID)
     launcher = stage.launcher
     record = launcher.folders.read_records()[ID]
@@ -334,7 +336,7 @@ async def test_an_adopted_replica_has_its_log(stage: Stage) -> None:
 
 @pytest.mark.parametrize("error", [BadBundle("a blob is missing"), OSError(28, "disk full")])
 async def test_a_bundle_that_cannot_come_is_told(stage: Stage, error: Exception) -> None:
-    """The replica is lost with the reason, and can be released."""
+    """If the bundle cannot be linked, the replica is lost with the reason, and can be released."""
     stage.launcher._bundles = BadBundles(error)
 
     with capture_logs() as logs:
@@ -349,8 +351,8 @@ async def test_a_bundle_that_cannot_come_is_told(stage: Stage, error: Exception)
 async def test_a_launch_that_fails_is_told(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, number: int, *, is_its_fault: bool
 ) -> None:
-    """A driver's error ends the start, and what was made for it is removed; the function is not
-    blamed where it is the server that has no descriptor left."""
+    """A driver's error ends the start and removes its files; the function is not at fault if the
+    server has no free descriptor."""
 
     async def fail(*_: object) -> None:
         raise DriverError("no interpreter") from OSError(number, "x")
@@ -367,7 +369,7 @@ async def test_a_launch_that_fails_is_told(
 
 
 async def test_two_starts_of_one_id_cannot_be(stage: Stage) -> None:
-    """The second one finds the record of the first and is lost; the first one lives."""
+    """A second start with the same id is lost, and the first one continues."""
     await stage.ready(ID)
 
     with capture_logs():
@@ -379,7 +381,7 @@ async def test_two_starts_of_one_id_cannot_be(stage: Stage) -> None:
 
 
 async def test_a_release_outruns_no_start(stage: Stage) -> None:
-    """A replica given up while its files come never comes to life behind its release."""
+    """A replica released while its files are linked is never started after its release."""
     bundles = stage.launcher._bundles = GatedBundles()
     stage.launch(ID)
     await bundles.asked.get()
@@ -409,8 +411,8 @@ class ReadingList(ReadAhead):
 
 
 async def test_a_model_is_read_ahead(stage: Stage) -> None:
-    """Of replicas that serve, new ones and standbys, until they have loaded or are gone; a deploy
-    has just written what its trial reads."""
+    """Models of serving replicas and standbys are read ahead until they are loaded or gone; trials
+    are not, since their files were just written."""
     await stage.launcher.read_ahead.close()
     reading = stage.launcher.read_ahead = ReadingList()
     await stage.standby("aaaa0001")
@@ -429,14 +431,14 @@ async def test_a_model_is_read_ahead(stage: Stage) -> None:
 
 @pytest.fixture
 async def narrow(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]:
-    """One start at a time, and files that come when the test lets them."""
+    """A rig with one start at a time, and files that are delivered when the test allows it."""
     made = Stage(replace(settings, starts_at_once=1), FakeDriver(), tmp_path)
     yield made
     await made.close()
 
 
 async def test_starts_at_once_are_bounded(settings: PoolSettings, tmp_path: Path) -> None:
-    """One start more than allowed waits until another one has loaded its model."""
+    """A start above the limit waits until another one has loaded its model."""
     stage = Stage(replace(settings, starts_at_once=2), FakeDriver(), tmp_path)
     bundles = stage.launcher._bundles = GatedBundles()
     ids = ["aaaa0001", "aaaa0002", "aaaa0003"]
@@ -465,7 +467,7 @@ async def test_starts_at_once_are_bounded(settings: PoolSettings, tmp_path: Path
 async def test_starts_come_in_the_order_of_the_manager(
     settings: PoolSettings, tmp_path: Path
 ) -> None:
-    """Who is asked for last may be the most urgent, also when the others stand in line already."""
+    """Starts follow the manager's priorities, even if others were queued earlier."""
     urgency = {"aaaa0001": Rank.FLOOR, "aaaa0002": Rank.FLOOR, "aaaa0003": Rank.WAITER}
     narrow = replace(settings, starts_at_once=1)
     stage = Stage(narrow, FakeDriver(), tmp_path, turn=lambda id: StartPriority(urgency[id], 0.0))
@@ -479,7 +481,7 @@ async def test_starts_come_in_the_order_of_the_manager(
 
 
 async def test_a_standby_takes_its_turn_twice(narrow: Stage) -> None:
-    """While it imports, and while it loads its model; in between it is nobody's business."""
+    """A standby passes the queue for its import and for its load, and holds no place in between."""
     await narrow.standby("aaaa0001")
     await narrow.standby("aaaa0002")
     bundles = narrow.launcher._bundles = GatedBundles()
@@ -502,7 +504,7 @@ async def test_a_standby_takes_its_turn_twice(narrow: Stage) -> None:
 
 
 async def test_a_start_that_fails_makes_way(narrow: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who cannot be started is released by the manager, and the next one begins."""
+    """A failed start frees its place when the manager releases it."""
 
     async def fail(record: ReplicaRecord, run_dir: Path, log: Path) -> None:
         raise DriverError("no more processes")
@@ -518,7 +520,7 @@ async def test_a_start_that_fails_makes_way(narrow: Stage, monkeypatch: pytest.M
 
 
 async def test_a_release_takes_a_start_out_of_the_line(narrow: Stage) -> None:
-    """Nothing of it is ever begun, and its end is told like any other."""
+    """A release cancels a queued start, which never begins, and is reported like any other."""
     bundles = narrow.launcher._bundles = GatedBundles()
     narrow.launch("aaaa0001")
     await bundles.asked.get()
@@ -535,7 +537,7 @@ async def test_a_release_takes_a_start_out_of_the_line(narrow: Stage) -> None:
 
 
 async def test_a_release_that_fails_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be got rid of keeps its folders, and may be released again."""
+    """A failed release is reported, keeps the folders, and can be retried."""
     await stage.ready(ID)
 
     async def survive(id: str) -> None:
@@ -556,7 +558,7 @@ async def test_a_release_that_fails_is_told(stage: Stage, monkeypatch: pytest.Mo
 async def test_a_release_that_goes_on_is_joined(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often it is asked for while the driver takes its time, the driver is asked once."""
+    """A release requested again while it is in progress calls the driver once."""
     await stage.ready(ID)
     gate, asked, release = asyncio.Event(), [], stage.driver.release
 
@@ -578,7 +580,7 @@ async def test_a_release_that_goes_on_is_joined(
 async def test_a_release_with_a_defect_is_told(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever goes wrong, the device is not kept for ever by a release that nobody tries again."""
+    """Any exception in a release is reported as NotReleased, so that it is retried."""
     await stage.ready(ID)
 
     async def odd(id: str) -> None:
@@ -594,7 +596,7 @@ async def test_a_release_with_a_defect_is_told(
 
 
 async def test_termination_reaches_the_driver(stage: Stage) -> None:
-    """TERM makes the replica go."""
+    """`terminate` sends TERM to the replica."""
     await stage.ready(ID)
 
     stage.launcher.terminate(ID)
@@ -603,7 +605,7 @@ async def test_termination_reaches_the_driver(stage: Stage) -> None:
 
 
 class OneGpu(NoGpus):
-    """The only device is a GPU, on which each replica takes 640 MiB; `left` is what stays."""
+    """A device that is a GPU, on which each replica takes 640 MiB; `left` is what remains."""
 
     left = ""
 
@@ -637,7 +639,7 @@ async def on_gpu(settings: PoolSettings, gpu: OneGpu, tmp_path: Path) -> AsyncIt
 
 @pytest.mark.parametrize("role", ["serve", "trial"])
 async def test_a_replica_on_a_gpu_is_measured_there(on_gpu: Stage, role: str) -> None:
-    """What it says of host memory is not what is heard; a trial's report says the same."""
+    """A replica on a GPU is charged the measured memory, and a trial's report contains it."""
     loaded = await on_gpu.ready(ID, role=role)
 
     assert loaded.memory_mib == 640.0
@@ -646,7 +648,7 @@ async def test_a_replica_on_a_gpu_is_measured_there(on_gpu: Stage, role: str) ->
 
 
 async def test_a_standby_is_measured_where_it_got_its_model(on_gpu: Stage) -> None:
-    """It had no device before."""
+    """A standby without a device is measured on the one that it was assigned to."""
     await on_gpu.standby(ID)
     on_gpu.assign(ID)
 
@@ -654,7 +656,8 @@ async def test_a_standby_is_measured_where_it_got_its_model(on_gpu: Stage) -> No
 
 
 async def test_a_gpu_that_is_not_given_back_keeps_its_replica(on_gpu: Stage, gpu: OneGpu) -> None:
-    """Although nothing of it runs any more; the next try may find it free."""
+    """A replica whose GPU memory is not freed keeps its device, though no process is left; the next
+    try may succeed."""
     await on_gpu.ready(ID)
     gpu.left = "GPU-a still shows pid 7"
     on_gpu.launcher.release(ID)

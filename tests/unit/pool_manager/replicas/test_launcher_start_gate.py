@@ -1,4 +1,4 @@
-"""Where starts wait for their turn."""
+"""The gate of starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pool_manager.replicas.launcher import StartGate
 
 
 class Clock:
-    """Told by hand."""
+    """A clock set by the test."""
 
     now_s = 100.0
 
@@ -27,7 +27,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def line(clock: Clock) -> StartGate:
-    """One at a time."""
+    """A gate for one start at a time."""
     return StartGate(1, clock)
 
 
@@ -37,7 +37,7 @@ async def turn_of_loop() -> None:
 
 
 async def test_one_after_the_other(line: StartGate) -> None:
-    """Whoever comes while another start goes on waits for its end."""
+    """A start waits until the running one has ended."""
     assert await line.enter("a")
     second = asyncio.create_task(line.enter("b"))
     await turn_of_loop()
@@ -52,7 +52,7 @@ async def test_one_after_the_other(line: StartGate) -> None:
 
 
 async def test_the_order_is_the_managers(clock: Clock) -> None:
-    """Asked for anew whenever there is room."""
+    """The priorities are evaluated whenever a place is free."""
     urgent: set[str] = set()
     line = StartGate(
         1, clock, lambda id: StartPriority(Rank.WAITER if id in urgent else Rank.FLOOR, 0.0)
@@ -71,7 +71,8 @@ async def test_the_order_is_the_managers(clock: Clock) -> None:
 
 
 async def test_who_is_cancelled_in_the_turn_of_its_start_holds_nobody_up(clock: Clock) -> None:
-    """The others that begin in that turn begin, and its place goes to the next one."""
+    """A start cancelled in the iteration that admits it does not block the others; its place goes
+    to the next."""
     line = StartGate(2, clock)
     assert await line.enter("a")
     assert await line.enter("b")
@@ -89,7 +90,7 @@ async def test_who_is_cancelled_in_the_turn_of_its_start_holds_nobody_up(clock: 
 
 
 async def test_who_leaves_the_line_is_told(line: StartGate) -> None:
-    """Its start is not wanted any more, and is not begun."""
+    """`enter` of a start that left the queue returns False."""
     await line.enter("a")
     second = asyncio.create_task(line.enter("b"))
     await turn_of_loop()
@@ -100,7 +101,7 @@ async def test_who_leaves_the_line_is_told(line: StartGate) -> None:
 
 
 async def test_a_cancelled_start_keeps_no_place(line: StartGate) -> None:
-    """As at a shutdown; the next one comes in."""
+    """A start cancelled by a shutdown frees its place."""
     await line.enter("a")
     second = asyncio.create_task(line.enter("b"))
     third = asyncio.create_task(line.enter("c"))
@@ -116,7 +117,7 @@ async def test_a_cancelled_start_keeps_no_place(line: StartGate) -> None:
 async def test_what_hangs_is_waited_for_no_longer(
     line: StartGate, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has to leave: a timer lets the next one in when the time of the first is over."""
+    """A timer admits the next start when the first one has hung for HOLD_S."""
     monkeypatch.setattr(start_queue, "HOLD_S", 0.01)
     await line.enter("a")
     second = asyncio.create_task(line.enter("b"))

@@ -40,7 +40,7 @@ async def drained(follow: Follow) -> list[LogLines]:
 
 
 async def test_lines_come_as_they_are_written(followers: Followers, log: Path) -> None:
-    """Whole ones, each once; the last one of a replica that is gone needs no end."""
+    """Whole lines are returned once; the last line of a replica that is gone needs no end."""
     with followers.follow("digits") as follow:
         followers.begin("a1", log)
         assert await follow.read() == []
@@ -55,7 +55,7 @@ async def test_lines_come_as_they_are_written(followers: Followers, log: Path) -
 
 
 async def test_a_log_that_begins_anew_within_a_line(followers: Followers, log: Path) -> None:
-    """What there was of the line is not joined to another one, and there is a place to go on."""
+    """After a rewrite, a partial line is not joined to another one, and the cursor stays valid."""
     with followers.follow("digits") as follow:
         followers.begin("a1", log)
         write(log, b"one\ntw")
@@ -70,7 +70,7 @@ async def test_a_log_that_begins_anew_within_a_line(followers: Followers, log: P
 
 
 async def test_what_concerns_others_is_not_heard(followers: Followers, log: Path) -> None:
-    """Replicas of other functions are no part of it, and after the block nothing is."""
+    """Other functions' replicas are not followed, and none after the block."""
     write(log, b"one\n")
     with followers.follow("tones") as follow:
         followers.begin("a1", log)
@@ -81,7 +81,7 @@ async def test_what_concerns_others_is_not_heard(followers: Followers, log: Path
 
 
 async def test_a_replica_that_came_and_went_is_heard(followers: Followers, log: Path) -> None:
-    """Although nobody looked while it lived."""
+    """A replica that started and ended between two reads is followed completely."""
     with followers.follow("digits") as follow:
         followers.begin("a1", log)
         write(log, b"no model\n")
@@ -94,7 +94,7 @@ async def test_a_replica_that_came_and_went_is_heard(followers: Followers, log: 
 
 
 async def test_a_cursor_goes_on(followers: Followers, log: Path) -> None:
-    """Another follower reads what came behind the last whole line, and nothing twice."""
+    """A follower resumed at a cursor reads everything after the last whole line, once."""
     write(log, b"one\ntw")
     with followers.follow("digits") as first:
         first.add("a1", log)
@@ -111,18 +111,18 @@ async def test_a_cursor_goes_on(followers: Followers, log: Path) -> None:
     "cursor", ["", "a1:1", "@a1", "@a1:x", "@a1:-1", "@A:1", "@a1:1,b", f"@{'a' * 5000}"]
 )
 def test_a_strange_cursor_is_none(cursor: str) -> None:
-    """It comes from a client, and may be anything."""
+    """A malformed cursor from a client is rejected."""
     assert parse_cursor(cursor) is None
 
 
 def test_a_cursor_is_read() -> None:
-    """One without replicas is one, too: what comes later is all new."""
+    """A cursor without replicas is valid: all later output is new."""
     assert parse_cursor("@a1:12,b2:0") == {"a1": 12, "b2": 0}
     assert parse_cursor("@") == {}
 
 
 async def test_too_many_replicas_have_no_cursor(followers: Followers, log: Path) -> None:
-    """Rather none than one that no header may hold."""
+    """A cursor too long for a header is left out."""
     with followers.follow("digits") as follow:
         for number in range(logs.CURSOR_MAX):
             follow.add(f"{number:x}", log)
@@ -131,7 +131,7 @@ async def test_too_many_replicas_have_no_cursor(followers: Followers, log: Path)
 
 
 async def test_a_slow_reader_is_told_what_is_missing(followers: Followers, log: Path) -> None:
-    """What the log has dropped meanwhile is counted to the byte, and lines stay whole."""
+    """A slow reader gets a line with the exact number of dropped bytes, and only whole lines."""
     write(log, b"0123456789abcde\n" * 10_000)
     logs.bound_log(log, 65_536, 16_384)
     kept = logs.read_log(log, 0, 1).start
@@ -145,7 +145,7 @@ async def test_a_slow_reader_is_told_what_is_missing(followers: Followers, log: 
 async def test_only_living_replicas_are_asked_for(
     followers: Followers, log: Path, asked: list[str]
 ) -> None:
-    """What a driver keeps is fetched for whoever reads, as long as there is something to fetch."""
+    """Output is fetched from the driver for live replicas only."""
     with followers.follow("digits") as follow:
         follow.add("a1", log)
         follow.add("b2", log.with_name("b2.log"), is_gone=True)
@@ -155,7 +155,7 @@ async def test_only_living_replicas_are_asked_for(
 
 
 async def test_whoever_reads_no_further_ends_all(followers: Followers, log: Path) -> None:
-    """What was begun is told with the end."""
+    """A stopped follower gets the unfinished last lines."""
     write(log, b"one\ntw")
     with followers.follow("digits") as follow:
         follow.add("a1", log)
@@ -165,7 +165,7 @@ async def test_whoever_reads_no_further_ends_all(followers: Followers, log: Path
 
 
 async def test_a_piece_is_bounded(followers: Followers, log: Path) -> None:
-    """However much there is, one read takes no more than a piece of each log."""
+    """A read takes at most one piece of each log."""
     write(log, b"x\n" * logs.PIECE)
     with followers.follow("digits") as follow:
         follow.add("a1", log)

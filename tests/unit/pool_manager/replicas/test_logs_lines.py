@@ -6,7 +6,7 @@ from pool_manager.replicas.logs import LINE_MAX, LineSplitter, left_out
 
 
 def test_lines_are_whole() -> None:
-    """A line is given when it has ended; carriage returns before the end are no part of it."""
+    """A line is returned when it has ended, without a trailing carriage return."""
     lines = LineSplitter()
 
     assert lines.add(b"one\ntw") == ["one"]
@@ -17,7 +17,7 @@ def test_lines_are_whole() -> None:
 
 
 def test_characters_may_be_cut() -> None:
-    """A character in two pieces is one; what is no UTF-8 is shown as such."""
+    """A character split into two pieces is joined; invalid UTF-8 is replaced."""
     lines = LineSplitter()
 
     assert lines.add("ä".encode()[:1]) == []
@@ -26,7 +26,7 @@ def test_characters_may_be_cut() -> None:
 
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_a_long_line_is_cut(pieces: int) -> None:
-    """Its beginning stays, and what is missing is said; the next line is whole."""
+    """A long line is cut with the number of omitted bytes; the next line is whole."""
     lines = LineSplitter()
     long = b"x" * (LINE_MAX + 1000)
     step = -(-len(long) // pieces)
@@ -34,12 +34,12 @@ def test_a_long_line_is_cut(pieces: int) -> None:
     found = [one for at in range(0, len(long), step) for one in lines.add(long[at : at + step])]
     found += lines.add(b"\nnext\n")
 
-    assert found == ["x" * LINE_MAX + " ... 1000 bytes left out", "next"]
+    assert found == ["x" * LINE_MAX + " ... 1000 bytes omitted", "next"]
 
 
 def test_a_gap_is_told_once() -> None:
-    """The line that was begun, what is gone, and the rest of a line whose start is gone are one
-    gap, however many pieces that rest comes in."""
+    """A partial line, dropped bytes and the rest of a line without a beginning count as one gap, in
+    however many pieces the rest arrives."""
     lines = LineSplitter()
     lines.add(b"begun")
 
@@ -51,7 +51,7 @@ def test_a_gap_is_told_once() -> None:
 
 
 def test_a_gap_at_the_end_is_told() -> None:
-    """Nothing comes after it."""
+    """A gap at the end of a log is reported."""
     lines = LineSplitter()
     lines.skip(7)
 

@@ -32,7 +32,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def test_a_log_is_read_from_a_place(log: Path) -> None:
-    """At most as much as was asked for; behind the end there is nothing."""
+    """At most `size` bytes are read; beyond the end there are none."""
     write(log, b"abcdef")
 
     assert logs.read_log(log, 2, 3) == LogChunk(2, b"cde")
@@ -48,7 +48,7 @@ def test_a_small_log_stays(log: Path) -> None:
 
 
 def test_a_grown_log_gives_its_blocks_back(log: Path) -> None:
-    """Its end stays where it is, so places in it stay good and its writer loses nothing."""
+    """A punched log keeps its offsets and loses no concurrent writes."""
     with log.open("ab", buffering=0) as writer:
         writer.write(LINE * 100_000)
         assert logs.bound_log(log, LIMIT, KEEP)
@@ -66,7 +66,8 @@ def test_a_grown_log_gives_its_blocks_back(log: Path) -> None:
 
 @pytest.mark.usefixtures("no_holes")
 def test_a_log_without_holes_begins_anew(log: Path) -> None:
-    """Its writer goes on behind its tail, whoever follows goes on at its end."""
+    """A log without hole support is rewritten; its writer appends after the kept part and followers
+    continue at its end."""
     with log.open("ab", buffering=0) as writer:
         writer.write(LINE * 100_000)
         assert logs.bound_log(log, LIMIT, KEEP)
@@ -84,7 +85,7 @@ def test_a_log_without_holes_begins_anew(log: Path) -> None:
 def test_a_log_that_is_cut_is_as_old_as_before(
     log: Path, monkeypatch: pytest.MonkeyPatch, has_holes: bool
 ) -> None:
-    """Or what an engine has kept from that time on would be taken for known."""
+    """A cut log keeps its modification time, from which `Spool` continues."""
     write(log, LINE * (LIMIT // len(LINE) + 1))
     os.utime(log, ns=(1, 1_000_000_007))
     if not has_holes:
@@ -95,7 +96,7 @@ def test_a_log_that_is_cut_is_as_old_as_before(
 
 
 def test_a_log_has_an_end(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has grown beyond all measure begins anew, although holes cost nothing."""
+    """A log above SIZE_MAX is rewritten although holes are supported."""
     monkeypatch.setattr(logs, "SIZE_MAX", LIMIT)
     write(log, LINE * 100_000)
 
@@ -105,7 +106,7 @@ def test_a_log_has_an_end(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_disk_that_fails_is_told(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other errors than the want of holes are not taken for one."""
+    """Errors other than missing hole support are raised."""
     descriptor = os.open(log, os.O_RDONLY)
 
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -118,7 +119,7 @@ def test_a_disk_that_fails_is_told(log: Path, monkeypatch: pytest.MonkeyPatch) -
     ("count", "place"), [(1, 8), (2, 4), (3, 0), (9, 0)], ids=["one", "two", "all", "more"]
 )
 def test_the_last_lines_are_found(log: Path, count: int, place: int) -> None:
-    """The place where they begin; a line that has not ended counts as well."""
+    """The last lines are found, including an unfinished one."""
     write(log, b"aaa\nbbb\nccc")
 
     assert logs.find_last_lines(log, count, 100) == place
@@ -127,7 +128,7 @@ def test_the_last_lines_are_found(log: Path, count: int, place: int) -> None:
 
 
 def test_the_last_lines_are_whole(log: Path) -> None:
-    """Where what is looked through begins within a line, that one is left out."""
+    """A partial line at the start of the searched part is left out."""
     write(log, b"aaa\nbbb\nccc\n")
 
     assert logs.find_last_lines(log, 9, 6) == 8
@@ -135,7 +136,7 @@ def test_the_last_lines_are_whole(log: Path) -> None:
 
 
 def test_a_log_that_is_nothing_but_a_hole(log: Path) -> None:
-    """A sparse file has no lines, and is no error."""
+    """A sparse file without data has no lines, and is no error."""
     os.truncate(log, 10 * BLOCK)
 
     assert logs.read_log(log, 0, 10) == LogChunk(10 * BLOCK, b"")

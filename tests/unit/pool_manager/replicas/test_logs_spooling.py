@@ -23,7 +23,7 @@ class Engine:
 
 
 async def test_each_line_is_copied_once(tmp_path: Path) -> None:
-    """The engine is asked from the second of the last line, and gives that one again."""
+    """The engine is queried from the second of the last line, and returns that line again."""
     log, spool = tmp_path / "log", Spool()
     engine = Engine((ONE, "one"), (TWO, "two"))
 
@@ -36,7 +36,7 @@ async def test_each_line_is_copied_once(tmp_path: Path) -> None:
 
 
 async def test_the_next_server_goes_on(tmp_path: Path) -> None:
-    """What an earlier one has copied is not copied again."""
+    """Lines copied by an earlier server are not copied again."""
     log, engine = tmp_path / "log", Engine((ONE, "one"), (TWO, "two"))
     await Spool().fetch("a1", log, engine.ask)
     engine.lines.append((LATER, "three"))
@@ -47,7 +47,7 @@ async def test_the_next_server_goes_on(tmp_path: Path) -> None:
 
 
 async def test_a_container_that_is_gone_leaves_what_there_is(tmp_path: Path) -> None:
-    """No answer changes nothing, and nothing makes no file."""
+    """A container without an answer changes nothing and creates no file."""
     log, spool = tmp_path / "log", Spool()
 
     async def gone(_since_s: int) -> bytes | None:
@@ -60,7 +60,8 @@ async def test_a_container_that_is_gone_leaves_what_there_is(tmp_path: Path) -> 
 
 
 async def test_a_replica_may_go_while_its_output_is_read(tmp_path: Path) -> None:
-    """What was read is kept, whoever waits for it goes on, and nothing of the replica stays."""
+    """If a replica is released during a fetch, the output is kept, waiters continue, and no state
+    is left."""
     log, spool, engine = tmp_path / "log", Spool(), Engine((ONE, "one"))
 
     async def released(since_s: int) -> bytes | None:
@@ -74,18 +75,19 @@ async def test_a_replica_may_go_while_its_output_is_read(tmp_path: Path) -> None
 
 
 def test_a_line_in_parts_is_one() -> None:
-    """The engine repeats the time within a long line; one that has not ended waits."""
+    """A line in parts is joined, since the engine repeats its timestamp; an unfinished line
+    waits."""
     output = f"{ONE} abc{ONE} def\n{TWO} gh".encode()
 
     assert fresh(output, "") == (b"abcdef\n", ONE)
 
 
 def test_what_an_engine_leaves_out_is_said() -> None:
-    """The last line that is known comes again, unless too much has come since."""
+    """If the last known line is missing from the output, a line says that output was dropped."""
     assert fresh(f"{TWO} b\n{LATER} c\n".encode(), ONE) == (DROPPED + b"b\nc\n", LATER)
     assert fresh(b"", ONE) == (b"", ONE)
 
 
 def test_nothing_new_is_nothing() -> None:
-    """What is no later than the last line was there before."""
+    """Lines no later than the last one are not copied."""
     assert fresh(f"{ONE} abc\n".encode(), ONE) == (b"", ONE)

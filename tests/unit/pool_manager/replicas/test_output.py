@@ -29,7 +29,7 @@ async def stage(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def test_logs_are_kept_bounded(stage: Stage) -> None:
-    """Every living replica's log is cut when it has grown, also between two ticks."""
+    """Every live replica's log is cut when it has grown, also between two ticks."""
     await stage.ready(ID)
     [log] = stage.launcher.folders.logs("digits")
     kept = stage.launcher.output
@@ -46,7 +46,7 @@ async def test_logs_are_kept_bounded(stage: Stage) -> None:
 
 
 async def test_output_is_followed(stage: Stage) -> None:
-    """From the last lines of what there is, over new replicas, to each one's end."""
+    """A function is followed from its last lines, over new replicas, to the end of each."""
     await stage.ready(ID)
     async with stage.launcher.output.follow("digits", 1, "") as follow:
         [first] = await follow.read()
@@ -63,7 +63,8 @@ async def test_output_is_followed(stage: Stage) -> None:
 
 
 async def test_what_a_driver_keeps_is_fetched_once_at_a_time(stage: Stage) -> None:
-    """However many follow, and no more often than it has to be."""
+    """Output is fetched once at a time, however many followers there are, and at most every
+    SAVE_S."""
     await stage.ready(ID)
     kept = stage.launcher.output
     saved: list[str] = []
@@ -81,7 +82,7 @@ async def test_what_a_driver_keeps_is_fetched_once_at_a_time(stage: Stage) -> No
 
 
 async def test_logs_of_gone_functions_go(stage: Stage) -> None:
-    """Unless something is still written there."""
+    """Logs of removed functions are removed, unless they are in use."""
     await stage.ready(ID)
     [log] = stage.launcher.folders.logs("digits")
 

@@ -38,7 +38,7 @@ UNTIL_S = 60.0
 
 
 class Store(ModelFolder):
-    """Keeps what comes, unless it has an error to raise."""
+    """A store that keeps files unless it has an error to raise."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -72,13 +72,13 @@ class Heard:
         )
 
     def loaded(self, id: str = ID, **report: Any) -> events.Loaded:
-        """The replica's report comes."""
+        """Emit the replica's report."""
         event = events.Loaded(id, 0, True, 50.0, {}, {"load_ms": 5.0, **report})
         self.fetching.emit(event)
         return event
 
     async def next(self) -> Any:
-        """What is passed on next."""
+        """Return the next event passed on."""
         async with asyncio.timeout(UNTIL_S):
             return await self.passed.get()
 
@@ -99,7 +99,7 @@ async def heard() -> AsyncIterator[Heard]:
 
 
 async def test_files_come_with_the_report(heard: Heard) -> None:
-    """Who asked for the trial gets both together; what was measured stays as it is."""
+    """The report contains the prepared files and unchanged measurements."""
     report = await heard.outcome()
 
     assert isinstance(report["prepared"], Prepared)
@@ -107,7 +107,7 @@ async def test_files_come_with_the_report(heard: Heard) -> None:
 
 
 async def test_what_does_not_concern_it_passes_at_once(heard: Heard) -> None:
-    """Reports of trials that do not prepare, replicas it does not know, and everything else."""
+    """Other events and reports of trials that do not prepare are emitted at once."""
     others = [
         events.FirstRun(ID, 1.0),
         events.Lost(ID, "gone"),
@@ -129,7 +129,7 @@ def rubbish(question: Frame) -> Iterable[bytes]:
 
 
 async def test_a_lie_costs_the_preparation_only(heard: Heard) -> None:
-    """The report is passed on with the reason."""
+    """An invalid answer loses only the preparation; the report has the reason."""
     report = await heard.outcome(rubbish)
 
     assert report["prepared"] is None
@@ -137,7 +137,7 @@ async def test_a_lie_costs_the_preparation_only(heard: Heard) -> None:
 
 
 async def test_nobody_there_costs_the_preparation_only(heard: Heard) -> None:
-    """A trial that says it prepares and does not listen is no reason to wait."""
+    """A trial that announces a prepared model but does not listen loses only the preparation."""
     heard.loaded(prepares=True)
 
     report = (await heard.next()).report
@@ -146,7 +146,8 @@ async def test_nobody_there_costs_the_preparation_only(heard: Heard) -> None:
 
 
 async def test_one_that_hangs_up_and_lives_costs_the_preparation_only(heard: Heard) -> None:
-    """It is given a moment to be told dead, then the report is passed on."""
+    """A trial that closes the connection but lives loses only the preparation; its report waits for
+    EXIT_S."""
     heard.fetching.exit_s = 0.0
 
     report = await heard.outcome(lambda _question: [])
@@ -155,7 +156,7 @@ async def test_one_that_hangs_up_and_lives_costs_the_preparation_only(heard: Hea
 
 
 async def test_one_that_hangs_up_because_it_dies_is_told_so(heard: Heard) -> None:
-    """How it ended says more than that it hung up, and comes a moment later."""
+    """If a trial closes the connection because it dies, the reason is its exit."""
     hung_up = asyncio.Event()
 
     def hanging_up(question: Frame) -> Iterable[bytes]:
@@ -175,7 +176,8 @@ async def test_one_that_hangs_up_because_it_dies_is_told_so(heard: Heard) -> Non
 
 @pytest.mark.parametrize("error", [StoreUnavailable("disk full"), ValueError("a defect")])
 async def test_a_full_disk_costs_the_preparation_only(heard: Heard, error: Exception) -> None:
-    """So does whatever else happens here: untold, the deploy would wait for long."""
+    """A full disk, or any other error here, loses only the preparation; otherwise the deploy would
+    wait."""
     heard.store.error = error
 
     report = await heard.outcome()
@@ -184,7 +186,7 @@ async def test_a_full_disk_costs_the_preparation_only(heard: Heard, error: Excep
 
 
 async def test_one_that_never_ends_is_not_waited_for(heard: Heard) -> None:
-    """The time is bounded by the bundle's size."""
+    """The wait for a trial is limited by the bundle's size."""
 
     def silent(question: Frame) -> Iterable[bytes]:
         return [frame(Kind.PART, question.id, b"{}")]
@@ -193,20 +195,21 @@ async def test_one_that_never_ends_is_not_waited_for(heard: Heard) -> None:
 
     report = await heard.outcome(silent)
 
-    assert report["why_not_prepared"] == "that was not done within 0 s"
+    assert report["why_not_prepared"] == "the trial did not prepare it within 0 s"
 
 
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
         (events.Lost(ID, "was killed by SIGKILL"), "was killed by SIGKILL"),
-        (events.Released(ID), "it was ended"),
+        (events.Released(ID), "it was stopped"),
     ],
 )
 async def test_an_end_is_passed_on_behind_the_report(
     heard: Heard, end: events.Event, reason: str
 ) -> None:
-    """What a trial measured before it died preparing counts; the fetch ends with it."""
+    """The report of a trial that dies while preparing is emitted before its end, and the fetch is
+    cancelled."""
     asked = asyncio.Event()
 
     def waiting(question: Frame) -> Iterable[bytes]:
@@ -233,7 +236,7 @@ async def test_an_end_is_passed_on_behind_the_report(
 async def test_only_a_trial_that_was_to_prepare_is_asked(
     heard: Heard, role: Any, prepare: bool
 ) -> None:
-    """A function that says so at other times cannot fill the store."""
+    """Only a trial that was asked to prepare is queried; other replicas cannot fill the store."""
     replica = Replica(ID, KEY, "cpu:0", role, 0.0, State.LOADING)
     heard.fetching._find = {ID: replica}.get
     spec = ModelSpec("digits@1", model="model.onnx", prepare=prepare)
@@ -255,7 +258,8 @@ async def fetched(folder: Path, answer: Answer = honest) -> Prepared | str:
 
 
 async def test_files_are_kept_under_the_servers_names(tmp_path: Path) -> None:
-    """With hashes of its own, and plans that say which file each session is made of."""
+    """Files are stored under the server's names and hashes, with plans that name each session's
+    file."""
     prepared = await fetched(tmp_path)
 
     assert isinstance(prepared, Prepared)
@@ -274,7 +278,7 @@ async def test_files_are_kept_under_the_servers_names(tmp_path: Path) -> None:
 
 
 async def test_a_reason_is_all_there_is(tmp_path: Path) -> None:
-    """Where nothing was prepared no file is asked for, and no text is endless."""
+    """If nothing was prepared, no file is requested, and the reason is of limited length."""
     why = description(why_not="x" * 5000)
     questions: list[Frame] = []
 
@@ -353,8 +357,8 @@ def end_with_a_body(question: Frame) -> Iterable[bytes]:
     ],
 )
 async def test_frames_are_exact(answer: Answer, reason: str, tmp_path: Path) -> None:
-    """Anything but the bytes announced, in as few parts as can be, ends it with the reason, and
-    no frame is free."""
+    """Any deviation from the announced bytes, split into the fewest parts, ends the fetch with the
+    reason."""
     with pytest.raises(LinkError, match=reason):
         await fetched(tmp_path, answer)
 
@@ -362,7 +366,8 @@ async def test_frames_are_exact(answer: Answer, reason: str, tmp_path: Path) -> 
 
 
 async def test_one_that_hangs_up(tmp_path: Path) -> None:
-    """A trial that ends between two answers is a ConnectionError, for it has most likely died."""
+    """A trial that ends between two answers raises ConnectionError, since it has most likely
+    died."""
 
     def hanging_up(question: Frame) -> Iterable[bytes]:
         return honest(question) if question.aux == Part.DESCRIPTION else []
@@ -372,7 +377,7 @@ async def test_one_that_hangs_up(tmp_path: Path) -> None:
 
 
 async def test_nobody_there(tmp_path: Path) -> None:
-    """A trial that does not listen any more is an OSError."""
+    """A trial that does not listen raises OSError."""
     with pytest.raises(OSError, match="No such file"):
         await fetch(tmp_path / "data.sock", ModelFolder(tmp_path), BOUND)
 
@@ -389,7 +394,7 @@ class Full(ModelFolder):
 
 @pytest.mark.parametrize("error", [StoreUnavailable("disk full"), BodyTooLarge("too large")])
 async def test_what_cannot_be_kept_is_told(error: Exception, tmp_path: Path) -> None:
-    """The reason of the store comes through."""
+    """An error of the store is reported as the reason."""
     async with offering(tmp_path / "data.sock"):
         with pytest.raises(type(error)):
             await fetch(tmp_path / "data.sock", Full(error), BOUND)
@@ -416,20 +421,20 @@ async def test_what_cannot_be_kept_is_told(error: Exception, tmp_path: Path) -> 
     ],
 )
 def test_a_description_must_make_sense(changes: dict[str, Any], reason: str) -> None:
-    """Files of other names, sizes beyond the limit and numbers that are none are refused."""
+    """Foreign file names, sizes above the limit and invalid numbers are refused."""
     with pytest.raises(LinkError, match=reason):
         described(description(**changes), "model.onnx", MIB)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b"[" * 60000, b'{"why_not": ""}', b"\xff"])
 def test_a_description_must_be_an_object(data: bytes) -> None:
-    """Whatever else comes is no description."""
+    """A description that is not a JSON object is rejected."""
     with pytest.raises(LinkError, match="malformed"):
         described(data, "model.onnx", MIB)
 
 
 def test_a_description_is_short() -> None:
-    """Text and tables without end are not even read."""
+    """Descriptions that are too long are not parsed."""
     with pytest.raises(LinkError, match="at most 65536 bytes"):
         described(description() + b" " * 65536, "model.onnx", MIB)
     many = {str(rows): 1.0 for rows in range(1, 1000)}

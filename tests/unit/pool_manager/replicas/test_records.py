@@ -1,4 +1,4 @@
-"""What is written down of a replica, and what it is told."""
+"""Replica records and bind requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pool_settings(tmp_path: Path, **changes: Any) -> PoolSettings:
 
 
 def test_a_standby_is_bound_to_nothing(tmp_path: Path) -> None:
-    """It has a token, no pool, no device and no cap."""
+    """A standby's record has a token, no pool, no device and no cap."""
     record = standby(tmp_path)
 
     assert (record.role, record.bound, record.device, record.memory_mib) == ("standby", "", "", 0)
@@ -47,7 +47,7 @@ def test_a_standby_is_bound_to_nothing(tmp_path: Path) -> None:
 
 
 def test_a_bound_record_names_its_pool_and_device(tmp_path: Path) -> None:
-    """What identifies the process stays, what it is for is added."""
+    """A bound record keeps the identity of the process and adds its pool and device."""
     record = records.bound(standby(tmp_path), ASSIGN, BINDING, "cpu", 512)
 
     assert (record.id, record.role, record.bound, record.device) == (
@@ -60,7 +60,7 @@ def test_a_bound_record_names_its_pool_and_device(tmp_path: Path) -> None:
 
 
 def test_a_replica_is_told_all_of_it(tmp_path: Path) -> None:
-    """The one message holds model, place, limits and the phases so far."""
+    """The bind request contains model, device, limits and the phases so far."""
     record = records.bound(standby(tmp_path), ASSIGN, BINDING, "cpu", 512)
 
     told = records.bind_request(record, SPEC, 101.5)
@@ -71,7 +71,7 @@ def test_a_replica_is_told_all_of_it(tmp_path: Path) -> None:
 
 
 def test_nobody_is_told_of_no_model(tmp_path: Path) -> None:
-    """A standby that is still one has nothing to be told."""
+    """A standby without a binding has no bind request."""
     with pytest.raises(AssertionError):
         records.bind_request(standby(tmp_path), SPEC, 0.0)
 
@@ -87,7 +87,8 @@ def test_nobody_is_told_of_no_model(tmp_path: Path) -> None:
 def test_a_cap_that_was_named_holds(
     tmp_path: Path, own: int, default: int, caps_all: bool, expected: int
 ) -> None:
-    """The function's own, else the server's default, else none unless every replica needs one."""
+    """The cap is the function's, else the server's default, else none unless every replica needs
+    one."""
     settings = pool_settings(tmp_path, memory_mib=default, caps_all=caps_all)
 
     assert records.cap_mib(replace(BINDING, memory_mib=own), settings, "cpu") == expected
@@ -100,8 +101,8 @@ def test_a_cap_that_was_named_holds(
 def test_a_cap_by_size(
     tmp_path: Path, kind: str, bundle_mib: int, measured_mib: float, expected: int
 ) -> None:
-    """Where every replica has one and nobody named it: three times the bundle or twice what was
-    measured, whichever is more, and 1 GiB; 8 where CUDA runs."""
+    """Without a configured cap, the cap is four times the bundle or twice the measurement,
+    whichever is larger, plus 1 GiB, or 8 GiB for CUDA."""
     bundle = Bundle("d", (BundleFile("model.onnx", bundle_mib * 2**20, "0" * 64),))
     binding = replace(BINDING, bundle=bundle, measured_mib=measured_mib)
 
@@ -115,7 +116,7 @@ def test_a_cap_by_size(
 def test_a_replica_is_believed_no_more_than_its_cap(
     tmp_path: Path, cap: int, caps_all: bool, believed: float
 ) -> None:
-    """What it says it takes is kept free of all others; a cap says more."""
+    """A replica's reported memory is limited to its cap, since it is denied to all others."""
     settings = replace(pool_settings(tmp_path), caps_all=caps_all)
     record = replace(standby(tmp_path), memory_mib=cap)
     said = events.Loaded("0a", 2, True, 900.0, {}, {"memory_mib": 900.0})
@@ -127,7 +128,8 @@ def test_a_replica_is_believed_no_more_than_its_cap(
 
 
 def test_standing_in_line_is_a_part_of_finding_a_place() -> None:
-    """Where somebody waits for it; of a standby's start nobody counts anything."""
+    """The time in the start queue is added to `place` if a caller waited; a standby's start has no
+    phase."""
     assert records.waited(ASSIGN, 0.5).phases == {"place": 501.5}
     assert records.waited(LAUNCH, 0.5) == LAUNCH
 
@@ -141,10 +143,11 @@ def test_standing_in_line_is_a_part_of_finding_a_place() -> None:
         ("was killed by SIGSEGV", "was killed by SIGSEGV"),
         (
             "ran out of memory and was killed by SIGKILL",
-            "was killed for want of memory (its memory cap is 64 MiB)",
+            "was killed because it ran out of memory (its memory cap is 64 MiB)",
         ),
     ],
 )
 def test_callers_are_told_how_a_replica_died(tmp_path: Path, how: str, cause: str) -> None:
-    """With the cap where it was killed for that; an end in order needs no words."""
+    """Callers get the cause of a death, with the cap if that was the reason; a regular exit has
+    none."""
     assert records.cause_of(how, replace(standby(tmp_path), memory_mib=64)) == cause

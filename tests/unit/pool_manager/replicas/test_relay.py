@@ -32,7 +32,7 @@ async def stage(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def test_a_lost_link_is_explained_by_the_exit(stage: Stage) -> None:
-    """Link and process end together: how the process ended is told, with its log, and no more."""
+    """If link and process end together, the loss is reported once, by the exit and with the log."""
     await stage.ready(ID)
     control = stage.launcher.control(ID)
     assert control is not None
@@ -49,7 +49,7 @@ async def test_a_lost_link_is_explained_by_the_exit(stage: Stage) -> None:
 async def test_an_end_is_told_without_reading_files_in_the_loop(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow disk must not hold up calls while many replicas die."""
+    """Log tails are read outside the event loop, so that a slow disk does not delay calls."""
     readers: list[threading.Thread] = []
 
     def read(path: Path, count: int) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ async def test_an_end_is_told_without_reading_files_in_the_loop(
 
 
 async def test_a_refused_load_shows_the_log(settings: PoolSettings, tmp_path: Path) -> None:
-    """What a replica refuses is told with its last lines."""
+    """A refused load is reported with the last log lines."""
     stage = Stage(settings, FakeDriver(Script(refuse_load="no such opset")), tmp_path)
     stage.launch(ID)
 
@@ -83,7 +83,7 @@ async def test_a_refused_load_shows_the_log(settings: PoolSettings, tmp_path: Pa
 async def test_a_load_that_lacks_memory_names_the_cap(
     settings: PoolSettings, tmp_path: Path, reason: str
 ) -> None:
-    """The engine does not know that the limit is one of the function's own."""
+    """A load that ran out of memory is reported with the cap, which the engine does not know."""
     stage = Stage(settings, FakeDriver(Script(refuse_load=reason)), tmp_path)
     stage.launch(ID)
 

@@ -49,7 +49,7 @@ def mode(path: Path) -> int:
 
 
 def test_a_record_is_read_again(folders: RunFolders) -> None:
-    """What was recorded is there after a restart, and only the owner may read it."""
+    """A record can be read after a restart, and only the owner may read it."""
     folders.record(RECORD)
 
     assert folders.read_records() == {ID: RECORD}
@@ -58,7 +58,7 @@ def test_a_record_is_read_again(folders: RunFolders) -> None:
 
 
 def test_a_slot_is_recorded_once(folders: RunFolders) -> None:
-    """Two starts under one id cannot be."""
+    """A second record with the same id is refused."""
     folders.record(RECORD)
 
     with pytest.raises(FileExistsError):
@@ -66,7 +66,7 @@ def test_a_slot_is_recorded_once(folders: RunFolders) -> None:
 
 
 def test_a_record_is_replaced(folders: RunFolders) -> None:
-    """The new one takes the old one's place, as often as there is a new one, and is as private."""
+    """A record can be replaced repeatedly, with the same file mode."""
     folders.record(RECORD)
 
     for bound in ("default/digits@2", "default/digits@3"):
@@ -77,7 +77,7 @@ def test_a_record_is_replaced(folders: RunFolders) -> None:
 
 
 def test_only_a_record_can_be_replaced(folders: RunFolders) -> None:
-    """Where there is none, none is made."""
+    """`rewrite` without a record raises and creates none."""
     with pytest.raises(FileNotFoundError):
         folders.rewrite(RECORD)
 
@@ -85,7 +85,7 @@ def test_only_a_record_can_be_replaced(folders: RunFolders) -> None:
 
 
 def test_a_standby_is_read_again(folders: RunFolders) -> None:
-    """A record without a function is as good as any other."""
+    """A standby's record without a function can be read."""
     standby = replace(RECORD, bound="", namespace="", device="", role="standby")
     folders.record(standby)
 
@@ -94,7 +94,8 @@ def test_a_standby_is_read_again(folders: RunFolders) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "x"}', '{"surprise": 1}'])
 def test_an_unreadable_record_is_told(folders: RunFolders, text: str) -> None:
-    """A record that is broken, foreign or missing stands as None, so that it can be removed."""
+    """An unreadable, foreign or missing record is reported as None, so that the replica can be
+    removed."""
     folders.run_dir(ID).mkdir()
     folders.run_dir("aaaa0002").mkdir()
     (folders.run_dir(ID) / "replica.json").write_text(text)
@@ -103,7 +104,7 @@ def test_an_unreadable_record_is_told(folders: RunFolders, text: str) -> None:
 
 
 def test_listeners_are_heard(folders: RunFolders) -> None:
-    """Both sockets take connections, also where an earlier manager left its file."""
+    """Both sockets accept connections, also if an earlier manager left its file."""
     folders.record(RECORD)
     folders.listen_control(ID).close()
 
@@ -118,13 +119,13 @@ def test_listeners_are_heard(folders: RunFolders) -> None:
 
 
 def test_a_listener_that_cannot_be_made_leaves_nothing(folders: RunFolders) -> None:
-    """Without the run folder there is an error and no open socket."""
+    """Without the run folder, listening raises and leaves no open socket."""
     with pytest.raises(OSError, match="No such file"):
         folders.listen_control(ID)
 
 
 def test_old_logs_make_room(folders: RunFolders) -> None:
-    """A function keeps the logs of its newest replicas, the coming one included."""
+    """A function keeps the logs of its newest replicas, including the starting one."""
     for number in range(4):
         path = folders.log_file("digits", f"aaaa000{number}")
         path.touch()
@@ -135,7 +136,7 @@ def test_old_logs_make_room(folders: RunFolders) -> None:
 
 
 def test_the_log_of_a_standby_comes_along(folders: RunFolders) -> None:
-    """It becomes the newest of its function, and whoever writes to it goes on behind."""
+    """A standby's log becomes the newest of its function, and its writer continues to append."""
     old = folders.log_file("digits", "aaaa0002")
     old.touch()
     with folders.log_file(STANDBY_LOGS, ID).open("a", buffering=1) as writer:
@@ -154,7 +155,7 @@ def test_the_log_of_a_standby_comes_along(folders: RunFolders) -> None:
 
 
 def test_logs_over_the_limit_are_trimmed(folders: RunFolders) -> None:
-    """The oldest go; a function without logs has none to lose."""
+    """The oldest logs are removed; a function without logs is no error."""
     for number in range(4):
         path = folders.claim_log("digits", f"aaaa000{number}")
         path.touch()
@@ -169,7 +170,7 @@ def test_logs_over_the_limit_are_trimmed(folders: RunFolders) -> None:
 def test_a_log_that_goes_while_it_is_looked_for_is_left_out(
     folders: RunFolders, settings: PoolSettings
 ) -> None:
-    """Another thread trims the same folder: here a name that leads nowhere any more."""
+    """A log that is removed concurrently is left out."""
     for id in ("a", "b"):
         folders.log_file("f", id).touch()
     (settings.log_dir / "f" / "gone.log").symlink_to(settings.log_dir / "nothing")
@@ -178,7 +179,7 @@ def test_a_log_that_goes_while_it_is_looked_for_is_left_out(
 
 
 def test_a_small_log_is_left_alone(folders: RunFolders) -> None:
-    """Up to the limit every byte stays; a log that is not there is no error."""
+    """A log up to the limit is not cut; a missing log is no error."""
     log = folders.log_file("digits", ID)
     log.write_bytes(b"x" * 1000)
 
@@ -190,7 +191,7 @@ def test_a_small_log_is_left_alone(folders: RunFolders) -> None:
 
 @pytest.mark.parametrize("log_bytes", [20_000, 3 * TAIL_BYTES])
 def test_a_grown_log_keeps_its_tail(settings: PoolSettings, log_bytes: int) -> None:
-    """The disk has back what is over its limit, and its writer goes on behind what is kept."""
+    """The disk blocks above the limit are freed, and the writer appends after the kept part."""
     folders = RunFolders(replace(settings, log_bytes=log_bytes))
     log = folders.log_file("digits", ID)
     with log.open("ab", buffering=0) as writer:
@@ -208,7 +209,7 @@ def test_a_grown_log_keeps_its_tail(settings: PoolSettings, log_bytes: int) -> N
 
 
 def test_a_log_that_is_missing_is_not_grown(folders: RunFolders, tmp_path: Path) -> None:
-    """It may have made room for another one."""
+    """A missing log is not over its limit: it may have been removed."""
     assert not folders.is_grown(tmp_path / "missing")
     assert not folders.bound_log(tmp_path / "missing")
 
@@ -222,7 +223,7 @@ def written(folders: RunFolders, function: str, id: str, at_s: float) -> Path:
 
 
 def test_all_logs_together_have_a_limit(settings: PoolSettings) -> None:
-    """The oldest go first, of whatever function, but none that is still written to."""
+    """The oldest logs of any function are removed first, but none that is in use."""
     folders = RunFolders(replace(settings, logs_bytes=3 * 8192, logs_kept=9))
     paths = [written(folders, name, name, at) for at, name in enumerate("abcde", start=1)]
 
@@ -232,7 +233,7 @@ def test_all_logs_together_have_a_limit(settings: PoolSettings) -> None:
 
 
 def test_a_folder_without_logs_goes_when_it_is_old(folders: RunFolders) -> None:
-    """Not before: it may have been made for a log that is about to be opened."""
+    """An empty folder is removed only when it is old: it may have been created for a new log."""
     emptied = written(folders, "emptied", "a", 1.0).parent
     (emptied / "a.log").unlink()
     made_s = emptied.stat().st_mtime
@@ -245,8 +246,8 @@ def test_a_folder_without_logs_goes_when_it_is_old(folders: RunFolders) -> None:
 
 
 def test_logs_of_gone_functions_stay_for_an_hour(folders: RunFolders) -> None:
-    """Those of a deploy that failed are read by whoever deployed; those of standbys have no
-    function and are bounded by their number."""
+    """Logs of unknown functions are kept for an hour, e.g. of a failed deploy; standby logs have no
+    function and are limited in number."""
     old = written(folders, "old", "a", 1000.0)
     new = written(folders, "new", "b", 1000.0 + GONE_KEPT_S)
     known = written(folders, "known", "c", 1000.0)
@@ -258,7 +259,7 @@ def test_logs_of_gone_functions_stay_for_an_hour(folders: RunFolders) -> None:
 
 
 def test_a_tail_begins_with_a_line(tmp_path: Path) -> None:
-    """A line that was cut is left out; a short or missing file is given as it is."""
+    """A partial first line is left out; a short or missing file is returned as it is."""
     path = tmp_path / "log"
     path.write_bytes(b"first\nsecond\nthird\n")
 
@@ -268,7 +269,7 @@ def test_a_tail_begins_with_a_line(tmp_path: Path) -> None:
 
 
 def test_last_lines_are_text(tmp_path: Path) -> None:
-    """Lines are cut to 500 characters, and bytes that are no UTF-8 do no harm."""
+    """Lines are cut to 500 characters, and invalid UTF-8 is replaced."""
     path = tmp_path / "log"
     path.write_bytes(b"first\n" + b"x" * 600 + b"\n\xff\n")
 
@@ -276,7 +277,7 @@ def test_last_lines_are_text(tmp_path: Path) -> None:
 
 
 def test_a_replica_is_removed_with_all_it_had(folders: RunFolders) -> None:
-    """Run and model folders go; removing again is harmless."""
+    """Run and model folders are removed; a second removal has no effect."""
     folders.record(RECORD)
     folders.model_dir(ID).mkdir()
 
@@ -288,7 +289,7 @@ def test_a_replica_is_removed_with_all_it_had(folders: RunFolders) -> None:
 
 
 def test_models_of_nobody_are_removed(folders: RunFolders) -> None:
-    """Model folders stay only for replicas that are there."""
+    """Model folders are kept only for existing replicas."""
     for id in (ID, "aaaa0002"):
         folders.model_dir(id).mkdir()
 
@@ -299,7 +300,8 @@ def test_models_of_nobody_are_removed(folders: RunFolders) -> None:
 
 
 def test_a_model_folder_is_emptied_in_place(folders: RunFolders) -> None:
-    """What lies in it goes, whatever it is; the folder is the same one, made if need be."""
+    """Emptying a model folder removes its contents but keeps the folder, which is created if
+    missing."""
     folders.empty_models("aaaa0001")
     folder = folders.model_dir("aaaa0001")
     before = folder.stat().st_ino
@@ -314,7 +316,7 @@ def test_a_model_folder_is_emptied_in_place(folders: RunFolders) -> None:
 
 
 def test_outputs_are_read_by_age(folders: RunFolders) -> None:
-    """What each replica of a function wrote, oldest first."""
+    """The outputs of a function's replicas are returned oldest first."""
     for age, id in enumerate(("aaaa0002", "aaaa0001")):
         path = folders.log_file("f", id)
         path.write_text(id)
@@ -326,8 +328,8 @@ def test_outputs_are_read_by_age(folders: RunFolders) -> None:
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_run_folders_are_open_inside_of_private_ones(tmp_path: Path, umask: int) -> None:
-    """Where replicas run as other users, those can read folder and record and connect; but only
-    where they were given the folder, for nobody else of this machine gets that far."""
+    """If replicas run as other users, they can read folder and record and connect, but the private
+    parent folders exclude other users of this machine."""
     settings = PoolSettings(tmp_path / "r", tmp_path / "m", tmp_path / "l")
     (tmp_path / "m").mkdir(mode=0o755)
     before = os.umask(umask)
@@ -349,7 +351,8 @@ def test_run_folders_are_open_inside_of_private_ones(tmp_path: Path, umask: int)
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_a_token_is_kept_from_other_users(tmp_path: Path) -> None:
-    """Although its file may be read by anybody, as somebody else of this machine finds."""
+    """A token cannot be read by other users of this machine, although its file is readable for
+    others."""
     with TemporaryDirectory() as root:
         Path(root).chmod(0o755)
         settings = PoolSettings(Path(root, "r"), Path(root, "m"), Path(root, "l"))
@@ -364,7 +367,7 @@ def test_a_token_is_kept_from_other_users(tmp_path: Path) -> None:
 
 
 def test_run_folders_of_the_servers_own_user_stay_private(folders: RunFolders) -> None:
-    """Where replicas are this very user there is nobody to open them to."""
+    """If replicas run as the server's user, run folders are private."""
     folders.record(RECORD)
 
     assert folders.run_dir(ID).stat().st_mode & 0o777 == 0o700
@@ -374,7 +377,8 @@ def test_run_folders_of_the_servers_own_user_stay_private(folders: RunFolders) -
 def test_records_that_cannot_be_opened_are_not_missing(
     folders: RunFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a descriptor nobody can say that a replica has none, and end it for that."""
+    """Without free descriptors `read_records` raises, so that no replica is ended for a missing
+    record."""
     folders.record(RECORD)
 
     def exhausted(_path: Path) -> str:
@@ -387,7 +391,7 @@ def test_records_that_cannot_be_opened_are_not_missing(
 
 
 def test_what_is_no_folder_is_no_replicas(folders: RunFolders) -> None:
-    """The server has sockets of its own beside the run folders."""
+    """Files beside the run folders, like the server's sockets, are not replicas."""
     folders.record(RECORD)
     folders.run_dir("admin.sock").touch()
 

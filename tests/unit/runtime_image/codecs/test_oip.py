@@ -147,7 +147,7 @@ def test_fp16_is_only_binary() -> None:
     ("outputs", "words"),
     [
         ([{"name": "w"}], "one of: y, z"),
-        ([{"name": "y"}, {"name": "y"}], "asked for once"),
+        ([{"name": "y"}, {"name": "y"}], "requested once"),
         ([{"name": "y", "parameters": {"classification": 3}}], "classification"),
         ([{"name": "y", "parameters": {"shared_memory_region": "r"}}], "shared memory"),
     ],

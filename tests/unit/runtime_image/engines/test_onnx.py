@@ -189,7 +189,7 @@ def test_another_model_never_takes_over(tmp_path: Path) -> None:
     """A session with other inputs is refused, and the engine keeps its own."""
     engine = load(models.add_one(tmp_path))
 
-    with pytest.raises(LoadError, match="not those of the model that serves"):
+    with pytest.raises(LoadError, match="not those of the serving model"):
         engine.exchange(load(models.two_inputs(tmp_path)), lambda: None)
 
     assert engine.session == "original"
@@ -405,7 +405,10 @@ def test_quick_may_be_the_best_there_is(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("preparation", "reason"),
     [
-        (replace(MADE, key="onnx-0.1/cpu"), "it was prepared for onnx-0.1/cpu, this is onnx-"),
+        (
+            replace(MADE, key="onnx-0.1/cpu"),
+            "the prepared files are for onnx-0.1/cpu, this replica is onnx-",
+        ),
         (replace(MADE, quick=SessionPlan("missing.onnx")), "missing.onnx"),
         (replace(MADE, quick=SessionPlan("broken.onnx")), "broken.onnx"),
         (replace(MADE, fast=SessionPlan("nowhere/fast.onnx")), "nowhere"),

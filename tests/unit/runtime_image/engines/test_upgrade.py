@@ -124,7 +124,7 @@ def test_the_engine_improves_after_a_rest(scene: Scene) -> None:
 
     assert scene.told.wait(WAIT_S)
     assert (before, scene.y()) == (1, 2)
-    assert scene.said == ["the fast session serves from now on"]
+    assert scene.said == ["now serving with the fast session"]
     assert scene.pauses == [DELAY_S]
     assert not scene.upgrade.abandon()
 
@@ -175,8 +175,8 @@ def test_there_must_be_room_for_both(scene: Scene, room: float) -> None:
 
     assert scene.told.wait(WAIT_S)
     assert scene.said == [
-        "the quick session goes on serving: the fast one needs 100 MiB beside it and 64 spare,"
-        f" {room:.0f} are free"
+        "still serving with the quick session: the fast session needs 100 MiB and 64 MiB spare,"
+        f" {room:.0f} MiB are free"
     ]
     assert scene.y() == 1
 
@@ -192,7 +192,7 @@ def test_a_failed_build_changes_nothing(tmp_path: Path) -> None:
     scene.rest_over()
 
     assert scene.told.wait(WAIT_S)
-    assert scene.said == ["the quick session goes on serving: surprise"]
+    assert scene.said == ["still serving with the quick session: surprise"]
     assert scene.y() == 1
     assert not scene.upgrade.abandon()
 
@@ -258,7 +258,7 @@ def test_memory_may_run_out(tmp_path: Path) -> None:
     )
 
     assert "bad_alloc" in done.stderr  # ONNX Runtime's own line
-    assert done.stdout.startswith("True original False ['the quick session goes on serving: ")
+    assert done.stdout.startswith("True original False ['still serving with the quick session: ")
     assert "bad_alloc" in done.stdout
     assert done.returncode == 0
 

@@ -60,7 +60,7 @@ def test_a_refused_replica_gets_an_error(pair: Pair) -> None:
     replica, manager = pair
     manager.shutdown(socket.SHUT_WR)
 
-    with pytest.raises(LinkError, match="the manager refused the greeting"):
+    with pytest.raises(LinkError, match="the manager refused the HELLO"):
         greet(replica, HELLO)
 
 
@@ -111,9 +111,9 @@ def test_a_bind_survives_serialisation() -> None:
         (b"{", "malformed BIND: Expecting property name"),
         (b"\xff", "malformed BIND: 'utf-8' codec can't decode"),
         (b"[1]", r"expected an object, got '\[1\]'"),
-        (changed(bound=7), "expected a text as bound, got '7'"),
+        (changed(bound=7), "expected a string as bound, got '7'"),
         (changed(bound=""), "expected a pool's key as bound, got ''"),
-        (changed(namespace=None), "expected a text as namespace, got 'None'"),
+        (changed(namespace=None), "expected a string as namespace, got 'None'"),
         (changed(role="standby"), "expected serve or trial as role, got 'standby'"),
         (changed(threads="2"), "expected a number of 0 or more as threads, got '2'"),
         (changed(memory_mib=True), "expected a number of 0 or more as memory_mib, got 'True'"),

@@ -218,7 +218,7 @@ def test_a_slab_range_survives_serialisation() -> None:
     place = SlabRange(7, 2**40, 3)
 
     assert unpack_range(place.pack()) == place
-    with pytest.raises(LinkError, match="expected a place of 20 bytes, got 21"):
+    with pytest.raises(LinkError, match="expected a slab range of 20 bytes, got 21"):
         unpack_range(place.pack() + b"x")
 
 

@@ -198,7 +198,7 @@ def test_jobs_that_may_not_rerun_fail(tmp_path: Path, output: str) -> None:
     made.run([job(1, 1), job(2, 2)], results.emit, results.watch)
 
     assert [results.error(id)[0] for id in (1, 2)] == ["function_failed"] * 2
-    assert "it may not be run again" in results.error(1)[1]
+    assert "the request may not run again" in results.error(1)[1]
     assert len(modules["handler"].calls) == 1
 
 

@@ -64,7 +64,7 @@ def test_text_is_only_moved(tmp_path: Path) -> None:
     [
         (models.softmax_over_batch, "output y of a row changes with the other rows of its batch"),
         (models.fixed_batch, "the first axis of x, y is not dynamic"),
-        (models.fails_on_negative, "inputs made up for the proof failed singly"),
+        (models.fails_on_negative, "synthetic inputs failed in single runs"),
     ],
 )
 def test_the_reason_is_reported(build: Callable[[Path], Path], reason: str, tmp_path: Path) -> None:

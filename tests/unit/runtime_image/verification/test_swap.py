@@ -113,7 +113,7 @@ def test_a_batch_that_fails_though_its_rows_run_refutes() -> None:
             raise ValueError("no")
         return x
 
-    assert "rows failed that run alone: no" in refutation(Function(run))
+    assert "rows failed, though each runs alone: no" in refutation(Function(run))
 
 
 def test_a_row_that_fails_now_and_then_refutes_nothing() -> None:

@@ -162,7 +162,7 @@ def test_a_slow_model_is_not_batched(folder: Path) -> None:
     found = examine(engine, made, folder, 12.5, clock=lambda: next(ticks) * 2.5)
 
     assert not found.batchable
-    assert found.why_not == "a single run takes 2.5 s, joining more would only add to that"
+    assert found.why_not == "a single run takes 2.5 s, batching would only add latency"
 
 
 def test_a_sample_is_run_and_shown(folder: Path) -> None:

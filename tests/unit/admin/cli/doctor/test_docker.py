@@ -63,9 +63,9 @@ def test_a_real_engine_is_checked() -> None:
     checks = {each.name: each for each in docker_checks(url, is_chosen=True, tags=TAGS)}
 
     assert list(checks)[: len(NAMES)] == NAMES
-    assert checks["cpu image"].found == "fngate-no-such-image:cpu is not there"
+    assert checks["cpu image"].found == "fngate-no-such-image:cpu does not exist"
     assert checks["docker engine"].level == checks["docker api"].level == "ok"
-    assert "left in" in checks["docker disk"].found
+    assert "free in" in checks["docker disk"].found
 
 
 UNIX = "unix:///var/run/docker.sock"
@@ -142,10 +142,10 @@ def test_real_sockets_tell_the_reasons_apart(
     with socket.socket(socket.AF_UNIX) as gone:
         gone.bind(str(left))
 
-    assert "is not there" in asked(f"unix://{tmp_path}/none").found
-    assert "nobody listens" in asked(f"unix://{left}").found
+    assert "does not exist" in asked(f"unix://{tmp_path}/none").found
+    assert "nothing listens" in asked(f"unix://{left}").found
     with answering(tmp_path / "silent", b"") as url:
-        assert "gives no answer" in asked(url).found
+        assert "does not answer" in asked(url).found
 
 
 def test_what_is_no_engine_is_told(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_tcp_port_without_an_engine_is_told() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
 
-        assert "nobody listens" in asked(f"tcp://127.0.0.1:{held.getsockname()[1]}").found
+        assert "nothing listens" in asked(f"tcp://127.0.0.1:{held.getsockname()[1]}").found
 
 
 def test_a_socket_is_there_or_not(tmp_path: Path) -> None:
@@ -205,10 +205,10 @@ def inspected(**labels: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("found", "level", "text"),
     [
-        (None, "fail", "is not there"),
+        (None, "fail", "does not exist"),
         (inspected(), "fail", "no label fngate.link"),
         ({"Id": "x"}, "fail", "no label fngate.link"),
-        (inspected(**{"fngate.link": "0"}), "fail", "speaks version 0"),
+        (inspected(**{"fngate.link": "0"}), "fail", "has version 0"),
         (inspected(**{"fngate.link": str(VERSION)}), "warn", "other sources (unknown)"),
         (
             inspected(**{"fngate.link": str(VERSION), "fngate.source": "b" * 64}),

@@ -130,7 +130,7 @@ SPEC = Toolkit(specs=("/etc/cdi/nvidia.yaml",))
         (Driver(version="580.1", gpus=2, is_loaded=True, has_card=True), "ok", "580.1, 2 GPUs"),
         (Driver(version="580.1", gpus=1, is_loaded=True), "ok", "580.1, 1 GPU"),
         (Driver(error="mismatch", is_loaded=True, has_card=True), "fail", "mismatch"),
-        (Driver(version="580.1", is_loaded=True), "fail", "sees no GPU"),
+        (Driver(version="580.1", is_loaded=True), "fail", "reports no GPU"),
         (Driver(error="not found", has_card=True), "warn", "not loaded"),
         (Driver(error="not found"), "ok", "on the CPU"),
     ],

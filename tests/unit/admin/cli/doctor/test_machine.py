@@ -22,7 +22,7 @@ def test_python_must_be_new_enough(version: tuple[int, int], level: str) -> None
 def test_a_folder_that_can_be_made_is_fine(tmp_path: Path) -> None:
     """A data folder that is there, or whose parent is, is fine."""
     assert machine.folder(tmp_path).level == "ok"
-    assert "makes it" in machine.folder(tmp_path / "a" / "b").found
+    assert "creates it" in machine.folder(tmp_path / "a" / "b").found
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_full_disk_is_told(tmp_path: Path, free: int, level: str) -> None:
 
 def test_the_disk_is_looked_at(tmp_path: Path) -> None:
     """Without a number the real disk is asked."""
-    assert machine.disk(tmp_path).found.endswith("left")
+    assert machine.disk(tmp_path).found.endswith("free")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_replica_without_a_filter_fails(tmp_path: Path) -> None:
 
     [check] = machine.system_calls(pids, tmp_path)
 
-    assert (check.level, check.todo) == ("fail", "build its image again: fnctl image build cpu")
+    assert (check.level, check.todo) == ("fail", "rebuild its image: fnctl image build cpu")
     assert check.found == "process 11 has Seccomp: 0, expected 2"
 
 

@@ -280,7 +280,7 @@ def test_a_server_that_never_ends_its_snapshot_is_not_listened_to_for_ever() -> 
     """After half a minute of beats something is wrong."""
     clock = itertools.count(0.0, 10.0)
 
-    with pytest.raises(Unreachable, match="no whole picture within 30 s"):
+    with pytest.raises(Unreachable, match="no complete snapshot within 30 s"):
         read_live_state(itertools.repeat(ServerEvent(*beat())), lambda: next(clock))
 
 

@@ -44,7 +44,7 @@ def test_what_was_asked_is_told_in_a_line(api: AdminApi, background: BackgroundR
 
     assert done(background, warm) == [Outcome(warm, "a@1 is warm after 12 ms")]
     assert done(background, sleep) == [
-        Outcome(sleep, "a: 1 replica asked to go 1 replica stays: min is 1")
+        Outcome(sleep, "a: 1 replica asked to stop 1 replica stays: min is 1")
     ]
 
 
@@ -67,7 +67,7 @@ def test_a_refusal_is_told(api: AdminApi, background: BackgroundRequests) -> Non
     alone = done(background, Request("sleep", "a"))
 
     assert refused[0].text == "warm a: No room: every device is busy"
-    assert alone[0].text.startswith(f"sleep a: {api.url} gives no answer")
+    assert alone[0].text.startswith(f"sleep a: {api.url} does not answer")
 
 
 def test_one_thing_is_not_asked_twice_at_once(
@@ -244,7 +244,7 @@ def test_why_is_asked_and_shown(run: Callable[[Scene], Request]) -> None:
     asked = scene.start
 
     def start(request: Request) -> bool:
-        scene.told.append(Outcome(request, "cold: nobody calls"))
+        scene.told.append(Outcome(request, "cold: no calls"))
         return asked(request)
 
     scene.start = start  # type: ignore[method-assign]
@@ -253,7 +253,7 @@ def test_why_is_asked_and_shown(run: Callable[[Scene], Request]) -> None:
 
     assert len(scene.asked) > 2
     assert {*scene.asked} == {Request("why", "a")}
-    assert scene.shown[3][2:5] == ["a", "", "cold: nobody calls"]
+    assert scene.shown[3][2:5] == ["a", "", "cold: no calls"]
     assert not any("of another" in one for shown in scene.shown for one in shown)
 
 

@@ -114,7 +114,7 @@ def test_an_empty_list_says_why() -> None:
         live(0), ScreenState("u"), (100, 30)
     )
     assert any(
-        "contains 'zzz'" in one for one in drawn(live(), ScreenState("u", nobody), (100, 30))
+        "no function has 'zzz'" in one for one in drawn(live(), ScreenState("u", nobody), (100, 30))
     )
 
 
@@ -251,7 +251,7 @@ def test_the_last_happenings_are_told() -> None:
         (View(), "", "q quit  / filter"),
         (View(), "a is\nwarm", "a is warm"),
         (View(page="filter", filter="di"), "x", "/di█"),
-        (View(page="confirm", selected="a"), "x", "let the idle replicas of a go now? y/n"),
+        (View(page="confirm", selected="a"), "x", "stop the idle replicas of a now? y/n"),
         (View(page="why"), "", "escape back"),
     ],
 )

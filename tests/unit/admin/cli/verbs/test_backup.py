@@ -70,9 +70,9 @@ def test_what_is_not_whole_is_not_kept(
     file.write_bytes(b"old")
     with DataDirectory.open(data):  # else the stopped server's folder is copied
         for canned, code, text in (
-            (Canned(content[:5000], lacks=100), 3, "broke off, 100 bytes miss"),
-            (Canned(content[:8192]), 1, "is no sound database"),
-            (Canned(b"hello"), 1, "is no sound database"),
+            (Canned(content[:5000], lacks=100), 3, "was cut off, 100 bytes are missing"),
+            (Canned(content[:8192]), 1, "a copy that is not sound"),
+            (Canned(b"hello"), 1, "a copy that is not sound"),
             (Canned({"title": "A key is needed", "code": "no_key"}, 401), 1, "A key is needed"),
         ):
             api.on("GET", BACKUP, canned)
@@ -109,7 +109,7 @@ def test_a_stopped_servers_folder_is_copied(
     assert (result.exit_code, "0 functions, 1 keys" in result.stdout) == (0, True)
     with DataDirectory.open(data):
         held = fnctl("backup", str(file), "--url", NOBODY)
-    assert (held.exit_code, "gives no answer" in held.stderr) == (3, True)
+    assert (held.exit_code, "does not answer" in held.stderr) == (3, True)
     nowhere = fnctl("backup", str(file), "--url", NOBODY, "--data", str(tmp_path / "none"))
     assert nowhere.exit_code == 3
     assert not (tmp_path / "none").exists()

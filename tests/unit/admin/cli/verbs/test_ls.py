@@ -103,7 +103,7 @@ def test_an_absent_server_is_exit_code_3(api: AdminApi, fnctl: Callable[..., Res
     result = fnctl("ls")
 
     assert result.exit_code == 3
-    assert result.stderr.startswith(f"error: {api.url} gives no answer")
+    assert result.stderr.startswith(f"error: {api.url} does not answer")
 
 
 def test_a_refusal_is_exit_code_1(api: AdminApi, fnctl: Callable[..., Result]) -> None:

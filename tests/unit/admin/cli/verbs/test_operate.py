@@ -112,7 +112,8 @@ def test_a_change_at_the_same_time_is_told(api: AdminApi, fnctl: Callable[..., R
     result = fnctl("scale", "digits", "--max", "2")
 
     assert result.exit_code == 1
-    assert result.stderr.endswith("next: somebody else changed it at the same time: say it again\n")
+    hint = "next: another client changed it at the same time: repeat the command\n"
+    assert result.stderr.endswith(hint)
 
 
 SLEEP_PATH = "/admin/v1/functions/digits/sleep"
@@ -121,20 +122,20 @@ SLEEP_PATH = "/admin/v1/functions/digits/sleep"
 @pytest.mark.parametrize(
     ("asked", "stay", "least", "text", "next_step"),
     [
-        (0, 0, 0, "digits has no replica to let go\n", "fnctl ls"),
-        (1, 0, 0, "digits: 1 replica asked to go\n", "fnctl ls"),
+        (0, 0, 0, "digits has no replica to stop\n", "fnctl ls"),
+        (1, 0, 0, "digits: 1 replica asked to stop\n", "fnctl ls"),
         (
             2,
             1,
             1,
-            "digits: 2 replicas asked to go\n  1 replica stays: min is 1\n",
+            "digits: 2 replicas asked to stop\n  1 replica stays: min is 1\n",
             "fnctl scale digits --min 0",
         ),
         (
             0,
             2,
             0,
-            "digits: 0 replicas asked to go\n  2 replicas stay: called just now\n",
+            "digits: 0 replicas asked to stop\n  2 replicas stay: called just now\n",
             "fnctl ls",
         ),
     ],
@@ -193,7 +194,7 @@ def test_warm_says_how_long_it_took(
     [
         ("function_failing", "next: fnctl why digits  or  fnctl logs digits\n"),
         ("no_room", "next: fnctl why digits  or  fnctl ls\n"),
-        ("unknown_function", "next: see what there is: fnctl ls\n"),
+        ("unknown_function", "next: list the functions: fnctl ls\n"),
     ],
 )
 def test_what_does_not_become_ready_says_why(

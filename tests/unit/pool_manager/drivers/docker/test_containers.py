@@ -1,4 +1,4 @@
-"""What is asked of single containers: of a real engine."""
+"""Operations on single containers, also with a real engine."""
 
 from __future__ import annotations
 
@@ -57,12 +57,13 @@ docker_test = [pytest.mark.docker, pytest.mark.slow]
 
 
 class TestOfARealEngine:
-    """Each with containers of its own."""
+    """Operations on containers of a real engine."""
 
     pytestmark = docker_test
 
     def test_what_is_listed(self, api: docker.APIClient, run: Run) -> None:
-        """Of an owner alone, in whatever state, and told apart by what it is."""
+        """`owned` lists only the owner's containers, in any state; they are classified by their
+        labels."""
         replica, holder = run(**{REPLICA: "aaaa0001"}), run(**{HOLDER: "77"})
         paused, ended = run(**{REPLICA: "aaaa0002"}), run(ECHO, **{REPLICA: "aaaa0003"})
         api.pause(paused)
@@ -77,7 +78,8 @@ class TestOfARealEngine:
         assert containers.owned(api, "another") == []
 
     def test_ends(self, api: docker.APIClient, run: Run) -> None:
-        """None while it runs, the code when it ended, nothing known when it is gone."""
+        """`exit_of` is None while it runs, has the code after its end, and no code once it is
+        gone."""
         container, ended = run(), run(ECHO)
         api.wait(ended)
         running = containers.exit_of(api, container)
@@ -92,7 +94,8 @@ class TestOfARealEngine:
         assert containers.exit_of(api, container) == ContainerExit(None, out_of_memory=False)
 
     def test_what_is_done_to_what_has_ended(self, api: docker.APIClient, run: Run) -> None:
-        """It is harmless, and so it is once it is removed, except that it has no limits."""
+        """Operations on an ended or removed container have no effect, except that it cannot be
+        limited."""
         container = run(ECHO)
         api.wait(container)
 
@@ -104,7 +107,7 @@ class TestOfARealEngine:
         assert containers.output(api, container, 0) is None
 
     def test_term_is_passed_on(self, api: docker.APIClient, run: Run) -> None:
-        """The first process gives it to the program."""
+        """TERM is forwarded by the first process to the program."""
         container = run()
 
         containers.terminate(api, container)
@@ -112,7 +115,7 @@ class TestOfARealEngine:
         assert api.wait(container)["StatusCode"] == 143
 
     def test_output(self, api: docker.APIClient, run: Run) -> None:
-        """Both streams as they were written, behind their times, also after the end."""
+        """`output` returns both streams with timestamps, also after the end."""
         container = run(ECHO)
         api.wait(container)
 
@@ -121,7 +124,7 @@ class TestOfARealEngine:
         assert fresh(containers.output(api, container, 1) or b"", last) == (b"", last)
 
     def test_limits_and_name(self, api: docker.APIClient, run: Run) -> None:
-        """Raised and lowered while it runs; a second time does no harm."""
+        """Limits can be raised and lowered while a container runs, repeatedly."""
         container = run()
         for memory in (64 * 2**20, 3000 * 2**20, 100 * 2**20, 100 * 2**20):
             limits = {
@@ -136,14 +139,14 @@ class TestOfARealEngine:
             assert shown["Name"] == "/test-containers-limited"
 
     def test_processes(self, api: docker.APIClient, run: Run) -> None:
-        """By the numbers that the host knows them by."""
+        """`pids` returns the host's pids."""
         container = run()
         shown = api.inspect_container(container)["State"]["Pid"]
 
         assert shown in (containers.pids(api, container) or ())
 
     def test_holders_are_removed(self, api: docker.APIClient, run: Run) -> None:
-        """And no replica is."""
+        """`remove_holders` removes holders only, no replicas."""
         replica = run(**{REPLICA: "aaaa0001"})
         run(**{HOLDER: "77"})
 
@@ -153,7 +156,7 @@ class TestOfARealEngine:
 
 
 def test_somebody_else_removes_it() -> None:
-    """Whoever asks then waits until it is gone."""
+    """`remove` waits until a removal in progress by another client has ended."""
     client = Recorder(
         remove=[refusal(409, "removal of container c1 is already in progress")],
         inspect=[None, refusal(404, "No such container: c1")],
@@ -165,11 +168,11 @@ def test_somebody_else_removes_it() -> None:
 
 
 def test_a_removal_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is our own error after a while."""
+    """A removal that does not end raises DriverError."""
     monkeypatch.setattr(containers, "GONE_S", 0.0)
     client = Recorder(remove=[refusal(409, "removal of container c1 is already in progress")])
 
-    with pytest.raises(DriverError, match="container c1 is being removed"):
+    with pytest.raises(DriverError, match="container c1 was not removed"):
         containers.remove(client.api, "c1")
 
 
@@ -182,7 +185,7 @@ def test_a_removal_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_other_errors_are_passed_on(ask: Callable[[Any], object]) -> None:
-    """They say more than that it is gone."""
+    """Errors other than "not found" and "conflict" are passed on."""
     broken = refusal(500, "device is busy")
     client = Recorder(remove=[broken], kill=[broken], inspect=[broken])
 

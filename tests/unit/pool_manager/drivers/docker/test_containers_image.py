@@ -12,37 +12,40 @@ from runtime_image.contract.link import VERSION
 
 
 def test_an_image_of_the_same_version() -> None:
-    """It speaks what this server speaks."""
+    """An image with the server's link version is accepted."""
     check_image("fngate:cpu", "cpu", {"Config": {"Labels": {"fngate.link": str(VERSION)}}})
 
 
 @pytest.mark.parametrize("inspected", [{}, {"Config": None}, {"Config": {"Labels": None}}])
 def test_an_image_that_is_none_of_ours(inspected: dict[str, Any]) -> None:
-    """Nothing says that it speaks at all."""
-    with pytest.raises(DriverError, match=r"debian is no runtime image: .* fngate\.link; build it"):
+    """An image without a link label is refused."""
+    with pytest.raises(
+        DriverError, match=r"debian is not a runtime image: .* fngate\.link; build it"
+    ):
         check_image("debian", "cpu", inspected)
 
 
 @pytest.mark.parametrize(("kind", "target"), [("cpu", "cpu"), ("cuda", "gpu")])
 def test_an_image_of_another_version(kind: str, target: str) -> None:
-    """It is named with both versions and the command that builds the right one."""
+    """An image of another link version is refused, with both versions and the command that builds
+    the right one."""
     with pytest.raises(DriverError) as failed:
         check_image("fngate:x", kind, {"Config": {"Labels": {"fngate.link": "99"}}})
 
     assert failed.value.message == (
-        f"image fngate:x speaks link version 99, this server version {VERSION};"
+        f"image fngate:x speaks link version 99, this server speaks {VERSION};"
         f" build it: fnctl image build {target}"
     )
 
 
 def test_an_engine_with_the_users_of_this_machine() -> None:
-    """Whatever else it is careful with."""
+    """An engine without user mapping is accepted, whatever its other security options."""
     check_users({"SecurityOptions": ["name=seccomp,profile=builtin", "name=cgroupns"]})
     check_users({"SecurityOptions": None})
 
 
 @pytest.mark.parametrize("option", ["rootless", "userns"])
 def test_an_engine_with_other_users(option: str) -> None:
-    """It is refused at the start, before every single replica fails."""
-    with pytest.raises(DriverError, match=rf"other users .*\({option}\).* FN_DOCKER_HOST"):
+    """An engine that maps user ids is refused at the start, before any replica fails."""
+    with pytest.raises(DriverError, match=rf"other ids .*\({option}\).* FN_DOCKER_HOST"):
         check_users({"SecurityOptions": ["name=seccomp,profile=builtin", f"name={option}"]})

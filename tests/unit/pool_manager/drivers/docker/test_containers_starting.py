@@ -32,7 +32,7 @@ def test_a_plain_start() -> None:
 
 
 def test_the_next_way_to_a_gpu() -> None:
-    """A way that the engine does not know leaves nothing and is followed by the next."""
+    """A way that the engine does not know leaves nothing and the next one is tried."""
     client = Recorder(start=[refusal(500, NO_CDI), refusal(500, NO_DRIVER)])
 
     assert begin(client.api, start(gpu="GPU-1")) == Started("c3", by_runtime)
@@ -49,18 +49,20 @@ def test_the_next_way_to_a_gpu() -> None:
 
 
 def test_no_way_to_a_gpu() -> None:
-    """All that the engine said of it is told."""
+    """If no way to a GPU works, the error contains all messages of the engine."""
     runtime = refusal(400, "Unknown runtime specified nvidia")
     client = Recorder(start=[refusal(500, NO_CDI), refusal(500, NO_DRIVER), runtime])
 
-    with pytest.raises(DriverError, match=r"^GPU GPU-1 cannot be had: .*cdi.*nvidia.*runtime"):
+    with pytest.raises(
+        DriverError, match=r"^GPU GPU-1 is not available to containers: .*cdi.*nvidia.*runtime"
+    ):
         begin(client.api, start(gpu="GPU-1"))
 
     assert client.left == set()
 
 
 def test_what_is_wrong_with_any_way_is_tried_once() -> None:
-    """A missing image is missing for every way."""
+    """An error unrelated to the way, like a missing image, is not retried with other ways."""
     client = Recorder(create=[refusal(404, "No such image: x")])
 
     with pytest.raises(DriverError, match=r"^cannot start a container: .* No such image: x"):
@@ -78,7 +80,8 @@ def test_what_is_wrong_with_any_way_is_tried_once() -> None:
 )
 @pytest.mark.parametrize("step", ["create", "start"])
 def test_a_holder_that_has_ended(error: Exception, step: str) -> None:
-    """The network is made anew, and what was to join the other is removed."""
+    """If the holder has ended, the first container is removed and one with its own network is
+    started."""
     client = Recorder(**{step: [error]})
 
     begin(client.api, start("h1"))
@@ -88,7 +91,8 @@ def test_a_holder_that_has_ended(error: Exception, step: str) -> None:
 
 
 def test_an_engine_that_goes_away() -> None:
-    """What cannot be removed either is left for the next list, and the first error is told."""
+    """If the cleanup fails too, the first error is raised and the container is left for the next
+    list."""
     lost = docker.errors.DockerException("gone")
     client = Recorder(start=[lost], remove=[lost])
 
@@ -108,7 +112,7 @@ def api(engine: str) -> Iterator[docker.APIClient]:
 @pytest.mark.docker
 @pytest.mark.slow
 def test_a_real_holder_that_has_ended(api: docker.APIClient, runtime_image: str) -> None:
-    """A real engine starts it in a network of its own, under the same name."""
+    """A real engine starts it with its own network, under the same name."""
     config = {
         "Image": runtime_image,
         "Entrypoint": ["sleep"],
@@ -129,7 +133,7 @@ def test_a_real_holder_that_has_ended(api: docker.APIClient, runtime_image: str)
 @pytest.mark.docker
 @pytest.mark.slow
 def test_a_real_program_that_is_missing(api: docker.APIClient, runtime_image: str) -> None:
-    """What a real engine created and could not start is gone."""
+    """A container that a real engine created but could not start is removed."""
     config = {
         "Image": runtime_image,
         "Entrypoint": ["/nope"],

@@ -1,4 +1,4 @@
-"""What the driver makes of what it hears and lists, in whatever order that comes."""
+"""The driver with events and lists in any order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOST = requests.exceptions.ConnectionError("gone")
 
 
 class Played:
-    """A driver over a recorded engine; the test plays what the engine tells."""
+    """A driver over a recorded engine; the test plays the engine's events."""
 
     def __init__(self, client: Recorder, folder: Path) -> None:
         settings = DockerSettings(
@@ -62,7 +62,7 @@ class Played:
                 pass
 
     def hear(self, container: str, code: int | None, replica: str = ID) -> None:
-        """The engine tells of an end, or of a lack of memory."""
+        """Play an exit or an out-of-memory event of the engine."""
         attributes = {REPLICA: replica, OWNER: "x"}
         if code is not None:
             attributes["exitCode"] = str(code)
@@ -80,7 +80,7 @@ class Silent:
     """Stands for a listener that hears nothing."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def played(tmp_path: Path) -> AsyncIterator[Played]:
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_no_engine(tmp_path: Path, played: Played) -> None:
-    """Where nobody listens the driver cannot be opened, and says how to start an engine."""
+    """Without an engine the driver cannot be opened; the error says how to start one."""
     settings = replace(played.driver._settings, url=f"unix://{tmp_path}/none.sock")
 
     with pytest.raises(EngineDown, match="sudo systemctl start docker"):
@@ -106,7 +106,7 @@ async def test_no_engine(tmp_path: Path, played: Played) -> None:
 @pytest.mark.docker
 @pytest.mark.slow
 async def test_an_image_that_cannot_be_used(engine: str, tmp_path: Path, played: Played) -> None:
-    """One that the engine does not have is named with the command that builds it."""
+    """A missing image is reported with the command that builds it."""
     images = {"cpu": "fngate-nope:1"}
     settings = replace(played.driver._settings, url=engine, images=images)
 
@@ -119,17 +119,17 @@ async def test_an_image_that_cannot_be_used(engine: str, tmp_path: Path, played:
 
 
 def test_the_model_folder_has_one_path(played: Played) -> None:
-    """Where it is mounted."""
+    """The model path is the mount point."""
     assert played.driver.model_path(NOWHERE) == "/model"
 
 
 def users(played: Played) -> list[str]:
-    """As whom containers were to run, those of replicas."""
+    """Return the users as which replicas' containers were to run."""
     return [one["User"] for one in played.client.configs if REPLICA in one["Labels"]]
 
 
 async def test_every_replica_has_a_user_of_its_own(played: Played) -> None:
-    """Out of the data folder's slice, by a label as well; and group and user are one number."""
+    """Each replica has its own user id and group of the data folder's slice, also as a label."""
     for id in ("aaaa0001", "aaaa0002", "aaaa0003"):
         await played.driver.start(replace(RECORD, id=id), NOWHERE, NOWHERE)
 
@@ -142,7 +142,7 @@ async def test_every_replica_has_a_user_of_its_own(played: Played) -> None:
 
 
 async def test_a_user_is_free_when_its_replica_is_released(tmp_path: Path) -> None:
-    """Not when its start fails: until its release something of it may run."""
+    """A failed start keeps its user id until the release, since processes of it may run."""
     played = Played(Recorder(start=[refusal(500, "no")]), tmp_path)
     part = range(2**20, 2**20 + 2)
     played.driver._uids = UidAllocator(part)
@@ -160,7 +160,8 @@ async def test_a_user_is_free_when_its_replica_is_released(tmp_path: Path) -> No
 
 
 async def test_the_user_of_an_adopted_replica_is_taken(played: Played) -> None:
-    """Until it is released; one of an earlier release has none of its own."""
+    """An adopted replica's user id is taken until its release; one of an earlier server may have
+    none."""
     part = range(2**20, 2**20 + 3)
     played.driver._uids = UidAllocator(part)
     played.shows("c7", **{REPLICA: "aaaa0007", UID: str(part[1])})
@@ -178,7 +179,8 @@ async def test_the_user_of_an_adopted_replica_is_taken(played: Played) -> None:
 async def test_user_ids_that_do_not_exist_are_refused(
     played: Played, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Before any container: the reason names a range that fits."""
+    """User ids that do not exist are refused before any container; the reason names a range that
+    fits."""
     uid_map = tmp_path / "uid_map"
     uid_map.write_text("0 100000 65536\n")
     monkeypatch.setattr(images, "UID_MAP", uid_map)
@@ -188,13 +190,14 @@ async def test_user_ids_that_do_not_exist_are_refused(
 
 
 async def test_a_device_without_an_image(played: Played) -> None:
-    """It is said before anything is asked."""
+    """A device kind without an image is refused before any call to the engine."""
     with pytest.raises(DriverError, match="no runtime image for devices of kind cuda"):
         await played.driver.start(replace(RECORD, device_kind="cuda"), NOWHERE, NOWHERE)
 
 
 async def test_an_end_before_the_start_has_returned(played: Played) -> None:
-    """It is told once, with what was heard of memory before it, when the start has returned."""
+    """An exit before the start has returned is reported once, after it, including an earlier
+    out-of-memory event."""
     start = played.begin_start()
     await played.asked("start a container")
     played.hear("c1", None)
@@ -208,7 +211,7 @@ async def test_an_end_before_the_start_has_returned(played: Played) -> None:
 
 
 async def test_the_end_of_an_earlier_try(played: Played) -> None:
-    """A container that a start tried and gave up is not the replica."""
+    """Events of a container that a start tried and gave up are not those of the replica."""
     start = played.begin_start()
     await played.asked("start a container")
     played.hear("c0", 128)
@@ -221,7 +224,7 @@ async def test_the_end_of_an_earlier_try(played: Played) -> None:
 
 
 async def test_limits_wait_for_the_start(played: Played) -> None:
-    """A replica may greet before the engine says that it runs."""
+    """`limit` waits until the start has returned: a replica may connect earlier."""
     start = played.begin_start()
     await played.asked("start a container")
     limit = played.tasks.spawn("limit", played.driver.limit(RECORD))
@@ -233,7 +236,7 @@ async def test_limits_wait_for_the_start(played: Played) -> None:
 
 
 async def test_limits_of_a_start_that_failed(tmp_path: Path) -> None:
-    """Whoever waits for them is told that it does not run."""
+    """`limit` of a failed start raises DriverError."""
     played = Played(Recorder(start=[refusal(500, "no")]), tmp_path)
     # The failure waits as an answer would.
     played.client.remove_container = lambda *_, **__: None  # type: ignore[method-assign]
@@ -249,7 +252,7 @@ async def test_limits_of_a_start_that_failed(tmp_path: Path) -> None:
 
 
 async def test_a_release_waits_for_the_start(played: Played) -> None:
-    """Else it would find nothing, and leave what comes to be a moment later."""
+    """A release waits for the start, which would otherwise leave a container behind."""
     start = played.begin_start()
     await played.asked("start a container")
     release = played.tasks.spawn("release", played.driver.release(ID))
@@ -262,7 +265,7 @@ async def test_a_release_waits_for_the_start(played: Played) -> None:
 
 
 async def test_a_release_while_the_engine_is_away(tmp_path: Path) -> None:
-    """It is an error, and nothing is forgotten: a second one removes it."""
+    """A release while the engine is away raises, and a second one removes the container."""
     played = Played(Recorder(remove=[LOST]), tmp_path)
     await played.driver.start(RECORD, NOWHERE, NOWHERE)
 
@@ -275,7 +278,7 @@ async def test_a_release_while_the_engine_is_away(tmp_path: Path) -> None:
 
 
 async def test_who_is_released_during_a_list_is_not_adopted(played: Played) -> None:
-    """The list still shows it, and nobody would ever release it again."""
+    """A replica released while a list is read is not adopted from it."""
     await played.driver.start(RECORD, NOWHERE, NOWHERE)
     played.shows("c1", **{REPLICA: ID})
     played.engine.gate.clear()
@@ -293,7 +296,7 @@ async def test_who_is_released_during_a_list_is_not_adopted(played: Played) -> N
 
 
 async def test_who_ends_before_it_is_adopted_is_not(played: Played) -> None:
-    """Its end is heard of between the engine's list and what becomes of that."""
+    """A replica that exits between the list and its adoption is not adopted."""
     played.shows("c7", **{REPLICA: "aaaa0007"})
     played.engine.gate.clear()
     listing = played.tasks.spawn("list", played.driver.list())
@@ -305,7 +308,7 @@ async def test_who_ends_before_it_is_adopted_is_not(played: Played) -> None:
 
 
 async def test_who_runs_is_adopted(played: Played) -> None:
-    """Also one that is paused; its end is told from then on, once."""
+    """Running and paused containers are adopted; their exits are reported once."""
     played.shows("c7", **{REPLICA: "aaaa0007"})
     played.shows("c8", "paused", **{REPLICA: "aaaa0008"})
 
@@ -318,7 +321,8 @@ async def test_who_runs_is_adopted(played: Played) -> None:
 
 
 async def test_leftovers_are_removed(played: Played) -> None:
-    """What does not run, and networks of an earlier server; not what is being started."""
+    """Stopped containers and networks of an earlier server are removed; containers being started
+    are not."""
     start = played.begin_start()
     await played.asked("start a container")
     played.shows("c1", "created", **{REPLICA: ID})
@@ -335,7 +339,7 @@ async def test_leftovers_are_removed(played: Played) -> None:
 
 
 async def test_a_leftover_that_cannot_be_removed(tmp_path: Path) -> None:
-    """It keeps no server from starting; an engine that is away does."""
+    """A leftover that cannot be removed does not prevent a start; an engine that is away does."""
     played = Played(Recorder(remove=[refusal(500, "device is busy"), LOST]), tmp_path)
     played.shows("c7", "dead", **{REPLICA: "aaaa0007"})
 
@@ -347,7 +351,7 @@ async def test_a_leftover_that_cannot_be_removed(tmp_path: Path) -> None:
 
 
 async def test_who_is_missing_from_the_list_has_ended(tmp_path: Path) -> None:
-    """Its end went unheard: how it ended is asked for, once."""
+    """A replica missing from the list is inspected for its exit, which is reported once."""
     played = Played(Recorder(inspect=[refusal(404, "No such container: c1")]), tmp_path)
     await played.driver.start(RECORD, NOWHERE, NOWHERE)
 
@@ -359,7 +363,7 @@ async def test_who_is_missing_from_the_list_has_ended(tmp_path: Path) -> None:
 
 
 async def test_a_log_is_not_overwritten_with_nothing(played: Played, tmp_path: Path) -> None:
-    """What was saved of a container that is gone stays."""
+    """The saved log of a container that is gone is kept."""
     log = tmp_path / "log"
     log.write_bytes(b"the last word\n")
     played.shows("c7", **{REPLICA: "aaaa0007"})
@@ -371,7 +375,7 @@ async def test_a_log_is_not_overwritten_with_nothing(played: Played, tmp_path: P
 
 
 async def test_closing_twice(played: Played) -> None:
-    """The second time does no harm, and what is heard later none either."""
+    """A second `close` has no effect, and later events are ignored."""
     await played.driver.close()
     await played.driver.close()
     played.driver._on_connected()

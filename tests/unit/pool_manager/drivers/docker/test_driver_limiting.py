@@ -43,7 +43,7 @@ def limiter(client: Recorder, tasks: Tasks) -> ContainerLimiter:
 
 
 async def test_limits_at_once(tasks: Tasks) -> None:
-    """Set, and named, before the call returns; a refusal is the caller's."""
+    """Limits and name are set before `now` returns; a refusal is raised."""
     client = Recorder(limit=[None, TOO_LARGE])
 
     await limiter(client, tasks).now(running(), RECORD)
@@ -54,14 +54,14 @@ async def test_limits_at_once(tasks: Tasks) -> None:
 
 
 async def test_a_name_that_is_taken_costs_nothing(tasks: Tasks) -> None:
-    """The limits are what matters."""
+    """A name conflict does not fail the limits."""
     client = Recorder(rename=[refusal(409, "The container name is already in use")])
 
     await limiter(client, tasks).now(running(), RECORD)
 
 
 async def test_limits_wait_for_an_engine_that_is_away(tasks: Tasks) -> None:
-    """They are tried until it is back."""
+    """Limits are retried until the engine is back."""
     client, known = Recorder(limit=[LOST, LOST, None]), running()
 
     limiter(client, tasks).soon(known, RECORD)
@@ -72,7 +72,8 @@ async def test_limits_wait_for_an_engine_that_is_away(tasks: Tasks) -> None:
 
 
 async def test_who_has_taken_too_much_is_ended(tasks: Tasks) -> None:
-    """Also if the engine goes away in between, and its end is for want of memory."""
+    """A container above its new limit is killed and reported as out of memory, also if the engine
+    is away in between."""
     client, known = Recorder(limit=[TOO_LARGE], kill=[LOST, None]), running()
 
     limiter(client, tasks).soon(known, RECORD)
@@ -83,7 +84,7 @@ async def test_who_has_taken_too_much_is_ended(tasks: Tasks) -> None:
 
 
 async def test_who_cannot_be_limited_is_ended(tasks: Tasks) -> None:
-    """Whatever the reason; only want of memory is called that."""
+    """A container that cannot be limited is killed; only lack of memory is reported as such."""
     client, known = Recorder(limit=[refusal(500, "cgroup is broken")]), running()
 
     limiter(client, tasks).soon(known, RECORD)
@@ -94,7 +95,7 @@ async def test_who_cannot_be_limited_is_ended(tasks: Tasks) -> None:
 
 
 async def test_who_has_ended_is_left_alone(tasks: Tasks) -> None:
-    """There is nothing to limit any more."""
+    """A container that has ended is not limited."""
     client, known = Recorder(), running()
     known.is_reported = True
 

@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         return ""
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         self.server.asked.append(self.path)
@@ -104,7 +104,7 @@ def opened(path: Path, times: Times = LONG, starts_at_once: int = 1) -> Iterator
 
 
 async def test_calls_and_starts_are_answered(tmp_path: Path) -> None:
-    """Both in the newest version that the engine knows."""
+    """Calls and starts use the newest version that the engine knows."""
     with answering(tmp_path) as server, opened(tmp_path) as engine:
         assert await engine.call("ask", lambda client: client.info()) == INFO
         assert await engine.start("ask", lambda client: client.info()) == INFO
@@ -113,7 +113,7 @@ async def test_calls_and_starts_are_answered(tmp_path: Path) -> None:
 
 
 async def test_an_engine_of_another_version(tmp_path: Path) -> None:
-    """One that was updated or put back while the server runs is spoken to as it wants."""
+    """A client of another API version reconnects after the engine was updated or downgraded."""
     with answering(tmp_path) as server, opened(tmp_path) as engine:
         server.version = "1.40"
 
@@ -129,7 +129,8 @@ async def test_an_engine_of_another_version(tmp_path: Path) -> None:
 async def test_threads_that_meet_a_change_of_version_share_one_new_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old one is closed once, when nobody uses it any more; no new one is left open."""
+    """Threads that notice the change share one new client; the old one is closed once by its last
+    user."""
     made: list[Any] = []
     closed: list[Any] = []
     connect = engine_module.connect
@@ -177,7 +178,7 @@ A_START = Start("a", {"HostConfig": {}}, None, "", ())
 
 
 async def test_nothing_quick_waits_for_starts(tmp_path: Path) -> None:
-    """As many starts as there may be at once leave calls their own threads."""
+    """Starts do not occupy the threads of quick calls."""
     with answering(tmp_path) as server, opened(tmp_path, Times()) as engine:
         server.gate.clear()
         waiting = [asyncio.ensure_future(engine.start("ask", lambda c: c.info())) for _ in "12"]
@@ -188,7 +189,7 @@ async def test_nothing_quick_waits_for_starts(tmp_path: Path) -> None:
 
 
 async def test_what_was_cancelled_before_it_began_is_never_done(tmp_path: Path) -> None:
-    """Nobody wants its result any more."""
+    """A call cancelled before it began is never made."""
     done: list[str] = []
     with answering(tmp_path) as server, opened(tmp_path, Times()) as engine:
         server.gate.clear()
@@ -204,7 +205,7 @@ async def test_what_was_cancelled_before_it_began_is_never_done(tmp_path: Path) 
 
 
 async def test_an_engine_that_hangs(tmp_path: Path) -> None:
-    """A call ends in its time; closing does not wait for ever for what is still under way."""
+    """A call to an engine that hangs ends in time, and `close` does not wait for it."""
     with answering(tmp_path) as server, opened(tmp_path, Times(call_s=1, close_s=0.1)) as engine:
         server.gate.clear()
         with pytest.raises(EngineDown, match="cannot ask: the engine gave no answer in time"):
@@ -220,7 +221,7 @@ async def test_an_engine_that_hangs(tmp_path: Path) -> None:
 
 
 async def test_a_closed_engine(tmp_path: Path) -> None:
-    """It is not asked any more."""
+    """A closed engine accepts no calls."""
     with answering(tmp_path), opened(tmp_path) as engine:
         engine.close()
 
@@ -229,7 +230,7 @@ async def test_a_closed_engine(tmp_path: Path) -> None:
 
 
 async def test_a_defect_is_the_callers(tmp_path: Path) -> None:
-    """An error of our own comes as it is, and the thread goes on."""
+    """An exception in our own code is raised unchanged, and the thread continues."""
     with answering(tmp_path), opened(tmp_path) as engine:
         for _ in range(20):
             with pytest.raises(ZeroDivisionError):
@@ -237,7 +238,7 @@ async def test_a_defect_is_the_callers(tmp_path: Path) -> None:
 
 
 def test_no_engine(tmp_path: Path) -> None:
-    """The socket is named, and what may start one."""
+    """The error names the socket and the command that starts an engine."""
     with pytest.raises(EngineDown) as failed:
         Engine(f"unix://{tmp_path}/d.sock", 1, SHORT)
 
@@ -246,7 +247,7 @@ def test_no_engine(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_hangs_from_the_start(tmp_path: Path) -> None:
-    """It takes the connection and says nothing."""
+    """Connecting to an engine that accepts the connection but does not answer fails in time."""
     with socket.socket(socket.AF_UNIX) as hangs:
         hangs.bind(f"{tmp_path}/d.sock")
         hangs.listen()

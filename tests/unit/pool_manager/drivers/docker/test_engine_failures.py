@@ -1,4 +1,4 @@
-"""What the engine's errors mean."""
+"""Translation of the engine's errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ SAID = [
         "nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown",
         "load the NVIDIA driver: sudo modprobe nvidia, or reboot",
     ),
-    (500, "mkdir /var/lib/docker/tmp: no space left on device", "free some: docker system prune"),
+    (
+        500,
+        "mkdir /var/lib/docker/tmp: no space left on device",
+        "free disk space: docker system prune",
+    ),
     (
         500,
         'exec: "docker-init": executable file not found in $PATH',
@@ -48,7 +52,7 @@ SAID = [
     (
         400,
         'invalid mount config for type "bind": bind source path does not exist: /nope',
-        "the engine must run on this very machine",
+        "the engine must run on the same machine",
     ),
     (
         400,
@@ -58,7 +62,7 @@ SAID = [
     (
         400,
         "Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available",
-        "raise FN_CPU_SLOTS: each slot has its part of the cores",
+        "raise FN_CPU_SLOTS: each slot has its share of the cores",
     ),
 ]
 """What engines were seen to say, and what mends it."""
@@ -66,7 +70,7 @@ SAID = [
 
 @pytest.mark.parametrize(("code", "said", "todo"), SAID)
 def test_a_refusal_names_what_mends_it(code: int, said: str, todo: str) -> None:
-    """The engine's own words, and the command."""
+    """The error has the engine's message and the command that helps."""
     error = translate(refusal(code, said), "start a container")
 
     assert type(error) is DriverError
@@ -74,7 +78,7 @@ def test_a_refusal_names_what_mends_it(code: int, said: str, todo: str) -> None:
 
 
 def test_an_unknown_refusal_is_passed_on() -> None:
-    """Without advice that may be wrong."""
+    """An unknown refusal is passed on without advice."""
     error = translate(refusal(500, "something else"), "limit a container")
 
     assert error.message == "cannot limit a container: the engine says: something else"
@@ -95,7 +99,7 @@ def test_an_unknown_refusal_is_passed_on() -> None:
     ],
 )
 def test_an_engine_out_of_reach(cause: OSError, todo: str) -> None:
-    """What the system said, below all layers, and the command."""
+    """An unreachable engine is reported with the innermost message and the command that helps."""
     layer = requests.exceptions.ConnectionError("Connection aborted.")
     layer.__context__ = cause
     outer = DockerException("Error while fetching server API version")
@@ -108,7 +112,7 @@ def test_an_engine_out_of_reach(cause: OSError, todo: str) -> None:
 
 
 def test_an_engine_that_gives_no_answer() -> None:
-    """It is not the fault of what was asked."""
+    """A timeout raises EngineDown, which blames no function."""
     error = translate(requests.exceptions.ReadTimeout("read timed out"), "list containers")
 
     assert isinstance(error, EngineDown)
@@ -116,7 +120,7 @@ def test_an_engine_that_gives_no_answer() -> None:
 
 
 def test_an_error_without_words() -> None:
-    """Its kind is better than nothing."""
+    """An error without a message is reported by its type."""
     error = translate(requests.exceptions.ConnectionError(), "list containers")
 
     assert error.message == "cannot list containers: ConnectionError"
@@ -132,19 +136,19 @@ def test_an_error_without_words() -> None:
     ],
 )
 def test_another_way_may_work(said: str, expected: bool) -> None:
-    """Only where the engine does not know this one."""
+    """Another way to a GPU is tried only if the engine does not know this one."""
     assert is_no_way(translate(refusal(500, said), "start")) is expected
 
 
 def test_a_limit_below_what_is_taken() -> None:
-    """Told from every other refusal."""
+    """A limit below the memory in use is recognised."""
     assert is_too_large(translate(refusal(500, TOO_LARGE), "limit a container"))
     assert is_too_large(DriverError("write memory.limit_in_bytes: device or resource busy"))
     assert not is_too_large(DriverError("No such container: c1"))
 
 
 def test_another_version_of_the_api() -> None:
-    """Whether too new or too old, as docker-py and as this driver pass it on."""
+    """A version that is too new or too old is recognised, in docker-py's errors and in ours."""
     said = "client version 1.44 is too new. Maximum supported API version is 1.41"
     old = "client version 1.24 is too old. Minimum supported API version is 1.44, please upgrade"
 
@@ -154,7 +158,7 @@ def test_another_version_of_the_api() -> None:
 
 
 def test_states_of_what_was_asked_for() -> None:
-    """Gone, or in a state that forbids it; a lost connection is neither."""
+    """ "Not found" and "conflict" are recognised; a lost connection is neither."""
     gone, busy = refusal(404, "No such container: c1"), refusal(409, "is not running")
     lost = requests.exceptions.ConnectionError()
 

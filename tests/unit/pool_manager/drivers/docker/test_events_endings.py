@@ -1,4 +1,4 @@
-"""What is known of how containers ended."""
+"""Records of how containers ended."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from pool_manager.drivers.docker.events import (
     ],
 )
 def test_an_end_in_words(code: int | None, out_of_memory: bool, said: str) -> None:
-    """Want of memory explains a KILL alone: what it killed may have been some other process."""
+    """Lack of memory explains only a KILL: the kernel may have killed another process."""
     assert describe_exit(code, out_of_memory=out_of_memory) == said
 
 
 def test_events_are_read() -> None:
-    """An exit code comes as text; an event of what is no replica names none."""
+    """Exit codes are parsed from text; an event of another container has no replica id."""
     labels = {"fngate.replica": "aaaa0001"}
     die = {"Action": "die", "Actor": {"ID": "c1", "Attributes": {**labels, "exitCode": "3"}}}
     oom = {"Action": "oom", "Actor": {"ID": "c1", "Attributes": labels}}
@@ -44,7 +44,7 @@ def test_events_are_read() -> None:
 
 
 async def test_early_news_counts_for_its_container() -> None:
-    """Of the containers that a start tried only the last is the replica."""
+    """Of the containers that a start tried, only the early events of the last one count."""
     known = KnownContainer()
     known.keep(ContainerEvent("first try", 128))
     known.keep(ContainerEvent("second try", 3))
@@ -54,7 +54,7 @@ async def test_early_news_counts_for_its_container() -> None:
 
 
 async def test_early_news_has_a_limit() -> None:
-    """A start tries a few times; more is not kept."""
+    """The number of kept early events is limited."""
     known = KnownContainer()
     for code in range(100):
         known.keep(ContainerEvent("c1", code))
@@ -63,7 +63,7 @@ async def test_early_news_has_a_limit() -> None:
 
 
 async def test_a_failed_start_is_an_end() -> None:
-    """Whoever waits for it goes on, and finds nothing that runs."""
+    """A failed start wakes its waiters, which find no running container."""
     known = KnownContainer()
     known.start_failed()
 
@@ -72,7 +72,8 @@ async def test_a_failed_start_is_an_end() -> None:
 
 
 def test_what_ends_during_a_list_is_taken_off_it() -> None:
-    """Only while lists are being made; two at a time do not spoil each other."""
+    """Containers that end during a list are removed from it; concurrent lists do not disturb each
+    other."""
     endings = EndedWhileListing()
     listed = [{"Id": "c1"}, {"Id": "c2"}]
     endings.note("c2")

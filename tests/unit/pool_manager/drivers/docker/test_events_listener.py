@@ -1,4 +1,4 @@
-"""How ends are heard of."""
+"""The listener of container events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 class Heard:
-    """What a listener told."""
+    """Recorder of a listener's callbacks."""
 
     def __init__(self, owner: str = "nobody") -> None:
         label = f"{OWNER}={owner}"
@@ -73,7 +73,7 @@ def ended(api: docker.APIClient, image: str, owner: str, code: int) -> str:
 @pytest.mark.docker
 @pytest.mark.slow
 async def test_ends_are_heard_of(api: docker.APIClient, engine: str, runtime_image: str) -> None:
-    """That of a container which ended just before anybody listened, and that of a later one."""
+    """Exits shortly before the connection and after it are both reported."""
     heard = Heard("test-ends")
     before = await asyncio.to_thread(ended, api, runtime_image, "test-ends", 3)
     listener = heard.listen(engine)
@@ -93,7 +93,7 @@ async def test_ends_are_heard_of(api: docker.APIClient, engine: str, runtime_ima
 async def test_a_closed_listener_is_silent(
     api: docker.APIClient, engine: str, runtime_image: str
 ) -> None:
-    """Its thread has ended, and what happens then is nobody's news."""
+    """After `close` the thread has ended and no callback runs."""
     heard = Heard("test-silent")
     listener = heard.listen(engine)
     await asyncio.wait_for(heard.connected.wait(), 60)
@@ -107,7 +107,7 @@ async def test_a_closed_listener_is_silent(
 
 @asynccontextmanager
 async def counting(path: Path) -> AsyncIterator[asyncio.Queue[None]]:
-    """Somebody at the engine's socket who hangs up on everybody, and counts them."""
+    """A server at the engine's socket that closes and counts all connections."""
     tries: asyncio.Queue[None] = asyncio.Queue()
 
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -119,7 +119,7 @@ async def counting(path: Path) -> AsyncIterator[asyncio.Queue[None]]:
 
 
 async def test_a_lost_engine_is_told_of_once(tmp_path: Path) -> None:
-    """However often it is tried again."""
+    """A lost engine is reported once, however often the listener retries."""
     heard = Heard()
     async with counting(tmp_path / "d.sock") as tries:
         listener = heard.listen(f"unix://{tmp_path}/d.sock")

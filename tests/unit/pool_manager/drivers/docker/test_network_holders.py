@@ -28,7 +28,7 @@ def made(client: Recorder, tasks: Tasks) -> tuple[NetworkHolders, RecordedEngine
 
 
 async def test_two_are_kept_and_each_is_used_once(tasks: Tasks) -> None:
-    """Taken, each is another; when there is none left, there is none."""
+    """Two holders are kept, and each is used once; without one `take` returns None."""
     holders, _ = made(Recorder(), tasks)
     holders.refill()
     holders.refill()
@@ -41,7 +41,7 @@ async def test_two_are_kept_and_each_is_used_once(tasks: Tasks) -> None:
 
 
 async def test_a_spent_one_is_removed(tasks: Tasks) -> None:
-    """It is known until it is gone, so that no list takes it for an earlier server's."""
+    """A used holder stays known until it is removed, so that no list treats it as a leftover."""
     client = Recorder()
     holders, _ = made(client, tasks)
     holders.refill()
@@ -58,7 +58,7 @@ async def test_a_spent_one_is_removed(tasks: Tasks) -> None:
 
 
 async def test_one_that_is_being_made_is_known(tasks: Tasks) -> None:
-    """Its number is, before the engine has heard of it."""
+    """A holder's number is known before the engine has created it."""
     client = Recorder()
     holders, engine = made(client, tasks)
     engine.gate.clear()
@@ -72,7 +72,7 @@ async def test_one_that_is_being_made_is_known(tasks: Tasks) -> None:
 
 
 async def test_one_that_ends_is_replaced(tasks: Tasks) -> None:
-    """Also if it ends before its start has returned."""
+    """A holder that ends is replaced, also if it ends before its start has returned."""
     client = Recorder()
     holders, engine = made(client, tasks)
     engine.gate.clear()
@@ -89,7 +89,7 @@ async def test_one_that_ends_is_replaced(tasks: Tasks) -> None:
 
 
 async def test_a_list_without_one(tasks: Tasks) -> None:
-    """It has ended, unless it was not ready yet when the list was made."""
+    """A ready holder missing from the list is forgotten; one that became ready later is not."""
     holders, _ = made(Recorder(), tasks)
     before = holders.ready()
     holders.refill()
@@ -105,7 +105,7 @@ async def test_a_list_without_one(tasks: Tasks) -> None:
 
 
 async def test_what_cannot_be_made_is_no_reason_to_stop(tasks: Tasks) -> None:
-    """Nothing is left of it, and the next time it is tried again."""
+    """After a failed creation nothing is left, and the next refill retries it."""
     client = Recorder(start=[refusal(500, "no space left on device")])
     holders, _ = made(client, tasks)
     holders.refill()
@@ -119,7 +119,7 @@ async def test_what_cannot_be_made_is_no_reason_to_stop(tasks: Tasks) -> None:
 
 
 async def test_nothing_is_made_after_the_end(tasks: Tasks) -> None:
-    """One that was just being made is removed where it was made."""
+    """A holder that was being created at `close` is removed."""
     client = Recorder()
     holders, _ = made(client, tasks)
     holders.close()

@@ -48,7 +48,7 @@ def made(record: ReplicaRecord = RECORD) -> dict[str, Any]:
 
 
 def test_a_replica_is_kept_apart() -> None:
-    """Nothing of the host is there but its two folders, read-only, and nothing is unlimited."""
+    """A replica sees only its two host folders, read-only, and every resource is limited."""
     assert made()["HostConfig"] == APART | {
         "CpuPeriod": 100_000,
         "CpuQuota": 300_000,
@@ -77,7 +77,7 @@ def test_a_replica_is_kept_apart() -> None:
 
 
 def test_a_replica_says_whose_it_is() -> None:
-    """User, labels and environment are all that it is told, and the image's health check is off."""
+    """A replica has its user, labels and environment, and the image's health check is off."""
     config = made()
     del config["HostConfig"]
 
@@ -102,7 +102,7 @@ def test_a_replica_says_whose_it_is() -> None:
 
 
 def test_a_holder_is_kept_apart_as_well() -> None:
-    """It does nothing, sees nothing, keeps nothing, and goes by itself."""
+    """A holder has no mounts, is limited, and ends by itself."""
     config = spec.holder("image:1", OWNER, "77", 9000)
 
     assert (config["Entrypoint"], config["Cmd"]) == (["sleep"], ["3600"])
@@ -120,12 +120,12 @@ def test_a_holder_is_kept_apart_as_well() -> None:
 
 @pytest.mark.parametrize(("server", "most"), [(1_048_576, 4096), (1024, 512)])
 def test_a_replica_has_fewer_descriptors_than_its_server(server: int, most: int) -> None:
-    """Whatever it sends, it runs out of them first."""
+    """A replica's limit on open files is below its server's."""
     assert spec.descriptors(server) == most
 
 
 def test_joining_changes_the_network_alone() -> None:
-    """In a holder's network a replica is as it is in its own."""
+    """Joining a holder changes only the network."""
     config = made()
     joined = spec.join(config, "abc")
 
@@ -137,21 +137,21 @@ def test_joining_changes_the_network_alone() -> None:
     ("role", "memory_mib"), [("standby", 2048), ("serve", 700), ("trial", 700)]
 )
 def test_a_standby_has_a_cap_of_its_own(role: Any, memory_mib: int) -> None:
-    """What has no model yet has no function's memory either, and never swap."""
+    """A standby has the standby cap and no swap."""
     limits = spec.limits(replace(RECORD, role=role))
 
     assert limits["Memory"] == limits["MemorySwap"] == memory_mib * 2**20
 
 
 def test_a_small_log_has_the_smallest_file() -> None:
-    """The engine's files for a log have at least 4 KiB each."""
+    """The engine's log files have at least 4 KiB each."""
     config = spec.replica(RECORD, "image:1", OWNER, replace(PLACE, log_bytes=10), 9001)
 
     assert config["HostConfig"]["LogConfig"]["Config"] == {"max-size": "4096", "max-file": "2"}
 
 
 def test_names_are_for_people() -> None:
-    """They show what serves, or that nothing does yet, and differ between servers."""
+    """Container names show the revision or "standby", and differ between servers."""
     assert spec.container_name(RECORD, OWNER) == "fngate-digits-1-aaaa0009-0123"
     standby = replace(RECORD, bound="", role="standby")
     assert spec.container_name(standby, OWNER) == "fngate-standby-aaaa0009-0123"
@@ -159,7 +159,7 @@ def test_names_are_for_people() -> None:
 
 
 def test_an_owner_is_a_data_folder() -> None:
-    """The same folder is the same owner after a restart, and another is another."""
+    """The owner's name is stable for a folder, and differs between folders."""
     assert spec.owner_name(Path("/data/a")) == spec.owner_name(Path("/data/a"))
     assert spec.owner_name(Path("/data/a")) != spec.owner_name(Path("/data/b"))
 
@@ -191,12 +191,12 @@ FOUND_NONE: dict[str, Any] = CDI_DIRS | {
     ],
 )
 def test_the_ways_that_an_engine_may_know(info: dict[str, Any], expected: list[Way]) -> None:
-    """The best first: devices described in files where the engine has found some or may."""
+    """The ways are ordered: CDI first, if the engine has found devices or may find them."""
     assert ways(info) == expected
 
 
 def test_by_cdi() -> None:
-    """The device by its qualified name, and no capabilities: files say them."""
+    """CDI requests the device by its qualified name, without capabilities."""
     assert by_cdi(PLAIN, GPU)["HostConfig"] == {
         "ReadonlyRootfs": True,
         "DeviceRequests": [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={GPU}"]}],
@@ -204,7 +204,7 @@ def test_by_cdi() -> None:
 
 
 def test_by_request() -> None:
-    """One GPU by its UUID, for computing and for being looked at."""
+    """A GPU is requested by its UUID, with compute and utility capabilities."""
     request = {
         "Driver": "nvidia",
         "DeviceIDs": [GPU],
@@ -217,7 +217,7 @@ def test_by_request() -> None:
 
 
 def test_by_runtime() -> None:
-    """Variables that the toolkit's runtime reads, beside those there are."""
+    """The runtime's variables are added to the existing environment."""
     made = by_runtime(PLAIN, GPU)
 
     assert made["HostConfig"] == {"ReadonlyRootfs": True, "Runtime": "nvidia"}
@@ -230,7 +230,7 @@ def test_by_runtime() -> None:
 
 @pytest.mark.parametrize("way", [by_cdi, by_request, by_runtime])
 def test_a_way_leaves_the_configuration_as_it_is(way: Way) -> None:
-    """The next way begins with the same."""
+    """A way does not modify the configuration, which the next way uses."""
     way(PLAIN, GPU)
 
     assert PLAIN == {"Env": ["A=1"], "HostConfig": {"ReadonlyRootfs": True}}

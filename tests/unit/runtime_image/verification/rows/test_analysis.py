@@ -52,10 +52,10 @@ def test_equal_axes_are_reported_as_conditions(
 @pytest.mark.parametrize(
     ("inputs", "why"),
     [
-        ("float[1,s] x", "has a first axis of 1 rows, always"),
+        ("float[1,s] x", "has a fixed first axis of 1 rows"),
         ("float x", "has no axes"),
         ("float[] x", "declares no shape"),
-        ("seq(float[n]) x", "is no tensor"),
+        ("seq(float[n]) x", "is not a tensor"),
         ("", "the model has no inputs"),
     ],
 )

@@ -1,0 +1,208 @@
+"""Runs the console blocks of documents against a server as `make run` leaves it.
+
+python -m tests.support.document_runs docs/guides/call.md            which blocks do not fit
+python -m tests.support.document_runs docs/guides/call.md --write    put real output there
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.documents import Step, fits, results, script, steps
+from tests.support.process_server import FNCTL, ServerProcess, server_process
+
+ROOT = Path(__file__).parent.parent.parent
+READY_MADE = {"digits": (), "filetype": ("--batch", "off"), "commands": ("--batch", "off")}
+"""Functions of `make run` and options of their deploys: no document shows how the two others batch,
+and a trial that does not measure that is over in a moment."""
+HOME = "/home/you/fngate"
+"""Shown in documents for the folder in which the commands run."""
+LIMIT_S = 90.0
+"""Longest run of one document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A step that ran: what it wrote, as a document would show it, and its exit code."""
+
+    step: Step
+    output: str
+    code: int
+
+    @property
+    def trouble(self) -> str:
+        """Why this is not what the document shows, "" if it is."""
+        if self.code and not self.step.may_fail:
+            reason = f"exit code {self.code}"
+        elif self.step.is_hidden or fits(self.step.shown, self.output):
+            return ""
+        else:
+            reason = "other output"
+        shown = "\n".join(f"  - {line}" for line in self.step.shown)
+        wrote = "\n".join(f"  + {line}" for line in self.output.split("\n"))
+        return f"line {self.step.line + 1}: {reason}: {self.step.script}\n{shown}\n{wrote}"
+
+
+def documents() -> list[Path]:
+    """Every document whose commands are run; those of docs/reference are generated."""
+    docs = ROOT / "docs"
+    pages = sorted(docs.rglob("*.md"))
+    return [ROOT / "README.md", *(one for one in pages if docs / "reference" not in one.parents)]
+
+
+class Desk:
+    """A folder with a server on `.fngate` and the ready-made functions, as the documents assume."""
+
+    def __init__(self, folder: Path, server: ServerProcess) -> None:
+        self._folder = folder
+        self._server = server
+        self._home = folder.parent / "home"
+        self._home.mkdir()
+        (folder / "functions").symlink_to(ROOT / "functions")
+        deploys = [
+            self._spawn([FNCTL, "deploy", f"functions/{name}", *options])
+            for name, options in READY_MADE.items()
+        ]
+        failed = [output for output in map(_output, deploys) if "next:" not in output]
+        assert not failed, failed
+
+    def _spawn(self, command: Sequence[str]) -> subprocess.Popen[str]:
+        environment = {
+            "PATH": f"{Path(FNCTL).parent}:{os.environ['PATH']}",
+            "HOME": str(self._home),
+            "FN_DATA": str(self._server.data),
+            "FN_URL": self._server.url,
+            "LANG": "C.UTF-8",
+            "COLUMNS": "120",
+            "NO_COLOR": "1",
+        }
+        return subprocess.Popen(
+            command,
+            cwd=self._folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, text: str) -> list[Ran]:
+        """Run a document's commands, after which everything is again as it was before."""
+        todo = steps(text)
+        if not todo:
+            return []
+        self._tidy()
+        path = self._home / "script"
+        path.write_text(script(todo).replace("127.0.0.1:8080", self._address))
+        output = _output(self._spawn(["bash", str(path)]))
+        shown = output.replace(self._address, "127.0.0.1:8080").replace(str(self._folder), HOME)
+        for path, name in ((self._home, "/home/you"), (Path(sys.prefix), f"{HOME}/.venv")):
+            shown = shown.replace(str(path), name)
+        done = results(shown)
+        rest = [("it did not end", 1)] * (len(todo) - len(done))
+        return [Ran(step, *what) for step, what in zip(todo, [*done, *rest], strict=True)]
+
+    @property
+    def _address(self) -> str:
+        return self._server.url.removeprefix("http://")
+
+    def _tidy(self) -> None:
+        """Remove files, keys and functions of the document before, and have all others cold."""
+        for path in self._folder.iterdir():
+            if path.name not in {".fngate", "functions"}:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for key in self._ask("GET", "keys")["items"]:
+            self._ask("DELETE", f"keys/{key['id']}")
+        for one in self._ask("GET", "functions")["items"]:
+            if one["name"] in READY_MADE:
+                self._ask("POST", f"functions/{one['name']}/sleep")
+            else:
+                self._ask("DELETE", f"functions/{one['name']}")
+        self._wait_cold()
+
+    def _ask(self, method: str, path: str) -> Any:
+        with self._open(method, path) as answer:
+            return json.load(answer) if answer.status == 200 else None
+
+    def _open(self, method: str, path: str) -> Any:
+        url = f"{self._server.url}/admin/v1/{path}"
+        request = urllib.request.Request(url, headers=self._server.headers, method=method)
+        return urllib.request.urlopen(request, timeout=LIMIT_S)
+
+    def _wait_cold(self) -> None:
+        states: dict[str, str] = {}
+        with self._open("GET", "events") as stream:
+            event = b""
+            for line in stream:
+                key, _, value = line.rstrip().partition(b": ")
+                event = value if key == b"event" else event
+                if key == b"data" and event == b"functions":
+                    states |= dict(_states(json.loads(value)))
+                if len(states) == len(READY_MADE) and set(states.values()) == {"cold"}:
+                    return
+
+
+def _states(data: Any) -> Iterator[tuple[str, str]]:
+    for one in data.get("items", [data]):
+        if one.get("name") in READY_MADE and "state" in one:
+            yield one["name"], one["state"]
+
+
+def _output(process: subprocess.Popen[str]) -> str:
+    """What a process wrote until it ended; with all its children it is ended at the limit."""
+    with process:
+        try:
+            return process.communicate(timeout=LIMIT_S)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return process.communicate()[0]
+
+
+@contextmanager
+def desk(folder: Path) -> Iterator[Desk]:
+    """A desk in `folder`, whose server has a slot for each function that a document calls."""
+    folder.mkdir()
+    with server_process(folder / ".fngate", "--cpu-slots", "6") as server:
+        yield Desk(folder, server)
+
+
+def rewritten(text: str, ran: Sequence[Ran]) -> str:
+    """The document with the real output where another one is shown."""
+    lines = text.split("\n")
+    for one in reversed(ran):
+        if one.trouble and not one.step.is_hidden and not one.step.is_shortened:
+            begin = one.step.line + 1 + one.step.script.count("\n")
+            lines[begin : begin + len(one.step.shown)] = (
+                one.output.split("\n") if one.output else []
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the documents that are named, or all."""
+    named = [Path(word) for word in sys.argv[1:] if not word.startswith("-")]
+    with tempfile.TemporaryDirectory() as folder, desk(Path(folder) / "fngate") as place:
+        for path in named or documents():
+            text = path.read_text("utf-8")
+            ran = place.run(text)
+            troubles = [one.trouble for one in ran if one.trouble]
+            sys.stdout.write("\n".join([str(path), *troubles, ""]))
+            if "--write" in sys.argv:
+                path.write_text(rewritten(text, ran), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

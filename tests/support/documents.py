@@ -1,0 +1,203 @@
+"""Console blocks of Markdown documents: found, run as scripts, compared with what they show.
+
+A document is a list of steps. Comments, which no reader sees, say more about the block below:
+
+    <!-- setup: COMMANDS -->      commands of its own, run at this place; each must succeed
+    <!-- file: PATH -->           the block below is the content of PATH, and is written there
+    <!-- not run: REASON -->      the block below is shown only
+
+In a ```console block a line that begins with `$ ` is a command (`\\` at its end: it goes on in the
+next line), and the lines below it are its output. There a line `...` stands for any lines, `…` for
+any text, and figures, ids, dates and bars are not compared.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+SHELLS = frozenset({"", "console", "sh", "bash", "shell", "zsh", "shell-session"})
+"""First words of fences whose content may be commands; "" only where a line begins with `$ `."""
+PROMPT = "$ "
+_COMMENT = re.compile(r"<!-- (setup|file|not run):?\s(.*?)-->", re.DOTALL)
+_MARK = "\x1e"
+
+
+@dataclass(slots=True)
+class Step:
+    """A command, or a file to write: `line` is its number in the document, from 0.
+
+    Of a command `shown` has the expected output, which is not compared where `is_hidden`.
+    """
+
+    script: str
+    line: int
+    shown: list[str] = field(default_factory=list)
+    is_hidden: bool = False
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether the document shows a refusal, so that the exit code is not 0."""
+        return any(line.startswith(("error:", "fnctl serve:", "fail ")) for line in self.shown)
+
+    @property
+    def is_shortened(self) -> bool:
+        """Whether a part of its output is left out."""
+        return any("…" in line or line.strip() == "..." for line in self.shown)
+
+
+@dataclass(slots=True)
+class Block:
+    """A fenced block: its language, its content, the line of its fence, from 0, and the comment."""
+
+    language: str
+    lines: list[str]
+    line: int
+    kind: str = ""
+    argument: str = ""
+
+    @property
+    def is_run(self) -> bool:
+        """Whether its commands are run."""
+        return self.language == "console" and self.kind != "not run"
+
+    @property
+    def is_unexplained(self) -> bool:
+        """Whether it has commands that are neither run nor say why not."""
+        if self.is_run or self.kind in {"file", "not run"} or self.language not in SHELLS:
+            return False
+        return bool(self.language) or any(line.startswith(PROMPT) for line in self.lines)
+
+
+def blocks(text: str) -> list[Block]:
+    """Every fenced block of a document, and every setup comment as a block without a fence."""
+    return list(_blocks(text.split("\n")))
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[Block]:
+    at = 0
+    kind = argument = ""
+    while at < len(lines):
+        begin, line = at, lines[at]
+        at += 1
+        if line.startswith("```"):
+            while at < len(lines) and not lines[at].startswith("```"):
+                at += 1
+            language = line.strip("`").split(" ", 1)[0]
+            yield Block(language, list(lines[begin + 1 : at]), begin, kind, argument)
+            at += 1
+            kind = argument = ""
+        elif line.startswith("<!-- "):
+            while "-->" not in lines[at - 1] and at < len(lines):
+                at += 1
+            found = _COMMENT.fullmatch("\n".join(lines[begin:at]))
+            kind, argument = (found[1], found[2].strip()) if found else ("", "")
+            if kind == "setup":
+                yield Block("", argument.split("\n"), begin, kind)
+                kind = ""
+        elif line.strip():
+            kind = argument = ""
+
+
+def steps(text: str) -> list[Step]:
+    """What running a document does, in order."""
+    return [step for block in blocks(text) for step in _steps_of(block)]
+
+
+def _steps_of(block: Block) -> Iterator[Step]:
+    if block.kind == "setup":
+        yield Step("\n".join(block.lines), block.line, is_hidden=True)
+    elif block.kind == "file":
+        path = shlex.quote(block.argument)
+        body = shlex.quote("".join(f"{line}\n" for line in block.lines))
+        make = f'mkdir -p "$(dirname {path})" && printf %s {body} > {path}'
+        yield Step(make, block.line, is_hidden=True)
+    elif block.is_run:
+        yield from _commands(block)
+
+
+def _commands(block: Block) -> Iterator[Step]:
+    step: Step | None = None
+    for number, line in enumerate(block.lines, block.line + 1):
+        if line.startswith(PROMPT):
+            if step is not None:
+                yield step
+            step = Step(line.removeprefix(PROMPT), number)
+        elif step is not None and not step.shown and step.script.endswith("\\"):
+            step.script += f"\n{line}"
+        elif step is not None:
+            step.shown.append(line)
+        else:
+            raise ValueError(f"line {number + 1}: output above the first command")
+    if step is not None:
+        yield step
+
+
+def script(of: Sequence[Step]) -> str:
+    """A shell script that runs the steps; `results` reads what it wrote."""
+    parts = ["exec 2>&1"]
+    for step in of:
+        parts += [step.script, f"printf '\\n{_MARK}%s\\n' $?"]
+    return "\n".join(parts) + "\n"
+
+
+def results(output: str) -> list[tuple[str, int]]:
+    """Of each step that ended, what it wrote and its exit code."""
+    found = re.findall(rf"(.*?)\n?{_MARK}(\d+)\n", output, re.DOTALL)
+    return [(text.strip("\n"), int(code)) for text, code in found]
+
+
+_MASKS = (
+    (re.compile(r"[▁▂▃▄▅▆▇█▉▊▋▌▍▎▏]+"), " "),
+    (re.compile(r"\bfn_[\w-]{43}"), "#"),
+    (re.compile(r"\b\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT"), "#"),
+    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?"), "#"),
+    (re.compile(r"\b[0-9a-f]{8,}\b"), "#"),
+    (
+        re.compile(
+            r"(?<![\w@\"])[-+~]?\d[\d,]*(\.\d+)*(e[-+]?\d+)?"
+            r"( ?(ns|us|µs|ms|s|min|h|d|%|B|KiB|MiB|GiB|device-h)(?!\w))?"
+        ),
+        "#",
+    ),
+    (re.compile(r"(?<!called )\bjust now\b"), "# ago"),
+    (re.compile(r"(?<=\s)-(?=\s|$)"), "#"),
+    (re.compile(r"[ \t]+"), " "),
+    (
+        re.compile(
+            r"(\b(?:place|evict|start|import|bind|read|load|first_run|queue|decode|batch|compute"
+            r"|encode) #(?: [·|] )?)+"
+        ),
+        "PHASES",
+    ),
+    (re.compile(r"\b(wakes standby|starts) # on "), "starts # on "),
+    (re.compile(r"\b(up to # rows|off: it could, but .*)"), "AS MEASURED"),
+)
+_CHANCE = re.compile(r"PHASES|(queued|upload|verify|prepare|warm|switch) #")
+"""Lines that depend on chance: phases of a cold start, and steps of an operation that were seen."""
+
+
+def masked(line: str) -> str:
+    """A line without what differs from run to run.
+
+    Numbers in quotes and behind @ are kept: those are labels and revisions.
+    """
+    for pattern, by in _MASKS:
+        line = pattern.sub(by, line)
+    return line.strip()
+
+
+def fits(shown: Sequence[str], output: str) -> bool:
+    """Whether the output is what a document shows."""
+    pattern = ""
+    for line in shown:
+        if line.strip() == "...":
+            pattern += r"(?:.*\n)*?"
+        elif not _CHANCE.fullmatch(masked(line)):
+            parts = [re.escape(masked(part)) for part in line.split("…")]
+            pattern += ".*".join(parts) + r"\n"
+    lines = [masked(line) for line in output.split("\n")] if output else []
+    text = "".join(f"{line}\n" for line in lines if not _CHANCE.fullmatch(line))
+    return re.fullmatch(pattern, text) is not None
