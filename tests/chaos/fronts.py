@@ -25,13 +25,14 @@ async def run(data: Path, seed: int, streams: int = STREAMS) -> Ledger:
         named = f"{loop}, {'no keys' if is_open else 'keys'}"
         ledger.figures[named] = (
             f"{tally.streams} connections, {sum(tally.answers.values())} answers,"
-            f" {tally.plain} by the front alone, {tally.handed_over} left to aiohttp,"
-            f" {tally.apart} equal only apart"
+            f" {tally.plain} by the front alone, {tally.handed_over} handed over to aiohttp,"
+            f" {tally.apart} equal only in separate writes"
         )
         for text in tally.differences:
             ledger.violated(f"{named}: {text}")
         ledger.require(
-            tally.handed_over < 0.9 * tally.streams, f"{named}: the front reads too little"
+            tally.handed_over < 0.9 * tally.streams,
+            f"{named}: the front hands over too many connections",
         )
     return ledger
 

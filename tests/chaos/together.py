@@ -144,7 +144,9 @@ def scale(place: int) -> int:
 async def run(data: Path, seed: int, requests: int = 60_000) -> Ledger:
     """Every answer is right or a refusal that the contract names. Only connections to killed or
     replaced processes are cut off, and afterwards every call succeeds."""
-    ledger = Ledger("everybody is killed", {"seed": seed, "requests": requests})
+    ledger = Ledger(
+        "replicas, workers and supervisor are killed", {"seed": seed, "requests": requests}
+    )
     with server_process(data / "data", "--workers", str(WORKERS), "--cpu-slots", "3") as server:
         server.port = urlsplit(server.url).port or 0
         for place, name in enumerate(NAMES):
@@ -164,7 +166,7 @@ async def run(data: Path, seed: int, requests: int = 60_000) -> Ledger:
             last = itertools.islice(itertools.count(), 10 * len(NAMES))
             await scene.call_on(session, last)
         ledger.figures["seconds"] = round(time.monotonic() - began, 1)
-        ledger.require(scene.counts["200"] - before == 30, "not all is well at the end")
+        ledger.require(scene.counts["200"] - before == 30, "calls fail after the last kill")
         for line in server.complaints:
             if not any(known in line for known in EXPECTED):
                 ledger.violated(f"the server's log: {line.rstrip()}")

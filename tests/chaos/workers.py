@@ -57,7 +57,7 @@ class Clients:
             return Line(self.server)
         except DROPPED:
             # The worker died before the client could ask for its pid.
-            self._count("connections that came to nothing")
+            self._count("connections lost before the first request")
             return None
 
     def _call(self, line: Line, number: int) -> bool:

@@ -40,4 +40,4 @@ class Hog:
             answer = await caller.call(HOG.name, body)
         is_poison = answer.status == 502 and answer.problem["code"] == "poison"
         self._ledger.require(is_poison, f"the greedy request got {answer.status} {answer.body!r}")
-        self._ledger.figures.setdefault("what a greedy request is told", answer.body.decode())
+        self._ledger.figures.setdefault("answer to a greedy request", answer.body.decode())

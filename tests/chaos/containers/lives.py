@@ -126,7 +126,7 @@ class Lives:
             if not is_kept:
                 self._ledger.violated(
                     f"{id} of {pool} was {before}, is {now.get(id)} and shown as {shown};"
-                    f" what was said: {self._said(id)} {await self._why(caller, name)}"
+                    f" its log lines and /why: {self._said(id)} {await self._why(caller, name)}"
                 )
             self.figures.kept += bool(is_kept)
 

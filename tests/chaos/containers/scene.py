@@ -90,7 +90,7 @@ class Containers:
         await self._at_zero("round with restarts")
         self._compare(prints)
         missing = {*self._dose.fatal} - self._faults.done.keys()
-        self._ledger.require(not missing, f"never done: {sorted(missing)}")
+        self._ledger.require(not missing, f"faults never injected: {sorted(missing)}")
         self._tell()
 
     async def _round(self, name: str, kinds: tuple[str, ...], turns: int) -> None:
