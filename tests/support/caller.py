@@ -159,7 +159,7 @@ def _spelled(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _files(source: Path | Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the contents by bundle path. The first path is the model if there is only one."""
+    """Return the contents by bundle path. A single file is the model."""
     if isinstance(source, Mapping):
         return dict(source)
     if source.is_file():

@@ -149,8 +149,7 @@ def test_waiting_requests_form_batches(rig: Rig) -> None:
 
 @pytest.mark.slow  # the watch checks four times a second
 def test_an_inline_run_is_stopped_after_its_timeout(rigs: list[Rig], tmp_path: Path) -> None:
-    """The loop is inside the run, so its own alarm cannot fire; only the late request stays
-    unanswered."""
+    """The loop is inside the run, so its own alarm cannot fire. Only the late request times out."""
     models.affine_by_input(tmp_path)
     rigs.append(Rig(tmp_path, model="affine_by_input.onnx", batch_max=4, inline=True))
     rigs[0].accept(1, timeout_s=0.1)
