@@ -1,4 +1,4 @@
-"""Scenes for the drivers' contract."""
+"""Fixtures of the drivers' contract: scenes with the fake, process and Docker driver."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def _scenes(
 async def scenes(
     request: pytest.FixtureRequest, settings: PoolSettings, bundle: Path
 ) -> AsyncIterator[Scenes]:
-    """Of every driver in turn."""
+    """Scenes of each driver in turn."""
     async for made in _scenes(request.param, request, settings, bundle):
         yield made
 
@@ -52,6 +52,6 @@ async def scenes(
 async def real(
     request: pytest.FixtureRequest, settings: PoolSettings, bundle: Path
 ) -> AsyncIterator[Scenes]:
-    """Of every driver that runs something, in turn."""
+    """Scenes of each driver that runs real replicas, in turn."""
     async for made in _scenes(request.param, request, settings, bundle):
         yield made

@@ -1,4 +1,4 @@
-"""What only containers do."""
+"""Contract tests of the Docker driver alone."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 NEVER_S = 1000.0
 UNUSED_CARDS = {"tunl0", "sit0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0"}
-"""What some kernels put into every network namespace, down and without an address."""
+"""Interfaces that some kernels create in every network namespace, down and without address."""
 
 
 @pytest.fixture
 def shown(engine: str, settings: PoolSettings) -> Iterator[Containers]:
-    """What is on the engine, of which nothing is left afterwards."""
+    """Containers on the engine; none may remain after the test."""
     made = Containers(engine, settings)
     yield made
     left = made.replicas(), made.holders()
@@ -40,7 +40,7 @@ def shown(engine: str, settings: PoolSettings) -> Iterator[Containers]:
 
 @pytest.fixture
 def apart(shown: Containers, engine: str, runtime_image: str, settings: PoolSettings) -> Engine:
-    """The engine, to be used while `shown` looks on."""
+    """Engine of the driver under test, beside the view of `shown`."""
     return Engine(engine, runtime_image)
 
 
@@ -48,7 +48,7 @@ def apart(shown: Containers, engine: str, runtime_image: str, settings: PoolSett
 async def stages(
     apart: Engine, settings: PoolSettings, bundle: Path
 ) -> AsyncIterator[Callable[..., Any]]:
-    """Makes scenes with times of their own."""
+    """Factory of scenes with settings of their own."""
     made: list[Scenes] = []
 
     def make(**times: float) -> Scenes:
@@ -63,7 +63,8 @@ async def stages(
 async def test_a_missing_image_is_named(
     apart: Engine, shown: Containers, settings: PoolSettings, tmp_path: Path
 ) -> None:
-    """An image that was removed while the server runs fails each start with what mends it."""
+    """If the image was removed while the server runs, each start fails with the command that builds
+    it."""
     name = f"fngate-gone-{settings.run_dir.parent.name.replace('_', 'x')}"
     shown.api.tag(apart.image, name)
     driver = await DockerDriver.open(docker_settings(replace(apart, image=name), settings))
@@ -87,10 +88,11 @@ async def test_a_missing_image_is_named(
         ("remove", "was killed by SIGKILL"),
     ],
 )
-async def test_an_end_from_outside_is_told_once(
+async def test_an_end_from_outside_is_reported_once(
     stages: Callable[..., Scenes], shown: Containers, end: str, how: str
 ) -> None:
-    """Whatever an operator does to a container, its end is told as what it was."""
+    """A container that an operator kills, stops or removes is reported once, with the right
+    cause."""
     stage = await stages().ready("aaaa0001")
     id = shown.replicas()["aaaa0001"]
     ends = {
@@ -112,7 +114,7 @@ async def test_an_end_from_outside_is_told_once(
 async def test_a_saved_log_outlives_its_container(
     stages: Callable[..., Scenes], shown: Containers
 ) -> None:
-    """What was saved once is not lost because somebody removed the container."""
+    """A saved log stays although the container was removed."""
     stage = await stages().ready("aaaa0001", handler="talks.py", inputs=JSON_RULES)
     before = await stage.output("digits", b"19999 " + b"-" * 40 + b"\n")
 
@@ -126,7 +128,7 @@ async def test_a_saved_log_outlives_its_container(
 
 
 async def test_a_paused_replica_is_given_up(apart: Engine, bundle: Path) -> None:
-    """A container that somebody paused answers no PING, and can be removed as it is."""
+    """A paused container answers no PING, is reported as lost, and can be released."""
     with pool_settings(ping_s=0.3) as settings:
         scenes, shown = Scenes("docker", settings, bundle, apart), Containers(apart.url, settings)
         stage = await scenes.ready("aaaa0001")
@@ -143,8 +145,8 @@ async def test_a_paused_replica_is_given_up(apart: Engine, bundle: Path) -> None
         shown.close()
 
 
-async def test_a_lack_of_memory_is_told_with_the_cap(stages: Callable[..., Scenes]) -> None:
-    """A request that takes more than its function may is told from any other end."""
+async def test_an_out_of_memory_kill_names_the_cap(stages: Callable[..., Scenes]) -> None:
+    """A request that exceeds the memory cap is reported as out of memory, with the cap."""
     stage = await stages().stage()
     spec = ModelSpec("digits@1", handler="eats.py", inputs=JSON_RULES)
     await stage.ready("aaaa0001", replace(binding(spec), memory_mib=200))
@@ -155,7 +157,7 @@ async def test_a_lack_of_memory_is_told_with_the_cap(stages: Callable[..., Scene
     lost = await stage.next(events.Lost)
 
     reasons = [lost.reason]
-    if "memory cap" not in lost.reason:  # the link may be told of first
+    if "memory cap" not in lost.reason:  # the loss of the link may be reported first
         reasons.append((await stage.next(events.Lost)).reason)
     assert "ran out of memory and was killed by SIGKILL (its memory cap is 200 MiB)" in reasons
     await link.close()
@@ -164,7 +166,7 @@ async def test_a_lack_of_memory_is_told_with_the_cap(stages: Callable[..., Scene
 async def test_a_bound_standby_gets_the_limits_and_name_of_its_function(
     stages: Callable[..., Scenes], shown: Containers
 ) -> None:
-    """A moment after it got its model, memory, CPU time and name are its function's."""
+    """A bound standby gets memory limit, CPU limit and name of its function shortly afterwards."""
     stage = await stages(limit_after_s=0.0).stage()
     await stage.standby("aaaa0001")
     before = shown.inspect("aaaa0001")
@@ -183,10 +185,10 @@ async def test_a_bound_standby_gets_the_limits_and_name_of_its_function(
     assert (host["CpuPeriod"], host["CpuQuota"]) == (100_000, 100_000)
 
 
-async def test_a_standby_is_given_more_before_it_needs_it(
+async def test_a_standbys_memory_is_raised_before_the_load(
     stages: Callable[..., Scenes], shown: Containers
 ) -> None:
-    """A model that may take more than a standby has its memory when its load begins."""
+    """A model that may need more memory than a standby has gets it before its load begins."""
     stage = await stages(limit_after_s=NEVER_S).stage()
     await stage.standby("aaaa0001")
 
@@ -196,10 +198,10 @@ async def test_a_standby_is_given_more_before_it_needs_it(
     assert shown.memory_mib("aaaa0001") == STANDBY_CAP_MIB["cpu"] + 1000
 
 
-async def test_limits_that_a_closed_driver_owed_are_set(
+async def test_pending_limits_survive_a_restart(
     stages: Callable[..., Scenes], shown: Containers, settings: PoolSettings, bundle: Path
 ) -> None:
-    """A server that ended between a model and its limits leaves them to the next one."""
+    """If a server ends between binding and limits, the next one sets the limits."""
     earlier = await stages(limit_after_s=NEVER_S).stage()
     await earlier.standby("aaaa0001")
     earlier.assign("aaaa0001", binding(memory_mib=300))
@@ -220,8 +222,8 @@ async def test_limits_that_a_closed_driver_owed_are_set(
 async def test_replicas_have_no_network_and_share_none(
     stages: Callable[..., Scenes], shown: Containers
 ) -> None:
-    """Each has a network namespace of its own with nothing in it but itself, whether it was made
-    ahead or not."""
+    """Each replica has its own network namespace with only a loopback device, whether it was
+    prepared in advance or not."""
     stage = await stages().stage()
     await shown.until(lambda: len(shown.holders()) == 2)
     for number in range(1, 4):
@@ -236,12 +238,12 @@ async def test_replicas_have_no_network_and_share_none(
 
 
 def namespace(pid: object) -> Path:
-    """Of a process's network: sockets without a file are reached only within one."""
+    """Return the network namespace of a process; abstract sockets are reachable only within one."""
     return Path(f"/proc/{pid}/ns/net").readlink()
 
 
 def cards(pid: int) -> list[str]:
-    """The network devices that a process sees and that lead somewhere, and its loopback."""
+    """Return the network devices of a process that lead anywhere, and its loopback."""
     lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
     names = [line.partition(":")[0].strip() for line in lines]
     return [name for name in names if name not in UNUSED_CARDS]
@@ -250,7 +252,7 @@ def cards(pid: int) -> list[str]:
 async def test_holders_are_renewed_and_removed(
     stages: Callable[..., Scenes], shown: Containers
 ) -> None:
-    """Two are ready; one that was used, or has ended, is replaced; with the driver all go."""
+    """Two holders are ready; used and ended ones are replaced; all are removed with the driver."""
     stage = await stages(refill_after_s=0.0).stage()
     await shown.until(lambda: len(shown.holders()) == 2)
     first = shown.holders()
@@ -267,10 +269,11 @@ async def test_holders_are_renewed_and_removed(
     assert len(shown.holders()) == 2
 
 
-async def test_leftovers_go_and_those_of_others_stay(
+async def test_only_own_leftovers_are_removed(
     stages: Callable[..., Scenes], shown: Containers, apart: Engine
 ) -> None:
-    """What a killed server left half made, ended or held is removed by its next one alone."""
+    """Containers and holders left by a killed server are removed by its next run; those of other
+    servers stay."""
     with pool_settings() as other:
         theirs = Containers(apart.url, other)
         for containers in (shown, theirs):
@@ -294,7 +297,7 @@ async def test_leftovers_go_and_those_of_others_stay(
 async def test_a_start_in_progress_ends_before_its_release(
     stages: Callable[..., Scenes], shown: Containers
 ) -> None:
-    """Whoever gives up a replica that is just being started is left with nothing."""
+    """A release during a start leaves no container."""
     stage = await stages().stage()
     stage.launch("aaaa0001")
     await shown.until(lambda: "aaaa0001" in shown.replicas())
@@ -305,8 +308,7 @@ async def test_a_start_in_progress_ends_before_its_release(
 
 
 async def test_lists_do_not_disturb_starts(stages: Callable[..., Scenes]) -> None:
-    """However often containers are listed, what is being started comes to life and no holder
-    that it joins is taken away."""
+    """Concurrent lists interrupt no start and remove no holder that a start uses."""
     stage = await stages(refill_after_s=0.0).stage()
     listed: list[set[str]] = []
 
@@ -325,10 +327,10 @@ async def test_lists_do_not_disturb_starts(stages: Callable[..., Scenes]) -> Non
     assert len(listed) > 5
 
 
-async def test_closing_in_the_middle_leaves_nothing(
+async def test_closing_early_leaves_nothing(
     stages: Callable[..., Scenes], shown: Containers, apart: Engine, settings: PoolSettings
 ) -> None:
-    """A driver that is closed while it makes networks leaves none, and can be closed again."""
+    """A driver closed while it creates networks leaves none, and can be closed twice."""
     driver = await DockerDriver.open(docker_settings(apart, settings))
     await driver.list()
 

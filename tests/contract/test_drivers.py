@@ -1,4 +1,4 @@
-"""What every driver does."""
+"""Contract tests of every driver."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from tests.support.scenes import JSON_RULES, Scenes, a_record
 pytestmark = pytest.mark.slow
 
 
-async def test_a_replica_comes_to_life(scenes: Scenes) -> None:
-    """A started replica greets with the phases it went through, loads what it is bound to and
-    says how many requests it takes."""
+async def test_a_replica_starts_and_loads(scenes: Scenes) -> None:
+    """A started replica connects with its phases, loads its model and reports its limit."""
     stage = await scenes.stage()
     stage.launch("aaaa0001")
 
@@ -35,9 +34,9 @@ async def test_a_replica_comes_to_life(scenes: Scenes) -> None:
 
 
 @pytest.mark.parametrize("role", ["serve", "trial"])
-async def test_a_standby_comes_to_life(scenes: Scenes, role: str) -> None:
-    """A replica without a model greets, and once it is given one it says the same as any other,
-    without the phases that nobody waited for."""
+async def test_a_standby_starts_and_is_bound(scenes: Scenes, role: str) -> None:
+    """A standby connects without a model; once bound it reports like any replica, without the
+    phases before the binding."""
     stage = await scenes.stage()
     greeted = await stage.standby("aaaa0001")
 
@@ -51,8 +50,7 @@ async def test_a_standby_comes_to_life(scenes: Scenes, role: str) -> None:
 
 
 async def test_a_standby_obeys_term(scenes: Scenes) -> None:
-    """Without a model there is nothing to finish; one that has only just greeted may not have
-    come to heed TERM itself."""
+    """A standby exits on TERM; one that has just connected may not handle the signal itself yet."""
     stage = await scenes.stage()
     await stage.standby("aaaa0001")
 
@@ -61,8 +59,8 @@ async def test_a_standby_obeys_term(scenes: Scenes) -> None:
     assert await stage.exit("aaaa0001") in ("exited with code 0", "was killed by SIGTERM")
 
 
-async def test_limits_of_nobody_are_an_error(scenes: Scenes) -> None:
-    """What does not run cannot be limited, and whoever asked is told."""
+async def test_limits_of_a_missing_replica_are_an_error(scenes: Scenes) -> None:
+    """Setting limits of a replica that does not run raises DriverError."""
     stage = await scenes.ready("aaaa0001")
     record = stage.launcher.folders.read_records()["aaaa0001"]
     assert record is not None
@@ -76,7 +74,7 @@ async def test_limits_of_nobody_are_an_error(scenes: Scenes) -> None:
 
 
 async def test_a_request_is_answered(scenes: Scenes) -> None:
-    """A gateway's link says what is served, and a request gets its answer."""
+    """A data link reports revision and limit, and a request gets its answer."""
     stage = await scenes.ready("aaaa0001")
     link = await stage.link("aaaa0001")
 
@@ -90,7 +88,7 @@ async def test_a_request_is_answered(scenes: Scenes) -> None:
 
 
 async def test_an_idle_replica_drains(scenes: Scenes) -> None:
-    """Asked to go while it has nothing to do, a replica says goodbye and exits by itself."""
+    """An idle replica that is drained sends GOAWAY and exits with code 0."""
     stage = await scenes.ready("aaaa0001")
     link = await stage.link("aaaa0001")
 
@@ -104,8 +102,8 @@ async def test_an_idle_replica_drains(scenes: Scenes) -> None:
     await link.close()
 
 
-async def test_a_busy_replica_is_not_idle(scenes: Scenes) -> None:
-    """Asked to go if it has been idle, a replica with a running request refuses."""
+async def test_a_busy_replica_refuses_an_idle_drain(scenes: Scenes) -> None:
+    """A replica with a running request refuses to drain if idle."""
     stage = await scenes.ready("aaaa0001", Script(hang_at="run"), model="slow.onnx")
     link = await stage.link("aaaa0001")
     link.request(1)
@@ -119,8 +117,8 @@ async def test_a_busy_replica_is_not_idle(scenes: Scenes) -> None:
     await link.close()
 
 
-async def test_termination_hands_back_what_waits(scenes: Scenes) -> None:
-    """TERM ends a replica with nothing to do; a busy one first gives back what has not begun."""
+async def test_termination_returns_waiting_requests(scenes: Scenes) -> None:
+    """On TERM a busy replica first returns its unstarted requests."""
     stage = await scenes.ready("aaaa0001", Script(hang_at="run"), model="slow.onnx")
     link = await stage.link("aaaa0001")
     link.request(1)
@@ -138,7 +136,7 @@ async def test_termination_hands_back_what_waits(scenes: Scenes) -> None:
 
 
 async def test_an_idle_replica_obeys_term(scenes: Scenes) -> None:
-    """TERM makes a replica with nothing to do exit in good order."""
+    """An idle replica exits with code 0 on TERM."""
     stage = await scenes.ready("aaaa0001")
 
     await stage.driver.terminate("aaaa0001")
@@ -147,7 +145,7 @@ async def test_an_idle_replica_obeys_term(scenes: Scenes) -> None:
 
 
 async def test_a_crash_is_reported_once(scenes: Scenes) -> None:
-    """A replica that dies under a request is reported once, and is on the list no more."""
+    """A replica that dies during a request is reported once and is no longer listed."""
     script = Script(crash_at="run")
     stage = await scenes.ready("aaaa0001", script, handler="dies.py", inputs=JSON_RULES)
     link = await stage.link("aaaa0001")
@@ -165,7 +163,8 @@ async def test_a_crash_is_reported_once(scenes: Scenes) -> None:
 
 
 async def test_release_leaves_nothing(scenes: Scenes) -> None:
-    """Releasing a busy replica ends it, its links and its folders; doing it again is harmless."""
+    """Releasing a busy replica ends it, its links and its folders; a second release has no
+    effect."""
     stage = await scenes.ready("aaaa0001", Script(hang_at="run"), model="slow.onnx")
     link = await stage.link("aaaa0001")
     link.request(1)
@@ -181,8 +180,8 @@ async def test_release_leaves_nothing(scenes: Scenes) -> None:
     assert list(stage.settings.model_dir.iterdir()) == []
 
 
-async def test_the_list_names_who_lives(scenes: Scenes) -> None:
-    """The list holds every replica that runs and no other."""
+async def test_the_list_names_running_replicas(scenes: Scenes) -> None:
+    """The list has exactly the running replicas."""
     stage = await scenes.ready("aaaa0001")
     await stage.ready("aaaa0002")
 
@@ -193,8 +192,8 @@ async def test_the_list_names_who_lives(scenes: Scenes) -> None:
     assert await stage.driver.list() == {"aaaa0002"}
 
 
-async def test_a_start_that_cannot_be_made_is_an_error(scenes: Scenes, tmp_path: Path) -> None:
-    """Where a file or folder is missing the start fails with the reason, and nothing runs."""
+async def test_a_failed_start_is_an_error(scenes: Scenes, tmp_path: Path) -> None:
+    """If a file or folder is missing, the start fails with the reason and no replica runs."""
     driver = (await scenes.stage()).driver
 
     with pytest.raises(DriverError, match=r"No such file|source path does not exist"):

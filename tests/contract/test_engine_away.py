@@ -1,4 +1,4 @@
-"""What the Docker driver does while its engine is away, hangs, and is back."""
+"""Contract tests of the Docker driver while its engine is away, hangs, and returns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def own(runtime_image: str) -> Iterator[OwnEngine]:
 
 @pytest.fixture(autouse=True)
 def others(own: OwnEngine, leaks: Leaks) -> None:
-    """The engine is the module's, although tests start it anew."""
+    """Exclude the module's engine, which tests restart, from the leak check."""
     leaks.exclude("dockerd", reason="the module's engine was started again in the test")
 
 
@@ -60,7 +60,7 @@ def shown(own: OwnEngine, settings: PoolSettings) -> Iterator[Containers]:
 async def stages(
     shown: Containers, own: OwnEngine, runtime_image: str, settings: PoolSettings, bundle: Path
 ) -> AsyncIterator[Callable[..., Any]]:
-    """Makes stages whose driver has times of its own; `lost` of each is what it was told."""
+    """Factory of stages whose driver has timeouts of its own."""
     made: list[Scenes] = []
 
     async def make(**times: float) -> Stage:
@@ -73,7 +73,7 @@ async def stages(
 
 
 class Losses:
-    """How often, and why, a driver said that its engine is lost."""
+    """Records the engine losses that a driver reports."""
 
     def __init__(self, stage: Stage) -> None:
         self.reasons: list[str] = []
@@ -89,7 +89,7 @@ class Losses:
 
 
 async def back(stage: Stage) -> set[str]:
-    """The list of an engine that is about to answer again, asked for as the manager does."""
+    """List replicas until the engine answers again, as the manager does."""
     async with asyncio.timeout(UNTIL_S):
         while True:
             try:
@@ -101,7 +101,8 @@ async def back(stage: Stage) -> set[str]:
 async def test_replicas_serve_while_the_engine_is_dead(
     stages: Callable[..., Any], own: OwnEngine
 ) -> None:
-    """Links go on, the loss is told once with what mends it, and nothing is lost on return."""
+    """Links keep working, the loss is reported once with its remedy, and no replica is lost on
+    return."""
     stage = await stages()
     losses = Losses(stage)
     await stage.ready("aaaa0001")
@@ -125,8 +126,11 @@ async def test_replicas_serve_while_the_engine_is_dead(
     await link.close()
 
 
-async def test_what_ended_meanwhile_is_told(stages: Callable[..., Any], own: OwnEngine) -> None:
-    """A replica that ends while nobody hears of it is told after the return, with its code."""
+async def test_an_end_during_the_loss_is_reported(
+    stages: Callable[..., Any], own: OwnEngine
+) -> None:
+    """A replica that ended while the engine was away is reported after the return, with its exit
+    code."""
     stage = await stages()
     losses = Losses(stage)
     spec = ModelSpec("digits@1", handler="dies.py", inputs=JSON_RULES)
@@ -146,7 +150,7 @@ async def test_what_ended_meanwhile_is_told(stages: Callable[..., Any], own: Own
 
 
 async def test_a_release_waits_for_the_engine(stages: Callable[..., Any], own: OwnEngine) -> None:
-    """What cannot be released says so, and can be once the engine is back."""
+    """A release fails while the engine is away, and succeeds once it is back."""
     stage = await stages()
     await stage.ready("aaaa0001")
 
@@ -161,10 +165,11 @@ async def test_a_release_waits_for_the_engine(stages: Callable[..., Any], own: O
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-async def test_a_start_in_the_middle_of_a_kill(
+async def test_a_start_interrupted_by_a_loss(
     stages: Callable[..., Any], own: OwnEngine, shown: Containers, steps: int
 ) -> None:
-    """It fails as nobody's fault, and what it left is gone after the return and the release."""
+    """The start fails without blame for the function, and its remains are removed after return and
+    release."""
     stage = await stages()
     stage.launch("aaaa0001")
     if steps == 2:
@@ -183,7 +188,7 @@ async def test_a_start_in_the_middle_of_a_kill(
 async def test_limits_are_set_after_the_return(
     stages: Callable[..., Any], own: OwnEngine, shown: Containers
 ) -> None:
-    """A standby that got its model as the engine died gets its limits when that is back."""
+    """A standby bound while the engine dies gets its limits when the engine is back."""
     stage = await stages(limit_after_s=0.0, limit_retry_s=0.01)
     await stage.standby("aaaa0001")
 
@@ -196,18 +201,16 @@ async def test_limits_are_set_after_the_return(
     assert stage.exits == []
 
 
-async def test_a_hung_engine_keeps_nobody_waiting(
-    stages: Callable[..., Any], own: OwnEngine
-) -> None:
-    """Every call ends in its time, replicas go on, and a driver can be closed."""
+async def test_a_hung_engine_blocks_no_call(stages: Callable[..., Any], own: OwnEngine) -> None:
+    """Every call ends within its timeout, replicas keep serving, and the driver can be closed."""
     stage = await stages()
     await stage.ready("aaaa0001")
     link = await stage.link("aaaa0001")
-    # An engine that is busy with others needs a second itself.
+    # A busy engine needs up to a second.
     impatient = await stages(call_s=1.5, start_s=3.0, close_s=1.0, connect_s=1.5)
     driver = impatient.driver
 
-    # It takes connections and answers nobody.
+    # The engine accepts connections and never answers.
     with frozen(own.pid):
         calls = {
             "list": driver.list(),
@@ -233,10 +236,11 @@ async def outcome(call: Any) -> EngineDown:
     return failed.value
 
 
-async def test_without_live_restore_all_are_told(
+async def test_without_live_restore_all_ends_are_reported(
     runtime_image: str, settings: PoolSettings, bundle: Path
 ) -> None:
-    """An engine that takes its containers with it: each is told as ended, and nothing hangs."""
+    """If the engine ends with its containers, each replica is reported as ended, and no call
+    hangs."""
     with OwnEngine(live_restore=False) as own:
         own.load(runtime_image)
         scenes = Scenes("docker", settings, bundle, Engine(own.url, runtime_image))

@@ -1,6 +1,6 @@
-"""What docker-py raises when an engine is gone, or does not answer.
+"""Contract tests of the exceptions of docker-py when an engine is gone or does not answer.
 
-The driver tells these apart from refusals: nothing is wrong with what was asked.
+The driver treats these differently from refusals, in which the request is at fault.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.support.own_engine import OwnEngine
 pytestmark = [
     pytest.mark.docker,
     pytest.mark.slow,
-    # docker-py forgets to close a socket that it could not connect.
+    # docker-py does not close a socket whose connect failed.
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
 API = "1.41"
-"""Named, so that a client asks nothing when it is made."""
+"""Explicit version, so that creating a client sends no request."""
 ANSWER_S = 10
 CONNECTION = requests.exceptions.ConnectionError
 PING = """
@@ -53,7 +53,7 @@ except Exception as error:
 
 @pytest.fixture(autouse=True)
 def forgotten_sockets() -> Iterator[None]:
-    """Collected here, where they are expected, and not in the middle of some other test."""
+    """Collect unclosed sockets here, where they are expected, rather than in a later test."""
     yield
     gc.collect()
 
@@ -67,7 +67,7 @@ def own() -> Iterator[OwnEngine]:
 
 @contextmanager
 def at(url: str, answer_s: float = ANSWER_S) -> Iterator[docker.DockerClient]:
-    """A client that has asked nothing yet."""
+    """A client that has sent no request yet."""
     client = docker.DockerClient(base_url=url, version=API, timeout=answer_s)
     try:
         yield client
@@ -80,15 +80,15 @@ def start(client: docker.DockerClient) -> docker.models.containers.Container:
 
 
 def test_no_socket(tmp_path: Path) -> None:
-    """The engine was stopped, or never ran."""
+    """The engine was stopped or never ran: the cause is FileNotFoundError."""
     with at(f"unix://{tmp_path}/none.sock") as client, pytest.raises(CONNECTION) as failed:
         client.ping()
 
     assert isinstance(cause(failed.value), FileNotFoundError)
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
-    """The engine was killed and its socket is still there."""
+def test_a_dead_socket(tmp_path: Path) -> None:
+    """The engine was killed and its socket file remains: the cause is ConnectionRefusedError."""
     path = tmp_path / "dead.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -100,7 +100,8 @@ def test_nobody_listens(tmp_path: Path) -> None:
 
 
 def test_a_client_that_asks_for_the_version(tmp_path: Path) -> None:
-    """It wraps whatever goes wrong when it is made; the cause says what."""
+    """Creating a client without a version wraps any error in DockerException; its cause is the
+    error."""
     with pytest.raises(DockerException, match=r"^Error while fetching") as failed:
         docker.DockerClient(base_url=f"unix://{tmp_path}/none.sock")
 
@@ -109,7 +110,7 @@ def test_a_client_that_asks_for_the_version(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_hangs(tmp_path: Path) -> None:
-    """The client gives up after its timeout."""
+    """The client raises ReadTimeout after its timeout."""
     path = str(tmp_path / "hangs.sock")
     with socket.socket(socket.AF_UNIX) as hangs:
         hangs.bind(path)
@@ -119,7 +120,7 @@ def test_an_engine_that_hangs(tmp_path: Path) -> None:
 
 
 def test_a_wait_that_times_out(own: OwnEngine) -> None:
-    """With a timeout of its own a wait ends as a ConnectionError: no ReadTimeout."""
+    """A wait with its own timeout raises ConnectionError, not ReadTimeout."""
     with at(own.url) as client, pytest.raises(CONNECTION, match="Read timed out") as failed:
         start(client).wait(timeout=0.05)
 
@@ -127,7 +128,7 @@ def test_a_wait_that_times_out(own: OwnEngine) -> None:
 
 
 def test_a_killed_engine(own: OwnEngine) -> None:
-    """Events and logs end as if all were said, a wait breaks, and the next call is refused."""
+    """Events and logs end as if complete, a wait raises, and the next call fails to connect."""
     with at(own.url) as client:
         container = start(client)
         ended: dict[str, object] = {}
@@ -154,7 +155,7 @@ def test_a_killed_engine(own: OwnEngine) -> None:
 
 
 def test_an_engine_that_is_back(own: OwnEngine) -> None:
-    """A client need not be made again."""
+    """A client works again once its engine is back."""
     with at(own.url) as client:
         own.kill()
         with pytest.raises(CONNECTION):
@@ -164,8 +165,8 @@ def test_an_engine_that_is_back(own: OwnEngine) -> None:
         assert client.ping()
 
 
-def test_a_socket_that_may_not_be_used(own: OwnEngine) -> None:
-    """Of an engine that runs, for a user who is not of its group."""
+def test_a_socket_without_permission(own: OwnEngine) -> None:
+    """For a user outside the socket's group the cause is PermissionError."""
     own.root.chmod(0o711)
     said = subprocess.run(
         [sys.executable, "-c", PING, own.url], stdout=subprocess.PIPE, check=True, text=True
@@ -182,7 +183,7 @@ def note(ended: dict[str, object], name: str, call: Callable[[], object]) -> Non
 
 
 def cause(error: BaseException) -> BaseException:
-    """What it all began with."""
+    """Return the first exception of the chain."""
     while (before := error.__cause__ or error.__context__) is not None:
         error = before
     return error

@@ -1,6 +1,7 @@
-"""What a real engine says when it refuses, as docker-py passes it on.
+"""Contract tests of a real engine's refusals, as docker-py reports them.
 
-The driver tells these apart. An engine of the tests' own, because the shared one may know NVIDIA.
+The driver distinguishes these. The tests run their own engine, because the shared one may know
+NVIDIA.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ CREATE: dict[str, tuple[dict[str, Any], type[APIError], int, str]] = {
         r"^Requested CPUs are not available - requested 8191, available: ",
     ),
 }
-"""What `create` refuses."""
+"""Settings that `create` refuses."""
 START: dict[str, tuple[dict[str, Any], type[APIError], int, str]] = {
     "no device driver": (
         {"device_requests": [DeviceRequest(**GPU, capabilities=[["gpu"]])]},
@@ -95,7 +96,7 @@ START: dict[str, tuple[dict[str, Any], type[APIError], int, str]] = {
         r"No such container: nope$",
     ),
 }
-"""What `create` takes and `start` refuses."""
+"""Settings that `create` accepts and `start` refuses."""
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +127,7 @@ def test_create_refuses(
     code: int,
     text: str,
 ) -> None:
-    """Nothing is left behind by a refused create."""
+    """A refused create leaves no container."""
     with pytest.raises(kind) as refused:
         create(client, **settings)
 
@@ -143,7 +144,7 @@ def test_start_refuses(
     code: int,
     text: str,
 ) -> None:
-    """What was created stays, with the reason, and has to be removed."""
+    """After a refused start the container remains, with the reason, and must be removed."""
     container = create(client, **settings)
 
     with pytest.raises(kind) as refused:
@@ -156,8 +157,8 @@ def test_start_refuses(
     assert re.search(text, container.attrs["State"]["Error"])
 
 
-def test_a_name_is_taken(client: docker.DockerClient) -> None:
-    """By a container in whatever state."""
+def test_a_name_in_use(client: docker.DockerClient) -> None:
+    """A name in use, whatever its container's state, is a 409 with that container's id."""
     taken = create(client, name="twice")
 
     with pytest.raises(APIError) as refused:
@@ -173,7 +174,7 @@ def test_a_name_is_taken(client: docker.DockerClient) -> None:
 def test_a_network_of_a_container_that_does_not_run(
     client: docker.DockerClient, was_started: bool
 ) -> None:
-    """The holder of a network has to run when another joins it."""
+    """A container cannot join the network of a holder that does not run."""
     holder = create(client, name="holder")
     if was_started:
         holder.start()
@@ -189,8 +190,8 @@ def test_a_network_of_a_container_that_does_not_run(
     assert refused.value.explanation == expected
 
 
-def test_what_is_done_twice(client: docker.DockerClient) -> None:
-    """Starting and stopping again is no error; killing, pausing and unpausing again is."""
+def test_repeated_actions(client: docker.DockerClient) -> None:
+    """Repeated start and stop succeed; repeated kill, pause and unpause are refused."""
     container = create(client)
     container.start()
     container.start()
@@ -205,8 +206,8 @@ def test_what_is_done_twice(client: docker.DockerClient) -> None:
     assert codes == [500, 409, 409]
 
 
-def test_what_was_removed(client: docker.DockerClient) -> None:
-    """Whatever is asked of it, it is not found."""
+def test_a_removed_container(client: docker.DockerClient) -> None:
+    """Every call for a removed container raises NotFound."""
     container = create(client)
     container.remove()
 

@@ -1,4 +1,4 @@
-"""Bodies of 10 MB through shared memory, whatever runs the replicas."""
+"""Contract tests of 10 MB bodies through shared memory, with every driver that runs replicas."""
 
 from __future__ import annotations
 
@@ -49,13 +49,14 @@ BODY, ANSWER = npy(NUMBERS), npy(NUMBERS + np.float32(1))
 
 
 def listed(stage: Stage, id: str) -> bytes:
-    """What a manager says of a replica that is ready."""
+    """Return the endpoints message for a ready replica."""
     path = str(stage.launcher.folders.data_socket(id))
     return published(ReplicaEndpoint(id, path, 2, True, "cpu:0", {}))
 
 
 async def answer(delivery: Delivery, act: Callable[[], Any], body: bytes = BODY) -> bytes | None:
-    """Hold a call with its body in a slab, act, and wait; the slot is free again afterwards."""
+    """Hold a call with its body in a slab, run `act`, and return the answer; the slot must be free
+    afterwards."""
     client = Client()
     slot = delivery.slabs.allocate(KEY, len(body))
     assert slot is not None
@@ -73,18 +74,18 @@ async def answer(delivery: Delivery, act: Callable[[], Any], body: bytes = BODY)
 
 
 async def nothing() -> None:
-    """There is a replica already."""
+    """Do nothing: a replica is ready."""
 
 
 def shared(delivery: Delivery) -> SharedLink:
-    """The one link with a side channel."""
+    """Return the only link with a side channel."""
     [link] = delivery.slabs.links
     assert isinstance(link, SharedLink)
     return link
 
 
 async def test_a_large_body_and_a_large_answer_are_exact(real: Scenes) -> None:
-    """Held while cold, then warm; neither of them crosses the socket."""
+    """Held while cold and then warm, body and answer are exact and pass through shared memory."""
     stage = await real.ready("aaaa0001")
     async with delivering(ListeningManager()) as delivery:
 
@@ -100,7 +101,7 @@ async def test_a_large_body_and_a_large_answer_are_exact(real: Scenes) -> None:
 
 
 async def test_a_large_body_outlives_a_killed_replica(real: Scenes) -> None:
-    """kill -9 in the middle of its run: the next replica reads the very same slot."""
+    """After kill -9 during the run, the next replica reads the same slot."""
     stage = await real.ready("aaaa0001", model="slow.onnx")
     async with delivering(ListeningManager()) as delivery:
         delivery.receive_endpoints(listed(stage, "aaaa0001"))
@@ -118,7 +119,7 @@ async def test_a_large_body_outlives_a_killed_replica(real: Scenes) -> None:
 
 
 async def test_a_handler_may_keep_its_inputs(real: Scenes, bundle: Path) -> None:
-    """What it is given is a copy: the slot's next body does not change it."""
+    """A handler's inputs are copies: the next body in the slot does not change them."""
     (bundle / "keeps.py").write_text(KEEPS)
     rules = {"x": InputRule("tensor", dtype="FP32", shape=(-1, 4))}
     stage = await real.ready("aaaa0001", handler="keeps.py", inputs=rules)
@@ -130,7 +131,7 @@ async def test_a_handler_may_keep_its_inputs(real: Scenes, bundle: Path) -> None
 
 
 async def started(delivery: Delivery) -> None:
-    """Return when a replica has said that it runs the call."""
+    """Return when a replica has reported that it runs the call."""
     async with asyncio.timeout(60):
         while True:
             links = delivery._dispatcher.links.values()
@@ -141,7 +142,7 @@ async def started(delivery: Delivery) -> None:
 
 
 async def ready(stage: Stage, id: str) -> None:
-    """Wait until a replica has loaded, whatever happens to others."""
+    """Wait until a replica has loaded, whatever other replicas do."""
     while True:
         event = await stage.events.get()
         if isinstance(event, events.Loaded) and event.id == id:

@@ -1,4 +1,4 @@
-"""What only processes do."""
+"""Contract tests of the process driver alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def processes(settings: PoolSettings, bundle: Path) -> AsyncIterator[Scene
 
 
 async def test_a_broken_interpreter_is_an_error(settings: PoolSettings, tmp_path: Path) -> None:
-    """A Python that does not exist makes the start fail with its path."""
+    """A missing Python interpreter makes the start fail with its path."""
     driver = ProcessDriver(settings.run_dir, python="/nonexistent/python")
 
     with pytest.raises(DriverError, match="/nonexistent/python"):
@@ -33,7 +33,7 @@ async def test_a_broken_interpreter_is_an_error(settings: PoolSettings, tmp_path
 
 
 async def test_a_log_keeps_its_bound(processes: Scenes) -> None:
-    """A log that has grown is cut to its tail, from the start of a line."""
+    """A log over its limit is cut to its tail, from the start of a line."""
     stage = await processes.ready("aaaa0001")
     [log] = stage.launcher.folders.logs("digits")
     with log.open("ab") as file:
@@ -48,7 +48,7 @@ async def test_a_log_keeps_its_bound(processes: Scenes) -> None:
 
 
 async def test_release_kills_the_whole_group(processes: Scenes) -> None:
-    """A process that a handler started is gone with its replica."""
+    """A process started by a handler ends with its replica."""
     stage = await processes.ready("aaaa0001", handler="forks.py", inputs=JSON_RULES)
     [log] = stage.launcher.folders.logs("digits")
     grandchild = int(log.read_text())
@@ -60,8 +60,8 @@ async def test_release_kills_the_whole_group(processes: Scenes) -> None:
 
 
 async def test_a_replica_and_its_children_are_filtered(processes: Scenes) -> None:
-    """Each has the filter of system calls and gains no privileges, with no engine to see to it;
-    and doctor can tell."""
+    """Each process has the system call filter and no new privileges without an engine, and doctor
+    reports it."""
     stage = await processes.ready("aaaa0001", handler="forks.py", inputs=JSON_RULES)
     pids = await stage.driver.pids("aaaa0001")
     assert pids is not None
@@ -72,12 +72,12 @@ async def test_a_replica_and_its_children_are_filtered(processes: Scenes) -> Non
 
 
 def status(pid: int) -> set[str]:
-    """What the kernel says of a process, line by line."""
+    """Return the lines of the process's status file."""
     return {*Path(f"/proc/{pid}/status").read_text().splitlines()}
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there and more than the remains that its parent has to wait for."""
+    """Return whether a process runs and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -85,8 +85,8 @@ def runs(pid: int) -> bool:
     return state not in "ZX"
 
 
-async def test_the_processes_of_a_replica_are_known(processes: Scenes) -> None:
-    """Those it started itself, too; once it is released there are none."""
+async def test_the_pids_of_a_replica(processes: Scenes) -> None:
+    """The pids include the replica's child processes; after the release there are none."""
     stage = await processes.ready("aaaa0001", handler="forks.py", inputs=JSON_RULES)
     [log] = stage.launcher.folders.logs("digits")
     pids = await stage.driver.pids("aaaa0001")

@@ -1,4 +1,4 @@
-"""What only drivers do that run something."""
+"""Contract tests of the drivers that run real replicas."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 async def test_another_driver_adopts(real: Scenes) -> None:
-    """A driver made later finds the replica that an earlier one left, reports its end and can
-    release it; it goes on serving meanwhile."""
+    """A new driver finds the replica of an earlier one, which keeps serving, and can release it."""
     stage = await real.ready("aaaa0001")
     link = await stage.link("aaaa0001")
     await stage.driver.close()
@@ -37,7 +36,7 @@ async def test_another_driver_adopts(real: Scenes) -> None:
 
 
 async def test_a_driver_finds_only_its_own(real: Scenes, tmp_path: Path) -> None:
-    """The replicas of another data directory are not adopted."""
+    """Replicas of another data directory are not adopted."""
     await real.ready("aaaa0001")
 
     folders = {name: tmp_path / name for name in ("run_dir", "model_dir", "log_dir")}
@@ -48,7 +47,7 @@ async def test_a_driver_finds_only_its_own(real: Scenes, tmp_path: Path) -> None
 
 
 async def test_a_model_over_the_memory_cap_is_refused(real: Scenes) -> None:
-    """A model that does not fit under the cap ends the load with a reason, never in a hang."""
+    """A model that exceeds the memory cap ends its load with a reason and does not hang."""
     stage = await real.stage()
     spec = ModelSpec("digits@1", model="big.onnx")
 
@@ -58,7 +57,7 @@ async def test_a_model_over_the_memory_cap_is_refused(real: Scenes) -> None:
 
 
 async def test_a_standby_has_the_cap_of_its_function(real: Scenes) -> None:
-    """A model that does not fit under the cap is refused by a replica that was started without."""
+    """A standby started without a cap refuses a model that exceeds its function's cap."""
     stage = await real.stage()
     await stage.standby("aaaa0001")
 
@@ -69,7 +68,7 @@ async def test_a_standby_has_the_cap_of_its_function(real: Scenes) -> None:
 
 
 async def test_a_standbys_output_moves_to_the_log(real: Scenes) -> None:
-    """What a handler prints is in the log of its function, wherever the process began."""
+    """A handler's output is in its function's log, also if the process started as a standby."""
     stage = await real.stage()
     await stage.standby("aaaa0001")
 
@@ -81,7 +80,7 @@ async def test_a_standbys_output_moves_to_the_log(real: Scenes) -> None:
 
 
 async def test_output_goes_to_the_log(real: Scenes) -> None:
-    """What a handler prints is kept up to the limit, and what it prints after the cut as well."""
+    """A handler's output is kept up to the limit; output after a cut is kept too."""
     stage = await real.ready("aaaa0001", handler="talks.py", inputs=JSON_RULES)
     link = await stage.link("aaaa0001")
 
@@ -94,8 +93,9 @@ async def test_output_goes_to_the_log(real: Scenes) -> None:
     await link.close()
 
 
-async def test_the_last_words_of_a_replica_are_told(real: Scenes) -> None:
-    """What it wrote before its load failed comes with the news, and stays when it is gone."""
+async def test_the_last_output_of_a_replica_is_reported(real: Scenes) -> None:
+    """Output before a failed load is reported with the failure and stays in the log after the
+    release."""
     stage = await real.stage()
     spec = ModelSpec("digits@1", handler="fails.py", inputs=JSON_RULES)
     stage.launch("aaaa0001", binding(spec))

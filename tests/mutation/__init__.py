@@ -1,1 +1,1 @@
-"""Mutation testing of the pure decisions: small changes of the source that a test should notice."""
+"""Mutation testing of pure decisions: small source changes that a test should detect."""

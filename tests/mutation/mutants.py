@@ -1,4 +1,4 @@
-"""Makes mutants: one change of one place in one file.
+"""Generation of mutants: one change of one place in one file.
 
 The hash of seed, folder, statement and change selects a mutant. Moving or merging files within a
 folder does not alter the selection, so one seed compares two commits.
@@ -202,7 +202,7 @@ def _of_statement(place: Place, node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 
 
 def _is_deletable(node: ast.AST) -> bool:
-    """Whether a statement can go without leaving a local name undefined."""
+    """Return whether a statement can be deleted without leaving a local name undefined."""
     match node:
         case ast.Expr(value=ast.Call()) | ast.Return(value=None):
             return True
@@ -214,7 +214,7 @@ def _is_deletable(node: ast.AST) -> bool:
 
 
 def _is_arithmetic(place: Place, node: ast.BinOp) -> bool:
-    """Whether an operator works on numbers or sets, not on texts, lists or types."""
+    """Return whether an operator works on numbers or sets, not on strings, lists or types."""
     texts = (ast.JoinedStr, ast.List, ast.Tuple)
     joins = any(
         isinstance(side, texts) or (isinstance(side, ast.Constant) and isinstance(side.value, str))
@@ -225,7 +225,7 @@ def _is_arithmetic(place: Place, node: ast.BinOp) -> bool:
 
 
 def _negates_itself(node: ast.AST) -> bool:
-    """Whether another change already negates the condition."""
+    """Return whether another change already negates the condition."""
     match node:
         case ast.Compare(ops=[_]) | ast.UnaryOp(op=ast.Not()) | ast.Constant():
             return True

@@ -1,4 +1,4 @@
-"""Runs the tests of a folder against a mutant, in a fork of a process with warm libraries.
+"""Runner of a folder's tests against a mutant, in a fork of a process with imported libraries.
 
 The checkout is only read: the fork imports the mutated module from a syntax tree in memory, and
 bytecode and examples go to a scratch folder. The parent never imports product modules.
@@ -34,15 +34,15 @@ TESTS = {
 }
 """The tests of each folder's mutants, in the order in which they run."""
 OPTIONS = ("-x", "-s", "--tb=no", "--assert=plain", "--noconftest", "-p", "no:cacheprovider")
-"""No conftest: it imports a server, and looks for leaks that decisions cannot have."""
+"""No conftest: it imports a server and checks for leaks, which pure decisions cannot have."""
 NO_LIMIT = ("-o", "timeout=0")
-"""No wall-clock limit per test, which a busy machine would exceed: the fork has limits."""
+"""No wall-clock limit per test, which a busy machine would exceed; the fork has its own limits."""
 MEMORY_MAX = 4 << 30
 """Bytes of address space of a fork."""
 CPU_FACTOR, CPU_SPARE_S = 4.0, 5.0
-"""CPU limit of a mutant: this multiple of the unchanged source's time, and some seconds."""
+"""CPU limit of a mutant: a multiple of the unchanged source's time, plus some seconds."""
 NO_ANSWER = {"code": -1, "by": "", "modules": []}
-"""Stands for the answer of a fork that a signal ended."""
+"""Answer of a fork that was ended by a signal."""
 WALL_FACTOR = 20.0
 """Wall-clock limit as a multiple of the CPU limit, for mutants that block."""
 
@@ -59,7 +59,7 @@ class Outcome:
 
 
 class FirstFailure:
-    """Pytest plugin: records the first test or file that fails."""
+    """Pytest plugin that records the first test or file that fails."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -76,7 +76,7 @@ class FirstFailure:
 
 
 class Loader(SourceFileLoader):
-    """Loads the module of one file from a syntax tree."""
+    """Loader of one module from a syntax tree."""
 
     def __init__(self, name: str, path: str, tree: Any) -> None:
         super().__init__(name, path)
@@ -87,7 +87,8 @@ class Loader(SourceFileLoader):
 
 
 class Finder(MetaPathFinder):
-    """Finds the mutated tree instead of its file; leaves every other module to the next finder."""
+    """Import finder that returns the mutated tree of one file; other modules are left to the next
+    finder."""
 
     def __init__(self, path: Path, tree: Any) -> None:
         self._path = path
@@ -106,7 +107,7 @@ class Finder(MetaPathFinder):
 
 
 class Runner:
-    """Runs the tests of one checkout in forks of this process."""
+    """Runner of one checkout's tests in forks of this process."""
 
     def __init__(self, checkout: Path, scratch: Path) -> None:
         self._checkout = checkout

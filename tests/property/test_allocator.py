@@ -1,4 +1,5 @@
-"""Parts of a slab never overlap, and all of them given back make it whole again."""
+"""Property tests of the slab allocator: ranges never overlap, and freeing all of them empties
+it."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ steps = st.lists(st.one_of(lengths, st.integers(-20, -1)), max_size=60)
 
 @settings(max_examples=300, deadline=None)
 @given(steps)
-def test_parts_never_overlap_and_the_lowest_gap_is_taken(steps: list[int]) -> None:
-    """A positive step takes so many bytes, a negative one gives one of the parts back; a model of
-    single blocks says what must come of it."""
+def test_ranges_never_overlap_and_the_lowest_gap_is_used(steps: list[int]) -> None:
+    """The allocator agrees with a model of single blocks. A positive step allocates that many
+    bytes, a negative one frees one of the ranges."""
     parts = Allocator(BLOCKS * BLOCK + 7)
     owner: list[int] = [0] * BLOCKS
     taken: list[tuple[int, int]] = []

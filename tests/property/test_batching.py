@@ -1,4 +1,4 @@
-"""Batches hold every request once, keep to their rows and never mix shapes."""
+"""Property tests of batches: each request is in one batch, rows are bounded, shapes never mix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ candidates = st.lists(st.builds(Candidate, st.integers(1, 12), st.sampled_from("
 
 @given(candidates, st.integers(1, 10))
 def test_every_request_is_in_exactly_one_batch(items: list[Candidate], rows_max: int) -> None:
-    """None is lost or doubled, and those of one shape keep their order."""
+    """No request is lost or duplicated, and requests of one shape keep their order."""
     groups = group(list(enumerate(items)), rows_max)
     places = [place for members in groups for place in members]
 
@@ -24,7 +24,7 @@ def test_every_request_is_in_exactly_one_batch(items: list[Candidate], rows_max:
 
 @given(candidates, st.integers(1, 10))
 def test_batches_are_bounded_and_uniform(items: list[Candidate], rows_max: int) -> None:
-    """A batch has one shape and at most the rows allowed, unless it is one request alone."""
+    """A batch has one shape and at most the allowed rows, unless it is a single request."""
     for members in group(list(enumerate(items)), rows_max):
         rows = sum(items[place].rows for place in members)
 
@@ -45,10 +45,11 @@ conditions = st.lists(
 
 
 @given(requests, conditions)
-def test_no_batch_is_outside_the_proof(
+def test_no_batch_violates_the_proof(
     shapes: list[dict[str, tuple[int, ...]]], equal_axes: tuple[tuple[tuple[str, int], ...], ...]
 ) -> None:
-    """In a batch of several the axes that the proof supposes equal are, and all fit together."""
+    """In a batch of several requests all axes that the proof assumes equal are equal, and all
+    shapes match."""
     items = []
     for place, one in enumerate(shapes):
         shape = tuple((name, size[1:]) for name, size in one.items())
@@ -66,7 +67,7 @@ def test_no_batch_is_outside_the_proof(
 
 @given(st.lists(st.integers(0, 20), max_size=20))
 def test_ranges_cover_the_batch(rows: list[int]) -> None:
-    """Ranges lie end to end, each as long as its request."""
+    """Ranges are contiguous, each as long as its request."""
     ranges = row_ranges(rows)
 
     assert [stop - start for start, stop in ranges] == rows

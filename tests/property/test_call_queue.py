@@ -1,4 +1,4 @@
-"""Who is served next while requests of all priorities wait."""
+"""Property tests of the order in which queued calls of all priorities are served."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ META = RequestMeta("application/json", "", -1, "")
     skipped=st.integers(0, 11),
 )
 @settings(max_examples=50, deadline=None, derandomize=True)
-def test_turns_are_8_3_1_while_all_wait(counts: tuple[int, int, int], skipped: int) -> None:
-    """Any twelve calls served while all three priorities wait are 8 high, 3 normal, 1 low."""
+def test_turns_are_8_3_1_while_all_are_queued(counts: tuple[int, int, int], skipped: int) -> None:
+    """While all three priorities are queued, any twelve calls served are 8 high, 3 normal, 1
+    low."""
     line = CallQueue()
     for priority, count in zip(Priority, counts, strict=True):
         for _ in range(count + 8):

@@ -1,4 +1,4 @@
-"""fnctl reads whatever comes and sends what it was given."""
+"""Property tests of fnctl: any answer can be read, and inputs are sent as given."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_inputs_arrive_as_they_were_given(values: dict[str, Any]) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(PHASES), MS), MS, st.integers(0, 10**6))
-def test_a_receipt_reads_what_the_gateway_writes(
+def test_fnctl_reads_any_server_timing_of_the_gateway(
     phases: dict[str, float], queue_ms: float, us: int
 ) -> None:
-    """Whatever a gateway says of a request, fnctl understands it."""
+    """fnctl parses every Server-Timing header that a gateway writes."""
     meta = AnswerMeta("application/json", us, us, us, us, 3)
     written = server_timing(Receipt("digits@3", "r1", "cpu:0", queue_ms, phases, False, meta))
 
@@ -52,13 +52,13 @@ def test_a_receipt_reads_what_the_gateway_writes(
 
 @given(st.text())
 def test_any_header_is_read(header: str) -> None:
-    """No header is an error, and what is shown of it is one line."""
+    """No header raises an error, and its rendering is at most one line."""
     assert len(answers.render_receipt(answers.read_receipt(header)).splitlines()) <= 1
 
 
 @given(JSON)
 def test_any_answer_can_be_shown(value: Any) -> None:
-    """No JSON is too strange to be shown in a line of bounded length."""
+    """Any JSON value is shortened to bounded length and can be rendered."""
     shown = answers.shorten(value)
 
     assert len(shown) < 300
@@ -67,11 +67,11 @@ def test_any_answer_can_be_shown(value: Any) -> None:
 
 @given(st.floats(-10, 10), st.integers(0, 100))
 def test_a_bar_stays_in_its_width(share: float, width: int) -> None:
-    """No share makes a bar longer than its width."""
+    """A bar is never longer than its width."""
     assert len(text.bar(share, width)) <= width
 
 
 @given(st.text())
 def test_plain_text_has_no_control_characters(given_text: str) -> None:
-    """What is printed cannot steer a terminal."""
+    """Printed text contains no terminal control characters."""
     assert all(c.isprintable() or c in "\t\n" for c in text.plain(given_text))

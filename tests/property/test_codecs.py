@@ -1,4 +1,4 @@
-"""What a client encodes is what a model gets, and no body does worse than a RequestError."""
+"""Property tests of the codecs: values round-trip, and no body raises anything but RequestError."""
 
 import io
 import json
@@ -28,7 +28,7 @@ CODECS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthC
 
 @st.composite
 def tensors(draw: st.DrawFn, names: list[str] = NUMERIC) -> tuple[str, np.ndarray]:
-    """A dtype's name and an array of it; finite, as JSON has nothing else."""
+    """A dtype's name and an array of it, with finite values because JSON has no others."""
     name = draw(st.sampled_from(names))
     shape = draw(hnp.array_shapes(min_dims=0, max_dims=3, max_side=3))
     if name == dtypes.BYTES:
@@ -61,7 +61,7 @@ def packed(array: np.ndarray) -> bytes:
 @given(tensors([*NUMERIC, dtypes.BYTES]))
 @CODECS
 def test_short_json_round_trips(tensor: tuple[str, np.ndarray]) -> None:
-    """Every dtype comes through short JSON unchanged, into the model and back."""
+    """Every dtype survives short JSON unchanged, into the model and back."""
     dtype, array = tensor
     wanted = signature(dtype, array)
     body = json.dumps({"inputs": {"x": array.tolist()}}).encode()
@@ -74,7 +74,7 @@ def test_short_json_round_trips(tensor: tuple[str, np.ndarray]) -> None:
 @given(tensors([*NUMERIC, dtypes.BYTES]), st.booleans())
 @CODECS
 def test_protocol_json_round_trips(tensor: tuple[str, np.ndarray], nested: bool) -> None:
-    """Every dtype but FP16 comes through the protocol's JSON, flat or nested."""
+    """Every dtype but FP16 survives the protocol's JSON, flat or nested."""
     dtype, array = tensor
     data = array.tolist() if nested and array.ndim else array.ravel().tolist()
     item = {"name": "x", "shape": list(array.shape), "datatype": dtype, "data": data}
@@ -93,7 +93,7 @@ def test_protocol_json_round_trips(tensor: tuple[str, np.ndarray], nested: bool)
 @given(tensors([*NUMERIC, dtypes.BYTES]))
 @CODECS
 def test_protocol_binary_round_trips(tensor: tuple[str, np.ndarray]) -> None:
-    """Every dtype comes through the binary form, and the answer has the request's form."""
+    """Every dtype survives the binary form, and the answer has the request's form."""
     dtype, array = tensor
     raw = packed(array)
     item = {"name": "x", "shape": list(array.shape), "datatype": dtype}
@@ -112,7 +112,7 @@ def test_protocol_binary_round_trips(tensor: tuple[str, np.ndarray]) -> None:
 @given(tensors())
 @CODECS
 def test_npy_round_trips(tensor: tuple[str, np.ndarray]) -> None:
-    """Every numeric dtype comes through npy, into the model and back."""
+    """Every numeric dtype survives npy, into the model and back."""
     dtype, array = tensor
     buffer = io.BytesIO()
     np.save(buffer, array)
@@ -126,7 +126,7 @@ def test_npy_round_trips(tensor: tuple[str, np.ndarray]) -> None:
 @given(hnp.arrays(st.sampled_from(["<f2", "<f4", "<f8"]), st.integers(1, 5)))
 @CODECS
 def test_both_halves_find_the_same_bad_number(array: np.ndarray) -> None:
-    """The check without numpy and the one with it refuse the same bodies in the same words."""
+    """The check without numpy and the one with it refuse the same bodies with the same message."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     wanted = signature({2: "FP16", 4: "FP32", 8: "FP64"}[array.itemsize], array)
@@ -159,10 +159,10 @@ SPECS = st.builds(
 
 @given(SPECS, VALUES, st.lists(st.integers(-1, 3), max_size=3), st.booleans())
 @CODECS
-def test_what_is_accepted_can_be_decoded(
+def test_accepted_json_can_be_decoded(
     spec: TensorSpec, value: Any, shape: list[int], is_short: bool
 ) -> None:
-    """No JSON passes the check and then fails to become an array of the signature."""
+    """JSON that passes the check always becomes an array of the signature."""
     item = {"name": "x", "shape": shape, "datatype": spec.dtype, "data": value}
     body = json.dumps({"inputs": {"x": value} if is_short else [item]}).encode()
     decode(RequestHead("application/json"), body, Signature("tensors", (spec,), ()), {})
@@ -173,7 +173,7 @@ def test_what_is_accepted_can_be_decoded(
 def test_accepted_raw_elements_can_be_decoded(
     spec: TensorSpec, shape: list[int], data: bytes
 ) -> None:
-    """No raw tensor passes the check and then fails to become an array of the signature."""
+    """A raw tensor that passes the check always becomes an array of the signature."""
     item = {"name": "x", "shape": shape, "datatype": spec.dtype}
     item["parameters"] = {"binary_data_size": len(data)}
     head = json.dumps({"inputs": [item]}).encode()
@@ -182,7 +182,7 @@ def test_accepted_raw_elements_can_be_decoded(
 
 
 def decode(head: RequestHead, body: bytes, wanted: Signature, rules: dict[str, InputRule]) -> None:
-    """Decode what the check accepts; only pictures and sounds may still be refused."""
+    """Decode a body that the check accepts; only images and audio may still be refused."""
     try:
         parsed = parse(head, body, wanted, rules)
     except RequestError:
@@ -248,7 +248,7 @@ def test_any_bytes_only_raise_request_errors(
     spec: TensorSpec,
     kind: str,
 ) -> None:
-    """Random bodies under any headers are decoded or refused, never a crash."""
+    """Random bodies with any headers are decoded or refused with RequestError."""
     head = RequestHead(content_type, accept, json_length)
     decode(head, prefix + rest, Signature("tensors", (spec,), (spec,)), {"x": RULES[kind]})
     for other in (Signature("json", (), ()), Signature("bytes", (), ())):

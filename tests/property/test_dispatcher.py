@@ -1,4 +1,4 @@
-"""Whatever clients, replicas and the manager do, every accepted call ends exactly once."""
+"""Property tests of the dispatcher: whatever happens, every accepted call ends exactly once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runtime_image.link.meta import RequestMeta
 from tests.support.doses import amount
 
 REVISIONS = ["default/a@1", "default/a@2", "default/a@3"]
-"""Of one function, whose traffic moves between them."""
+"""Revisions of one function, between which its traffic moves."""
 POOLS = [*REVISIONS, "default/b@1"]
 QUEUE_MAX = 20
 META = RequestMeta("application/json", "", -1, "")
@@ -36,7 +36,7 @@ picks = st.integers(0, 7)
 
 @dataclass(eq=False)
 class Replica:
-    """The other end of a link: what it has got and not yet settled, in order."""
+    """The replica's end of a link: calls received and not yet settled, in order."""
 
     link: Link
     has: dict[int, Call] = field(default_factory=dict)
@@ -83,8 +83,8 @@ class Traffic(RuleBasedStateMachine):
         copies: int,
         pinned: bool,
     ) -> None:
-        """Some requests come; each body is like no other. Those that name no revision may have
-        found theirs before traffic moved."""
+        """Submit some requests with unique bodies. Requests without a revision may have been
+        resolved before the traffic moved."""
         until_s = self.now + wait_s
         for _ in range(copies):
             self.count += 1
@@ -97,7 +97,7 @@ class Traffic(RuleBasedStateMachine):
         asked = call.pool
         self.dispatcher.pool(asked).cold_start = SLOW
         try:
-            # Whoever has no time to look closer gets the same.
+            # The fast path must give the same result.
             sent = self.dispatcher.send_now(call, self.now) if self.now % 2 < 1 else None
             commands = [sent] if sent else self.dispatcher.submit(call, self.now)
         except WaitBudgetOver:
@@ -108,7 +108,7 @@ class Traffic(RuleBasedStateMachine):
             return
         if call.stage is Stage.QUEUED and not self.has_manager:
             assert self.dispatcher.pools[call.pool].is_connected
-        # A line may be longer by those that came from another one, and then takes nobody new.
+        # A queue may exceed its limit by moved calls, and then accepts no new call.
         if call.stage is Stage.QUEUED:
             assert len(self.dispatcher.pools[call.pool].queue) <= QUEUE_MAX
         self.accepted.append(call)
@@ -118,7 +118,7 @@ class Traffic(RuleBasedStateMachine):
     @precondition(lambda self: self.accepted)
     @rule(pick=picks)
     def leave(self, pick: int) -> None:
-        """A client goes away, perhaps after its answer."""
+        """A client disconnects, perhaps after its answer."""
         owed = [call for call in self.accepted if not self.ends[call]] or self.accepted
         call = owed[pick % len(owed)]
         if not self.ends[call]:
@@ -129,7 +129,7 @@ class Traffic(RuleBasedStateMachine):
 
     @rule(pool=pools, limit=st.integers(1, 3), marks=st.booleans(), near_wrap=st.booleans())
     def come(self, pool: str, limit: int, marks: bool, near_wrap: bool) -> None:
-        """A replica is connected, some with a long past."""
+        """A replica connects, some with ids close to the wrap."""
         if len(self.replicas) < 4:
             self.connect(pool, limit, marks, ID_MAX - 2 if near_wrap else 0)
 
@@ -143,12 +143,12 @@ class Traffic(RuleBasedStateMachine):
     @precondition(lambda self: self.replicas)
     @rule(pick=picks)
     def die(self, pick: int) -> None:
-        """A replica ends, whatever it was doing."""
+        """A replica dies, whatever it was doing."""
         self.lose(self.some(pick, self.busy()))
 
     @rule(pool=pools, times=st.integers(1, 3))
     def rampage(self, pool: str, times: int) -> None:
-        """Replicas come, begin all they get, and die of it."""
+        """Replicas connect, start all calls they get, and die."""
         for _ in range(times):
             replica = self.connect(pool, 2, marks=True, last_id=0)
             self.begin(replica, 2)
@@ -161,7 +161,7 @@ class Traffic(RuleBasedStateMachine):
     @precondition(lambda self: self.busy())
     @rule(pick=picks, count=st.integers(1, 3))
     def start(self, pick: int, count: int) -> None:
-        """A replica begins to run what came first."""
+        """A replica starts the calls it received first."""
         self.begin(self.some(pick, self.busy()), count)
 
     def begin(self, replica: Replica, count: int) -> None:
@@ -176,7 +176,7 @@ class Traffic(RuleBasedStateMachine):
     @precondition(lambda self: self.busy())
     @rule(pick=picks)
     def answer(self, pick: int) -> None:
-        """A replica answers, or says that a recalled request is free."""
+        """A replica answers, or confirms a cancelled request."""
         replica = self.some(pick, self.busy())
         for id in list(replica.has)[:1]:
             self.settle(replica, id)
@@ -184,7 +184,7 @@ class Traffic(RuleBasedStateMachine):
     @precondition(lambda self: self.busy())
     @rule(pick=picks, reason=st.sampled_from([NotStarted.FULL, NotStarted.DRAINING]))
     def hand_back(self, pick: int, reason: NotStarted) -> None:
-        """A replica returns what it has not begun, in the order in which it came."""
+        """A replica returns unstarted calls in the order of their arrival."""
         replica = self.some(pick, self.busy())
         for id in [id for id in replica.has if id not in replica.running]:
             del replica.has[id]
@@ -193,7 +193,7 @@ class Traffic(RuleBasedStateMachine):
     @precondition(lambda self: self.busy())
     @rule(pick=picks)
     def stop_batch(self, pick: int) -> None:
-        """A batch ran out of time because of another request."""
+        """A batch timed out because of another request."""
         replica = self.some(pick, self.busy())
         self.begin(replica, 2)
         for id in sorted(replica.running & replica.has.keys()):
@@ -204,7 +204,7 @@ class Traffic(RuleBasedStateMachine):
     @precondition(lambda self: self.replicas)
     @rule(pick=picks, late=st.integers(0, 2))
     def go_away(self, pick: int, late: int) -> None:
-        """A replica drains; the last requests sent had not reached it."""
+        """A replica drains; the last requests sent have not reached it."""
         replica = self.some(pick)
         unread = [id for id in replica.has if id not in replica.running][-late:] if late else []
         if unread and list(replica.has)[-len(unread) :] != unread:
@@ -221,14 +221,14 @@ class Traffic(RuleBasedStateMachine):
     @precondition(lambda self: self.replicas)
     @rule(pick=picks)
     def make_room(self, pick: int) -> None:
-        """A replica that was full has room."""
+        """A full replica has room again."""
         self.perform(self.dispatcher.on_window(self.some(pick).link.id, self.now))
 
     # Manager and clock
 
     @rule(to=st.sampled_from(REVISIONS), fits=st.booleans(), may_rerun=st.booleans())
     def move(self, to: str, fits: bool, may_rerun: bool) -> None:
-        """Traffic moves to another revision; nobody's time to wait changes by that."""
+        """Traffic moves to another revision; wait budgets do not change."""
         if to == self.current:
             return
         waits = {call: call.wait_until_s for call in self.accepted}
@@ -247,7 +247,7 @@ class Traffic(RuleBasedStateMachine):
 
     @rule(pool=pools, state=st.sampled_from(["cold", "waking", "warm", "failing", "gone"]))
     def look(self, pool: str, state: str) -> None:
-        """A pool looks different."""
+        """The manager publishes another state of a pool."""
         shown = PoolEndpoints([], state, "for a reason", 5.0 if state == "failing" else 0.0)
         if state == "cold":
             shown = UNKNOWN
@@ -255,7 +255,7 @@ class Traffic(RuleBasedStateMachine):
 
     @rule(step_s=st.sampled_from([0.1, 1.0, 6.0, 20.0]))
     def sweep(self, step_s: float) -> None:
-        """Time goes by."""
+        """Time passes."""
         self.now += step_s
         self.perform(self.dispatcher.sweep(self.now))
         self.check_orphans()
@@ -263,19 +263,19 @@ class Traffic(RuleBasedStateMachine):
     @precondition(lambda self: self.has_manager)
     @rule(is_lost=st.sampled_from([False, False, False, True]))
     def lose_manager(self, is_lost: bool) -> None:
-        """Nobody starts replicas any more; those that are there serve on."""
+        """No replica will be started any more; connected ones keep serving."""
         if is_lost:
             self.has_manager = False
             self.perform(self.dispatcher.on_manager_lost(self.now))
             self.check_orphans()
 
     def check_orphans(self) -> None:
-        """Without a manager nobody waits for a replica that cannot come."""
+        """Without a manager no call is queued for a replica that cannot start."""
         for pool in self.dispatcher.pools.values():
             assert self.has_manager or pool.is_connected or not pool.queue
 
     def teardown(self) -> None:
-        """When every budget is over and every replica has gone, all calls have ended."""
+        """After all wait budgets and all replicas have ended, every call has ended once."""
         self.sweep(1000.0)
         while self.replicas:
             self.die(0)
@@ -284,13 +284,13 @@ class Traffic(RuleBasedStateMachine):
         assert self.dispatcher.loads(self.now) == {}
         assert [call for call in self.accepted if self.ends[call] != 1] == []
 
-    # What holds for every command
+    # Checks of every command
 
     def busy(self) -> list[Replica]:
         return [replica for replica in self.replicas.values() if replica.has]
 
     def some(self, pick: int, among: list[Replica] | None = None) -> Replica:
-        """One of `among`, of all where that is empty."""
+        """Return one of `among`, or of all replicas if it is empty."""
         replicas = among or list(self.replicas.values())
         return replicas[pick % len(replicas)]
 
@@ -302,7 +302,7 @@ class Traffic(RuleBasedStateMachine):
         self.perform(commands)
 
     def perform(self, commands: list[Command]) -> None:
-        """Deliver sends, count ends; links that were given up end after that."""
+        """Deliver sends and count ends; links that were given up are lost afterwards."""
         given_up: list[Replica] = []
         for command in commands:
             match command:
@@ -320,7 +320,7 @@ class Traffic(RuleBasedStateMachine):
             self.lose(replica)
 
     def deliver(self, send: Send) -> None:
-        """To a replica that takes it, and not against what was promised of the call."""
+        """Check that a send keeps the promises made for its call, and deliver it."""
         call, replica = send.call, self.replicas[send.link]
         assert self.ends[call] == 0, "sent after its end"
         assert 0 < send.id <= ID_MAX
@@ -328,19 +328,19 @@ class Traffic(RuleBasedStateMachine):
         assert not replica.link.closing
         assert call.pool == replica.link.pool
         if call.pinned or "b@" in call.pool:
-            assert call.pool == self.asked[call], "it was not to move"
+            assert call.pool == self.asked[call], "a call that must not move has moved"
         if self.begun[call]:
-            assert call.pool == self.ran_at[call], "what had begun moved"
-            assert call.may_rerun, "run again against its function's word"
-            assert call.alone, "retried among others"
+            assert call.pool == self.ran_at[call], "a started call has moved"
+            assert call.may_rerun, "rerun although its function forbids it"
+            assert call.alone, "retried in a batch with others"
         assert call.deaths <= RETRIES
         replica.has[send.id] = call
         replica.running.discard(send.id)
         replica.last_id = send.id
 
     @invariant()
-    def nobody_waits_while_there_is_room(self) -> None:
-        """A link takes up to its limit, and below that nobody waits for it."""
+    def no_call_is_queued_while_there_is_room(self) -> None:
+        """A link never exceeds its limit, and no call is queued while a link has room."""
         for pool in self.dispatcher.pools.values():
             for link in pool.links.values():
                 assert len(link.in_flight) <= link.limit
@@ -348,7 +348,7 @@ class Traffic(RuleBasedStateMachine):
 
     @invariant()
     def calls_are_in_one_place(self) -> None:
-        """A call waits, is at one replica, or is done; and both ends agree which."""
+        """A call is queued, at one replica, or done; both ends of a link agree."""
         pools = self.dispatcher.pools
         at = Counter(c for p in pools.values() for c in p.queue)
         assert all(call.pool == key for key, pool in pools.items() for call in pool.queue)
@@ -360,8 +360,8 @@ class Traffic(RuleBasedStateMachine):
         assert owed <= at.keys()
 
     @invariant()
-    def nobody_is_demand_for_long(self) -> None:
-        """Beyond those that wait a pool counts one that would, for one cold start at most, and
+    def wake_demand_is_bounded(self) -> None:
+        """Beside its queue a pool counts at most one refused call, for at most one cold start, and
         none once it has a replica."""
         for key, pool in self.dispatcher.pools.items():
             extra = self.dispatcher.load(key, self.now).queued - len(pool.queue)
@@ -371,13 +371,13 @@ class Traffic(RuleBasedStateMachine):
 
     @invariant()
     def bytes_are_those_of_calls_not_ended(self) -> None:
-        """What bodies count is returned at each call's end, whatever that is."""
+        """The bytes of a body are released when its call ends, in whatever way."""
         held = sum(len(call.body) for call in self.accepted if not self.ends[call])
         assert self.dispatcher.held_bytes == held <= BYTES_MAX
 
     @invariant()
-    def who_was_never_sent_keeps_the_order(self) -> None:
-        """Within a priority, calls stand in order of arrival."""
+    def queued_calls_keep_their_order(self) -> None:
+        """Within a priority, queued calls are in order of arrival."""
         for pool in self.dispatcher.pools.values():
             for priority in Priority:
                 line = [call.position for call in pool.queue if call.priority is priority]

@@ -1,4 +1,4 @@
-"""Events come out of a stream as they went in, however its bytes are cut."""
+"""Property tests of the event stream parser: the cuts between reads do not matter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def streams(draw: st.DrawFn) -> tuple[list[Event], bytes]:
     for event in sent:
         data = [f"data: {one}" for one in event.data.split("\n")]
         lines = [f":{draw(text)}", f"id: {event.id}", f"event: {event.type}", *data, ""]
-        # One kind for an event: a CR and an empty line's LF would be one line end.
+        # One kind per event: a CR followed by the LF of an empty line would be one line end.
         end = draw(st.sampled_from(LINE_ENDS))
         parts += [line + end for line in lines]
     return sent, "".join(parts).encode()
@@ -38,7 +38,7 @@ def cut(draw: st.DrawFn, stream: bytes) -> list[bytes]:
 
 @given(st.data())
 def test_cuts_change_nothing(data: st.DataObject) -> None:
-    """Whatever was sent is read, with every cut, line end and comment."""
+    """Every event is read back, with any cuts, line ends and comments."""
     sent, stream = data.draw(streams())
     parser = Parser()
 
@@ -49,8 +49,8 @@ def test_cuts_change_nothing(data: st.DataObject) -> None:
 
 
 @given(st.data(), st.binary(max_size=200))
-def test_any_bytes_are_read_alike(data: st.DataObject, stream: bytes) -> None:
-    """Also of rubbish, and of invalid UTF-8, pieces give what the whole gives."""
+def test_any_bytes_are_parsed_alike_in_pieces(data: st.DataObject, stream: bytes) -> None:
+    """Any bytes, invalid UTF-8 included, give the same events in pieces as in one read."""
     whole, parser = Parser(), Parser()
 
     read = [event for piece in data.draw(st.composite(cut)(stream)) for event in parser.feed(piece)]

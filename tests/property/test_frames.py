@@ -1,4 +1,4 @@
-"""Frames survive any split of their bytes, and nothing but LinkError comes out of noise."""
+"""Property tests of frames: any split is read correctly, and noise raises only LinkError."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def feed(reader: FrameReader, data: bytes) -> list[Frame]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(frames, max_size=6), st.data())
-def test_frames_come_out_as_they_went_in(sent: list[Frame], draw: st.DataObject) -> None:
-    """Whatever the boundaries of the reads, the same frames come out, each as early as it can."""
+def test_frames_survive_any_split(sent: list[Frame], draw: st.DataObject) -> None:
+    """Whatever the boundaries of the reads, the same frames are read."""
     data = b"".join(map(packed, sent))
     cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=8).map(sorted))
     reader = FrameReader()
@@ -63,7 +63,7 @@ def test_frames_come_out_as_they_went_in(sent: list[Frame], draw: st.DataObject)
 @settings(max_examples=30, deadline=None)
 @given(st.lists(frames, min_size=1, max_size=3))
 def test_a_frame_is_delivered_with_its_last_byte(sent: list[Frame]) -> None:
-    """No frame waits for the bytes of the next one."""
+    """A frame does not wait for the first byte of the next one."""
     reader = FrameReader()
 
     for frame in sent:
@@ -75,7 +75,7 @@ def test_a_frame_is_delivered_with_its_last_byte(sent: list[Frame]) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=10))
 def test_noise_only_raises_link_errors(pieces: list[bytes]) -> None:
-    """Random bytes make frames, wait for more, or raise LinkError; never anything else."""
+    """Random bytes are frames, incomplete, or raise LinkError."""
     reader = FrameReader(body_max=10_000)
 
     try:
@@ -93,7 +93,7 @@ def test_noise_only_raises_link_errors(pieces: list[bytes]) -> None:
     st.binary(max_size=30),
 )
 def test_unknown_optional_frames_leave_no_trace(kind: int, meta: bytes, body: bytes) -> None:
-    """A frame of the future, flagged optional, changes nothing for those around it."""
+    """An unknown frame with the flag OPTIONAL does not affect the frames around it."""
     unknown = HEADER.pack(len(body), 0, kind, Flag.OPTIONAL, len(meta), 0) + meta + body
     ping = b"".join(pack(Kind.PING))
 

@@ -1,4 +1,4 @@
-"""The fast front and aiohttp alone answer the same bytes alike.
+"""Differential tests: the fast path and aiohttp alone answer the same bytes alike.
 
 Thousands of generated connections go to two gateways of one process. `make chaos` plays 50,000.
 """
@@ -24,7 +24,8 @@ pytestmark = pytest.mark.slow
 
 
 def check(tally: Tally) -> None:
-    """Nothing differs, and the front did its share: else this would compare aiohttp with itself."""
+    """Check that nothing differs and that the fast path answered its share of requests; otherwise
+    aiohttp would be compared with itself."""
     assert tally.differences == []
     assert tally.plain > 0.2 * tally.streams
     assert tally.handed_over < 0.8 * tally.streams
@@ -37,7 +38,8 @@ def check(tally: Tally) -> None:
 def test_generated_connections_on_the_loop_of_production(
     tmp_path: Path, is_open: bool, count: int
 ) -> None:
-    """Answers, headers, bodies, whether the connection stays, and what the replicas got."""
+    """On uvloop, answers, headers, bodies, keep-alive and the requests at the replicas are
+    equal."""
     tally = Tally()
     seeds = (f"uvloop/{number}" for number in range(count))
     uvloop.run(play(tmp_path, tally, seeds, is_open=is_open))
@@ -46,7 +48,8 @@ def test_generated_connections_on_the_loop_of_production(
 
 
 def test_generated_connections_on_asyncios_own_loop(tmp_path: Path) -> None:
-    """As on uvloop, whose transports differ in when they read and pause."""
+    """The comparison holds on asyncio's loop too, whose transports read and pause at other
+    times."""
     tally = Tally()
     seeds = (f"asyncio/{number}" for number in range(amount(250, 1000)))
     asyncio.run(play(tmp_path, tally, seeds, is_open=False))
@@ -54,7 +57,7 @@ def test_generated_connections_on_asyncios_own_loop(tmp_path: Path) -> None:
 
 
 def test_generated_connections_over_tcp(tmp_path: Path) -> None:
-    """As over pairs of sockets."""
+    """The comparison holds over TCP as over socket pairs."""
 
     async def over_tcp(tally: Tally) -> None:
         async with both(tmp_path, KEYED) as pair, listening(pair.fast), listening(pair.plain):
@@ -69,7 +72,7 @@ def test_generated_connections_over_tcp(tmp_path: Path) -> None:
 
 @pytest.fixture
 def played(tmp_path: Path) -> Iterator[tuple[asyncio.Runner, Pair]]:
-    """Both gateways, and the loop that they run in."""
+    """The runner of an event loop, and both gateways in it."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         gateways = both(tmp_path, KEYED)
         yield runner, runner.run(gateways.__aenter__())
@@ -86,10 +89,10 @@ def played(tmp_path: Path) -> Iterator[tuple[asyncio.Runner, Pair]]:
     ],
 )
 @given(random=st.randoms(use_true_random=False))
-def test_connections_that_hypothesis_makes(
+def test_connections_generated_by_hypothesis(
     played: tuple[asyncio.Runner, Pair], random: Random
 ) -> None:
-    """The same grammar with Hypothesis choosing, which makes what it finds small."""
+    """Hypothesis draws from the same grammar, so that a failure is shrunk."""
     runner, pair = played
     tally = Tally()
     runner.run(compare_stream(pair, tally, make_stream(random), "hypothesis"))

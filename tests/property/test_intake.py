@@ -1,4 +1,4 @@
-"""The intake under any order of arrivals, runs, answers, cancels and losses."""
+"""Property tests of the intake: any order of arrivals, runs, answers, cancels and lost links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINKS = st.integers(1, 5)
 
 
 class Gateways(RuleBasedStateMachine):
-    """Links that send, cancel and go, against what each has been told."""
+    """Links that send, cancel and end, compared with the frames that each received."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,11 +24,11 @@ class Gateways(RuleBasedStateMachine):
         self.ids = 0
         self.running: list[Job] = []
         self.refused: set[int] = set()
-        """Links that were turned away and have not been told of room since."""
+        """Links that got FULL and no WINDOW since."""
 
     @rule(link=LINKS, alone=st.booleans())
     def send(self, link: int, alone: bool) -> None:
-        """A request is owed exactly if there was room."""
+        """A request is accepted exactly if there is room."""
         self.ids += 1
         had_room = len(self.intake.owed) < LIMIT
         job = Job(link, self.ids, META, b"", 60.0, 0.0, alone)
@@ -46,7 +46,7 @@ class Gateways(RuleBasedStateMachine):
     @precondition(lambda self: self.intake.waiting)
     @rule(most=st.integers(1, 5))
     def take(self, most: int) -> None:
-        """Jobs come in order of arrival; one that must be alone comes alone."""
+        """Jobs are taken in order of arrival; a job marked alone is taken alone."""
         waiting = list(self.intake.waiting)
 
         taken = self.intake.take(most)
@@ -59,7 +59,7 @@ class Gateways(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(place=st.integers(0, LIMIT - 1))
     def answer(self, place: int) -> None:
-        """An answer makes room, of which who was turned away is told."""
+        """An answer makes room, which is announced to refused links."""
         job = self.running.pop(place % len(self.running))
         told = self.intake.finish(job, 1.0)
 
@@ -72,7 +72,7 @@ class Gateways(RuleBasedStateMachine):
     @precondition(lambda self: self.intake.owed)
     @rule(place=st.integers(0, LIMIT - 1))
     def cancel(self, place: int) -> None:
-        """A cancelled job is marked and stays owed until whoever holds it lets go."""
+        """A cancelled job is marked and stays owed until it is finished."""
         link, id = list(self.intake.owed)[place % len(self.intake.owed)]
 
         job = self.intake.cancel(link, id)
@@ -82,7 +82,7 @@ class Gateways(RuleBasedStateMachine):
 
     @rule(link=LINKS)
     def lose(self, link: int) -> None:
-        """A lost link's jobs are all cancelled and it is never told anything."""
+        """All jobs of a lost link are cancelled, and it gets no WINDOW."""
         self.intake.lose_link(link)
         self.refused.discard(link)
 
@@ -90,30 +90,32 @@ class Gateways(RuleBasedStateMachine):
 
     @rule()
     def hand_back(self) -> None:
-        """What waited is given back and answered as not started."""
+        """Waiting jobs are returned and answered as not started."""
         for job in self.intake.take_all():
             self.refused -= set(self.intake.finish(job, 1.0))
 
     @rule(draining=st.booleans())
     def drain(self, draining: bool) -> None:
-        """A replica may refuse to go, and take requests again."""
+        """A replica starts to drain, or refuses and accepts requests again."""
         self.intake.draining = draining
 
     @invariant()
     def is_bounded(self) -> None:
-        """Never more owed than the limit, over all links; what waits or runs is owed."""
+        """The owed jobs of all links never exceed the limit; each waiting or running job is
+        owed."""
         assert len(self.intake.owed) <= LIMIT
         assert len(self.intake.owed) == len(self.intake.waiting) + len(self.running)
 
     @invariant()
-    def nobody_waits_beside_room(self) -> None:
-        """While a link was turned away and not told yet, an end is to come that will tell it."""
+    def refused_links_will_get_a_window(self) -> None:
+        """While a link was refused and got no WINDOW, an owed job remains whose end will announce
+        room."""
         assert set(self.intake.turned_away) == self.refused
         assert not self.refused or self.intake.owed
 
     @invariant()
     def idle_is_when_nothing_is_owed(self) -> None:
-        """Idle time runs only while nobody waits for an answer."""
+        """Idle time counts only while no job is owed."""
         assert (self.intake.idle_s(10.0) == 0.0) == bool(self.intake.owed)
 
 

@@ -1,7 +1,7 @@
-"""Whatever happens in whatever order, the machine keeps its promises.
+"""Property tests of the pool machine: any order of events keeps its promises.
 
-A world of processes, gateways and an impatient clock feeds the machine; every command and every
-record is held against the promises after every event.
+A world of processes, gateways and a clock feeds the machine; every command and every record is
+checked against the promises after every event.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEVICES = [
 ]
 NOWHERE = "GPU-9"
 ENDINGS_MAX = 40
-"""Steps of 5 s in which a house that is shut down must be empty."""
+"""Steps of 5 s within which a shut-down host must have no replica left."""
 
 COMING = [State.STARTING, State.STANDBY, State.LOADING]
 UNENDING = list(State)
@@ -54,7 +54,7 @@ shares = st.sampled_from([1.0, 0.5, 0.4])
 
 
 class World(Promises):
-    """What surrounds the machine."""
+    """Surroundings of the machine: driver, devices, gateways and clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class World(Promises):
         found: list[tuple[str, Role, str]],
         is_open: bool,
     ) -> None:
-        """A host with some devices, of which an earlier manager may have left some taken."""
+        """Create a host with some devices; an earlier manager may have left replicas on them."""
         self.standbys, self.gpu_standbys = standbys
         self.book = Book({device.id: device for device in there})
         ids, twins = itertools.count(1), itertools.count(1)
@@ -91,7 +91,7 @@ class World(Promises):
     @precondition(lambda self: not self.is_list_read)
     @rule(key=keys, role=roles, device=places)
     def find(self, key: str, role: Role, device: str) -> None:
-        """The driver's list has a replica of an earlier manager; the device may be gone since."""
+        """The driver lists a replica of an earlier manager; its device may be gone."""
         id = f"old{next(self.olds)}"
         if role == "standby":
             where = "" if device.startswith("cpu") else device
@@ -104,7 +104,7 @@ class World(Promises):
         self.book.place(id, self.specs.get(key, PoolSpec(key, role=role)), device)
         self.feed(events.Found(id, key, device, role))
 
-    # The world's moves
+    # Events
 
     @rule(
         key=keys,
@@ -125,7 +125,7 @@ class World(Promises):
         memory_mib: float,
         batches: bool = True,
     ) -> None:
-        """A function is deployed or its settings are changed."""
+        """A function is deployed or its settings change."""
         spec = PoolSpec(
             key,
             least,
@@ -141,14 +141,14 @@ class World(Promises):
 
     @rule(key=st.sampled_from([*KEYS, TRIAL]))
     def remove(self, key: str) -> None:
-        """A function is removed or a deploy cancelled, there or not."""
+        """A function is removed or a deploy is cancelled, whether it exists or not."""
         self.specs.pop(key, None)
         self.feed(events.PoolRemoved(key))
         assert key not in self.asked
 
     @rule(kind=st.sampled_from(["any", "cuda"]), memory_mib=memories)
     def try_out(self, kind: str, memory_mib: float) -> None:
-        """A deploy wants a trial; of one that goes on, the kind of device never changes."""
+        """A deploy requests a trial; the device kind of a running trial never changes."""
         if TRIAL in self.specs:
             kind = self.specs[TRIAL].device_kind
         spec = PoolSpec(TRIAL, role="trial", device_kind=kind, memory_mib=memory_mib)
@@ -156,23 +156,23 @@ class World(Promises):
 
     @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]), beside=st.booleans())
     def warm(self, key: str, beside: bool) -> None:
-        """Somebody wants a pool to be warm."""
+        """A caller requests a warm pool."""
         self.feed(events.WarmRequested(key, beside))
         assert key in self.specs or key not in self.asked
 
     @rule(key=keys)
     def stop_warming(self, key: str) -> None:
-        """Who asked asks no longer."""
+        """The caller cancels the request."""
         self.feed(events.WarmCancelled(key))
 
     @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]))
     def sleep(self, key: str) -> None:
-        """Somebody puts a pool to sleep."""
+        """A caller requests that a pool sleeps."""
         self.feed(events.SleepRequested(key))
 
     @rule(worker=st.sampled_from(WORKERS), wants=loads, full=st.sampled_from([True, True, False]))
     def demand(self, worker: str, wants: dict[str, Load], full: bool) -> None:
-        """A gateway worker tells what it holds."""
+        """A gateway worker reports its demand."""
         self.hear(worker, wants, full=full)
 
     def hear(self, worker: str, wants: dict[str, Load], *, full: bool = True) -> None:
@@ -181,7 +181,7 @@ class World(Promises):
 
     @rule(key=keys, one=load)
     def turn_to(self, key: str, one: Load) -> None:
-        """All clients call one function, which is brought up, and leave the others idle."""
+        """All clients call one function, which is brought up; the others are idle."""
         for worker in WORKERS:
             self.hear(worker, {key: one})
         for pick in range(len(self.book.entries)):
@@ -202,14 +202,14 @@ class World(Promises):
 
     @rule()
     def lose_engine(self) -> None:
-        """What the driver drives does not answer."""
+        """The driver's engine does not answer."""
         self.is_engine_down = True
         self.feed(events.EngineLost("no answer"))
 
     @precondition(lambda self: self.is_engine_down)
     @rule(pick=picks)
     def find_engine(self, pick: int) -> None:
-        """It answers again; something may have ended meanwhile."""
+        """The engine answers again; a replica may have ended meanwhile."""
         self.is_engine_down = False
         gone = self.some(pick, State.READY, State.LOADING, State.DRAINING)
         running = {one.id for one in self.machine.replicas()} - set(gone)
@@ -217,7 +217,7 @@ class World(Promises):
 
     @rule(device=places, is_gone=st.booleans())
     def lose_device(self, device: str, is_gone: bool) -> None:
-        """A device falls off the bus, or is to be reset; one that is not here does, too."""
+        """A device fails or needs a reset, also one that the host does not have."""
         self.feed(events.DeviceLost(device, "XID 79", is_gone))
 
     @precondition(lambda self: self.book.entries)
@@ -227,28 +227,28 @@ class World(Promises):
         is_gone=st.booleans(),
     )
     def lose_device_under(self, pick: int, states: list[State], is_gone: bool) -> None:
-        """A device is lost while somebody is on it."""
+        """A device fails while a replica is on it."""
         for id in self.some(pick, *states):
             self.feed(events.DeviceLost(self.replica(id).device, "XID 48", is_gone))
 
     @precondition(lambda self: self.cordoned)
     @rule(pick=picks)
     def find_device(self, pick: int) -> None:
-        """A device can be used again, or one that is not here."""
+        """A device is usable again, also one that the host does not have."""
         lost = sorted([*self.cordoned, NOWHERE])
         self.feed(events.DeviceBack(lost[pick % len(lost)]))
 
     @precondition(lambda self: self.some(0, State.STARTING))
     @rule(pick=picks, loaded=st.booleans())
     def greet(self, pick: int, loaded: bool) -> None:
-        """A process connects back."""
+        """A process connects."""
         for id in self.some(pick, State.STARTING):
             self.feed(events.Greeted(id, {"start": 3.0}, loaded))
 
     @precondition(lambda self: self.some(0, State.STARTING, State.LOADING))
     @rule(pick=picks, memory_mib=memories)
     def load(self, pick: int, memory_mib: float) -> None:
-        """A model is loaded."""
+        """A replica loads its model."""
         self.bring_up(pick, memory_mib)
 
     def bring_up(self, pick: int, memory_mib: float) -> None:
@@ -261,14 +261,14 @@ class World(Promises):
     @precondition(lambda self: self.some(0, State.READY))
     @rule(pick=picks)
     def refute(self, pick: int) -> None:
-        """A replica says that rows of its requests mix."""
+        """A replica reports that rows of its requests mix."""
         for id in self.some(pick, State.READY):
             self.feed(events.BatchingRefuted(id, "rows are lost"))
 
     @precondition(lambda self: self.some(0, State.DRAINING))
     @rule(pick=picks, idle_s=st.sampled_from([0.0, 3.0]))
     def refuse(self, pick: int, idle_s: float) -> None:
-        """A replica that is asked to go says that it was used."""
+        """A draining replica reports that it was used."""
         for id in self.some(pick, State.DRAINING):
             self.feed(events.NotIdle(id, idle_s))
 
@@ -285,7 +285,7 @@ class World(Promises):
 
     @rule(states=st.sampled_from([COMING, [State.READY], [State.DRAINING], [State.RELEASING]]))
     def clear(self, states: list[State]) -> None:
-        """All processes in some state end and are gone at once."""
+        """All processes in some states end and are released at once."""
         for replica in self.machine.replicas():
             if replica.state in states:
                 self.feed(events.Lost(replica.id, "exit 1"))
@@ -294,14 +294,14 @@ class World(Promises):
     @precondition(lambda self: self.some(0, State.RELEASING))
     @rule(pick=picks, works=st.booleans())
     def release(self, pick: int, works: bool) -> None:
-        """What was left of a process is gone, or cannot be got rid of."""
+        """The remains of a process are released, or cannot be."""
         for id in self.some(pick, State.RELEASING):
             self.feed(events.Released(id) if works else events.NotReleased(id, "stuck"))
 
     @precondition(lambda self: self.book.entries)
     @rule(pick=picks, number=st.integers(0, 5))
     def cross(self, pick: int, number: int) -> None:
-        """Something comes that no longer, or never, belonged to the replica's state."""
+        """An event arrives that does not match the replica's state."""
         id = next(iter(self.some(pick, *(set(State) - {State.RELEASING}))), "nobody")
         news: list[events.Event] = [
             events.Greeted(id, {}),
@@ -315,13 +315,13 @@ class World(Promises):
 
     @rule(step_s=st.sampled_from([0.0, 0.5, 1.0, 2.0, 5.0, 30.0, 60.0, 400.0]), alive=st.booleans())
     def pass_time(self, step_s: float, alive: bool) -> None:
-        """Time goes by; gateways that are alive speak on."""
+        """Time passes; gateways that are alive keep reporting."""
         self.now += step_s
         self.go_on(alive=alive)
 
     @rule(seconds=st.integers(5, 15))
     def wait(self, seconds: int) -> None:
-        """Nothing happens for a while, and gateways say so."""
+        """Some seconds pass in which gateways only repeat their reports."""
         for _ in range(seconds):
             self.now += 1.0
             self.go_on(alive=True)
@@ -330,13 +330,13 @@ class World(Promises):
         if alive:
             for worker, wants in self.said.items():
                 self.feed(events.DemandReported(Demand(worker, next(self.seqs), True, wants)))
-        # What a later pool of the same tick let go is seen by an earlier one at the next.
+        # A device released by a later pool of a tick is seen by an earlier pool at the next tick.
         self.feed(events.Tick())
         self.feed(events.Tick())
         self.check_progress()
 
     def teardown(self) -> None:
-        """Shut down, nothing is left once releases work, whatever the processes do."""
+        """After a shutdown no replica is left once releases work, whatever the processes do."""
         if not hasattr(self, "machine"):
             return
         self.feed(events.Shutdown())
@@ -351,12 +351,12 @@ class World(Promises):
         assert self.machine.host.ledger.reservations == {}
 
     def some(self, pick: int, *states: State) -> list[str]:
-        """One replica in one of `states`, if there is any."""
+        """Return one replica in one of `states`, if there is any."""
         ids = sorted(r.id for r in self.machine.replicas() if r.state in states)
         return [ids[pick % len(ids)]] if ids else []
 
     def state(self, id: str) -> State:
-        """The state of a replica that is there."""
+        """Return the state of an existing replica."""
         return self.replica(id).state
 
 

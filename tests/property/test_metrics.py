@@ -1,4 +1,4 @@
-"""Whatever is answered, the page shows what a slow and plain count of the same answers gives."""
+"""Property tests of the metrics page: it equals a plain count of the same answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runtime_image.link.meta import AnswerMeta
 
 
 class Answer(NamedTuple):
-    """What a replica answered; eighths of seconds are added up without an error."""
+    """Answer of a replica; times are eighths of seconds, whose sums are exact."""
 
     function: str
     seconds: float
@@ -38,11 +38,11 @@ ANSWERS = st.builds(
     st.integers(1, 14),
 )
 Page = dict[tuple[str, str, str], float]
-"""Numbers by sample, function, and bound ("" for none)."""
+"""Values by sample, function, and bound ("" for none)."""
 
 
 def shown(metrics: Metrics) -> Page:
-    """What is counted of answers, without the moments of their making."""
+    """Return the samples about answers, without creation times."""
     metrics.snapshot()
     return {
         (sample.name, sample.labels["function"], sample.labels.get("le", "")): sample.value
@@ -54,7 +54,7 @@ def shown(metrics: Metrics) -> Page:
 
 
 def plainly(answers: Sequence[Answer]) -> Page:
-    """The same, bound by bound."""
+    """Return the same samples, counted bound by bound."""
     page: Page = Counter()
     for one in answers:
         page["fngate_requests_total", one.function, ""] += 1
@@ -74,7 +74,7 @@ def plainly(answers: Sequence[Answer]) -> Page:
 
 @given(st.lists(ANSWERS, max_size=30))
 def test_the_page_is_the_sum_of_all_answers(answers: list[Answer]) -> None:
-    """In every bucket of every histogram."""
+    """Every counter and every bucket of every histogram equals the plain count."""
     metrics = Metrics(Balance, dict, lambda: 0, lambda *_: True)
     for one in answers:
         meta = AnswerMeta("application/json", 0, 0, 0, 0, one.rows)

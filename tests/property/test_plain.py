@@ -1,4 +1,4 @@
-"""Batches of the commonest form and single requests come to the same answers and errors."""
+"""Property tests of plain JSON batches: same answers and errors as single requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ODD_SHAPES: list[tuple[int, ...]] = [(), (2,), (1, 2), (-1, -1), (-1, 0)]
 
 
 class Echo:
-    """Gives back its inputs, and scores made of the first of them, some of which are NaN."""
+    """Session that returns its inputs, and scores made of the first one, some of them NaN."""
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
@@ -54,14 +54,14 @@ class Echo:
 
 
 class NoWriter:
-    """Leaves all answers to the codec for single requests."""
+    """Writer that leaves all answers to the codec for single requests."""
 
     def write(self, *what: Any) -> None:
         return None
 
 
 def outcomes(signature: Signature, spec: ModelSpec, jobs: list[Job], alone: bool) -> list[Any]:
-    """What each job came to; with `alone` each goes by the codecs for single requests."""
+    """Return the outcome of each job; with `alone`, each uses the codecs for single requests."""
     runner: Any = Runner(Echo(signature), spec, lambda: 0.0)
     if alone:
         runner._decoder._plain = None
@@ -80,7 +80,7 @@ def plain(outcome: Outcome) -> Any:
 
 
 def elements(dtype: str) -> st.SearchStrategy[Any]:
-    """Values that fit the dtype, at its limits too."""
+    """Values that fit the dtype, including its limits."""
     if dtype == "BOOL":
         return st.booleans()
     if dtype == dtypes.BYTES:
@@ -99,7 +99,7 @@ WRONG = st.sampled_from(
 
 @st.composite
 def values(draw: st.DrawFn, spec: TensorSpec, rows: int) -> Any:
-    """Nested lists that fit `spec`, nearly always."""
+    """Nested lists that fit `spec`, with rare mistakes."""
 
     def nested(shape: tuple[int, ...]) -> Any:
         if draw(st.integers(0, 150)) == 0:
@@ -183,7 +183,7 @@ RULES = st.builds(
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Signature, ModelSpec, list[Job]]:
-    """A function and some requests that came together."""
+    """A function and some requests that arrived together."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True))
     shapes = st.sampled_from(SHAPES * 12 + ODD_SHAPES)
     specs = tuple(
@@ -205,8 +205,8 @@ def cases(draw: st.DrawFn) -> tuple[Signature, ModelSpec, list[Job]]:
 
 @given(cases())
 @PLAIN
-def test_both_ways_come_to_the_same(case: tuple[Signature, ModelSpec, list[Job]]) -> None:
-    """Answers agree byte for byte and errors field for field, whoever came in the same batch."""
+def test_both_codecs_agree(case: tuple[Signature, ModelSpec, list[Job]]) -> None:
+    """Answers are equal byte for byte and errors field for field, whatever the batch."""
     together = outcomes(*case, alone=False)
 
     assert together == outcomes(*case, alone=True)

@@ -1,4 +1,4 @@
-"""What must hold of the registry for any input."""
+"""Property tests of the registry."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ FILES = st.lists(
 
 
 def in_folder(work: Callable[[Path], Coroutine[Any, Any, T]]) -> T:
-    """Run `work` in a loop and a folder of its own, which each example needs afresh."""
+    """Run `work` in a new event loop with a new folder, as each example needs."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(work(Path(folder)))
 
 
 @given(TRICKY)
 def test_an_accepted_path_stays_inside(path: str) -> None:
-    """A path that is accepted means a file below its folder, and is spelled in one way only."""
+    """An accepted path is below its folder and has a single spelling."""
     try:
         check_path(path)
     except BadBundle:
@@ -68,7 +68,7 @@ def test_an_accepted_path_stays_inside(path: str) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(TRICKY, min_size=1, max_size=4))
 def test_an_accepted_bundle_is_laid_out_inside(paths: list[str]) -> None:
-    """A bundle that is accepted can be laid out, and makes those files and no others."""
+    """Materialising an accepted bundle creates exactly its files."""
 
     async def work(folder: Path) -> None:
         try:
@@ -101,12 +101,12 @@ def test_a_digest_does_not_depend_on_order(files: list[BundleFile], random: Any)
 
 @given(FILES, FILES)
 def test_a_digest_tells_bundles_apart(a: list[BundleFile], b: list[BundleFile]) -> None:
-    """Two bundles have one digest only where they have the same files."""
+    """Two bundles have the same digest only if they have the same files."""
     assert (digest(a) == digest(b)) == (set(a) == set(b))
 
 
 async def take_step(functions: Functions, verb: str, name: str) -> int | None:
-    """Do one thing to a function; the number that was given out by it, if any."""
+    """Apply one step to a function; return the revision number that it assigned, if any."""
     number = None
     if verb == "remove":
         with contextlib.suppress(UnknownFunction):
@@ -129,8 +129,9 @@ async def take_step(functions: Functions, verb: str, name: str) -> int | None:
         max_size=12,
     )
 )
-def test_numbers_are_never_given_twice(steps: list[tuple[str, str]]) -> None:
-    """Whatever is deployed, trimmed and removed, numbers only rise, also after reopening."""
+def test_revision_numbers_are_never_reused(steps: list[tuple[str, str]]) -> None:
+    """Revision numbers only rise, whatever is deployed, trimmed or removed, also after
+    reopening."""
 
     async def work(folder: Path) -> None:
         given_out: dict[str, list[int]] = {"a": [], "b": []}
@@ -153,7 +154,7 @@ def test_numbers_are_never_given_twice(steps: list[tuple[str, str]]) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=5), st.booleans())
 def test_a_committed_blob_reads_back(content: bytes, cuts: list[int], honest: bool) -> None:
-    """However it is cut, a blob is stored whole under its hash, or not at all."""
+    """However its upload is cut, a blob is stored whole under its hash, or not at all."""
     name = sha256(content) if honest else sha256(content + b"!")
     edges = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
 
@@ -174,8 +175,8 @@ def test_a_committed_blob_reads_back(content: bytes, cuts: list[int], honest: bo
 
 
 @given(st.text(max_size=100))
-def test_a_name_made_of_a_file_is_a_name(file: str) -> None:
-    """Whatever a file is called, it gives a name or a refusal."""
+def test_a_name_from_a_file_is_valid(file: str) -> None:
+    """Any file name yields a valid name or a refusal."""
     with contextlib.suppress(BadRequest):
         assert is_name(name_from_file(file))
 
@@ -195,7 +196,7 @@ LINES = st.one_of(
 
 @given(st.lists(LINES, max_size=6), st.lists(st.sampled_from(["a.onnx", "handler.py", "f"])))
 def test_any_manifest_is_read_or_refused(lines: list[str], files: list[str]) -> None:
-    """No text makes the parser raise anything but BadManifest, and a refusal has a reason."""
+    """The parser raises only BadManifest, with a reason."""
     try:
         manifest = parse_manifest("\n".join(["schema = 1", *lines]), files)
     except BadManifest as error:
@@ -209,7 +210,7 @@ def test_any_manifest_is_read_or_refused(lines: list[str], files: list[str]) -> 
 
 @given(st.binary(max_size=200) | st.binary(max_size=100).map(lambda data: b"\x3a\x50" + data))
 def test_any_bytes_are_a_model_or_not(data: bytes) -> None:
-    """Reading the side files of any bytes ends, with a list or a ValueError."""
+    """Reading the external files of any bytes returns a list or raises ValueError."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
@@ -218,8 +219,8 @@ def test_any_bytes_are_a_model_or_not(data: bytes) -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), NAMES, st.integers(1, 3), st.integers(1, 3)), max_size=15))
-def test_the_feed_tells_the_whole_catalog(steps: list[tuple[bool, str, int, int]]) -> None:
-    """Whoever only follows the changes knows what each name means and which numbers exist."""
+def test_changes_describe_the_whole_catalog(steps: list[tuple[bool, str, int, int]]) -> None:
+    """A subscriber that only follows changes knows each current revision and all numbers."""
     catalog = Catalog()
     mirror: dict[str, Change] = {}
     catalog.subscribe(lambda change: mirror.update({change.name: change}))

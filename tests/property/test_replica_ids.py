@@ -1,4 +1,4 @@
-"""However often ids repeat, no replica gets the id of another one that is there."""
+"""Property tests of replica ids: repeated random ids never collide with a living replica's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.play import cpus
 KEYS = ["default/a@1", "default/b@1", "default/c@1"]
 DEVICES = 4
 TIMES = 3
-"""How often each id is offered before the next one."""
+"""Number of times that each id is generated before the next one."""
 
 pick = st.integers(0, DEVICES)
 steps = st.lists(
@@ -33,7 +33,7 @@ steps = st.lists(
 
 
 class Host:
-    """A machine whose ids repeat, and the ids of the replicas that it should have."""
+    """Machine whose id generator repeats, and the ids of the replicas that it should have."""
 
     def __init__(self, adopted: list[int]) -> None:
         ids = (f"r{number // TIMES}" for number in count())
@@ -48,7 +48,7 @@ class Host:
         self.feed(events.ReplicasListed())
 
     def feed(self, event: events.Event) -> None:
-        """Have an event handled: every new replica is one more, and all records are there."""
+        """Handle an event; check that new ids are unique and that all records exist."""
         for command in self.machine.handle(event, self.now):
             if isinstance(command, Launch):
                 assert command.id not in self.ids, "a new replica got the id of another one"
@@ -58,7 +58,7 @@ class Host:
         assert all(self.machine.replica(one.id) is one for one in there)
 
     def do(self, step: str, what: str | int) -> None:
-        """One thing happens."""
+        """Apply one step."""
         if isinstance(what, str):
             self.seq += 1
             loads = {key: Load(3 * (key == what), 0, 0.0) for key in KEYS}
@@ -85,7 +85,8 @@ class Host:
 def test_no_replica_gets_the_id_of_another(
     adopted: list[int], happened: list[tuple[str, str | int]]
 ) -> None:
-    """Ids are offered again while their replicas, adopted ones too, live: each has one record."""
+    """Ids are generated again while their replicas, adopted ones included, live; each has one
+    record."""
     host = Host(adopted)
     for step, what in happened:
         host.do(step, what)

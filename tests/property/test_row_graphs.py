@@ -1,4 +1,4 @@
-"""The row-independence analysis against ONNX Runtime, over random graphs."""
+"""Property tests of the row-independence analysis against ONNX Runtime, over random graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GRAPHS = amount(150, 500)
 
 @pytest.mark.slow
 def test_no_proven_graph_mixes_rows() -> None:
-    """Of 150 or 500 random graphs many are proven, many mix their rows, and none does both."""
+    """Many random graphs are proven, many mix their rows, and no proven graph mixes rows."""
     ledger = judge(0, GRAPHS)
 
     assert ledger.violations == [], "\n".join(ledger.lines())

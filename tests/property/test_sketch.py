@@ -1,4 +1,4 @@
-"""A sketch's quantiles are those of the durations it was given, within its error."""
+"""Property tests of the sketch: quantiles are within the error bound."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from admin.history import ALPHA, BUCKETS_MAX, MAX_MS, MEMORY, MIN_MS, Sketch
 durations = st.lists(st.floats(MIN_MS, MAX_MS), min_size=1, max_size=120)
 shares = st.floats(0.0, 1.0)
 SLACK = 1e-9
-"""Of rounding, in shares of the weight."""
+"""Tolerance for rounding, as a share of the weight."""
 
 
 def sketch_of(all_ms: list[float]) -> Sketch:
@@ -21,13 +21,13 @@ def sketch_of(all_ms: list[float]) -> Sketch:
 
 
 def weighted(all_ms: list[float]) -> list[tuple[float, float]]:
-    """Durations with the weight that each has after the last one, shortest first."""
+    """Return the durations, shortest first, each with its weight after the last one was added."""
     keep = 1 - 1 / MEMORY
     return sorted((ms, keep**age) for age, ms in enumerate(reversed(all_ms)))
 
 
 def exact(pairs: list[tuple[float, float]], share: float) -> float:
-    """The shortest duration with `share` of the weight at or below it."""
+    """Return the shortest duration with `share` of the weight at or below it."""
     wanted, seen = share * sum(weight for _, weight in pairs), 0.0
     for ms, weight in pairs:
         seen += weight
@@ -44,13 +44,15 @@ def assert_near(told: float, pairs: list[tuple[float, float]], share: float) -> 
 
 @given(durations, shares)
 def test_every_quantile_is_within_its_error(all_ms: list[float], share: float) -> None:
-    """Whatever the durations are and in whatever order they come."""
+    """Every quantile is within the error bound, for any durations in any order."""
     assert_near(sketch_of(all_ms).quantile_ms(share), weighted(all_ms), share)
 
 
 @given(durations, durations, shares)
-def test_merging_adds_up(left: list[float], right: list[float], share: float) -> None:
-    """Both sketches together are within the same error."""
+def test_merged_sketches_keep_the_error_bound(
+    left: list[float], right: list[float], share: float
+) -> None:
+    """A merged sketch has the samples of both and the same error bound."""
     first, second = sketch_of(left), sketch_of(right)
     both = first.merged(second)
 
@@ -59,8 +61,8 @@ def test_merging_adds_up(left: list[float], right: list[float], share: float) ->
 
 
 @given(st.lists(st.floats(), max_size=50))
-def test_a_sketch_is_small(all_ms: list[float]) -> None:
-    """Nothing that comes makes more buckets than there can be, and quantiles never go down."""
+def test_a_sketch_is_bounded(all_ms: list[float]) -> None:
+    """The number of buckets is bounded for any input, and quantiles never decrease."""
     sketch = sketch_of([ms for ms in all_ms if ms == ms])
     told = [sketch.quantile_ms(share / 10) for share in range(11)]
 

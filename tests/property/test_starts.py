@@ -1,4 +1,4 @@
-"""Whatever is asked for and in whatever order, starts go on in the right order."""
+"""Property tests of the start queue: order and bound hold for any sequence of events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AT_ONCE = 2
 
 
 class Line(RuleBasedStateMachine):
-    """Starts that are asked for, become urgent, begin, end, hang."""
+    """Starts that are enqueued, change rank, are admitted, end or hang."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Line(RuleBasedStateMachine):
 
     @rule(rank=ranks, since_s=since)
     def ask(self, rank: Rank, since_s: float) -> None:
-        """One more is wanted."""
+        """Enqueue one more start."""
         id = f"r{len(self.turns)}"
         self.turns[id] = StartPriority(rank, since_s)
         self.line.append(id)
@@ -36,7 +36,7 @@ class Line(RuleBasedStateMachine):
 
     @rule(pick=picks, rank=ranks)
     def change(self, pick: int, rank: Rank) -> None:
-        """Somebody comes to wait for it, or leaves."""
+        """Change the rank of a queued start, as when a call begins or ceases to wait for it."""
         if self.line:
             id = self.line[pick % len(self.line)]
             self.turns[id] = self.turns[id]._replace(rank=rank)
@@ -44,7 +44,7 @@ class Line(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def leave(self, pick: int) -> None:
-        """One ends, or is wanted no more."""
+        """Remove a queued or running start."""
         there = [*self.line, *self.running]
         if there:
             id = there[pick % len(there)]
@@ -56,13 +56,14 @@ class Line(RuleBasedStateMachine):
 
     @rule(step_s=st.sampled_from([0.1, 0.6, HOLD_S]))
     def time(self, step_s: float) -> None:
-        """Goes by; what has taken too long counts no more."""
+        """Pass time; a start that takes too long no longer counts."""
         self.now += step_s
         self.running = {id: end_s for id, end_s in self.running.items() if end_s > self.now}
         self.begin()
 
     def begin(self) -> None:
-        """Nobody begins before one that is more urgent, or as urgent and wanted sooner."""
+        """Check that no start is admitted before a more urgent one, or an equally urgent older
+        one."""
         for id in self.starts.admit(self.turns.__getitem__, self.now):
             assert self.turns[id] == min(self.turns[other] for other in self.line)
             self.line.remove(id)
@@ -70,9 +71,9 @@ class Line(RuleBasedStateMachine):
                 self.running[id] = self.now + HOLD_S
 
     @invariant()
-    def no_more_at_once_and_none_in_vain(self) -> None:
-        """Never more than allowed; nobody stands in line while there is room; who stands there
-        has a time by which there will be."""
+    def starts_are_bounded_and_never_stuck(self) -> None:
+        """The number of running starts is bounded; no start is queued while there is room; a queued
+        start has a time at which there will be room."""
         assert len(self.running) <= AT_ONCE
         if self.line:
             assert len(self.running) == AT_ONCE

@@ -1,4 +1,4 @@
-"""More functions than devices, all of them always called: everybody gets a turn, in time."""
+"""Property tests of fairness: with more busy functions than devices each is served in time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TICK_S = 1.0
 
 @dataclass
 class Turns:
-    """A machine, processes that take their time, and clients that never stop calling.
+    """Machine with processes that take time, and clients that never stop calling.
 
-    Greeting and loading take `load_s`; a replica that is drained needs `drain_s` to finish what it
-    has; a pool that cannot serve holds one request, one that can runs one.
+    Connecting and loading take `load_s`; a drained replica needs `drain_s` to finish its calls; a
+    pool without a ready replica holds one request, one with a ready replica runs one.
     """
 
     devices: list[Device]
@@ -64,7 +64,7 @@ class Turns:
                 self.later(0.2, events.Released(id))
 
     def go(self, seconds: float) -> None:
-        """Let so much time pass, with every event at its time and a tick every second."""
+        """Let `seconds` pass, with every event at its time and a tick every second."""
         end_s, tick_s = self.now + seconds, self.now
         while self.now < end_s:
             self.due.sort()
@@ -90,7 +90,7 @@ class Turns:
                 self.served[spec.key].append(self.now)
 
     def longest_wait_s(self) -> float:
-        """The longest time that any pool was not served, up to now."""
+        """Return the longest time for which any pool was not served."""
         return max(
             later - earlier
             for times in self.served.values()
@@ -109,8 +109,8 @@ class Turns:
 def test_busy_functions_take_turns(
     functions: int, devices: int, load_s: float, drain_s: float
 ) -> None:
-    """F functions that are never idle, on D < F devices: each is served again within F times the
-    time that one turn takes, and the wait before a swap."""
+    """F functions that are never idle on D < F devices: each is served again within F times the
+    duration of a turn, plus the delay of a preemption."""
     count = min(devices, functions - 1)
     turns = Turns(
         [Device(f"g{number}", "cuda") for number in range(count)],
@@ -128,8 +128,9 @@ def test_busy_functions_take_turns(
     }
 
 
-def test_who_needs_a_whole_device_gets_it_from_those_who_share() -> None:
-    """A large function is not starved by small ones that fit together and are always called."""
+def test_a_large_function_is_not_starved_by_small_ones() -> None:
+    """A function that needs a whole device gets it from small ones that share it and are always
+    called."""
     turns = Turns(
         [Device("g0", "cuda", 10_000)],
         [PoolSpec("large", memory_mib=9_000.0), *(PoolSpec(f"s{n}", share=0.3) for n in range(3))],
@@ -142,8 +143,9 @@ def test_who_needs_a_whole_device_gets_it_from_those_who_share() -> None:
     assert turns.longest_wait_s() <= 4 * (RESIDENCY_S + 3.0) + PREEMPT_AFTER_S
 
 
-def test_memory_cleared_by_several_is_not_taken_by_others() -> None:
-    """One that needs the memory of two slots gets it, though others wait for either of them."""
+def test_memory_freed_for_a_large_function_is_reserved() -> None:
+    """A function that needs the memory of two slots gets it although others wait for either
+    slot."""
     slots = [Device(f"cpu{number}", "cpu", 2_000, "ram") for number in range(2)]
     turns = Turns(
         slots,
@@ -158,9 +160,9 @@ def test_memory_cleared_by_several_is_not_taken_by_others() -> None:
     assert turns.longest_wait_s() <= 4 * (RESIDENCY_S + 3.0) + PREEMPT_AFTER_S
 
 
-def test_one_that_looks_idle_and_always_refuses_gives_way() -> None:
-    """A function whose calls are so short that it looks idle at every report, but which refuses to
-    go each time it is asked, does not keep its device for ever."""
+def test_a_function_that_always_refuses_to_drain_is_preempted() -> None:
+    """A function that looks idle at every report but refuses each drain does not keep its device
+    for ever."""
     turns = Turns([Device("g0", "cuda")], [PoolSpec("a"), PoolSpec("b")], load_s=1.0, drain_s=0.5)
     calls = turns.loads
     turns.loads = lambda: {  # type: ignore[method-assign]
@@ -172,9 +174,8 @@ def test_one_that_looks_idle_and_always_refuses_gives_way() -> None:
     assert turns.longest_wait_s() <= 2 * (RESIDENCY_S + 1.5) + PREEMPT_AFTER_S
 
 
-def test_two_busy_revisions_of_a_function_that_may_have_one_take_turns() -> None:
-    """Both are called all the time and `max` is 1: each is served again and again, though devices
-    are free."""
+def test_two_busy_revisions_with_max_1_take_turns() -> None:
+    """With `max` 1 two busy revisions are served in turns, although devices are free."""
     turns = Turns(
         [Device(f"g{number}", "cuda") for number in range(3)],
         [PoolSpec("f@1", function="f"), PoolSpec("f@2", function="f")],
@@ -188,9 +189,9 @@ def test_two_busy_revisions_of_a_function_that_may_have_one_take_turns() -> None
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_turns_are_taken_on_what_is_left(is_gone: bool) -> None:
-    """When one of three devices is lost, five busy functions go on by turns on two of them, and on
-    all three once it is back."""
+def test_turns_continue_on_the_remaining_devices(is_gone: bool) -> None:
+    """When one of three devices is lost, five busy functions share the other two, and all three
+    once it is back."""
     turns = Turns(
         [Device(f"g{number}", "cuda") for number in range(3)],
         [PoolSpec(f"f{number}") for number in range(5)],

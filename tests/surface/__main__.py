@@ -1,4 +1,4 @@
-"""Prints the surface, or with --write puts it into its file."""
+"""Command that prints the surface, or with --write saves it to its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of calls and answers of functions, in each JSON form."""
+"""Section of the surface: bodies of calls and answers of functions, in each JSON form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIGNATURE = Signature("tensors", (), (TensorSpec("y", "FP32", (-1, 2)),))
 
 
 def bodies() -> list[str]:
-    """Requests, answers, and the content types of samples."""
+    """List requests, answers, and the content types of samples."""
     shape = JsonShape()
     rule = OutputRule(tensor="y", labels=("a", "b"), top_k=1)
     outputs = {"y": np.array([[0.5, 1.5]], np.float32)}

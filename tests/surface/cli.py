@@ -1,4 +1,4 @@
-"""`fnctl`: verbs, arguments, options, variables, exit codes."""
+"""Section of the surface: verbs, arguments, options, variables and exit codes of `fnctl`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from admin.cli.main import app
 
 
 def verbs() -> list[str]:
-    """Each verb with its arguments and options; the exit codes."""
+    """List each verb with its arguments and options, and the exit codes."""
     root = typer.main.get_command(app)
     codes = re.findall(r"^ +(\d+) ", EXIT_CODES, re.MULTILINE)
     return [*_command("fnctl", root), *(f"exit {one}" for one in codes)]
@@ -50,6 +50,6 @@ def kind_of(one: Any) -> str:
 
 
 def with_json() -> list[str]:
-    """The verbs that can print JSON."""
+    """List the verbs that can print JSON."""
     taken = (line.split(" --json: ") for line in verbs() if " --json: " in line)
     return [verb.removeprefix("fnctl ") for verb, _ in taken]

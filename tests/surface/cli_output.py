@@ -1,4 +1,4 @@
-"""The JSON that the verbs of `fnctl` print."""
+"""Section of the surface: the JSON that the verbs of `fnctl` print."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DECLARED: dict[str, Any] = {"doctor.items[]": Check, "image build": BuiltImage}
 
 
 class CliOutput:
-    """Runs verbs against one server that has the function f, and records their JSON."""
+    """Runner of verbs against a server that has the function f; records their JSON."""
 
     def __init__(self, url: str, token: str, data: Path) -> None:
         self._shape = JsonShape()
@@ -55,7 +55,7 @@ class CliOutput:
         self._run_verb("restore", str(self._backup), "--data", str(self._data), uses_server=False)
 
     def lines(self) -> list[str]:
-        """Keys by verb. Raises AssertionError for a verb with --json that was not run."""
+        """List the keys by verb. Raise AssertionError for a verb with --json that was not run."""
         found = [
             line.partition(":")[0].rstrip("~")
             for at, kind in DECLARED.items()

@@ -1,4 +1,4 @@
-"""Settings and `function.toml`."""
+"""Sections of the surface: settings and `function.toml`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BOUNDS = (
 
 
 def settings() -> list[str]:
-    """`FN_` variables with type, bounds and default."""
+    """List the `FN_` variables with type, bounds and default."""
     fields = Settings.model_json_schema()
     prefix = str(Settings.model_config.get("env_prefix", "")).upper()
     return [
@@ -36,15 +36,15 @@ def settings() -> list[str]:
 
 
 def manifest() -> list[str]:
-    """The keys of `function.toml`, their overrides in a deploy, the reserved engines."""
+    """List the keys of `function.toml`, their overrides in a deploy, and the reserved engines."""
     reserved = [f"reserved engine {one}" for one in RESERVED_ENGINES]
     found = [f"{path}: {_type(one, whole)}" for path, one, whole in keys(Document)]
     return [*found, *fields_of("override", Overrides), *reserved]
 
 
 def keys(kind: type[BaseModel]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Each key by its dotted path, "(required)" behind it where it is; its schema, and that of the
-    whole model."""
+    """Yield each key as a dotted path, with "(required)" appended if it is; its schema, and the
+    schema of the whole model."""
     schema = kind.model_json_schema(by_alias=True)
     return ((path, one, schema) for path, one in _table("", schema, schema))
 

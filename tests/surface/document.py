@@ -1,4 +1,4 @@
-"""All sections as one text."""
+"""The sections of the surface as one text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEAD: Final = f"""\
 
 
 def document() -> str:
-    """The text: sections in order, the lines of each sorted, each once."""
+    """Return the text: sections in order, the lines of each sorted and unique."""
     recorded = asyncio.run(scenario.run())
     sections: dict[str, Iterable[str]] = {
         "problems": protocol.problems(),

@@ -1,5 +1,7 @@
-"""Writes a line of the server's log with an exception, as JSON, to standard error: a process of its
-own, for setting the log up changes the whole process."""
+"""Program that writes a log line with an exception, as JSON, to standard error.
+
+A separate process, because setting up the log changes the whole process.
+"""
 
 import structlog
 

@@ -1,4 +1,4 @@
-"""The families of `/metrics`."""
+"""Section of the surface: the families of `/metrics`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DATA = ("device", "driver", "function", "namespace", "pool", "version")
 
 
 def metrics() -> list[str]:
-    """Families with their types; samples with their labels and the values of closed labels."""
+    """List families with types, and samples with labels and the values of closed labels."""
     found = []
     for family in counted().collect():
         found.append(f"{family.name} {family.type}")
@@ -43,7 +43,7 @@ def _order(value: str) -> tuple[float, str]:
 
 
 def counted() -> Metrics:
-    """A page on which everything was counted once."""
+    """Return metrics on which everything was counted once."""
     pools = {"default/f@1": 1}
     shown = page(Balance(2.0, {}, pools, pools))
     phases = dict.fromkeys(PHASES, 1.0)

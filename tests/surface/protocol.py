@@ -1,4 +1,4 @@
-"""Problems and routes; `Server-Timing`, traces and the log."""
+"""Sections of the surface: problems, routes, `Server-Timing`, traces and the log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.surface.shapes import JsonShape, fields_of
 
 
 def problems() -> list[str]:
-    """Code, status, type; then the keys of documents, with what errors add."""
+    """List code, status and type of each problem, and the keys of documents."""
     shape = JsonShape()
     found = []
     for kind in _tree(FnError):
@@ -42,7 +42,7 @@ def _tree(kind: type[FnError]) -> set[type[FnError]]:
 
 
 def request_errors() -> list[str]:
-    """Codes and keys of the errors that replicas send in FAILED frames."""
+    """List codes and keys of the errors that replicas send in FAILED frames."""
     shape = JsonShape()
     error = RequestError("bad_input", "text", input="x", expected="a", got="b")
     shape.add("failed", error.to_json())
@@ -50,13 +50,13 @@ def request_errors() -> list[str]:
 
 
 def admin_routes() -> list[tuple[str, str, str]]:
-    """Method, path below the prefix, and the scope that it needs."""
+    """Return method, path below the prefix and required scope of each admin route."""
     handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
     return [(method, path, need) for method, path, need, _ in table(handlers)]
 
 
 def routes() -> list[str]:
-    """Every route of a server by method and path, those of the admin API with their scopes."""
+    """List every route of a server by method and path, those of the admin API with their scopes."""
     app, boundary = web.Application(), ErrorBoundary(MagicMock())
     handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
     AdminApi(MagicMock(), handlers).add_routes(app, boundary)
@@ -72,7 +72,7 @@ def routes() -> list[str]:
 
 
 def timings() -> list[str]:
-    """Names and parameters of `Server-Timing`, of a cold start and of a first run."""
+    """List names and parameters of `Server-Timing`, for a cold start and for a first run."""
     meta = AnswerMeta("application/json", 1, 1, 1, 1, 1)
     phases = dict.fromkeys(PHASES, 1.0)
     found = []
@@ -85,7 +85,7 @@ def timings() -> list[str]:
 
 
 def log() -> list[str]:
-    """The fields of the access log and of any line; the log's events."""
+    """List the fields of the access log and of any log line, and the log's events."""
     command = [sys.executable, "-m", log_line.__name__]
     line = subprocess.run(command, cwd=source.ROOT, capture_output=True, check=True).stderr
     every = [f"line.{key}" for key in json.loads(line)]
@@ -93,7 +93,8 @@ def log() -> list[str]:
 
 
 def traces() -> list[str]:
-    """Spans of a request that was sent twice and waited for a cold start, with attributes."""
+    """List the spans, with attributes, of a request that was sent twice and waited for a cold
+    start."""
     receipt = RECEIPT._replace(phases=dict.fromkeys(PHASES, 10.0), is_first=True)
     died = Attempt("r0", 9.1, 9.3, has_died=True)
     journey = TRACED.journey._replace(sent_s=9.52, connected_s=9.51, attempts=(died,))

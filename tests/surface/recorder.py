@@ -1,4 +1,4 @@
-"""Records the answers, events, headers and files of a server over fake replicas."""
+"""Recorder of the answers, events, headers and files of a server over fake replicas."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ NAMES = (
     (r"^logs/[fgh]\b", "logs/{name}"),
     (r"^replicas/{id}/.+", "replicas/{id}/{path}"),
 )
-"""Patterns of what differs from run to run in the names of files, and what stands for it."""
+"""Patterns of the parts of file names that differ between runs, with their placeholders."""
 EVERY_HEADER = {"Content-Length", "Content-Type", "Date", "Server"}
 
 
 class Recorder:
-    """Requests to one server, and what came of them: answers by route, events, headers, files."""
+    """Client of one server that records answers by route, events, headers and files."""
 
     def __init__(self, server: ServingServer, gate: Gate, data: Path) -> None:
         self.server = server
@@ -51,12 +51,14 @@ class Recorder:
 
     @property
     def bearer(self) -> dict[str, str]:
-        """The header with the admin token."""
+        """Header with the admin token."""
         return {"Authorization": f"Bearer {self.server.token}"}
 
     async def request(self, route: str, body: Any = None, **headers: str) -> Answer:
-        """Send one request as the admin and record the answer. `route` is "METHOD /path/{name}";
-        `headers` are spelled with _ for -."""
+        """Send one request as the admin and record the answer.
+
+        `route` is "METHOD /path/{name}"; in the names of `headers`, `_` stands for `-`.
+        """
         method, path = route.split()
         for name, value in self.values.items():
             path = path.replace(f"{{{name}}}", value)
@@ -100,12 +102,13 @@ class Recorder:
                 await self.server.get("/healthz")
 
     def has_phase(self) -> bool:
-        """Whether an event showed a function in a phase of its cold start."""
+        """Return whether an event showed a function in a phase of its cold start."""
         events = self.received.get("events.functions", ())
         return any(item["phase"] for event in events for item in event["items"])
 
     def list_files(self) -> None:
-        """Record the files of the data folder; ids, hashes, times and functions become {…}."""
+        """Record the files of the data folder, with placeholders for ids, hashes, times and
+        functions."""
         for path in self.data.rglob("*"):
             name = str(path.relative_to(self.data))
             for pattern, word in NAMES:
@@ -116,7 +119,7 @@ class Recorder:
 
 @contextlib.asynccontextmanager
 async def recorder(folder: Path) -> AsyncIterator[Recorder]:
-    """A recorder of a server over fake replicas, whose loads wait for the gate."""
+    """Recorder of a server over fake replicas, whose loads wait for the gate."""
     gate = Gate()
     driver = FakeDriver(Script(load_s=1, signature=SIGNATURE, batch=2), sleep=gate)
     async with serving(folder, driver, gpus="none", cpu_slots=2) as server:

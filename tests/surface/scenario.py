@@ -1,4 +1,4 @@
-"""One function on a server, from its first deploy to its removal, with a request to every route."""
+"""Scenario: one function from its first deploy to its removal, with a request to every route."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ READ = (
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run recorded: the server, the verbs of `fnctl`, the tables of the database."""
+    """Results of a run: the server's records, the verbs of `fnctl`, the database's tables."""
 
     server: Recorder
     cli: CliOutput
     tables: list[str]
 
     def answers(self) -> list[str]:
-        """Keys and types by route. Raises AssertionError for a GET or POST route without a
+        """List keys and types by route. Raise AssertionError for a GET or POST route without a
         request."""
         every = {" ".join(line.split()[:2]) for line in routes()}
         missing = {one for one in every if one.startswith(("GET", "POST"))} - self.server.routes
@@ -73,7 +73,7 @@ class Recorded:
         return [*self.server.answers.lines(), *rows]
 
     def operation_states(self) -> list[str]:
-        """Values of the operations, which pass through them in a fixed order."""
+        """List the values of operations, which pass through them in a fixed order."""
         events = self.server.received["events.operation"]
         keys = ("phase", "state", "kind")
         return [f"operation {key} {event[key]}" for event in events for key in keys]
@@ -81,7 +81,7 @@ class Recorded:
 
 async def run() -> Recorded:
     """Run the scenario, then `fnctl restore` on the stopped server's folder."""
-    # Not pytest's folder: paths of sockets are short.
+    # Not pytest's folder, because the length of a socket's path is limited.
     with capture_logs(), tempfile.TemporaryDirectory(prefix="fn-") as folder:
         async with recorder(Path(folder)) as server:
             cli = CliOutput(server.server.url, server.server.token, server.data)
@@ -119,7 +119,8 @@ async def _deploy(server: Recorder) -> None:
 
 
 async def _wake(server: Recorder) -> None:
-    """A call that waits for a cold start, one that refuses to wait, and three with other ends."""
+    """Send a call that waits for a cold start, one that refuses to wait, and three with other
+    results."""
     await server.request("GET /fn/{name}")
     server.gate.shut()
     waiting = asyncio.create_task(server.request("POST /fn/{name}", BODY))
@@ -136,7 +137,8 @@ async def _wake(server: Recorder) -> None:
 
 
 async def _wait_for_history(server: Recorder) -> None:
-    """Add what the history gets only after minutes; wait for what it gets within a second."""
+    """Add records that the history gets only after minutes; wait for those it gets within a
+    second."""
     history, minute_s = server.server.server.store.history, int(time.time()) // 60 * 60
     history.record(Use("default", "f", 2, "cpu:0", minute_s, 1.0, 1.0, 1.0))
     history.record(Arrivals("default", "f", minute_s, 2))
@@ -169,7 +171,7 @@ async def _read(server: Recorder) -> None:
 
 
 def _gpu() -> Occupancy:
-    """A GPU with every value, which this machine may not have."""
+    """Return a GPU with every value, as this machine may have none."""
     view = GpuView("GPU", "0", "9.0", "580", 2.0, 1.0, 0.0, 0.5)
     return Occupancy(Device("GPU-a", "cuda", 2.0), "taken", "", ("r",), 1.0, view)
 

@@ -18,12 +18,12 @@ NAMES_FROM_DATA = frozenset(
 )
 """JSON objects whose keys are data: names of phases, inputs and labels, counts of rows."""
 UNINFORMATIVE = {"null", "{}", "[]"}
-"""Left out where another value shows the type."""
+"""Types that are omitted where another value shows the type."""
 _MADE = object()
 
 
 def fields_of(path: str, kind: Any) -> Iterator[str]:
-    """The lines of a type, of structures field by field, by what they are called when encoded."""
+    """Yield the lines of a type; structures field by field, under their encoded names."""
     origin = typing.get_origin(kind)
     if origin is typing.Annotated:
         yield from fields_of(path, typing.get_args(kind)[0])
@@ -98,7 +98,7 @@ def _struct(path: str, kind: type[msgspec.Struct]) -> Iterator[str]:
 
 
 def _field(path: str, kind: Any, has_default: bool, default: object) -> Iterator[str]:
-    """A field with a default is marked by ~; a plain default is shown."""
+    """Yield a field's lines: ~ marks a default, and a plain default is shown."""
     if not has_default:
         yield from fields_of(path, kind)
         return
@@ -109,7 +109,7 @@ def _field(path: str, kind: Any, has_default: bool, default: object) -> Iterator
 
 
 class JsonShape:
-    """The merged shape of several JSON values: each path with every type that it had."""
+    """Merged shape of several JSON values: each path with every type that it had."""
 
     def __init__(self) -> None:
         self._types: dict[str, set[str]] = {}
@@ -129,12 +129,12 @@ class JsonShape:
             self._types.setdefault(path, set()).add(_scalar(value))
 
     def keys(self) -> list[str]:
-        """Paths without types, for values that are null or empty at times."""
+        """Return the paths without types, for values that may be null or empty."""
         paths = (line.partition(":")[0] for line in self.lines())
         return [re.sub(r"(\[\]|\.\*)+$", "", path) for path in paths]
 
     def lines(self) -> list[str]:
-        """Sorted. Objects and lists have a line only where all of them were empty."""
+        """Return the sorted lines. Objects and lists have a line only if all of them were empty."""
         parents = {path.rpartition(".")[0] for path in self._types}
         parents |= {path.removesuffix("[]") for path in self._types if path.endswith("[]")}
         found = []

@@ -1,4 +1,4 @@
-"""Parts of the surface that are literals in the product's code, in whatever module."""
+"""Parts of the surface that are literals in the product's code, in any module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LABEL = re.compile(r"fngate\.[a-z_]+")
 
 
 def files(pattern: str) -> list[Path]:
-    """Files of the product's packages that match a pattern, without those of npm."""
+    """Return the files of the product's packages that match a pattern, without those of npm."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     include = project["tool"]["setuptools"]["packages"]["find"]["include"]
     found = (path for top in include for path in (ROOT / top.rstrip("*")).rglob(pattern))
@@ -34,8 +34,8 @@ def files(pattern: str) -> list[Path]:
 
 
 def trees() -> tuple[ast.Module, ...]:
-    """Every module of the product."""
-    gc.disable()  # syntax trees hold no garbage, and looking for some takes most of the time
+    """Return the syntax tree of every module of the product."""
+    gc.disable()  # syntax trees hold no garbage, and collecting takes most of the time
     try:
         return tuple(ast.parse(path.read_text("utf-8")) for path in files("*.py"))
     finally:
@@ -44,7 +44,7 @@ def trees() -> tuple[ast.Module, ...]:
 
 @cache
 def nodes() -> tuple[ast.AST, ...]:
-    """Every node but docstrings and the strings below fields."""
+    """Return every node except docstrings and the strings below fields."""
     found: list[ast.AST] = []
     waiting: list[ast.AST] = list(trees())
     while waiting:
@@ -57,19 +57,19 @@ def nodes() -> tuple[ast.AST, ...]:
 
 
 def clear_cache() -> None:
-    """Free the syntax trees: some hundred thousand objects."""
+    """Free the syntax trees, which are some hundred thousand objects."""
     nodes.cache_clear()
 
 
 def strings() -> Iterator[str]:
-    """Every string literal."""
+    """Yield every string literal."""
     for node in nodes():
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
 
 def log_events() -> list[str]:
-    """Level, event and keys of each call of a logger; values inside an event are {}."""
+    """List level, event and keys of each logger call; values inside an event are {}."""
     found = []
     for node in nodes():
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
@@ -90,7 +90,7 @@ def _text(node: ast.AST) -> str:
 
 
 def problem_keys() -> list[str]:
-    """Keys that `detail` and `admin_detail` add to problem documents."""
+    """List the keys that `detail` and `admin_detail` add to problem documents."""
     found = []
     for node in nodes():
         if isinstance(node, ast.keyword) and node.arg in ("detail", "admin_detail"):
@@ -109,7 +109,7 @@ def _keys(node: ast.AST) -> list[str]:
 
 
 def headers() -> list[str]:
-    """Headers read or written, as they are spelled."""
+    """List headers that are read or written, as they are spelled."""
     found = [one for one in strings() if HEADER.fullmatch(one) or one in KNOWN_HEADERS]
     for node in nodes():
         is_attribute = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
@@ -119,27 +119,27 @@ def headers() -> list[str]:
 
 
 def variables() -> list[str]:
-    """`FN_` variables named anywhere."""
+    """List the `FN_` variables named in any string."""
     return [name for one in strings() for name in VARIABLE.findall(one)]
 
 
 def file_names() -> list[str]:
-    """Literals with the form of a file name."""
+    """List the literals that have the form of a file name."""
     return [one for one in strings() if FILE.fullmatch(one)]
 
 
 def labels() -> list[str]:
-    """Labels of containers and images, and attributes of spans, of our own."""
+    """List our own labels of containers and images, and attributes of spans."""
     return [one for one in strings() if LABEL.fullmatch(one) and not FILE.fullmatch(one)]
 
 
 def attributes() -> list[str]:
-    """Attributes of spans by OpenTelemetry's conventions."""
+    """List the span attributes of OpenTelemetry's conventions."""
     return [one for one in strings() if ATTRIBUTE.fullmatch(one)]
 
 
 def json_keys() -> list[str]:
-    """The keys of dict literals passed to `json.dumps`."""
+    """List the keys of dict literals passed to `json.dumps`."""
     found = []
     for node in nodes():
         if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) == "json.dumps":
@@ -148,7 +148,7 @@ def json_keys() -> list[str]:
 
 
 def values_of(key: str) -> list[str]:
-    """The strings below a key of dict literals."""
+    """List the strings below a key of dict literals."""
     found = []
     for node in nodes():
         if isinstance(node, ast.Dict):

@@ -1,4 +1,4 @@
-"""Values in answers, events and records: states, roles, scopes."""
+"""Section of the surface: values in answers, events and records (states, roles, scopes)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "default/f@1"
 
 
 def states() -> list[str]:
-    """Each value behind the noun that has it."""
+    """List each value after the name of its kind."""
     return [
         *(f"device state {one}" for one in get_args(DeviceState)),
         *(f"pool state {one}" for one in pool_states()),
@@ -28,7 +28,8 @@ def states() -> list[str]:
 
 
 def pool_states() -> set[str]:
-    """States of a pool with no replica or one in any state, called or not, failing or not."""
+    """Return the states of a pool with no replica or one in any state, called or not, failing or
+    not."""
     found = set()
     for failures, state in ((n, one) for n in (0, 1000) for one in (None, *State)):
         pool = Pool(PoolSpec(KEY), failures=failures, retry_at_s=10.0 * failures)

@@ -1,4 +1,4 @@
-"""Persistent data: the database, records in and beside it, files, labels of containers."""
+"""Sections of the surface: database, records in and beside it, files, labels of containers."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ RECORD = ReplicaRecord(
 
 
 def records() -> list[str]:
-    """Fields of the records in the database and of the JSON files beside it."""
+    """List the fields of the records in the database and of the JSON files beside it."""
     return [line for caption, kind in RECORDS.items() for line in fields_of(caption, kind)]
 
 
 def containers() -> list[str]:
-    """Labels, variables and mounts of replicas' containers and network holders; every label and
-    attribute of ours that the code names."""
+    """List labels, variables and mounts of replica containers and network holders, and all own
+    labels in the code."""
     owner, place = Owner("o"), MountPaths(Path("/run-dir"), Path("/model-dir"), 4096)
     found = [f"name {one}" for one in source.labels()]
     for caption, one in (
@@ -80,7 +80,7 @@ def containers() -> list[str]:
 
 
 def file_names() -> list[str]:
-    """Files of bundles and prepared models, and file names in the code."""
+    """List the files of bundles and prepared models, and file names in the code."""
     named = [
         MANIFEST_FILE,
         HANDLER_FILE,
@@ -90,12 +90,12 @@ def file_names() -> list[str]:
 
 
 def migrations() -> list[str]:
-    """Names of the migrations, in any folder `migrations`."""
+    """List the names of the migrations, in any folder `migrations`."""
     return [path.name for path in source.files("migrations/*.sql")]
 
 
 def schema(database: Path) -> list[str]:
-    """Tables with their columns, and indexes, of a database as a server has made it."""
+    """List the tables with their columns, and the indexes, of a database created by a server."""
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     try:
         found = [

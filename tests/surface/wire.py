@@ -1,4 +1,4 @@
-"""Messages between processes, and the request bodies of the admin API.
+"""Sections of the surface: messages between processes, and request bodies of the admin API.
 
 Captions stand for classes, whose names do not go over the wire.
 """
@@ -86,12 +86,13 @@ def _all(kinds: dict[str, Any]) -> Iterator[str]:
 
 
 def requests() -> list[str]:
-    """Request bodies of the admin API."""
+    """List the request bodies of the admin API."""
     return list(_all(REQUESTS))
 
 
 def replicas() -> list[str]:
-    """The link to replicas: its version, layouts, numbers, bodies of frames; their exit codes."""
+    """List version, layouts, numbers and frame bodies of the link to replicas, and their exit
+    codes."""
     found = [f"version {link.VERSION}", f"proof {PROOF}", f"LOADED.report.{PREPARES}?: bool"]
     found += [f"exit {number} {how}" for how, number in EXITS.items()]
     found += [f"JSON key {key}" for key in source.json_keys()]
@@ -105,7 +106,8 @@ def replicas() -> list[str]:
 
 
 def gateways() -> list[str]:
-    """Messages between gateway and manager; those between supervisor and workers by their tags."""
+    """List the messages between gateway and manager, and those between supervisor and workers by
+    their tags."""
     found = list(_all(EXCHANGE))
     for way, kinds in (("down", Down), ("up", Up)):
         for kind in get_args(kinds):

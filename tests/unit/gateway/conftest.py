@@ -1,4 +1,4 @@
-"""A gateway side whose client, manager and replica are in the test's hands."""
+"""Fixtures of a gateway delivery whose client, pool manager and replica the test plays."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tests.support.sharing_peer import SharingPeer
 
 @pytest.fixture
 def client() -> Client:
-    """Waits for outcomes."""
+    """Client that records the outcomes of its calls."""
     return Client()
 
 
 @pytest.fixture
 async def delivery() -> AsyncIterator[Delivery]:
-    """An open gateway side."""
+    """Open delivery that reports to a stand-in for the pool manager."""
     async with delivering(ListeningManager()) as delivery:
         yield delivery
 
 
 @pytest.fixture
 async def peer(delivery: Delivery, tmp_path: Path) -> AsyncIterator[Peer]:
-    """A replica that the gateway is connected to."""
+    """Replica, played by the test, that the gateway is connected to."""
     async with Peer(tmp_path / "r1").listening() as peer:
         delivery.receive_endpoints(published(peer.endpoint()))
         await peer.greet()
@@ -37,7 +37,7 @@ async def peer(delivery: Delivery, tmp_path: Path) -> AsyncIterator[Peer]:
 
 @pytest.fixture
 async def sharing(delivery: Delivery, tmp_path: Path) -> AsyncIterator[SharingPeer]:
-    """A replica that the gateway is connected to."""
+    """Replica with shared memory, played by the test, that the gateway is connected to."""
     async with SharingPeer(tmp_path / "r1").listening() as peer:
         delivery.receive_endpoints(published(peer.endpoint()))
         await peer.greet()

@@ -1,4 +1,4 @@
-"""Tests of the door's rules."""
+"""Tests of access rules: hosts, origins, keys and scopes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOKEN = "fn_the-admin-token"
 
 
 def access(*scopes: str, listen: str = "127.0.0.1", public_hosts: tuple[str, ...] = ()) -> Access:
-    """A server's rules; with `scopes` there is a key "fn_key" that has them."""
+    """Return a server's access rules; with `scopes`, a key "fn_key" exists that has them."""
     keys = [Key("id", fingerprint("fn_key"), scopes)] if scopes else []
     return Access(listen, public_hosts, KeyRing(keys), fingerprint(TOKEN))
 
@@ -22,8 +22,8 @@ def access(*scopes: str, listen: str = "127.0.0.1", public_hosts: tuple[str, ...
     "host",
     ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:8080"],
 )
-def test_loopback_goes_by_all_its_names(host: str) -> None:
-    """A loopback server is reached by every spelling of loopback, with any port."""
+def test_every_spelling_of_loopback_is_accepted(host: str) -> None:
+    """A loopback server accepts every spelling of loopback as host, with any port."""
     access().check_host(host)
 
 
@@ -36,13 +36,13 @@ def test_loopback_goes_by_all_its_names(host: str) -> None:
     ],
 )
 def test_another_host_is_foreign(host: str) -> None:
-    """A name that is not the server's is refused, naming those that are."""
+    """A host that is not the server's is refused; the refusal lists the accepted hosts."""
     with pytest.raises(ForeignHost, match=r"expected 127\.0\.0\.1 or ::1 or localhost, got "):
         access().check_host(host)
 
 
 def test_a_public_host_is_known_beside_the_listening_address() -> None:
-    """Named hosts count in any case; a public server is not reached as localhost."""
+    """Public hosts match in any case; a server that listens publicly refuses localhost."""
     rules = access("invoke", listen="10.0.0.5", public_hosts=("GPU.example",))
 
     rules.check_host("gpu.example:8080")
@@ -52,7 +52,7 @@ def test_a_public_host_is_known_beside_the_listening_address() -> None:
 
 
 def test_strange_hosts_are_remembered_up_to_a_limit() -> None:
-    """However many hosts are tried, memory stays bounded and the verdicts the same."""
+    """The cache of host verdicts is bounded, and the verdicts stay the same at its limit."""
     rules = access()
 
     for number in range(1200):
@@ -72,7 +72,7 @@ def test_strange_hosts_are_remembered_up_to_a_limit() -> None:
     ],
 )
 def test_programs_and_own_pages_are_no_foreign_origin(headers: dict[str, str]) -> None:
-    """What has no Origin, or the server's own, is let through."""
+    """A request without Origin, or with the server's own, is accepted."""
     access().check_origin(headers.get("Origin"), headers.get("Sec-Fetch-Site"), "127.0.0.1:8080")
 
 
@@ -88,8 +88,8 @@ def test_programs_and_own_pages_are_no_foreign_origin(headers: dict[str, str]) -
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
-def test_pages_of_others_are_foreign(headers: dict[str, str]) -> None:
-    """Another host, another port, or no origin worth the name is refused."""
+def test_pages_of_other_origins_are_refused(headers: dict[str, str]) -> None:
+    """Another host, another port, or an invalid origin is refused."""
     with pytest.raises(ForeignOrigin, match="may not call this server"):
         access().check_origin(
             headers.get("Origin"), headers.get("Sec-Fetch-Site"), "127.0.0.1:8080"
@@ -97,7 +97,7 @@ def test_pages_of_others_are_foreign(headers: dict[str, str]) -> None:
 
 
 def verdict(rules: Access, authorization: str | None, need: Need, name: str = "") -> str:
-    """The code of the refusal, or "ok"."""
+    """Return the code of the refusal, or "ok"."""
     try:
         rules.check(authorization, need, name)
     except FnError as error:
@@ -117,7 +117,8 @@ SCOPED: list[tuple[str, dict[str, str]]] = [
 
 @pytest.mark.parametrize(("scope", "verdicts"), SCOPED)
 def test_a_scope_allows_what_it_names(scope: str, verdicts: dict[Need, str]) -> None:
-    """Admin allows all, deploy also reads, invoke:NAME calls one function."""
+    """The scope admin allows everything, deploy includes read, and invoke:NAME allows one
+    function."""
     rules = access(scope)
 
     found = {need: verdict(rules, "Bearer fn_key", need, "digits") for need in verdicts}
@@ -126,7 +127,7 @@ def test_a_scope_allows_what_it_names(scope: str, verdicts: dict[Need, str]) -> 
 
 
 def test_a_key_for_one_function_allows_nothing_without_a_name() -> None:
-    """invoke:NAME does not open what concerns no function."""
+    """The scope invoke:NAME does not allow a request that names no function."""
     assert verdict(access("invoke:digits"), "Bearer fn_key", "invoke") == "wrong_scope"
 
 
@@ -139,19 +140,19 @@ def test_the_token_may_do_everything() -> None:
 
 
 @pytest.mark.parametrize("authorization", [None, "", "Bearer", "Bearer ", "Basic fn_key", "fn_key"])
-def test_anything_but_a_bearer_key_is_no_key(authorization: str | None) -> None:
-    """The refusal says how a key is sent."""
+def test_only_a_bearer_key_is_a_key(authorization: str | None) -> None:
+    """Any other Authorization header is refused; the refusal says how to send a key."""
     with pytest.raises(NoKey, match="expected the header Authorization: Bearer <key>"):
         access("read").check(authorization, "read")
 
 
 def test_the_scheme_is_read_in_any_case() -> None:
-    """`bearer` and stray spaces around the key are fine (RFC 9110, 11.1)."""
+    """`bearer` in any case and extra spaces around the key are accepted (RFC 9110, 11.1)."""
     assert verdict(access("read"), "bearer  fn_key ", "read") == "ok"
 
 
 def test_only_a_loopback_server_without_keys_is_open() -> None:
-    """Invoking needs a key as soon as there is one, or where others can connect."""
+    """An invocation needs a key as soon as one exists, or where other machines can connect."""
     assert access().is_open
     assert verdict(access(), None, "invoke", "digits") == "ok"
     assert verdict(access(), None, "read") == "no_key"
@@ -160,13 +161,13 @@ def test_only_a_loopback_server_without_keys_is_open() -> None:
 
 
 def test_a_wrong_key_is_refused_even_where_none_is_needed() -> None:
-    """Whoever names a key means it."""
+    """An unknown key is refused even by an open server."""
     with pytest.raises(NoKey, match="the key is unknown"):
         access().check("Bearer fn_other", "invoke", "digits")
 
 
 def test_a_refusal_names_need_and_scopes() -> None:
-    """Whoever lacks a scope is told which, and what the key has."""
+    """A refused caller learns which scope is missing and which scopes the key has."""
     with pytest.raises(WrongScope, match="needs the scope deploy, the key has invoke, read"):
         access("invoke", "read").check("Bearer fn_key", "deploy")
 
@@ -175,6 +176,8 @@ def test_a_refusal_names_need_and_scopes() -> None:
     ("authorization", "is_admin"),
     [(None, False), ("Bearer fn_key", False), ("Bearer nobody", False)],
 )
-def test_who_is_no_admin(authorization: str | None, is_admin: bool) -> None:
-    """Without the token or the admin scope nobody sees what administrators see."""
+def test_only_the_token_and_the_admin_scope_are_admin(
+    authorization: str | None, is_admin: bool
+) -> None:
+    """Without the admin token or the admin scope a caller is not an administrator."""
     assert access("read").is_admin(authorization) is is_admin

@@ -28,7 +28,7 @@ from tests.support.peers import (
 async def test_a_request_carries_what_the_codecs_need(
     delivery: Delivery, peer: Peer, client: Client
 ) -> None:
-    """Types, the length of the JSON part, the trace and the timeout travel with the body."""
+    """A request frame carries types, JSON length, trace and timeout beside the body."""
     meta = RequestMeta("application/octet-stream", "*/*", 17, "00-abc-def-01")
     delivery.submit(client.call(b"x" * 100_000, meta=meta, timeout_s=1.5))
 
@@ -41,7 +41,7 @@ async def test_a_request_carries_what_the_codecs_need(
 async def test_a_request_error_reaches_its_call(
     delivery: Delivery, peer: Peer, client: Client
 ) -> None:
-    """What a replica says of one request is that request's outcome."""
+    """An error that the replica reports for one request is the outcome of that request."""
     delivery.submit(client.call())
     request = await peer.next(Kind.REQUEST)
     peer.send(Kind.FAILED, request.id, failed(code="bad_input", message="m", input="x"))
@@ -52,10 +52,10 @@ async def test_a_request_error_reaches_its_call(
     assert (outcome.code, outcome.message, outcome.input) == ("bad_input", "m", "x")
 
 
-async def test_a_request_that_was_given_up_unasked_is_an_error(
+async def test_an_unrequested_cancelled_frame_fails_the_call(
     delivery: Delivery, peer: Peer, client: Client
 ) -> None:
-    """CANCELLED for a request that somebody still waits for does not leave it waiting."""
+    """CANCELLED for a request that was not cancelled fails the call; the caller does not hang."""
     delivery.submit(client.call())
     peer.send(Kind.CANCELLED, (await peer.next(Kind.REQUEST)).id)
 
@@ -65,10 +65,10 @@ async def test_a_request_that_was_given_up_unasked_is_an_error(
     assert outcome.message == "the replica cancelled the request"
 
 
-async def test_a_binary_answer_and_a_first_run_are_told_apart(
+async def test_an_answer_carries_json_length_and_first_run(
     delivery: Delivery, peer: Peer, client: Client
 ) -> None:
-    """The length of the JSON part and the mark of the first run come with the answer."""
+    """An answer carries the length of its JSON part and the mark of a first run."""
     delivery.submit(client.call())
     request = await peer.next(Kind.REQUEST)
     peer.answer(request.id, b'{"a":1}rest', aux=7, flags=Flag.FIRST)
@@ -79,10 +79,10 @@ async def test_a_binary_answer_and_a_first_run_are_told_apart(
     assert (outcome.json_length, outcome.is_first, outcome.meta.rows) == (7, True, 1)
 
 
-async def test_a_full_replica_is_sent_to_again_when_it_has_room(
+async def test_a_full_replica_gets_the_request_again_when_it_has_room(
     delivery: Delivery, peer: Peer, client: Client
 ) -> None:
-    """NOT_STARTED puts the request back in line; WINDOW sends it again."""
+    """NOT_STARTED requeues the request; WINDOW sends it again under a new id."""
     delivery.submit(client.call(b"1"))
     first = await peer.next(Kind.REQUEST)
     peer.send(Kind.NOT_STARTED, first.id, aux=NotStarted.FULL)
@@ -94,10 +94,10 @@ async def test_a_full_replica_is_sent_to_again_when_it_has_room(
     assert again.id != first.id
 
 
-async def test_a_replica_that_goes_is_sent_nothing_more(
+async def test_a_draining_replica_gets_no_new_request(
     delivery: Delivery, peer: Peer, client: Client
 ) -> None:
-    """After GOAWAY what was accepted is still answered, and the pool counts as cold."""
+    """After GOAWAY accepted requests are still answered, and the pool counts as cold."""
     delivery.submit(client.call(b"1"))
     accepted = await peer.next(Kind.REQUEST)
     peer.send(Kind.GOAWAY, aux=accepted.id)
@@ -109,17 +109,17 @@ async def test_a_replica_that_goes_is_sent_nothing_more(
     assert delivery.loads()["default/digits@1"].queued == 1
 
 
-async def test_a_lost_link_is_made_again_and_its_calls_are_sent_again(
+async def test_a_lost_link_reconnects_and_resends_its_calls(
     delivery: Delivery, peer: Peer, client: Client
 ) -> None:
-    """A request that had not begun is run on the new link as if nothing had happened; one that
-    had begun is marked to run alone."""
+    """After a reconnect a request that had not started is sent again unchanged; one that had
+    started is sent with the flag ALONE."""
     delivery.submit(client.call(b"1"))
     delivery.submit(client.call(b"2"))
     begun = await peer.next(Kind.REQUEST)
     await peer.next(Kind.REQUEST)
     peer.send(Kind.STARTED, body=begun.id.to_bytes(4, "little"))
-    peer.answer(2**31)  # an id it never had: the link ends, after STARTED was read
+    peer.answer(2**31)  # unknown id: the gateway closes the link, after it read STARTED
     await peer.lost.get()
     await peer.greet()
 
@@ -131,7 +131,7 @@ async def test_a_lost_link_is_made_again_and_its_calls_are_sent_again(
 async def test_a_body_that_ends_every_link_becomes_poison(
     delivery: Delivery, peer: Peer, client: Client
 ) -> None:
-    """A link that ends under the same running request three times ends its retries."""
+    """A request that runs while its link is lost three times fails as poison."""
     delivery.submit(client.call(b"deadly"))
     for death in range(3):
         if death:
@@ -145,7 +145,7 @@ async def test_a_body_that_ends_every_link_becomes_poison(
 
 
 async def unreachable(logs: Sequence[Any], times: int) -> None:
-    """Wait until so many attempts to connect have failed."""
+    """Wait until `times` attempts to connect have failed."""
     async with asyncio.timeout(60):
         while len(logs) < times:  # noqa: ASYNC110 - a list of log lines has no event
             await asyncio.sleep(0)
@@ -155,7 +155,7 @@ async def unreachable(logs: Sequence[Any], times: int) -> None:
 async def test_a_replica_that_does_not_listen_yet_is_tried_again(
     delivery: Delivery, client: Client, tmp_path: Path
 ) -> None:
-    """The manager may list a replica a moment before its socket can be reached."""
+    """The gateway retries a replica that the manager lists shortly before its socket listens."""
     peer = Peer(tmp_path / "r1")
     delivery.submit(client.call())
     with capture_logs() as logs:
@@ -171,7 +171,7 @@ async def test_a_replica_that_does_not_listen_yet_is_tried_again(
 async def test_a_replica_that_never_listens_is_given_up_until_it_is_listed_again(
     delivery: Delivery, client: Client, tmp_path: Path
 ) -> None:
-    """The number of attempts is bounded; whatever the manager says next begins anew."""
+    """The number of connection attempts is bounded; the next message of the manager resets it."""
     peer = Peer(tmp_path / "r1")
     delivery.submit(client.call())
     with capture_logs() as logs:
@@ -184,10 +184,10 @@ async def test_a_replica_that_never_listens_is_given_up_until_it_is_listed_again
         delivery.receive_endpoints(published())
 
 
-async def test_a_replica_that_is_listed_anew_keeps_its_link(
+async def test_a_replica_that_is_listed_again_keeps_its_link(
     delivery: Delivery, peer: Peer, client: Client
 ) -> None:
-    """What the manager says of a connected replica is taken over; nobody connects twice."""
+    """New data about a connected replica takes effect without a second connection."""
     delivery.receive_endpoints(published(peer.endpoint(device="cpu:7")))
     delivery.submit(client.call())
     peer.answer((await peer.next(Kind.REQUEST)).id)
@@ -201,7 +201,7 @@ async def test_a_replica_that_is_listed_anew_keeps_its_link(
 async def test_a_replica_that_is_no_longer_listed_is_not_connected_to_again(
     delivery: Delivery, peer: Peer, client: Client
 ) -> None:
-    """After its link ended it stays away, and its calls wait for another replica."""
+    """A delisted replica whose link ended is not reconnected; its calls go to another replica."""
     delivery.submit(client.call())
     await peer.next(Kind.REQUEST)
     delivery.receive_endpoints(published())
@@ -216,8 +216,9 @@ async def test_a_replica_that_is_no_longer_listed_is_not_connected_to_again(
     assert peer.frames.empty()
 
 
-async def test_links_that_were_closed_are_not_made_again(delivery: Delivery, peer: Peer) -> None:
-    """The replica goes on for other gateways: to this one it is as if it were not listed."""
+async def test_closed_links_are_not_reconnected(delivery: Delivery, peer: Peer) -> None:
+    """A gateway that closes its links does not reconnect; the replica keeps serving other
+    gateways."""
     with capture_logs() as logs:
         await delivery.close()
         await peer.lost.get()
@@ -229,12 +230,12 @@ META = RequestMeta("application/json", "", -1, "")
 
 
 def call(outcomes: list[Outcome]) -> HeldCall:
-    """A call whose outcomes are kept."""
+    """Return a call that appends its outcome to `outcomes`."""
     return HeldCall("default/f@1", META, b"", 0.0, 1.0, 1.0, done=outcomes.append)
 
 
-def test_a_held_call_is_a_call_with_whoever_waits() -> None:
-    """The dispatcher takes it like any call; its outcome goes to the one who waits."""
+def test_a_held_call_passes_its_outcome_on() -> None:
+    """A held call satisfies the dispatcher's Call interface and passes its outcome to `done`."""
     outcomes: list[Outcome] = []
     error = QueueFull("full")
     held = call(outcomes)
@@ -245,15 +246,15 @@ def test_a_held_call_is_a_call_with_whoever_waits() -> None:
     assert outcomes == [error]
 
 
-def test_calls_are_told_apart_though_they_ask_the_same() -> None:
-    """Two calls with equal contents are two calls."""
+def test_calls_with_equal_contents_are_not_equal() -> None:
+    """Calls compare by identity, not by content."""
     assert call([]) != call([])
 
 
-def test_an_answer_does_not_change_on_its_way() -> None:
-    """What a replica delivered is what the client gets."""
+def test_an_answer_is_immutable() -> None:
+    """A delivered answer cannot be modified."""
     meta = AnswerMeta("application/json", 0, 0, 0, 0, 1)
     answer = Delivered(meta, 0, b"{}", False, "r", "cpu:0", 0.0, {})
 
     with pytest.raises(AttributeError):
-        answer.body = b""  # type: ignore[misc]  # that this is refused is the test
+        answer.body = b""  # type: ignore[misc]  # the refusal is tested

@@ -1,4 +1,4 @@
-"""Callers are told how the replica died that ran their request, once that is known."""
+"""Tests of death causes: callers learn how their replica died once the cause is known."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NEVER_S = 3600.0
 
 
 class Caller:
-    """Calls whose outcomes are kept."""
+    """Source of calls; keeps their outcomes."""
 
     def __init__(self) -> None:
         self.outcomes: list[str] = []
         self.answered = asyncio.Event()
 
     def call(self, link: str) -> HeldCall:
-        """One that the replica of that name had."""
+        """Return a call that was sent to the replica of that name."""
         call = HeldCall("pool", RequestMeta("", "", -1, ""), b"", 0.0, 0.0, 0.0, done=self._done)
         call.link = link
         return call
@@ -43,7 +43,8 @@ def make(timeout_s: float = NEVER_S) -> DeathCauses:
 
 
 async def test_an_error_has_the_cause_that_is_known(caller: Caller) -> None:
-    """The pool manager may have told of it first; of three deaths it knows the last."""
+    """A cause reported before the error is added at once; for poison it is that of the last
+    death."""
     deaths = make()
 
     deaths.defer(caller.call("a"), ReplicaDied("it died"), {"a": "was killed by SIGSEGV"})
@@ -56,7 +57,8 @@ async def test_an_error_has_the_cause_that_is_known(caller: Caller) -> None:
 
 
 async def test_an_error_waits_for_its_cause(caller: Caller) -> None:
-    """Each call is answered once, by the word on its own replica."""
+    """Each call is answered once, with the cause of its own replica's death; `close` answers the
+    rest."""
     deaths = make()
     for link in ("a", "a", "b"):
         deaths.defer(caller.call(link), ReplicaDied(link), {})
@@ -73,7 +75,7 @@ async def test_an_error_waits_for_its_cause(caller: Caller) -> None:
 
 
 async def test_no_error_waits_for_ever(caller: Caller) -> None:
-    """Where nobody tells in time, the error goes without a cause."""
+    """Without a cause in time, the error is answered without one."""
     deaths = make(timeout_s=0.0)
     deaths.defer(caller.call("a"), ReplicaDied("it died"), {})
 
@@ -83,8 +85,8 @@ async def test_no_error_waits_for_ever(caller: Caller) -> None:
     assert caller.outcomes == ["replica_died: it died"]
 
 
-async def test_a_client_that_left_is_told_nothing(caller: Caller) -> None:
-    """Nor does its place stay."""
+async def test_a_cancelled_call_gets_no_error(caller: Caller) -> None:
+    """A cancelled call gets no outcome, neither from a cause nor from `close`."""
     deaths = make()
     call = caller.call("a")
     deaths.defer(call, ReplicaDied("it died"), {})

@@ -1,4 +1,4 @@
-"""Tests of the shell around the dispatcher, and of calls that follow traffic."""
+"""Tests of the delivery around the dispatcher, and of calls that follow traffic."""
 
 from __future__ import annotations
 
@@ -39,20 +39,21 @@ OTHER = "default/other@1"
 
 @pytest.fixture
 def manager() -> ListeningManager:
-    """Hears what the gateway demands."""
+    """Pool manager that records the demand reported by the gateway."""
     return ListeningManager()
 
 
 @pytest.fixture
 def client() -> Client:
-    """Waits for outcomes."""
+    """Client that records the outcomes of its calls."""
     return Client()
 
 
-async def test_a_held_call_is_told_to_the_manager_at_once(
+async def test_a_held_call_is_reported_to_the_manager_at_once(
     manager: ListeningManager, client: Client
 ) -> None:
-    """Demand for a cold pool does not wait for the next second; calls of one turn go together."""
+    """Demand for a cold pool is reported without waiting for the periodic report; calls of one
+    event-loop turn share a report."""
     async with delivering(manager) as delivery:
         first = await manager.demands.get()
         delivery.submit(client.call())
@@ -65,10 +66,10 @@ async def test_a_held_call_is_told_to_the_manager_at_once(
     assert told.seq > first.seq
 
 
-async def test_a_call_goes_to_a_replica_and_its_answer_comes_back(
+async def test_a_held_call_is_sent_to_a_replica_and_answered(
     manager: ListeningManager, client: Client, tmp_path: Path
 ) -> None:
-    """What is held is sent when a replica can be reached; the answer names it."""
+    """A held call is sent once a replica is connected; the answer names the replica."""
     async with delivering(manager) as delivery, Peer(tmp_path / "r1").listening() as peer:
         call = client.call(b"body")
         delivery.submit(call)
@@ -89,10 +90,10 @@ async def test_a_call_goes_to_a_replica_and_its_answer_comes_back(
     assert outcome.connected_s > call.arrived_s
 
 
-async def test_a_client_that_leaves_recalls_its_request(
+async def test_a_client_that_leaves_cancels_its_request(
     manager: ListeningManager, client: Client, tmp_path: Path
 ) -> None:
-    """The replica is told, and until it agrees the request counts as in flight."""
+    """The replica gets CANCEL, and the request counts as in flight until the replica confirms."""
     async with delivering(manager) as delivery, Peer(tmp_path / "r1").listening() as peer:
         delivery.receive_endpoints(published(peer.endpoint()))
         await peer.greet()
@@ -109,10 +110,8 @@ async def test_a_client_that_leaves_recalls_its_request(
     assert client.outcomes.empty()
 
 
-async def test_a_call_whose_wait_is_over_is_answered_by_the_clock(
-    manager: ListeningManager, client: Client
-) -> None:
-    """Nobody has to do anything for a wait budget to end; the estimate is the revision's own."""
+async def test_a_wait_budget_ends_by_a_timer(manager: ListeningManager, client: Client) -> None:
+    """A wait budget ends without any other event; Retry-After is the revision's own estimate."""
     async with delivering(manager, KnownPast(30.0)) as delivery:
         delivery.receive_endpoints(published())
         now = asyncio.get_running_loop().time()
@@ -127,7 +126,7 @@ async def test_a_call_whose_wait_is_over_is_answered_by_the_clock(
 async def test_the_first_caller_of_a_pool_gets_its_estimate(
     manager: ListeningManager, client: Client
 ) -> None:
-    """What a revision's cold starts took is known before the manager has said anything of it."""
+    """The estimate from past cold starts is used before the manager has reported on the pool."""
     async with delivering(manager, KnownPast(30.0)) as delivery:
         delivery.submit(client.call(wait_until_s=asyncio.get_running_loop().time()))
         outcome = await client.outcomes.get()
@@ -136,10 +135,11 @@ async def test_the_first_caller_of_a_pool_gets_its_estimate(
     assert outcome.retry_after_s == 30
 
 
-async def test_a_call_that_would_wait_in_vain_is_demand(
+async def test_a_call_refused_for_its_wait_budget_is_demand(
     manager: ListeningManager, client: Client
 ) -> None:
-    """It is refused at once, and the manager is told as if it waited."""
+    """A call that no cold start can serve in time is refused at once, and still reported as
+    queued."""
     async with delivering(manager, KnownPast(30.0, 5)) as delivery:
         call = client.call(wait_until_s=asyncio.get_running_loop().time())
         with pytest.raises(WaitBudgetOver) as refused:
@@ -152,7 +152,7 @@ async def test_a_call_that_would_wait_in_vain_is_demand(
 
 
 async def test_cold_pools_are_not_kept(manager: ListeningManager, client: Client) -> None:
-    """Only pools with something to tell have a state here; all others are cold."""
+    """Only pools that are not cold have a state here; all others read as cold."""
     async with delivering(manager) as delivery:
         delivery.receive_endpoints(published(state="cold", reason="no calls"))
         assert delivery.states() == {}
@@ -161,10 +161,11 @@ async def test_cold_pools_are_not_kept(manager: ListeningManager, client: Client
         assert delivery.endpoints("default/other@1").state == "cold"
 
 
-async def test_a_failing_pool_answers_all_who_wait(
+async def test_a_failing_pool_answers_all_queued_calls(
     manager: ListeningManager, client: Client
 ) -> None:
-    """The manager's word ends the wait at once, with cause, next try and last lines."""
+    """A pool reported as failing answers its queued calls at once, with cause, next retry and last
+    log lines."""
     async with delivering(manager) as delivery:
         delivery.submit(client.call())
         failing = published(state="failing", reason="no", retry_after_s=9.0, log_tail=["last"])
@@ -181,10 +182,11 @@ async def test_a_failing_pool_answers_all_who_wait(
     assert outcome.admin_detail == {"log_tail": ["last"]}
 
 
-async def test_a_pool_that_is_gone_answers_all_who_wait(
+async def test_a_removed_pool_answers_all_queued_calls(
     manager: ListeningManager, client: Client
 ) -> None:
-    """What a full message does not name was removed."""
+    """A pool missing from a full message counts as removed; its queued calls fail as unknown
+    function."""
     async with delivering(manager) as delivery:
         delivery.submit(client.call())
         delivery.receive_endpoints(nothing_left())
@@ -195,10 +197,10 @@ async def test_a_pool_that_is_gone_answers_all_who_wait(
     assert isinstance(outcome, UnknownFunction)
 
 
-async def test_the_bound_on_bytes_is_the_whole_process(
+async def test_the_byte_limit_is_shared_by_all_pools(
     manager: ListeningManager, client: Client
 ) -> None:
-    """Bodies of different pools share one limit; a call that leaves gives its bytes back."""
+    """Bodies of all pools share one limit; a cancelled call returns its bytes."""
     async with delivering(manager, bytes_max=10) as delivery:
         first = client.call(b"123456")
         delivery.submit(first)
@@ -208,10 +210,11 @@ async def test_the_bound_on_bytes_is_the_whole_process(
         delivery.submit(client.call(b"12345", pool="default/other@1"))
 
 
-async def test_closing_ends_the_links_and_takes_the_demand_back(
+async def test_closing_ends_the_links_and_withdraws_the_demand(
     manager: ListeningManager, client: Client, tmp_path: Path
 ) -> None:
-    """The manager hears that this worker holds nothing any more; replicas see the link's end."""
+    """`close` reports to the manager that this worker has no demand, and closes links to
+    replicas."""
     async with Peer(tmp_path / "r1").listening() as peer:
         async with delivering(manager) as delivery:
             delivery.receive_endpoints(published(peer.endpoint()))
@@ -224,8 +227,8 @@ async def test_closing_ends_the_links_and_takes_the_demand_back(
     assert ended
 
 
-async def test_idle_is_waited_for(manager: ListeningManager, client: Client) -> None:
-    """`wait_idle` ends when the last call was answered, and at once where there is none."""
+async def test_wait_idle_ends_with_the_last_call(manager: ListeningManager, client: Client) -> None:
+    """`wait_idle` returns when the last call was answered, and at once if there is none."""
     async with delivering(manager) as delivery:
         await delivery.wait_idle()
         call = client.call()
@@ -237,11 +240,11 @@ async def test_idle_is_waited_for(manager: ListeningManager, client: Client) -> 
         await waiting
 
 
-async def test_who_waits_for_room_tells_who_has_fallen_idle(
+async def test_an_idle_pool_is_reported_while_another_waits_for_room(
     manager: ListeningManager, client: Client, tmp_path: Path
 ) -> None:
-    """The manager believed the warm pool busy; an idle replica can make room at once, be it idle
-    before somebody waits or after."""
+    """While a call waits for room, a pool that has fallen idle is reported at once, because the
+    manager may evict it; the order of the two events does not matter."""
     async with delivering(manager) as delivery, Peer(tmp_path / "r1").listening() as peer:
         delivery.receive_endpoints(published(peer.endpoint()))
         delivery.submit(client.call())
@@ -263,10 +266,10 @@ async def test_who_waits_for_room_tells_who_has_fallen_idle(
     assert after.revisions == {KEY: Load(0, 0, 0.0)}
 
 
-async def test_a_warm_pool_falls_idle_in_silence(
+async def test_a_warm_pool_falls_idle_without_an_extra_report(
     manager: ListeningManager, client: Client, tmp_path: Path
 ) -> None:
-    """While nobody waits for a replica nothing is said but each second's report."""
+    """While no call waits for a replica, only the periodic reports are sent."""
     async with delivering(manager) as delivery, Peer(tmp_path / "r1").listening() as peer:
         delivery.receive_endpoints(published(peer.endpoint()))
         delivery.submit(client.call())
@@ -282,8 +285,9 @@ async def test_a_warm_pool_falls_idle_in_silence(
     assert [demand.revisions[KEY].queued for demand in told if not demand.full] == [1]
 
 
-async def test_news_that_come_too_late_connect_nobody(tmp_path: Path) -> None:
-    """A manager in another process may speak once more before it hears that this one goes."""
+async def test_endpoints_received_after_close_are_ignored(tmp_path: Path) -> None:
+    """A manager in another process may publish once more before it learns that this worker
+    stopped."""
     async with delivering(ListeningManager()) as delivery:
         pass
     async with Peer(tmp_path / "r1").listening() as peer:
@@ -295,8 +299,8 @@ async def test_news_that_come_too_late_connect_nobody(tmp_path: Path) -> None:
 async def test_every_call_is_accounted_for(
     manager: ListeningManager, client: Client, tmp_path: Path
 ) -> None:
-    """Held, in flight, or ended in its way; one whose client has left is cancelled although its
-    replica still has it."""
+    """Each accepted call is held, in flight or ended; a cancelled call counts as ended although its
+    replica still runs it."""
     async with delivering(manager) as delivery, Peer(tmp_path / "r1").listening() as peer:
         held = [client.call(), client.call(), client.call()]
         for call in held:
@@ -322,10 +326,11 @@ async def test_every_call_is_accounted_for(
     assert {how: n for how, n in ended.ended.items() if n} == {"completed": 1, "cancelled": 2}
 
 
-async def test_a_call_that_fails_or_waits_too_long_has_ended_so(
+async def test_expired_and_failed_calls_are_counted_apart(
     manager: ListeningManager, client: Client
 ) -> None:
-    """What was refused was never accepted."""
+    """A call that waited too long counts as expired, a failed one as failed; a refused call was
+    never accepted."""
     async with delivering(manager) as delivery:
         delivery.receive_endpoints(published())
         now = asyncio.get_running_loop().time()
@@ -347,12 +352,12 @@ OTHER_SIGNATURE = Signature("json", (), ())
 
 
 def second(signature: Signature = nouns.SIGNATURE) -> Deployed:
-    """digits@2, which has the traffic."""
+    """Return digits@2, which has the traffic."""
     return Deployed(nouns.function(revision=2), nouns.revision(number=2, signature=signature))
 
 
-async def test_who_waits_follows_and_the_manager_hears_of_both() -> None:
-    """Demand leaves the old revision and comes to the new one in one message."""
+async def test_queued_calls_follow_the_traffic_in_one_report() -> None:
+    """Queued calls move to the new revision; one message reports both revisions' demand."""
     manager, client = ListeningManager(), Client()
     catalog = Catalog([nouns.deployed()])
     async with delivering(manager) as delivery:
@@ -367,8 +372,8 @@ async def test_who_waits_follows_and_the_manager_hears_of_both() -> None:
         assert told.revisions[NEW].queued == 1
 
 
-async def test_who_does_not_fit_stays() -> None:
-    """A revision with another signature gets none of the calls that were meant for the old one."""
+async def test_calls_do_not_move_to_another_signature() -> None:
+    """A new revision with another signature gets none of the calls queued for the old one."""
     manager, client = ListeningManager(), Client()
     catalog = Catalog([nouns.deployed()])
     async with delivering(manager) as delivery:
@@ -380,8 +385,9 @@ async def test_who_does_not_fit_stays() -> None:
         assert delivery.loads().keys() == {KEY}
 
 
-async def test_other_changes_move_nobody() -> None:
-    """Settings, a first deploy and a removal are no move; nor is anything after the end."""
+async def test_other_changes_move_no_calls() -> None:
+    """Changed settings, a first deploy and a removal move no calls, nor does any change after the
+    end."""
     manager, client = ListeningManager(), Client()
     catalog = Catalog()
     async with delivering(manager) as delivery:
@@ -408,8 +414,10 @@ async def test_other_changes_move_nobody() -> None:
         ("never", "", False),
     ],
 )
-def test_calls_are_run_as_the_new_revision_says(retry: str, handler: str, may: bool) -> None:
-    """Its handler, and the function's settings now, say whether and how long."""
+def test_moved_calls_use_the_new_revisions_rerun_policy(
+    retry: str, handler: str, may: bool
+) -> None:
+    """The new revision's handler and the function's current settings decide retry and timeout."""
     limits = Limits(timeout_s=3.0, retry=retry)  # type: ignore[arg-type]
     after = Deployed(
         nouns.function(revision=2, limits=limits), nouns.revision(number=2, handler=handler)

@@ -1,4 +1,4 @@
-"""Tests of what a replica that breaks the rules of its link can do: nothing to clients."""
+"""Tests of replicas that violate the link protocol: clients must not be affected."""
 
 from __future__ import annotations
 
@@ -16,33 +16,35 @@ from tests.support.peers import ANSWER, Client, Peer, published
 
 LIES: dict[str, Callable[[Peer, int], object]] = {
     "an unknown id": lambda peer, id: peer.answer(id + 1),
-    "a handed back unknown id": lambda peer, id: peer.send(Kind.NOT_STARTED, id + 1, aux=1),
-    "a type not on the list": lambda peer, id: peer.answer(id, meta=b"\x03" + ANSWER[1:]),
+    "an unknown id returned": lambda peer, id: peer.send(Kind.NOT_STARTED, id + 1, aux=1),
+    "an unlisted content type": lambda peer, id: peer.answer(id, meta=b"\x03" + ANSWER[1:]),
     "a header of its own": lambda peer, id: peer.answer(id, meta=ANSWER + b"\r\nSet-Cookie: a=b"),
-    "times that are missing": lambda peer, id: peer.answer(id, meta=ANSWER[:-4]),
-    "a JSON part longer than all": lambda peer, id: peer.answer(id, b"{}", aux=3),
-    "an error that is no JSON": lambda peer, id: peer.send(Kind.FAILED, id, b"{"),
-    "an error that is no object": lambda peer, id: peer.send(Kind.FAILED, id, b"[]"),
-    "an error without a bottom": lambda peer, id: peer.send(Kind.FAILED, id, b"[" * 100_000),
-    "an endless error": lambda peer, id: peer.send(Kind.FAILED, id, b" " * (FAILED_MAX + 1)),
-    "ids of all the world": lambda peer, _id: peer.send(Kind.STARTED, body=bytes(STARTED_MAX + 4)),
-    "starts without end": lambda peer, id: (
+    "missing times": lambda peer, id: peer.answer(id, meta=ANSWER[:-4]),
+    "a JSON part longer than the answer": lambda peer, id: peer.answer(id, b"{}", aux=3),
+    "an error that is not JSON": lambda peer, id: peer.send(Kind.FAILED, id, b"{"),
+    "an error that is not an object": lambda peer, id: peer.send(Kind.FAILED, id, b"[]"),
+    "an error nested too deeply": lambda peer, id: peer.send(Kind.FAILED, id, b"[" * 100_000),
+    "an error that is too long": lambda peer, id: peer.send(
+        Kind.FAILED, id, b" " * (FAILED_MAX + 1)
+    ),
+    "too many started ids": lambda peer, _id: peer.send(Kind.STARTED, body=bytes(STARTED_MAX + 4)),
+    "too many STARTED frames": lambda peer, id: (
         peer.send(Kind.STARTED, body=struct.pack("<I", id))
         or [peer.send(Kind.STARTED) for _ in range(IDLE_FRAMES_MAX)]
     ),
-    "broken ids": lambda peer, _id: peer.send(Kind.STARTED, body=b"123"),
+    "truncated ids": lambda peer, _id: peer.send(Kind.STARTED, body=b"123"),
     "a second greeting": lambda peer, _id: peer.send(Kind.HELLO, aux=VERSION),
     "a control frame": lambda peer, _id: peer.send(Kind.PING),
-    "room for one request": lambda peer, id: peer.send(Kind.WINDOW, id),
+    "WINDOW for one request": lambda peer, id: peer.send(Kind.WINDOW, id),
     "a reserved kind": lambda peer, id: peer.send(Kind.PART, id),
 }
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=list(LIES))
-async def test_a_replica_that_breaks_the_rules_loses_its_link_not_the_call(
+async def test_a_protocol_violation_ends_the_link_not_the_call(
     delivery: Delivery, peer: Peer, client: Client, lie: Callable[[Peer, int], object]
 ) -> None:
-    """The link ends, nothing of the lie reaches a client, and the call is sent again."""
+    """The link ends, no violating frame affects a client, and the call is sent again."""
     delivery.submit(client.call(b"1"))
     request = await peer.next(Kind.REQUEST)
     lie(peer, request.id)

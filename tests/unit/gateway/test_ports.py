@@ -1,4 +1,4 @@
-"""Tests that what is plugged into the gateway's ports fits them."""
+"""Tests that implementations of the gateway's ports match them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.support.peers import KnownPast, ListeningManager
     ],
 )
 def test_every_method_of_a_port_is_there(port: type[Any], plug: type[Any]) -> None:
-    """Each method has the port's parameters, in the product and in its stand-in for tests."""
+    """Each method of a port exists with the same parameters in the product and in its test
+    double."""
     methods = {name: value for name, value in vars(port).items() if inspect.isfunction(value)}
     wanted = {name: list(inspect.signature(value).parameters) for name, value in methods.items()}
     wanted.pop("__init__", None)

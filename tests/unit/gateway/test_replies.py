@@ -1,4 +1,4 @@
-"""Tests of answers as data: their bytes, and `Server-Timing`."""
+"""Tests of replies: their bytes, and `Server-Timing`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ HEAD = (
 
 
 def test_a_small_reply_is_one_piece() -> None:
-    """Status line, headers in order, length, date, body."""
+    """A small reply is one buffer: status line, headers in order, length, date, body."""
     writer = Writer(lambda: 7.9)
     assert writer.pieces(Reply(404, (("Content-Type", "a/b"),), b"no")) == [HEAD + b"no"]
 
 
-def test_the_date_moves_on() -> None:
-    """It is made anew in another second, and not in the same."""
+def test_the_date_header_follows_the_clock() -> None:
+    """The date header changes with the second, and not within one."""
     now = [0.0]
     writer = Writer(lambda: now[0])
     reply = Reply(200, (), b"")
@@ -32,7 +32,7 @@ def test_the_date_moves_on() -> None:
 
 
 def test_a_large_body_is_not_copied() -> None:
-    """It is a piece of its own, the same object."""
+    """A large body is a piece of its own: the same object."""
     body = bytearray(PIECE)
     head, piece = Writer(lambda: 0.0).pieces(Reply(200, (), body))
     assert piece is body
@@ -40,7 +40,7 @@ def test_a_large_body_is_not_copied() -> None:
 
 
 def test_a_reply_may_end_its_connection() -> None:
-    """By its own header."""
+    """A reply with the header `Connection: close` closes its connection."""
     assert Reply(408, (CLOSE,), b"").closes
     assert not Reply(200, (), b"").closes
 
@@ -49,7 +49,7 @@ META = AnswerMeta("application/json", 1500, 20, 3000, 7, 4)
 
 
 def receipt(**changes: Any) -> Receipt:
-    """A warm answer's receipt."""
+    """Return the receipt of a warm answer, with changes."""
     fields: dict[str, Any] = {
         "revision": "digits@3",
         "replica": "a1",
@@ -63,7 +63,7 @@ def receipt(**changes: Any) -> Receipt:
 
 
 def test_a_warm_answer_lists_queue_and_run() -> None:
-    """The header has the replica and each part of its work in milliseconds."""
+    """The header names the replica and each part of its work in milliseconds."""
     assert server_timing(receipt()) == (
         'replica;desc="a1", queue;dur=0.250, decode;dur=1.500, batch;dur=0.020;desc="4 rows",'
         " compute;dur=3.000, encode;dur=0.007"
@@ -71,7 +71,7 @@ def test_a_warm_answer_lists_queue_and_run() -> None:
 
 
 def test_a_cold_answer_lists_its_phases_in_order() -> None:
-    """The mark `cold` names revision and device; phases come in the order they happened."""
+    """The entry `cold` names revision and device; the phases follow in order of time."""
     phases = {"load": 4.0, "place": 0.5, "start": 20.0, "nonsense": 9.0}
     cold = receipt(phases=phases, is_first=True)
 
@@ -84,6 +84,6 @@ def test_a_cold_answer_lists_its_phases_in_order() -> None:
 
 
 def test_a_request_that_joined_a_warm_replica_was_not_cold() -> None:
-    """Without phases nothing says cold."""
+    """A receipt without phases has no entry `cold`."""
     assert not receipt().is_cold
     assert "cold" not in server_timing(receipt())

@@ -10,7 +10,7 @@ from gateway.settings import MIB, GatewaySettings
 
 
 def test_the_defaults_are_those_of_the_contract() -> None:
-    """Loopback, 256 MiB held, two retries, 30 s for a body."""
+    """The defaults are loopback, 256 MiB held, two retries, 30 s for a body."""
     settings = GatewaySettings()
 
     assert (settings.listen, settings.port, settings.public_hosts) == ("127.0.0.1", 8080, ())
@@ -18,7 +18,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     assert (settings.retries, settings.body_read_s) == (2, 30.0)
 
 
-def test_settings_do_not_change() -> None:
-    """Whoever has them may keep them."""
+def test_settings_are_immutable() -> None:
+    """Settings cannot be modified."""
     with pytest.raises(FrozenInstanceError):
-        GatewaySettings().port = 1  # type: ignore[misc]  # that this is refused is the test
+        GatewaySettings().port = 1  # type: ignore[misc]  # the refusal is tested

@@ -1,4 +1,4 @@
-"""How long a slot is kept for a replica, and what is believed of its answers."""
+"""Tests of shared memory links: the lifetime of slots, and checks of a replica's answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def call_of(client: Client, slot: BodySlot) -> HeldCall:
 
 
 def is_free(slot: BodySlot) -> bool:
-    """Whether nobody refers to it any more."""
+    """Return whether the slot has no reference left."""
     return slot._references == 0
 
 
@@ -49,10 +49,11 @@ async def until_free(slot: BodySlot) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_large_body_is_read_where_it_lies(
+async def test_a_large_body_is_read_in_shared_memory(
     delivery: Delivery, sharing: SharingPeer, client: Client
 ) -> None:
-    """The frame names its place; the slot is free when the answer has come and the call is over."""
+    """The frame names the body's range; the slot is free once the answer has arrived and the call
+    has released it."""
     slot = slot_of(delivery)
     delivery.submit(call_of(client, slot))
     frame, body = await sharing.request()
@@ -74,10 +75,10 @@ async def test_a_large_body_is_read_where_it_lies(
         (Kind.CANCELLED, b""),
     ],
 )
-async def test_every_end_of_a_request_lets_go(
+async def test_every_end_of_a_request_drops_its_reference(
     delivery: Delivery, sharing: SharingPeer, client: Client, kind: Kind, body: bytes
 ) -> None:
-    """An answer, an error, and that it was given up."""
+    """An answer, an error and a cancellation each release the link's reference to the slot."""
     slot = slot_of(delivery)
     delivery.submit(call_of(client, slot))
     frame, _ = await sharing.request()
@@ -91,10 +92,10 @@ async def test_every_end_of_a_request_lets_go(
     assert is_free(slot)
 
 
-async def test_a_client_that_leaves_does_not_free_what_is_read(
+async def test_a_cancelled_call_keeps_its_slot_until_confirmed(
     delivery: Delivery, sharing: SharingPeer, client: Client
 ) -> None:
-    """Only when the replica has said that it stopped."""
+    """The slot is free only when the replica has confirmed the cancellation."""
     slot = slot_of(delivery)
     call = call_of(client, slot)
     delivery.submit(call)
@@ -112,7 +113,8 @@ async def test_a_client_that_leaves_does_not_free_what_is_read(
 async def test_a_request_that_is_handed_back_is_sent_again_without_a_copy(
     delivery: Delivery, sharing: SharingPeer, client: Client
 ) -> None:
-    """The same place, under another id; each sending has a reference of its own."""
+    """A returned request is sent again with the same range and a new id; each send holds its own
+    reference."""
     slot = slot_of(delivery)
     delivery.submit(call_of(client, slot))
     first, _ = await sharing.request()
@@ -131,8 +133,8 @@ async def test_a_request_that_is_handed_back_is_sent_again_without_a_copy(
 async def test_a_lost_link_alone_frees_nothing(
     delivery: Delivery, sharing: SharingPeer, client: Client
 ) -> None:
-    """The replica may still run: the retry over a new link reads the same place, and the slot is
-    free when the first link's side channel has ended as well."""
+    """The replica may still be running: a retry over the new link reads the same range, and the
+    slot is free only when the first link's side channel has ended as well."""
     slot = slot_of(delivery)
     delivery.submit(call_of(client, slot))
     first, _ = await sharing.request()
@@ -151,11 +153,10 @@ async def test_a_lost_link_alone_frees_nothing(
     await until_free(slot)
 
 
-async def test_a_process_that_is_gone_reads_nothing(
+async def test_a_dead_process_loses_its_link_and_its_slots(
     delivery: Delivery, sharing: SharingPeer, client: Client
 ) -> None:
-    """Its side channel ends with it, and by that alone its link is given up, too; the call goes
-    to the next replica."""
+    """The end of the side channel alone ends the link; the call goes to the next replica."""
     slot = slot_of(delivery)
     delivery.submit(call_of(client, slot))
     await sharing.request()
@@ -172,11 +173,11 @@ async def test_a_process_that_is_gone_reads_nothing(
 
 
 @pytest.mark.parametrize("said", [b"", b"{}", b'{"slabs": 1}', b"[]"])
-async def test_a_replica_that_does_not_agree_gets_frames(
+async def test_a_replica_without_shared_memory_gets_frames(
     delivery: Delivery, client: Client, tmp_path: Path, said: bytes
 ) -> None:
-    """As one of before does; the slot is held until the frame is answered, for the transport may
-    not have taken all of it."""
+    """A replica that does not accept slabs gets bodies in frames, as older ones do; the slot is
+    held until the request has ended, because the transport may still read from it."""
     async with SharingPeer(tmp_path / "r1").listening() as peer:
         delivery.receive_endpoints(published(peer.endpoint()))
         await peer.greet(said)
@@ -196,10 +197,10 @@ async def test_a_replica_that_does_not_agree_gets_frames(
 
 
 @pytest.mark.parametrize("said", [b"{", b"[" * 4000, b" " * 4097])
-async def test_a_greeting_that_is_none_ends_the_link(
+async def test_an_invalid_greeting_ends_the_link(
     delivery: Delivery, tmp_path: Path, said: bytes
 ) -> None:
-    """Nothing of it is believed."""
+    """A HELLO whose body is not valid ends the link; the pool stays cold."""
     async with SharingPeer(tmp_path / "r1").listening() as peer:
         delivery.receive_endpoints(published(peer.endpoint()))
         await peer.greet(said)
@@ -211,7 +212,7 @@ async def test_a_greeting_that_is_none_ends_the_link(
 async def test_a_replica_that_reads_no_notices_gets_frames(
     delivery: Delivery, sharing: SharingPeer, client: Client
 ) -> None:
-    """What cannot be announced is sent as bytes, and nothing waits."""
+    """A body whose slab cannot be announced is sent in a frame without delay."""
     delivery.submit(client.call(b"1"))
     sharing.answer((await sharing.next(Kind.REQUEST)).id)
     await client.outcomes.get()
@@ -231,10 +232,10 @@ async def test_a_replica_that_reads_no_notices_gets_frames(
     assert is_free(slot)
 
 
-async def test_a_call_that_follows_its_functions_traffic_is_sent_in_a_frame(
+async def test_a_moved_call_is_sent_in_a_frame(
     delivery: Delivery, client: Client, tmp_path: Path
 ) -> None:
-    """The new revision's replicas are not shown the memory of the old one's callers."""
+    """A slab is never shared with the replicas of another revision."""
     slot = slot_of(delivery, pool=OTHER)
     delivery.submit(client.call(slot.view.toreadonly(), slot=slot, pool=OTHER))  # type: ignore[arg-type]  # a body is any bytes
     delivery.move(OTHER, KEY, RerunPolicy(may_rerun=True, timeout_s=60.0))
@@ -250,10 +251,11 @@ async def test_a_call_that_follows_its_functions_traffic_is_sent_in_a_frame(
     assert is_free(slot)
 
 
-async def test_a_replica_that_is_told_of_a_retired_slab_lets_go(
+async def test_a_retired_slab_is_freed_by_its_replica(
     delivery: Delivery, sharing: SharingPeer, client: Client
 ) -> None:
-    """Its memory is free then, and the next body lies in another slab, announced anew."""
+    """Its memory is free after the replica unmapped it; the next body is in a new slab, announced
+    again."""
     numbers = set()
     for _ in range(2):
         slot = slot_of(delivery)
@@ -274,10 +276,11 @@ async def test_a_replica_that_is_told_of_a_retired_slab_lets_go(
     assert len(numbers) == 2
 
 
-async def test_a_replica_with_too_many_lost_links_is_trusted_with_no_more(
+async def test_a_replica_with_too_many_lost_links_gets_no_shared_memory(
     delivery: Delivery, sharing: SharingPeer, client: Client
 ) -> None:
-    """Each could keep slots; from then on its bodies come in frames, until those links ended."""
+    """Each lost link may keep slots; beyond the limit bodies go in frames until one of the links
+    has ended."""
     lost = []
     for _ in range(LOST_MAX):
         slot = slot_of(delivery)
@@ -299,10 +302,10 @@ async def test_a_replica_with_too_many_lost_links_is_trusted_with_no_more(
     assert sharing.passed == 1
 
 
-async def test_an_answer_is_copied_and_its_place_freed(
+async def test_an_answer_is_copied_and_its_range_freed(
     delivery: Delivery, sharing: SharingPeer, client: Client
 ) -> None:
-    """What the replica writes there later changes nothing."""
+    """Later writes of the replica to the same range do not change the answer."""
     delivery.submit(client.call(b"1"))
     request = await sharing.next(Kind.REQUEST)
     packed = sharing.shared.put_answer(BODY)
@@ -320,7 +323,7 @@ async def test_an_answer_is_copied_and_its_place_freed(
 async def test_a_slab_of_answers_can_be_replaced(
     delivery: Delivery, sharing: SharingPeer, client: Client
 ) -> None:
-    """After it was withdrawn another may come, and its number may be used again."""
+    """After a slab of answers was withdrawn, another may take its number."""
     for content in (b"one", b"two", b"six"):
         sharing.announce(1, content=content)
         delivery.submit(client.call(b"1"))
@@ -340,7 +343,7 @@ def memfd(size: int, seals: int = SIZE_SEALS) -> int:
 
 
 def write_only(peer: SharingPeer, id: int) -> None:
-    """A sealed slab that cannot be read through what is passed."""
+    """Announce a sealed slab whose descriptor cannot be read."""
     descriptor = memfd(MIB)
     again = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_CLOEXEC)
     os.close(descriptor)
@@ -349,7 +352,7 @@ def write_only(peer: SharingPeer, id: int) -> None:
 
 
 def at(*places: SlabRange) -> Callable[[SharingPeer, int], None]:
-    """An answer at a place that is none, in a slab of a MiB."""
+    """Return a lie: answers at invalid ranges of a 1 MiB slab."""
 
     def lie(peer: SharingPeer, id: int) -> None:
         peer.announce(1)
@@ -371,7 +374,7 @@ def announced(*numbers: int, size: int = MIB) -> Callable[[SharingPeer, int], No
     return lambda peer, _id: [peer.announce(number, size) for number in numbers] and None
 
 
-def withdrawn(peer: SharingPeer, id: int) -> None:
+def answer_in_withdrawn_slab(peer: SharingPeer, id: int) -> None:
     peer.announce(1)
     peer.side.retire(1)
     peer.answer_at(id, SlabRange(1, 0, 5))
@@ -379,8 +382,8 @@ def withdrawn(peer: SharingPeer, id: int) -> None:
 
 LIES: dict[str, Callable[[SharingPeer, int], object]] = {
     "a slab that was not announced": lambda peer, id: peer.answer_at(id, SlabRange(1, 0, 5)),
-    "a slab that was withdrawn": withdrawn,
-    "no place": lambda peer, id: peer.answer(id, b"{}", flags=Flag.SLAB),
+    "a slab that was withdrawn": answer_in_withdrawn_slab,
+    "no range": lambda peer, id: peer.answer(id, b"{}", flags=Flag.SLAB),
     "behind the end": at(SlabRange(1, MIB, 1)),
     "over the end": at(SlabRange(1, MIB - 4, 5)),
     "an answer over the limit": at(SlabRange(1, 0, ANSWER_SLAB_MAX + 1)),
@@ -390,7 +393,7 @@ LIES: dict[str, Callable[[SharingPeer, int], object]] = {
         peer.announce(1),
         peer.answer_at(id, SlabRange(1, 0, 5), aux=6),
     ],
-    "a slab for writing only": write_only,
+    "a write-only slab": write_only,
     "a device as a slab": passing(SLAB_NOTICE.pack(1, MIB), lambda: [null()]),
     "a socket as a slab": passing(SLAB_NOTICE.pack(1, MIB), lambda: [socket.socket().detach()]),
     "a slab that may shrink": passing(
@@ -398,7 +401,7 @@ LIES: dict[str, Callable[[SharingPeer, int], object]] = {
     ),
     "a slab that is shorter": passing(SLAB_NOTICE.pack(1, 2 * MIB), lambda: [memfd(MIB)]),
     "a slab over the limit": announced(1, size=ANSWER_SLAB_MAX + 1),
-    "a slab twice": announced(1, 1),
+    "a slab announced twice": announced(1, 1),
     "too many slabs": announced(*range(ANSWER_SLABS_MAX + 1)),
     "two descriptors": passing(SLAB_NOTICE.pack(1, MIB), lambda: [memfd(MIB), memfd(MIB)]),
     "fifty descriptors": passing(SLAB_NOTICE.pack(1, MIB), lambda: [memfd(MIB) for _ in range(50)]),
@@ -406,7 +409,7 @@ LIES: dict[str, Callable[[SharingPeer, int], object]] = {
     "half a notice": passing(b"123", lambda: [null()]),
     "a long notice": passing(bytes(100_000), lambda: [null()]),
     "nothing withdrawn": lambda peer, _id: peer.side.retire(1),
-    "notices without end": lambda peer, _id: [
+    "too many notices": lambda peer, _id: [
         (peer.announce(1, 4096), peer.side.retire(1)) for _ in range(NOTICES_MAX)
     ],
     "an end": lambda peer, _id: peer.side.close(),
@@ -414,13 +417,14 @@ LIES: dict[str, Callable[[SharingPeer, int], object]] = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=list(LIES))
-async def test_a_replica_that_lies_about_its_memory_loses_its_link_not_the_call(
+async def test_a_lie_about_shared_memory_ends_the_link_not_the_call(
     delivery: Delivery,
     sharing: SharingPeer,
     client: Client,
     lie: Callable[[SharingPeer, int], object],
 ) -> None:
-    """Nothing of it reaches the client, no descriptor stays open, and the call is sent again."""
+    """No data of the lie reaches the client, no descriptor stays open, and the call is sent
+    again."""
     slot = slot_of(delivery)
     delivery.submit(call_of(client, slot))
     frame, _ = await sharing.request()
@@ -440,8 +444,8 @@ async def test_a_replica_that_lies_about_its_memory_loses_its_link_not_the_call(
 async def test_a_lost_link_that_is_spammed_ends(
     delivery: Delivery, sharing: SharingPeer, client: Client
 ) -> None:
-    """A process that lies about what it still reads is waited for no more; its new link is none
-    the worse for it."""
+    """Too many notices on a lost link's side channel close it; the replica's new link is not
+    affected."""
     slot = slot_of(delivery)
     delivery.submit(
         call_of(

@@ -24,23 +24,23 @@ from runtime_image.link.allocator import BLOCK
 from runtime_image.link.shared_memory import map_for_reading, open_for_reading
 
 
-class Ledger:
-    """Who gave slots out: what came back."""
+class RecordingOwner:
+    """Owner of slots that records which were filled and which were freed."""
 
     def __init__(self) -> None:
-        self.whole: list[BodySlot] = []
-        self.back: list[BodySlot] = []
+        self.filled: list[BodySlot] = []
+        self.freed: list[BodySlot] = []
 
     def on_filled(self, slot: BodySlot) -> None:
-        self.whole.append(slot)
+        self.filled.append(slot)
 
     def free(self, slot: BodySlot) -> None:
-        self.back.append(slot)
+        self.freed.append(slot)
 
 
 @pytest.fixture
 def slab() -> Iterator[Slab]:
-    """Four blocks."""
+    """Slab of four blocks."""
     made = Slab(1, "default/digits@1", 4 * BLOCK + 5)
     yield made
     made.retire()
@@ -48,8 +48,8 @@ def slab() -> Iterator[Slab]:
 
 
 def test_a_slot_is_a_part_of_its_slab(slab: Slab) -> None:
-    """What is written to its view is what others read there."""
-    slot = BodySlot(Ledger(), slab, BLOCK, 3)
+    """Bytes written to a slot's view are readable at its range of the slab."""
+    slot = BodySlot(RecordingOwner(), slab, BLOCK, 3)
     slot.view[:] = b"abc"
 
     mapped = map_for_reading(slab.descriptor, slab.size)
@@ -59,36 +59,36 @@ def test_a_slot_is_a_part_of_its_slab(slab: Slab) -> None:
     mapped.close()
 
 
-def test_a_slot_comes_back_with_its_last_reference(slab: Slab) -> None:
-    """Whoever drops it last; not before, and never twice."""
-    ledger = Ledger()
-    slot = BodySlot(ledger, slab, 0, 3)
+def test_a_slot_is_freed_with_its_last_reference(slab: Slab) -> None:
+    """A slot is freed by its last release, never earlier and never twice."""
+    owner = RecordingOwner()
+    slot = BodySlot(owner, slab, 0, 3)
     slot.acquire()
     slot.release()
-    assert ledger.back == []
+    assert owner.freed == []
     slot.release()
-    assert ledger.back == [slot]
+    assert owner.freed == [slot]
 
     for misuse in (slot.release, slot.acquire):
         with pytest.raises(AssertionError):
             misuse()
 
 
-def test_a_body_is_whole_once(slab: Slab) -> None:
-    """Said by who reads it, or by its end where nobody did."""
-    ledger = Ledger()
-    told, untold = BodySlot(ledger, slab, 0, 3), BodySlot(ledger, slab, BLOCK, 3)
+def test_a_slot_is_reported_filled_once(slab: Slab) -> None:
+    """A slot is reported as filled once: by `mark_filled`, or else when it is freed."""
+    owner = RecordingOwner()
+    told, untold = BodySlot(owner, slab, 0, 3), BodySlot(owner, slab, BLOCK, 3)
     told.mark_filled()
     told.mark_filled()
-    assert ledger.whole == [told]
+    assert owner.filled == [told]
     told.release()
     untold.release()
 
-    assert ledger.whole == [told, untold]
+    assert owner.filled == [told, untold]
 
 
-def test_a_retired_slab_is_gone_when_nobody_has_it() -> None:
-    """A mapping of somebody else's keeps it in memory."""
+def test_a_retired_slab_is_unmapped_with_its_last_mapping() -> None:
+    """A mapping in another process keeps a retired slab in memory."""
     slab = Slab(1, "default/digits@1", 4 * BLOCK)
     mapped = map_for_reading(slab.descriptor, slab.size)
     slab.retire()
@@ -104,9 +104,8 @@ CAPACITY = 2 * TOUCHED_MAX
 LARGE = TOUCHED_MAX // 2
 
 
-class Heard:
-    """A link's side: which slabs are used no more. `keeps`: it maps each slab that it is told of,
-    and lets go of none."""
+class RecordingLink:
+    """Stand-in for a link; records the numbers of retired slabs."""
 
     replica = "r1"
     is_lost = False
@@ -125,7 +124,7 @@ class Heard:
 
 @pytest.fixture
 def slabs() -> Iterator[SlabPool]:
-    """Of 64 MiB."""
+    """Slab pool with a capacity of 64 MiB."""
     made = SlabPool(CAPACITY)
     yield made
     made.close()
@@ -149,7 +148,7 @@ def drop(*slots: BodySlot) -> None:
 
 
 def test_a_small_body_gets_no_slot(slabs: SlabPool) -> None:
-    """It goes in a frame; the first large one of a pool makes its slab."""
+    """A small body goes in a frame; the first large body of a pool creates its slab."""
     assert slabs.allocate("a", SLAB_BODY_MIN - 1) is None
     assert slabs.touched == 0
     slot = taken(slabs, "a", SLAB_BODY_MIN)
@@ -160,7 +159,8 @@ def test_a_small_body_gets_no_slot(slabs: SlabPool) -> None:
 
 
 def test_a_slot_is_used_again_and_each_pool_has_its_own_slab(slabs: SlabPool) -> None:
-    """What one function's callers send is in no memory that another's replicas see."""
+    """A freed range is reused; bodies of one pool are never in memory that another pool's replicas
+    map."""
     first, other = filled(slabs, "a", MIB), filled(slabs, "b", MIB)
     assert first.slab is not other.slab
     drop(first)
@@ -171,8 +171,8 @@ def test_a_slot_is_used_again_and_each_pool_has_its_own_slab(slabs: SlabPool) ->
 
 
 def test_uploads_have_half(slabs: SlabPool) -> None:
-    """Slow clients of all functions together cannot take more; a body that is whole, or given up,
-    is no upload any more."""
+    """Unfinished uploads get at most half of the capacity; a filled or released slot no longer
+    counts as an upload."""
     uploads = [taken(slabs, pool, CAPACITY // 4) for pool in "ab"]
     assert slabs.allocate("c", SLAB_BODY_MIN) is None
     uploads[0].mark_filled()
@@ -185,7 +185,8 @@ def test_uploads_have_half(slabs: SlabPool) -> None:
 
 
 def test_a_full_slab_gives_nothing(slabs: SlabPool) -> None:
-    """The caller uses memory of its own, and others have room still."""
+    """Without room in the pool's slab the caller uses its own memory; other pools still have
+    room."""
     held = [filled(slabs, "a", CAPACITY // 2) for _ in range(2)]
     assert slabs.allocate("a", SLAB_BODY_MIN) is None
 
@@ -194,26 +195,27 @@ def test_a_full_slab_gives_nothing(slabs: SlabPool) -> None:
     drop(*held, other)
 
 
-def test_a_slab_that_took_much_is_replaced_after_a_short_rest(slabs: SlabPool) -> None:
-    """Its memory is free again, and whoever passed it on is told; the next one has a new number."""
-    heard = Heard(slabs)
+def test_a_large_idle_slab_is_retired_after_a_short_time(slabs: SlabPool) -> None:
+    """Its memory is freed and links are notified; the next slab has a new number."""
+    link = RecordingLink(slabs)
     slots = [filled(slabs, "a", LARGE) for _ in range(3)]
     number = slots[0].slab.number
     slabs.sweep(100)
     drop(*slots)
     slabs.sweep(200)
     slabs.sweep(200 + SHORT_IDLE_S - 0.1)
-    assert heard.numbers == []
+    assert link.numbers == []
     slabs.sweep(200 + SHORT_IDLE_S)
 
-    assert (heard.numbers, slabs.touched) == ([number], 0)
+    assert (link.numbers, slabs.touched) == ([number], 0)
     slot = filled(slabs, "a", MIB)
     assert slot.slab.number != number
     drop(slot)
 
 
-def test_a_slab_that_took_little_rests_longer(slabs: SlabPool) -> None:
-    """Until its function is hardly called; a body meanwhile begins the rest anew."""
+def test_a_small_idle_slab_is_retired_after_a_long_time(slabs: SlabPool) -> None:
+    """A slab with little memory in use is retired after LONG_IDLE_S; a new body restarts the
+    period."""
     drop(filled(slabs, "a", LARGE))
     slabs.sweep(100)
     slabs.sweep(100 + LONG_IDLE_S - 1)
@@ -229,8 +231,9 @@ def test_a_slab_that_took_little_rests_longer(slabs: SlabPool) -> None:
     assert slabs.touched == 0
 
 
-def test_a_slab_that_rests_makes_room_for_another_pool(slabs: SlabPool) -> None:
-    """Where the budget is used up; the one that has rested for longest first, one in use never."""
+def test_an_idle_slab_makes_room_for_another_pool(slabs: SlabPool) -> None:
+    """When the budget is used up, the slab idle for longest is retired first; one in use never
+    is."""
     slots = [filled(slabs, "a", CAPACITY // 2) for _ in range(2)]
     resting = {}
     for at, pool in enumerate("bc"):
@@ -238,18 +241,18 @@ def test_a_slab_that_rests_makes_room_for_another_pool(slabs: SlabPool) -> None:
         drop(resting[pool])
         slabs.sweep(100 + at)
     assert slabs.touched == 2 * CAPACITY
-    heard = Heard(slabs)
+    link = RecordingLink(slabs)
     slots.append(filled(slabs, "d", CAPACITY // 2))
-    assert heard.numbers == [resting["b"].slab.number]
+    assert link.numbers == [resting["b"].slab.number]
     slots.append(filled(slabs, "d", CAPACITY // 2))
-    assert heard.numbers == [resting["b"].slab.number, resting["c"].slab.number]
+    assert link.numbers == [resting["b"].slab.number, resting["c"].slab.number]
 
     assert slabs.allocate("e", SLAB_BODY_MIN) is None
     drop(*slots)
 
 
-def test_memory_that_somebody_does_not_let_go_of_counts(slabs: SlabPool) -> None:
-    """A replica that keeps what was retired cannot make the gateway's memory grow by that."""
+def test_a_retired_slab_counts_while_it_is_mapped(slabs: SlabPool) -> None:
+    """A replica that keeps retired slabs mapped cannot make the gateway's memory grow."""
     slots = [filled(slabs, "a", CAPACITY // 2) for _ in range(2)]
     mapped = map_for_reading(slots[0].slab.descriptor, slots[0].slab.size)
     drop(*slots)
@@ -266,8 +269,8 @@ def test_memory_that_somebody_does_not_let_go_of_counts(slabs: SlabPool) -> None
     drop(*held)
 
 
-def test_there_are_so_many_slabs_at_most(slabs: SlabPool) -> None:
-    """One more is made only in the place of one that rests."""
+def test_the_number_of_slabs_is_limited(slabs: SlabPool) -> None:
+    """At the limit a slab is created only in place of an idle one."""
     slots = [filled(slabs, f"p{number}", SLAB_BODY_MIN) for number in range(SLABS_MAX)]
     assert slabs.allocate("more", SLAB_BODY_MIN) is None
     slots.pop().release()
@@ -277,15 +280,15 @@ def test_there_are_so_many_slabs_at_most(slabs: SlabPool) -> None:
     drop(*slots)
 
 
-def test_too_little_to_hold_is_done_without() -> None:
-    """Where fewer bytes may be held than a block has, all bodies go in frames."""
+def test_a_capacity_below_one_block_means_no_slabs() -> None:
+    """With a capacity below one block all bodies go in frames."""
     slabs = SlabPool(BLOCK - 1)
 
     assert slabs.allocate("a", SLAB_BODY_MIN) is None
 
 
-def test_memory_that_cannot_be_had_is_asked_for_again_after_a_while() -> None:
-    """Till then the server goes on with frames, and its log says so."""
+def test_a_failed_allocation_is_retried_after_a_while() -> None:
+    """Until the retry the server sends bodies in frames; each failure is logged once."""
     slabs = SlabPool(2**62)
     with capture_logs() as logs:
         assert slabs.allocate("a", SLAB_BODY_MIN) is None
@@ -305,7 +308,7 @@ def test_memory_that_cannot_be_had_is_asked_for_again_after_a_while() -> None:
 def test_a_slab_that_cannot_be_opened_leaves_no_descriptor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As where the process has as many as it may."""
+    """A slab that fails to open, for instance at the limit of descriptors, leaks none."""
     opened: list[int] = []
 
     def once(descriptor: int) -> int:
@@ -320,22 +323,22 @@ def test_a_slab_that_cannot_be_opened_leaves_no_descriptor(
         os.fstat(opened[0])
 
 
-def test_calls_that_go_on_keep_their_bodies_when_the_process_goes(slabs: SlabPool) -> None:
-    """Nothing new is given out, links are told, and what is held stays readable."""
-    heard = Heard(slabs)
+def test_close_keeps_the_bodies_of_running_calls(slabs: SlabPool) -> None:
+    """After `close` no slot is allocated, links are closed, and slots in use stay readable."""
+    link = RecordingLink(slabs)
     slot = filled(slabs, "a", MIB)
     slot.view[:3] = b"abc"
     slabs.close()
 
     assert slabs.allocate("a", MIB) is None
     assert slot.view[:3] == b"abc"
-    assert heard not in slabs.links
+    assert link not in slabs.links
     slot.release()
 
 
 def test_lost_links_are_counted_by_replica(slabs: SlabPool) -> None:
-    """Those alone that may still be read."""
-    lost, live, others = Heard(slabs), Heard(slabs), Heard(slabs)
+    """Only lost links that may still read slots are counted, per replica."""
+    lost, live, others = RecordingLink(slabs), RecordingLink(slabs), RecordingLink(slabs)
     lost.is_lost = others.is_lost = True
     others.replica = "r2"
 

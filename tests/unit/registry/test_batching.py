@@ -1,4 +1,4 @@
-"""Which profiles are believed, and how that is said."""
+"""Tests of the batching verdict: which profiles count, and how the verdict is worded."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ OLD = {"proof": PROOF - 1, "model": "", "compared": False}
         ),
     ],
 )
-def test_what_is_joined_is_said(
+def test_batch_rows_and_their_summary(
     one: Revision, measured: Profile | None, rows: int, text: str
 ) -> None:
-    """Rows of one run by profile and settings, and the words for it."""
+    """Profile and settings determine the rows of one run and the summary text."""
     assert (rows_of(one, measured), summary(one, measured)) == (rows, text)
 
 
@@ -98,15 +98,16 @@ def test_what_is_joined_is_said(
         (revision(model="other.onnx"), profile(), True),
     ],
 )
-def test_only_what_was_joined_before_is_tried_again(
+def test_only_stale_positive_proofs_are_analysed_again(
     one: Revision, measured: Profile | None, is_one: bool
 ) -> None:
-    """The rules became stricter: they prove nothing that weaker ones did not."""
+    """Only an outdated proof that allowed batching is stale: stricter rules prove nothing that
+    weaker ones did not."""
     assert is_stale(one, measured) is is_one
 
 
 def test_a_profile_of_an_earlier_release_can_be_read() -> None:
-    """It has no rules' version, and is not believed."""
+    """A profile without a version of the rules is decoded, does not count, and is stale."""
     row = encode_record(profile())
     for field in ("proof", "model", "operator", "equal_axes", "compared", "refuted_at_runtime"):
         start = row.index(f',"{field}":')
@@ -120,8 +121,8 @@ def test_a_profile_of_an_earlier_release_can_be_read() -> None:
     assert is_stale(revision(), old)
 
 
-def test_a_refutation_is_of_one_model() -> None:
-    """A bundle may hold several."""
+def test_a_refutation_applies_to_one_model() -> None:
+    """A bundle may hold several models; a refutation applies only to its own."""
     refuted = profile(refuted_at_runtime="rows are lost")
 
     assert with_refutation(profile(), refuted) == refuted
@@ -133,8 +134,8 @@ def test_a_refutation_is_of_one_model() -> None:
     ("handler", "retry", "may"),
     [("", "auto", True), ("handler.py", "auto", False), ("handler.py", "always", True)],
 )
-def test_a_replica_knows_what_the_proof_supposes(handler: str, retry: Any, may: bool) -> None:
-    """Conditions, and whether what has run may run again."""
+def test_a_replica_gets_the_conditions_of_the_proof(handler: str, retry: Any, may: bool) -> None:
+    """The model spec has the proof's equal axes and says whether a started run may run again."""
     axes = ((("a", 1), ("b", 1)),)
     one = revision(handler=handler, batching=ALWAYS)
     owner = replace(function(), limits=Limits(retry=retry))

@@ -1,4 +1,4 @@
-"""The catalog in memory."""
+"""Tests of the in-memory catalog."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.nouns import deployed, function, revision
 
 
 def test_names_and_numbers_resolve() -> None:
-    """A name means its current revision, a numbered reference that very one."""
+    """A name resolves to its current revision, a numbered reference to that revision."""
     catalog = Catalog([deployed("digits", 1, current=2), deployed("digits", 2)])
 
     assert catalog.resolve("digits").revision.number == 2
@@ -26,7 +26,7 @@ def test_names_and_numbers_resolve() -> None:
 
 
 def test_an_unknown_name_hints_at_others() -> None:
-    """The error names what looks like what was asked, in text and as data."""
+    """The error suggests similar names, in text and as data."""
     catalog = Catalog([deployed("digits"), deployed("whisper")])
 
     with pytest.raises(UnknownFunction, match="did you mean digits") as caught:
@@ -39,15 +39,15 @@ def test_an_unknown_name_hints_at_others() -> None:
 
 @pytest.mark.parametrize("ref", ["digits@3", "digits@", "digits@x", "digits@01"])
 def test_an_unknown_revision_lists_the_known(ref: str) -> None:
-    """The error of a number there is not lists those there are."""
+    """The error lists the existing revision numbers."""
     with pytest.raises(UnknownRevision) as caught:
         Catalog([deployed("digits", 1), deployed("digits", 2)]).resolve(ref)
 
     assert caught.value.detail == {"revisions": [1, 2]}
 
 
-def test_namespaces_are_apart() -> None:
-    """A name in one namespace is unknown in another, and no hint there."""
+def test_namespaces_are_separate() -> None:
+    """A name of one namespace is unknown in another and is not suggested there."""
     ours = deployed("digits")
     theirs = Deployed(
         replace(ours.function, namespace="team"), replace(ours.revision, namespace="team")
@@ -61,7 +61,7 @@ def test_namespaces_are_apart() -> None:
 
 
 def test_all_lists_current_revisions_in_order() -> None:
-    """Each function is listed once, with its current revision, by name."""
+    """Each function is listed once, with its current revision, sorted by name."""
     catalog = Catalog([deployed("b"), deployed("a", 1, current=2), deployed("a", 2)])
 
     assert [one.revision.ref for one in catalog.all()] == ["a@2", "b@1"]
@@ -70,7 +70,7 @@ def test_all_lists_current_revisions_in_order() -> None:
 
 
 def test_a_walk_begins_anywhere() -> None:
-    """From a name on, there or not, in order, within its namespace."""
+    """A walk starts at a name, existing or not, and lists names in order within one namespace."""
     theirs = deployed("c")
     catalog = Catalog([deployed(name) for name in ("d", "b", "a", "c")])
     catalog.put(
@@ -79,7 +79,7 @@ def test_a_walk_begins_anywhere() -> None:
             replace(theirs.revision, namespace="other"),
         )
     )
-    catalog.put(deployed("e", 1, current=2))  # its name means nothing yet
+    catalog.put(deployed("e", 1, current=2))  # its current revision does not exist yet
 
     def walked(start: str) -> list[str]:
         return [one.function.name for one in catalog.walk(start)]
@@ -92,15 +92,15 @@ def test_a_walk_begins_anywhere() -> None:
     assert [one.function.namespace for one in catalog.walk("", "other")] == ["other"]
 
 
-def test_every_revision_is_there_once() -> None:
-    """Current or not."""
+def test_every_revision_is_listed_once() -> None:
+    """`every` lists each revision once, current or not."""
     catalog = Catalog([deployed("b"), deployed("a", 1, current=2), deployed("a", 2)])
 
     assert sorted(one.revision.ref for one in catalog.every()) == ["a@1", "a@2", "b@1"]
 
 
-def test_a_change_leaves_all_others_alone() -> None:
-    """What is not of the function that changes stays the same object."""
+def test_a_change_leaves_other_functions_untouched() -> None:
+    """The entries of other functions stay the same objects."""
     catalog = Catalog([deployed("a"), deployed("b"), deployed("c")])
     before = {one.revision.ref: one for one in catalog.every()}
 
@@ -110,8 +110,8 @@ def test_a_change_leaves_all_others_alone() -> None:
     assert changed == ["b@1"]
 
 
-def test_a_hint_among_many_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only names near by the alphabet are compared: a wrong name must not stop the server."""
+def test_suggestions_compare_only_nearby_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only alphabetical neighbours are compared, so that a wrong name cannot stall the server."""
     catalog = Catalog(deployed(f"f{number:05d}") for number in range(3 * NEIGHBOURS))
     compared: list[list[str]] = []
     original = catalogs.nearest
@@ -126,8 +126,8 @@ def test_a_hint_among_many_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(compared[0]) == 2 * NEIGHBOURS
 
 
-def test_a_name_waits_for_its_revision() -> None:
-    """A name whose current revision is not here means nothing, rather than another revision."""
+def test_a_name_without_its_current_revision_is_unknown() -> None:
+    """A name whose current revision is missing resolves to no other revision."""
     catalog = Catalog([deployed("digits", 1, current=2)])
 
     assert catalog.all() == ()
@@ -137,7 +137,7 @@ def test_a_name_waits_for_its_revision() -> None:
 
 
 def test_traffic_moves_with_the_function() -> None:
-    """Putting a function changes its settings in every revision, and what its name means."""
+    """Putting a function changes the settings of all its revisions and which one is current."""
     catalog = Catalog([deployed("digits", 1), deployed("digits", 2, current=1)])
 
     catalog.put_function(function("digits", 2, scaling=Scaling(max=4)))
@@ -150,14 +150,14 @@ def test_traffic_moves_with_the_function() -> None:
         catalog.put_function(function("other", 1))
 
 
-def test_what_does_not_belong_together_is_refused() -> None:
-    """A revision under another function's name is a mistake of the caller."""
+def test_a_revision_of_another_function_is_refused() -> None:
+    """Putting a revision under another function's name raises ValueError."""
     with pytest.raises(ValueError, match="default/a@1 is no revision of b"):
         Catalog().put(Deployed(function("b"), revision("a")))
 
 
-def test_removed_is_unknown() -> None:
-    """A removed function is unknown with all its revisions."""
+def test_a_removed_function_is_unknown() -> None:
+    """All revisions of a removed function are unknown."""
     catalog = Catalog([deployed("digits", 1), deployed("digits", 2)])
 
     catalog.remove("digits")
@@ -170,8 +170,8 @@ def test_removed_is_unknown() -> None:
         catalog.remove("digits")
 
 
-def test_old_revisions_can_be_forgotten() -> None:
-    """Revisions go by number, but never the current one."""
+def test_old_revisions_can_be_removed() -> None:
+    """Revisions are removed by number, except the current one."""
     catalog = Catalog([deployed("digits", n, current=3) for n in (1, 2, 3)])
 
     catalog.remove_revisions("digits", (1,))
@@ -183,11 +183,11 @@ def test_old_revisions_can_be_forgotten() -> None:
         catalog.remove_revisions("digits", (1,))
 
 
-def test_subscribers_hear_of_each_change() -> None:
-    """A change says what the name meant before and means after it, and which numbers exist."""
+def test_subscribers_get_each_change() -> None:
+    """A change has the current revision before and after it, and the existing numbers."""
     catalog = Catalog()
-    heard: list[Change] = []
-    unsubscribe = catalog.subscribe(heard.append)
+    changes: list[Change] = []
+    unsubscribe = catalog.subscribe(changes.append)
     first, second = deployed("digits", 1), deployed("digits", 2)
 
     catalog.put(first)
@@ -204,11 +204,11 @@ def test_subscribers_hear_of_each_change() -> None:
         Change("put", *key, first, second, (1, 2)),
         Change("put", *key, second, second, (2,)),
         Change("remove", *key, second, None),
-    ] == heard
+    ] == changes
 
 
 def test_a_subscriber_sees_the_catalog_after_the_change() -> None:
-    """What a callback looks up is what the change says."""
+    """Lookups from a callback see the state after the change."""
     catalog = Catalog()
     seen = []
     catalog.subscribe(lambda change: seen.append(catalog.find(change.name) == change.after))
@@ -220,37 +220,37 @@ def test_a_subscriber_sees_the_catalog_after_the_change() -> None:
 
 
 def test_a_failing_subscriber_does_not_stop_others() -> None:
-    """One that raises is logged; the change and the other subscribers are not touched."""
+    """A subscriber's exception is logged; the change and other subscribers are not affected."""
     catalog = Catalog()
-    heard: list[Change] = []
+    changes: list[Change] = []
 
     def fail(change: Change) -> None:
         raise RuntimeError(change.name)
 
     catalog.subscribe(fail)
-    catalog.subscribe(heard.append)
+    catalog.subscribe(changes.append)
     with capture_logs() as logs:
         catalog.put(deployed("digits"))
 
     assert [line["name"] for line in logs] == ["digits"]
-    assert len(heard) == 1
+    assert len(changes) == 1
     assert catalog.resolve("digits").revision.ref == "digits@1"
 
 
 def test_a_subscriber_may_leave_during_a_change() -> None:
-    """One that unsubscribes while it is called does not make another miss the change."""
+    """A subscriber that unsubscribes while it is called does not hide the change from another."""
     catalog = Catalog()
-    heard: list[Change] = []
+    changes: list[Change] = []
     unsubscribe = catalog.subscribe(lambda _: unsubscribe())
-    catalog.subscribe(heard.append)
+    catalog.subscribe(changes.append)
 
     catalog.put(deployed("digits"))
 
-    assert len(heard) == 1
+    assert len(changes) == 1
 
 
 def test_subscribers_are_bounded() -> None:
-    """A leak of subscribers is noticed instead of growing."""
+    """A leak of subscribers raises an error at the limit."""
     catalog = Catalog()
     for _ in range(1000):
         catalog.subscribe(lambda _: None)

@@ -1,4 +1,4 @@
-"""What breaks the callers of a function, and what does not."""
+"""Tests of which changes of a signature break callers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Y = TensorSpec("y", "FP32", (-1, 10))
 def revision(
     inputs: tuple[TensorSpec, ...] = (X,), outputs: tuple[TensorSpec, ...] = (Y,), **kinds: str
 ) -> Revision:
-    """A revision that takes and gives these tensors; `kinds` are declared for inputs."""
+    """Return a revision with these input and output tensors; `kinds` are the declared input
+    kinds."""
     rules = {name: InputRule(kind) for name, kind in kinds.items()}  # type: ignore[arg-type]
     return nouns.revision(signature=Signature("tensors", inputs, outputs), inputs=rules)
 
@@ -43,8 +44,9 @@ def spec(name: str, *shape: int, dtype: str = "FP32") -> TensorSpec:
         ),
     ],
 )
-def test_taking_and_giving_more_breaks_nobody(old: Revision, new: Revision) -> None:
-    """Free where it was fixed, an output more, a declared kind more, another order."""
+def test_compatible_changes(old: Revision, new: Revision) -> None:
+    """A free dimension instead of a fixed one, another output, a declared kind or another order
+    breaks no caller."""
     assert breaks(old, new) == []
 
 
@@ -94,13 +96,13 @@ def test_taking_and_giving_more_breaks_nobody(old: Revision, new: Revision) -> N
         ),
     ],
 )
-def test_what_callers_would_stumble_over_is_named(old: Revision, new: Revision, text: str) -> None:
-    """One sentence, with what was and what is."""
+def test_incompatible_changes_are_named(old: Revision, new: Revision, text: str) -> None:
+    """Each breaking change is one sentence with the old and the new value."""
     assert breaks(old, new) == [text]
 
 
-def test_everything_is_listed() -> None:
-    """Whoever mends the new revision need not try twice."""
+def test_all_breaking_changes_are_listed() -> None:
+    """All breaking changes of a revision are reported together."""
     old = revision((X, spec("a", 2)))
     new = revision((spec("x", -1, 8), spec("b", 3)), (spec("y", 2),))
 

@@ -1,4 +1,4 @@
-"""The error tree."""
+"""Tests of the error classes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def tree(root: type[FnError]) -> Iterator[type[FnError]]:
 
 
 def test_codes_are_distinct() -> None:
-    """No two errors share a code, which is what clients tell them apart by."""
+    """No two error classes share a code, because clients identify errors by it."""
     codes = [error.code for error in tree(FnError)]
 
     assert len(set(codes)) == len(codes)
 
 
-def test_what_an_error_carries() -> None:
-    """Text, estimate and both details come back as given, and default to nothing."""
+def test_the_fields_of_an_error() -> None:
+    """Message, estimate and both details are kept as given, and are empty by default."""
     bare = errors.QueueFull("full")
     full = errors.QueueFull("full", retry_after_s=2, detail={"a": 1}, admin_detail={"b": 2})
 

@@ -1,4 +1,4 @@
-"""The messages between gateway and pool manager."""
+"""Tests of the messages between gateway and pool manager."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ ENDPOINTS = Endpoints(
 
 
 def test_both_messages_survive_the_wire() -> None:
-    """What is decoded equals what was encoded."""
+    """A decoded message equals the encoded one."""
     assert decode_demand(encode(DEMAND)) == DEMAND
     assert decode_endpoints(encode(ENDPOINTS)) == ENDPOINTS
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x01", encode({"worker": "w1"})])
 def test_other_bytes_are_refused(data: bytes) -> None:
-    """Bytes that are no such message raise DecodeError and nothing else."""
+    """Other bytes raise DecodeError and no other error."""
     with pytest.raises(msgspec.DecodeError):
         decode_demand(data)
     with pytest.raises(msgspec.DecodeError):
         decode_endpoints(data)
 
 
-def test_a_demand_is_no_endpoints() -> None:
-    """One message is not taken for the other."""
+def test_a_demand_does_not_decode_as_endpoints() -> None:
+    """A message of one type is not accepted as the other."""
     with pytest.raises(msgspec.DecodeError):
         decode_endpoints(encode(DEMAND))
 
 
-def test_a_load_is_busy_with_all_that_is_not_answered() -> None:
-    """What is held and what is in flight count alike; nothing is nothing."""
+def test_busy_counts_queued_and_in_flight_calls() -> None:
+    """`busy` is the sum of queued and in-flight calls."""
     assert Load(2, 1, 0.5).busy == 3
     assert NOTHING.busy == 0

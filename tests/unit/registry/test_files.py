@@ -1,4 +1,4 @@
-"""Durable files and the data directory's lock."""
+"""Tests of durable files and of the data directory's lock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_written_file_has_content_and_mode(tmp_path: Path) -> None:
-    """The file is there with its bytes, for its owner only, and nothing else is."""
+    """The file has the new content and is readable by its owner only; no other file remains."""
     path = tmp_path / "admin.token"
 
     write_atomic(path, b"one")
@@ -45,8 +45,8 @@ def test_a_written_file_has_content_and_mode(tmp_path: Path) -> None:
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_readers_keep_what_they_opened(tmp_path: Path) -> None:
-    """A file open for reading is not changed by a new one under its name."""
+def test_readers_keep_the_file_they_opened(tmp_path: Path) -> None:
+    """An open file does not change when its name gets a new file."""
     path = tmp_path / "file"
     write_atomic(path, b"old", mode=0o644)
 
@@ -58,7 +58,7 @@ def test_readers_keep_what_they_opened(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
-    """Where the new file cannot take its place, the old one stays and no other remains."""
+    """A failed write leaves the old file and no temporary one."""
     path = tmp_path / "taken"
     (path / "inside").mkdir(parents=True)
 
@@ -68,8 +68,8 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_no_room_is_said_so(tmp_path: Path) -> None:
-    """A write that the system cuts short for its size is "disk full", and leaves nothing."""
+def test_a_write_without_room_is_disk_full(tmp_path: Path) -> None:
+    """A write that exceeds the size limit fails as "disk full" and leaves no file."""
     code = (
         "import resource, sys; from pathlib import Path\n"
         "from registry.errors import StoreUnavailable\n"
@@ -94,18 +94,19 @@ def test_no_room_is_said_so(tmp_path: Path) -> None:
     ],
 )
 def test_reasons(number: int, text: str) -> None:
-    """The filesystem's reason and the file's name are told, and what is out of room."""
+    """The message has the filesystem's reason and the file's name, and says "disk full" for lack of
+    room."""
     assert text == str(unavailable(OSError(number, os.strerror(number), "/data/x")))
 
 
 def test_a_reason_without_a_number() -> None:
-    """An error that carries only a text keeps it."""
+    """The text of an error without errno is kept."""
     assert str(unavailable(OSError("odd"))) == "disk error: odd"
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
-def test_a_lack_of_descriptors_is_known(number: int) -> None:
-    """By the error or by what it was raised from; nothing else is one."""
+def test_a_lack_of_descriptors_is_recognised(number: int) -> None:
+    """EMFILE and ENFILE are recognised in the error or in its cause."""
     outer = StoreUnavailable("cannot")
     outer.__cause__ = OSError(number, "Too many open files")
 
@@ -116,14 +117,14 @@ def test_a_lack_of_descriptors_is_known(number: int) -> None:
 
 
 def test_fsync_folder(tmp_path: Path) -> None:
-    """A folder can be made durable; what is none raises."""
+    """A folder can be synced; a missing one raises OSError."""
     fsync_folder(tmp_path)
     with pytest.raises(OSError, match="No such file"):
         fsync_folder(tmp_path / "missing")
 
 
 def test_the_data_directory_is_private(tmp_path: Path) -> None:
-    """A new data directory is for its owner only, and its lock file holds the pid."""
+    """A new data directory has mode 0700, and its lock file contains the pid."""
     path = tmp_path / "deep" / "data"
 
     with DataDirectory.open(path) as data:
@@ -133,7 +134,7 @@ def test_the_data_directory_is_private(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_exists_keeps_its_mode(tmp_path: Path) -> None:
-    """A folder somebody made keeps the mode they gave it."""
+    """An existing folder keeps its mode."""
     tmp_path.chmod(0o755)
 
     DataDirectory.open(tmp_path).close()
@@ -142,7 +143,7 @@ def test_a_folder_that_exists_keeps_its_mode(tmp_path: Path) -> None:
 
 
 def test_the_second_server_is_refused(tmp_path: Path) -> None:
-    """While one server holds the directory another gets a Conflict naming its pid."""
+    """A second server gets a Conflict that names the pid of the first one."""
     with (
         DataDirectory.open(tmp_path),
         pytest.raises(Conflict, match=rf"pid {os.getpid()}\).*--data"),
@@ -153,7 +154,7 @@ def test_the_second_server_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_process_is_refused(tmp_path: Path) -> None:
-    """The lock holds between processes, and is inherited by none that is started."""
+    """The lock applies between processes and is not inherited by child processes."""
     code = (
         "import sys; from pathlib import Path\n"
         "from registry.errors import Conflict\n"
@@ -168,8 +169,8 @@ def test_another_process_is_refused(tmp_path: Path) -> None:
     assert f"(pid {os.getpid()})" in done.stdout, done.stderr
 
 
-def test_a_holder_that_has_not_said_who_it_is(tmp_path: Path) -> None:
-    """A lock without a pid yet is refused all the same."""
+def test_a_lock_without_a_pid_is_a_conflict(tmp_path: Path) -> None:
+    """A lock file that has no pid yet is refused as well."""
     with DataDirectory.open(tmp_path):
         (tmp_path / "lock").write_text("")
         with pytest.raises(Conflict, match="pid unknown"):
@@ -177,7 +178,7 @@ def test_a_holder_that_has_not_said_who_it_is(tmp_path: Path) -> None:
 
 
 def test_closing_twice_is_fine(tmp_path: Path) -> None:
-    """A second close does nothing, least of all to somebody else's descriptor."""
+    """A second `close` has no effect, in particular not on a reused descriptor."""
     data = DataDirectory.open(tmp_path)
     data.close()
     with (tmp_path / "other").open("w") as other:
@@ -185,8 +186,8 @@ def test_closing_twice_is_fine(tmp_path: Path) -> None:
         other.write("still open")
 
 
-def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
-    """A file where the directory should be is told as it is."""
+def test_a_file_in_place_of_the_data_directory(tmp_path: Path) -> None:
+    """A file at the directory's path is reported as a disk error."""
     path = tmp_path / "file"
     path.touch()
 

@@ -1,4 +1,4 @@
-"""Names and references."""
+"""Tests of names and references."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from registry.names import check_name, is_name, name_from_file, nearest, parse_r
 
 
 @pytest.mark.parametrize("name", ["a", "digits", "a-b", "m2", "a" * 63, "a--b"])
-def test_names(name: str) -> None:
-    """A DNS label that begins with a letter is a name, and comes back unchanged."""
+def test_valid_names(name: str) -> None:
+    """A DNS label that starts with a letter is valid and is returned unchanged."""
     assert is_name(name)
     assert name == check_name(name)
 
@@ -18,8 +18,8 @@ def test_names(name: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "A", "1a", "-a", "a-", "a_b", "a.b", "a/b", "a@1", "a" * 64, "a\n", "é"]
 )
-def test_no_names(text: str) -> None:
-    """Anything else is refused with the rule and what came."""
+def test_invalid_names(text: str) -> None:
+    """Other text is refused with the rule and the received value."""
     assert not is_name(text)
     with pytest.raises(BadRequest, match="beginning with a letter"):
         check_name(text)
@@ -37,19 +37,19 @@ def test_no_names(text: str) -> None:
     ],
 )
 def test_name_from_file(file: str, name: str) -> None:
-    """A file name gives the nearest name there is, cut to its length."""
+    """A file name is turned into the nearest valid name, cut to the maximum length."""
     assert name == name_from_file(file)
 
 
 @pytest.mark.parametrize("file", ["3d.onnx", "日本.onnx", "---.onnx", ""])
-def test_no_name_from_file(file: str) -> None:
-    """A file name that gives no name asks for one instead of inventing it."""
+def test_a_file_without_a_usable_name(file: str) -> None:
+    """A file name that yields no valid name is an error that suggests --name."""
     with pytest.raises(BadRequest, match="--name"):
         name_from_file(file)
 
 
 def test_nearest() -> None:
-    """Names that look alike come best first, at most `limit` of them; others do not."""
+    """Similar names are returned best first, at most `limit` of them."""
     names = ["digits", "digit", "digits-2", "whisper"]
 
     assert nearest("digitz", names) == ["digit", "digits", "digits-2"]
@@ -66,7 +66,7 @@ def test_parse_ref() -> None:
 @pytest.mark.parametrize(
     "ref", ["", "@3", "digits@", "digits@0", "digits@03", "digits@-1", "digits@1@2", "digits@x"]
 )
-def test_no_ref(ref: str) -> None:
-    """Anything else is refused."""
+def test_invalid_refs(ref: str) -> None:
+    """Any other reference is refused."""
     with pytest.raises(BadRequest):
         parse_ref(ref)

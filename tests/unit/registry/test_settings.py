@@ -1,4 +1,4 @@
-"""The store's settings."""
+"""Tests of the store's settings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from registry.settings import StoreSettings
 
 
-def test_every_field_is_explained() -> None:
-    """Each field of the settings has a docstring of its own."""
+def test_every_field_has_a_docstring() -> None:
+    """Each field of the settings has its own docstring."""
     (body,) = [
         node.body
         for node in ast.walk(ast.parse(inspect.getsource(StoreSettings)))
@@ -30,7 +30,7 @@ def test_every_field_is_explained() -> None:
 
 
 def test_paths_lie_in_the_data_directory() -> None:
-    """Database and blobs share the data directory, and so a filesystem."""
+    """Database and blobs are in the data directory, and thus on one filesystem."""
     settings = StoreSettings(Path("/data"))
 
     assert Path("/data/fngate.db") == settings.database

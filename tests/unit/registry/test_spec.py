@@ -1,4 +1,4 @@
-"""What a replica is told."""
+"""Tests of the model spec that a replica gets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def spec_of(one: Revision, measured: Profile | None) -> ModelSpec:
 
 
 def test_the_revision_is_passed_on() -> None:
-    """Files, rules, sample and engine are the revision's, the timeout is the function's."""
+    """Files, rules, sample and engine come from the revision, the timeout from the function."""
     one = revision(handler="handler.py", sample={"x": [1]}, inputs={"x": InputRule(finite=True)})
 
     spec = model_spec(Deployed(function(limits=Limits(timeout_s=5)), one, profile()))
@@ -49,7 +49,7 @@ def test_the_revision_is_passed_on() -> None:
 def test_rows_are_batched_only_where_proved(
     batching: Batching, measured: Profile | None, rows: int
 ) -> None:
-    """Batches have more than one row only with a batchable profile, up to the smaller limit."""
+    """Only a batchable profile allows more than one row, up to the smaller limit."""
     spec = spec_of(revision(batching=replace(batching, wait_ms=2.0)), measured)
 
     assert (rows, rows > 1, 2.0 if rows > 1 else 0.0) == (
@@ -76,13 +76,13 @@ def test_rows_are_batched_only_where_proved(
     ],
 )
 def test_only_short_runs_are_inline(one: Revision, measured: Profile | None, inline: bool) -> None:
-    """A run stays in the replica's loop only where it was measured to be short; whether one request
-    is too much for the loop (a picture, a large body) is seen when it comes."""
+    """A model runs in the replica's event loop only if its run was measured as short; the size of a
+    request is checked when it arrives."""
     assert inline == spec_of(one, measured).inline
 
 
 def test_numbers_and_times_make_no_difference() -> None:
-    """The same bundle and settings again are the same, measured already or not."""
+    """Number, creation time and measured signature do not count as a change of settings."""
     again = replace(revision(), number=7, created_s=9.0, signature=Signature("tensors", (), ()))
 
     assert settings_equal(revision(), again)
@@ -100,13 +100,13 @@ def test_numbers_and_times_make_no_difference() -> None:
         {"sample": {"x": 1}},
     ],
 )
-def test_a_real_change_is_one(change: dict[str, object]) -> None:
-    """Whatever changes what runs makes a new revision."""
+def test_a_change_of_what_runs_is_a_change(change: dict[str, object]) -> None:
+    """Each setting that affects the run makes a new revision."""
     assert not settings_equal(revision(), revision(**change))
 
 
-def test_what_was_prepared_is_passed_on() -> None:
-    """To replicas of the model that it was made of, and of no other model in the same bundle."""
+def test_prepared_files_are_passed_to_their_model_only() -> None:
+    """Only replicas of the model that the files were prepared from get them."""
     measured = profile(prepared=prepared("model.onnx"))
 
     assert spec_of(revision(), measured).preparation == measured.prepared.preparation

@@ -1,4 +1,4 @@
-"""Background tasks, root tasks and their owner."""
+"""Tests of background tasks, root tasks and their owner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from registry.tasks import Alarm, Tasks, every
 
 
 async def test_a_task_runs_under_its_owners_name() -> None:
-    """A spawned task is named after owner and work, and leaves when it is done."""
+    """A task is named after its owner and its work, and is dropped when done."""
     tasks = Tasks("pools")
     done = asyncio.Event()
 
@@ -31,8 +31,8 @@ async def test_a_task_runs_under_its_owners_name() -> None:
     assert len(tasks) == 0
 
 
-async def test_a_death_is_reported() -> None:
-    """A task that raises is logged with its name, and its owner goes on."""
+async def test_a_failed_task_is_logged() -> None:
+    """A task's exception is logged with its name, and the owner keeps running."""
     tasks = Tasks("pools")
 
     async def die() -> None:
@@ -46,7 +46,7 @@ async def test_a_death_is_reported() -> None:
 
 
 async def test_closing_cancels_and_waits() -> None:
-    """After close no task is left, its clean-up has run, and no other is taken."""
+    """`close` cancels all tasks, waits for their clean-up, and refuses new ones."""
     tasks = Tasks("pools")
     cleaned = []
 
@@ -69,7 +69,7 @@ async def test_closing_cancels_and_waits() -> None:
 
 
 async def test_the_limit_holds() -> None:
-    """One task more than the limit is refused, and its coroutine closed."""
+    """A task beyond the limit is refused, and its coroutine is closed."""
     tasks = Tasks("pools", limit=1)
     tasks.spawn("first", asyncio.Event().wait())
 
@@ -80,7 +80,7 @@ async def test_the_limit_holds() -> None:
 
 
 async def test_root_tasks_are_listed_while_they_run() -> None:
-    """`running` names root tasks only; closing the owner is no unexpected end of them."""
+    """`running` lists root tasks only; `close` does not count as their unexpected end."""
     tasks = Tasks("pools")
     tasks.root("tick", every(3600, int))
     tasks.root("sweep", every(3600, int))
@@ -99,16 +99,16 @@ async def _die() -> None:
 
 
 async def _return() -> None:
-    """Nothing keeps it running."""
+    """Return at once."""
 
 
 @pytest.mark.parametrize(
     ("work", "how"), [(_die, "OSError: disk full"), (_return, "RuntimeError: it returned")]
 )
-async def test_the_end_of_a_root_task_is_seen(
+async def test_the_end_of_a_root_task_is_reported(
     work: Callable[[], Coroutine[Any, Any, None]], how: str
 ) -> None:
-    """A root task that ends by itself is an error in the log and a reason for /readyz."""
+    """A root task that ends by itself is logged as an error and is a reason for /readyz."""
     tasks = Tasks("pools")
 
     with capture_logs() as logs:
@@ -119,8 +119,8 @@ async def test_the_end_of_a_root_task_is_seen(
     assert tasks.reasons() == [f"task pools:tick ended: {how}"]
 
 
-async def test_a_root_task_that_its_owner_cancels_is_no_reason() -> None:
-    """An owner may end a root task before it closes."""
+async def test_a_cancelled_root_task_is_no_reason() -> None:
+    """An owner may cancel a root task before `close`."""
     tasks = Tasks("pools")
 
     task = tasks.root("tick", every(3600, int))
@@ -132,7 +132,7 @@ async def test_a_root_task_that_its_owner_cancels_is_no_reason() -> None:
 
 
 async def test_every_survives_an_error() -> None:
-    """A periodic action that raises is logged and called again."""
+    """A periodic action's exception is logged, and the action is called again."""
     calls = 0
     enough = asyncio.Event()
 
@@ -153,18 +153,18 @@ async def test_every_survives_an_error() -> None:
 
 
 async def _coroutine_function() -> None:
-    """Nobody would await it."""
+    """Do nothing."""
 
 
 @pytest.mark.parametrize("action", [_coroutine_function, partial(_coroutine_function)])
 def test_a_coroutine_function_is_no_periodic_action(action: Callable[[], Any]) -> None:
-    """It is refused when it is registered, not ignored at each period."""
+    """`every` refuses a coroutine function at once, because it would not await it."""
     with pytest.raises(TypeError, match="coroutine function"):
         _ = every(1.0, action)
 
 
 async def test_an_alarm_rings_at_the_earliest_time_once() -> None:
-    """A later wish changes nothing, an earlier one comes first, and both are served by it."""
+    """A later time does not change an alarm, an earlier one replaces it; it rings once."""
     rings: list[float] = []
     rang = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -189,7 +189,7 @@ async def test_an_alarm_rings_at_the_earliest_time_once() -> None:
 
 
 async def test_an_alarm_can_be_cleared() -> None:
-    """What was set is forgotten, and it can be set again."""
+    """A cleared alarm does not ring."""
     rings: list[str] = []
     rang = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""`.ci/engine` starts an engine of its own, survives its death, and takes everything back."""
+"""Tests of `.ci/engine`: it starts an engine, survives a kill, and removes everything again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def script(verb: str, root: Path, **environment: str) -> subprocess.CompletedPro
 
 @pytest.fixture
 def root(wheelhouse: Path) -> Iterator[Path]:
-    """A root with the caches of the shared engine, without which a start takes a minute."""
+    """Root with the caches of the shared engine, without which a start takes a minute."""
     root = Path(f"/tmp/fnc-{os.getpid()}")
     root.mkdir()
     try:
@@ -43,22 +43,22 @@ def root(wheelhouse: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("verb", ["env", "socket"])
-def test_where_none_runs(tmp_path: Path, verb: str) -> None:
-    """Nothing is printed that a test could take for an engine."""
+def test_without_an_engine_nothing_is_printed(tmp_path: Path, verb: str) -> None:
+    """The output cannot be mistaken for an engine's address."""
     done = script(verb, tmp_path)
 
     assert done.returncode == 1
     assert done.stdout == ""
 
 
-def test_nothing_to_stop(tmp_path: Path) -> None:
-    """Stopping what does not run is no error, and makes nothing."""
+def test_stopping_without_an_engine(tmp_path: Path) -> None:
+    """Stopping an engine that does not run succeeds and creates nothing."""
     assert script("stop", tmp_path / "none").returncode == 0
     assert not (tmp_path / "none").exists()
 
 
 def test_an_unknown_verb(tmp_path: Path) -> None:
-    """It says what there is."""
+    """An unknown verb prints the usage and exits with 1."""
     done = script("begin", tmp_path)
 
     assert done.returncode == 1
@@ -66,7 +66,7 @@ def test_an_unknown_verb(tmp_path: Path) -> None:
 
 
 def test_a_root_that_is_too_long(tmp_path: Path) -> None:
-    """Said before anything is done: a socket's path has a limit."""
+    """An overlong root is refused first, because the length of a socket's path is limited."""
     done = script("start", tmp_path / ("x" * 100))
 
     assert done.returncode == 1
@@ -76,7 +76,7 @@ def test_a_root_that_is_too_long(tmp_path: Path) -> None:
 @pytest.mark.docker
 @pytest.mark.slow
 def test_a_dockerd_that_does_not_start(root: Path) -> None:
-    """What it said last is shown, and nothing of it stays."""
+    """The last output of dockerd is shown, and no process remains."""
     stand_in = root / "bin/dockerd"
     stand_in.parent.mkdir()
     stand_in.write_text("#!/bin/sh\necho no cgroups here\nexit 1\n")
@@ -92,8 +92,9 @@ def test_a_dockerd_that_does_not_start(root: Path) -> None:
 @pytest.mark.docker
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_whole_life(root: Path) -> None:
-    """Started, used, killed, started again over what was left, and stopped with all it ran."""
+def test_start_kill_restart_and_stop(root: Path) -> None:
+    """An engine is started, used, killed, started again over its remains, and stopped with all its
+    containers."""
     first = script("start", root)
     url = f"unix://{root}/docker.sock"
     assert first.returncode == 0, first.stderr
@@ -119,7 +120,7 @@ def test_a_whole_life(root: Path) -> None:
 
 
 def run_two(url: str) -> list[int]:
-    """Start a container that sleeps and one that is frozen; their pids."""
+    """Start a sleeping and a frozen container; return their pids."""
     pids = []
     with connected(url) as client:
         for freeze in (False, True):
@@ -134,7 +135,7 @@ def run_two(url: str) -> list[int]:
 
 
 def kill(root: Path) -> None:
-    """Kill its dockerd and wait until it is gone."""
+    """Kill the root's dockerd and wait until it has ended."""
     pid = int((root / "pid").read_text())
     ended = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)

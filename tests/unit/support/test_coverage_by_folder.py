@@ -1,4 +1,4 @@
-"""The covered share of each top folder."""
+"""Tests of the coverage of each top folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from tests.support.coverage_by_folder import line, summed
 
 
 def test_files_are_summed_by_top_folder() -> None:
-    """Shares are of all statements and branches of a folder, not means of its files."""
+    """A share is computed over all statements and branches of a folder, not as the mean of its
+    files."""
     counts = {"covered_lines": 1, "num_statements": 2, "covered_branches": 0, "num_branches": 2}
     whole = {"covered_lines": 6, "num_statements": 6, "covered_branches": 2, "num_branches": 2}
     folders = summed(

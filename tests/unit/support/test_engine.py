@@ -1,4 +1,4 @@
-"""Tests that need an engine get the shared one, or say why not."""
+"""Tests of the fixture for tests that need the shared engine."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_without_an_engine_a_test_is_skipped(unset: pytest.MonkeyPatch) -> None:
-    """Nobody needs Docker to run the tests, and the reason says how to get it."""
+    """The tests run without Docker; the reason of a skip says how to start the engine."""
     with pytest.raises(pytest.skip.Exception, match=r"FN_TEST_DOCKER is not set.*\.ci/engine"):
         support.engine_url()
 
 
 def test_without_an_engine_a_test_fails_in_ci(unset: pytest.MonkeyPatch) -> None:
-    """A green run says that everything was tested."""
+    """In CI a test without an engine fails, so that a green run means that all tests ran."""
     unset.setenv("FN_CI", "1")
 
     with pytest.raises(pytest.fail.Exception, match="FN_TEST_DOCKER is not set"):
         support.engine_url()
 
 
-def test_an_engine_of_the_users_own_is_not_taken(unset: pytest.MonkeyPatch) -> None:
-    """DOCKER_HOST names an engine with somebody's containers."""
+def test_docker_host_is_ignored(unset: pytest.MonkeyPatch) -> None:
+    """DOCKER_HOST may name an engine with a user's containers."""
     unset.setenv("DOCKER_HOST", "unix:///var/run/docker.sock")
 
     with pytest.raises(pytest.skip.Exception):
@@ -51,7 +51,7 @@ def test_an_engine_of_the_users_own_is_not_taken(unset: pytest.MonkeyPatch) -> N
 def test_the_mark_is_enough(
     unset: pytest.MonkeyPatch, request: pytest.FixtureRequest, is_ci: bool
 ) -> None:
-    """A marked test needs no fixture to be skipped or to fail; any other runs."""
+    """A test with the mark needs no fixture to be skipped or to fail."""
     unset.setenv("FN_CI", str(int(is_ci)))
     request.node.add_marker(pytest.mark.docker)
 
@@ -60,17 +60,17 @@ def test_the_mark_is_enough(
         support.pytest_runtest_setup(request.node)
 
 
-def test_what_is_not_marked_needs_no_engine(
+def test_an_unmarked_test_needs_no_engine(
     unset: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """Setting up such a test asks for nothing."""
+    """Setting up an unmarked test does not look for an engine."""
     support.pytest_runtest_setup(request.node)
 
 
 @pytest.mark.docker
 @pytest.mark.slow
 def test_the_shared_engine_has_the_base_image(engine: str) -> None:
-    """It answers, and has Python 3.11 with pip."""
+    """The engine answers, and its base image has Python 3.11 with pip."""
     with connected(engine) as client:
         said = client.containers.run(
             support.base_image(),
@@ -85,7 +85,7 @@ def test_the_shared_engine_has_the_base_image(engine: str) -> None:
 @pytest.mark.docker
 @pytest.mark.slow
 def test_the_wheelhouse_is_enough(engine: str, wheelhouse: Path) -> None:
-    """The runtime's packages can be installed from it in the base image, without a network."""
+    """The runtime's packages can be installed from the wheelhouse without a network."""
     mount = docker.types.Mount("/wheels", str(wheelhouse), type="bind", read_only=True)
     with connected(engine) as client:
         said = client.containers.run(
@@ -102,7 +102,7 @@ def test_the_wheelhouse_is_enough(engine: str, wheelhouse: Path) -> None:
 @pytest.mark.docker
 @pytest.mark.slow
 def test_the_runtime_image_is_on_the_shared_engine(engine: str, runtime_image: str) -> None:
-    """It is built once in a session and says which kind it is."""
+    """The image is built once per session and its label names its kind."""
     with connected(engine) as client:
         labels = client.images.get(runtime_image).labels
 

@@ -1,4 +1,4 @@
-"""A file stays in one worker, and files with many slow tests come first."""
+"""Tests of the distribution of test files to workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_one(number):
 
 
 class Item:
-    """As much of a test as its place needs."""
+    """Test item with the attributes that the ordering needs."""
 
     def __init__(self, nodeid: str, mark: str = "") -> None:
         self.nodeid = nodeid
@@ -45,12 +45,12 @@ def collected() -> list[Any]:
 
 
 def config(**options: object) -> Any:
-    """Of a worker if it has `workerinput`."""
+    """Return a pytest configuration; with `workerinput` it is a worker's."""
     return SimpleNamespace(**options)
 
 
 def test_a_worker_takes_files_with_many_slow_tests_first() -> None:
-    """Within a file, and among files alike, the order stays."""
+    """Within a file, and among equal files, the order stays."""
     items = collected()
 
     pytest_collection_modifyitems(config(workerinput={}), items)
@@ -60,8 +60,8 @@ def test_a_worker_takes_files_with_many_slow_tests_first() -> None:
     assert names[:2] == ["four", "five"]
 
 
-def test_a_serial_run_is_left_as_it_is() -> None:
-    """The order does not change without workers."""
+def test_a_serial_run_keeps_its_order() -> None:
+    """Without workers the order does not change."""
     items = collected()
 
     pytest_collection_modifyitems(config(), items)
@@ -70,7 +70,7 @@ def test_a_serial_run_is_left_as_it_is() -> None:
 
 
 def test_with_the_options_of_make_a_file_stays_in_one_worker(tmp_path: Path) -> None:
-    """The options are those that `make test` has."""
+    """With the options of `make test` each file runs in one worker."""
     [options] = re.findall(r"^PYTEST := -m pytest -n \S+ (.*)$", MAKEFILE.read_text(), re.MULTILINE)
     for name in ("one", "two", "three"):
         (tmp_path / f"test_{name}.py").write_text(RECORDS)

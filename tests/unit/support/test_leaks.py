@@ -1,4 +1,4 @@
-"""The leak check catches what is left behind, and only that."""
+"""Tests of the leak check: it reports every leak, and nothing else."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ CLEAN = ("clean", "clean_async", "clean_uvloop", "clean_excluded", "clean_all_cl
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What pytest says about a suite of leaking and of clean tests."""
+    """Output of pytest for a suite of leaking and clean tests."""
     folder = tmp_path_factory.mktemp("suite")
     (folder / "pytest.ini").write_text(SETTINGS)
     (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
@@ -126,8 +126,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "left"), LEAKING.items())
-def test_what_is_left_behind_fails_its_test(name: str, left: str, report: str) -> None:
-    """A test that leaks gets an error which names what it left behind."""
+def test_a_leak_fails_its_test(name: str, left: str, report: str) -> None:
+    """A leaking test gets an error that names the leak."""
     title = f"ERROR at teardown of test_leaks_{name} _"
     said = report.partition(title)[2].partition("\n____")[0]
 
@@ -136,18 +136,18 @@ def test_what_is_left_behind_fails_its_test(name: str, left: str, report: str) -
 
 @pytest.mark.parametrize("name", CLEAN)
 def test_a_clean_test_passes(name: str, report: str) -> None:
-    """A test that closes what it opened, or excludes it with a reason, passes."""
+    """A test that closes its resources, or excludes them with a reason, passes."""
     assert f"PASSED test_suite.py::test_{name}\n" in report, report
     assert f"teardown of test_{name} _" not in report, report
 
 
-def test_each_is_blamed_for_its_own_leak_only(report: str) -> None:
-    """What one test leaks, or a wider fixture owns, is not charged to another test."""
+def test_a_leak_is_reported_for_its_own_test_only(report: str) -> None:
+    """A leak of one test, or a resource of a wider fixture, fails no other test."""
     assert report.count("ERROR test_suite.py") == len(LEAKING), report
 
 
 @pytest.mark.parametrize(("text", "reason"), [("", "why"), ("socket", "")])
 def test_an_exclusion_needs_a_reason(text: str, reason: str, leaks: Leaks) -> None:
-    """Nothing is excluded without saying what and why."""
+    """An exclusion needs a text and a reason."""
     with pytest.raises(ValueError, match="expected a text and a reason"):
         leaks.exclude(text, reason=reason)

@@ -1,4 +1,4 @@
-"""The models that other tests stand on are what they say."""
+"""Tests of the models that other tests use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def session(path: Path) -> onnxruntime.InferenceSession:
 def test_rows_are_independent(
     build: Callable[[Path], Path], want: models.Weights, tmp_path: Path
 ) -> None:
-    """Rows run together and singly give the promised answer."""
+    """Rows run together and one by one give the promised answer."""
     model = session(build(tmp_path))
 
     together = model.run(None, {"x": X})[0]
@@ -51,7 +51,7 @@ def test_rows_are_independent(
 
 
 def test_softmax_over_batch_mixes_rows(tmp_path: Path) -> None:
-    """A row alone gets another answer than among others."""
+    """A single row gets another answer than within a batch."""
     model = session(models.softmax_over_batch(tmp_path))
 
     assert model.run(None, {"x": X})[0].sum(axis=0) == pytest.approx(np.ones(models.WIDTH))
@@ -59,7 +59,7 @@ def test_softmax_over_batch_mixes_rows(tmp_path: Path) -> None:
 
 
 def test_fixed_batch_takes_one_row(tmp_path: Path) -> None:
-    """One row is answered and two are refused."""
+    """One row is accepted, two are refused."""
     model = session(models.fixed_batch(tmp_path))
 
     assert np.array_equal(model.run(None, {"x": X[:1]})[0], X[:1] + 1)
@@ -68,7 +68,7 @@ def test_fixed_batch_takes_one_row(tmp_path: Path) -> None:
 
 
 def test_two_inputs(tmp_path: Path) -> None:
-    """Sum and difference come under their names."""
+    """Sum and difference are returned under their names."""
     model = session(models.two_inputs(tmp_path))
 
     got = model.run(["sum", "difference"], {"a": X, "b": X + 1})
@@ -78,7 +78,7 @@ def test_two_inputs(tmp_path: Path) -> None:
 
 
 def test_strings_come_back(tmp_path: Path) -> None:
-    """Text beyond ASCII and empty text come back unchanged."""
+    """Non-ASCII and empty strings are returned unchanged."""
     words = np.array(["seven", "", "sÿv"], dtype=object)
 
     assert session(models.strings(tmp_path)).run(None, {"x": words})[0].tolist() == words.tolist()
@@ -86,7 +86,7 @@ def test_strings_come_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", sorted(dtypes.SERVED))
 def test_every_dtype_of_the_contract_has_a_model(dtype: str, tmp_path: Path) -> None:
-    """Input and output are of the type asked for."""
+    """Input and output have the requested dtype."""
     model = session(models.every_dtype(tmp_path, dtype))
 
     assert dtypes.FROM_ONNX[model.get_inputs()[0].type] == dtype
@@ -94,7 +94,7 @@ def test_every_dtype_of_the_contract_has_a_model(dtype: str, tmp_path: Path) -> 
 
 
 def test_slow_can_be_terminated(tmp_path: Path) -> None:
-    """A run that was told to terminate ends with an error instead of its answer."""
+    """A run that is told to terminate raises instead of answering."""
     options = onnxruntime.RunOptions()
     options.terminate = True
 
@@ -103,7 +103,7 @@ def test_slow_can_be_terminated(tmp_path: Path) -> None:
 
 
 def test_fails_on_negative_fails_while_running(tmp_path: Path) -> None:
-    """One negative value in any row fails the run, and the next run is answered."""
+    """One negative value in any row fails the run; the next run is answered."""
     model = session(models.fails_on_negative(tmp_path))
 
     with pytest.raises(Exception, match="out of data bounds"):
@@ -112,14 +112,14 @@ def test_fails_on_negative_fails_while_running(tmp_path: Path) -> None:
 
 
 def test_big_holds_its_weights_in_one_file(tmp_path: Path) -> None:
-    """The file is as large as asked for."""
+    """The file has the requested size."""
     path = models.big(tmp_path, 2)
 
     assert 2 * models.MIB < path.stat().st_size < 2.1 * models.MIB
 
 
 def test_external_holds_its_weights_beside_the_model(tmp_path: Path) -> None:
-    """The side file is as large as asked for and the model small."""
+    """The external file has the requested size and the model is small."""
     path = models.external(tmp_path, 2)
 
     assert path.stat().st_size < 1000
@@ -133,16 +133,16 @@ def test_external_holds_its_weights_beside_the_model(tmp_path: Path) -> None:
         (models.corrupt, "Protobuf parsing failed"),
     ],
 )
-def test_what_cannot_be_loaded(
+def test_models_that_cannot_be_loaded(
     build: Callable[[Path], Path], complaint: str, tmp_path: Path
 ) -> None:
-    """The engine refuses the file and says why."""
+    """The engine refuses the file and gives a reason."""
     with pytest.raises(Exception, match=complaint):
         session(build(tmp_path))
 
 
 def test_unsupported_type_loads(tmp_path: Path) -> None:
-    """Only the output's type is outside the contract."""
+    """The model loads; only its output's type is outside the contract."""
     outputs = session(models.unsupported_type(tmp_path)).get_outputs()
 
     assert outputs[0].type not in dtypes.FROM_ONNX
@@ -159,13 +159,13 @@ def test_unsupported_type_loads(tmp_path: Path) -> None:
 def test_wrong_arguments_are_named(
     build: Callable[[Path], Path], message: str, tmp_path: Path
 ) -> None:
-    """A builder says what it expected and what it got."""
+    """The error has the expected and the received argument."""
     with pytest.raises(ValueError, match=re.escape(message)):
         build(tmp_path)
 
 
 def test_opset_and_format_are_pinned(tmp_path: Path) -> None:
-    """Models say opset 21 and IR version 10, which every supported engine reads."""
+    """Models have opset 21 and IR version 10, which every supported engine reads."""
     model = onnx.load(models.add_one(tmp_path))
 
     assert [entry.version for entry in model.opset_import] == [models.OPSET]

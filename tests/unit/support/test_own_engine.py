@@ -1,4 +1,4 @@
-"""An engine of a test's own is real, survives what tests do to it, and leaves nothing."""
+"""Tests of a test's own engine: it is real, survives restarts, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[OwnEngine]:
-    """One with the small image, of which no test may expect that it is still the same process."""
+    """Engine with the small image; tests may restart its process."""
     with OwnEngine() as engine:
         make_small_image(engine.url)
         yield engine
@@ -45,7 +45,7 @@ def nvidia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnEngine]:
 
 
 def remains(root: Path) -> list[str]:
-    """Processes, files, mounts, cgroups of the engine at `root`."""
+    """Return processes, files, mounts and cgroups of the engine at `root`."""
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     return [
         *map(str, processes(root)),
@@ -56,10 +56,10 @@ def remains(root: Path) -> list[str]:
 
 
 def run(engine: OwnEngine, *, paused: bool = False) -> tuple[str, int]:
-    """Start a container that sleeps; its id, and its pid on this machine."""
+    """Start a sleeping container; return its id, and its pid on this machine."""
     with connected(engine.url) as client:
         container = client.containers.run(
-            # The first process of a container does not take SIGTERM, which is the default.
+            # The first process of a container ignores SIGTERM, the default stop signal.
             IMAGE,
             SLEEP,
             network_mode="none",
@@ -84,7 +84,8 @@ def answers(engine: OwnEngine) -> bool:
 
 @pytest.mark.parametrize("is_paused", [False, True])
 def test_containers_survive_a_killed_engine(own: OwnEngine, leaks: Leaks, is_paused: bool) -> None:
-    """With live-restore they run on, or stay frozen, and the next dockerd knows them."""
+    """With live-restore, containers keep running or stay paused, and the next dockerd knows
+    them."""
     leaks.exclude("dockerd", reason="the module's engine is another process afterwards")
     id, pid = run(own, paused=is_paused)
 
@@ -99,7 +100,7 @@ def test_containers_survive_a_killed_engine(own: OwnEngine, leaks: Leaks, is_pau
 
 
 def test_containers_survive_a_stopped_engine(own: OwnEngine, leaks: Leaks) -> None:
-    """As when the machine's owner restarts Docker."""
+    """Containers survive a restart of Docker by the machine's owner."""
     leaks.exclude("dockerd", reason="the module's engine is another process afterwards")
     id, _ = run(own)
 
@@ -110,7 +111,7 @@ def test_containers_survive_a_stopped_engine(own: OwnEngine, leaks: Leaks) -> No
 
 
 def test_without_live_restore_containers_end(leaks: Leaks) -> None:
-    """Then a restart of the engine is the end of what ran on it."""
+    """Without live-restore a restart of the engine ends its containers."""
     with OwnEngine(live_restore=False) as engine:
         make_small_image(engine.url)
         id, pid = run(engine)
@@ -125,7 +126,8 @@ def test_without_live_restore_containers_end(leaks: Leaks) -> None:
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_nothing_is_left(is_killed: bool) -> None:
-    """Whatever runs or is frozen on it when the test is over, and also if it does not run then."""
+    """No container, running or paused, and no other remains outlive the engine, even if it was
+    killed."""
     with OwnEngine() as engine:
         make_small_image(engine.url)
         _, running = run(engine)
@@ -140,8 +142,8 @@ def test_nothing_is_left(is_killed: bool) -> None:
     assert not lives(frozen)
 
 
-def test_the_next_one_removes_what_a_killed_run_left() -> None:
-    """A run of tests that is killed cannot clean up after itself."""
+def test_the_next_engine_removes_the_remains_of_a_killed_run() -> None:
+    """A killed test run cannot clean up after itself."""
     said = subprocess.run([sys.executable, "-c", ABANDON], stdout=subprocess.PIPE, check=True)
     abandoned = Path(said.stdout.decode().strip())
     before = remains(abandoned)
@@ -153,8 +155,8 @@ def test_the_next_one_removes_what_a_killed_run_left() -> None:
     assert remains(abandoned) == []
 
 
-def test_an_image_is_copied_over(engine: str) -> None:
-    """It has the same id and the same tag on both engines."""
+def test_an_image_is_copied(engine: str) -> None:
+    """The image has the same id and tag on both engines."""
     with OwnEngine() as own:
         own.load(base_image())
 
@@ -162,15 +164,15 @@ def test_an_image_is_copied_over(engine: str) -> None:
             assert copy.images.get(base_image()).id == shared.images.get(base_image()).id
 
 
-def test_two_are_two_machines(own: OwnEngine) -> None:
-    """Each has an identity of its own, and neither sees the other's images."""
+def test_two_engines_are_separate(own: OwnEngine) -> None:
+    """Each engine has its own identity, and neither sees the other's images."""
     with OwnEngine() as other, connected(own.url) as mine, connected(other.url) as others:
         assert mine.info()["ID"] != others.info()["ID"]
         assert others.images.list() == []
 
 
-def test_a_wrong_option_is_told() -> None:
-    """The log of a dockerd that does not start is in the error, and nothing of it stays."""
+def test_a_wrong_option_is_reported() -> None:
+    """The error contains the log of a dockerd that does not start, and nothing remains."""
     with pytest.raises(AssertionError, match="unknown flag: --no-such-option"):
         OwnEngine("--no-such-option").__enter__()
 
@@ -189,8 +191,8 @@ def test_a_wrong_option_is_told() -> None:
     ],
     ids=["runtime", "device_requests"],
 )
-def test_both_ways_of_asking_for_a_gpu_start(nvidia: OwnEngine, ask: dict[str, object]) -> None:
-    """The container sees exactly the device that was asked for."""
+def test_both_ways_to_request_a_gpu_start(nvidia: OwnEngine, ask: dict[str, object]) -> None:
+    """The container sees exactly the requested device."""
     with connected(nvidia.url) as client:
         said = client.containers.run(IMAGE, ["env"], network_mode="none", remove=True, **ask)
 

@@ -1,4 +1,4 @@
-"""The pictures of the dashboard in the documents."""
+"""Tests of the dashboard's pictures in the documents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BYTES_MAX = 300_000
 
 
 def test_a_picture_is_reduced_to_a_palette() -> None:
-    """It keeps its size, and has few colours."""
+    """A reduced picture keeps its size and has few colours."""
     file = io.BytesIO()
     Image.linear_gradient("L").convert("RGB").save(file, "PNG")
 
@@ -23,7 +23,7 @@ def test_a_picture_is_reduced_to_a_palette() -> None:
 
 
 def test_the_pictures_are_there_and_small() -> None:
-    """Light and dark show the same part of the page, and weigh little together."""
+    """The light and the dark picture exist with the same size, and are small together."""
     files = [(IMAGES / f"dashboard-{scheme}.png").read_bytes() for scheme in ("light", "dark")]
 
     sizes = {Image.open(io.BytesIO(file)).size for file in files}

@@ -1,4 +1,4 @@
-"""Each house rule sees what breaks it, where it is, and nothing else."""
+"""Tests of the house rules: each reports violations with their line, and nothing else."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ KEEPING: list[tuple[Rule, str]] = [
 
 
 @pytest.mark.parametrize(("rule", "text", "line"), BREAKING)
-def test_a_breach_is_seen_where_it_is(rule: Rule, text: str, line: int) -> None:
-    """There is one complaint, with path and line."""
+def test_a_violation_is_reported_with_its_line(rule: Rule, text: str, line: int) -> None:
+    """A violation causes one complaint, with path and line."""
     complaints = rule(source(text))
 
     assert len(complaints) == 1
@@ -74,19 +74,19 @@ def test_a_breach_is_seen_where_it_is(rule: Rule, text: str, line: int) -> None:
 
 
 @pytest.mark.parametrize(("rule", "text"), KEEPING)
-def test_what_keeps_a_rule_is_let_be(rule: Rule, text: str) -> None:
-    """There is no complaint about what is allowed."""
+def test_allowed_code_has_no_complaint(rule: Rule, text: str) -> None:
+    """Allowed code causes no complaint."""
     assert rule(source(text)) == []
 
 
 @pytest.mark.parametrize("path", ["gateway/utils.py", "admin/common/keys.py"])
-def test_a_vague_name_is_seen(path: str) -> None:
-    """File and folder names both count."""
+def test_a_vague_name_is_reported(path: str) -> None:
+    """File names and folder names both count."""
     assert len(rules.vague_name(source("", path))) == 1
 
 
 def test_a_full_folder_takes_no_further_file() -> None:
-    """Twenty files beside `__init__` fill a folder; other folders do not count."""
+    """A folder may have twenty files beside `__init__`; other folders do not count."""
     twenty = [source("", f"gateway/{number}.py") for number in range(20)]
     beside = [source("", "gateway/__init__.py"), source("", "gateway/http/a.py")]
 
@@ -97,7 +97,7 @@ def test_a_full_folder_takes_no_further_file() -> None:
 
 
 def test_a_folder_without_tests_is_named() -> None:
-    """Tests of a folder stand in its place below `tests/unit`, in any file there or below."""
+    """The tests of a folder are at its path below `tests/unit`, in any file there or below."""
     sources = [source("", path) for path in ("gateway/a.py", "gateway/http/app.py")]
     tests = [source("", "tests/unit/gateway/http/fast/test_front.py")]
 
@@ -111,8 +111,8 @@ def test_a_folder_without_tests_is_named() -> None:
     ]
 
 
-def test_a_folder_that_is_not_there_has_no_files(tmp_path: Path) -> None:
-    """Files are found below the folders that exist, sorted, by their path from the root."""
+def test_a_missing_folder_has_no_files(tmp_path: Path) -> None:
+    """Files of existing folders are listed, sorted, with their path from the root."""
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "z.py").write_text("")
     (tmp_path / "b" / "a.py").write_text("x = 1")

@@ -1,4 +1,4 @@
-"""One accepted request, and the link it is sent on."""
+"""Tests of a call, and of the link that carries it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ def call() -> Call:
     return Call("default/a@1", META, b"{}", 0.0, 55.0, 60.0)
 
 
-def test_calls_are_told_apart_by_identity() -> None:
-    """Two clients may send the same bytes; their calls are not equal."""
+def test_calls_compare_by_identity() -> None:
+    """Two calls with the same bytes are not equal."""
     one, other = call(), call()
 
     assert one != other
     assert len({one, other}) == 2
 
 
-def test_a_new_call_waits() -> None:
-    """It has normal priority, has never been sent and may be run again."""
+def test_a_new_call_is_queued() -> None:
+    """A new call has normal priority, was never sent and may be run again."""
     new = call()
 
     assert (new.stage, new.priority) == (Stage.QUEUED, Priority.NORMAL)
@@ -30,12 +30,12 @@ def test_a_new_call_waits() -> None:
 
 
 def test_high_comes_before_low() -> None:
-    """Priorities are in the order in which they are preferred."""
+    """Priorities sort in the order in which they are served."""
     assert sorted(Priority) == [Priority.HIGH, Priority.NORMAL, Priority.LOW]
 
 
-def test_a_call_that_had_begun_is_no_longer_bound_by_its_wait_budget() -> None:
-    """Behind a stuck run of its own length it still gets its turn; a longer budget stays."""
+def test_a_rerun_extends_the_wait_budget() -> None:
+    """A call to be run again may wait for one run of its own length; a longer budget stays."""
     short, long = call(), call()
     short.wait_until_s, long.wait_until_s = 2.0, 1000.0
 
@@ -54,26 +54,26 @@ def link(last_id: int = 0, *in_flight: int) -> Link:
 
 
 def test_ids_start_at_one_and_go_up() -> None:
-    """Id 0 speaks about the link itself and is never given."""
+    """Id 0 stands for the link itself and is never assigned."""
     made = link()
 
     assert [made.send(call(), 0.0).id for _ in range(2)] == [1, 2]
 
 
 def test_ids_wrap_and_skip_those_in_use() -> None:
-    """After the largest id comes the smallest that is free."""
+    """After the largest id follows the smallest free one."""
     made = link(ID_MAX - 1, 1, 2)
 
     assert [made.send(call(), 0.0).id for _ in range(2)] == [ID_MAX, 3]
 
 
-def test_what_was_sent_after_an_id() -> None:
-    """Only later ones are returned, in the order in which they were sent."""
+def test_sent_after_returns_later_calls_in_order() -> None:
+    """Only later calls are returned, in the order of their sends."""
     assert [call.id for call in link(7, 4, 6, 5, 7).sent_after(5)] == [6, 7]
 
 
-def test_later_is_seen_across_the_wrap() -> None:
-    """An id beyond the wrap is later than one before it, and not the other way round."""
+def test_sent_after_works_across_the_wrap() -> None:
+    """An id after the wrap is later than one before it, and not vice versa."""
     made = link(2, ID_MAX - 1, ID_MAX, 1, 2)
 
     assert [call.id for call in made.sent_after(ID_MAX)] == [1, 2]

@@ -1,4 +1,4 @@
-"""Which pools are reported to the manager between two full reports."""
+"""Tests of the partial demand reports between two full ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOTHING, BUSY, WAITS = Load(0, 0, 0.0), Load(0, 1, 0.0), Load(1, 0, 0.0)
 
 
 class Reporting:
-    """Reports over loads that a test sets; `warm` are the pools with a replica."""
+    """Demand reports over loads that a test sets; `warm` are the pools with a replica."""
 
     def __init__(self, **loads: Load) -> None:
         self.loads = {f"default/{name}@1": load for name, load in loads.items()}
@@ -20,8 +20,8 @@ class Reporting:
         )
 
 
-def test_an_edge_names_who_has_fallen_idle() -> None:
-    """Once: the manager knows it from then on. Who is still busy is not named."""
+def test_a_partial_report_names_pools_that_fell_idle_once() -> None:
+    """A pool that fell idle is reported once; a busy pool is not."""
     reporting = Reporting(a=BUSY, b=BUSY)
     reporting.reports.full({A: BUSY, B: BUSY})
     del reporting.loads[A]
@@ -33,8 +33,8 @@ def test_an_edge_names_who_has_fallen_idle() -> None:
     assert reporting.reports.partial([C]) == {C: WAITS}
 
 
-def test_what_an_edge_said_is_remembered() -> None:
-    """Who was named as waiting and is served since has fallen idle, too."""
+def test_a_pool_reported_as_waiting_is_reported_when_idle() -> None:
+    """A pool that was reported as waiting and has been served since is reported as idle."""
     reporting = Reporting(c=WAITS)
     assert reporting.reports.partial([C]) == {C: WAITS}
     reporting.loads = {A: WAITS}
@@ -43,9 +43,8 @@ def test_what_an_edge_said_is_remembered() -> None:
     assert reporting.reports.partial([A]) == {A: WAITS, C: NOTHING}
 
 
-def test_a_last_answer_is_news_while_somebody_waits() -> None:
-    """Not while the pool has more to do, and not once the one who waited has a replica, or has
-    left."""
+def test_a_last_answer_is_reported_while_a_pool_starves() -> None:
+    """Falling idle is reported at once only while another pool waits without a replica."""
     reporting = Reporting(a=BUSY, c=WAITS)
     assert not reporting.reports.on_ended(B)
 
@@ -62,8 +61,8 @@ def test_a_last_answer_is_news_while_somebody_waits() -> None:
 
 
 def test_an_end_costs_the_same_however_many_pools_starve() -> None:
-    """Loads are looked up for a handful of pools at each end; what starves no more is forgotten
-    once, and the last one that does is found."""
+    """Each end looks up the load of few pools; a pool that starves no more is dropped once, and the
+    last starving one is still found."""
     keys = [f"default/f{number}@1" for number in range(1000)]
     looked: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The dispatcher's decisions, one mishap at a time."""
+"""Tests of the dispatcher's decisions, one event at a time."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ NOW = 100.0
 
 
 def call(body: bytes = b"{}", **changes: Any) -> Call:
-    """Arrives at NOW, may be held for 55 s, may run for 60 s."""
+    """Return a call that arrives at NOW, may be held for 55 s and may run for 60 s."""
     times = {"arrived_s": NOW, "wait_until_s": NOW + 55.0, "timeout_s": 60.0}
     return Call(KEY, META, body, **{**times, **changes})
 
 
 def up(dispatcher: Dispatcher, id: str = "r1", limit: int = 2, *, marks: bool = True) -> Link:
-    """A replica that is connected."""
+    """Connect a replica and return its link."""
     link = Link(id, KEY, limit, marks)
     dispatcher.on_link_up(link, NOW)
     return link
 
 
 def sent(commands: list[Command]) -> list[tuple[str, Call]]:
-    """(link, call) of every send."""
+    """Return (link, call) of every send."""
     return [(c.link, c.call) for c in commands if isinstance(c, Send)]
 
 
 def failed(commands: list[Command]) -> list[tuple[Call, type[FnError]]]:
-    """(call, error) of every failure."""
+    """Return (call, error class) of every failure."""
     return [(c.call, type(c.error)) for c in commands if isinstance(c, Fail)]
 
 
 @pytest.fixture
 def dispatcher() -> Dispatcher:
-    """A new one with the usual retries and room for 100 bytes."""
+    """Dispatcher with the default retries and room for 100 bytes."""
     return Dispatcher(Limits(bytes_max=100))
 
 
@@ -74,7 +74,7 @@ def started(dispatcher: Dispatcher, each: Call, link: str) -> None:
 
 
 def test_a_warm_call_is_sent_at_once(dispatcher: Dispatcher) -> None:
-    """With room at a replica nobody waits."""
+    """With room at a replica a call is not queued."""
     up(dispatcher)
     each = call()
 
@@ -82,8 +82,8 @@ def test_a_warm_call_is_sent_at_once(dispatcher: Dispatcher) -> None:
     assert (each.stage, each.was_held) == (Stage.SENT, False)
 
 
-def test_a_cold_call_is_held_until_a_replica_comes(dispatcher: Dispatcher) -> None:
-    """It waits without a word and is sent by the link's arrival."""
+def test_a_cold_call_is_held_until_a_link_is_up(dispatcher: Dispatcher) -> None:
+    """A held call causes no command and is sent when a link is up."""
     each = call()
     assert dispatcher.submit(each, NOW) == []
     assert each.was_held
@@ -94,7 +94,7 @@ def test_a_cold_call_is_held_until_a_replica_comes(dispatcher: Dispatcher) -> No
 
 
 def test_a_call_that_meets_only_a_closing_replica_is_held(dispatcher: Dispatcher) -> None:
-    """A replica that takes nothing new is no replica for it."""
+    """A closing link gets no new call."""
     up(dispatcher).closing = True
     each = call()
 
@@ -103,7 +103,7 @@ def test_a_call_that_meets_only_a_closing_replica_is_held(dispatcher: Dispatcher
 
 
 def test_the_least_busy_replica_is_chosen(dispatcher: Dispatcher) -> None:
-    """Calls go where the fewest are in flight, up to each limit."""
+    """A call goes to the link with the fewest calls in flight, within each link's limit."""
     up(dispatcher, "r1", 2)
     up(dispatcher, "r2", 1)
     calls = [call() for _ in range(4)]
@@ -115,7 +115,7 @@ def test_the_least_busy_replica_is_chosen(dispatcher: Dispatcher) -> None:
 
 
 def test_an_answer_makes_room(dispatcher: Dispatcher) -> None:
-    """The call is returned to be answered, and the next one is sent."""
+    """The answered call is returned, and the next one is sent."""
     up(dispatcher, limit=1)
     first, second = call(), call()
     dispatcher.submit(first, NOW)
@@ -127,8 +127,8 @@ def test_an_answer_makes_room(dispatcher: Dispatcher) -> None:
     assert dispatcher.is_idle
 
 
-def test_an_id_that_is_not_there_is_an_error(dispatcher: Dispatcher) -> None:
-    """A replica that speaks of a request it does not have is not believed."""
+def test_an_unknown_id_is_an_error(dispatcher: Dispatcher) -> None:
+    """An answer or return with an unknown id raises; an unknown id in STARTED is ignored."""
     up(dispatcher)
 
     with pytest.raises(KeyError):
@@ -138,8 +138,8 @@ def test_an_id_that_is_not_there_is_an_error(dispatcher: Dispatcher) -> None:
     dispatcher.on_started("r1", [7], NOW)
 
 
-def test_bytes_are_given_back(dispatcher: Dispatcher) -> None:
-    """A body counts from its acceptance to its answer, wherever its call is."""
+def test_bytes_are_released_with_the_answer(dispatcher: Dispatcher) -> None:
+    """A body counts from its acceptance to its answer, whatever the stage of its call."""
     up(dispatcher, limit=1)
     first, second = call(b"x" * 60), call(b"x" * 40)
     dispatcher.submit(first, NOW)
@@ -152,11 +152,11 @@ def test_bytes_are_given_back(dispatcher: Dispatcher) -> None:
     dispatcher.submit(call(b"x" * 60), NOW)
 
 
-# Clients that leave
+# Cancelled calls
 
 
-def test_a_waiter_that_leaves_is_gone(dispatcher: Dispatcher) -> None:
-    """It is not sent any more, and leaving twice does no harm."""
+def test_a_cancelled_queued_call_is_removed(dispatcher: Dispatcher) -> None:
+    """A cancelled call is never sent; a second cancel has no effect."""
     each = call()
     dispatcher.submit(each, NOW)
 
@@ -167,9 +167,9 @@ def test_a_waiter_that_leaves_is_gone(dispatcher: Dispatcher) -> None:
     assert each.stage is Stage.DONE
 
 
-def test_a_call_left_alone_is_recalled(dispatcher: Dispatcher) -> None:
-    """Its replica is told; its place is free only when the replica says so, and no answer is
-    wanted."""
+def test_a_cancelled_sent_call_is_recalled(dispatcher: Dispatcher) -> None:
+    """The replica gets a recall; its slot is free when the replica confirms, and its answer is
+    dropped."""
     up(dispatcher, limit=1)
     first, second = call(), call()
     dispatcher.submit(first, NOW)
@@ -180,7 +180,7 @@ def test_a_call_left_alone_is_recalled(dispatcher: Dispatcher) -> None:
 
 
 def test_an_abandoned_call_is_not_sent_again(dispatcher: Dispatcher) -> None:
-    """What nobody waits for is neither requeued nor failed when its replica ends."""
+    """An abandoned call is neither requeued nor failed when its replica returns it or dies."""
     up(dispatcher)
     first, second = call(), call()
     dispatcher.submit(first, NOW)
@@ -194,8 +194,8 @@ def test_an_abandoned_call_is_not_sent_again(dispatcher: Dispatcher) -> None:
     assert dispatcher.is_idle
 
 
-def test_leaving_a_removed_function_leaves_no_trace(dispatcher: Dispatcher) -> None:
-    """A client may find out late; its pool is not made anew."""
+def test_a_cancel_does_not_recreate_a_removed_pool(dispatcher: Dispatcher) -> None:
+    """A late cancel of a removed function's call creates no pool."""
     each = call()
     dispatcher.submit(each, NOW)
     dispatcher.on_endpoints(KEY, PoolEndpoints([], "gone", "removed"), NOW)
@@ -204,11 +204,11 @@ def test_leaving_a_removed_function_leaves_no_trace(dispatcher: Dispatcher) -> N
     assert dispatcher.pools == {}
 
 
-# What the manager says
+# Endpoints published by the manager
 
 
-def test_a_failing_pool_answers_its_waiters(dispatcher: Dispatcher) -> None:
-    """Everybody who waits is woken at once with the cause, and newcomers are told as well."""
+def test_a_failing_pool_fails_its_queue(dispatcher: Dispatcher) -> None:
+    """Queued calls fail at once with the cause, and new calls are refused until the next try."""
     each = call()
     dispatcher.submit(each, NOW)
 
@@ -220,8 +220,8 @@ def test_a_failing_pool_answers_its_waiters(dispatcher: Dispatcher) -> None:
     dispatcher.submit(call(), NOW + 16.0)
 
 
-def test_news_of_a_waking_pool_leave_its_waiters(dispatcher: Dispatcher) -> None:
-    """A state in which a replica may come answers nobody."""
+def test_a_waking_pool_keeps_its_queue(dispatcher: Dispatcher) -> None:
+    """A state in which a replica may still start fails no call."""
     dispatcher.submit(call(), NOW)
 
     assert dispatcher.on_endpoints(KEY, PoolEndpoints([], "waking", "1 held"), NOW) == []
@@ -229,7 +229,7 @@ def test_news_of_a_waking_pool_leave_its_waiters(dispatcher: Dispatcher) -> None
 
 
 def test_waking_ends_when_the_manager_publishes_a_replica(dispatcher: Dispatcher) -> None:
-    """The time a pool has been waking counts from the first caller to the first replica."""
+    """The waking time counts from the first queued call to the first published replica."""
     dispatcher.submit(call(), NOW)
     pool = dispatcher.pool(KEY)
     assert pool.waking_s(NOW + 2.0) == 2.0
@@ -241,7 +241,7 @@ def test_waking_ends_when_the_manager_publishes_a_replica(dispatcher: Dispatcher
 
 
 def test_a_removed_pool_is_forgotten_with_its_last_link(dispatcher: Dispatcher) -> None:
-    """Waiters get an answer at once; what runs is finished first."""
+    """Queued calls fail at once; calls in flight finish first."""
     up(dispatcher, limit=1)
     first, second = call(), call()
     dispatcher.submit(first, NOW)
@@ -255,14 +255,14 @@ def test_a_removed_pool_is_forgotten_with_its_last_link(dispatcher: Dispatcher) 
     assert dispatcher.pools == {}
 
 
-def test_a_pool_never_called_leaves_no_trace(dispatcher: Dispatcher) -> None:
-    """Of thousands of cold functions the dispatcher keeps nothing."""
+def test_a_cold_pool_never_called_is_not_kept(dispatcher: Dispatcher) -> None:
+    """The dispatcher keeps no state for cold functions without calls."""
     assert dispatcher.on_endpoints(KEY, UNKNOWN, NOW) == []
     assert dispatcher.pools == {}
 
 
-def test_a_pool_at_rest_is_forgotten(dispatcher: Dispatcher) -> None:
-    """Cold again and nobody there: the next sweep lets it go, whichever of them came last."""
+def test_an_idle_cold_pool_is_forgotten(dispatcher: Dispatcher) -> None:
+    """The next sweep drops a pool that is cold, without calls and without links."""
     up(dispatcher)
     dispatcher.on_endpoints(KEY, PoolEndpoints([], "warm", "1 held"), NOW)
     dispatcher.on_endpoints(KEY, UNKNOWN, NOW)
@@ -276,10 +276,10 @@ def test_a_pool_at_rest_is_forgotten(dispatcher: Dispatcher) -> None:
 
 
 @pytest.mark.parametrize("endpoints", [PoolEndpoints([], "cold", "no memory"), UNKNOWN])
-def test_a_pool_with_something_to_tell_or_to_do_stays(
+def test_a_pool_with_calls_or_a_failure_stays(
     dispatcher: Dispatcher, endpoints: PoolEndpoints
 ) -> None:
-    """Who waits is not forgotten, nor why the last start failed."""
+    """A pool stays while calls are queued or while it has the reason of a failed start."""
     each = call()
     dispatcher.submit(each, NOW)
     dispatcher.on_endpoints(KEY, endpoints, NOW)
@@ -292,8 +292,8 @@ def test_a_pool_with_something_to_tell_or_to_do_stays(
     assert (KEY in dispatcher.pools) == (endpoints != UNKNOWN)
 
 
-def test_nobody_is_put_back_into_a_line_that_is_closed(dispatcher: Dispatcher) -> None:
-    """A call that a removed function's last replica hands back is answered, not held."""
+def test_a_returned_call_of_a_removed_pool_fails(dispatcher: Dispatcher) -> None:
+    """A call returned by a removed function's last replica fails; it is not queued."""
     up(dispatcher)
     each = call()
     dispatcher.submit(each, NOW)
@@ -304,11 +304,11 @@ def test_nobody_is_put_back_into_a_line_that_is_closed(dispatcher: Dispatcher) -
     assert dispatcher.pools == {}
 
 
-# Replicas that hand back
+# Replicas that return calls
 
 
-def test_a_full_replica_is_left_alone_until_it_has_room(dispatcher: Dispatcher) -> None:
-    """After FULL nothing is sent until WINDOW."""
+def test_a_full_replica_gets_no_call_until_window(dispatcher: Dispatcher) -> None:
+    """After FULL no call is sent until WINDOW."""
     up(dispatcher)
     each = call()
     dispatcher.submit(each, NOW)
@@ -318,8 +318,8 @@ def test_a_full_replica_is_left_alone_until_it_has_room(dispatcher: Dispatcher) 
     assert sent(dispatcher.on_window("r1", NOW))[0] == ("r1", each)
 
 
-def test_being_turned_away_for_lack_of_room_is_never_counted(dispatcher: Dispatcher) -> None:
-    """A replica that other gateways fill may turn a call away any number of times."""
+def test_returns_for_lack_of_room_are_not_counted(dispatcher: Dispatcher) -> None:
+    """A replica filled by other gateways may return a call any number of times."""
     up(dispatcher)
     each = call()
     dispatcher.submit(each, NOW)
@@ -328,8 +328,8 @@ def test_being_turned_away_for_lack_of_room_is_never_counted(dispatcher: Dispatc
         assert sent(dispatcher.on_window("r1", NOW)) == [("r1", each)]
 
 
-def test_a_call_that_circles_is_given_up(dispatcher: Dispatcher) -> None:
-    """One that every replica hands back is failed after a dozen sends, not sent for ever."""
+def test_a_call_that_every_replica_returns_fails(dispatcher: Dispatcher) -> None:
+    """After SENDS_MAX counted sends a call fails."""
     each = call()
     dispatcher.submit(each, NOW)
     for number in range(SENDS_MAX):
@@ -341,8 +341,8 @@ def test_a_call_that_circles_is_given_up(dispatcher: Dispatcher) -> None:
     assert dispatcher.is_idle
 
 
-def test_a_draining_replica_gets_nothing_new(dispatcher: Dispatcher) -> None:
-    """What it hands back goes to another one."""
+def test_a_draining_replica_gets_no_new_call(dispatcher: Dispatcher) -> None:
+    """A call returned by a draining replica goes to another one."""
     up(dispatcher, "r1")
     each = call()
     dispatcher.submit(each, NOW)
@@ -355,7 +355,7 @@ def test_a_draining_replica_gets_nothing_new(dispatcher: Dispatcher) -> None:
 
 
 def test_a_goaway_without_calls_closes_the_link(dispatcher: Dispatcher) -> None:
-    """A replica that drains gets no further call, also where no call has to move."""
+    """A draining replica gets no further call, also if no call has to move."""
     up(dispatcher, "r1")
 
     assert dispatcher.on_goaway("r1", 0, NOW) == []
@@ -364,7 +364,7 @@ def test_a_goaway_without_calls_closes_the_link(dispatcher: Dispatcher) -> None:
 
 
 def test_answers_set_the_retry_after_of_a_full_queue(dispatcher: Dispatcher) -> None:
-    """One call in two seconds was answered and two wait: room is expected in four seconds."""
+    """One answer in two seconds and two queued calls: room is expected in four seconds."""
     up(dispatcher, limit=1)
     calls = [call() for _ in range(4)]
     for each in calls:
@@ -374,9 +374,9 @@ def test_answers_set_the_retry_after_of_a_full_queue(dispatcher: Dispatcher) -> 
     assert dispatcher.pool(KEY).retry_after_s(NOW + 2.0) == 4
 
 
-def test_a_goaway_settles_what_came_after_it(dispatcher: Dispatcher) -> None:
-    """Later ids are sent elsewhere at once, in order; what the replica says of them later is
-    known already."""
+def test_a_goaway_moves_calls_sent_after_its_id(dispatcher: Dispatcher) -> None:
+    """Calls with later ids move to another replica at once, in order; a later return of such a call
+    is ignored once."""
     up(dispatcher, "r1", 3)
     calls = [call() for _ in range(3)]
     for each in calls:
@@ -390,9 +390,9 @@ def test_a_goaway_settles_what_came_after_it(dispatcher: Dispatcher) -> None:
     assert dispatcher.on_ended("r1", 1, NOW) == (calls[0], [])
 
 
-def test_mates_of_a_late_request_run_alone(dispatcher: Dispatcher) -> None:
-    """A batch that ran out of time because of another request is no fault of theirs: they run
-    again, alone, and have the time for it."""
+def test_batch_mates_of_a_timed_out_call_run_alone(dispatcher: Dispatcher) -> None:
+    """A call whose batch timed out because of another one runs again, alone, and with enough wait
+    budget."""
     up(dispatcher)
     each = call()
     dispatcher.submit(each, NOW)
@@ -407,8 +407,8 @@ def test_mates_of_a_late_request_run_alone(dispatcher: Dispatcher) -> None:
 
 
 @pytest.mark.parametrize("marks", [False, True])
-def test_mates_that_may_not_run_twice_are_told_so(dispatcher: Dispatcher, marks: bool) -> None:
-    """A call that had started in a stopped batch is not sent again against its function's word."""
+def test_batch_mates_that_may_not_rerun_fail(dispatcher: Dispatcher, marks: bool) -> None:
+    """A started call of a stopped batch is not sent again if its function forbids it."""
     up(dispatcher, marks=marks)
     each = call(may_rerun=False)
     dispatcher.submit(each, NOW)
@@ -420,7 +420,7 @@ def test_mates_that_may_not_run_twice_are_told_so(dispatcher: Dispatcher, marks:
 
 
 def test_a_replica_that_contradicts_itself_is_not_believed(dispatcher: Dispatcher) -> None:
-    """What it said to have started is not run twice because it says later that it was not."""
+    """A call reported as started is not rerun because a later frame says that it was not."""
     up(dispatcher, "r1")
     each = call(may_rerun=False)
     dispatcher.submit(each, NOW)
@@ -430,8 +430,8 @@ def test_a_replica_that_contradicts_itself_is_not_believed(dispatcher: Dispatche
     assert failed(dispatcher.on_goaway("r1", 0, NOW)) == [(each, ExecutionTimeout)]
 
 
-def test_what_only_counts_as_started_may_be_handed_back(dispatcher: Dispatcher) -> None:
-    """A replica that does not mark starts knows what it did not take."""
+def test_an_unmarked_start_may_be_returned(dispatcher: Dispatcher) -> None:
+    """A replica that does not mark starts may return a call unstarted; the call is sent again."""
     up(dispatcher, "r1", marks=False)
     each = call(may_rerun=False)
     dispatcher.submit(each, NOW)
@@ -444,8 +444,8 @@ def test_what_only_counts_as_started_may_be_handed_back(dispatcher: Dispatcher) 
 # Replicas that die
 
 
-def test_what_had_not_started_is_sent_elsewhere(dispatcher: Dispatcher) -> None:
-    """A death before the start is not counted, in any number."""
+def test_an_unstarted_call_survives_any_number_of_deaths(dispatcher: Dispatcher) -> None:
+    """A replica's death before the start is not counted against the call."""
     each = call(may_rerun=False)
     dispatcher.submit(each, NOW)
     for number in range(5):
@@ -455,8 +455,8 @@ def test_what_had_not_started_is_sent_elsewhere(dispatcher: Dispatcher) -> None:
     assert (each.deaths, each.alone, each.stage) == (0, False, Stage.QUEUED)
 
 
-def test_what_had_started_is_retried_alone(dispatcher: Dispatcher) -> None:
-    """It runs in a batch of one, says when it starts, and has its full time again."""
+def test_a_started_call_is_retried_alone(dispatcher: Dispatcher) -> None:
+    """The retry runs in a batch of one, reports its start, and has its full time again."""
     up(dispatcher, "r1")
     each = call()
     dispatcher.submit(each, NOW)
@@ -469,7 +469,7 @@ def test_what_had_started_is_retried_alone(dispatcher: Dispatcher) -> None:
 
 
 def test_a_request_that_kills_three_replicas_is_poison(dispatcher: Dispatcher) -> None:
-    """After two retries it is given up, and its body is refused for a minute."""
+    """After two retries the call fails, and its body is refused for a minute."""
     each = call(b"bad")
     dispatcher.submit(each, NOW)
     for number in range(3):
@@ -486,7 +486,8 @@ def test_a_request_that_kills_three_replicas_is_poison(dispatcher: Dispatcher) -
 
 
 def test_calls_take_the_fast_path_again_once_no_body_is_refused(dispatcher: Dispatcher) -> None:
-    """While one body is refused, every body has to be checked; the sweep ends that."""
+    """While a body is refused, every body is checked and the fast path is off; the sweep ends
+    this."""
     each = call(b"bad")
     dispatcher.submit(each, NOW)
     for number in range(3):
@@ -500,8 +501,8 @@ def test_calls_take_the_fast_path_again_once_no_body_is_refused(dispatcher: Disp
     assert dispatcher.send_now(call(b"good"), NOW + 60.0) is not None
 
 
-def test_what_may_not_run_twice_fails_with_its_replica(dispatcher: Dispatcher) -> None:
-    """A started call of such a function is answered with the death of its replica."""
+def test_a_call_that_may_not_rerun_fails_with_its_replica(dispatcher: Dispatcher) -> None:
+    """A started call of a function without reruns fails when its replica dies."""
     up(dispatcher)
     each = call(may_rerun=False)
     dispatcher.submit(each, NOW)
@@ -510,16 +511,16 @@ def test_what_may_not_run_twice_fails_with_its_replica(dispatcher: Dispatcher) -
     assert failed(dispatcher.on_link_lost("r1", NOW)) == [(each, ReplicaDied)]
 
 
-def test_a_link_is_lost_once(dispatcher: Dispatcher) -> None:
-    """The end of a link that is not there leads to nothing."""
+def test_the_loss_of_an_unknown_link_is_ignored(dispatcher: Dispatcher) -> None:
+    """The loss of an unknown link causes no command."""
     assert dispatcher.on_link_lost("r1", NOW) == []
 
 
 # Time
 
 
-def test_a_wait_budget_ends(dispatcher: Dispatcher) -> None:
-    """Who waits or was sent without starting gets 503 with an estimate; who started does not."""
+def test_an_expired_wait_budget_fails_unstarted_calls(dispatcher: Dispatcher) -> None:
+    """Queued calls and unstarted sent calls get 503 with an estimate; started calls do not."""
     up(dispatcher, limit=2)
     running, unstarted, waiting = call(), call(), call()
     for each in (running, unstarted, waiting):
@@ -537,8 +538,8 @@ def test_a_wait_budget_ends(dispatcher: Dispatcher) -> None:
 
 
 def test_a_run_that_never_ends_is_given_up(dispatcher: Dispatcher) -> None:
-    """Some seconds after its timeout, in which the replica says so itself, a run is not waited
-    for any more."""
+    """A run fails a grace period after its timeout, within which the replica may report the timeout
+    itself."""
     up(dispatcher)
     each = call()
     dispatcher.submit(each, NOW)
@@ -553,7 +554,8 @@ def test_a_run_that_never_ends_is_given_up(dispatcher: Dispatcher) -> None:
 
 
 def test_priorities_are_served_8_3_1(dispatcher: Dispatcher) -> None:
-    """While all three wait, twelve calls served are eight high, three normal and one low."""
+    """While all three priorities are queued, twelve calls served are eight high, three normal, one
+    low."""
     for priority in (Priority.LOW, Priority.NORMAL, Priority.HIGH):
         for _ in range(12):
             dispatcher.submit(call(priority=priority), NOW)
@@ -564,17 +566,17 @@ def test_priorities_are_served_8_3_1(dispatcher: Dispatcher) -> None:
     assert [served.count(priority) for priority in Priority] == [8, 3, 1]
 
 
-def test_a_new_dispatcher_owes_nothing(dispatcher: Dispatcher) -> None:
-    """Without calls there is no load, also where a pool is known."""
+def test_a_dispatcher_without_calls_has_no_load(dispatcher: Dispatcher) -> None:
+    """Without calls there is no load, also for a known pool."""
     up(dispatcher)
 
     assert dispatcher.loads(NOW) == {}
     assert dispatcher.is_idle
 
 
-def test_who_would_wait_in_vain_wakes_the_function(dispatcher: Dispatcher) -> None:
-    """The call is refused, keeps nothing, and counts as demand until the function is warm; the
-    next call is served."""
+def test_a_call_refused_for_its_wait_budget_wakes_the_pool(dispatcher: Dispatcher) -> None:
+    """The refused call keeps nothing and counts as demand until the pool is warm; the next call is
+    served."""
     pool = dispatcher.pool(KEY)
     pool.cold_start = Expected(2.0, 3.0, 9.0, 5)
     short = call(wait_until_s=NOW + 1)
@@ -594,8 +596,8 @@ def test_who_would_wait_in_vain_wakes_the_function(dispatcher: Dispatcher) -> No
     assert dispatcher.submit(following, NOW) == [Send("r1", 1, following)]
 
 
-def test_a_function_that_fails_is_wanted_no_more(dispatcher: Dispatcher) -> None:
-    """Whoever would have waited would have been answered, too."""
+def test_a_failing_pool_has_no_demand(dispatcher: Dispatcher) -> None:
+    """The demand of refused calls ends when the pool fails."""
     dispatcher.pool(KEY).cold_start = Expected(2.0, 3.0, 9.0, 5)
     with pytest.raises(WaitBudgetOver):
         dispatcher.submit(call(wait_until_s=NOW), NOW)
@@ -605,8 +607,8 @@ def test_a_function_that_fails_is_wanted_no_more(dispatcher: Dispatcher) -> None
     assert dispatcher.loads(NOW) == {}
 
 
-def test_what_was_wanted_and_never_came_is_forgotten(dispatcher: Dispatcher) -> None:
-    """After one cold start's time nobody is waited for any more."""
+def test_demand_of_refused_calls_expires(dispatcher: Dispatcher) -> None:
+    """The demand of refused calls ends after one cold start's time."""
     dispatcher.pool(KEY).cold_start = Expected(2.0, 3.0, 9.0, 5)
     with pytest.raises(WaitBudgetOver):
         dispatcher.submit(call(wait_until_s=NOW), NOW)

@@ -1,4 +1,4 @@
-"""How calls end that were given up, and which bodies are refused for a while."""
+"""Tests of failed calls, and of the bodies that are refused for a while."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ NOW = 100.0
 
 @pytest.fixture
 def poison() -> PoisonList:
-    """No body is refused."""
+    """Empty poison list."""
     return PoisonList()
 
 
 @pytest.fixture
 def failures(poison: PoisonList) -> CallFailures:
-    """One retry; a body of four bytes is held."""
+    """Call failures with one retry; a body of four bytes is held."""
     failures = CallFailures(1, TrafficRedirects(Pool), poison)
     failures.held_bytes = 4
     return failures
@@ -42,30 +42,28 @@ def failures(poison: PoisonList) -> CallFailures:
 
 @pytest.fixture
 def pool() -> Pool:
-    """Nobody waits."""
+    """Pool without calls."""
     return Pool(KEY)
 
 
 def call(stage: Stage, **changes: Any) -> Call:
-    """Waits until NOW + 55, runs for 60 s at most."""
+    """Return a call that may be held until NOW + 55 and may run for 60 s."""
     return Call(KEY, META, b"body", NOW, NOW + 55.0, 60.0, stage=stage, link="r1", id=7, **changes)
 
 
 def errors(commands: list[Command]) -> list[type[Exception]]:
-    """What was answered."""
+    """Return the classes of the errors that were answered."""
     return [type(command.error) for command in commands if isinstance(command, Fail)]
 
 
 def given_up(commands: list[Command]) -> list[str]:
-    """Which links."""
+    """Return the names of the links that were given up."""
     return [command.link for command in commands if isinstance(command, GiveUp)]
 
 
 @pytest.mark.parametrize("stage", [Stage.SENT, Stage.STARTED])
-def test_work_that_nobody_waits_for_is_recalled_once(
-    failures: CallFailures, pool: Pool, stage: Stage
-) -> None:
-    """The replica is told, the bytes are free, and a second time changes nothing."""
+def test_a_dropped_call_is_recalled_once(failures: CallFailures, pool: Pool, stage: Stage) -> None:
+    """The replica gets one recall, the bytes are released, and a second drop has no effect."""
     commands: list[Command] = []
     gone = call(stage)
 
@@ -80,7 +78,7 @@ def test_work_that_nobody_waits_for_is_recalled_once(
 def test_a_stopped_batch_mate_is_run_again_if_it_may_be(
     failures: CallFailures, pool: Pool, may_rerun: bool, error: list[type[Exception]]
 ) -> None:
-    """What had begun may have had effects; what had not goes back in line."""
+    """A started call of a stopped batch is requeued if reruns are allowed, and fails otherwise."""
     commands: list[Command] = []
     mate = call(Stage.STARTED, may_rerun=may_rerun)
 
@@ -94,7 +92,8 @@ def test_a_stopped_batch_mate_is_run_again_if_it_may_be(
 def test_deaths_are_counted_and_end_in_poison(
     failures: CallFailures, pool: Pool, poison: PoisonList
 ) -> None:
-    """The first costs a run alone, the second the answer; that body is refused from then on."""
+    """The first death causes a run alone, the second fails the call; its body is refused from then
+    on."""
     commands: list[Command] = []
     deadly = call(Stage.STARTED)
     failures.on_replica_died(deadly, pool, NOW, commands)
@@ -109,8 +108,8 @@ def test_deaths_are_counted_and_end_in_poison(
     assert poison.seconds_left(call(Stage.QUEUED), NOW) > 0
 
 
-def test_a_death_ends_what_may_not_be_run_again(failures: CallFailures, pool: Pool) -> None:
-    """A handler may have had effects."""
+def test_a_death_fails_a_call_that_may_not_rerun(failures: CallFailures, pool: Pool) -> None:
+    """A handler may have had effects, so the call fails."""
     commands: list[Command] = []
 
     failures.on_replica_died(call(Stage.STARTED, may_rerun=False), pool, NOW, commands)
@@ -118,8 +117,8 @@ def test_a_death_ends_what_may_not_be_run_again(failures: CallFailures, pool: Po
     assert errors(commands) == [ReplicaDied]
 
 
-def test_time_ends_waits_and_runs(failures: CallFailures, pool: Pool) -> None:
-    """Who waits, and who was sent but never begun, ends with its budget; a run with its timeout."""
+def test_the_sweep_ends_waits_and_runs(failures: CallFailures, pool: Pool) -> None:
+    """Queued and unstarted calls end with their wait budget, a run with its timeout."""
     link = Link("r1", KEY, 8, marks_started=True)
     pool.links["r1"] = link
     waits, was_sent, runs = call(Stage.QUEUED), call(Stage.SENT), call(Stage.STARTED)
@@ -134,9 +133,9 @@ def test_time_ends_waits_and_runs(failures: CallFailures, pool: Pool) -> None:
     assert failures.held_bytes == 0
 
 
-def test_a_run_that_does_not_come_back_costs_the_link(failures: CallFailures, pool: Pool) -> None:
-    """Its client was answered; the replica has the same time again, then the link is ended, once,
-    and nothing is sent over it meanwhile."""
+def test_a_run_that_never_ends_costs_the_link(failures: CallFailures, pool: Pool) -> None:
+    """After a run timed out the replica has the same grace again; then its link is given up, once,
+    and gets no call meanwhile."""
     link = Link("r1", KEY, 8, marks_started=True)
     pool.links["r1"] = link
     link.in_flight = {7: call(Stage.STARTED, started_s=NOW)}
@@ -149,8 +148,8 @@ def test_a_run_that_does_not_come_back_costs_the_link(failures: CallFailures, po
     assert pool.least_loaded_link() is None
 
 
-def test_what_is_recalled_may_be_part_of_a_run(failures: CallFailures, pool: Pool) -> None:
-    """A replica that was told to let go has the time of one run for it."""
+def test_a_recalled_call_has_the_time_of_one_run(failures: CallFailures, pool: Pool) -> None:
+    """A replica has the time of one run to confirm a recall before its link is given up."""
     link = Link("r1", KEY, 8, marks_started=True)
     pool.links["r1"] = link
     link.in_flight = {7: call(Stage.ABANDONED)}
@@ -160,8 +159,8 @@ def test_what_is_recalled_may_be_part_of_a_run(failures: CallFailures, pool: Poo
     assert given_up(failures.sweep(pool, NOW + 60 + TIMEOUT_GRACE_S)) == ["r1"]
 
 
-def test_times_in_vain_are_remembered(failures: CallFailures, pool: Pool) -> None:
-    """With whom, from when to when, and whether the replica died of it or not."""
+def test_failed_attempts_are_recorded(failures: CallFailures, pool: Pool) -> None:
+    """An attempt records replica, start, end, and whether the replica died."""
     lost = call(Stage.SENT, sent_s=NOW + 1)
     failures.on_replica_died(lost, pool, NOW + 2, [])
     lost.link, lost.sent_s = "r2", NOW + 3
@@ -174,8 +173,9 @@ def test_times_in_vain_are_remembered(failures: CallFailures, pool: Pool) -> Non
     )
 
 
-def test_only_the_last_times_in_vain_are_kept(failures: CallFailures, pool: Pool) -> None:
-    """What a full replica turns away is sent again without being counted."""
+def test_the_number_of_recorded_attempts_is_bounded(failures: CallFailures, pool: Pool) -> None:
+    """Returns by a full replica are not counted as sends; only the last SENDS_MAX attempts are
+    kept."""
     turned, link = call(Stage.SENT), Link("r1", KEY, 4, marks_started=True)
     for number in range(3 * SENDS_MAX):
         turned.sent_s = float(number)
@@ -187,10 +187,8 @@ def test_only_the_last_times_in_vain_are_kept(failures: CallFailures, pool: Pool
     ]
 
 
-def test_a_full_replica_takes_back_just_the_send_that_it_refused(
-    failures: CallFailures, pool: Pool
-) -> None:
-    """Sends before that one stay counted."""
+def test_a_return_by_a_full_replica_uncounts_one_send(failures: CallFailures, pool: Pool) -> None:
+    """Earlier sends stay counted."""
     refused, link = call(Stage.SENT, sends=3), Link("r1", KEY, 4, marks_started=True)
 
     failures.on_not_started(refused, link, pool, NotStarted.FULL, NOW, [])
@@ -198,8 +196,8 @@ def test_a_full_replica_takes_back_just_the_send_that_it_refused(
     assert refused.sends == 2
 
 
-def test_a_death_that_ends_a_call_is_no_time_in_vain(failures: CallFailures, pool: Pool) -> None:
-    """It is how the last time ended."""
+def test_a_death_that_fails_the_call_is_no_attempt(failures: CallFailures, pool: Pool) -> None:
+    """The death is how the last send ended, not an earlier attempt."""
     killer = call(Stage.STARTED, may_rerun=False)
     failures.on_replica_died(killer, pool, NOW, [])
 
@@ -211,7 +209,7 @@ def bringing(body: bytes, pool: str = KEY) -> Call:
 
 
 def test_a_body_is_refused_for_a_minute(poison: PoisonList) -> None:
-    """Just this body for just this pool, and for 60 s."""
+    """Exactly this body is refused, for exactly this pool, for 60 s."""
     assert poison.seconds_left(bringing(b"bad"), 0.0) == 0.0
 
     poison.add(bringing(b"bad"), 100.0)
@@ -222,8 +220,8 @@ def test_a_body_is_refused_for_a_minute(poison: PoisonList) -> None:
     assert poison.seconds_left(bringing(b"bad", OTHER_KEY), 100.0) == 0.0
 
 
-def test_what_is_over_is_forgotten(poison: PoisonList) -> None:
-    """A sweep keeps what is still refused, and a body that killed again stays for longer."""
+def test_expired_refusals_are_forgotten(poison: PoisonList) -> None:
+    """A sweep keeps current refusals; a body that kills again is refused for longer."""
     poison.add(bringing(b"twice"), 0.0)
     poison.add(bringing(b"once"), 10.0)
     poison.add(bringing(b"twice"), 50.0)
@@ -237,7 +235,7 @@ def test_what_is_over_is_forgotten(poison: PoisonList) -> None:
 
 
 def test_the_list_is_bounded(poison: PoisonList) -> None:
-    """When it is full, the body added longest ago is let go."""
+    """A full list drops the body that was added first."""
     for number in range(REFUSED_MAX + 1):
         poison.add(bringing(str(number).encode()), 0.0)
 

@@ -1,4 +1,4 @@
-"""One revision as the dispatcher sees it: its load, its estimates, who may wait for it."""
+"""Tests of the dispatcher's view of one revision: load, estimates, refusals."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ KEY = "default/a@1"
 META = RequestMeta("application/json", "", -1, "")
 
 
-def test_a_pool_never_heard_of_is_cold() -> None:
-    """Before the manager says anything a pool has no replica, and may be waited for."""
+def test_a_new_pool_is_cold() -> None:
+    """A pool that the manager has not reported yet is cold and accepts calls."""
     pool = Pool(KEY)
 
     assert (pool.endpoints.state, pool.endpoints.replicas) == ("cold", [])
     assert (len(pool.queue), pool.in_flight, pool.retry_at_s) == (0, 0, 0.0)
 
 
-def test_what_is_in_flight_is_counted_over_all_links() -> None:
-    """Requests at any of its replicas count."""
+def test_in_flight_is_the_sum_over_all_links() -> None:
+    """Calls in flight at all replicas count."""
     pool = Pool(KEY)
     for number in range(3):
         link = Link(f"r{number}", pool.key, 4, marks_started=True)
@@ -35,7 +35,7 @@ def test_what_is_in_flight_is_counted_over_all_links() -> None:
 
 
 def test_pools_share_nothing() -> None:
-    """What happens to one pool is not seen in another."""
+    """A change to one pool does not affect another."""
     one, other = Pool(KEY), Pool("default/b@1")
 
     one.queue.append(Call(one.key, META, b"", 0.0, 55.0, 60.0))
@@ -43,8 +43,8 @@ def test_pools_share_nothing() -> None:
     assert len(other.queue) == 0
 
 
-def test_a_pool_rests_when_it_is_as_if_never_heard_of() -> None:
-    """Cold, nobody waits, no replica, nothing to say."""
+def test_a_pool_is_at_rest_without_any_state() -> None:
+    """A pool is at rest if it is cold without a reason, calls, links or wake demand."""
     pool = Pool(KEY)
     assert pool.is_at_rest
 
@@ -61,8 +61,9 @@ def test_a_pool_rests_when_it_is_as_if_never_heard_of() -> None:
     assert not pool.is_at_rest
 
 
-def test_waking_begins_with_who_asks_and_ends_with_a_replica() -> None:
-    """Whoever waits, would wait, or has it woken elsewhere; a closing link is no replica."""
+def test_waking_begins_with_demand_and_ends_with_a_link() -> None:
+    """Queued calls, refused calls and the manager's state waking count as demand; a closing link
+    does not count as a replica."""
     pool = Pool(KEY)
     pool.update_waking(10.0)
     assert (pool.waking_since_s, pool.waking_s(20.0)) == (None, 0.0)
@@ -87,8 +88,8 @@ def test_waking_begins_with_who_asks_and_ends_with_a_replica() -> None:
     assert pool.waking_since_s == 16.0
 
 
-def test_a_pool_is_wanted_for_one_cold_start() -> None:
-    """Asked for again while it wakes, it is not wanted for longer; with a replica no more."""
+def test_wake_demand_lasts_one_cold_start() -> None:
+    """Another `wake` while it wakes does not extend the demand; a link ends it."""
     pool = Pool(KEY)
     pool.cold_start = Expected(1.0, 2.0, 4.0, 9)
 
@@ -107,8 +108,8 @@ def test_a_pool_is_wanted_for_one_cold_start() -> None:
     assert pool.load(20.0) == NOTHING
 
 
-def test_the_load_is_of_who_waits_and_who_would() -> None:
-    """The one that would wait is counted once, and has waited since the waking began."""
+def test_the_load_counts_queued_calls_and_wake_demand() -> None:
+    """Wake demand counts as one queued call that waits since the waking began."""
     pool = Pool(KEY)
     assert pool.load(10.0) == NOTHING
     pool.queue.append(Call(pool.key, META, b"", 9.0, 55.0, 60.0))
@@ -120,8 +121,9 @@ def test_the_load_is_of_who_waits_and_who_would() -> None:
     assert pool.load(12.0) == Load(1, 0, 2.0)
 
 
-def test_the_estimate_is_of_the_line_or_of_the_cold_start() -> None:
-    """While a replica serves, by its rate; else what is left of waking it."""
+def test_the_estimate_uses_the_queue_or_the_cold_start() -> None:
+    """With a replica the estimate comes from the answer rate, else from the rest of the cold
+    start."""
     pool = Pool(KEY)
     pool.cold_start = Expected(1.0, 2.0, 30.0, 9)
     pool.waking_since_s = 10.0
@@ -134,8 +136,8 @@ def test_the_estimate_is_of_the_line_or_of_the_cold_start() -> None:
     assert pool.retry_after_s(15.0) == 5
 
 
-def test_what_nobody_waits_for_is_owed_to_nobody() -> None:
-    """A replica may still run what its client has given up."""
+def test_abandoned_calls_are_in_flight_but_not_owed() -> None:
+    """A replica may still run a cancelled call: it is in flight, but no answer is owed."""
     pool = Pool("default/f@1")
     pool.links["r1"] = Link("r1", pool.key, 4, True)
     for id, stage in enumerate((Stage.SENT, Stage.STARTED, Stage.ABANDONED)):
@@ -149,10 +151,8 @@ def test_what_nobody_waits_for_is_owed_to_nobody() -> None:
     ("cold_start_s", "waking_s", "expected"),
     [(0.0, 0.0, 5), (12.0, 0.0, 12), (12.0, 3.5, 9), (12.0, 30.0, 1), (900.0, 0.0, 60)],
 )
-def test_a_cold_function_is_judged_by_its_past(
-    cold_start_s: float, waking_s: float, expected: int
-) -> None:
-    """What is left until most cold starts are over, in whole seconds between 1 and 60."""
+def test_the_estimate_of_a_cold_pool(cold_start_s: float, waking_s: float, expected: int) -> None:
+    """The estimate is the rest of a typical cold start, in whole seconds from 1 to 60."""
     pool = Pool(KEY, waking_since_s=100.0 - waking_s)
     if cold_start_s:
         pool.cold_start = Expected(0.0, 0.0, cold_start_s, 10)
@@ -172,10 +172,11 @@ def test_a_cold_function_is_judged_by_its_past(
         (5, 9.0, 0.0, False),
     ],
 )
-def test_a_cold_start_may_be_too_long_for_somebody(
+def test_a_wait_budget_may_be_too_short_for_a_cold_start(
     samples: int, waking_s: float, budget_s: float, *, expected: bool
 ) -> None:
-    """Nine of ten take longer than the caller would wait, and enough of them are known."""
+    """Calls are refused if nine of ten known cold starts take longer than the budget and enough are
+    known."""
     pool = Pool(KEY, cold_start=Expected(2.0, 3.0, 9.0, samples), waking_since_s=100.0 - waking_s)
 
     assert pool.starts_too_late(budget_s, 100.0) is expected
@@ -189,25 +190,25 @@ def serving(*answered_s: float, waiting: int) -> Pool:
     return pool
 
 
-def test_a_warm_function_is_judged_by_its_rate() -> None:
-    """Ten answers in five seconds are two a second, so thirty calls ahead need fifteen."""
+def test_the_estimate_of_a_warm_pool() -> None:
+    """Ten answers in five seconds are two a second, so thirty queued calls need fifteen."""
     pool = serving(*(95.0 + n / 2 for n in range(10)), waiting=30)
 
     assert pool.retry_after_s(100.0) == 15
 
 
-def test_old_answers_say_nothing() -> None:
-    """What was answered more than ten seconds ago is no present rate."""
+def test_old_answers_do_not_count_for_the_rate() -> None:
+    """Answers more than ten seconds old are not part of the rate."""
     assert serving(80.0, 85.0, waiting=3).retry_after_s(100.0) == 5
 
 
 def test_a_single_answer_just_now_is_no_division_by_zero() -> None:
-    """The time span is at least a tenth of a second."""
+    """The time span of the rate is at least a tenth of a second."""
     assert serving(100.0, waiting=40).retry_after_s(100.0) == 4
 
 
-def test_the_past_is_bounded() -> None:
-    """Only the last answers are kept: their rate is as good."""
+def test_the_rate_samples_are_bounded() -> None:
+    """Only the last answers are kept; they give the same rate."""
     answered_s = (90.0 + n / 1000 for n in range(10 * RATE_SAMPLES_MAX))
     pool = serving(*answered_s, waiting=RATE_SAMPLES_MAX)
 
@@ -216,21 +217,21 @@ def test_the_past_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("state", ["cold", "waking", "warm", "draining"])
-def test_a_pool_that_can_be_woken_may_be_waited_for(state: str) -> None:
-    """No state but failing and gone turns anybody away."""
+def test_a_pool_that_can_be_woken_accepts_calls(state: str) -> None:
+    """Only the states failing and gone refuse calls."""
     assert Pool(KEY, endpoints=PoolEndpoints([], state, "")).refusal(0.0) is None
 
 
 def test_a_removed_function_is_unknown() -> None:
-    """Nobody waits for what was removed."""
+    """A removed pool refuses calls as unknown function."""
     refusal = Pool(KEY, endpoints=PoolEndpoints([], "gone", "")).refusal(0.0)
 
     assert isinstance(refusal, UnknownFunction)
 
 
 def test_a_failing_function_says_when_to_try_again() -> None:
-    """The cause and the time of the next try are for all, the last lines for admins. Then the next
-    try begins, and the gateway needs no word of the manager for it."""
+    """Cause and time of the next try are for everyone, log lines for administrators; after that
+    time calls are accepted without a report from the manager."""
     endpoints = PoolEndpoints([], "failing", "no memory", log_tail=["last line"])
     pool = Pool(KEY, endpoints=endpoints, retry_at_s=116.0)
     refusal = pool.refusal(100.0)
@@ -252,7 +253,7 @@ def test_a_failing_function_says_when_to_try_again() -> None:
     ],
 )
 def test_when_a_link_has_room(in_flight: int, full: bool, closing: bool, expected: bool) -> None:
-    """Below its limit, unless the replica said that it is full or going."""
+    """A link has room below its limit, unless the replica is full or closing."""
     link = Link("r1", KEY, 2, marks_started=True, full=full, closing=closing)
     for _ in range(in_flight):
         link.send(Call(KEY, META, b"", 0.0, 55.0, 60.0), 0.0)

@@ -1,4 +1,4 @@
-"""The order in which waiting requests are served."""
+"""Tests of the order in which queued calls are served."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def filled(*calls: Call) -> CallQueue:
 
 
 def test_one_priority_is_served_in_order_of_arrival() -> None:
-    """Who came first is served first."""
+    """Within one priority calls are served first in, first out."""
     calls = [call() for _ in range(30)]
     line = filled(*calls)
 
@@ -36,7 +36,8 @@ def test_one_priority_is_served_in_order_of_arrival() -> None:
 
 @pytest.mark.parametrize("start", range(12))
 def test_three_priorities_are_served_8_3_1(start: int) -> None:
-    """While all three wait, any twelve served in a row are eight, three and one."""
+    """While all three are queued, any twelve calls in a row are eight high, three normal, one
+    low."""
     line = filled(*(call(priority) for priority in Priority for _ in range(30)))
     for _ in range(start):
         line.pop()
@@ -44,8 +45,8 @@ def test_three_priorities_are_served_8_3_1(start: int) -> None:
     assert Counter(line.pop().priority for _ in range(12)) == {HIGH: 8, NORMAL: 3, LOW: 1}
 
 
-def test_turns_of_nobody_are_skipped() -> None:
-    """A priority that waits alone is served without gaps, to the last."""
+def test_turns_of_empty_priorities_are_skipped() -> None:
+    """A single queued priority is served without gaps."""
     line = filled(call(LOW), call(LOW))
 
     assert [line.pop().priority, line.pop().priority] == [LOW, LOW]
@@ -53,8 +54,8 @@ def test_turns_of_nobody_are_skipped() -> None:
         line.pop()
 
 
-def test_who_comes_back_takes_the_old_place() -> None:
-    """Calls handed back stand in order of arrival again, before those never sent."""
+def test_returned_calls_keep_their_position() -> None:
+    """Returned calls keep their order of arrival, before calls never sent."""
     calls = [call() for _ in range(6)]
     line = filled(*calls)
     sent = [line.pop() for _ in range(4)]
@@ -65,8 +66,8 @@ def test_who_comes_back_takes_the_old_place() -> None:
     assert list(line) == calls
 
 
-def test_a_call_may_leave_from_anywhere() -> None:
-    """The others keep their order; who does not wait cannot leave."""
+def test_a_call_can_be_removed_from_any_position() -> None:
+    """The other calls keep their order; removing an absent call raises."""
     first, second, third = call(), call(LOW), call()
     line = filled(first, second, third)
 
@@ -77,8 +78,8 @@ def test_a_call_may_leave_from_anywhere() -> None:
         line.remove(first)
 
 
-def test_all_may_leave_at_once() -> None:
-    """Everybody is returned and nobody waits."""
+def test_clear_returns_all_calls() -> None:
+    """`clear` returns all calls and leaves the queue empty."""
     calls = [call(HIGH), call(LOW)]
     line = filled(*calls)
 
@@ -87,13 +88,13 @@ def test_all_may_leave_at_once() -> None:
 
 
 def test_the_oldest_may_have_any_priority() -> None:
-    """The longest wait is looked for in all lines; nobody has waited since for ever."""
+    """The longest wait is taken over all priorities; an empty queue returns infinity."""
     assert filled(call(HIGH, 7.0), call(LOW, 3.0)).oldest_s() == 3.0
     assert CallQueue().oldest_s() == float("inf")
 
 
-def test_calls_of_another_line_take_their_places() -> None:
-    """Places are numbered over all lines; who is gone cannot leave again."""
+def test_merged_calls_keep_their_positions() -> None:
+    """Positions are numbered over all queues; removing absent calls has no effect."""
     one, other = CallQueue(), CallQueue()
     calls = [call() for _ in range(4)]
     for place, each in enumerate(calls):

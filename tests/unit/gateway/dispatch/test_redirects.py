@@ -1,4 +1,4 @@
-"""Calls that follow their function's traffic to another revision."""
+"""Tests of calls that follow their function's traffic to another revision."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ FAILING = PoolEndpoints([], "failing", "no such operator", retry_after_s=5.0)
 
 
 def call(pool: str = OLD, **changes: Any) -> Call:
-    """Arrives at NOW, may be held for 55 s, may run for 60 s."""
+    """Return a call that arrives at NOW, may be held for 55 s and may run for 60 s."""
     return Call(pool, META, b"{}", NOW, NOW + 55.0, 60.0, **changes)
 
 
 def sent(commands: list[Command]) -> list[tuple[str, Call]]:
-    """(link, call) of every send."""
+    """Return (link, call) of every send."""
     return [(c.link, c.call) for c in commands if isinstance(c, Send)]
 
 
 @pytest.fixture
 def dispatcher() -> Dispatcher:
-    """A new one."""
+    """Dispatcher with default limits."""
     return Dispatcher(Limits())
 
 
@@ -43,8 +43,9 @@ def submitted(dispatcher: Dispatcher, *calls: Call) -> None:
         dispatcher.submit(each, NOW)
 
 
-def test_who_waits_follows_in_order_with_the_time_left(dispatcher: Dispatcher) -> None:
-    """By plain name, within each priority, and run as the new revision's calls are."""
+def test_queued_calls_follow_in_order_with_the_time_left(dispatcher: Dispatcher) -> None:
+    """Queued calls keep order and wait budget, and get the new revision's rerun policy and
+    timeout."""
     first, urgent, last = call(), call(priority=Priority.HIGH), call()
     submitted(dispatcher, first, urgent, last)
 
@@ -57,7 +58,7 @@ def test_who_waits_follows_in_order_with_the_time_left(dispatcher: Dispatcher) -
 
 
 def test_a_warm_new_revision_serves_them_at_once(dispatcher: Dispatcher) -> None:
-    """Nobody waits where there is room."""
+    """Moved calls are sent at once where the new revision has room."""
     waits = call()
     submitted(dispatcher, waits)
     dispatcher.on_link_up(Link("r2", NEW, 8, marks_started=True), NOW)
@@ -66,7 +67,7 @@ def test_a_warm_new_revision_serves_them_at_once(dispatcher: Dispatcher) -> None
 
 
 def test_a_call_that_named_its_revision_stays(dispatcher: Dispatcher) -> None:
-    """digits@1 means digits@1, before traffic moves and afterwards."""
+    """A call of digits@1 stays with digits@1, before and after the traffic moves."""
     pinned = call(pinned=True)
     submitted(dispatcher, pinned)
     dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW)
@@ -78,7 +79,7 @@ def test_a_call_that_named_its_revision_stays(dispatcher: Dispatcher) -> None:
 
 
 def test_calls_that_do_not_fit_stay(dispatcher: Dispatcher) -> None:
-    """The revision they were meant for serves them; so it does with one whose body came late."""
+    """Without a policy (the signature changed) calls stay, and so does one submitted later."""
     first, late = call(), call()
     submitted(dispatcher, first)
     dispatcher.on_traffic_moved(OLD, NEW, None, NOW)
@@ -88,7 +89,7 @@ def test_calls_that_do_not_fit_stay(dispatcher: Dispatcher) -> None:
 
 
 def test_a_call_that_found_its_revision_before_the_move_follows(dispatcher: Dispatcher) -> None:
-    """Its body came while traffic moved: it waits where the others do."""
+    """A call whose body arrived during the move is queued at the new revision."""
     dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW)
     late = call()
     submitted(dispatcher, late)
@@ -97,10 +98,8 @@ def test_a_call_that_found_its_revision_before_the_move_follows(dispatcher: Disp
 
 
 @pytest.mark.parametrize("how", ["not_started", "goaway", "lost"])
-def test_what_a_replica_hands_back_unrun_follows_to_its_place(
-    dispatcher: Dispatcher, how: str
-) -> None:
-    """It came before those who wait at the new revision by now, and stands before them."""
+def test_a_returned_call_follows_to_its_position(dispatcher: Dispatcher, how: str) -> None:
+    """A call returned unstarted keeps its order of arrival at the new revision."""
     dispatcher.on_link_up(Link("r1", OLD, 2, marks_started=True), NOW)
     early = call()
     submitted(dispatcher, early)
@@ -118,8 +117,8 @@ def test_what_a_replica_hands_back_unrun_follows_to_its_place(
     assert early.pool == NEW
 
 
-def test_what_comes_back_is_served_at_once_where_there_is_room(dispatcher: Dispatcher) -> None:
-    """The replica of the new revision gets it in the same turn."""
+def test_a_returned_call_is_sent_at_once_where_there_is_room(dispatcher: Dispatcher) -> None:
+    """A replica of the new revision gets it with the same event."""
     dispatcher.on_link_up(Link("r1", OLD, 2, marks_started=True), NOW)
     dispatcher.on_link_up(Link("r2", NEW, 2, marks_started=True), NOW)
     early = call()
@@ -131,8 +130,8 @@ def test_what_comes_back_is_served_at_once_where_there_is_room(dispatcher: Dispa
     assert sent(commands) == [("r2", early)]
 
 
-def test_what_had_begun_stays_with_its_model(dispatcher: Dispatcher) -> None:
-    """A request that killed a replica is tried again on that revision, alone."""
+def test_a_started_call_stays_with_its_revision(dispatcher: Dispatcher) -> None:
+    """A call that killed a replica is retried on the same revision, alone."""
     dispatcher.on_link_up(Link("r1", OLD, 2, marks_started=True), NOW)
     begun = call()
     submitted(dispatcher, begun)
@@ -146,7 +145,7 @@ def test_what_had_begun_stays_with_its_model(dispatcher: Dispatcher) -> None:
 
 
 def test_traffic_may_move_on_and_back(dispatcher: Dispatcher) -> None:
-    """Calls follow along the whole way; a revision that has the traffic again keeps them."""
+    """Calls follow a chain of moves; a revision that regains the traffic keeps its calls."""
     waits = call()
     submitted(dispatcher, waits)
 
@@ -163,8 +162,8 @@ def test_traffic_may_move_on_and_back(dispatcher: Dispatcher) -> None:
     assert dispatcher.successor(NEW) == OLD
 
 
-def test_a_move_that_breaks_callers_ends_an_older_way(dispatcher: Dispatcher) -> None:
-    """A revision with the traffic is never left, whatever was before."""
+def test_an_incompatible_move_ends_an_older_redirect(dispatcher: Dispatcher) -> None:
+    """The revision with the traffic never redirects, whatever moves there were before."""
     dispatcher.on_traffic_moved(NEW, OLD, POLICY, NOW)
     dispatcher.on_traffic_moved(OLD, NEW, None, NOW)
     late = call(NEW)
@@ -173,8 +172,8 @@ def test_a_move_that_breaks_callers_ends_an_older_way(dispatcher: Dispatcher) ->
     assert list(dispatcher.pool(NEW).queue) == [late]
 
 
-def test_nobody_follows_to_a_pool_that_fails(dispatcher: Dispatcher) -> None:
-    """Their revision still serves them; answering them with the new one's failure helps nobody."""
+def test_calls_do_not_follow_to_a_failing_pool(dispatcher: Dispatcher) -> None:
+    """Their revision still serves them, so they must not fail with the new one."""
     waits = call()
     submitted(dispatcher, waits)
     dispatcher.on_endpoints(NEW, FAILING, NOW)
@@ -184,8 +183,9 @@ def test_nobody_follows_to_a_pool_that_fails(dispatcher: Dispatcher) -> None:
     assert list(dispatcher.pool(OLD).queue) == [waits]
 
 
-def test_nobody_follows_to_a_pool_that_is_gone(dispatcher: Dispatcher) -> None:
-    """A revision that was removed after the move is no place to wait; nor is one's own then."""
+def test_calls_do_not_follow_to_a_removed_pool(dispatcher: Dispatcher) -> None:
+    """A redirect to a removed revision is ignored; if the own revision is removed too, calls
+    fail."""
     dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW)
     dispatcher.on_endpoints(NEW, PoolEndpoints([], "gone", "removed"), NOW)
     stays = call()
@@ -199,8 +199,8 @@ def test_nobody_follows_to_a_pool_that_is_gone(dispatcher: Dispatcher) -> None:
     assert isinstance(fail.error, UnknownFunction)
 
 
-def test_a_long_line_keeps_its_limit_after_a_move(dispatcher: Dispatcher) -> None:
-    """Those who were accepted stay accepted; nobody new is until there is room again."""
+def test_a_merged_queue_keeps_its_limit(dispatcher: Dispatcher) -> None:
+    """Accepted calls stay accepted; new ones are refused until the queue is below the limit."""
     submitted(dispatcher, *(call(queue_max=2) for _ in range(2)))
     submitted(dispatcher, call(NEW, pinned=True, queue_max=2))
 
@@ -211,8 +211,8 @@ def test_a_long_line_keeps_its_limit_after_a_move(dispatcher: Dispatcher) -> Non
         dispatcher.submit(call(NEW, queue_max=2), NOW)
 
 
-def test_pools_decide_without_a_dispatcher() -> None:
-    """Where nothing has moved everybody stays; else who may follows."""
+def test_redirects_work_without_a_dispatcher() -> None:
+    """Without a move calls stay; after it those that may follow do."""
     pools = {key: Pool(key) for key in (OLD, NEW)}
     redirects = TrafficRedirects(pools.__getitem__)
     each = call()
@@ -228,8 +228,8 @@ def test_pools_decide_without_a_dispatcher() -> None:
     assert (redirects.successor(OLD), redirects.successor(NEW)) == (NEW, NEW)
 
 
-def test_no_way_leads_to_what_is_gone() -> None:
-    """Nor from it; those to other revisions stay."""
+def test_no_redirect_leads_to_a_removed_revision() -> None:
+    """Redirects from and to a removed revision end; the others stay."""
     redirects = TrafficRedirects(Pool)
     redirects.on_traffic_moved(OLD, NEW, POLICY)
     redirects.on_traffic_moved(NEW, NEXT, POLICY)

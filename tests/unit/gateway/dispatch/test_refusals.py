@@ -1,4 +1,4 @@
-"""Which calls the dispatcher refuses at once, and with which answer."""
+"""Tests of the calls that the dispatcher refuses at once, and of the errors."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ NOW = 100.0
 
 
 def call(body: bytes = b"", at_s: float = NOW, wait_s: float = 55.0) -> Call:
-    """At most two wait beside it."""
+    """Return a call that allows two others in its queue."""
     return Call(KEY, META, body, at_s, at_s + wait_s, 60.0, queue_max=2)
 
 
 @pytest.fixture
 def dispatcher() -> Dispatcher:
-    """Holds 100 bytes."""
+    """Dispatcher with room for 100 bytes."""
     return Dispatcher(Limits(bytes_max=100))
 
 
 @pytest.fixture
 def slow(dispatcher: Dispatcher) -> Pool:
-    """A cold start of it takes between 2 and 9 seconds."""
+    """Pool whose cold start takes between 2 and 9 seconds."""
     pool = dispatcher.pool(KEY)
     pool.cold_start = Expected(2.0, 3.0, 9.0, SAMPLES_ENOUGH)
     return pool
@@ -38,10 +38,10 @@ def slow(dispatcher: Dispatcher) -> Pool:
 @pytest.mark.parametrize(
     ("state", "error"), [("gone", UnknownFunction), ("failing", FunctionFailing)]
 )
-def test_nobody_waits_for_a_pool_that_serves_nobody(
+def test_a_failing_or_removed_pool_refuses_calls(
     dispatcher: Dispatcher, state: str, error: type[Exception]
 ) -> None:
-    """The answer is the pool's, and nothing is held."""
+    """The pool's refusal is raised, and nothing is held."""
     dispatcher.pool(KEY).endpoints = PoolEndpoints([], state, "no memory")
     dispatcher.pool(KEY).retry_at_s = NOW + 5.0
 
@@ -51,8 +51,7 @@ def test_nobody_waits_for_a_pool_that_serves_nobody(
 
 
 def test_a_queue_is_full_by_count(dispatcher: Dispatcher) -> None:
-    """As many as the function allows may wait, not one more; the estimate counts from when the
-    waking began."""
+    """A function's queue limit is exact; Retry-After counts from when the waking began."""
     dispatcher.submit(call(at_s=98.0), 98.0)
     dispatcher.submit(call(at_s=99.0), 99.0)
 
@@ -62,8 +61,7 @@ def test_a_queue_is_full_by_count(dispatcher: Dispatcher) -> None:
 
 
 def test_a_queue_is_full_by_bytes(dispatcher: Dispatcher) -> None:
-    """All bodies held by this process count, those that still arrive too; what just fits is
-    taken."""
+    """All bodies held by the process count, reserved bytes included; the limit is exact."""
     dispatcher.reserve(96)
     with pytest.raises(QueueFull, match="have 96 bytes, at most 100") as refused:
         dispatcher.submit(call(b"12345"), NOW)
@@ -73,8 +71,10 @@ def test_a_queue_is_full_by_bytes(dispatcher: Dispatcher) -> None:
     assert dispatcher.held_bytes == 100
 
 
-def test_who_would_wait_in_vain_is_told_at_once(dispatcher: Dispatcher, slow: Pool) -> None:
-    """A budget that a cold start cannot meet is over before it began; the function is woken."""
+def test_a_budget_below_the_cold_start_is_refused_at_once(
+    dispatcher: Dispatcher, slow: Pool
+) -> None:
+    """A wait budget that no cold start can meet is refused at once; the call wakes the pool."""
     short = call(wait_s=1.0)
 
     with pytest.raises(WaitBudgetOver, match="takes about 3 s; this request may wait 1 s") as told:
@@ -87,9 +87,9 @@ def test_who_would_wait_in_vain_is_told_at_once(dispatcher: Dispatcher, slow: Po
     assert slow.load(NOW + 9) == NOTHING
 
 
-def test_what_has_passed_of_a_cold_start_counts(dispatcher: Dispatcher, slow: Pool) -> None:
-    """Who comes late to a waking function waits for what is left of it; whoever comes too early
-    does not wake it for longer."""
+def test_the_elapsed_part_of_a_cold_start_counts(dispatcher: Dispatcher, slow: Pool) -> None:
+    """A later call waits only for the rest of the cold start; an early refused one does not extend
+    the wake demand."""
     for at_s in (NOW, NOW + 0.5):
         with pytest.raises(WaitBudgetOver) as told:
             dispatcher.submit(call(at_s=at_s, wait_s=1.0), at_s)
@@ -100,15 +100,15 @@ def test_what_has_passed_of_a_cold_start_counts(dispatcher: Dispatcher, slow: Po
 
 
 @pytest.mark.parametrize("samples", [0, SAMPLES_ENOUGH - 1])
-def test_few_cold_starts_turn_nobody_away(dispatcher: Dispatcher, slow: Pool, samples: int) -> None:
-    """A guess is no reason to refuse."""
+def test_few_cold_starts_refuse_no_call(dispatcher: Dispatcher, slow: Pool, samples: int) -> None:
+    """Below SAMPLES_ENOUGH known cold starts no call is refused."""
     slow.cold_start = Expected(2.0, 3.0, 9.0, samples)
 
     assert dispatcher.submit(call(wait_s=0.0), NOW) == []
 
 
-def test_a_served_function_turns_nobody_away(dispatcher: Dispatcher, slow: Pool) -> None:
-    """Whose replica is there but not yet connected waits a moment, not a cold start."""
+def test_a_pool_with_a_replica_refuses_no_call(dispatcher: Dispatcher, slow: Pool) -> None:
+    """A published replica that is not connected yet serves the call without a cold start."""
     endpoint = ReplicaEndpoint("r1", "/s", 1, True, "cpu:0", {})
     slow.endpoints = PoolEndpoints([endpoint], "warm", "busy")
 

@@ -1,4 +1,4 @@
-"""A gateway over real HTTP whose manager and replica are in the test's hands."""
+"""Fixtures of a gateway over real HTTP whose pool manager and replica the test plays."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HELD = 256 * MIB
 
 
 class Front:
-    """The gateway behind HTTP: the function digits takes FP32 [-1, 4] and is cold."""
+    """Gateway over HTTP whose function digits takes FP32 [-1, 4] and is cold."""
 
     def __init__(
         self,
@@ -83,19 +83,19 @@ class Front:
         return Gateway(invoker)
 
     def keep(self, events: list[AccessEvent], _left_out: int) -> None:
-        """What the access log was to write."""
+        """Keep the events of the access log."""
         self.events += events
 
     async def call(
         self, body: Any = b"", headers: dict[str, str] | None = None, ref: str = "digits"
     ) -> tuple[int, dict[str, Any], dict[str, str]]:
-        """POST /fn/REF: status, JSON, headers."""
+        """POST a body to /fn/REF and return status, JSON and headers."""
         return await self.ask("POST", f"/fn/{ref}", body, headers)
 
     async def ask(
         self, method: str, path: str, body: Any = b"", headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, Any], dict[str, str]]:
-        """Any request."""
+        """Send any request and return status, JSON and headers."""
         async with self.session.request(
             method, self.url + path, data=body, headers=headers
         ) as response:
@@ -106,7 +106,7 @@ class Front:
 
 @asynccontextmanager
 async def serving(*, is_fast: bool) -> AsyncIterator[Front]:
-    """The gateway on a free port, with the fast front or without."""
+    """Serve the gateway on a free port, with the fast path or without."""
     manager = ListeningManager()
     async with delivering(manager) as delivery, ClientSession() as session:
         front = Front(delivery, manager, session, is_fast=is_fast)
@@ -128,14 +128,14 @@ async def serving(*, is_fast: bool) -> AsyncIterator[Front]:
 
 @pytest.fixture(params=["fast", "plain"])
 async def front(request: pytest.FixtureRequest) -> AsyncIterator[Front]:
-    """The gateway, served on a free port, by the fast front and by aiohttp alone."""
+    """Gateway on a free port: once with the fast path, once with aiohttp alone."""
     async with serving(is_fast=request.param == "fast") as front:
         yield front
 
 
 @pytest.fixture
 async def peer(front: Front, tmp_path: Path) -> AsyncIterator[Peer]:
-    """The warm replica of digits, for the test to play."""
+    """Warm replica of digits, played by the test."""
     async with Peer(tmp_path / "r1").listening() as peer:
         front.delivery.receive_endpoints(published(peer.endpoint()))
         await peer.greet()

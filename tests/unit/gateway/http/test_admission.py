@@ -1,4 +1,4 @@
-"""Tests of admission: heads, preferences, remembered admissions, cold checks."""
+"""Tests of admission: heads, preferences, cached admissions, cold checks."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from tests.support import nouns
 
 
 def head(ref: str = "digits", **headers: str) -> Head:
-    """A head with these headers; names with _ for -."""
+    """Return a request head with these headers; `_` in a name stands for `-`."""
     named = {name.replace("_", "-").lower(): value for name, value in headers.items()}
     return make_head(ref, "localhost", lambda name: named.get(name.lower()))
 
 
 def test_the_name_is_the_ref_without_its_revision() -> None:
-    """digits@3 is a revision of digits."""
+    """The name of digits@3 is digits."""
     assert (head("digits@3").name, head("digits").name) == ("digits", "digits")
 
 
-def test_what_travels_to_the_replica() -> None:
-    """Three headers, empty where they are not there."""
+def test_three_headers_travel_to_the_replica() -> None:
+    """Content type, accept and JSON length reach the replica; absent ones are empty or -1."""
     full = head(content_type="a/b", accept="c/d", inference_header_content_length="7")
     assert full.meta() == RequestMeta("a/b", "c/d", 7, "")
     assert head().meta() == RequestMeta("", "", -1, "")
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "9" * 12, "1 "])
-def test_a_length_that_is_none(length: str) -> None:
-    """The error names the header and what came."""
+def test_an_invalid_json_length_is_refused(length: str) -> None:
+    """The error names the header."""
     with pytest.raises(BadRequest, match="Inference-Header-Content-Length: expected a number"):
         head(inference_header_content_length=length).meta()
 
@@ -69,21 +69,21 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     [("a", "a"), ("A.b-3_c", "A.b-3_c"), ("x" * 128, "x" * 128), ("x" * 129, "")]
     + [(bad, "") for bad in ("", "a b", "a/b", "a\r\nb", "\u00e4", "a\n", '"a"')],
 )
-def test_a_request_id_that_may_stand_anywhere_is_kept(given: str, kept: str) -> None:
-    """In headers, in JSON, in lines of logs."""
+def test_a_safe_request_id_is_kept(given: str, kept: str) -> None:
+    """An id is kept only if it is safe in headers, JSON and log lines."""
     named = {"X-Request-Id": given}
     assert correlate(named.get) == Correlation(kept, "")
 
 
-def test_a_trace_is_kept_if_it_is_one() -> None:
-    """Beside an id or alone."""
+def test_a_valid_traceparent_is_kept() -> None:
+    """A valid traceparent is kept with or without a request id."""
     assert correlate({"traceparent": PARENT}.get) == Correlation("", PARENT)
     both = {"traceparent": "nonsense", "X-Request-Id": "a"}
     assert correlate(both.get) == Correlation("a", "")
 
 
 def test_most_requests_are_not_correlated() -> None:
-    """One object for all of them."""
+    """Requests without id and trace share one correlation object."""
     assert correlate({"Accept": "a/b"}.get) is NOT_CORRELATED
 
 
@@ -103,16 +103,16 @@ def test_most_requests_are_not_correlated() -> None:
         ("await=10", 55.0, ""),
     ],
 )
-def test_a_wait_is_read_where_there_is_one(
+def test_prefer_wait_is_applied_up_to_the_limit(
     header: str | None, seconds: float, applied: str
 ) -> None:
-    """Prefer: wait counts up to the server's limit; what was applied is what is waited."""
+    """Prefer: wait is capped at the server's limit; the applied value is what counts."""
     assert requested_wait_s(header, 55.0, 600.0) == (seconds, applied)
 
 
 @pytest.mark.parametrize("value", ["", "soon", "-1", "1.5", "9999999999", "0x10", "\u0663"])
 def test_a_malformed_wait_is_ignored(value: str) -> None:
-    """Only whole seconds are a wait (RFC 7240, 4.3); all else is as no header (RFC 7240, 2)."""
+    """Only whole seconds are valid (RFC 7240, 4.3); an invalid value is ignored (RFC 7240, 2)."""
     assert requested_wait_s(f"wait={value}", 55.0, 600.0) == (55.0, "")
 
 
@@ -132,8 +132,8 @@ def test_a_malformed_wait_is_ignored(value: str) -> None:
         ("u=high", Priority.NORMAL),
     ],
 )
-def test_urgency_is_one_of_three_priorities(header: str | None, expected: Priority) -> None:
-    """Urgency 3 is the default, and nonsense counts as no header (RFC 9218, 4)."""
+def test_urgency_maps_to_three_priorities(header: str | None, expected: Priority) -> None:
+    """Urgency 3 is the default; an invalid value is ignored (RFC 9218, 4)."""
     assert requested_priority(header) is expected
 
 
@@ -142,7 +142,7 @@ KEY = Key("k", fingerprint("fn_k"), ("invoke",))
 
 
 class World:
-    """A catalog with digits, a ring with one key, and what they admit."""
+    """Catalog with digits, key ring with one key, and their admissions."""
 
     def __init__(self) -> None:
         self.catalog = Catalog([nouns.deployed()])
@@ -151,12 +151,13 @@ class World:
         self.admissions = Admissions(access, self.catalog, wait_max_s=600.0, held_bytes_max=2**30)
 
     def admit(self, asked: Head = KEYED) -> None:
-        """As a reader of HTTP does when it does not know the head. Raises FnError."""
+        """Admit a head that is not cached, as the HTTP front ends do. Raise FnError if refused."""
         self.admissions.admit(asked, asked, self.admissions.resolve(asked))
 
 
-def test_an_admission_says_how_its_calls_are_run() -> None:
-    """By the function's limits and the head's wishes."""
+def test_an_admission_has_the_limits_of_its_calls() -> None:
+    """The function's limits and the head's preferences determine timeout, wait budget, queue and
+    body size."""
     world = World()
     world.catalog.put_function(
         nouns.function(limits=Limits(timeout_s=2.0, wait_s=3.0, queue=4, body_mib=5))
@@ -182,8 +183,8 @@ def test_an_admission_says_how_its_calls_are_run() -> None:
         (KEYED._replace(json_length="x"), BadRequest),
     ],
 )
-def test_what_is_refused_is_not_remembered(asked: Head, error: type[FnError]) -> None:
-    """The next time it is checked again."""
+def test_a_refusal_is_not_cached(asked: Head, error: type[FnError]) -> None:
+    """A refused head is checked again the next time."""
     world = World()
     with pytest.raises(error):
         world.admit(asked)
@@ -191,7 +192,7 @@ def test_what_is_refused_is_not_remembered(asked: Head, error: type[FnError]) ->
 
 
 def test_every_change_of_keys_counts_at_once() -> None:
-    """A key that goes, and one that comes in its place with other rights."""
+    """Replacing or removing a key invalidates its cached admissions."""
     world = World()
     world.admit()
     assert world.admissions.find(KEYED) is not None
@@ -209,7 +210,7 @@ def test_every_change_of_keys_counts_at_once() -> None:
 
 
 def test_every_change_of_the_catalog_counts_at_once() -> None:
-    """New settings, a new revision, a function that goes."""
+    """New settings, a new revision and a removal invalidate cached admissions."""
     world = World()
     for change in (
         lambda: world.catalog.put_function(nouns.function(limits=Limits(queue=1))),
@@ -221,8 +222,8 @@ def test_every_change_of_the_catalog_counts_at_once() -> None:
         assert world.admissions.find(KEYED) is None
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    """At the limit all are forgotten."""
+def test_the_admission_cache_is_bounded() -> None:
+    """At the limit the cache is cleared."""
     world = World()
     for number in range(KEPT_MAX + 1):
         world.admit(KEYED._replace(accept=str(number)))
@@ -233,8 +234,8 @@ def test_what_is_remembered_is_bounded() -> None:
     assert world.admissions.find(KEYED._replace(accept=str(KEPT_MAX))) is not None
 
 
-def test_what_is_long_is_not_remembered() -> None:
-    """Else callers could fill the memory with their headers."""
+def test_long_heads_are_not_cached() -> None:
+    """A client cannot fill the memory with long headers."""
     world = World()
     asked = KEYED._replace(accept="x" * 2000)
     world.admit(asked)
@@ -247,19 +248,19 @@ GOOD = b'{"inputs": {"x": [[1, 2, 3, 4]]}}'
 
 @pytest.fixture
 def checker() -> Iterator[ColdCheck]:
-    """A check, closed afterwards."""
+    """Cold check, closed after the test."""
     checker = ColdCheck()
     yield checker
     checker.close()
 
 
 def rows(count: int, width: int = 4) -> bytes:
-    """A JSON body of so many rows."""
+    """Return a JSON body with `count` rows."""
     return json.dumps({"inputs": {"x": [[0.5] * width] * count}}).encode()
 
 
 async def checked(checker: ColdCheck, meta: RequestMeta, body: bytes, revision: Any) -> None:
-    """Wait for a check, small or large; raises what it found."""
+    """Wait for a check in the loop or in the thread, and raise the error that it found."""
     found: asyncio.Queue[BaseException | None] = asyncio.Queue(1)
     future = checker.check(meta, body, revision, found.put_nowait)
     if future is None:
@@ -274,7 +275,7 @@ async def checked(checker: ColdCheck, meta: RequestMeta, body: bytes, revision: 
 
 
 async def refusal(checker: ColdCheck, body: bytes, meta: RequestMeta = JSON, **fields: Any) -> str:
-    """Why this body is refused, "" if it is not."""
+    """Return the message of the body's refusal, "" if it is accepted."""
     try:
         await checked(checker, meta, body, nouns.revision(**fields))
     except RequestError as error:
@@ -283,7 +284,7 @@ async def refusal(checker: ColdCheck, body: bytes, meta: RequestMeta = JSON, **f
 
 
 async def test_good_input_passes_in_every_form(checker: ColdCheck) -> None:
-    """Nothing is refused that a replica would take, small or large."""
+    """The check accepts JSON and binary bodies that a replica accepts, small and large."""
     binary = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"parameters":{'
     binary += b'"binary_data_size":16}}]}'
     with_length = RequestMeta("application/octet-stream", "", len(binary), "")
@@ -294,7 +295,8 @@ async def test_good_input_passes_in_every_form(checker: ColdCheck) -> None:
 
 
 async def test_bad_input_is_refused_small_or_large(checker: ColdCheck) -> None:
-    """The text names input, expected and got, wherever the check ran."""
+    """The message names input, expected and got, whether the check ran in the loop or in the
+    thread."""
     small, large = rows(1, width=3), rows(IN_LOOP_MAX // 10, width=3)
 
     assert len(small) <= IN_LOOP_MAX < len(large)
@@ -305,7 +307,7 @@ async def test_bad_input_is_refused_small_or_large(checker: ColdCheck) -> None:
 
 
 async def test_a_declared_finite_input_is_held_to_it(checker: ColdCheck) -> None:
-    """NaN is only refused where the manifest says so."""
+    """NaN is refused only for an input that the manifest declares finite."""
     head = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"parameters":{'
     head += b'"binary_data_size":16}}]}'
     body = head + b"\0\0\xc0\x7f" * 4
@@ -317,7 +319,7 @@ async def test_a_declared_finite_input_is_held_to_it(checker: ColdCheck) -> None
 
 
 async def crowd(checker: ColdCheck) -> tuple[list[asyncio.Task[None]], threading.Event]:
-    """As many checks of large bodies as may wait, behind a thread that the event lets go."""
+    """Start as many checks of large bodies as may wait, behind a thread that the event releases."""
     gate = threading.Event()
     checker._thread.submit(gate.wait)
     large = rows(IN_LOOP_MAX // 10)
@@ -329,21 +331,21 @@ async def crowd(checker: ColdCheck) -> tuple[list[asyncio.Task[None]], threading
     return tasks, gate
 
 
-async def test_too_many_large_bodies_at_once_are_turned_away(checker: ColdCheck) -> None:
-    """The thread's queue is bounded; when it is through with it, the next may come."""
+async def test_too_many_large_bodies_at_once_are_refused(checker: ColdCheck) -> None:
+    """The thread's queue is bounded; once it is empty, new bodies are accepted."""
     large, revision = rows(IN_LOOP_MAX // 10), nouns.revision()
     tasks, gate = await crowd(checker)
 
     with pytest.raises(QueueFull, match=f"{WAITING_MAX} large requests are being checked"):
         await checked(checker, JSON, large, revision)
-    await checked(checker, JSON, GOOD, revision)  # a small one needs no thread
+    await checked(checker, JSON, GOOD, revision)  # a small body needs no thread
     gate.set()
     await asyncio.wait(tasks)
     await checked(checker, JSON, large, revision)
 
 
 async def test_a_client_that_leaves_frees_its_place(checker: ColdCheck) -> None:
-    """A check that is no longer wanted counts no more."""
+    """A cancelled check frees its place in the thread's queue."""
     tasks, gate = await crowd(checker)
     tasks[0].cancel()
     await asyncio.wait(tasks[:1])

@@ -29,7 +29,7 @@ BEARER = {"Authorization": "Bearer fn_the-admin-token"}
 
 
 async def test_a_function_describes_itself(front: Front) -> None:
-    """GET /fn/NAME and its revisions; the state is what the manager last said."""
+    """GET /fn/digits@1 describes the revision, with the state that the manager last published."""
     front.delivery.receive_endpoints(published())
 
     status, document, _ = await front.ask("GET", "/fn/digits@1")
@@ -39,8 +39,8 @@ async def test_a_function_describes_itself(front: Front) -> None:
     assert document["example"].startswith(f"curl {front.url}/fn/digits ")
 
 
-async def test_describing_wakes_nothing(front: Front) -> None:
-    """Whoever only looks causes no demand; HEAD looks, too."""
+async def test_describing_causes_no_demand(front: Front) -> None:
+    """GET and HEAD of a function wake no pool."""
     for method in ("GET", "HEAD"):
         status, _, _ = await front.ask(method, "/fn/digits")
         assert status == 200
@@ -48,8 +48,8 @@ async def test_describing_wakes_nothing(front: Front) -> None:
     assert front.delivery.loads() == {}
 
 
-async def test_health_is_what_it_is(front: Front) -> None:
-    """/healthz says that the process answers, /readyz what is wrong with it."""
+async def test_health_and_readiness(front: Front) -> None:
+    """/healthz answers while the process runs; /readyz lists the reasons of a degraded state."""
     assert (await front.ask("GET", "/healthz"))[:2] == (200, {"status": "ok"})
     assert (await front.ask("GET", "/readyz"))[:2] == (200, {"status": "ok", "reasons": []})
     front.reasons.append("disk: full")
@@ -58,7 +58,7 @@ async def test_health_is_what_it_is(front: Front) -> None:
 
 
 async def test_metrics_are_prometheus_text(front: Front) -> None:
-    """/metrics names its format and what was counted."""
+    """/metrics declares its format and contains the counters."""
     front.metrics.count_reply("default", "digits", "ok", "", 0.1)
 
     async with front.session.get(f"{front.url}/metrics") as response:
@@ -71,8 +71,8 @@ async def test_metrics_are_prometheus_text(front: Front) -> None:
     )
 
 
-async def test_a_shut_door_is_not_ready(front: Front) -> None:
-    """A server that goes answers 503 on /readyz and to calls, and closes their connections."""
+async def test_a_closed_gate_is_not_ready(front: Front) -> None:
+    """A stopping server answers 503 on /readyz and to calls, and closes their connections."""
     await front.gateway.gate.close()
 
     ready, document, _ = await front.ask("GET", "/readyz")
@@ -84,8 +84,8 @@ async def test_a_shut_door_is_not_ready(front: Front) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/fn", "/fn/digits/more", "/favicon.ico"])
-async def test_what_is_not_there_is_a_problem(front: Front, path: str) -> None:
-    """404 names method and path."""
+async def test_an_unknown_route_is_a_problem(front: Front, path: str) -> None:
+    """The 404 problem names method and path."""
     status, problem, headers = await front.ask("GET", path)
 
     assert (status, problem["detail"]) == (404, f"no route GET {path}")
@@ -93,8 +93,8 @@ async def test_what_is_not_there_is_a_problem(front: Front, path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
-async def test_other_methods_are_told_what_there_is(front: Front, method: str) -> None:
-    """405 with Allow, for a function that exists or not."""
+async def test_other_methods_get_405_with_allow(front: Front, method: str) -> None:
+    """The 405 answer lists the allowed methods."""
     status, problem, headers = await front.ask(method, "/fn/digits")
 
     assert (status, problem["code"]) == (405, "method_not_allowed")
@@ -114,13 +114,13 @@ async def be_cancelled(_request: web.Request) -> web.Response:
 
 
 async def wrap(front: Front, handler: Any, **headers: str) -> web.Response:
-    """What the boundary makes of a handler."""
+    """Return what the error boundary answers for a handler."""
     request = make_mocked_request("GET", "/x", headers={"Host": "localhost", **headers})
     return await front.gateway.boundary.wrap(handler)(request)
 
 
 async def test_the_boundary_turns_errors_into_problems(front: Front) -> None:
-    """An error of the tree is told; what is for admins only to them."""
+    """An FnError becomes its problem document; admin detail is shown to administrators only."""
     for headers, shown in (({}, False), (BEARER, True)):
         response = await wrap(front, refuse, **headers)
         assert response.status == 503
@@ -129,7 +129,7 @@ async def test_the_boundary_turns_errors_into_problems(front: Front) -> None:
 
 
 async def test_the_boundary_hides_a_defect(front: Front) -> None:
-    """500 without anything of the exception; the log has it."""
+    """An unexpected exception becomes a 500 without its text; the log has the exception."""
     response = await wrap(front, break_down)
 
     assert response.status == 500
@@ -139,13 +139,13 @@ async def test_the_boundary_hides_a_defect(front: Front) -> None:
 
 
 async def test_the_boundary_lets_a_cancelled_request_end(front: Front) -> None:
-    """A client that left is no error to answer."""
+    """The boundary re-raises cancellation."""
     with pytest.raises(asyncio.CancelledError):
         await wrap(front, be_cancelled)
 
 
-async def test_stopping_waits_for_whoever_is_inside(front: Front) -> None:
-    """Accepted requests are finished, but only for so long."""
+async def test_stopping_waits_for_active_requests(front: Front) -> None:
+    """`stop_serving` waits for active requests, up to its timeout."""
     front.gateway.gate.enter()
     await stop_serving(front.gateway, front.delivery, 0.0)
     assert front.gateway.gate.active == 1
@@ -160,17 +160,17 @@ ORIGIN = "http://127.0.0.1:8080"
 
 
 def deployed(**fields: Any) -> Deployed:
-    """A revision of the function digits."""
+    """Return a revision of the function digits."""
     return Deployed(nouns.function(), nouns.revision(**fields))
 
 
 def takes(dtype: str, shape: tuple[int, ...]) -> Signature:
-    """One input called x."""
+    """Return a signature with one input called x."""
     return Signature("tensors", (TensorSpec("x", dtype, shape),), ())
 
 
-def test_a_description_says_all_that_a_caller_needs() -> None:
-    """Signature, content types, limits, state and an example are there."""
+def test_a_description_has_all_that_a_caller_needs() -> None:
+    """A description has signature, content types, limits, state and an example."""
     shown = PoolEndpoints([], "waking", "1 held")
     function = nouns.function(limits=Limits(timeout_s=5.0, wait_s=10.0, body_mib=1))
     found = describe(Deployed(function, nouns.revision()), shown, ORIGIN)
@@ -196,7 +196,7 @@ def test_a_description_says_all_that_a_caller_needs() -> None:
     ],
 )
 def test_an_example_fits_the_signature_it_is_for(dtype: str, shape: tuple[int, ...]) -> None:
-    """Whoever pastes the example sends a body that the function takes."""
+    """The body of the example command is valid input for the function."""
     signature = takes(dtype, shape)
     words = shlex.split(example(deployed(signature=signature), ORIGIN))
     body = words[words.index("-d") + 1].encode()
@@ -207,7 +207,7 @@ def test_an_example_fits_the_signature_it_is_for(dtype: str, shape: tuple[int, .
 
 
 def test_a_large_input_is_only_described() -> None:
-    """No example is longer than a reader's patience."""
+    """The example for a large input has a placeholder instead of data."""
     text = example(deployed(signature=takes("FP32", (-1, 3, 224, 224))), ORIGIN)
 
     assert "<FP32 [1, 3, 224, 224]>" in text
@@ -222,15 +222,15 @@ def test_a_large_input_is_only_described() -> None:
     ],
 )
 def test_a_file_is_sent_as_a_file(rule: InputRule, content_type: str) -> None:
-    """Where the manifest declares a picture, sound or bytes, the example sends such a file."""
+    """For an image, audio or bytes input the example sends a file of that type."""
     text = example(deployed(inputs={"x": rule}), ORIGIN)
 
     assert f"Content-Type: {content_type}" in text
     assert "--data-binary @" in text
 
 
-async def test_a_port_in_use_is_said_at_once(front: Front) -> None:
-    """OSError, and nothing is left open."""
+async def test_a_port_in_use_fails_at_once(front: Front) -> None:
+    """Starting raises OSError, and no socket stays open."""
     taken = urlsplit(front.url).port or 0
     settings = front.gateway.invoker.settings
     invoker = front.gateway.invoker._replace(
@@ -246,7 +246,7 @@ async def test_a_port_in_use_is_said_at_once(front: Front) -> None:
 
 
 async def test_a_stopped_site_lets_its_connections_finish(front: Front) -> None:
-    """Those that are open are served on, new ones are refused."""
+    """After `stop` new connections are refused while an open one stays."""
     runner = web.AppRunner(web.Application())
     await runner.setup()
     site = Site(front.gateway.invoker, front.gateway.writer, runner)

@@ -21,7 +21,7 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 async def length(request: web.Request) -> web.Response:
-    """The body's length, or why it was not read."""
+    """Answer the body's length, or the problem of reading it."""
     try:
         body = await read_body(request, MOST, 0.5)
     except FnError as error:
@@ -31,7 +31,7 @@ async def length(request: web.Request) -> web.Response:
 
 @pytest.fixture
 async def server() -> AsyncIterator[TestServer]:
-    """Reads bodies of at most MOST bytes within half a second."""
+    """Server that reads bodies of at most MOST bytes within half a second."""
     app = web.Application()
     app.router.add_post("/", length)
     server = TestServer(app)
@@ -41,7 +41,7 @@ async def server() -> AsyncIterator[TestServer]:
 
 
 async def post(server: TestServer, body: Any, **headers: str) -> tuple[int, str]:
-    """Send a body: the status, and the length read or the problem's detail."""
+    """Send a body; return the status, and the length read or the problem's detail."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     async with (
         ClientSession() as session,
@@ -52,13 +52,13 @@ async def post(server: TestServer, body: Any, **headers: str) -> tuple[int, str]
 
 
 async def raw(server: TestServer, *sent: bytes) -> bytes:
-    """Send these bytes as they are; the answer up to the end of its JSON."""
+    """Send raw bytes in separate reads; return the answer up to the end of its JSON."""
     reader, writer = await asyncio.open_connection(server.host, server.port)
     try:
         for part in sent:
             writer.write(part)
             await writer.drain()
-            await post(server, b"")  # a round trip: each part is read on its own
+            await post(server, b"")  # a round trip, so that the server reads each part separately
         return await reader.readuntil(b"}")
     finally:
         writer.close()
@@ -66,27 +66,27 @@ async def raw(server: TestServer, *sent: bytes) -> bytes:
 
 
 async def chunks(*sizes: int) -> AsyncIterator[bytes]:
-    """A body in chunks of these sizes, its length unannounced."""
+    """Yield a body in chunks of these sizes, without a Content-Length."""
     for size in sizes:
         yield b"x" * size
 
 
 @pytest.mark.parametrize("size", [0, 1, MOST])
 async def test_a_body_within_the_limit_is_read_whole(server: TestServer, size: int) -> None:
-    """Announced or chunked, every byte up to the limit is taken."""
+    """A body up to the limit is read, with Content-Length or chunked."""
     assert await post(server, b"x" * size) == (200, str(size))
     assert await post(server, chunks(size // 2, size - size // 2)) == (200, str(size))
 
 
 async def test_a_body_that_comes_in_parts_is_read_whole(server: TestServer) -> None:
-    """Chunks that arrive one by one make one body."""
+    """Chunks that arrive one by one form one body."""
     answer = await raw(server, CHUNKED, b"3\r\nabc\r\n", b"2\r\nde\r\n", b"0\r\n\r\n")
 
     assert b'{"length":5}' in answer
 
 
 async def test_a_body_over_the_limit_is_refused(server: TestServer) -> None:
-    """Announced or chunked, in one chunk or many, one byte more is too much."""
+    """One byte over the limit is refused, with Content-Length or in any number of chunks."""
     expected = f"expected at most {MOST} bytes, got {MOST + 1} or more"
 
     assert await post(server, b"x" * (MOST + 1)) == (413, expected)
@@ -96,14 +96,14 @@ async def test_a_body_over_the_limit_is_refused(server: TestServer) -> None:
 
 
 async def test_an_announced_body_is_refused_before_it_is_sent(server: TestServer) -> None:
-    """Nobody has to send a gigabyte to learn that it is too much."""
+    """A Content-Length over the limit is refused before the body is sent."""
     answer = await raw(server, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n")
 
     assert answer.startswith(b"HTTP/1.1 413 ")
 
 
-async def test_a_body_that_does_not_come_is_given_up(server: TestServer) -> None:
-    """408 names the seconds, whether nothing came or a part of it."""
+async def test_a_body_that_does_not_arrive_is_given_up(server: TestServer) -> None:
+    """The 408 names the time limit, whether no byte or a part of the body arrived."""
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n"
 
     for part in (b"", b"12345"):
@@ -112,11 +112,11 @@ async def test_a_body_that_does_not_come_is_given_up(server: TestServer) -> None
         assert b"the body did not arrive within 0.5 s" in answer
 
 
-async def test_a_compressed_body_counts_as_what_it_becomes(server: TestServer) -> None:
-    """A small body that unpacks to a large one is too large, with its length told or not."""
+async def test_a_compressed_body_counts_decompressed(server: TestServer) -> None:
+    """A compressed body is refused if its decompressed size is over the limit."""
     small, large = gzip.compress(b"x" * 10), gzip.compress(b"x" * 10_000_000)
 
-    assert len(large) > MOST  # so that its announced length refuses it, too
+    assert len(large) > MOST  # over the limit by its Content-Length already
     for encoding, packed in (("gzip", small), ("Deflate", zlib.compress(b"x" * 10))):
         assert await post(server, packed, Content_Encoding=encoding) == (200, "10")
     status, _ = await post(server, gzip.compress(b"x" * 100_000), Content_Encoding="gzip")
@@ -125,7 +125,7 @@ async def test_a_compressed_body_counts_as_what_it_becomes(server: TestServer) -
 
 @pytest.mark.parametrize("packed", [b"no gzip..", gzip.compress(b"abc", mtime=0)[:-1]])
 async def test_a_broken_encoding_is_a_bad_request(server: TestServer, packed: bytes) -> None:
-    """400 names what cannot be unpacked, and the server lives on."""
+    """The 400 names the cause, and the server keeps serving."""
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
     answer = await raw(server, head % len(packed), packed)
 
@@ -135,7 +135,7 @@ async def test_a_broken_encoding_is_a_bad_request(server: TestServer, packed: by
 
 
 async def test_an_unknown_encoding_is_refused(server: TestServer) -> None:
-    """415 names those that are accepted; "identity" is none at all."""
+    """The 415 lists the accepted encodings; "identity" means none."""
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: %s\r\nContent-Length: 1\r\n\r\nx"
 
     for named in (b"foo", b"br", b"gzip, gzip", b"x-gzip"):
@@ -145,8 +145,8 @@ async def test_an_unknown_encoding_is_refused(server: TestServer) -> None:
     assert (await raw(server, head % b"identity")).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_view_is_filled_and_then_let_go() -> None:
-    """In as many pieces as come; nothing is received beyond it."""
+def test_a_receiver_fills_its_view_and_releases_it() -> None:
+    """A body arrives in any number of pieces; no byte beyond it is received."""
     body, ends, counts = bytearray(5), [], []
     upload = BodyReceiver(
         memoryview(body), counts.append, lambda: ends.append("received"), ends.append
@@ -158,13 +158,13 @@ def test_a_view_is_filled_and_then_let_go() -> None:
         buffer.release()
         upload.buffer_updated(len(piece))
 
-    # The last piece needs no counting: the whole body is a call's from then on.
+    # The last piece is not counted: from then on the call accounts for the whole body.
     assert (bytes(body), ends, counts) == (b"abcde", ["received"], [2])
     assert len(upload.get_buffer(0)) == 0
 
 
-def test_a_client_that_leaves_before_is_told_of() -> None:
-    """With the error, and the view is let go."""
+def test_a_lost_connection_ends_the_upload() -> None:
+    """The error is passed on, and the view is released."""
     ends: list[object] = []
     upload = BodyReceiver(
         memoryview(bytearray(5)), ends.append, lambda: ends.append(0), ends.append
@@ -177,7 +177,8 @@ def test_a_client_that_leaves_before_is_told_of() -> None:
 
 
 def test_large_reads_are_counted_ahead() -> None:
-    """Never less than has come, never more than the body; small reads are counted as they come."""
+    """The count is never below the bytes received and never above the body's size; small reads are
+    counted one by one."""
     size = 40 * LARGE_READ
     body, counts = bytearray(size), []
     upload = BodyReceiver(memoryview(body), counts.append, lambda: None, lambda _error: None)

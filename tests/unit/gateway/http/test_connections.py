@@ -1,4 +1,4 @@
-"""Tests of the limit of connections, and of half-closed ones."""
+"""Tests of the connection limit, and of half-closed connections."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from gateway.http.connections import (
 )
 
 
-class One:
-    """A connection."""
+class FakeConnection:
+    """Stand-in for a connection."""
 
     def __init__(self, *, is_idle: bool = True, quiet_s: int = 0, opened_s: float = 0.0) -> None:
         self.opened_s = opened_s
@@ -37,16 +37,16 @@ class One:
 
 
 class World:
-    """A group of connections, and a clock that stands still."""
+    """Connection limit with a group of connections and a clock that the test sets."""
 
-    def __init__(self, most: int, *there: One) -> None:
-        self.there: set[One] = set(there)
+    def __init__(self, most: int, *there: FakeConnection) -> None:
+        self.there: set[FakeConnection] = set(there)
         self.now = 0.0
         self.limit = ConnectionLimit(most, lambda: self.now)
         self.limit.track(self.there)
 
     def enter(self) -> bool:
-        one = One(is_idle=True)
+        one = FakeConnection(is_idle=True)
         self.there.add(one)
         admitted = self.limit.admit(one)
         assert not one.is_closed
@@ -56,31 +56,38 @@ class World:
 
 
 def test_the_quietest_idle_connection_makes_room() -> None:
-    """One that works is never closed, however quiet."""
-    busy, old, young = One(is_idle=False, quiet_s=90), One(quiet_s=60), One(quiet_s=5)
+    """The idle connection that is quiet for longest is evicted; an active one never is."""
+    busy, old, young = (
+        FakeConnection(is_idle=False, quiet_s=90),
+        FakeConnection(quiet_s=60),
+        FakeConnection(quiet_s=5),
+    )
     world = World(3, busy, old, young)
     assert world.enter()
     assert [one.is_closed for one in (busy, old, young)] == [False, True, False]
 
 
-def test_of_those_equally_quiet_the_oldest_goes() -> None:
-    """A newcomer whose request is still on its way is not taken for a silent one."""
-    young, old = One(opened_s=2.0), One(opened_s=1.0)
+def test_among_equally_quiet_connections_the_oldest_goes() -> None:
+    """A new connection whose request is still on its way is not evicted as a silent one."""
+    young, old = FakeConnection(opened_s=2.0), FakeConnection(opened_s=1.0)
     world = World(2, young, old)
     assert world.enter()
     assert [one.is_closed for one in (young, old)] == [False, True]
 
 
-def test_many_are_closed_at_once_where_there_are_many() -> None:
-    """Looking at all of them is done for each thirty-second part only."""
-    world = World(64, *(One(quiet_s=n) for n in range(64)))
+def test_a_large_limit_evicts_several_at_once() -> None:
+    """One thirty-second of the limit is evicted at a time, so that scanning all connections is
+    rare."""
+    world = World(64, *(FakeConnection(quiet_s=n) for n in range(64)))
     assert world.enter()
     assert sorted(one.quiet_s for one in world.there if one.is_closed) == [62, 63]
 
 
-def test_newcomers_are_refused_where_all_work(capsys: pytest.CaptureFixture[str]) -> None:
-    """At once, without looking at all again for a while; told once a minute."""
-    busy = One(is_idle=False)
+def test_new_connections_are_refused_where_all_are_active(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The refusal is immediate, without another scan for AGAIN_S; it is logged once a minute."""
+    busy = FakeConnection(is_idle=False)
     world = World(1, busy)
     assert not any(world.enter() for _ in range(100))
     busy.is_idle = True
@@ -92,7 +99,7 @@ def test_newcomers_are_refused_where_all_work(capsys: pytest.CaptureFixture[str]
 
 
 def test_descriptors_are_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside those in use already; a server always takes one connection."""
+    """The limit leaves descriptors for other uses beside those already open; it is at least one."""
     limits = {"now": (256, 256)}
     monkeypatch.setattr(resource, "getrlimit", lambda _what: limits["now"])
     assert 1 <= connections_max(1000) < 256 - KEPT_BACK
@@ -103,8 +110,8 @@ def test_descriptors_are_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert connections_max(1000) == 1000
 
 
-class Ended(asyncio.Protocol):
-    """Keeps the connection when the client sends no more."""
+class HalfClosable(asyncio.Protocol):
+    """Protocol that keeps the connection open after EOF."""
 
     def __init__(self) -> None:
         self.made: asyncio.Future[asyncio.Transport] = asyncio.get_running_loop().create_future()
@@ -119,10 +126,10 @@ class Ended(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def pair(family: int) -> AsyncIterator[tuple[socket.socket, asyncio.Transport, Ended]]:
-    """The client's socket, the server's transport, and what the server has heard."""
+async def pair(family: int) -> AsyncIterator[tuple[socket.socket, asyncio.Transport, HalfClosable]]:
+    """Yield the client's socket, the server's transport and the server's protocol."""
     loop = asyncio.get_running_loop()
-    protocol = Ended()
+    protocol = HalfClosable()
     if family == socket.AF_UNIX:
         client, theirs = socket.socketpair()
         await loop.connect_accepted_socket(lambda: protocol, theirs)
@@ -139,8 +146,8 @@ async def pair(family: int) -> AsyncIterator[tuple[socket.socket, asyncio.Transp
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_a_client_that_waits_is_told_from_one_that_is_gone(family: int, run: object) -> None:
-    """Both have sent "no more comes"; one of them still reads."""
+def test_a_half_closed_client_differs_from_one_that_left(family: int, run: object) -> None:
+    """Both sent EOF; only one of them still reads the answer."""
 
     async def waits() -> None:
         async with pair(family) as (client, transport, protocol):

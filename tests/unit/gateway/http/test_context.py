@@ -18,8 +18,8 @@ from tests.support import nouns
 from tests.support.peers import KnownPast, ListeningManager, delivering
 
 
-async def test_what_is_counted_for_a_removed_function_goes_with_it() -> None:
-    """The metrics hear of the catalog's changes."""
+async def test_the_metrics_of_a_removed_function_are_removed() -> None:
+    """The metrics follow the catalog's changes."""
     catalog = Catalog([nouns.deployed()])
     access = Access("127.0.0.1", (), KeyRing(), "fn_t")
     past = KnownPast()
@@ -32,8 +32,8 @@ async def test_what_is_counted_for_a_removed_function_goes_with_it() -> None:
         invoker.cold_check.close()
 
 
-def test_request_ids_are_others_each_time() -> None:
-    """They begin with what tells processes apart, and are such as clients may give."""
+def test_request_ids_are_unique() -> None:
+    """Ids start with the process's prefix, and are valid as ids sent by clients."""
     new_id = request_ids("ab12")
     found = [new_id() for _ in range(1000)]
 
@@ -43,7 +43,7 @@ def test_request_ids_are_others_each_time() -> None:
 
 
 async def test_a_closed_gate_lets_active_requests_finish() -> None:
-    """`close` returns when none is active; no request is admitted any more."""
+    """`close` returns when no request is active; new requests are refused."""
     gate = RequestGate()
     gate.enter()
     closing = asyncio.create_task(gate.close())

@@ -1,4 +1,4 @@
-"""Tests of undoing content codings."""
+"""Tests of decompressing request bodies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXT = b"the quick brown fox " * 40_000
 
 
 def bare(data: bytes) -> bytes:
-    """Deflate without the wrapper of zlib."""
+    """Return deflate data without the zlib wrapper."""
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     return packer.compress(data) + packer.flush()
 
@@ -41,7 +41,7 @@ def inflated(body: bytes, encoding: str) -> bytes:
     ],
 )
 def test_both_codings_in_all_their_forms(packed: bytes, encoding: str) -> None:
-    """Several streams one after the other (RFC 1952 2.2), deflate with its wrapper and without."""
+    """Several gzip members (RFC 1952, 2.2) and deflate with or without zlib wrapper are decoded."""
     assert inflated(packed, encoding) == TEXT
 
 
@@ -56,14 +56,14 @@ def test_both_codings_in_all_their_forms(packed: bytes, encoding: str) -> None:
         (bare(TEXT)[:-5], "deflate"),
     ],
 )
-def test_what_is_broken_is_refused(packed: bytes, encoding: str) -> None:
-    """Cut off, followed by something else, of endless parts."""
+def test_broken_data_is_refused(packed: bytes, encoding: str) -> None:
+    """Truncated data, trailing data and too many members are refused."""
     with pytest.raises(BadRequest, match="the body cannot be read: it"):
         inflated(packed, encoding)
 
 
 def test_the_names_of_codings() -> None:
-    """One at most, in any case."""
+    """At most one coding is accepted; its name is case-insensitive."""
     assert [encoding_of(v) for v in ([], [""], ["identity"], ["GZip"], ["deflate"])] == [
         "",
         "",
@@ -78,7 +78,7 @@ def test_the_names_of_codings() -> None:
 
 
 async def test_a_bomb_is_inflated_no_further_than_the_limit() -> None:
-    """A thousandth of it is enough to know; others have their turn between two steps."""
+    """Inflating stops at the limit, and other bodies get their turn between two steps."""
     inflation = Inflation(ThreadPoolExecutor(1))
     counted: list[int] = []
     bomb = gzip.compress(bytes(300 * STEP))
@@ -100,8 +100,9 @@ async def test_a_bomb_is_inflated_no_further_than_the_limit() -> None:
         inflation.close()
 
 
-async def test_who_counts_can_end_it() -> None:
-    """No memory for the next piece: the error is the caller's, and inflating is over."""
+async def test_the_byte_counter_can_stop_inflation() -> None:
+    """An error of the counter (no memory for the next piece) ends inflation and reaches the
+    caller."""
     inflation = Inflation(ThreadPoolExecutor(1))
 
     def full(_count: int) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the fast front over real connections, byte by byte."""
+"""Tests of the fast path over real connections, byte by byte."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BODY = b'{"inputs": {"x": [[1, 2, 3, 4]]}}'
 
 
 def request(body: bytes = BODY, *, length: int | None = None, extra: bytes = b"") -> bytes:
-    """A plain call of digits."""
+    """Return a plain call of digits."""
     size = len(body) if length is None else length
     return (
         b"POST /fn/digits HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -35,7 +35,7 @@ def request(body: bytes = BODY, *, length: int | None = None, extra: bytes = b""
 
 
 class Client:
-    """One raw connection to a gateway."""
+    """Raw connection to a gateway."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -46,7 +46,7 @@ class Client:
         self.writer.write(data)
 
     async def answer(self) -> tuple[int, bytes, bytes]:
-        """Status, head and body of the next answer."""
+        """Return status, head and body of the next answer."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
         return int(head.split(b" ")[1]), head, await self.reader.readexactly(length)
@@ -54,7 +54,7 @@ class Client:
 
 @asynccontextmanager
 async def connected(served: Served) -> AsyncIterator[Client]:
-    """A connection, closed with the block."""
+    """Yield a connection, closed with the block."""
     reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(served.url).port)
     try:
         yield Client(reader, writer)
@@ -63,20 +63,20 @@ async def connected(served: Served) -> AsyncIterator[Client]:
 
 
 async def arrived(served: Served) -> None:
-    """Whatever was sent before this has been read."""
+    """Wait until the server has read all bytes sent before this."""
     await served.ask("GET", "/healthz")
 
 
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
-    """A gateway with the fast front."""
+    """Gateway with the fast path."""
     async with serving(is_fast=True) as served:
         yield served
 
 
 @pytest.fixture
 async def peer(served: Served, tmp_path: Path) -> AsyncIterator[Peer]:
-    """The warm replica of digits, for the test to play."""
+    """Warm replica of digits, played by the test."""
     async with Peer(tmp_path / "r1").listening() as peer:
         served.delivery.receive_endpoints(published(peer.endpoint()))
         await peer.greet()
@@ -84,8 +84,8 @@ async def peer(served: Served, tmp_path: Path) -> AsyncIterator[Peer]:
         served.delivery.receive_endpoints(published())
 
 
-async def test_plain_calls_one_after_the_other(served: Served, peer: Peer) -> None:
-    """One connection, several answers, also where body and head come in pieces."""
+async def test_plain_calls_in_sequence(served: Served, peer: Peer) -> None:
+    """One connection serves several calls, also where head and body arrive in pieces."""
     async with connected(served) as client:
         for pieces in ([request()], [request()[:-5], request()[-5:]], [request(b"")]):
             for piece in pieces:
@@ -100,7 +100,7 @@ async def test_plain_calls_one_after_the_other(served: Served, peer: Peer) -> No
 
 
 async def test_pipelined_calls_are_answered_in_order(served: Served, peer: Peer) -> None:
-    """What came too early waits for the first answer, then aiohttp reads it."""
+    """Pipelined bytes wait for the first answer, then aiohttp takes over the connection."""
     async with connected(served) as client:
         client.send(request(b'"1"') + request(b'"2"') + request(b'"3"')[:40])
         first = await peer.next(Kind.REQUEST)
@@ -120,7 +120,7 @@ async def test_pipelined_calls_are_answered_in_order(served: Served, peer: Peer)
 async def test_a_body_with_the_next_request_behind_its_last_piece(
     served: Served, peer: Peer
 ) -> None:
-    """The surplus belongs to the next."""
+    """Bytes after the body belong to the next request."""
     async with connected(served) as client:
         client.send(request(BODY)[:-4])
         await arrived(served)
@@ -135,8 +135,8 @@ async def test_a_body_with_the_next_request_behind_its_last_piece(
 LARGE = bytes(range(256)) * 1200
 
 
-async def test_large_bodies_come_whole_wherever_they_are_put(served: Served, peer: Peer) -> None:
-    """In one piece or many, with the next call behind them, kept alive: 307,200 bytes each."""
+async def test_large_bodies_arrive_whole(served: Served, peer: Peer) -> None:
+    """Bodies of 307,200 bytes arrive whole in any number of pieces and with a pipelined request."""
     async with connected(served) as client:
         for size in (30_000, 100_000, 1_000_000):
             whole = request(LARGE)
@@ -163,7 +163,7 @@ async def test_large_bodies_come_whole_wherever_they_are_put(served: Served, pee
 async def test_large_bodies_that_do_not_fit_are_copied(
     served: Served, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of it is seen outside."""
+    """Without a slot in shared memory a large body is copied, with the same answer."""
     monkeypatch.setattr(served.delivery.slabs, "allocate", lambda _pool, _length: None)
     async with connected(served) as client:
         client.send(request(LARGE))
@@ -174,10 +174,8 @@ async def test_large_bodies_that_do_not_fit_are_copied(
 
 
 @pytest.mark.parametrize("sent", [70_000, 200_000])
-async def test_a_large_body_that_is_broken_off_gives_its_place_back(
-    served: Served, sent: int
-) -> None:
-    """By a client that leaves, and by one that waits for too long."""
+async def test_an_aborted_large_body_frees_its_slot(served: Served, sent: int) -> None:
+    """A disconnect and a timeout each free the slot of an unfinished body."""
     for leaves in (True, False):
         async with connected(served) as client:
             client.send(request(LARGE)[:sent])
@@ -204,8 +202,10 @@ async def test_a_large_body_that_is_broken_off_gives_its_place_back(
         (b"NONSENSE\r\n\r\n", 400),
     ],
 )
-async def test_all_else_is_aiohttps(served: Served, peer: Peer, sent: bytes, status: int) -> None:
-    """After plain calls on the same connection, too."""
+async def test_other_requests_are_left_to_aiohttp(
+    served: Served, peer: Peer, sent: bytes, status: int
+) -> None:
+    """Other requests are answered by aiohttp, also after plain calls on the same connection."""
     async with connected(served) as client:
         client.send(request())
         peer.answer((await peer.next(Kind.REQUEST)).id)
@@ -215,8 +215,8 @@ async def test_all_else_is_aiohttps(served: Served, peer: Peer, sent: bytes, sta
     assert served.gateway.gate.active == 0
 
 
-async def test_a_body_that_does_not_come_is_given_up(served: Served) -> None:
-    """408, and the connection is closed; the site looks once a second."""
+async def test_a_body_that_does_not_arrive_is_given_up(served: Served) -> None:
+    """The answer is 408, and the connection is closed by the sweep that runs once a second."""
     async with connected(served) as client:
         client.send(request(length=100))
         status, head, body = await client.answer()
@@ -226,8 +226,8 @@ async def test_a_body_that_does_not_come_is_given_up(served: Served) -> None:
     assert served.gateway.gate.active == 0
 
 
-async def test_who_leaves_in_the_middle_of_a_body_leaves_nothing(served: Served) -> None:
-    """The door is empty and nothing is held."""
+async def test_a_disconnect_within_a_body_leaves_nothing(served: Served) -> None:
+    """The gate is empty and no byte is held."""
     async with connected(served) as client:
         client.send(request(length=100))
         while not served.gateway.gate.active:
@@ -237,10 +237,10 @@ async def test_who_leaves_in_the_middle_of_a_body_leaves_nothing(served: Served)
     assert served.delivery.loads() == {}
 
 
-async def test_who_leaves_before_the_answer_takes_the_request_back(
+async def test_a_disconnect_before_the_answer_cancels_the_request(
     served: Served, peer: Peer
 ) -> None:
-    """As on aiohttp's way."""
+    """The replica gets CANCEL, as on aiohttp's path."""
     async with connected(served) as client:
         client.send(request())
         sent = await peer.next(Kind.REQUEST)
@@ -251,8 +251,8 @@ async def test_who_leaves_before_the_answer_takes_the_request_back(
     assert cancelled.id == sent.id
 
 
-async def test_a_shut_door_ends_fast_connections(served: Served) -> None:
-    """503 with Connection: close, from whoever reads it."""
+async def test_a_closed_gate_ends_fast_connections(served: Served) -> None:
+    """The answer is 503 with Connection: close."""
     await served.gateway.gate.close()
     async with connected(served) as client:
         client.send(request())
@@ -261,17 +261,17 @@ async def test_a_shut_door_ends_fast_connections(served: Served) -> None:
 
 
 def unlimited() -> ConnectionLimit:
-    """A limit that no test reaches."""
+    """Return a limit that no test reaches."""
     return ConnectionLimit(1000, monotonic)
 
 
 def plain_front(served: Served) -> FastPath:
-    """A front that is not listening."""
+    """Return a fast path that is not listening."""
     return FastPath(served.gateway.invoker, Writer(lambda: 0.0), asyncio.Protocol, unlimited())
 
 
-async def test_remembered_heads_are_bounded(served: Served) -> None:
-    """Clients that send another head each time do not fill the memory."""
+async def test_the_head_cache_is_bounded(served: Served) -> None:
+    """Clients that send a different head each time do not fill the memory."""
     front = plain_front(served)
     first = front.parse_head(request(b"", extra=b"X: 0\r\n"))
     for number in range(HEADS_MAX + 1):
@@ -280,8 +280,8 @@ async def test_remembered_heads_are_bounded(served: Served) -> None:
     assert front.parse_head(request(b"", extra=b"X: 0\r\n")) is not first
 
 
-class Wire(asyncio.Transport):
-    """A transport that remembers what is asked of it."""
+class RecordingTransport(asyncio.Transport):
+    """Transport that records the calls it gets."""
 
     def __init__(self, sock: object) -> None:
         super().__init__({"socket": sock})
@@ -305,8 +305,8 @@ class Wire(asyncio.Transport):
         self.is_closed = True
 
 
-class Eager(Wire):
-    """A transport over which more comes while an answer is written."""
+class EagerTransport(RecordingTransport):
+    """Transport that receives more data while an answer is written."""
 
     def __init__(self, connection: asyncio.Protocol, more: bytes) -> None:
         super().__init__(Socket())
@@ -320,8 +320,8 @@ class Eager(Wire):
         self.asked.append("protocol")
 
 
-class Kept(asyncio.Protocol):
-    """In aiohttp's place: keeps what comes."""
+class RecordingProtocol(asyncio.Protocol):
+    """Stand-in for aiohttp's protocol; keeps the received data."""
 
     def __init__(self) -> None:
         self.received: list[bytes] = []
@@ -331,25 +331,26 @@ class Kept(asyncio.Protocol):
 
 
 class Socket:
-    """Takes options."""
+    """Socket that accepts options."""
 
     def setsockopt(self, *_: object) -> None:
-        """As a socket does."""
+        """Do nothing."""
 
 
-async def test_who_does_not_read_is_not_read_from(served: Served) -> None:
-    """Answers that pile up stop the requests they would be followed by."""
-    connection, wire = plain_front(served)(), Wire(Socket())
+async def test_a_client_that_does_not_read_is_not_read_from(served: Served) -> None:
+    """While answers pile up, reading from the connection is paused."""
+    connection, wire = plain_front(served)(), RecordingTransport(Socket())
     connection.connection_made(wire)
     connection.pause_writing()
     connection.resume_writing()
     assert wire.asked == ["pause", "resume"]
 
 
-async def test_a_connection_that_says_nothing_for_an_hour_is_closed(served: Served) -> None:
-    """A byte, and its hour begins anew; before its first byte it has the time of a head."""
+async def test_a_connection_silent_for_an_hour_is_closed(served: Served) -> None:
+    """Each byte restarts the hour; before its first byte a connection has the time limit of a
+    head."""
     front = plain_front(served)
-    connection, wire = front(), Wire(Socket())
+    connection, wire = front(), RecordingTransport(Socket())
     connection.connection_made(wire)
     head_s = int(served.gateway.invoker.settings.head_read_s)
     for _ in range(head_s):
@@ -358,7 +359,7 @@ async def test_a_connection_that_says_nothing_for_an_hour_is_closed(served: Serv
     front.sweep()
     assert "close" in wire.asked
 
-    connection, wire = front(), Wire(Socket())
+    connection, wire = front(), RecordingTransport(Socket())
     connection.connection_made(wire)
     connection.data_received(request()[:-1])
     connection.connection_lost(None)
@@ -370,14 +371,12 @@ async def test_a_connection_that_says_nothing_for_an_hour_is_closed(served: Serv
     assert "close" in wire.asked
 
 
-async def test_what_comes_while_a_connection_changes_hands_waits_its_turn(
-    served: Served, peer: Peer
-) -> None:
-    """Requests keep their order, also in the turn in which a connection changes hands."""
+async def test_data_during_a_handover_keeps_its_order(served: Served, peer: Peer) -> None:
+    """Requests keep their order, also those received while the connection is handed to aiohttp."""
     await arrived(served)
-    later = Kept()
+    later = RecordingProtocol()
     connection = FastPath(served.gateway.invoker, Writer(lambda: 0.0), lambda: later, unlimited())()
-    connection.connection_made(Eager(connection, request(b"3")))
+    connection.connection_made(EagerTransport(connection, request(b"3")))
     connection.data_received(request(b"1") + request(b"2"))
     peer.answer((await peer.next(Kind.REQUEST)).id)
     while not later.received:
@@ -386,10 +385,8 @@ async def test_what_comes_while_a_connection_changes_hands_waits_its_turn(
     assert served.gateway.gate.active == 0
 
 
-async def test_who_leaves_with_more_requests_on_the_way_is_noticed(
-    served: Served, peer: Peer
-) -> None:
-    """What came too early does not keep the front from reading that the client is gone."""
+async def test_a_disconnect_with_pipelined_requests_is_noticed(served: Served, peer: Peer) -> None:
+    """Pipelined data does not keep the fast path from noticing the disconnect."""
     async with connected(served) as client:
         client.send(request() + request())
         sent = await peer.next(Kind.REQUEST)
@@ -400,25 +397,25 @@ async def test_who_leaves_with_more_requests_on_the_way_is_noticed(
     assert cancelled.id == sent.id
 
 
-async def test_a_slow_reader_stays_slow_when_aiohttp_goes_on(served: Served, peer: Peer) -> None:
-    """The transport tells a protocol once that its client does not read."""
+async def test_a_paused_transport_stays_paused_for_aiohttp(served: Served, peer: Peer) -> None:
+    """The handover passes on `pause_writing`, which the transport reports only once."""
     paused: list[str] = []
 
-    class Told(Kept):
+    class PausedProtocol(RecordingProtocol):
         def pause_writing(self) -> None:
             paused.append("told")
 
-    connection = FastPath(served.gateway.invoker, Writer(lambda: 0.0), Told, unlimited())()
-    connection.connection_made(Eager(connection, b""))
+    connection = FastPath(
+        served.gateway.invoker, Writer(lambda: 0.0), PausedProtocol, unlimited()
+    )()
+    connection.connection_made(EagerTransport(connection, b""))
     connection.pause_writing()
     connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
     assert paused == ["told"]
 
 
-async def test_an_answer_that_was_given_is_taken_before_the_connection_ends(
-    served: Served, peer: Peer
-) -> None:
-    """Closing waits for a client that reads slowly, but only for so long."""
+async def test_closing_lets_a_slow_client_read_its_answer(served: Served, peer: Peer) -> None:
+    """Closing waits for a client that reads slowly, up to the timeout."""
     large = bytes(30_000_000)
     front = plain_front(served)
     server = await asyncio.get_running_loop().create_server(front, "127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""Tests of aiohttp's connections: slow and large heads, clients that send no more, no HTTP."""
+"""Tests of aiohttp's connections: slow and large heads, half-closed clients, invalid HTTP."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ HEAD = b"POST /fn/digits HTTP/1.1\r\nHost: localhost\r\n"
 
 @pytest.fixture(params=["fast", "plain"])
 async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
-    """A gateway that asks for no keys."""
+    """Gateway that requires no keys."""
     async with serving(tmp_path, is_fast=request.param == "fast") as served:
         yield served
 
 
 async def sent(served: Served, *pieces: bytes) -> Client:
-    """A client that has sent this, each piece read on its own."""
+    """Return a client that has sent these pieces, each read separately by the server."""
     client = await connect(served)
     for piece in pieces:
         client.write(piece)
@@ -37,13 +37,14 @@ async def sent(served: Served, *pieces: bytes) -> Client:
 
 
 def only(client: Client) -> tuple[bytes, bytes, bytes]:
-    """Status, content type and body of the only answer."""
+    """Return status, content type and body of the only answer."""
     [answer] = answers(bytes(client.received))
     return answer.start.split()[1], dict(answer.headers).get(b"content-type", b""), answer.body
 
 
 async def test_half_a_head_is_given_up(served: Served) -> None:
-    """After its seconds, drip by drip or not: 408 as a problem, and nothing stays."""
+    """A head that is incomplete after head_read_s gets a 408 problem, even if bytes keep coming; a
+    silent connection is closed without one."""
     seconds = int(served.gateway.invoker.settings.head_read_s)
     client = await sent(served, HEAD)
     silent = await sent(served)
@@ -64,7 +65,7 @@ async def test_half_a_head_is_given_up(served: Served) -> None:
 
 
 async def test_idle_connections_stay_after_their_request(served: Served) -> None:
-    """The time of a head begins with its first byte."""
+    """The time limit of a head starts with its first byte."""
     client = await sent(served, post(b"1"), b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     for _ in range(100):
         served.sweep()
@@ -75,8 +76,8 @@ async def test_idle_connections_stay_after_their_request(served: Served) -> None
     await nothing_left(served)
 
 
-async def test_a_head_without_end_is_refused(served: Served) -> None:
-    """All of its lines together are bounded, and counted like bodies."""
+async def test_an_endless_head_is_refused(served: Served) -> None:
+    """The size of all header lines is bounded; their bytes are counted like those of bodies."""
     client = await sent(served, HEAD)
     line = b"X: " + b"x" * 1000 + b"\r\n"
     for _ in range(HEAD_MAX // len(line)):
@@ -97,8 +98,8 @@ async def test_a_head_without_end_is_refused(served: Served) -> None:
         *(HEAD + b"X: " + b"fn_secret" * 2000, b"GET /fn_secret\x00 HTTP/1.1\r\n\r\n"),
     ],
 )
-async def test_what_is_no_http_gets_a_problem(served: Served, data: bytes) -> None:
-    """400 with what is wrong, without quoting what came."""
+async def test_invalid_http_gets_a_problem(served: Served, data: bytes) -> None:
+    """The 400 names the cause without quoting the received bytes."""
     client = await sent(served, data)
     status, kind, body = only(client)
     assert (status, kind, client.is_ended) == (b"400", b"application/problem+json", True)
@@ -110,7 +111,7 @@ async def test_what_is_no_http_gets_a_problem(served: Served, data: bytes) -> No
 
 @pytest.mark.parametrize("chunks", [b"zz\r\n", b"3\r\nabcX"])
 async def test_broken_chunks_are_answered_at_once(served: Served, chunks: bytes) -> None:
-    """Not when the time of the body is over."""
+    """Invalid chunks get 400 at once, not at the end of the body's time limit."""
     client = await sent(served, HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", chunks)
     assert only(client)[0] == b"400"
     assert client.is_ended
@@ -128,16 +129,19 @@ async def test_broken_chunks_are_answered_at_once(served: Served, chunks: bytes)
         (b"Prefer: wait=soon\r\nContent-Length: 1\r\n\r\nx", b"200"),
     ],
 )
-async def test_heads_that_are_checked_first(served: Served, lines: bytes, status: bytes) -> None:
-    """Nothing is asked for that is refused."""
+async def test_heads_are_checked_before_the_body_is_read(
+    served: Served, lines: bytes, status: bytes
+) -> None:
+    """A refusal comes without 100 Continue."""
     client = await sent(served, HEAD + lines)
     assert only(client)[0] == status
     client.leave()
     await nothing_left(served)
 
 
-async def test_a_body_is_asked_for_after_the_checks(served: Served) -> None:
-    """100, then the answer; a refusal comes without 100, and the connection ends."""
+async def test_100_continue_follows_the_checks(served: Served) -> None:
+    """An accepted head gets 100, then the answer; a refused one gets no 100, and its connection
+    closes."""
     expecting = b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     client = await sent(served, HEAD + expecting)
     assert client.received == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -153,8 +157,8 @@ async def test_a_body_is_asked_for_after_the_checks(served: Served) -> None:
     await nothing_left(served)
 
 
-async def test_the_rest_of_a_refused_body_is_no_head(served: Served) -> None:
-    """It is dropped, however long: the next request gets its own answer, and there is no other."""
+async def test_the_rest_of_a_refused_body_is_dropped(served: Served) -> None:
+    """The rest is not parsed as a head, however long: the next request gets its own answer."""
     size = 3 * HEAD_MAX
     refused = HEAD.replace(b"digits", b"nobody") + b"Content-Length: %d\r\n\r\n" % size
     client = await sent(served, refused, b"x" * (size - 1), b"x", refused.replace(b"POST", b"GET"))
@@ -164,8 +168,8 @@ async def test_the_rest_of_a_refused_body_is_no_head(served: Served) -> None:
     await nothing_left(served)
 
 
-async def test_who_sends_no_more_gets_the_answer(served: Served) -> None:
-    """Also to requests that came with it; then the connection is closed."""
+async def test_a_half_closed_client_gets_its_answers(served: Served) -> None:
+    """Requests sent before EOF are answered, pipelined ones too; then the connection is closed."""
     held = Held(served)
     async with listening(served):
         client = await sent(served, post(b"1"), post(b"2"))
@@ -174,7 +178,7 @@ async def test_who_sends_no_more_gets_the_answer(served: Served) -> None:
         await rest(served, client)
         assert (len(held.frames), client.is_ended) == (1, False)
         held.release()
-        while not client.is_ended:  # noqa: ASYNC110 - over TCP it takes as many turns as it takes
+        while not client.is_ended:  # noqa: ASYNC110 - over TCP the number of turns is not fixed
             await asyncio.sleep(0)
         found = answers(bytes(client.received))
         assert [answer.body for answer in found if b" 100 " not in answer.start] == [b"=1", b"=2"]
@@ -182,8 +186,8 @@ async def test_who_sends_no_more_gets_the_answer(served: Served) -> None:
     await nothing_left(served)
 
 
-async def test_who_leaves_while_waiting_frees_its_place(served: Served) -> None:
-    """Over TCP, where leaving begins like sending no more."""
+async def test_a_disconnect_while_queued_frees_the_place(served: Served) -> None:
+    """Over TCP a disconnect starts like a half-close, with EOF."""
     held = Held(served)
     async with listening(served):
         sock = socket.create_connection(("127.0.0.1", served.ports[0]))
@@ -197,9 +201,9 @@ async def test_who_leaves_while_waiting_frees_its_place(served: Served) -> None:
     assert held.replica.cancelled == 1
 
 
-async def test_bodies_that_arrive_are_counted_and_given_up(served: Served) -> None:
-    """Plain, chunked, packed, in shared memory, and requests that came too early: each byte counts
-    until a call has it, and whoever is slowest is refused when the memory is needed."""
+async def test_arriving_bodies_are_counted_and_evicted(served: Served) -> None:
+    """Plain, chunked, compressed, shared-memory and pipelined bodies count until a call owns them;
+    the slowest are refused when memory is needed."""
     reservations = served.gateway.invoker.body_budget
     packed = gzip.compress(bytes(range(256)) * 400, 0)
     begun = {
@@ -223,8 +227,8 @@ async def test_bodies_that_arrive_are_counted_and_given_up(served: Served) -> No
     await nothing_left(served)
 
 
-async def test_requests_that_came_too_early_are_given_up(served: Served) -> None:
-    """The one before them is answered, and the connection ends."""
+async def test_pipelined_requests_are_evicted(served: Served) -> None:
+    """The request in progress is answered, and the connection is closed."""
     held = Held(served)
     client = await sent(served, post(b"1"), post(b"2" * 50_000))
     assert served.delivery.held_bytes > 50_000
@@ -237,8 +241,8 @@ async def test_requests_that_came_too_early_are_given_up(served: Served) -> None
     await nothing_left(served)
 
 
-async def test_a_body_is_whole_before_it_is_given_up(served: Served) -> None:
-    """Once a call has it, nobody takes it away: the limit is the queue's."""
+async def test_an_accepted_body_is_not_evicted(served: Served) -> None:
+    """Once a call owns the body it is not evicted; the queue limit applies."""
     held = Held(served)
     client = await sent(served, post(b"12345")[:-1], b"5")
     served.gateway.invoker.body_budget.make_room(256 * 2**20)

@@ -1,4 +1,4 @@
-"""Tests of an invocation apart from any HTTP; its whole way stands in test_invoke."""
+"""Tests of an invocation without HTTP; test_invocation_invoke covers the whole path."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ GOOD = b'{"inputs": {"x": [[1, 2, 3, 4]]}}'
 CALL = head(content_type="application/json")._replace(host="127.0.0.1")
 
 
-async def test_one_that_is_withdrawn_never_was(front: Front) -> None:
-    """It leaves the door, is answered by nobody and counted nowhere."""
+async def test_a_released_invocation_leaves_nothing(front: Front) -> None:
+    """A released invocation leaves the gate, gets no reply and is not counted."""
     replies: list[Reply] = []
     invocation = Invocation(front.gateway.invoker, CALL, replies.append)
     assert invocation.admit(CALL) == 64 * 2**20
@@ -39,8 +39,8 @@ async def test_one_that_is_withdrawn_never_was(front: Front) -> None:
     assert b'fngate_requests_total{function="digits"' not in front.metrics.render()
 
 
-async def test_one_that_is_refused_can_be_told_why(front: Front) -> None:
-    """`fail` answers with the problem, and the door is left."""
+async def test_a_refused_invocation_can_fail_with_its_problem(front: Front) -> None:
+    """`fail` replies with the problem and leaves the gate."""
     replies: list[Reply] = []
     invocation = Invocation(front.gateway.invoker, CALL._replace(ref="no"), replies.append)
     with pytest.raises(UnknownFunction) as caught:
@@ -51,8 +51,8 @@ async def test_one_that_is_refused_can_be_told_why(front: Front) -> None:
     assert front.gateway.gate.active == 0
 
 
-async def test_who_leaves_is_not_answered(front: Front, peer: Peer) -> None:
-    """The replica hears of it, and what it answers all the same goes nowhere."""
+async def test_a_cancelled_invocation_gets_no_reply(front: Front, peer: Peer) -> None:
+    """The replica gets CANCEL, and its answer is dropped."""
     replies: list[Reply] = []
     invocation = Invocation(front.gateway.invoker, CALL, replies.append)
     invocation.admit(CALL)
@@ -66,10 +66,10 @@ async def test_who_leaves_is_not_answered(front: Front, peer: Peer) -> None:
     assert (replies, front.gateway.gate.active) == ([], 0)
 
 
-async def test_one_that_a_defect_answered_is_not_answered_again(
+async def test_a_defect_is_answered_once(
     front: Front, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection may serve another request by the time its call comes to an end."""
+    """A later outcome is dropped, because the connection may serve another request by then."""
     replies: list[Reply] = []
     invocation = Invocation(front.gateway.invoker, CALL, replies.append)
     invocation.admit(CALL)
@@ -88,21 +88,21 @@ async def test_one_that_a_defect_answered_is_not_answered_again(
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0"
 
 
-def told(front: Front) -> list[AccessEvent]:
-    """The events there are; no more can come."""
+def logged_events(front: Front) -> list[AccessEvent]:
+    """Return the events of the access log and close it."""
     assert front.gateway.invoker.access_log is not None
     front.gateway.invoker.access_log.close()
     return front.events
 
 
 def tracing(front: Front, traced: list[RequestRecord]) -> tuple[Invoker, Tracer]:
-    """The same gateway, whose traced requests come to `traced`."""
+    """Return an invoker whose traced requests go to `traced`, and its tracer."""
     tracer = Tracer(0.0, lambda records, _left_out: traced.extend(records), Random(7))
     return front.gateway.invoker._replace(tracer=tracer), tracer
 
 
-async def test_who_leaves_is_told_of_once(front: Front, peer: Peer) -> None:
-    """Whatever his replica, or his connection, still does."""
+async def test_a_cancelled_invocation_is_logged_once(front: Front, peer: Peer) -> None:
+    """A second cancel and the replica's late answer add no event."""
     correlation = Correlation("mine", "")
     invocation = Invocation(front.gateway.invoker, CALL, lambda _reply: None, correlation)
     invocation.admit(CALL)
@@ -113,31 +113,31 @@ async def test_who_leaves_is_told_of_once(front: Front, peer: Peer) -> None:
     peer.answer(request.id)
     await front.delivery.wait_idle()
 
-    (record,) = told(front)
+    (record,) = logged_events(front)
     assert (record.outcome, record.status, record.request_id) == ("client_left", 0, "mine")
     assert (record.replica, record.sends, record.bytes_in) == ("r1", 1, len(GOOD))
 
 
-async def test_one_that_is_withdrawn_is_told_of_by_whoever_reads_it(front: Front) -> None:
-    """Not here: it would be told of twice."""
+async def test_a_released_invocation_is_not_logged(front: Front) -> None:
+    """The HTTP front end that released it logs it; a second event would be a duplicate."""
     invocation = Invocation(front.gateway.invoker, CALL, lambda _reply: None)
     invocation.admit(CALL)
     invocation.release()
 
-    assert told(front) == []
+    assert logged_events(front) == []
 
 
-async def test_one_that_was_answered_cannot_leave(front: Front) -> None:
-    """aiohttp's task may be cancelled in the turn of its answer."""
+async def test_an_answered_invocation_cannot_be_cancelled(front: Front) -> None:
+    """aiohttp may cancel its task in the same turn as the answer."""
     invocation = Invocation(front.gateway.invoker, CALL, lambda _reply: None)
     invocation.fail(UnknownFunction("no such thing"))
     invocation.cancel()
 
-    assert [record.outcome for record in told(front)] == ["unknown_function"]
+    assert [record.outcome for record in logged_events(front)] == ["unknown_function"]
 
 
-async def test_every_answer_says_by_which_id_its_request_is_known(front: Front) -> None:
-    """The client's, else one of ours."""
+async def test_every_answer_has_its_request_id(front: Front) -> None:
+    """The id is the client's, or else a generated one."""
     replies: list[Reply] = []
     for given in (NOT_CORRELATED, Correlation("mine", "")):
         invocation = Invocation(front.gateway.invoker, CALL, replies.append, given)
@@ -149,7 +149,8 @@ async def test_every_answer_says_by_which_id_its_request_is_known(front: Front) 
 
 
 async def test_a_trace_goes_on_to_the_replica(front: Front, peer: Peer) -> None:
-    """Below our own span if it is recorded, else as it came; its id is told in any case."""
+    """The replica gets the gateway's span as parent if the trace is sampled, else the client's
+    header; the log has the trace id in both cases."""
     traced: list[RequestRecord] = []
     invoker, tracer = tracing(front, traced)
     sent = []
@@ -169,11 +170,11 @@ async def test_a_trace_goes_on_to_the_replica(front: Front, peer: Peer) -> None:
     assert record.trace is not None
     assert (record.trace.parent_id, record.trace_id) == ("b7ad6b7169203331", PARENT[3:35])
     assert sent == [PARENT + "0", record.trace.traceparent]
-    assert [one.trace_id for one in told(front)] == [PARENT[3:35]] * 2
+    assert [one.trace_id for one in logged_events(front)] == [PARENT[3:35]] * 2
 
 
-async def test_traces_alone_make_records_of_what_is_traced(front: Front) -> None:
-    """Without an access log."""
+async def test_without_an_access_log_traced_requests_are_recorded(front: Front) -> None:
+    """Without an access log only traced requests are recorded."""
     traced: list[RequestRecord] = []
     invoker, tracer = tracing(front, traced)
     for given in (NOT_CORRELATED, Correlation("", PARENT + "1")):
@@ -183,4 +184,4 @@ async def test_traces_alone_make_records_of_what_is_traced(front: Front) -> None
 
     assert [record.outcome for record in traced] == ["unknown_function"]
     assert traced[0].journey is not None
-    assert told(front) == []
+    assert logged_events(front) == []

@@ -1,4 +1,4 @@
-"""Tests of a request's whole way through the gateway."""
+"""Tests of a request's whole path through the gateway."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LABELS = '{function="digits",namespace="default"}'
 
 
 def calling(front: Front, body: bytes = GOOD, **headers: str) -> asyncio.Task[Any]:
-    """A call that goes on while the test plays the replica."""
+    """Start a call while the test plays the replica."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return asyncio.create_task(front.call(body, {**JSON, **named}))
 
@@ -40,8 +40,8 @@ def limited(front: Front, **limits: Any) -> None:
     front.catalog.put_function(nouns.function(limits=Limits(**limits)))
 
 
-async def test_an_answer_is_passed_on_as_it_came(front: Front, peer: Peer) -> None:
-    """The body is the replica's, every header is the gateway's own."""
+async def test_an_answer_is_passed_on_unchanged(front: Front, peer: Peer) -> None:
+    """The body is the replica's; every header is the gateway's own."""
     call = calling(front)
     peer.answer((await peer.next(Kind.REQUEST)).id, b'{"outputs": {}}')
     status, document, headers = await call
@@ -53,8 +53,8 @@ async def test_an_answer_is_passed_on_as_it_came(front: Front, peer: Peer) -> No
     assert "Preference-Applied" not in headers
 
 
-async def test_a_warm_request_is_not_looked_into(front: Front, peer: Peer) -> None:
-    """The replica gets bytes and headers as the client sent them, even nonsense."""
+async def test_a_warm_request_is_not_parsed(front: Front, peer: Peer) -> None:
+    """The replica gets body and headers as the client sent them, even invalid ones."""
     call = calling(
         front, b"\xff nonsense", Accept="x/y", traceparent=TRACED, Content_Type="odd/type"
     )
@@ -68,8 +68,8 @@ async def test_a_warm_request_is_not_looked_into(front: Front, peer: Peer) -> No
     assert front.past.arrivals == [("default", "digits")]
 
 
-async def test_a_binary_answer_says_where_its_json_ends(front: Front, peer: Peer) -> None:
-    """The lengths of the protocol's headers are passed both ways."""
+async def test_json_lengths_are_passed_both_ways(front: Front, peer: Peer) -> None:
+    """Inference-Header-Content-Length is passed on in the request and in the answer."""
     call = calling(front, b"{}1234", Inference_Header_Content_Length="2")
     request = await peer.next(Kind.REQUEST)
     octets = pack_answer(unpack_answer(ANSWER)._replace(content_type="application/octet-stream"))
@@ -81,8 +81,8 @@ async def test_a_binary_answer_says_where_its_json_ends(front: Front, peer: Peer
 
 
 @pytest.mark.parametrize("length", ["-1", "two", "9" * 12])
-async def test_a_length_that_is_none_is_refused(front: Front, length: str) -> None:
-    """400 names header and value."""
+async def test_an_invalid_json_length_is_refused(front: Front, length: str) -> None:
+    """The 400 names header and value."""
     headers = {**JSON, "Inference-Header-Content-Length": length}
     status, problem, _ = await front.call(GOOD, headers)
 
@@ -92,8 +92,8 @@ async def test_a_length_that_is_none_is_refused(front: Front, length: str) -> No
     )
 
 
-async def test_a_cold_request_is_checked_before_anything_is_demanded(front: Front) -> None:
-    """Bad input for a cold function gets 400 and no waiter."""
+async def test_a_cold_request_is_checked_before_it_is_demand(front: Front) -> None:
+    """Invalid input for a cold function gets 400 and wakes no pool."""
     status, problem, _ = await front.call(b"{}", JSON)
 
     assert (status, problem["code"]) == (400, "bad_input")
@@ -103,7 +103,7 @@ async def test_a_cold_request_is_checked_before_anything_is_demanded(front: Fron
 async def test_a_request_that_waited_gets_the_receipt_of_the_cold_start(
     front: Front, tmp_path: Any
 ) -> None:
-    """The phases stand in Server-Timing; the manager was told that somebody waits."""
+    """Server-Timing has the cold start's phases; the manager got the demand."""
     call = calling(front)
     assert (await front.manager.heard()).revisions[KEY].queued == 1
     async with Peer(tmp_path / "r1").listening() as peer:
@@ -134,7 +134,8 @@ async def test_a_request_that_waited_gets_the_receipt_of_the_cold_start(
 async def test_an_error_of_the_replica_is_answered(
     front: Front, peer: Peer, code: str, status: int
 ) -> None:
-    """Each code has its status; its text is the problem's detail and its outcome is counted."""
+    """Each code maps to a status; its message is the problem's detail, and its outcome is
+    counted."""
     call = calling(front)
     request = await peer.next(Kind.REQUEST)
     peer.send(Kind.FAILED, request.id, failed(code=code, message="why"))
@@ -145,8 +146,8 @@ async def test_an_error_of_the_replica_is_answered(
     assert b'reason="' + outcome + b'"} 1.0' in front.metrics.render()
 
 
-async def test_the_limits_of_the_function_travel_with_its_calls(front: Front, peer: Peer) -> None:
-    """Its own timeout is the replica's; its own queue length bounds who waits."""
+async def test_the_functions_limits_apply_to_its_calls(front: Front, peer: Peer) -> None:
+    """The function's timeout is sent to the replica, and its queue limit applies."""
     limited(front, timeout_s=2.5, queue=1)
     first, second = calling(front), calling(front)
     requests = [await peer.next(Kind.REQUEST) for _ in range(2)]
@@ -164,8 +165,8 @@ async def test_the_limits_of_the_function_travel_with_its_calls(front: Front, pe
     assert int(headers["Retry-After"]) >= 1
 
 
-async def test_a_client_that_leaves_takes_its_request_back(front: Front, peer: Peer) -> None:
-    """The replica is told at once."""
+async def test_a_disconnect_cancels_the_request(front: Front, peer: Peer) -> None:
+    """The replica gets CANCEL at once."""
     call = calling(front)
     request = await peer.next(Kind.REQUEST)
     call.cancel()
@@ -189,18 +190,18 @@ async def test_a_client_that_leaves_takes_its_request_back(front: Front, peer: P
         ({"retry": "never"}, "", False),
     ],
 )
-async def test_what_had_started_is_run_again_where_that_is_harmless(
+async def test_a_started_call_is_rerun_where_allowed(
     front: Front, peer: Peer, limits: dict[str, Any], handler: str, reruns: bool
 ) -> None:
-    """A model alone has no effects; a handler may have, unless its manifest says otherwise. Every
-    other try is counted."""
+    """A model without handler has no effects and is rerun; a handler only if its manifest allows
+    it. Every send is counted."""
     revision = nouns.revision(handler=handler)
     front.catalog.put(type(nouns.deployed())(nouns.function(), revision, nouns.profile()))
     limited(front, **limits)
     call = calling(front)
     request = await peer.next(Kind.REQUEST)
     peer.send(Kind.STARTED, body=request.id.to_bytes(4, "little"))
-    peer.answer(2**31)  # an unknown id ends the link
+    peer.answer(2**31)  # an unknown id: the gateway closes the link
     await peer.lost.get()
     await peer.greet()
     if reruns:
@@ -212,16 +213,16 @@ async def test_what_had_started_is_run_again_where_that_is_harmless(
     assert ('reason="died"' in page) == reruns
 
 
-async def test_a_preference_that_was_applied_is_named(front: Front, peer: Peer) -> None:
-    """The answer says which wait counted."""
+async def test_an_applied_preference_is_named(front: Front, peer: Peer) -> None:
+    """Preference-Applied has the wait that was applied."""
     call = calling(front, Prefer="wait=5000")
     peer.answer((await peer.next(Kind.REQUEST)).id)
 
     assert (await call)[2]["Preference-Applied"] == "wait=600"
 
 
-async def test_what_nobody_is_allowed_is_not_counted(front: Front) -> None:
-    """Names that are no functions make no metric: their number has no bound."""
+async def test_unknown_names_are_not_counted(front: Front) -> None:
+    """Unknown function names make no series, because their number has no bound."""
     status, _, _ = await front.call(GOOD, ref="nobody")
 
     assert status == 404
@@ -229,12 +230,12 @@ async def test_what_nobody_is_allowed_is_not_counted(front: Front) -> None:
 
 
 async def test_a_defect_is_hidden_and_counted(front: Front) -> None:
-    """500 without anything of the exception, as a problem document like all else."""
+    """An unexpected exception gets a 500 problem without its text."""
 
     def break_down(_namespace: str, _name: str) -> None:
         raise ZeroDivisionError("the insides")
 
-    front.past.arrived = break_down  # type: ignore[assignment,method-assign]  # a port that breaks
+    front.past.arrived = break_down  # type: ignore[assignment,method-assign]  # a failing port
     status, problem, _ = await front.call(GOOD, JSON)
 
     assert (status, problem["code"]) == (500, "internal")
@@ -245,7 +246,7 @@ async def test_a_defect_is_hidden_and_counted(front: Front) -> None:
 async def test_a_held_call_names_the_revision_that_answered_it(
     front: Front, tmp_path: Path
 ) -> None:
-    """It was meant for digits@1 and is served by digits@2, which has the traffic by now."""
+    """A call held for digits@1 and answered by digits@2 after a move names digits@2."""
     follow_traffic(front.catalog, front.delivery)
     moved = nouns.deployed(number=2)
     async with Peer(tmp_path / "r2").listening() as peer:
@@ -262,7 +263,7 @@ async def test_a_held_call_names_the_revision_that_answered_it(
 
 
 async def test_a_call_that_names_a_revision_is_not_moved(front: Front, peer: Peer) -> None:
-    """digits@1 answers what was addressed to digits@1, with the traffic elsewhere."""
+    """A call of digits@1 is answered by digits@1 although the traffic moved."""
     follow_traffic(front.catalog, front.delivery)
     front.catalog.put(nouns.deployed(number=2))
     call = asyncio.create_task(front.call(GOOD, JSON, ref="digits@1"))
@@ -273,10 +274,8 @@ async def test_a_call_that_names_a_revision_is_not_moved(front: Front, peer: Pee
 
 
 @pytest.mark.parametrize("ref", ["digits", "digits@1"])
-async def test_a_function_that_went_while_the_body_came_holds_nobody(
-    front: Front, ref: str
-) -> None:
-    """404 at once: nobody would ever start it."""
+async def test_a_function_removed_during_the_upload_is_404(front: Front, ref: str) -> None:
+    """The answer comes at once, because no replica would ever start."""
 
     async def body() -> AsyncIterator[bytes]:
         yield GOOD[:5]
@@ -289,8 +288,8 @@ async def test_a_function_that_went_while_the_body_came_holds_nobody(
     assert not front.delivery.loads()
 
 
-async def test_a_revision_that_went_while_the_body_came_holds_nobody(front: Front) -> None:
-    """As when it is the oldest of many and another is deployed."""
+async def test_a_revision_removed_during_the_upload_is_404(front: Front) -> None:
+    """A revision may be removed as the oldest when another one is deployed."""
     front.catalog.put(nouns.deployed(number=2))
 
     async def body() -> AsyncIterator[bytes]:
@@ -304,7 +303,7 @@ async def test_a_revision_that_went_while_the_body_came_holds_nobody(front: Fron
 
 
 async def test_every_request_leaves_one_event(front: Front, peer: Peer) -> None:
-    """What it was, who answered, how long it took; refused ones of a function, too."""
+    """Each request, refused ones included, has one event with its outcome, replica and times."""
     call = calling(front)
     peer.answer((await peer.next(Kind.REQUEST)).id)
     await call
@@ -326,7 +325,7 @@ async def test_every_request_leaves_one_event(front: Front, peer: Peer) -> None:
 
 
 async def test_a_large_body_reaches_the_replica_as_it_was_sent(front: Front, peer: Peer) -> None:
-    """With its length told, and in chunks."""
+    """A large body arrives unchanged, with Content-Length or chunked."""
     large = bytes(range(256)) * 1000
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -341,10 +340,10 @@ async def test_a_large_body_reaches_the_replica_as_it_was_sent(front: Front, pee
         assert (await call)[0] == 200
 
 
-async def test_a_client_that_leaves_in_the_turn_of_its_answer_strands_nobody(
+async def test_a_cancel_in_the_turn_of_the_answer_strands_no_call(
     front: Front,
 ) -> None:
-    """The others who wait are answered, whatever becomes of its own answer."""
+    """The other queued calls are answered."""
     calls = [calling(front) for _ in range(4)]
     while front.delivery.loads().get(KEY) is None or front.delivery.loads()[KEY].queued < 4:
         await front.ask("GET", "/healthz")
@@ -358,10 +357,10 @@ async def test_a_client_that_leaves_in_the_turn_of_its_answer_strands_nobody(
     assert front.gateway.gate.active == 0
 
 
-async def test_who_leaves_while_a_large_body_is_checked_is_not_submitted(
+async def test_a_cancel_during_the_check_submits_no_call(
     front: Front,
 ) -> None:
-    """Also in the very turn in which the check ends: nothing is held, and no place is kept."""
+    """A cancel in the turn in which the check ends submits no call and empties the gate."""
     body = json.dumps({"inputs": {"x": [[0.5] * 4] * 10_000}}).encode()
     invocation = Invocation(front.gateway.invoker, CALL, lambda _reply: None)
     invocation.admit(CALL)
@@ -372,7 +371,7 @@ async def test_who_leaves_while_a_large_body_is_checked_is_not_submitted(
     checked = invocation._check
     assert checked is not None
     checked.add_done_callback(lambda _done: None)
-    invocation._check = None  # as when the future is done, and its callback not yet called
+    invocation._check = None  # as when the future is done but its callback has not run yet
     invocation.cancel()
     await asyncio.wait([checked])
     await asyncio.sleep(0)
@@ -381,8 +380,8 @@ async def test_who_leaves_while_a_large_body_is_checked_is_not_submitted(
     assert front.gateway.gate.active == 0
 
 
-async def test_who_expects_to_be_asked_for_the_body_is_asked(front: Front, peer: Peer) -> None:
-    """100 Continue comes before the body is sent, as aiohttp does it."""
+async def test_expect_continue_is_answered(front: Front, peer: Peer) -> None:
+    """100 Continue is sent before the body, as aiohttp does."""
     reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(front.url).port)
     head = b"POST /fn/digits HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
     writer.write(head + b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n")

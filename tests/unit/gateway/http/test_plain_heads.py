@@ -1,4 +1,4 @@
-"""Tests of which heads are plain."""
+"""Tests of parsing plain request heads, and of their cache."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PLAIN = (
 
 
 def without(old: bytes, new: bytes) -> bytes:
-    """The plain head with something else in it."""
+    """Return the plain head with `old` replaced by `new`."""
     assert old in PLAIN
     return PLAIN.replace(old, new)
 
 
 def test_a_plain_head_is_read() -> None:
-    """Names in any case; one space after the colon or none."""
+    """Header names match in any case, with one space after the colon or none."""
     hot = parse_plain_head(PLAIN)
     assert hot is not None
     assert hot.length == 12
@@ -75,8 +75,8 @@ def test_a_plain_head_is_read() -> None:
         ),
     ],
 )
-def test_whatever_is_not_plain_is_left_to_aiohttp(raw: bytes) -> None:
-    """Everything that two readers could understand differently, and all that is unusual."""
+def test_other_heads_are_left_to_aiohttp(raw: bytes) -> None:
+    """Heads that two parsers could read differently, and unusual ones, are not plain."""
     assert parse_plain_head(raw) is None
 
 
@@ -84,12 +84,12 @@ PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def correlated(*lines: bytes) -> bytes:
-    """The plain head with these lines in the middle."""
+    """Return the plain head with these lines in the middle."""
     return without(b"Content-Type", b"".join(line + b"\r\n" for line in lines) + b"Content-Type")
 
 
-def test_what_is_another_each_time_is_no_part_of_what_a_head_is_known_by() -> None:
-    """Wherever its lines stand, in any case."""
+def test_correlation_lines_are_no_part_of_the_cache_key() -> None:
+    """Heads that differ only in correlation lines share one entry, wherever these lines are."""
     heads = HeadCache()
     plain = heads.read(PLAIN)
     assert plain is not None
@@ -104,8 +104,8 @@ def test_what_is_another_each_time_is_no_part_of_what_a_head_is_known_by() -> No
     assert plain.correlation is NOT_CORRELATED
 
 
-def test_lines_of_no_worth_are_left_out_too() -> None:
-    """Nothing of a trace that is none, nothing of what only others read."""
+def test_unused_correlation_lines_are_dropped() -> None:
+    """Invalid correlation and headers that only other systems read are dropped."""
     heads = HeadCache()
     plain = heads.read(PLAIN)
     assert heads.read(correlated(b"baggage: a=b", b"tracestate: c=d")) == plain
@@ -131,11 +131,11 @@ def test_lines_of_no_worth_are_left_out_too() -> None:
         (b"X-Request-Id: " + b"a" * HEAD_MAX,),
     ],
 )
-def test_what_is_not_plain_is_left_to_aiohttp_with_an_id_too(lines: tuple[bytes, ...]) -> None:
-    """The lines that are cut out are held to the same pattern as all others."""
+def test_correlation_lines_must_be_plain(lines: tuple[bytes, ...]) -> None:
+    """Correlation lines must match the same pattern as all others, and occur once."""
     assert HeadCache().read(correlated(*lines)) is None
 
 
-def test_a_head_is_only_learnt_where_it_is_plain() -> None:
-    """What is cut out makes nothing plain that was not."""
+def test_removing_correlation_makes_no_head_plain() -> None:
+    """A head that is not plain stays so without its correlation lines."""
     assert HeadCache().read(correlated(b"X-Request-Id: a").replace(b"POST", b"GET")) is None

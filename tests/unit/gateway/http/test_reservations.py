@@ -1,4 +1,4 @@
-"""Tests of the memory of bodies that still arrive."""
+"""Tests of the memory budget for arriving bodies."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from registry.errors import BodyEvicted, FnError, QueueFull
 CAPACITY = 64 * SMALL
 
 
-class Held:
-    """The counter of accepted calls."""
+class HeldBytes:
+    """Counter of held bytes."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
@@ -25,10 +25,10 @@ class Held:
 
 
 class World:
-    """Reservations with a clock that stands still."""
+    """Body budget with a clock that the test sets."""
 
     def __init__(self) -> None:
-        self.held = Held()
+        self.held = HeldBytes()
         self.now = 0.0
         self.all = BodyBudget(self.held, CAPACITY, lambda: self.now)
         self.evicted: list[int] = []
@@ -37,12 +37,12 @@ class World:
     def open(self, count: int = 0) -> BodyReservation:
         number = next(self.numbers)
 
-        def gone(error: FnError) -> None:
+        def on_evicted(error: FnError) -> None:
             assert isinstance(error, BodyEvicted)
             assert error.retry_after_s
             self.evicted.append(number)
 
-        one = self.all.open(gone)
+        one = self.all.open(on_evicted)
         if count:
             one.grow(count)
         return one
@@ -54,7 +54,7 @@ def world() -> World:
 
 
 def test_bytes_count_from_the_first_one_until_they_are_released(world: World) -> None:
-    """Given back once, however often that is said."""
+    """A reservation counts from its first byte; a second release has no effect."""
     one = world.open(5)
     one.grow(6)
     assert (world.held.held_bytes, len(world.all)) == (11, 1)
@@ -63,8 +63,8 @@ def test_bytes_count_from_the_first_one_until_they_are_released(world: World) ->
     assert (world.held.held_bytes, len(world.all)) == (0, 0)
 
 
-def test_many_slow_uploads_give_way_to_one_that_is_fast(world: World) -> None:
-    """However many and however large: a slow one is ended, never the fast one."""
+def test_slow_uploads_are_evicted_for_a_fast_one(world: World) -> None:
+    """Slow uploads are evicted, whatever their number and size; the fast one never is."""
     slow = [world.open(CAPACITY // 33) for _ in range(32)]
     world.now = 20.0
     for one in slow:
@@ -78,8 +78,8 @@ def test_many_slow_uploads_give_way_to_one_that_is_fast(world: World) -> None:
     assert world.held.held_bytes <= CAPACITY
 
 
-def test_an_upload_that_stalled_gives_way_to_a_steady_one(world: World) -> None:
-    """Bytes that came long ago are no progress."""
+def test_a_stalled_upload_is_evicted_for_a_steady_one(world: World) -> None:
+    """Bytes received long ago do not count as progress."""
     burst = world.open(CAPACITY // 2)
     steady = world.open()
     for _ in range(30):
@@ -90,8 +90,8 @@ def test_an_upload_that_stalled_gives_way_to_a_steady_one(world: World) -> None:
     assert steady.bytes == 30 * SMALL
 
 
-def test_the_slowest_is_refused_itself(world: World) -> None:
-    """It is not told of what it is just being told."""
+def test_the_slowest_upload_is_refused_itself(world: World) -> None:
+    """If the growing upload is the slowest, `grow` raises; its eviction callback is not called."""
     one = world.open(CAPACITY // 2)
     world.now = 20.0
     world.open(CAPACITY // 2)
@@ -100,8 +100,8 @@ def test_the_slowest_is_refused_itself(world: World) -> None:
     assert (one.bytes, world.evicted) == (0, [])
 
 
-def test_calls_come_before_uploads_and_are_never_ended(world: World) -> None:
-    """What is accepted stays; an upload that cannot fit beside it is refused, alone."""
+def test_calls_evict_uploads_and_are_never_evicted(world: World) -> None:
+    """Accepted calls stay; an upload that does not fit beside them is refused alone."""
     world.open(CAPACITY // 2)
     world.all.make_room(CAPACITY)
     assert (world.held.held_bytes, world.evicted) == (0, [0])
@@ -125,8 +125,8 @@ def test_calls_come_before_uploads_and_are_never_ended(world: World) -> None:
         max_size=60,
     )
 )
-def test_no_more_is_held_than_may_be(steps: list[tuple[int, str, int]]) -> None:
-    """The counter is the sum of what all hold, and within the capacity, whatever happens."""
+def test_held_bytes_never_exceed_the_capacity(steps: list[tuple[int, str, int]]) -> None:
+    """The counter is the sum of all reservations and calls, and never above the capacity."""
     world = World()
     ones = [world.open() for _ in range(10)]
     calls = 0

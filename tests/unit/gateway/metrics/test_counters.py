@@ -1,4 +1,4 @@
-"""Tests of counters, exemplars and the formats of the page."""
+"""Tests of counters, histograms, exemplars and the formats of the metrics page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LABELS = ("function",)
 
 
 def page(*collectors: CounterFamily | HistogramFamily) -> list[str]:
-    """The lines that prometheus_client makes of them, comments apart."""
+    """Return the sample lines that prometheus_client renders."""
     registry = CollectorRegistry()
     for collector in collectors:
         registry.register(collector)
@@ -34,7 +34,7 @@ def page(*collectors: CounterFamily | HistogramFamily) -> list[str]:
 
 
 def test_counters_are_shown_by_their_labels() -> None:
-    """The same labels are the same counter; a removed one begins anew."""
+    """Equal labels share one counter; a removed counter restarts at 0."""
     counts = CounterFamily("n", "text", LABELS, LocalStore())
     counts.of("f").inc(1.0)
     counts.of("f").inc(2.0)
@@ -48,7 +48,7 @@ def test_counters_are_shown_by_their_labels() -> None:
 
 
 def test_a_distribution_counts_up_to_its_bounds() -> None:
-    """A value on a bound belongs to it, one beyond all to +Inf; buckets are shown summed up."""
+    """Bounds are inclusive, larger values count to +Inf, and buckets are cumulative."""
     made = HistogramFamily("s", "text", LABELS, (1, 2.5), LocalStore())
     child = made.of("f")
     for value in (0.0, 1.0, 1.5, 2.5, 99.0):
@@ -67,7 +67,7 @@ def test_a_distribution_counts_up_to_its_bounds() -> None:
 
 
 def test_a_bucket_remembers_a_request() -> None:
-    """One a second, the others are only counted; it is shown with its bucket, in OpenMetrics."""
+    """A bucket keeps one exemplar a second; OpenMetrics shows it with the bucket."""
     made = HistogramFamily("s_seconds", "text", LABELS, (1,), LocalStore())
     child = made.of("f")
     child.observe(0.5)
@@ -90,8 +90,8 @@ def test_a_bucket_remembers_a_request() -> None:
     assert newest_exemplars([made], 9) == []
 
 
-def test_the_newest_exemplars_are_told() -> None:
-    """So many at most, of all histograms together."""
+def test_the_newest_exemplars_come_first() -> None:
+    """At most `n` exemplars are returned, the newest of all histograms."""
     one, other = (HistogramFamily(name, "text", LABELS, (1,), LocalStore()) for name in "ab")
     for made, at_s in ((one, 1.0), (other, 3.0), (one, 2.0)):
         made.of(str(at_s)).observe(0.5, ("request_id", "x"), at_s)
@@ -103,7 +103,7 @@ def test_the_newest_exemplars_are_told() -> None:
     ("name", "unit"), [("a_seconds", "seconds"), ("a_bytes", "bytes"), ("a_rows", ""), ("a", "")]
 )
 def test_a_unit_is_in_the_name(name: str, unit: str) -> None:
-    """As Prometheus has it: the last word."""
+    """The unit is the last word of the name if Prometheus knows it as one."""
     assert unit_of(name) == unit
 
 
@@ -112,7 +112,7 @@ SAMPLED, DROPPED = f"00-{TRACE}-00f067aa0ba902b7-01", f"00-{TRACE}-00f067aa0ba90
 
 
 def test_a_request_is_named_by_its_id_and_its_trace() -> None:
-    """A trace that nobody keeps leads nowhere."""
+    """An exemplar has the request id, and the trace id if the trace is sampled."""
     assert exemplar_of("a1", SAMPLED) == ("request_id", "a1", "trace_id", TRACE)
     assert exemplar_of("a1", DROPPED) == ("request_id", "a1")
     assert exemplar_of("", SAMPLED) == ("trace_id", TRACE)
@@ -121,13 +121,13 @@ def test_a_request_is_named_by_its_id_and_its_trace() -> None:
 
 
 @pytest.mark.parametrize("traceparent", ["x", "00-zz-00-01", SAMPLED[:-1] + '"', SAMPLED + "-x"])
-def test_a_trace_that_is_none_is_left_out(traceparent: str) -> None:
-    """It comes from the client, as it likes."""
+def test_an_invalid_trace_is_left_out_of_an_exemplar(traceparent: str) -> None:
+    """The client sends the header, so it may be invalid."""
     assert exemplar_of("a1", traceparent) == ("request_id", "a1")
 
 
 def test_an_exemplar_is_no_longer_than_a_scraper_takes() -> None:
-    """OpenMetrics allows 128 characters, names included."""
+    """OpenMetrics allows 128 characters, label names included."""
     longest = CHARACTERS_MAX - len("request_id")
     assert exemplar_of("a" * longest, "") == ("request_id", "a" * longest)
     assert exemplar_of("a" * (longest + 1), "") is None
@@ -135,7 +135,7 @@ def test_an_exemplar_is_no_longer_than_a_scraper_takes() -> None:
 
 
 def test_an_exemplar_stays_for_a_second() -> None:
-    """Unless the clock was set back."""
+    """An exemplar is fresh for a second, unless the clock was set back."""
     one = Exemplar(("request_id", "a"), 0.1, 100.0)
 
     assert [one.is_fresh(at_s) for at_s in (100.0, 100.9, 101.0, 99.0)] == [
@@ -178,6 +178,6 @@ PROMETHEUS_3 = (
         ("," * 100_000 + "application/openmetrics-text", TEXT),
     ],
 )
-def test_a_scraper_gets_what_it_prefers(accept: str, form: PageFormat) -> None:
-    """Text where it has no preference, asks for another version, or says nothing that is valid."""
+def test_a_scraper_gets_the_format_it_prefers(accept: str, form: PageFormat) -> None:
+    """The page is text without a valid preference or for an unknown version."""
     assert negotiate_format(accept) is form

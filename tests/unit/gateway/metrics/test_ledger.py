@@ -6,21 +6,21 @@ from gateway.metrics.counters import LocalStore
 from gateway.metrics.ledger import ACCEPTED, ENDINGS, UNKNOWN_POOL, Balance, Ledger, total
 
 
-class Named(LocalStore):
-    """Remembers what was taken, in order."""
+class RecordingStore(LocalStore):
+    """Store that records the names of allocated counters, in order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
 
     def allocate(self, name: str, labelnames: object, labelvalues: object) -> int:
-        """As LocalStore."""
+        """Record the name and allocate as LocalStore does."""
         self.names.append(name)
         return super().allocate(name, (), ())
 
 
 def test_a_ledger_balances() -> None:
-    """What was accepted has ended, waits, or is at a replica."""
+    """Each accepted request has ended, is held or is in flight."""
     ledger = Ledger(LocalStore())
     for _ in range(5):
         ledger.accept()
@@ -35,21 +35,21 @@ def test_a_ledger_balances() -> None:
 
 
 def test_a_request_that_is_lost_is_missing() -> None:
-    """The parts are counted apart, so the sum can be wrong: that is what it is for."""
+    """The parts are counted separately, so that their sum reveals a lost request."""
     assert Balance(3, {"completed": 1}, {"a": 1}, {}).missing == 1
     assert Balance(1, {"completed": 1, "cancelled": 1}).missing == -1
 
 
-def test_what_a_dead_process_had_is_aborted() -> None:
-    """Held or in flight, it has ended now."""
+def test_open_requests_of_a_dead_process_are_aborted() -> None:
+    """Requests that a dead process held or had in flight count as aborted."""
     dead = Balance(5, {"completed": 2, "aborted": 0}, {"a": 2}, {"a": 1}).aborted()
 
     assert dead == Balance(5, {"completed": 2, "aborted": 3})
     assert dead.missing == 0
 
 
-def test_what_a_silent_process_has_is_in_flight_somewhere() -> None:
-    """Its counters tell no more."""
+def test_open_requests_of_a_silent_process_are_in_flight() -> None:
+    """Without a report from the process its open requests count as in flight in an unknown pool."""
     silent = Balance(5, {"completed": 2}).unheard()
 
     assert silent.in_flight == {UNKNOWN_POOL: 3}
@@ -58,7 +58,7 @@ def test_what_a_silent_process_has_is_in_flight_somewhere() -> None:
 
 
 def test_balances_add_up() -> None:
-    """By pool and by end."""
+    """Balances are added per pool and per ending."""
     first = Balance(3, {"completed": 1}, {"a": 1}, {"a": 1})
     second = Balance(2, {"completed": 1, "failed": 1}, {}, {})
 
@@ -66,9 +66,9 @@ def test_balances_add_up() -> None:
     assert total([]) == Balance()
 
 
-def test_what_was_accepted_is_read_last() -> None:
-    """Read in their order while they grow, no more has ended than was accepted."""
-    store = Named()
+def test_the_accepted_counter_is_read_last() -> None:
+    """Counters read in order of allocation never show more ended requests than accepted ones."""
+    store = RecordingStore()
     Ledger(store)
 
     assert len(store.names) == Ledger.NUMBERS

@@ -30,19 +30,19 @@ META = AnswerMeta("application/json", 0, 0, 0, 0, 1)
 
 
 def exists(_namespace: str, _name: str) -> bool:
-    """Every function is deployed."""
+    """Return True: every function is deployed."""
     return True
 
 
 def metrics(
     balance: Balance | None = None, states: dict[str, str] | None = None, **more: Any
 ) -> Metrics:
-    """Metrics of a gateway with these pools."""
+    """Return the metrics of a gateway with these pools."""
     return Metrics(lambda: balance or Balance(), lambda: states or {}, lambda: 3, exists, **more)
 
 
 def samples(page: Metrics) -> dict[tuple[str, ...], float]:
-    """Every sample by its name and label values, sorted by label."""
+    """Return every sample by its name and label values, sorted by label."""
     page.snapshot()
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
@@ -52,12 +52,12 @@ def samples(page: Metrics) -> dict[tuple[str, ...], float]:
 
 
 def receipt(*, cold: bool, first: bool, replica: str = "r") -> Receipt:
-    """A receipt; a cold one says that loading took 2 s."""
+    """Return a receipt; a cold one has a load phase of 2 s."""
     return Receipt("f@1", replica, "cpu:0", 500.0, {"load": 2000.0} if cold else {}, first, META)
 
 
 def test_answers_are_counted_by_outcome_and_timed() -> None:
-    """Each answer counts once under its outcome; its time goes into the histogram."""
+    """Each answer counts once under its outcome; its duration goes into the histogram."""
     page = metrics()
     page.count_reply("default", "f", "ok", "", 0.02)
     page.count_reply("default", "f", "ok", "", 0.02)
@@ -71,8 +71,8 @@ def test_answers_are_counted_by_outcome_and_timed() -> None:
     assert found["fngate_request_seconds_bucket", "f", "0.01", "default"] == 1
 
 
-def test_the_wait_of_every_answer_is_kept() -> None:
-    """Queue time is in seconds."""
+def test_queue_time_is_recorded_in_seconds() -> None:
+    """Each answer's queue time is added in seconds."""
     page = metrics()
     page.count_answer(("default", "f"), 0.0, receipt(cold=False, first=False), 1, 0)
 
@@ -80,7 +80,8 @@ def test_the_wait_of_every_answer_is_kept() -> None:
 
 
 def test_a_cold_start_counts_once() -> None:
-    """However many requests waited for one replica, its phases are counted with the first."""
+    """A replica's cold start is counted once, whatever the number of requests that waited for
+    it."""
     page = metrics()
     page.count_answer(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
     page.count_answer(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
@@ -93,8 +94,8 @@ def test_a_cold_start_counts_once() -> None:
     assert found["fngate_cold_start_seconds_sum", "f", "default", "load"] == 2.0
 
 
-def test_counted_replicas_are_forgotten_in_time() -> None:
-    """What is remembered of cold starts has a limit."""
+def test_the_memory_of_counted_cold_starts_is_bounded() -> None:
+    """Beyond REPLICAS_MAX the oldest replica is forgotten."""
     page = metrics()
     for number in range(REPLICAS_MAX + 1):
         page.count_answer(
@@ -107,8 +108,8 @@ def test_counted_replicas_are_forgotten_in_time() -> None:
     assert found["fngate_cold_start_seconds_count", "f", "default", "load"] == REPLICAS_MAX + 2
 
 
-def test_pools_are_read_when_the_page_is_asked_for() -> None:
-    """Held, in flight and state are those of the moment of the scrape."""
+def test_pools_are_read_at_the_scrape() -> None:
+    """Held, in flight and state are those at the time of the scrape."""
     held: dict[str, int] = {}
     in_flight: dict[str, int] = {}
     states: dict[str, str] = {}
@@ -130,7 +131,7 @@ def test_pools_are_read_when_the_page_is_asked_for() -> None:
 
 
 def test_two_servers_in_one_process_do_not_share_counters() -> None:
-    """Each has a registry of its own."""
+    """Each instance has its own registry."""
     first, second = metrics(), metrics()
     first.count_reply("default", "f", "ok", "", 0.1)
 
@@ -138,7 +139,8 @@ def test_two_servers_in_one_process_do_not_share_counters() -> None:
 
 
 def test_sends_and_their_reasons_are_counted() -> None:
-    """Once sent is no retry; a request given up after its last death was sent once less."""
+    """The first send is no retry, and the last of `n` deaths causes no retry if there were only `n`
+    sends."""
     page = metrics()
     page.count_sends("default", "f", 1, 0)
     page.count_sends("default", "f", 4, 1)
@@ -154,15 +156,15 @@ def test_sends_and_their_reasons_are_counted() -> None:
 
 
 def test_a_request_that_was_sent_once_makes_no_counter() -> None:
-    """The usual request costs one observation and no label."""
+    """The usual request costs one observation and no retry counter."""
     page = metrics()
     page.count_sends("default", "f", 1, 1)
 
     assert not any(name == "fngate_retries_total" for name, *_ in samples(page))
 
 
-def test_background_work_is_counted_when_the_page_is_asked_for() -> None:
-    """What runs is the number at that moment."""
+def test_background_tasks_are_counted_at_the_scrape() -> None:
+    """The number of tasks is that at the time of the scrape."""
     running = [1]
     page = Metrics(Balance, dict, lambda: running[0], exists)
     before = samples(page)["fngate_tasks",]
@@ -173,7 +175,8 @@ def test_background_work_is_counted_when_the_page_is_asked_for() -> None:
 
 
 def test_functions_beyond_the_limit_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many functions are called, the page is bounded and no request is missing."""
+    """Beyond FUNCTIONS_MAX, functions share one series: the page is bounded and no request is
+    missing."""
     monkeypatch.setattr(requests, "FUNCTIONS_MAX", 2)
     page = metrics()
     for name in ("a", "b", "c", "d", "c", "a"):
@@ -191,7 +194,7 @@ def test_functions_beyond_the_limit_are_counted_together(monkeypatch: pytest.Mon
 
 
 def test_a_removed_function_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its series go with it, and the next function has series of its own."""
+    """Its series are removed, and the next function gets its own."""
     monkeypatch.setattr(requests, "FUNCTIONS_MAX", 1)
     page = metrics()
     page.count_reply("default", "a", "ok", "", 0.1)
@@ -209,8 +212,8 @@ def test_a_removed_function_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_last_answers_of_a_removed_function_are_counted_with_the_others() -> None:
-    """A request that was inside when its function went brings no series back, for they would stay
-    for ever; the sum over all functions is right."""
+    """An answer that arrives after the removal counts to the shared series: it does not recreate
+    series that would never be removed, and the total stays right."""
     page = Metrics(Balance, dict, lambda: 0, lambda _namespace, name: name != "gone")
     page.count_answer(("default", "gone"), 0.0, receipt(cold=True, first=True), 1, 0)
     page.count_sends("default", "gone", 1, 0)
@@ -221,8 +224,8 @@ def test_the_last_answers_of_a_removed_function_are_counted_with_the_others() ->
     assert found["fngate_requests_total", OTHERS, "default", "ok", ""] == 1
 
 
-def test_a_page_shows_pools_as_they_were_looked_at() -> None:
-    """Rendering runs in a thread: it reads nothing that the loop may change meanwhile."""
+def test_a_page_shows_pools_as_of_its_snapshot() -> None:
+    """Rendering runs in a thread and reads nothing that the event loop may change."""
     states = {"default/f@1": "warm"}
     page = Metrics(Balance, lambda: dict(states), lambda: 0, exists)
     page.snapshot()
@@ -233,7 +236,7 @@ def test_a_page_shows_pools_as_they_were_looked_at() -> None:
 
 
 def test_cold_starts_may_be_counted_elsewhere() -> None:
-    """Where several gateway processes wait for one replica, one of them all counts it."""
+    """Where several workers wait for one replica, the supervisor counts its cold start once."""
     told: list[tuple[object, ...]] = []
     page = metrics(on_cold_start=lambda *given: told.append(given))
     page.count_answer(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
@@ -246,7 +249,7 @@ def test_cold_starts_may_be_counted_elsewhere() -> None:
 
 
 def test_a_served_request_may_have_been_sent_again() -> None:
-    """One replica died, one never started it, the third answered."""
+    """Three sends with one death count as one retry for the death and one for a return."""
     page = metrics()
     page.count_answer(("default", "f"), 0.1, receipt(cold=False, first=False), 3, 1)
 
@@ -258,8 +261,9 @@ def test_a_served_request_may_have_been_sent_again() -> None:
     assert found["fngate_requests_total", "f", "default", "ok", ""] == 1
 
 
-def test_a_request_that_is_named_is_an_exemplar() -> None:
-    """Of its time, its wait and the cold start it waited for; by the time of the wall clock."""
+def test_a_request_with_an_id_is_an_exemplar() -> None:
+    """The request is the exemplar of its duration, queue time and cold start, with wall-clock
+    time."""
     page = Metrics(Balance, dict, lambda: 0, exists, wall=lambda: 100.0)
     page.count_answer(
         ("default", "f"), 0.02, receipt(cold=True, first=True), 1, 0, ("request_id", "a")
@@ -279,27 +283,27 @@ def test_a_request_that_is_named_is_an_exemplar() -> None:
 
 
 def test_a_batch_is_counted_by_its_rows() -> None:
-    """By each request that it answered."""
+    """Each answered request counts the rows of its batch."""
     page = metrics()
     page.count_answer(("default", "f"), 0.02, receipt(cold=False, first=False), 1, 0)
 
     assert samples(page)["fngate_batch_rows_bucket", "f", "1.0", "default"] == 1
 
 
-async def test_others_may_show_families_too() -> None:
-    """Their snapshot is that of the page."""
+async def test_added_sources_are_on_the_page() -> None:
+    """An added source takes its snapshot with the page's."""
 
     class Other:
-        """Counts its snapshots."""
+        """Source that counts its snapshots."""
 
         taken = 0
 
         def snapshot(self) -> None:
-            """One more."""
+            """Count one more."""
             self.taken += 1
 
         def collect(self) -> list[GaugeMetricFamily]:
-            """How many."""
+            """Return the count as a gauge."""
             return [GaugeMetricFamily("taken", "text", self.taken)]
 
     page = metrics()
@@ -310,8 +314,8 @@ async def test_others_may_show_families_too() -> None:
 
 
 def test_cold_starts_alone_bring_no_other_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where workers have the requests, a series of the supervisor would be the second of its name;
-    the limit of functions holds all the same."""
+    """The supervisor counts cold starts only: a request series there would duplicate the workers'.
+    The limit of functions holds too."""
     monkeypatch.setattr(requests, "FUNCTIONS_MAX", 1)
     page = metrics()
     page.count_cold_start("default", "f", "r1", {"load": 2000.0})
@@ -325,8 +329,8 @@ def test_cold_starts_alone_bring_no_other_series(monkeypatch: pytest.MonkeyPatch
     assert not any("f" in key for key in samples(page))
 
 
-def test_left_out_events_are_counted() -> None:
-    """From 0."""
+def test_dropped_access_events_are_counted() -> None:
+    """The counter starts at 0."""
     page = metrics()
     assert samples(page)["fngate_access_events_left_out_total",] == 0
     page.count_dropped_events(3)
@@ -335,8 +339,8 @@ def test_left_out_events_are_counted() -> None:
 
 
 def test_functions_that_come_and_go_are_bounded() -> None:
-    """Places are given out again, and never to two: a function that stays keeps its counts, one
-    that comes begins at 0, and sums over all are those of the page."""
+    """Freed counters are reused and never shared: a function that stays keeps its counts, a new one
+    starts at 0."""
     store = LocalStore()
     page = Metrics(Balance, dict, lambda: 3, exists, store)
     for number in range(500):
@@ -360,7 +364,7 @@ def test_functions_that_come_and_go_are_bounded() -> None:
 
 
 def gauge_samples(gauges: StateGauges) -> dict[tuple[str, ...], float]:
-    """Every sample by its name and label values."""
+    """Return every sample by its name and label values."""
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in gauges.collect()
@@ -368,8 +372,8 @@ def gauge_samples(gauges: StateGauges) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_the_ledger_is_there_from_the_start() -> None:
-    """Every end and place is shown as 0, or nobody could tell none from not known."""
+def test_the_ledger_has_every_series_from_the_start() -> None:
+    """Every ending and state is exported as 0, so that zero differs from unknown."""
     found = gauge_samples(StateGauges(Balance, dict, lambda: 3))
 
     assert found["fngate_accepted_total",] == 0
@@ -378,8 +382,8 @@ def test_the_ledger_is_there_from_the_start() -> None:
     assert not any(key[0] == "fngate_held" for key in found)
 
 
-def test_all_of_a_page_is_of_one_look() -> None:
-    """What comes after it is for the next."""
+def test_all_gauges_are_of_one_snapshot() -> None:
+    """Changes after the snapshot appear in the next one."""
     now = [Balance(3, {"completed": 1}, {"a": 1}, {"a": 1})]
     states = {"a": "warm"}
     gauges = StateGauges(lambda: now[0], lambda: dict(states), lambda: 7)
@@ -402,8 +406,9 @@ def test_all_of_a_page_is_of_one_look() -> None:
 F = ("default", "f")
 
 
-def test_only_what_came_since_is_told() -> None:
-    """By bucket; of what did not answer nothing."""
+def test_a_rate_sample_has_only_new_observations() -> None:
+    """A sample holds the observations per bucket since the last one; functions without any are left
+    out."""
     durations = HistogramFamily(
         "d_seconds", "", ("namespace", "function"), (0.1, 1.0), LocalStore()
     )
@@ -419,8 +424,8 @@ def test_only_what_came_since_is_told() -> None:
     assert pulse.sample() == []
 
 
-def test_a_function_that_came_again_begins_anew() -> None:
-    """Removed and deployed again it has other counters."""
+def test_a_redeployed_function_starts_new_samples() -> None:
+    """A function that was removed and deployed again has new counters."""
     children = {}
     pulse = RateSampler(children.items)
     for _ in range(2):
@@ -431,6 +436,6 @@ def test_a_function_that_came_again_begins_anew() -> None:
 
 
 @pytest.mark.parametrize("bounds", [SECONDS, SENDS, ROWS])
-def test_bounds_grow(bounds: tuple[float, ...]) -> None:
-    """A value belongs to one bucket only."""
+def test_bounds_are_sorted_and_unique(bounds: tuple[float, ...]) -> None:
+    """Bounds rise strictly, so that a value belongs to one bucket only."""
     assert list(bounds) == sorted(set(bounds))

@@ -15,7 +15,7 @@ from tests.support.records import RECEIPT, RECORD, TRACE
 
 
 class World:
-    """An access log whose clock is the test's, and its events once it is over."""
+    """Access log whose clock the test sets; its events are complete once it is closed."""
 
     def __init__(self) -> None:
         self.wall = 1000.0
@@ -31,7 +31,7 @@ class World:
     def served(
         self, receipt: Receipt = RECEIPT, traceparent: str = "", now: float = 12.0, sends: int = 1
     ) -> None:
-        """A request that came at 10.0 s was answered."""
+        """Log an answered request that began at 10.0 s."""
         meta = RequestMeta("", "", -1, traceparent)
         call = Call("default/digits@1", meta, b"body", 11.0, 66.0, 60.0, sends=sends)
         self.log.log_answer("id-1", "digits", call, receipt, (7, 9), (10.0, now))
@@ -39,14 +39,14 @@ class World:
 
 @contextmanager
 def logging() -> Iterator[World]:
-    """Ends the log's thread."""
+    """Close the log's thread with the block."""
     world = World()
     yield world
     world.log.close()
 
 
 def test_an_answered_request() -> None:
-    """Who answered, how long that took, to the microsecond."""
+    """An event names the replica and its times, with a resolution of one microsecond."""
     with logging() as world:
         world.served(RECEIPT._replace(queue_ms=0.0126), sends=3)
     (event,) = world.events
@@ -61,16 +61,16 @@ def test_an_answered_request() -> None:
 
 
 @pytest.mark.parametrize("flags", ["00", "01"])
-def test_the_trace_is_told_whoever_records_it(flags: str) -> None:
-    """By its id."""
+def test_the_trace_id_is_logged_sampled_or_not(flags: str) -> None:
+    """The event has the trace's id whether or not the trace is sampled."""
     with logging() as world:
         world.served(traceparent=f"00-{TRACE.trace_id}-{TRACE.span_id}-{flags}")
 
     assert [event.trace_id for event in world.events] == [TRACE.trace_id]
 
 
-def test_a_cold_start_is_told_by_our_names() -> None:
-    """Those that a replica gives may be anything."""
+def test_a_cold_start_has_only_known_phases() -> None:
+    """Only known phase names are logged, because a replica may send any text."""
     phases = {"load": 2.0, "start": 1.2345678, "made\nup": 1.0}
     with logging() as world:
         world.served(RECEIPT._replace(phases=phases))
@@ -81,7 +81,7 @@ def test_a_cold_start_is_told_by_our_names() -> None:
 
 
 def test_a_request_that_no_replica_answered() -> None:
-    """Nothing is said that is not known."""
+    """Fields that only a replica can fill are absent or None."""
     refused = RECORD._replace(
         outcome="queue_full", status=429, ms=1.23456, replica="", receipt=None, trace_id="ab"
     )
@@ -99,7 +99,7 @@ def test_a_request_that_no_replica_answered() -> None:
 
 
 def test_the_time_is_read_once_a_millisecond() -> None:
-    """Requests that end within one have the same."""
+    """Requests that end within the same millisecond have the same timestamp."""
     with logging() as world:
         for now, wall in ((12.0, 1000.0), (12.0004, 1000.0004), (12.0011, 1000.0015)):
             world.wall = wall
@@ -112,8 +112,8 @@ def test_the_time_is_read_once_a_millisecond() -> None:
     ]
 
 
-def test_what_is_left_out_is_told_of() -> None:
-    """To whoever counts it."""
+def test_dropped_events_are_counted() -> None:
+    """Dropped events are reported to the counter."""
     with logging() as world:
         world.log._events._on_dropped(3)
 

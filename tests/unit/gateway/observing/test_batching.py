@@ -1,4 +1,4 @@
-"""Tests of how records of requests come to a thread."""
+"""Tests of the batches that carry request records to a writer thread."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gateway.observing.records import RequestRecord
 from tests.support.records import RECORD
 
 
-class Page:
-    """Keeps what is written; `gate` holds the writer up."""
+class RecordingWriter:
+    """Writer that records its batches; `gate` blocks it."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, int]] = []
@@ -19,16 +19,16 @@ class Page:
         self.gate.set()
 
     def write(self, events: list[RequestRecord], left_out: int) -> None:
-        """Remember how many came."""
+        """Record the size of the batch."""
         self.gate.wait(10)
         self.batches.append((len(events), left_out))
         self.threads.add(threading.current_thread().name)
 
 
 def test_events_are_written_in_batches_by_a_thread() -> None:
-    """A full batch at once, the rest with the next flush, or at the end."""
-    page = Page()
-    log = BatchWriter("access log", page.write)
+    """A full batch is written at once, the rest at the next flush or at the end."""
+    writer = RecordingWriter()
+    log = BatchWriter("access log", writer.write)
     for _ in range(BATCH + 1):
         log.add(RECORD)
     log.flush()
@@ -36,22 +36,22 @@ def test_events_are_written_in_batches_by_a_thread() -> None:
     log.add(RECORD)
     log.close()
 
-    assert page.batches == [(BATCH, 0), (1, 0), (1, 0)]
-    assert page.threads == {"access log"}
+    assert writer.batches == [(BATCH, 0), (1, 0), (1, 0)]
+    assert writer.threads == {"access log"}
 
 
 def test_a_slow_writer_costs_events_not_memory() -> None:
-    """What has no room is left out, and the next batch says how much that was."""
-    page = Page()
-    page.gate.clear()
+    """Events without room in the queue are dropped and counted."""
+    writer = RecordingWriter()
+    writer.gate.clear()
     counted: list[int] = []
-    log = BatchWriter("access log", page.write, on_dropped=counted.append)
+    log = BatchWriter("access log", writer.write, on_dropped=counted.append)
     for _ in range(BATCHES_MAX + 10):
         log.add(RECORD)
         log.flush()
-    page.gate.set()
+    writer.gate.set()
     log.close()
-    written = sum(count for count, _ in page.batches)
+    written = sum(count for count, _ in writer.batches)
 
     assert BATCHES_MAX <= written <= BATCHES_MAX + 2
     assert written + sum(counted) == BATCHES_MAX + 10
@@ -59,12 +59,12 @@ def test_a_slow_writer_costs_events_not_memory() -> None:
 
 
 def test_a_writer_that_fails_costs_its_batch_only() -> None:
-    """The next events are written."""
-    page = Page()
+    """After a failed write the next events are written."""
+    writer = RecordingWriter()
 
     def write(events: list[RequestRecord], left_out: int) -> None:
-        page.write(events, left_out)
-        if len(page.batches) == 1:
+        writer.write(events, left_out)
+        if len(writer.batches) == 1:
             raise ZeroDivisionError("a defect")
 
     log = BatchWriter("access log", write)
@@ -73,4 +73,4 @@ def test_a_writer_that_fails_costs_its_batch_only() -> None:
         log.flush()
     log.close()
 
-    assert page.batches == [(1, 0), (1, 0)]
+    assert writer.batches == [(1, 0), (1, 0)]

@@ -1,3 +1,5 @@
+"""Tests of failure counts per function, and of the list of recent failures."""
+
 from __future__ import annotations
 
 from typing import Any, cast
@@ -27,8 +29,9 @@ def failure(at_s: float = 1.0, name: str = "digits", code: str = "poison") -> Fa
     return Failure("default", name, f"{name}@1", code, at_s, "why", "r1", "q1")
 
 
-def test_alike_errors_are_counted_together(count: FailureCount) -> None:
-    """The first one says what and where; a take begins anew."""
+def test_equal_errors_are_counted_together(count: FailureCount) -> None:
+    """Errors of the same revision and code share one entry with the first one's detail; `drain`
+    resets the counts."""
     sent = call(link="a1", sends=1)
     for number in range(3):
         count.count(DIGITS, ReplicaDied(f"no {number}"), sent, f"q{number}")
@@ -41,8 +44,8 @@ def test_alike_errors_are_counted_together(count: FailureCount) -> None:
     assert count.drain() == []
 
 
-def test_clients_mistakes_are_their_own(count: FailureCount) -> None:
-    """Nobody who runs a function wants to know of them."""
+def test_client_errors_are_not_counted(count: FailureCount) -> None:
+    """Errors that the client caused are not failures of the function."""
     for error in (BadInput("no"), BodyTooLarge("no")):
         count.count(DIGITS, error, None, "q")
 
@@ -50,14 +53,14 @@ def test_clients_mistakes_are_their_own(count: FailureCount) -> None:
 
 
 def test_what_was_never_sent_has_no_replica(count: FailureCount) -> None:
-    """A call that waited in vain names none."""
+    """The failure of a call that was never sent names no replica."""
     count.count(DIGITS, ReplicaDied("no"), call(), "q")
 
     assert count.drain()[0].replica == ""
 
 
 def test_counting_is_bounded(count: FailureCount, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In kinds, and in what is kept of a text, which may be no text."""
+    """The number of entries and the length of a detail are bounded; invalid text is replaced."""
     monkeypatch.setattr(errors, "PENDING_MAX", 1)
     count.count(DIGITS, FnError("\ud800" + "x" * 10_000), None, "q")
     count.count(DIGITS, Poison("another"), None, "q")
@@ -67,8 +70,8 @@ def test_counting_is_bounded(count: FailureCount, monkeypatch: pytest.MonkeyPatc
     assert (taken.detail, taken.count) == ("?" + "x" * (DETAIL_MAX - 1), 2)
 
 
-def test_the_newest_come_first() -> None:
-    """Whatever process said it first."""
+def test_the_newest_failures_come_first() -> None:
+    """Failures are listed newest first, whatever the order of reports."""
     recent = RecentFailures()
     recent.add([failure(1.0, code="a"), failure(3.0, code="b")])
     recent.add([failure(2.0, code="c")])
@@ -77,8 +80,9 @@ def test_the_newest_come_first() -> None:
     assert recent.of("default", "other") == []
 
 
-def test_alike_errors_of_several_processes_are_one() -> None:
-    """Within a second; whoever was told of the first is not told of more in its place."""
+def test_equal_errors_of_several_processes_are_one_entry() -> None:
+    """Equal failures within a second are one entry; what subscribers received does not change
+    afterwards."""
     recent, told = RecentFailures(), list[list[Failure]]()
     undo = recent.subscribe(told.append)
     recent.add([failure(1.0)])
@@ -90,8 +94,8 @@ def test_alike_errors_of_several_processes_are_one() -> None:
     assert [[one.count for one in several] for several in told] == [[1], [1, 1]]
 
 
-def test_a_clock_that_is_put_back_hides_nothing() -> None:
-    """What comes after is no part of what seems to have been later."""
+def test_a_clock_set_back_hides_no_failure() -> None:
+    """A failure with an earlier time is an entry of its own, not part of the later one."""
     recent = RecentFailures()
     recent.add([failure(5000.0)])
     recent.add([failure(1000.0)])
@@ -103,7 +107,7 @@ def test_a_clock_that_is_put_back_hides_nothing() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many of a function, and so many functions: those that failed last."""
+    """The failures kept per function and the number of functions are bounded; the latest stay."""
     monkeypatch.setattr(errors, "FUNCTIONS_MAX", 2)
     recent = RecentFailures()
     recent.add(failure(10.0 * number) for number in range(KEPT_MAX + 5))
@@ -114,8 +118,8 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(recent.of("default", "c")) == 1
 
 
-def test_a_function_that_is_gone_is_forgotten() -> None:
-    """Another one of its name begins anew; to forget twice does no harm."""
+def test_a_removed_function_is_forgotten() -> None:
+    """A new function of the same name starts without failures; a second `forget` has no effect."""
     recent = RecentFailures()
     recent.add([failure()])
 
@@ -125,8 +129,9 @@ def test_a_function_that_is_gone_is_forgotten() -> None:
     assert recent.of("default", "digits") == []
 
 
-def test_a_bad_listener_costs_nobody_else() -> None:
-    """Its error ends with it, and nothing is no news."""
+def test_a_failing_subscriber_affects_no_other() -> None:
+    """A subscriber's exception does not reach the others; an empty report notifies no
+    subscriber."""
     recent, told = RecentFailures(), list[list[Failure]]()
 
     def fails(_several: list[Failure]) -> None:

@@ -25,7 +25,8 @@ CALL = Call("default/digits@2", RequestMeta("", "", -1, ""), b"body", 11.0, 66.0
 
 
 def test_a_request_that_was_answered() -> None:
-    """By another revision than was asked, since traffic had moved."""
+    """The record names the revision that answered, which may differ from the requested one after
+    traffic moved."""
     CALL.link, CALL.sent_s, CALL.sends = "r1", 11.5, 1
     record = make_record(ASKED, RequestEnd("ok", 12.0, 200, 9, RECEIPT, 5.0), CALL, 1000.0)
     assert (record.at_s, record.ms, record.queue_ms) == (1000.0, 2000.0, 500.0)
@@ -35,7 +36,7 @@ def test_a_request_that_was_answered() -> None:
 
 
 def test_a_request_that_was_refused_at_once() -> None:
-    """It never came near a replica."""
+    """The record of a refused request names no replica and has no send or queue time."""
     traced = ASKED._replace(trace=TRACE, revision="")
     record = make_record(traced, RequestEnd("unknown_function", 10.5, 404, 100), None, 1000.0)
     assert (record.replica, record.sends, record.queue_ms) == ("", 0, 0.0)
@@ -45,14 +46,14 @@ def test_a_request_that_was_refused_at_once() -> None:
 
 
 def test_a_client_that_left_while_it_waited() -> None:
-    """All its time was waiting."""
+    """All of the request's time counts as queue time."""
     call = Call("default/digits@1", CALL.meta, b"body", 11.0, 66.0, 60.0)
     record = make_record(ASKED, RequestEnd(CLIENT_LEFT, 14.0), call, 1000.0)
     assert (record.outcome, record.status, record.queue_ms) == (CLIENT_LEFT, 0, 3000.0)
 
 
-def test_one_that_came_back_and_waits_again_is_not_at_a_replica() -> None:
-    """Its last time with one is an attempt in vain."""
+def test_a_requeued_request_is_not_at_a_replica() -> None:
+    """Its last send is an attempt, not the current one."""
     call = Call("default/digits@1", CALL.meta, b"body", 11.0, 66.0, 60.0)
     call.sent_s = 11.5
     call.attempts = (Attempt("r1", 11.5, 12.0, has_died=True),)
@@ -62,8 +63,8 @@ def test_one_that_came_back_and_waits_again_is_not_at_a_replica() -> None:
     assert (record.journey.sent_s, record.journey.attempts) == (0.0, call.attempts)
 
 
-def test_what_is_no_name_is_not_kept() -> None:
-    """It comes from whoever sends anything: line ends, secrets."""
+def test_an_invalid_function_name_is_not_recorded() -> None:
+    """Names come from clients: line ends and secrets must not reach a log."""
     for name in ("a\nb", "../x", "", "a" * 80, "Digits"):
         record = make_record(ASKED._replace(function=name), RequestEnd("x", 11.0), None, 0.0)
         assert record.function == ""
@@ -76,8 +77,8 @@ GIVEN = f"00-{ID}-{PARENT}-01"
 @pytest.mark.parametrize(
     "text", [GIVEN, f"00-{ID}-{PARENT}-00", f"01-{ID}-{PARENT}-01", f"cc-{ID}-{PARENT}-ff-more"]
 )
-def test_a_header_of_the_standard_is_read(text: str) -> None:
-    """Also one of a later version, which may say more."""
+def test_a_standard_traceparent_is_read(text: str) -> None:
+    """Valid headers are kept, also those of a later version with more fields."""
     assert parse_traceparent(text) == text
     assert trace_id(text) == ID
 
@@ -101,29 +102,29 @@ def test_a_header_of_the_standard_is_read(text: str) -> None:
         f"cc-{ID}-{PARENT}-01-{'m' * 300}",
     ],
 )
-def test_whatever_else_there_is_is_ignored(text: str) -> None:
-    """As the standard has it; so is what is too long to be passed on."""
+def test_an_invalid_traceparent_is_ignored(text: str) -> None:
+    """Headers that the standard calls invalid are ignored, and so are overlong ones."""
     assert parse_traceparent(text) == ""
 
 
-def test_who_sends_a_trace_says_whether_it_is_recorded() -> None:
-    """By the lowest bit of its flags, whatever the others say."""
+def test_the_lowest_flag_bit_means_sampled() -> None:
+    """The lowest bit of the flags decides, whatever the other bits are."""
     flags = ("00", "01", "02", "03", "fe", "ff")
     assert [is_sampled(f"00-{ID}-{PARENT}-{two}") for two in flags] == [False, True] * 3
 
 
-def test_a_trace_goes_on_below_its_sender() -> None:
-    """The trace's id stays, and what is said of its randomness; the span is ours."""
+def test_a_continued_trace_has_the_sender_as_parent() -> None:
+    """The trace id and the random flag stay; the span id is new."""
     assert continue_trace(GIVEN, "cd" * 8) == Trace(ID, "cd" * 8, PARENT, 1)
     assert continue_trace(f"00-{ID}-{PARENT}-ff", "cd" * 8).traceparent == f"00-{ID}-{'cd' * 8}-03"
 
 
 def test_a_trace_that_begins_here_has_no_parent() -> None:
-    """What replicas are told of it can be read."""
+    """A new trace has no parent span, and its header for replicas is valid."""
     trace = new_trace(ID, PARENT)
     assert (trace.parent_id, parse_traceparent(trace.traceparent)) == ("", GIVEN)
 
 
-def test_no_header_is_of_no_trace() -> None:
-    """Where `read` gave nothing."""
+def test_an_empty_header_has_no_trace_id() -> None:
+    """An empty traceparent has an empty trace id."""
     assert trace_id("") == ""

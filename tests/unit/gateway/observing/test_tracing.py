@@ -1,4 +1,4 @@
-"""Tests of which requests are traced, and of their spans."""
+"""Tests of the sampling of requests, and of their spans."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ ID, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class Zeros(Random):
-    """Nothing but zeros."""
+    """Random source that returns only zeros."""
 
     def getrandbits(self, k: int, /) -> int:
-        """The unlikeliest of all numbers."""
+        """Return 0."""
         return 0
 
 
 @contextmanager
 def tracing(ratio: float, random: Random | None = None) -> Iterator[Tracer]:
-    """A tracer whose records nobody wants."""
+    """Yield a tracer that discards its records."""
     tracer = Tracer(ratio, lambda _records, _left_out: None, random or Random(7))
     yield tracer
     tracer.close()
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
-def test_the_client_decides_where_it_traces(ratio: float) -> None:
-    """Whatever our own share is."""
+def test_the_clients_sampling_decision_wins(ratio: float) -> None:
+    """A traceparent decides whether the request is traced, whatever the own sampling ratio."""
     with tracing(ratio) as tracer:
         trace = tracer.begin(f"00-{ID}-{PARENT}-01")
         assert trace is not None
@@ -45,8 +45,8 @@ def test_the_client_decides_where_it_traces(ratio: float) -> None:
         assert tracer.begin(f"00-{ID}-{PARENT}-00") is None
 
 
-def test_of_all_other_requests_a_share_is_traced() -> None:
-    """None of 0, all of 1."""
+def test_other_requests_are_sampled_by_ratio() -> None:
+    """Requests without a traceparent are traced by the ratio: none at 0, all at 1."""
     for ratio, least, most in ((0.0, 0, 0), (0.25, 200, 300), (1.0, 1000, 1000)):
         with tracing(ratio) as tracer:
             traced = sum(tracer.begin("") is not None for _ in range(1000))
@@ -54,15 +54,15 @@ def test_of_all_other_requests_a_share_is_traced() -> None:
 
 
 def test_ids_are_never_all_zeros() -> None:
-    """The standard has such a trace ignored."""
+    """Ids are never zero, because the standard ignores such a trace."""
     with tracing(1.0, Zeros()) as tracer:
         trace = tracer.begin("")
     assert trace is not None
     assert parse_traceparent(trace.traceparent)
 
 
-def test_records_come_to_a_thread_which_is_told_of_the_end() -> None:
-    """After the last of them."""
+def test_records_are_written_by_a_thread_that_sees_the_end() -> None:
+    """The end callback runs after the last record was written."""
     seen: list[object] = []
 
     def write(records: list[RequestRecord], _left_out: int) -> None:
@@ -75,7 +75,7 @@ def test_records_come_to_a_thread_which_is_told_of_the_end() -> None:
 
 
 def test_a_collector_that_hangs_costs_little_memory() -> None:
-    """A few batches wait, all others are left out."""
+    """Only a few batches are queued for a hanging collector; further records are dropped."""
     hangs, written = threading.Event(), []
 
     def write(records: list[RequestRecord], left_out: int) -> None:
@@ -95,13 +95,14 @@ PHASES = {"place": 10.0, "start": 20.0, "import": 300.0, "load": 70.0}
 
 
 def ids() -> Callable[[], str]:
-    """1, 2, 3 ..."""
+    """Return a source of ids 1, 2, 3 ..."""
     numbers = count(1)
     return lambda: f"{next(numbers):016x}"
 
 
 def made(record: RequestRecord) -> dict[str, Span]:
-    """Its spans by name, the second of a name with #2; each names a parent that came before it."""
+    """Return the record's spans by name, the second of a name with #2. Check that each parent
+    precedes its child."""
     found: dict[str, Span] = {}
     known = {TRACE.parent_id, TRACE.span_id}
     for span in spans_of(record, ids()):
@@ -113,23 +114,23 @@ def made(record: RequestRecord) -> dict[str, Span]:
 
 
 def times(span: Span) -> tuple[float, float]:
-    """In milliseconds after the request's begin."""
+    """Return start and end in milliseconds since the request's begin."""
     return round((span.start_s - 999.0) * 1e3, 3), round((span.end_s - 999.0) * 1e3, 3)
 
 
 def travelled(**changes: object) -> RequestRecord:
-    """The traced request with another journey."""
+    """Return the traced request with changes to its journey."""
     assert TRACED.journey is not None
     return TRACED._replace(journey=TRACED.journey._replace(**changes))
 
 
-def test_one_that_is_not_traced_has_none() -> None:
-    """Whoever asks."""
+def test_an_untraced_request_has_no_spans() -> None:
+    """A record without a trace has no spans."""
     assert spans_of(RECORD, ids()) == []
 
 
 def test_a_warm_request() -> None:
-    """What the replica did lies in the middle of the time that it had the request."""
+    """The replica's spans are centred in the time between send and answer."""
     spans = made(TRACED)
     assert list(spans) == ["POST /fn/{name}", "send", "batch", "decode", "compute", "encode"]
     assert times(spans["POST /fn/{name}"]) == (0, 1000)
@@ -145,16 +146,16 @@ def test_a_warm_request() -> None:
     assert spans["send"].parent_id == TRACE.span_id
 
 
-def test_a_replica_cannot_say_more_than_the_time_it_had() -> None:
-    """What it says is believed up to that."""
+def test_replica_times_are_clipped_to_the_send() -> None:
+    """Times that a replica reports are clipped to the duration of the send."""
     lies = RECEIPT._replace(meta=META._replace(compute_us=2**32 - 1, decode_us=2**32 - 1))
     spans = made(TRACED._replace(receipt=lies))
     assert times(spans["batch"]) == times(spans["decode"]) == (100, 1000)
     assert times(spans["compute"]) == times(spans["encode"]) == (1000, 1000)
 
 
-def test_a_cold_start_that_was_waited_for_from_its_begin() -> None:
-    """Its phases follow each other up to when the replica could be sent to."""
+def test_a_cold_start_waited_for_from_its_begin() -> None:
+    """The phases follow each other and end when the link is up."""
     cold = RECEIPT._replace(phases=PHASES, is_first=True)
     spans = made(travelled(sent_s=9.52, connected_s=9.51)._replace(receipt=cold))
     names = ["POST /fn/{name}", "hold", "cold start", *PHASES]
@@ -171,8 +172,8 @@ def test_a_cold_start_that_was_waited_for_from_its_begin() -> None:
     assert spans["cold start"].parent_id == spans["hold"].span_id
 
 
-def test_a_cold_start_that_had_begun_for_somebody_else() -> None:
-    """Only what this request waited for is its own."""
+def test_a_cold_start_that_began_before_the_request() -> None:
+    """Only the part of the cold start that this request waited for is in its spans."""
     cold = RECEIPT._replace(phases=PHASES)
     spans = made(travelled(sent_s=9.35, connected_s=9.35)._replace(receipt=cold))
     assert times(spans["cold start"]) == (100, 350)
@@ -181,7 +182,7 @@ def test_a_cold_start_that_had_begun_for_somebody_else() -> None:
 
 
 def test_a_request_that_was_sent_twice() -> None:
-    """Each time at a replica is a span, what it waited in between, too."""
+    """Each send is a span, and so is the wait between them."""
     died = Attempt("r0", 9.1, 9.3, has_died=True)
     spans = made(travelled(sent_s=9.5, attempts=(died,)))
     assert list(spans)[1:4] == ["send", "hold", "send#2"]
@@ -193,8 +194,8 @@ def test_a_request_that_was_sent_twice() -> None:
     assert (spans["send#2"].error, spans["POST /fn/{name}"].error) == ("", "")
 
 
-def test_one_that_was_handed_back_is_no_error() -> None:
-    """The replica was full, or going."""
+def test_a_returned_send_is_no_error() -> None:
+    """A send that a full or draining replica returned is not an error span."""
     back = Attempt("r0", 9.1, 9.3, has_died=False)
     spans = made(travelled(sent_s=9.3, attempts=(back,)))
     assert list(spans)[1:3] == ["send", "send#2"]
@@ -209,10 +210,10 @@ def test_one_that_was_handed_back_is_no_error() -> None:
         (CLIENT_LEFT, 0, "", ""),
     ],
 )
-def test_a_request_that_went_wrong_at_a_replica(
+def test_a_request_that_failed_at_a_replica(
     outcome: str, status: int, error: str, sent_error: str
 ) -> None:
-    """What the client did wrong is no error of the server's span, though it says what it was."""
+    """A client error does not mark the server span as failed, but `error.type` names it."""
     spans = made(TRACED._replace(outcome=outcome, status=status, receipt=None))
     assert list(spans) == ["POST /fn/{name}", "send"]
     root = spans["POST /fn/{name}"]
@@ -222,13 +223,14 @@ def test_a_request_that_went_wrong_at_a_replica(
 
 
 def test_a_request_that_was_never_sent() -> None:
-    """It waited until the end, or was refused before its body was there."""
+    """The request has a hold span until its end, or only the root span if it was refused before its
+    body arrived."""
     assert list(made(travelled(sent_s=0.0))) == ["POST /fn/{name}", "hold"]
     assert list(made(travelled(arrived_s=0.0, sent_s=0.0))) == ["POST /fn/{name}"]
 
 
 def test_attributes_are_those_of_the_conventions() -> None:
-    """And ours, which begin with fngate."""
+    """Attributes follow the OpenTelemetry conventions; our own start with `fngate`."""
     cold = RECEIPT._replace(phases=PHASES)
     attributes = made(TRACED._replace(receipt=cold))["POST /fn/{name}"].attributes
     assert attributes == {
@@ -251,8 +253,9 @@ def test_attributes_are_those_of_the_conventions() -> None:
     }
 
 
-def test_the_clients_span_is_somebody_elses() -> None:
-    """So is the gateway's for the replica."""
+def test_spans_with_a_remote_parent_are_marked() -> None:
+    """A span whose parent is in another process is marked as remote: the root below a client's
+    span, and the replica's batch."""
     spans = made(TRACED)
     assert [name for name, span in spans.items() if span.is_remote] == ["batch"]
     assert TRACED.trace is not None

@@ -1,4 +1,4 @@
-"""The content-addressed store and its uploads."""
+"""Tests of the content-addressed blob store and its uploads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HASH = sha256(CONTENT)
 
 @pytest.fixture
 def store(tmp_path: Path) -> BlobStore:
-    """An empty store for blobs of up to 1,000 bytes."""
+    """Empty store for blobs of up to 1,000 bytes."""
     return BlobStore(tmp_path / "blobs", 1000)
 
 
@@ -41,8 +41,8 @@ def everything(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-async def test_a_blob_comes_in(store: BlobStore, tmp_path: Path) -> None:
-    """A received blob is in its place, read-only, and can be asked for."""
+async def test_a_received_blob_is_stored(store: BlobStore, tmp_path: Path) -> None:
+    """A received blob is at its path, read-only, and `has` returns True."""
     assert not store.has(HASH)
 
     await put(store, CONTENT)
@@ -55,12 +55,12 @@ async def test_a_blob_comes_in(store: BlobStore, tmp_path: Path) -> None:
 
 
 async def test_an_empty_blob(store: BlobStore) -> None:
-    """A file without bytes is a blob too."""
+    """An empty file is a valid blob."""
     assert store.has(await put(store, b""))
 
 
 async def test_a_failed_upload_leaves_nothing(store: BlobStore, tmp_path: Path) -> None:
-    """An error, a wrong hash or a client that left: nothing appears and nothing stays."""
+    """A wrong size or hash and an aborted upload leave no file."""
     with pytest.raises(BadBundle, match="expected sha256"):
         async with store.receive(HASH, 3) as upload:
             await upload.write(b"abc")
@@ -73,7 +73,7 @@ async def test_a_failed_upload_leaves_nothing(store: BlobStore, tmp_path: Path) 
 
 
 async def test_a_blob_that_is_too_large(store: BlobStore) -> None:
-    """A size over the limit is refused before a byte of it is taken."""
+    """A size over the limit is refused before any byte is read."""
     with pytest.raises(BodyTooLarge, match="at most 1000 bytes, got 1001"):
         async with store.receive(HASH, 1001):
             pytest.fail("it was let in")
@@ -83,7 +83,7 @@ async def test_a_blob_that_is_too_large(store: BlobStore) -> None:
 
 
 async def test_uploads_are_bounded(tmp_path: Path) -> None:
-    """One upload more than allowed is asked to come again; a finished one makes room."""
+    """An upload beyond the limit is refused; a finished one makes room."""
     store = BlobStore(tmp_path / "blobs", 1000, uploads_max=1)
 
     async with store.receive(HASH, len(CONTENT)) as upload:
@@ -96,7 +96,7 @@ async def test_uploads_are_bounded(tmp_path: Path) -> None:
 
 
 async def test_the_same_blob_twice_at_once(store: BlobStore, tmp_path: Path) -> None:
-    """Two uploads of one blob both succeed, and the first name keeps its file."""
+    """Two concurrent uploads of one blob both succeed, and the first file stays."""
     async with store.receive(HASH, len(CONTENT)) as first:
         async with store.receive(HASH, len(CONTENT)) as second:
             await first.write(CONTENT)
@@ -108,7 +108,7 @@ async def test_the_same_blob_twice_at_once(store: BlobStore, tmp_path: Path) -> 
 
 
 async def test_many_uploads_at_once(store: BlobStore) -> None:
-    """Different blobs may come in at the same time."""
+    """Different blobs can be uploaded concurrently."""
     contents = [bytes([n]) * 100 for n in range(8)]
 
     async with asyncio.TaskGroup() as group:
@@ -117,8 +117,8 @@ async def test_many_uploads_at_once(store: BlobStore) -> None:
     assert all(store.has(task.result()) for task in tasks)
 
 
-def test_half_received_files_go_at_the_start(tmp_path: Path) -> None:
-    """What a crash left in the folder for incoming files is removed."""
+def test_partial_uploads_are_removed_at_the_start(tmp_path: Path) -> None:
+    """Files that a crash left in the incoming folder are removed."""
     incoming = tmp_path / "incoming"
     incoming.mkdir()
     (incoming / "half").write_bytes(b"we")
@@ -130,13 +130,13 @@ def test_half_received_files_go_at_the_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../" * 21 + "a", "A" * 64])
 def test_only_hashes_name_blobs(store: BlobStore, name: str) -> None:
-    """What is no sha256 never becomes a path."""
+    """A string that is not a sha256 never becomes a path."""
     with pytest.raises(BadBundle, match="64 lower-case hex digits"):
         store.path(name)
 
 
-def test_a_blob_that_is_not_here(store: BlobStore) -> None:
-    """Asking the size of a missing blob is an error, claiming it is not."""
+def test_a_missing_blob(store: BlobStore) -> None:
+    """The size of a missing blob raises; a claim returns False."""
     with pytest.raises(StoreUnavailable):
         store.size(HASH)
     assert not store.claim(HASH)
@@ -149,7 +149,7 @@ async def laid_out(store: BlobStore) -> Bundle:
 
 
 async def test_a_bundle_is_laid_out_by_hard_links(store: BlobStore, tmp_path: Path) -> None:
-    """Every file is there under its path and is the blob itself, no link to it."""
+    """Each file is at its path as a hard link to its blob, not a symbolic link."""
     whole = await laid_out(store)
     target = tmp_path / "replicas" / "r1"
 
@@ -162,8 +162,8 @@ async def test_a_bundle_is_laid_out_by_hard_links(store: BlobStore, tmp_path: Pa
         assert placed.stat().st_ino == store.path(file.sha256).stat().st_ino
 
 
-async def test_other_users_can_read_what_is_laid_out(store: BlobStore, tmp_path: Path) -> None:
-    """Replicas in containers are not root, whatever umask the server was started with."""
+async def test_other_users_can_read_a_materialised_bundle(store: BlobStore, tmp_path: Path) -> None:
+    """Replicas in containers are not root: folders are readable whatever the server's umask."""
     whole = await laid_out(store)
     before = os.umask(0o077)
     try:
@@ -176,7 +176,7 @@ async def test_other_users_can_read_what_is_laid_out(store: BlobStore, tmp_path:
 
 
 async def test_a_missing_blob_leaves_no_folder(store: BlobStore, tmp_path: Path) -> None:
-    """Where one file cannot be laid out, the error names it and the folder is gone."""
+    """If one file cannot be linked, the error names it and the folder is removed."""
     await put(store, b"model")
     whole = bundle(a=b"model", b=b"lost")
 
@@ -188,7 +188,7 @@ async def test_a_missing_blob_leaves_no_folder(store: BlobStore, tmp_path: Path)
 
 
 async def test_a_blob_of_another_size_is_missing(store: BlobStore) -> None:
-    """A bundle that announces another size for a blob does not have it."""
+    """A blob whose size differs from the bundle's entry counts as missing."""
     await put(store, CONTENT)
     lie = Bundle("0" * 64, (BundleFile("a", 3, HASH),))
 
@@ -196,7 +196,7 @@ async def test_a_blob_of_another_size_is_missing(store: BlobStore) -> None:
 
 
 async def test_a_folder_that_exists_is_not_touched(store: BlobStore, tmp_path: Path) -> None:
-    """A target that is there already is refused, and stays as it is."""
+    """An existing target is refused and stays unchanged."""
     target = tmp_path / "r1"
     target.mkdir()
     (target / "mine").touch()
@@ -207,16 +207,16 @@ async def test_a_folder_that_exists_is_not_touched(store: BlobStore, tmp_path: P
     assert everything(target) == {"mine"}
 
 
-async def test_a_target_that_cannot_be(store: BlobStore, tmp_path: Path) -> None:
-    """A target below a file is told as it is."""
+async def test_a_target_below_a_file(store: BlobStore, tmp_path: Path) -> None:
+    """A target below a file is reported as a disk error."""
     (tmp_path / "file").touch()
 
     with pytest.raises(StoreUnavailable, match="disk error"):
         store.materialise(await laid_out(store), tmp_path / "file" / "r1")
 
 
-def test_bad_paths_are_refused_once_more(store: BlobStore, tmp_path: Path) -> None:
-    """A bundle that was not checked cannot leave its folder either."""
+def test_materialise_checks_paths_again(store: BlobStore, tmp_path: Path) -> None:
+    """An unchecked bundle cannot write outside its folder either."""
     outside = Bundle("0" * 64, (bundle_file("../outside"),))
 
     with pytest.raises(BadBundle, match=r"\.\."):
@@ -229,8 +229,8 @@ def age(store: BlobStore, name: str, at_s: float) -> None:
     os.utime(store.path(name), (at_s, at_s))
 
 
-async def test_a_sweep_removes_what_is_old_and_unused(store: BlobStore) -> None:
-    """Blobs that are kept or young stay; the rest goes and is counted."""
+async def test_a_sweep_removes_old_unused_blobs(store: BlobStore) -> None:
+    """Kept and young blobs stay; the others are removed and counted."""
     used, young, old = [await put(store, content) for content in (b"used", b"young", b"old!!")]
     age(store, used, 100)
     age(store, young, 950)
@@ -242,8 +242,8 @@ async def test_a_sweep_removes_what_is_old_and_unused(store: BlobStore) -> None:
     assert [store.has(name) for name in (used, young, old)] == [True, True, False]
 
 
-async def test_a_claim_makes_young(store: BlobStore) -> None:
-    """A blob that a client was told about survives the next sweep."""
+async def test_a_claimed_blob_survives_the_next_sweep(store: BlobStore) -> None:
+    """A claim renews the age of a blob."""
     name = await put(store, CONTENT)
     age(store, name, 100)
 
@@ -253,8 +253,8 @@ async def test_a_claim_makes_young(store: BlobStore) -> None:
     assert store.has(name)
 
 
-async def test_uploading_again_makes_young(store: BlobStore) -> None:
-    """A blob that came in once more survives the next sweep."""
+async def test_a_blob_uploaded_again_survives_the_next_sweep(store: BlobStore) -> None:
+    """A repeated upload renews the age of a blob."""
     age(store, await put(store, CONTENT), 100)
 
     await put(store, CONTENT)
@@ -264,7 +264,7 @@ async def test_uploading_again_makes_young(store: BlobStore) -> None:
 
 
 async def test_folders_outlive_a_sweep(store: BlobStore, tmp_path: Path) -> None:
-    """A bundle laid out before keeps its files when their blobs are swept."""
+    """A materialised bundle keeps its files when their blobs are swept."""
     whole = await laid_out(store)
     store.materialise(whole, tmp_path / "r1")
 
@@ -278,7 +278,7 @@ DAMAGES = {"cut": b"weig", "nothing": b"", "other bytes": b"WEIGHTS"}
 
 
 def damage(store: BlobStore, name: str, content: bytes) -> None:
-    """Change what is under a blob's name, as a disk or a hand may do it."""
+    """Replace the content of a blob, as a disk error or a person may."""
     path = store.path(name)
     path.unlink()
     path.write_bytes(content)
@@ -286,10 +286,10 @@ def damage(store: BlobStore, name: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", DAMAGES.values(), ids=DAMAGES)
-async def test_an_upload_heals_a_damaged_blob(
+async def test_an_upload_replaces_a_damaged_blob(
     store: BlobStore, tmp_path: Path, content: bytes
 ) -> None:
-    """The new file takes its name; a folder that was laid out before keeps what it has."""
+    """The new file takes the name; a folder materialised before keeps its content."""
     damage(store, await put(store, CONTENT), content)
     (tmp_path / "r1").mkdir()
     os.link(store.path(HASH), tmp_path / "r1" / "w")
@@ -303,8 +303,8 @@ async def test_an_upload_heals_a_damaged_blob(
 
 
 async def test_a_damaged_blob_is_found(store: BlobStore, tmp_path: Path) -> None:
-    """One of another size is not claimed, makes no folder, and is removed where somebody asks;
-    sound blobs stay."""
+    """A blob of another size is not claimed, cannot be materialised, and is removed by
+    `remove_damaged`; intact blobs stay."""
     whole = make_bundle([bundle_file("a", CONTENT), bundle_file("b", b"sound")])
     for content in (CONTENT, b"sound"):
         await put(store, content)
@@ -321,16 +321,16 @@ async def test_a_damaged_blob_is_found(store: BlobStore, tmp_path: Path) -> None
     assert (store.has(HASH), store.has(sha256(b"sound"))) == (False, True)
 
 
-async def test_a_sweep_in_a_store_that_is_gone(store: BlobStore, tmp_path: Path) -> None:
-    """A folder that somebody removed is told as it is."""
+async def test_a_sweep_in_a_removed_store(store: BlobStore, tmp_path: Path) -> None:
+    """A removed folder is reported as a disk error."""
     shutil.rmtree(tmp_path / "blobs")
 
     with pytest.raises(StoreUnavailable, match="disk error"):
         store.sweep(set(), 0, 0)
 
 
-async def test_a_blob_may_come_without_its_hash(store: BlobStore) -> None:
-    """What came tells it; the blob is like any other then."""
+async def test_a_blob_may_be_uploaded_without_its_hash(store: BlobStore) -> None:
+    """The hash follows from the content."""
     async with store.take(len(CONTENT)) as upload:
         assert upload.sha256 == ""
         await upload.write(CONTENT)
@@ -339,8 +339,8 @@ async def test_a_blob_may_come_without_its_hash(store: BlobStore) -> None:
     assert store.path(HASH).read_bytes() == CONTENT
 
 
-async def test_less_than_announced_is_no_blob(store: BlobStore, tmp_path: Path) -> None:
-    """Without a hash the size still counts, and nothing stays."""
+async def test_a_short_upload_without_a_hash_is_refused(store: BlobStore, tmp_path: Path) -> None:
+    """Without a hash the announced size must match, and no file remains."""
     with pytest.raises(BadBundle, match="expected 9 bytes"):
         async with store.take(9) as upload:
             await upload.write(b"less")
@@ -354,8 +354,10 @@ async def test_less_than_announced_is_no_blob(store: BlobStore, tmp_path: Path) 
 PREPARED = (bundle_file(".prepared/graph.onnx", b"graph"), bundle_file(".prepared/w", b"weights"))
 
 
-async def test_prepared_files_lie_beside_the_bundles(store: BlobStore, tmp_path: Path) -> None:
-    """By hard links too, and other users can read them."""
+async def test_prepared_files_are_materialised_with_the_bundle(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    """Prepared files are hard links too, and other users can read them."""
     whole = await laid_out(store)
     for content in (b"graph", b"weights"):
         await put(store, content)
@@ -370,10 +372,10 @@ async def test_prepared_files_lie_beside_the_bundles(store: BlobStore, tmp_path:
 
 
 @pytest.mark.parametrize("what", ["missing", "cut"])
-async def test_a_bundle_does_without_what_is_prepared(
+async def test_a_bundle_is_materialised_without_damaged_prepared_files(
     store: BlobStore, tmp_path: Path, what: str
 ) -> None:
-    """Where one of its files is missing or has lost bytes none is laid out."""
+    """If one prepared file is missing or truncated, none is materialised."""
     whole = await laid_out(store)
     await put(store, b"graph")
     if what == "cut":
@@ -390,8 +392,8 @@ def names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-async def test_chunks_become_a_file(tmp_path: Path) -> None:
-    """What was written in pieces is committed as a whole, read-only."""
+async def test_chunks_form_a_file(tmp_path: Path) -> None:
+    """Content written in chunks is committed as one read-only file."""
     content = b"0123456789" * (BUFFER_BYTES // 5)
     upload = Upload(tmp_path, sha256(content), len(content))
 
@@ -408,7 +410,7 @@ async def test_chunks_become_a_file(tmp_path: Path) -> None:
 
 
 async def test_more_than_announced_is_refused_at_once(tmp_path: Path) -> None:
-    """The byte that is too many is not stored."""
+    """A byte beyond the announced size is not stored."""
     upload = Upload(tmp_path, sha256(b"12"), 2)
 
     with pytest.raises(BodyTooLarge, match="expected 2 bytes as announced, got more"):
@@ -431,7 +433,7 @@ async def test_less_than_announced_is_refused(tmp_path: Path) -> None:
 
 
 async def test_other_content_is_refused(tmp_path: Path) -> None:
-    """Bytes of another hash are not committed."""
+    """Content with another hash is not committed."""
     upload = Upload(tmp_path, sha256(b"12"), 2)
     await upload.write(b"21")
 
@@ -442,14 +444,14 @@ async def test_other_content_is_refused(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-async def test_a_folder_that_is_gone(tmp_path: Path) -> None:
-    """Where no file can be made the reason is told."""
+async def test_an_upload_into_a_missing_folder(tmp_path: Path) -> None:
+    """The error has the filesystem's reason."""
     with pytest.raises(StoreUnavailable, match="disk error: No such file"):
         Upload(tmp_path / "missing", sha256(b""), 0)
 
 
-async def test_a_cancelled_step_is_waited_for(tmp_path: Path) -> None:
-    """Closing after a cancelled write leaves neither file nor descriptor behind."""
+async def test_close_waits_for_a_cancelled_write(tmp_path: Path) -> None:
+    """Closing after a cancelled write leaves neither file nor descriptor."""
     content = bytes(BUFFER_BYTES)
     upload = Upload(tmp_path, sha256(content), len(content))
     writing = asyncio.create_task(upload.write(content))
@@ -464,13 +466,13 @@ async def test_a_cancelled_step_is_waited_for(tmp_path: Path) -> None:
 
 
 async def test_one_chunk_at_a_time(tmp_path: Path) -> None:
-    """A second writer during a write is refused, instead of mixing up the bytes."""
+    """A concurrent second write is refused, so that bytes are never mixed."""
     content = bytes(2 * BUFFER_BYTES)
     upload = Upload(tmp_path, sha256(content), len(content))
     writing = asyncio.create_task(upload.write(content[:BUFFER_BYTES]))
     await asyncio.sleep(0)
 
-    # Whether the thread is still writing by now is a matter of luck; both outcomes are in order.
+    # The thread may or may not be writing by now; both outcomes are valid.
     with contextlib.suppress(Conflict):
         await upload.write(content[BUFFER_BYTES:])
         await upload.commit(lambda _sha256: tmp_path / "ab" / "blob")

@@ -1,4 +1,4 @@
-"""Files that people have in place of an ONNX model, and what they are told."""
+"""Tests of the advice for files that are not ONNX models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from registry.bundles.foreign_formats import by_suffix, not_onnx
 def test_a_file_with_the_wrong_ending_is_known_by_its_content(
     tmp_path: Path, content: bytes, remedy: str
 ) -> None:
-    """What is called .onnx and is something else that people have is told so."""
+    """A file called .onnx with other known content gets advice for that format."""
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
 
@@ -34,13 +34,13 @@ def test_a_file_with_the_wrong_ending_is_known_by_its_content(
     assert remedy in told
 
 
-def test_a_file_that_is_gone_has_the_parsers_reason(tmp_path: Path) -> None:
-    """Looking for advice raises nothing of its own."""
+def test_a_missing_file_has_the_parsers_reason(tmp_path: Path) -> None:
+    """Looking for advice raises no error."""
     assert not_onnx("m", "why", tmp_path / "gone").endswith(": why")
 
 
 def test_an_ending_of_no_other_framework_has_no_advice() -> None:
-    """Only the last ending counts, in any case of letters."""
+    """Only the last suffix counts, case-insensitively."""
     assert [bool(by_suffix(path)) for path in ("a/b.PT", "b.onnx", "pt", "x.pt.onnx")] == [
         True,
         False,

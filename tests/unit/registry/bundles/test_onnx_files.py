@@ -1,4 +1,4 @@
-"""Which side files an ONNX model names."""
+"""Tests of the external data files that an ONNX model names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support import models
 
 
 def tensor(location: str, key: str = "location") -> TensorProto:
-    """A tensor that keeps its data elsewhere."""
+    """Return a tensor with external data."""
     made = TensorProto(name="w", dims=[1], data_type=TensorProto.FLOAT)
     made.data_location = TensorProto.EXTERNAL
     made.external_data.add(key=key, value=location)
@@ -32,18 +32,18 @@ def write(folder: Path, model: onnx.ModelProto) -> Path:
 
 
 def test_a_saved_model(tmp_path: Path) -> None:
-    """The side file of a model that onnx itself wrote is found."""
+    """The external file of a model saved by onnx is found."""
     assert external_locations(models.external(tmp_path, 1)) == ("external.bin",)
 
 
 def test_a_model_in_one_file(tmp_path: Path) -> None:
-    """A model with its weights inside, also behind a loop's body, names no file."""
+    """A model with embedded weights names no file, also with a loop body."""
     assert external_locations(models.big(tmp_path, 1)) == ()
     assert external_locations(models.slow(tmp_path)) == ()
 
 
 def test_every_place_a_tensor_can_be(tmp_path: Path) -> None:
-    """Tensors in graphs, attributes, sparse tensors, functions and training are all found."""
+    """Tensors in graphs, attributes, sparse tensors, functions and training info are all found."""
     inner = helper.make_node("If", [], [], then_branch=graph("then", tensor("branch")))
     many = helper.make_node("X", [], [])
     many.attribute.add(name="list", type=onnx.AttributeProto.TENSORS).tensors.append(tensor("list"))
@@ -79,7 +79,8 @@ def test_every_place_a_tensor_can_be(tmp_path: Path) -> None:
 
 
 def test_a_location_without_its_flag_counts(tmp_path: Path) -> None:
-    """A location is listed even where the tensor does not say EXTERNAL; merging could set it."""
+    """A location counts although the tensor is not marked EXTERNAL, because merging could set the
+    mark."""
     half = tensor("side.bin")
     half.ClearField("data_location")
 
@@ -87,7 +88,7 @@ def test_a_location_without_its_flag_counts(tmp_path: Path) -> None:
 
 
 def test_other_entries_are_no_locations(tmp_path: Path) -> None:
-    """Offset, length and checksum are not taken for files, and a file is listed once."""
+    """Offset, length and checksum are not files; each file is listed once."""
     both = [tensor("1", "offset"), tensor("a.bin"), tensor("a.bin")]
 
     assert external_locations(write(tmp_path, helper.make_model(graph("g", *both)))) == ("a.bin",)
@@ -109,8 +110,8 @@ def test_other_entries_are_no_locations(tmp_path: Path) -> None:
         (b"\x09\x01", "truncated"),
     ],
 )
-def test_what_is_no_model(tmp_path: Path, data: bytes, reason: str) -> None:
-    """Bytes that are no model raise ValueError with the reason."""
+def test_invalid_models(tmp_path: Path, data: bytes, reason: str) -> None:
+    """Bytes that are not a model raise ValueError with the reason."""
     path = tmp_path / "model.onnx"
     path.write_bytes(data)
 
@@ -118,14 +119,14 @@ def test_what_is_no_model(tmp_path: Path, data: bytes, reason: str) -> None:
         external_locations(path)
 
 
-def test_half_a_model(tmp_path: Path) -> None:
-    """A model file whose end is missing is noticed."""
+def test_a_truncated_model(tmp_path: Path) -> None:
+    """A truncated model file is refused."""
     with pytest.raises(ValueError, match="truncated"):
         external_locations(models.corrupt(tmp_path))
 
 
 def test_depth_is_bounded(tmp_path: Path) -> None:
-    """Graphs nested without end are refused, without exhausting the stack."""
+    """Deeply nested graphs are refused without exhausting the stack."""
     nested = b""
     for _ in range(60):
         for tag in (b"\x32", b"\x2a", b"\x0a"):
@@ -141,7 +142,7 @@ def test_depth_is_bounded(tmp_path: Path) -> None:
 
 
 def test_locations_are_bounded(tmp_path: Path) -> None:
-    """More files than a bundle may have, or a huge name, are refused."""
+    """More files than a bundle may have, or an overlong name, are refused."""
     many = [tensor(f"f{n}") for n in range(1001)]
     with pytest.raises(ValueError, match="more than 1000 files"):
         external_locations(write(tmp_path, helper.make_model(graph("g", *many))))
@@ -150,7 +151,7 @@ def test_locations_are_bounded(tmp_path: Path) -> None:
 
 
 def test_fields_are_bounded(tmp_path: Path) -> None:
-    """A file of nothing but tiny fields comes to an end."""
+    """A file of very many tiny fields is refused."""
     path = tmp_path / "model.onnx"
     path.write_bytes(b"\x08\x07" * 101)
 
@@ -159,7 +160,7 @@ def test_fields_are_bounded(tmp_path: Path) -> None:
 
 
 def test_locations_are_relative_to_the_model() -> None:
-    """A location means a file beside the model, also in a sub-folder."""
+    """A location is relative to the model file, also in a sub-folder."""
     assert external_paths("model.onnx", ["w.bin", "./v.bin"]) == ("w.bin", "v.bin")
     assert external_paths("a/model.onnx", ["b/w.bin"]) == ("a/b/w.bin",)
 
@@ -168,13 +169,13 @@ def test_locations_are_relative_to_the_model() -> None:
     "location", ["../w.bin", "/etc/passwd", "a/../../w.bin", "", "*/_ORT_MEM_ADDR_/*", "a\\b"]
 )
 def test_locations_outside_are_refused(location: str) -> None:
-    """A location that leaves the folder, or means memory, is refused even where a file fits."""
+    """A location outside the folder, or in memory, is refused even if a file matches."""
     with pytest.raises(BadBundle, match="keeps tensor data"):
         check_external("model.onnx", [location], [location, "w.bin"])
 
 
 def test_locations_must_be_in_the_bundle() -> None:
-    """Data that was not uploaded is refused by its path."""
+    """External data that is not in the bundle is refused by its path."""
     check_external("a/m.onnx", ["w.bin"], ["a/m.onnx", "a/w.bin"])
     with pytest.raises(BadBundle, match=r"'a/w\.bin', which is not in the bundle"):
         check_external("a/m.onnx", ["w.bin"], ["a/m.onnx", "w.bin"])

@@ -1,4 +1,4 @@
-"""Which files make a bundle."""
+"""Tests of the paths and files of a bundle."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.nouns import bundle_file
 @pytest.mark.parametrize(
     "path", ["model.onnx", "a/b/c.bin", "a b.txt", "modèle.onnx", "..a", "a..", "~", "-rf", "a:b"]
 )
-def test_plain_paths(path: str) -> None:
-    """A relative path of plain parts is taken as it is."""
+def test_valid_paths(path: str) -> None:
+    """A relative path of plain parts is returned unchanged."""
     assert check_path(path) == path
 
 
@@ -43,8 +43,8 @@ def test_plain_paths(path: str) -> None:
         ("/".join(["x" * 200] * 3), "is longer than 512 bytes"),
     ],
 )
-def test_tricky_paths(path: str, rule: str) -> None:
-    """Whatever could mean another place or another file is refused, with path and rule."""
+def test_invalid_paths(path: str, rule: str) -> None:
+    """A path that could mean another place or file is refused with path and rule."""
     with pytest.raises(BadBundle) as caught:
         check_path(path)
 
@@ -53,8 +53,8 @@ def test_tricky_paths(path: str, rule: str) -> None:
 
 
 @pytest.mark.parametrize("sha256", ["", "a" * 63, "A" * 64, "g" * 64, "a" * 64 + "\n"])
-def test_what_is_no_hash(sha256: str) -> None:
-    """A sha256 is 64 lower-case hex digits, so that it can be a file name."""
+def test_invalid_hashes(sha256: str) -> None:
+    """A sha256 is 64 lower-case hex digits, so that it is a safe file name."""
     with pytest.raises(BadBundle, match="64 lower-case hex digits"):
         check_sha256(sha256)
 
@@ -71,13 +71,13 @@ def test_what_is_no_hash(sha256: str) -> None:
     ],
 )
 def test_paths_that_collide(first: str, second: str, said: str) -> None:
-    """Two paths that some filesystem takes for one, or for file and folder, are refused."""
+    """Two paths that some filesystem treats as equal, or as file and folder, are refused."""
     with pytest.raises(BadBundle, match=said):
         make_bundle([bundle_file(first), bundle_file(second)])
 
 
 def test_the_number_of_files_is_bounded() -> None:
-    """A bundle has at least one file and at most a thousand."""
+    """A bundle has between one and a thousand files."""
     files = [bundle_file(f"f{n}") for n in range(1001)]
 
     assert len(make_bundle(files[:1000]).files) == 1000
@@ -88,7 +88,7 @@ def test_the_number_of_files_is_bounded() -> None:
 
 
 def test_sizes_are_bounded() -> None:
-    """A size is no negative number, and all of them together stay under the limit."""
+    """A size is not negative, and the sum of sizes is limited."""
     with pytest.raises(BadBundle, match="0 bytes or more, got -1"):
         make_bundle([replace(bundle_file(), size=-1)])
     with pytest.raises(BadBundle, match="at most 9 bytes in all files, got 10"):
@@ -96,7 +96,7 @@ def test_sizes_are_bounded() -> None:
 
 
 def test_the_digest_is_canonical() -> None:
-    """The digest is sha256 over the sorted rows as JSON without spaces."""
+    """The digest is the sha256 of the sorted rows as JSON without spaces."""
     files = [BundleFile("b", 2, "b" * 64), BundleFile("a/é", 1, "a" * 64)]
     rows = f'[["a/é",1,"{"a" * 64}"],["b",2,"{"b" * 64}"]]'
 
@@ -107,7 +107,7 @@ def test_the_digest_is_canonical() -> None:
 
 
 def test_the_digest_tells_files_apart() -> None:
-    """Another path, size or hash makes another digest."""
+    """Another path, size or hash changes the digest."""
     file = bundle_file()
     others = [
         replace(file, path="other"),
@@ -119,8 +119,8 @@ def test_the_digest_tells_files_apart() -> None:
 
 
 @pytest.mark.parametrize("path", [".prepared/graph.onnx", ".Prepared/x", ".prepared"])
-def test_what_deploys_make_has_a_place_of_its_own(path: str) -> None:
-    """No bundle may put a file where the prepared ones are laid out."""
+def test_the_folder_of_prepared_files_is_reserved(path: str) -> None:
+    """No bundle may have a file at the path of prepared files."""
     with pytest.raises(BadBundle, match=r"lies in \.prepared"):
         make_bundle([bundle_file("model.onnx"), bundle_file(path)])
 

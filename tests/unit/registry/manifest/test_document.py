@@ -1,4 +1,4 @@
-"""function.toml as a whole."""
+"""Tests of function.toml as a whole."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def refusal(text: str, files: list[str] | None = None) -> BadManifest:
     return caught.value
 
 
-def test_everything_it_may_say() -> None:
-    """Each section comes out as the plain noun it stands for."""
+def test_a_manifest_with_every_section() -> None:
+    """Each section is parsed into its data class."""
     assert parse_manifest(FULL, FILES) == Manifest(
         name="digits",
         model="digits.onnx",
@@ -92,13 +92,13 @@ def test_everything_it_may_say() -> None:
     )
 
 
-def test_the_shortest() -> None:
-    """The schema alone gives what a model file without a manifest gets."""
+def test_the_shortest_manifest() -> None:
+    """A manifest with only the schema equals the default for a model file."""
     assert parse_manifest("schema = 1", FILES) == default_manifest("digits.onnx")
 
 
-def test_the_files_it_names() -> None:
-    """Model, handler and sample files are named, each once and sorted."""
+def test_the_files_that_a_manifest_names() -> None:
+    """Model, handler and sample files are listed once each, sorted."""
     files = [*FILES, "handler.py"]
     both = FULL + 'mask = "@seven.png"\nplain = "text"\n'
 
@@ -107,7 +107,7 @@ def test_the_files_it_names() -> None:
 
 
 def test_a_handler_is_found_by_its_name() -> None:
-    """handler.py beside the manifest is used by either engine."""
+    """handler.py beside the manifest is used with either engine."""
     files = [*FILES, "handler.py"]
 
     assert parse_manifest("schema = 1", files).handler == "handler.py"
@@ -116,26 +116,26 @@ def test_a_handler_is_found_by_its_name() -> None:
 
 @pytest.mark.parametrize("text", ["", "schema = 2", 'schema = "1"', "schema = true"])
 def test_another_schema_is_refused(text: str) -> None:
-    """Only schema 1 is read, and a file without one is none."""
+    """Only schema 1 is accepted; a missing schema is refused."""
     assert refusal(text).detail["expected"] == "1"
 
 
 @pytest.mark.parametrize("text", ["[[", "a = ", "schema = 1\nschema = 1", "a = " + "[" * 5000])
-def test_what_is_no_toml(text: str) -> None:
-    """Text that is no TOML is refused with the parser's reason."""
+def test_invalid_toml_is_refused(text: str) -> None:
+    """Invalid TOML is refused with the parser's reason."""
     assert "expected TOML, got" in refusal(text).message
 
 
-def test_a_manifest_has_a_size() -> None:
-    """A huge text is refused before it is read."""
+def test_the_size_of_a_manifest_is_limited() -> None:
+    """A text over the limit is refused before it is parsed."""
     assert "at most 1048576 characters, got 1048577" in refusal("#" * 1048577).message
 
 
 @pytest.mark.parametrize(
     ("files", "got"), [([], "nothing"), (["a.onnx", "b.onnx"], "['a.onnx', 'b.onnx']")]
 )
-def test_the_model_must_be_clear(files: list[str], got: str) -> None:
-    """Without a name for it there must be exactly one model file."""
+def test_the_model_must_be_unambiguous(files: list[str], got: str) -> None:
+    """Without the key `model` the bundle must have exactly one model file."""
     assert refusal("schema = 1", files).detail == {
         "key": "model",
         "expected": "the path of the model file",
@@ -143,7 +143,7 @@ def test_the_model_must_be_clear(files: list[str], got: str) -> None:
     }
 
 
-def test_the_model_must_be_there() -> None:
+def test_the_model_must_be_in_the_bundle() -> None:
     """A model that is not in the bundle is refused by name."""
     error = refusal('schema = 1\nmodel = "other.onnx"')
 
@@ -151,7 +151,7 @@ def test_the_model_must_be_there() -> None:
 
 
 def test_a_python_function_needs_its_handler_and_inputs() -> None:
-    """Engine python takes no model, but a handler and at least one declared input."""
+    """Engine python needs a handler and at least one declared input, and no model."""
     declared = PYTHON + '[input.x]\ndtype = "FP32"\nshape = [-1, 4]'
 
     manifest = parse_manifest(declared, ["handler.py"])
@@ -163,7 +163,7 @@ def test_a_python_function_needs_its_handler_and_inputs() -> None:
 
 
 def test_declared_forms_come_with_their_tensor() -> None:
-    """For a python function a picture's dtype and shape are filled in from its form."""
+    """For a python function, dtype and shape of an image follow from its form."""
     text = PYTHON + '[input.x]\nkind = "image"\nsize = [8, 6]'
 
     rule = parse_manifest(text, ["handler.py"]).inputs["x"]
@@ -182,12 +182,12 @@ def test_declared_forms_come_with_their_tensor() -> None:
     ],
 )
 def test_samples_are_files_or_json(sample: str, key: str) -> None:
-    """A sample names a file of the bundle or is a value that JSON has."""
+    """A sample is a file of the bundle or a JSON value."""
     assert refusal(f"schema = 1\n[sample]\n{sample}").detail["key"] == key
 
 
 def test_a_sample_may_be_nested() -> None:
-    """Numbers, texts, lists and tables are kept as they are."""
+    """Numbers, strings, lists and tables are kept unchanged."""
     text = 'schema = 1\n[sample]\nx = [[1, 2.5], [true, "s"]]\ny = {a = [1]}'
 
     assert parse_manifest(text, FILES).sample == {
@@ -197,14 +197,14 @@ def test_a_sample_may_be_nested() -> None:
 
 
 def test_a_python_sample_names_declared_inputs() -> None:
-    """A sample for an input that is not declared is refused with those that are."""
+    """A sample for an undeclared input is refused; the error lists the declared ones."""
     text = PYTHON + '[input.x]\nkind = "json"\n[sample]\ny = 1'
 
     assert refusal(text, ["handler.py"]).detail["expected"] == "one of the inputs ['x']"
 
 
 def test_overrides() -> None:
-    """What is given replaces the manifest's value, what is None does not."""
+    """A given override replaces the manifest's value; None does not."""
     manifest = overrides(
         parse_manifest(FULL, FILES),
         name="other",
@@ -238,21 +238,21 @@ def test_overrides() -> None:
     ],
 )
 def test_overrides_are_checked_like_the_file(changes: Any, key: str) -> None:
-    """A bad override is refused under the key that the file would have."""
+    """An invalid override is refused under the manifest's key."""
     with pytest.raises(BadManifest) as caught:
         overrides(default_manifest("m.onnx"), **changes)
 
     assert caught.value.detail["key"] == key
 
 
-def test_an_override_that_is_none() -> None:
-    """A change that does not exist is a mistake of the caller."""
+def test_an_unknown_override_is_refused() -> None:
+    """An unknown override raises TypeError."""
     with pytest.raises(TypeError, match="unknown overrides: colour"):
-        overrides(default_manifest("m.onnx"), **{"colour": 1})  # type: ignore[arg-type]  # the point
+        overrides(default_manifest("m.onnx"), **{"colour": 1})  # type: ignore[arg-type]  # the refusal is tested
 
 
 def test_the_command_line_does_without_pydantic() -> None:
-    """What fnctl imports at its start does not pull in the manifest's machinery."""
+    """The modules that fnctl imports at its start do not import pydantic."""
     code = (
         "import sys, registry.names, registry.errors, registry.model, registry.files,"
         " registry.bundles.paths, registry.bundles.onnx_files\n"

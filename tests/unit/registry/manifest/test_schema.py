@@ -1,4 +1,4 @@
-"""Keys, types and ranges of function.toml, its refusals, and the rules of its inputs."""
+"""Tests of the keys, types and ranges of function.toml, and of input rules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refusal(text: str) -> BadManifest:
     ],
 )
 def test_unknown_keys(text: str, key: str, hint: str) -> None:
-    """A key that is none is refused by its full path, with the nearest or all that are known."""
+    """An unknown key is refused with its full path and the nearest or all known keys."""
     error = refusal(text)
 
     assert error.detail["key"] == key
@@ -79,13 +79,13 @@ def test_unknown_keys(text: str, key: str, hint: str) -> None:
     ],
 )
 def test_wrong_values(text: str, said: str) -> None:
-    """The refusal names the key, what was expected and what came."""
+    """The error names the key, the expected value and the received one."""
     assert refusal(text).message == f"function.toml: {said}"
 
 
 @pytest.mark.parametrize("engine", RESERVED_ENGINES)
 def test_reserved_engines(engine: str) -> None:
-    """An engine that is planned is not called unknown."""
+    """A planned engine is refused as reserved, not as unknown."""
     assert "reserved, not available yet" in refusal(f'runtime.engine = "{engine}"').message
 
 
@@ -93,7 +93,7 @@ def test_reserved_engines(engine: str) -> None:
     "text", ["labels = {%s}", "[input]\n%s", "[sample]\n%s"], ids=["labels", "input", "sample"]
 )
 def test_tables_are_bounded(text: str) -> None:
-    """No table takes as many entries as the file can hold."""
+    """The number of entries of each table is limited."""
     wide = ("=''," if "labels" in text else "={}\n").join(f"k{n}" for n in range(70))
     last = "=''" if "labels" in text else "={}"
 
@@ -101,28 +101,28 @@ def test_tables_are_bounded(text: str) -> None:
 
 
 def test_one_number_stands_for_all_channels() -> None:
-    """A number where a list per channel may be is a list of one."""
+    """A single number for a list per channel becomes a list of one."""
     document = check_document(tomllib.loads("schema = 1\ninput.x = {mean = 1, std = 0.5}"))
 
     assert (document.input["x"].mean, document.input["x"].std) == ([1.0], [0.5])
 
 
 def test_a_bad_name() -> None:
-    """A name that is none is refused with the rule for names."""
+    """An invalid name is refused with the rule for names."""
     error = refusal('name = "My Model"')
 
     assert (error.detail["key"], error.detail["got"]) == ("name", "'My Model'")
 
 
-def test_tables_alone() -> None:
-    """A section on its own is checked under the key it is given."""
+def test_a_single_table_can_be_validated() -> None:
+    """A single section is validated under the given key."""
     assert validate(LimitsTable, {"queue": 5}, "limits").queue == 5
     with pytest.raises(BadManifest, match=r"scaling\.max: expected at least scaling\.min \(9\)"):
         validate(ScalingTable, {"min": 9}, "scaling")
 
 
 def test_long_values_are_cut() -> None:
-    """What came is shown, but not all of a megabyte."""
+    """A long value is shortened in the message."""
     assert len(refused("name", "less", "x" * 1000).message) < 200
 
 
@@ -131,13 +131,13 @@ def rule(engine: str = "onnx", **keys: Any) -> InputRule:
 
 
 def test_plain_tensors() -> None:
-    """A table that says nothing is a tensor that the graph describes."""
+    """An empty table stands for a tensor that the graph describes."""
     assert rule() == InputRule()
     assert rule(finite=True) == InputRule(finite=True)
 
 
-def test_pictures() -> None:
-    """A picture's keys make its form; what is left out is the form's default."""
+def test_images() -> None:
+    """An image's keys define its form; missing keys have the form's defaults."""
     assert rule(kind="image", size=[8, 6]).image == ImageForm((8, 6))
     assert rule(
         kind="image",
@@ -151,8 +151,8 @@ def test_pictures() -> None:
     ).image == ImageForm((8, 6), "RGB", "HWC", 1.0, (1.0, 2.0, 3.0), (2.0,), invert=True)
 
 
-def test_clips_and_bytes() -> None:
-    """The keys of audio and bytes make their forms."""
+def test_audio_and_bytes() -> None:
+    """The keys of audio and bytes define their forms."""
     assert rule(kind="audio").audio == AudioForm()
     assert rule(kind="audio", rate_hz=8000, samples=10).audio == AudioForm(8000, 10)
     assert rule(kind="bytes").bytes == BytesForm()
@@ -177,8 +177,8 @@ def test_clips_and_bytes() -> None:
         ({"shape": [1]}, "input.x.shape"),
     ],
 )
-def test_keys_that_do_not_go_together(keys: dict[str, Any], key: str) -> None:
-    """What contradicts the kind, the form or the graph is refused by key."""
+def test_contradicting_keys(keys: dict[str, Any], key: str) -> None:
+    """A key that contradicts the kind, the form or the graph is refused."""
     with pytest.raises(BadManifest) as caught:
         rule(**keys)
 
@@ -196,7 +196,7 @@ def test_keys_that_do_not_go_together(keys: dict[str, Any], key: str) -> None:
     ],
 )
 def test_a_handlers_tensors_are_declared(keys: dict[str, Any], key: str) -> None:
-    """Without a graph a tensor needs its dtype and shape."""
+    """Without a graph a tensor needs dtype and shape."""
     with pytest.raises(BadManifest) as caught:
         rule("python", **keys)
 
@@ -216,7 +216,7 @@ def test_a_handlers_tensors_are_declared(keys: dict[str, Any], key: str) -> None
     ],
 )
 def test_tensor_signatures(keys: dict[str, Any], dtype: str, shape: tuple[int, ...]) -> None:
-    """Declared tensors are taken as they are, forms give the tensor they make."""
+    """A declared tensor is used as it is; a form yields the tensor that it produces."""
     rules = {"x": rule("python", **keys)}
 
     assert signature_from_rules(rules) == Signature("tensors", (TensorSpec("x", dtype, shape),), ())
@@ -224,7 +224,7 @@ def test_tensor_signatures(keys: dict[str, Any], dtype: str, shape: tuple[int, .
 
 
 def test_raw_and_json_signatures() -> None:
-    """One input of raw bytes is the body, json inputs are any object."""
+    """A single input of raw bytes is the body; json inputs accept any object."""
     raw = {"x": rule("python", kind="bytes")}
     free = {"x": InputRule("json"), "y": InputRule("json")}
 
@@ -233,7 +233,7 @@ def test_raw_and_json_signatures() -> None:
 
 
 def test_raw_bytes_beside_another_input_are_a_tensor() -> None:
-    """Where a body cannot be one input, bytes become a tensor like the others."""
+    """Raw bytes beside another input become a tensor."""
     rules = {"x": InputRule("bytes", bytes=BytesForm()), "y": InputRule(dtype="FP32", shape=(1,))}
 
     assert signature_from_rules(rules).inputs[0] == TensorSpec("x", "UINT8", (-1, -1))
@@ -242,7 +242,7 @@ def test_raw_bytes_beside_another_input_are_a_tensor() -> None:
 @pytest.mark.parametrize(
     "rules", [{}, {"x": InputRule("json"), "y": InputRule(dtype="FP32", shape=(1,))}]
 )
-def test_no_signature(rules: dict[str, InputRule]) -> None:
-    """No input at all, or json beside another kind, is refused."""
+def test_inputs_without_a_signature(rules: dict[str, InputRule]) -> None:
+    """No input, or json beside another kind, is refused."""
     with pytest.raises(BadManifest, match="input: expected"):
         signature_from_rules(rules)

@@ -1,4 +1,4 @@
-"""A real store in a file, for each test."""
+"""Fixtures of a real store in a file, one per test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from registry.store.database import Database
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    """An open, empty database that waits for no lock."""
+    """Open, empty database without a wait for locks."""
     opened = await Database.open(tmp_path / "fngate.db", busy_s=0)
     yield opened
     await opened.close()

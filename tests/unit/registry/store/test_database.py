@@ -1,4 +1,4 @@
-"""The database: connections, transactions, migrations, what goes wrong."""
+"""Tests of the database: connections, transactions, migrations, failures."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NUMBERS = "SELECT name FROM revision_numbers ORDER BY name"
 
 
 async def test_a_new_file_has_the_whole_schema(database: Database) -> None:
-    """Every migration has been applied once and is noted by number and name."""
+    """Every migration is applied once and recorded by number and name."""
     rows = await database.read("SELECT number, name FROM schema_version ORDER BY number")
 
     assert rows == [(one.number, one.name) for one in MIGRATIONS]
 
 
-async def test_what_is_acknowledged_is_durable(database: Database) -> None:
-    """The writer syncs each commit, keeps a write-ahead log and checks foreign keys."""
+async def test_commits_are_durable(database: Database) -> None:
+    """The writer syncs each commit, uses a write-ahead log and enforces foreign keys."""
     async with database.write() as transaction:
         settings = [
             (await transaction.query(f"PRAGMA {name}"))[0][0]
@@ -44,7 +44,7 @@ async def test_what_is_acknowledged_is_durable(database: Database) -> None:
 
 
 async def test_a_transaction_streams_what_it_wrote(database: Database) -> None:
-    """Rows come piece by piece from inside the transaction."""
+    """Rows written in a transaction can be streamed within it."""
     async with database.write() as transaction:
         await transaction.execute_many(NUMBER, [("b",), ("a",)])
         pieces = [rows async for rows in transaction.stream(NUMBERS)]
@@ -53,15 +53,15 @@ async def test_a_transaction_streams_what_it_wrote(database: Database) -> None:
 
 
 async def test_opening_again_changes_nothing(tmp_path: Path) -> None:
-    """A file of the present schema is opened as it is."""
+    """A file with the current schema is opened without migrations."""
     for _ in range(2):
         database = await Database.open(tmp_path / "db")
         assert len(await database.read("SELECT * FROM schema_version")) == len(MIGRATIONS)
         await database.close()
 
 
-async def test_an_older_file_is_brought_forward(tmp_path: Path) -> None:
-    """Only the missing migrations are applied, and data stays."""
+async def test_an_older_file_is_migrated(tmp_path: Path) -> None:
+    """Only the missing migrations are applied, and the data stays."""
     first = Migration(1, "first", "CREATE TABLE t (a); INSERT INTO t VALUES (1);")
     second = Migration(2, "second", "ALTER TABLE t ADD COLUMN b DEFAULT 2;")
 
@@ -72,8 +72,8 @@ async def test_an_older_file_is_brought_forward(tmp_path: Path) -> None:
     await database.close()
 
 
-async def test_a_migration_happens_whole_or_not_at_all(tmp_path: Path) -> None:
-    """One that fails half-way leaves neither its tables nor its number."""
+async def test_migrations_are_atomic(tmp_path: Path) -> None:
+    """A migration that fails half-way leaves neither tables nor its number."""
     first = Migration(1, "first", "CREATE TABLE t (a);")
     broken = Migration(2, "broken", "CREATE TABLE u (a); CREATE TABLE t (a);")
 
@@ -87,7 +87,7 @@ async def test_a_migration_happens_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 async def test_a_newer_file_is_refused(tmp_path: Path) -> None:
-    """A schema from the future is not touched, and the text says what to do."""
+    """A newer schema is not modified; the error says what to do, and no thread remains."""
     before = set(threading.enumerate())
     await (await Database.open(tmp_path / "db")).close()
 
@@ -99,8 +99,8 @@ async def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     assert set(threading.enumerate()) == before
 
 
-async def test_a_failed_transaction_is_undone(database: Database) -> None:
-    """An error in the block leaves no trace of what was written before it, and no lock."""
+async def test_a_failed_transaction_is_rolled_back(database: Database) -> None:
+    """An error in the block discards its writes and releases the lock."""
 
     async def fail() -> None:
         async with database.write() as transaction:
@@ -117,7 +117,7 @@ async def test_a_failed_transaction_is_undone(database: Database) -> None:
 
 
 async def test_readers_see_only_what_is_committed(database: Database) -> None:
-    """During a transaction a reader gets what was before, without waiting."""
+    """During a transaction a reader sees the state before it, without waiting."""
     async with database.write() as transaction:
         await transaction.execute_many(NUMBER, [("a",), ("b",)])
         assert await database.read(NUMBERS) == []
@@ -126,13 +126,13 @@ async def test_readers_see_only_what_is_committed(database: Database) -> None:
 
 
 async def test_readers_cannot_write(database: Database) -> None:
-    """A writing statement on the reading side is refused."""
+    """A writing statement on the read connection is refused."""
     with pytest.raises(StoreUnavailable, match="read-only"):
         await database.read(NUMBER, ("sneaky",))
 
 
-async def test_writers_take_turns(database: Database) -> None:
-    """Transactions begun at the same time run one after another, each whole."""
+async def test_transactions_are_serialised(database: Database) -> None:
+    """Concurrent transactions run one after another."""
 
     async def count_up() -> None:
         async with database.write() as transaction:
@@ -147,7 +147,7 @@ async def test_writers_take_turns(database: Database) -> None:
 
 
 async def test_waiting_writers_are_bounded(database: Database) -> None:
-    """One writer more than may wait is refused at once; the others are served."""
+    """A writer beyond the limit is refused at once; the others are served."""
     done = []
 
     async def write() -> None:
@@ -187,7 +187,7 @@ async def test_a_cancelled_writer_leaves_no_transaction(database: Database, turn
 
 
 async def test_a_locked_file(database: Database, tmp_path: Path) -> None:
-    """While another process holds the lock a write says so; afterwards it works."""
+    """While another process holds the lock, a write fails as locked; afterwards it works."""
     other = sqlite3.connect(tmp_path / "fngate.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 
@@ -202,8 +202,8 @@ async def test_a_locked_file(database: Database, tmp_path: Path) -> None:
         await transaction.query(NUMBER, ("a",))
 
 
-async def test_no_room(database: Database) -> None:
-    """A file that may not grow is "disk full"; what was there is still read."""
+async def test_a_full_disk(database: Database) -> None:
+    """A file that may not grow fails as "disk full"; existing data stays readable."""
     async with database.write() as transaction:
         await transaction.query(NUMBER, ("a",))
         pages = (await transaction.query("PRAGMA page_count"))[0][0]
@@ -217,7 +217,7 @@ async def test_no_room(database: Database) -> None:
 
 
 async def test_a_damaged_file(tmp_path: Path) -> None:
-    """A file whose pages are destroyed is told as corrupt, and can be closed."""
+    """A file with damaged pages is reported as corrupt, and opening leaves no thread."""
     database = await Database.open(tmp_path / "db")
     async with database.write() as transaction:
         await transaction.execute_many(NUMBER, [(f"{n:0>100}",) for n in range(1000)])
@@ -230,7 +230,7 @@ async def test_a_damaged_file(tmp_path: Path) -> None:
 
 
 async def test_closing_ends_both_threads(tmp_path: Path) -> None:
-    """After close no thread is left and every call says that the store is closed."""
+    """After `close` no thread remains, and every call fails as closed."""
     before = set(threading.enumerate())
     database = await Database.open(tmp_path / "db")
 
@@ -246,7 +246,7 @@ async def test_closing_ends_both_threads(tmp_path: Path) -> None:
 
 
 async def test_statements_and_rows(tmp_path: Path) -> None:
-    """Rows come back as tuples; a statement without rows gives none."""
+    """Rows are tuples; a statement without rows returns an empty list."""
     connection = Connection(tmp_path / "db", 0, ["foreign_keys = ON"])
     await connection.open()
 
@@ -260,7 +260,7 @@ async def test_statements_and_rows(tmp_path: Path) -> None:
 
 
 async def test_a_stream_gives_all_rows_in_pieces(tmp_path: Path) -> None:
-    """However many rows there are, few are in memory together; none is missed."""
+    """A stream returns every row, in pieces of bounded size."""
     connection = Connection(tmp_path / "db", 0, [])
     await connection.open()
     await connection.query("CREATE TABLE t (a)")
@@ -276,7 +276,7 @@ async def test_a_stream_gives_all_rows_in_pieces(tmp_path: Path) -> None:
 
 
 async def test_closing_ends_the_thread(tmp_path: Path) -> None:
-    """After close no thread is left, and a second close is fine."""
+    """After `close` no thread remains; a second `close` has no effect."""
     before = set(threading.enumerate())
     connection = Connection(tmp_path / "db", 0, [])
     await connection.open()
@@ -289,8 +289,8 @@ async def test_closing_ends_the_thread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"this is no database" * 100])
-async def test_what_cannot_be_opened_leaves_nothing(tmp_path: Path, content: bytes) -> None:
-    """A file that is no database, or a folder that is not there, is told, and no thread stays."""
+async def test_a_failed_open_leaves_no_thread(tmp_path: Path, content: bytes) -> None:
+    """A file that is no database, or a missing folder, is reported, and no thread remains."""
     before = set(threading.enumerate())
     (tmp_path / "db").write_bytes(content)
 
@@ -302,8 +302,8 @@ async def test_what_cannot_be_opened_leaves_nothing(tmp_path: Path, content: byt
     assert set(threading.enumerate()) == before
 
 
-async def test_a_closed_connection_says_so(tmp_path: Path) -> None:
-    """Before open and after close every call is refused in the store's words."""
+async def test_a_closed_connection_refuses_calls(tmp_path: Path) -> None:
+    """Before `open` and after `close` every call fails as closed."""
     connection = Connection(tmp_path / "db", 0, [])
 
     for call in (
@@ -318,7 +318,7 @@ async def test_a_closed_connection_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("turns", range(4))
 async def test_a_cancelled_opening_leaves_nothing(tmp_path: Path, turns: int) -> None:
-    """Whoever gives up while the file is opened leaves no thread behind."""
+    """A cancelled `open` leaves no thread once the connection is closed."""
     before = set(threading.enumerate())
     connection = Connection(tmp_path / "db", 0, [])
     opening = asyncio.create_task(connection.open())
@@ -328,7 +328,7 @@ async def test_a_cancelled_opening_leaves_nothing(tmp_path: Path, turns: int) ->
     opening.cancel()
     await asyncio.wait([opening])
 
-    # A quick thread may have been ready before the cancellation; then there is one to close.
+    # The thread may have been ready before the cancellation; then it has to be closed.
     await connection.close()
     assert set(threading.enumerate()) == before
 
@@ -352,27 +352,27 @@ def error(kind: type[sqlite3.Error], code: int) -> sqlite3.Error:
         (sqlite3.SQLITE_READONLY, "database read-only"),
     ],
 )
-def test_reasons(code: int, text: str) -> None:
-    """Each of SQLite's codes, also an extended one, is said in the store's words."""
+def test_sqlite_errors_are_explained(code: int, text: str) -> None:
+    """Each SQLite code, extended ones included, has the store's wording."""
     assert str(explain(error(sqlite3.OperationalError, code))) == f"{text}: reason"
 
 
-def test_broken_rules_are_conflicts() -> None:
-    """A row that breaks a rule of its table is the caller's conflict, with the cause kept."""
+def test_constraint_violations_are_conflicts() -> None:
+    """A row that violates a constraint is a Conflict whose cause is kept."""
     with pytest.raises(Conflict) as caught, translated():
         raise error(sqlite3.IntegrityError, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
 
     assert isinstance(caught.value.__cause__, sqlite3.IntegrityError)
 
 
-def test_our_own_mistakes_are_not_dressed_up() -> None:
-    """An error that only a bug can cause stays what it is."""
+def test_programming_errors_are_not_translated() -> None:
+    """An error that only a bug can cause is re-raised unchanged."""
     with pytest.raises(sqlite3.OperationalError, match="reason"), translated():
         raise error(sqlite3.OperationalError, sqlite3.SQLITE_ERROR)
 
 
-def test_files_in_order(tmp_path: Path) -> None:
-    """Files are read by number; other files are nothing to it."""
+def test_migrations_are_loaded_in_order(tmp_path: Path) -> None:
+    """Migration files are loaded by number; other files are ignored."""
     (tmp_path / "0002_more.sql").write_text("two")
     (tmp_path / "0001_first.sql").write_text("one")
     (tmp_path / "README").touch()
@@ -381,8 +381,8 @@ def test_files_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["1_first.sql", "0001.sql", "0001_First.sql", "0001_a'b.sql"])
-def test_other_names_are_refused(tmp_path: Path, name: str) -> None:
-    """A file that is no NNNN_name.sql is a mistake, and never skipped in silence."""
+def test_malformed_migration_names_are_refused(tmp_path: Path, name: str) -> None:
+    """A SQL file not named NNNN_name.sql is refused, not skipped."""
     (tmp_path / name).touch()
 
     with pytest.raises(ValueError, match="expected NNNN_name"):
@@ -390,8 +390,8 @@ def test_other_names_are_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("names", [["0002_a.sql"], ["0001_a.sql", "0001_b.sql"]])
-def test_gaps_and_doubles_are_refused(tmp_path: Path, names: list[str]) -> None:
-    """The numbers are 1, 2, 3 and so on."""
+def test_gaps_and_duplicates_are_refused(tmp_path: Path, names: list[str]) -> None:
+    """Migration numbers are 1, 2, 3 and so on."""
     for name in names:
         (tmp_path / name).touch()
 
@@ -399,8 +399,8 @@ def test_gaps_and_doubles_are_refused(tmp_path: Path, names: list[str]) -> None:
         load_migrations(tmp_path)
 
 
-def test_the_shipped_steps() -> None:
-    """The migrations that come with the package are there and leave transactions to the store."""
+def test_the_shipped_migrations() -> None:
+    """The shipped migrations are numbered from 1 and contain no transaction statements."""
     assert [one.number for one in MIGRATIONS] == list(range(1, len(MIGRATIONS) + 1))
     assert MIGRATIONS
     assert not any("COMMIT" in one.sql.upper() for one in MIGRATIONS)

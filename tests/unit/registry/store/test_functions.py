@@ -1,4 +1,4 @@
-"""Functions, revisions, bundles and profiles in the store."""
+"""Tests of functions, revisions, bundles and profiles in the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.nouns import bundle, function, prepared, profile, revision, s
 
 @pytest.fixture
 def functions(database: Database) -> Functions:
-    """The repository over an empty store."""
+    """Repository over an empty store."""
     return Functions(database, profiles_max=2)
 
 
@@ -25,8 +25,8 @@ async def deploy(functions: Functions, name: str = "digits") -> tuple[Function, 
     return await functions.deploy(function(name, 0), revision(name, 0), bundle(), profile())
 
 
-async def test_a_deploy_is_there_whole(functions: Functions) -> None:
-    """Function, revision, bundle and profile come back as they were stored."""
+async def test_a_deploy_is_stored_completely(functions: Functions) -> None:
+    """Function, revision, bundle and profile are loaded as they were stored."""
     stored, first = await deploy(functions)
 
     (loaded,) = await functions.load_all()
@@ -38,7 +38,7 @@ async def test_a_deploy_is_there_whole(functions: Functions) -> None:
 
 
 async def test_a_deploy_that_fails_changes_nothing(functions: Functions) -> None:
-    """Where the switch is impossible, bundle, profile and number stay unused."""
+    """If the traffic cannot move, bundle, profile and revision number stay unused."""
     with pytest.raises(UnknownRevision, match="no revision 7"):
         await functions.deploy(function("digits", 0), revision(number=7), bundle(), profile())
 
@@ -48,8 +48,8 @@ async def test_a_deploy_that_fails_changes_nothing(functions: Functions) -> None
     assert (await deploy(functions))[1].number == 1
 
 
-async def test_traffic_moves_to_a_revision_that_waited(functions: Functions) -> None:
-    """A revision stored before keeps its number when traffic moves to it."""
+async def test_traffic_moves_to_a_stored_revision(functions: Functions) -> None:
+    """A revision stored earlier keeps its number when it gets the traffic."""
     await deploy(functions)
     warm = await functions.add_revision(revision(number=0))
 
@@ -58,8 +58,8 @@ async def test_traffic_moves_to_a_revision_that_waited(functions: Functions) -> 
     assert (warm, 2, 2) == (second, second.number, stored.revision)
 
 
-async def test_what_does_not_belong_together_is_refused(functions: Functions) -> None:
-    """A revision of another function, or with another bundle, is not deployed."""
+async def test_mismatched_revisions_and_bundles_are_refused(functions: Functions) -> None:
+    """A revision of another function or with another bundle is not deployed."""
     with pytest.raises(Conflict, match="default/b@0 is no revision of default/a"):
         await functions.deploy(function("a", 0), revision("b", 0), bundle(), None)
     with pytest.raises(Conflict, match="expected bundle"):
@@ -67,19 +67,19 @@ async def test_what_does_not_belong_together_is_refused(functions: Functions) ->
 
 
 async def test_a_revision_needs_its_bundle(functions: Functions) -> None:
-    """A revision whose bundle is unknown is refused."""
+    """A revision with an unknown bundle is refused."""
     with pytest.raises(Conflict, match="FOREIGN KEY"):
         await functions.add_revision(revision())
 
 
 async def test_a_function_needs_its_revision(functions: Functions) -> None:
-    """Traffic cannot be sent to a revision there is not."""
+    """A function whose revision does not exist is refused."""
     with pytest.raises(UnknownRevision, match="no revision 1"):
         await functions.save_function(function())
 
 
 async def test_settings_make_no_revision(functions: Functions) -> None:
-    """Saving a function changes its settings and nothing else."""
+    """Saving a function changes only its settings."""
     stored, first = await deploy(functions)
     changed = replace(stored, scaling=Scaling(1, 8, 5.0), labels={"team": "vision"})
 
@@ -90,7 +90,7 @@ async def test_settings_make_no_revision(functions: Functions) -> None:
 
 
 async def test_numbers_survive_removal(functions: Functions) -> None:
-    """A function deployed again after rm goes on counting."""
+    """A function deployed again after its removal continues its revision numbers."""
     await deploy(functions)
     await functions.remove_function("digits")
 
@@ -100,8 +100,8 @@ async def test_numbers_survive_removal(functions: Functions) -> None:
         await functions.remove_function("other")
 
 
-async def test_namespaces_are_apart(functions: Functions) -> None:
-    """The same name in two namespaces is two functions with numbers of their own."""
+async def test_namespaces_are_separate(functions: Functions) -> None:
+    """The same name in two namespaces is two functions with separate numbers."""
     await deploy(functions)
     await functions.deploy(
         function("digits", 0, namespace="team"),
@@ -116,7 +116,7 @@ async def test_namespaces_are_apart(functions: Functions) -> None:
 
 
 async def test_old_revisions_are_trimmed(functions: Functions) -> None:
-    """The newest stay, as many as asked for, and always the current one and the one before."""
+    """The newest revisions stay, up to the limit; the current and the previous one always stay."""
     for _ in range(5):
         await deploy(functions)
     await functions.save_function(function("digits", 3))
@@ -130,15 +130,15 @@ async def test_old_revisions_are_trimmed(functions: Functions) -> None:
 
 
 async def test_a_revision_without_a_function_is_not_loaded(functions: Functions) -> None:
-    """What a deploy left before its switch is stored, but calls cannot reach it."""
+    """A revision whose deploy did not finish is stored, but calls cannot reach it."""
     await functions.put_bundle(bundle())
     await functions.add_revision(revision())
 
     assert await functions.load_all() == []
 
 
-async def test_bundles_are_known_once(functions: Functions) -> None:
-    """Putting a bundle twice is fine; only those of revisions are loaded."""
+async def test_bundles_are_stored_once(functions: Functions) -> None:
+    """Storing a bundle twice is allowed; only bundles of revisions are loaded."""
     await functions.put_bundle(bundle())
     await functions.put_bundle(bundle())
     assert await functions.load_bundles() == {}
@@ -148,8 +148,8 @@ async def test_bundles_are_known_once(functions: Functions) -> None:
     assert await functions.load_bundles() == {bundle().digest: bundle()}
 
 
-async def test_orphans_go(functions: Functions) -> None:
-    """Bundles of no revision are forgotten unless they are to be kept."""
+async def test_orphans_are_removed(functions: Functions) -> None:
+    """Bundles without a revision are removed unless they are to be kept."""
     kept, lost = bundle(a=b"kept"), bundle(a=b"lost")
     await deploy(functions)
     await functions.put_bundle(kept)
@@ -160,7 +160,7 @@ async def test_orphans_go(functions: Functions) -> None:
 
 
 async def test_the_last_profile_counts(functions: Functions) -> None:
-    """A profile replaces that of the same bundle, engine and device kind only."""
+    """A profile replaces only that of the same bundle, engine and device kind."""
     await deploy(functions)
     await functions.put_profile(profile(device_kind="cuda", load_ms=1.0))
     await functions.put_profile(profile(load_ms=2.0))
@@ -172,9 +172,9 @@ async def test_the_last_profile_counts(functions: Functions) -> None:
     assert await functions.find_profile(bundle().digest, "python", "cpu") is None
 
 
-async def test_what_was_prepared_is_kept(functions: Functions) -> None:
-    """With its files, plans and times, however it is read; a profile of an earlier release says
-    nothing about it."""
+async def test_prepared_files_are_kept_in_the_profile(functions: Functions) -> None:
+    """Prepared files, plans and times are stored with the profile; a profile of an earlier release
+    has none."""
     made = profile(prepared=prepared())
     await deploy(functions)
     await functions.put_profile(made)
@@ -189,7 +189,7 @@ async def test_what_was_prepared_is_kept(functions: Functions) -> None:
 
 
 async def test_every_function_keeps_its_profile(functions: Functions) -> None:
-    """However many functions there are: without its profile one would no longer batch."""
+    """The limit of profiles never removes one in use, without which a function would not batch."""
     for number in range(4):
         files = bundle(a=bytes([number]))
         await functions.deploy(
@@ -204,10 +204,10 @@ async def test_every_function_keeps_its_profile(functions: Functions) -> None:
     assert all(one.profile is not None for one in await functions.load_all())
 
 
-async def test_a_load_asks_as_often_for_many_as_for_one(
+async def test_a_load_takes_a_fixed_number_of_queries(
     functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four statements read everything, however many functions there are."""
+    """Four statements load everything, whatever the number of functions."""
     asked: list[str] = []
     for way in ("query", "stream"):
         original = getattr(Connection, way)
@@ -228,7 +228,8 @@ async def test_a_load_asks_as_often_for_many_as_for_one(
 
 
 async def test_equal_files_of_bundles_are_one_object(functions: Functions) -> None:
-    """All bundles in use are loaded, files in order; a file that many have exists once."""
+    """All bundles in use are loaded with sorted files; a file shared by several exists once in
+    memory."""
     used = [bundle(b=b"same", a=bytes([number])) for number in range(3)]
     for number, files in enumerate(used):
         name = f"f{number}"
@@ -244,7 +245,7 @@ async def test_equal_files_of_bundles_are_one_object(functions: Functions) -> No
 
 
 async def test_profiles_are_bounded(functions: Functions) -> None:
-    """Of profiles that no revision uses the newest stay, of those in use every one."""
+    """Of unused profiles only the newest stay; every profile in use stays."""
     await deploy(functions)
     digests = [bundle(a=bytes([n])).digest for n in range(3)]
     for digest in digests:
@@ -259,8 +260,8 @@ async def test_profiles_are_bounded(functions: Functions) -> None:
     assert found == [True, False, True, True]
 
 
-async def test_they_are_undone_with_their_transaction(database: Database) -> None:
-    """Where the last one is impossible, none has happened."""
+async def test_repository_writes_are_rolled_back_together(database: Database) -> None:
+    """If the last write of a transaction fails, none of its writes is stored."""
 
     async def write_all() -> None:
         async with database.write() as transaction:
@@ -276,8 +277,8 @@ async def test_they_are_undone_with_their_transaction(database: Database) -> Non
         assert await database.read(f"SELECT * FROM {table}") == []
 
 
-async def test_only_a_move_is_remembered(database: Database) -> None:
-    """A new function and one that stays where it is leave no trace."""
+async def test_only_a_traffic_move_is_recorded(database: Database) -> None:
+    """A new function and an unchanged revision add no row to the traffic table."""
     async with database.write() as transaction:
         await put_bundle(transaction, bundle())
         await add_revision(transaction, revision())

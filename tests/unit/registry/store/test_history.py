@@ -1,4 +1,4 @@
-"""The history: records, flushes, and the use of devices in buckets."""
+"""Tests of the history: records, flushes, and device use in buckets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def arrivals(minute_s: int, count: int) -> Arrivals:
 
 @pytest.fixture
 def make(database: Database, tmp_path: Path) -> Callable[..., History]:
-    """Makes a history over the test's store, with the given settings."""
+    """Factory of a history over the test's store with the given settings."""
 
     def made(**settings: float) -> History:
         return History(database, replace(StoreSettings(tmp_path), **settings), lambda: NOW_S)
@@ -53,8 +53,8 @@ def make(database: Database, tmp_path: Path) -> Callable[..., History]:
     return made
 
 
-async def test_what_is_recorded_is_told_after_a_flush(make: Callable[..., History]) -> None:
-    """Each kind of record comes back as it was, and not before it was flushed."""
+async def test_records_are_readable_after_a_flush(make: Callable[..., History]) -> None:
+    """Each kind of record is read back unchanged, and only after a flush."""
     history = make()
     for event in (cold_start(), interval(), arrivals(600, 3)):
         history.record(event)
@@ -64,12 +64,12 @@ async def test_what_is_recorded_is_told_after_a_flush(make: Callable[..., Histor
 
     assert await history.cold_starts("digits") == [cold_start()]
     assert await history.intervals("digits") == [interval()]
-    assert await history.arrivals("digits", 0) == []  # older than what is kept
+    assert await history.arrivals("digits", 0) == []  # older than the retention time
     assert history.statistics() == HistoryStatistics(0, 3, 0, 0)
 
 
-async def test_the_newest_come_first(make: Callable[..., History]) -> None:
-    """Lists begin with the newest and end at their limit."""
+async def test_lists_start_with_the_newest_record(make: Callable[..., History]) -> None:
+    """Lists are sorted newest first and end at their limit."""
     history = make()
     for n in range(5):
         history.record(cold_start(float(n)))
@@ -83,7 +83,7 @@ async def test_the_newest_come_first(make: Callable[..., History]) -> None:
 
 
 async def test_arrivals_of_a_minute_add_up(make: Callable[..., History]) -> None:
-    """Counts of one minute are summed over flushes and workers; minutes come in order."""
+    """Counts of one minute are summed over flushes and workers; minutes are in order."""
     history = make()
     minute = int(NOW_S) - 40
     for event in (arrivals(minute, 2), arrivals(minute - 60, 1), arrivals(minute, 3)):
@@ -97,11 +97,11 @@ async def test_arrivals_of_a_minute_add_up(make: Callable[..., History]) -> None
     assert await history.arrivals("digits", minute) == [arrivals(minute, 5)]
 
 
-async def test_recent_successes_are_told_of_all_revisions(
+async def test_recent_cold_starts_of_all_revisions(
     make: Callable[..., History], database: Database
 ) -> None:
-    """The last 50 of each stored revision, oldest first, without those that failed, in one
-    query."""
+    """One query returns the last 50 successful cold starts of each stored revision, oldest
+    first."""
     history, functions = make(), Functions(database)
     for name in ("digits", "digits", "digits", "faces"):
         await functions.deploy(function(name, 0), revision(name, 0), bundle(), None)
@@ -123,10 +123,10 @@ async def test_recent_successes_are_told_of_all_revisions(
     assert len(reads) == 1
 
 
-async def test_a_damaged_cold_start_keeps_nobody_from_starting(
+async def test_a_damaged_cold_start_is_skipped(
     make: Callable[..., History], database: Database
 ) -> None:
-    """What cannot be read of the past is left out."""
+    """An unreadable record does not prevent the server's start."""
     history = make()
     await Functions(database).deploy(function(revision=0), revision(number=0), bundle(), None)
     for total_ms in (1.0, 2.0):
@@ -139,7 +139,7 @@ async def test_a_damaged_cold_start_keeps_nobody_from_starting(
 
 
 async def test_a_full_buffer_drops_and_counts(make: Callable[..., History]) -> None:
-    """Recording never waits and never grows without end."""
+    """Recording never blocks, and the buffer is bounded."""
     history = make(history_buffer=2)
     for _ in range(5):
         history.record(cold_start())
@@ -150,7 +150,7 @@ async def test_a_full_buffer_drops_and_counts(make: Callable[..., History]) -> N
 
 
 async def test_a_locked_store_is_survived(make: Callable[..., History], tmp_path: Path) -> None:
-    """A flush that cannot be written is counted and logged; its records come with the next."""
+    """A failed flush is counted and logged; its records are written by the next one."""
     history = make()
     other = sqlite3.connect(tmp_path / "fngate.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -169,9 +169,9 @@ async def test_a_locked_store_is_survived(make: Callable[..., History], tmp_path
 
 BAD_RECORDS = {
     "an integer of 65 bits": arrivals(2**64, 1),
-    "a time that is no number": interval(nan),
+    "a time that is not a number": interval(nan),
     "a lone surrogate": replace(cold_start(), name="\ud800"),
-    "a phase that is no number": replace(cold_start(), phases={"load": nan}),
+    "a phase that is not a number": replace(cold_start(), phases={"load": nan}),
     "a value of another type": replace(cold_start(), total_ms=None),
     "an object": replace(arrivals(60, 1), name=object()),
 }
@@ -181,8 +181,8 @@ BAD_RECORDS = {
 async def test_a_record_that_cannot_be_stored_is_dropped_alone(
     make: Callable[..., History], bad: Event
 ) -> None:
-    """The records around it are written by the same flush, in order; it is counted and logged,
-    and later flushes go on."""
+    """Only the invalid record is dropped, counted and logged; the same flush writes the others in
+    order."""
     history = make()
     minutes = [int(NOW_S) - 60 * n for n in range(10)]
     for minute in minutes:
@@ -204,7 +204,7 @@ async def test_a_record_that_cannot_be_stored_is_dropped_alone(
 
 
 async def test_many_records_that_cannot_be_stored(make: Callable[..., History]) -> None:
-    """A flush with nothing else in it ends, all are counted, and only some are logged."""
+    """A flush of only invalid records ends, counts them all, and logs only some."""
     history = make()
     for _ in range(50):
         history.record(arrivals(2**64, 1))
@@ -217,7 +217,7 @@ async def test_many_records_that_cannot_be_stored(make: Callable[..., History]) 
 
 
 async def test_only_the_last_cold_starts_are_kept(make: Callable[..., History]) -> None:
-    """Beyond the number to keep per function the oldest cold starts and intervals go."""
+    """Beyond the limit per function the oldest cold starts and intervals are removed."""
     history = make(cold_starts_max=3, intervals_max=2)
     for n in range(5):
         history.record(cold_start(float(n)))
@@ -228,8 +228,8 @@ async def test_only_the_last_cold_starts_are_kept(make: Callable[..., History]) 
     assert [one.to_s for one in await history.intervals("digits")] == [NOW_S + 4, NOW_S + 3]
 
 
-async def test_what_is_too_old_goes(make: Callable[..., History]) -> None:
-    """Intervals and arrivals older than the time to keep are removed."""
+async def test_old_records_are_removed(make: Callable[..., History]) -> None:
+    """Intervals and arrivals older than the retention time are removed."""
     history = make(history_keep_s=100)
     for event in (interval(NOW_S - 101), interval(NOW_S - 99), arrivals(int(NOW_S) - 120, 1)):
         history.record(event)
@@ -240,8 +240,8 @@ async def test_what_is_too_old_goes(make: Callable[..., History]) -> None:
     assert await history.arrivals("digits", 0) == [arrivals(int(NOW_S) - 60, 1)]
 
 
-async def test_removal_happens_now_and_then(make: Callable[..., History]) -> None:
-    """Between two removals flushes only write."""
+async def test_removal_runs_every_few_flushes(make: Callable[..., History]) -> None:
+    """Between two removals a flush only writes."""
     history = make(cold_starts_max=1)
     await history.flush()
     for _ in range(2):
@@ -255,21 +255,21 @@ async def test_removal_happens_now_and_then(make: Callable[..., History]) -> Non
     assert len(await history.cold_starts("digits")) == 1
 
 
-async def test_flushes_happen_by_themselves(make: Callable[..., History]) -> None:
-    """While it runs, what is recorded is written without being asked for."""
+async def test_flushes_are_periodic(make: Callable[..., History]) -> None:
+    """While the history runs, records are written without an explicit flush."""
     history, tasks = make(history_flush_s=0), Tasks("test")
 
     async with history.running(tasks):
         history.record(cold_start())
-        while history.statistics().written == 0:  # noqa: ASYNC110  # nothing tells of a flush
+        while history.statistics().written == 0:  # noqa: ASYNC110  # a flush has no event
             await asyncio.sleep(0)
 
     assert await history.cold_starts("digits") == [cold_start()]
     await tasks.close()
 
 
-async def test_the_end_loses_nothing(make: Callable[..., History]) -> None:
-    """What was recorded before the end is written at the end, once."""
+async def test_the_end_writes_all_records(make: Callable[..., History]) -> None:
+    """Records of the last period are written at the end, once."""
     history, tasks = make(history_flush_s=3600), Tasks("test")
 
     async with history.running(tasks):
@@ -281,7 +281,7 @@ async def test_the_end_loses_nothing(make: Callable[..., History]) -> None:
 
 
 async def test_two_flushes_at_once_write_once(make: Callable[..., History]) -> None:
-    """A flush during another one writes nothing a second time and loses nothing."""
+    """Concurrent flushes write each record once."""
     history = make()
     history.record(cold_start(1.0))
 
@@ -310,7 +310,7 @@ async def buckets(database: Database) -> list[tuple[int, int, float]]:
 
 
 async def test_seconds_add_up_in_each_size_of_bucket(database: Database) -> None:
-    """Records of one minute, ten minutes or hour become one row."""
+    """Records are summed per minute, per ten minutes and per hour."""
     async with database.write() as transaction:
         await insert_use(transaction, [use(7200), use(7200, 2.0), use(7260, 4.0)])
         await insert_use(transaction, [use(7800, 8.0), use(10_800, 16.0)])
@@ -328,8 +328,8 @@ async def test_seconds_add_up_in_each_size_of_bucket(database: Database) -> None
     ]
 
 
-async def test_fine_buckets_go_first(database: Database) -> None:
-    """Minutes stay for three hours, ten minutes for three days, hours as long as all history."""
+async def test_fine_buckets_are_removed_first(database: Database) -> None:
+    """Minutes stay for three hours, ten minutes for three days, hours for the retention time."""
     now_s = 40 * DAY_S
     ages_s = [HOUR_S, 4 * HOUR_S, 4 * DAY_S, 31 * DAY_S]
     async with database.write() as transaction:

@@ -1,4 +1,4 @@
-"""Access keys."""
+"""Tests of access keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRET = "A" * 43
 
 
 async def test_only_the_hash_is_kept(database: Database) -> None:
-    """The secret is shown once; the store has its sha256 and the rest of the key."""
+    """The secret is returned once; the store has its sha256 and the key's other fields."""
     keys = Keys(database, lambda: SECRET)
 
     key, secret = await keys.add(["read", "invoke:digits", "read"], "laptop", now_s=7)
@@ -34,7 +34,7 @@ async def test_only_the_hash_is_kept(database: Database) -> None:
 
 
 async def test_keys_are_listed_oldest_first(database: Database) -> None:
-    """Keys come in the order in which they were made, each with a secret of its own."""
+    """Keys are listed in the order of creation, each with its own secret."""
     keys = Keys(database)
 
     made = [await keys.add(["read"], now_s=n) for n in range(3)]
@@ -44,7 +44,7 @@ async def test_keys_are_listed_oldest_first(database: Database) -> None:
 
 
 async def test_a_removed_key_is_gone(database: Database) -> None:
-    """Removing gives back the key, and a second time there is none."""
+    """Removing a key returns it; a second removal raises."""
     keys = Keys(database)
     key, _ = await keys.add(["admin"], now_s=0)
 
@@ -55,7 +55,7 @@ async def test_a_removed_key_is_gone(database: Database) -> None:
 
 
 async def test_keys_of_another_namespace(database: Database) -> None:
-    """A namespace neither sees nor removes the keys of another."""
+    """A namespace neither lists nor removes the keys of another."""
     keys = Keys(database)
     key, _ = await keys.add(["read"], now_s=0, namespace="team")
 
@@ -66,14 +66,14 @@ async def test_keys_of_another_namespace(database: Database) -> None:
 
 
 @pytest.mark.parametrize("scope", ["invoke", "read", "deploy", "admin", "invoke:digits"])
-def test_scopes(scope: str) -> None:
-    """The four scopes, and invoking one function, are scopes."""
+def test_valid_scopes(scope: str) -> None:
+    """The four scopes and invoke:NAME are valid."""
     assert check_scope(scope) == scope
 
 
 @pytest.mark.parametrize("scope", ["", "write", "invoke:", "invoke:A", "read:digits", "Admin"])
-def test_what_is_no_scope(scope: str) -> None:
-    """Anything else is refused with what there is."""
+def test_invalid_scopes(scope: str) -> None:
+    """Another scope is refused with the list of valid ones."""
     with pytest.raises(BadRequest, match="expected one of invoke, read, deploy, admin or invoke"):
         check_scope(scope)
 
@@ -87,8 +87,8 @@ def test_what_is_no_scope(scope: str) -> None:
         (["read"], "a\nb", "visible"),
     ],
 )
-async def test_bad_keys(database: Database, scopes: list[str], note: str, text: str) -> None:
-    """A key without scopes, or with a note that would spoil a table, is refused."""
+async def test_invalid_keys(database: Database, scopes: list[str], note: str, text: str) -> None:
+    """A key without scopes, or with a note that is too long or not printable, is refused."""
     keys = Keys(database)
 
     with pytest.raises(BadRequest, match=text):
@@ -99,21 +99,21 @@ async def test_bad_keys(database: Database, scopes: list[str], note: str, text: 
 
 @pytest.mark.parametrize("secret", ["", "short", "A" * 42 + "!", "A" * 44])
 async def test_a_poor_secret_is_refused(database: Database, secret: str) -> None:
-    """A generator that gives something else than 43 URL-safe characters is a bug."""
+    """A generator that does not return 43 URL-safe characters is a bug."""
     with pytest.raises(ValueError, match="43 URL-safe"):
         await Keys(database, lambda: secret).add(["read"], now_s=0)
 
 
 def test_secrets_are_long_and_different() -> None:
-    """A generated secret has 43 characters and is not given twice."""
+    """A generated secret has 43 characters and is unique."""
     made = {random_secret() for _ in range(100)}
 
     assert len(made) == 100
     assert {len(secret) for secret in made} == {43}
 
 
-def test_the_ring() -> None:
-    """A key in the ring is found by its secret, until it is removed."""
+def test_the_key_ring() -> None:
+    """A key in the ring is found by its secret until it is removed."""
     key = Key("id", fingerprint("fn_one"), ("read",))
     ring = KeyRing([key])
     other = Key("id2", fingerprint("fn_two"), ("read",))
@@ -127,20 +127,20 @@ def test_the_ring() -> None:
 
 @pytest.mark.parametrize("secret", ["", "fn_", "x" * 1_000_000, "\udc80", "日本"])
 def test_strange_secrets_are_no_key(secret: str) -> None:
-    """Whatever a client sends is no key, and no error either."""
+    """An arbitrary secret from a client matches no key and raises no error."""
     assert KeyRing([Key("id", fingerprint("fn_one"), ())]).find(secret) is None
 
 
-def test_whoever_listens_hears_of_each_key() -> None:
-    """Of those that come and those that go, until it listens no more."""
+def test_subscribers_get_each_key_change() -> None:
+    """A subscriber gets added and removed keys until it unsubscribes."""
     one, two = (Key(id, fingerprint(id), ("read",)) for id in ("one", "two"))
     ring = KeyRing([one])
-    heard: list[tuple[Key, bool]] = []
-    end = ring.subscribe(lambda key, is_let_in: heard.append((key, is_let_in)))
+    changes: list[tuple[Key, bool]] = []
+    end = ring.subscribe(lambda key, is_let_in: changes.append((key, is_let_in)))
     ring.put(two)
     ring.remove(one)
     end()
     ring.put(one)
 
-    assert heard == [(two, True), (one, False)]
+    assert changes == [(two, True), (one, False)]
     assert ring.all() == (two, one)

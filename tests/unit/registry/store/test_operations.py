@@ -1,4 +1,4 @@
-"""Operations in the store, and the steps of a rollout."""
+"""Tests of operations in the store, and of the steps of a rollout."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def operation(id: str, **changes: object) -> Operation:
 
 @pytest.fixture
 def operations(database: Database) -> Operations:
-    """The repository over an empty store; two ended operations are kept."""
+    """Repository over an empty store that keeps two ended operations."""
     return Operations(database, ended_max=2)
 
 
 async def test_an_operation_is_found_again(operations: Operations) -> None:
-    """What was put comes back, and after an update what it was updated to."""
+    """An operation is read back as stored, and after an update as updated."""
     first = operation("1")
     await operations.put(first)
     assert await operations.get("1") == first
@@ -37,7 +37,7 @@ async def test_an_operation_is_found_again(operations: Operations) -> None:
 
 
 async def test_unknown_operations(operations: Operations) -> None:
-    """An id there is not, or of another namespace, is unknown."""
+    """An unknown id, or one of another namespace, raises."""
     await operations.put(operation("1", namespace="team"))
 
     with pytest.raises(Unknown):
@@ -47,15 +47,15 @@ async def test_unknown_operations(operations: Operations) -> None:
     assert (await operations.get("1", "team")).namespace == "team"
 
 
-async def test_an_id_is_taken_once(operations: Operations) -> None:
-    """A second operation of the same id is refused."""
+async def test_operation_ids_are_unique(operations: Operations) -> None:
+    """A second operation with the same id is refused."""
     await operations.put(operation("1"))
 
     with pytest.raises(Conflict, match="UNIQUE"):
         await operations.put(operation("1", name="other"))
 
 
-async def test_a_restart_finds_what_runs(operations: Operations) -> None:
+async def test_running_operations_are_listed(operations: Operations) -> None:
     """Running operations of all namespaces are listed in the order of their start."""
     await operations.put(operation("1", namespace="team"))
     await operations.put(operation("2"))
@@ -65,8 +65,8 @@ async def test_a_restart_finds_what_runs(operations: Operations) -> None:
     assert [one.id for one in await operations.running()] == ["1", "3"]
 
 
-async def test_the_newest_come_first(operations: Operations) -> None:
-    """A list has the newest first, no more than asked for."""
+async def test_operations_are_listed_newest_first(operations: Operations) -> None:
+    """A list starts with the newest and ends at its limit."""
     for id in ("1", "2", "3"):
         await operations.put(operation(id))
 
@@ -76,7 +76,7 @@ async def test_the_newest_come_first(operations: Operations) -> None:
 
 
 async def test_only_the_newest_ended_are_kept(operations: Operations) -> None:
-    """Ended operations beyond the limit go, oldest first; running ones never do."""
+    """Ended operations beyond the limit are removed, oldest first; running ones never are."""
     for id in ("1", "2", "3", "4"):
         await operations.put(operation(id))
     for id in ("4", "2", "3"):
@@ -86,7 +86,7 @@ async def test_only_the_newest_ended_are_kept(operations: Operations) -> None:
 
 
 async def test_running_operations_are_bounded(operations: Operations) -> None:
-    """One more than may run is refused; an ended one makes room."""
+    """An operation beyond the limit is refused; an ended one makes room."""
     for n in range(RUNNING_MAX):
         await operations.put(operation(str(n)))
 
@@ -99,18 +99,18 @@ async def test_running_operations_are_bounded(operations: Operations) -> None:
 
 @pytest.fixture
 def functions(database: Database) -> Functions:
-    """What is deployed."""
+    """Repository of functions."""
     return Functions(database)
 
 
 @pytest.fixture
 def traffic(database: Database) -> Traffic:
-    """The repository over the same store."""
+    """Repository of traffic over the same store."""
     return Traffic(database)
 
 
 async def deploy(functions: Functions, count: int) -> None:
-    """digits@1 and so on, each with the traffic for a while."""
+    """Deploy digits@1 and so on; each has the traffic for a while."""
     for _ in range(count):
         await functions.deploy(function("digits", 0), revision(number=0), bundle(), profile())
 
@@ -123,10 +123,8 @@ async def numbers(functions: Functions) -> list[int]:
     return [one.revision.number for one in await functions.load_all()]
 
 
-async def test_a_staged_revision_waits_without_traffic(
-    functions: Functions, traffic: Traffic
-) -> None:
-    """It is stored under the next number, and its operation finds it."""
+async def test_a_staged_revision_has_no_traffic(functions: Functions, traffic: Traffic) -> None:
+    """A staged revision has the next number, and its operation finds it."""
     await deploy(functions, 1)
 
     assert await stage(traffic) == 2
@@ -135,7 +133,7 @@ async def test_a_staged_revision_waits_without_traffic(
 
 
 async def test_a_staged_revision_gets_the_traffic(functions: Functions, traffic: Traffic) -> None:
-    """From then on it waits no more, and the one before is where a rollback goes."""
+    """After the move it is no longer staged, and a rollback leads to the previous revision."""
     await deploy(functions, 1)
     await stage(traffic)
 
@@ -146,8 +144,8 @@ async def test_a_staged_revision_gets_the_traffic(functions: Functions, traffic:
     assert await numbers(functions) == [1, 2]
 
 
-async def test_a_staged_revision_is_removed_again(functions: Functions, traffic: Traffic) -> None:
-    """Nothing of it stays but its number, which is not given again."""
+async def test_a_staged_revision_can_be_removed(functions: Functions, traffic: Traffic) -> None:
+    """Only its number stays reserved."""
     await deploy(functions, 1)
     await stage(traffic)
 
@@ -157,8 +155,8 @@ async def test_a_staged_revision_is_removed_again(functions: Functions, traffic:
     assert await stage(traffic) == 3
 
 
-async def test_what_nobody_goes_on_with_is_found(functions: Functions, traffic: Traffic) -> None:
-    """A staged revision whose operation does not run is told by that operation."""
+async def test_abandoned_staged_revisions_are_found(functions: Functions, traffic: Traffic) -> None:
+    """A staged revision whose operation does not run is listed by its operation."""
     await deploy(functions, 1)
     await stage(traffic, "o1")
     await stage(traffic, "o2")
@@ -169,7 +167,7 @@ async def test_what_nobody_goes_on_with_is_found(functions: Functions, traffic: 
 async def test_staged_and_previous_revisions_are_not_trimmed(
     functions: Functions, traffic: Traffic
 ) -> None:
-    """However few are to be kept."""
+    """Staged and previous revisions stay, whatever the limit."""
     await deploy(functions, 3)
     await stage(traffic)
     await traffic.move(function(revision=1))
@@ -179,8 +177,9 @@ async def test_staged_and_previous_revisions_are_not_trimmed(
     assert await numbers(functions) == [1, 3, 4]
 
 
-async def test_rollbacks_go_back_along_the_line(functions: Functions, traffic: Traffic) -> None:
-    """Each goes one further, and what was left that way is no place to come back to."""
+async def test_rollbacks_go_back_step_by_step(functions: Functions, traffic: Traffic) -> None:
+    """Each rollback leads one revision further back; revisions left behind are no rollback
+    target."""
     await deploy(functions, 3)
     way = []
     while (number := await traffic.previous("digits")) is not None:
@@ -190,10 +189,8 @@ async def test_rollbacks_go_back_along_the_line(functions: Functions, traffic: T
     assert way == [2, 1]
 
 
-async def test_a_move_further_back_forgets_what_lay_between(
-    functions: Functions, traffic: Traffic
-) -> None:
-    """To the first at once is as far back as step by step."""
+async def test_a_move_further_back_skips_revisions(functions: Functions, traffic: Traffic) -> None:
+    """A move to the first revision equals rolling back step by step."""
     await deploy(functions, 3)
 
     await traffic.move(function(revision=1))
@@ -201,8 +198,8 @@ async def test_a_move_further_back_forgets_what_lay_between(
     assert await traffic.previous("digits") is None
 
 
-async def test_a_move_forward_can_be_taken_back(functions: Functions, traffic: Traffic) -> None:
-    """To a revision off the line: the one before it is remembered as after a deploy."""
+async def test_a_move_forward_can_be_rolled_back(functions: Functions, traffic: Traffic) -> None:
+    """A move to a later revision records the one before it, as a deploy does."""
     await deploy(functions, 3)
     await traffic.move(function(revision=1))
 
@@ -211,8 +208,8 @@ async def test_a_move_forward_can_be_taken_back(functions: Functions, traffic: T
     assert await traffic.previous("digits") == 1
 
 
-async def test_settings_move_nothing(functions: Functions, traffic: Traffic) -> None:
-    """Saving a function whose revision stays leaves the line as it is."""
+async def test_saved_settings_move_no_traffic(functions: Functions, traffic: Traffic) -> None:
+    """Saving a function with the same revision changes no rollback target."""
     await deploy(functions, 2)
 
     await functions.save_function(function(revision=2, labels={"team": "vision"}))
@@ -220,8 +217,10 @@ async def test_settings_move_nothing(functions: Functions, traffic: Traffic) -> 
     assert await traffic.previous("digits") == 1
 
 
-async def test_what_is_removed_is_on_no_line(functions: Functions, traffic: Traffic) -> None:
-    """A removed function has no past and nothing that waits."""
+async def test_a_removed_function_has_no_traffic_history(
+    functions: Functions, traffic: Traffic
+) -> None:
+    """A removed function has neither a rollback target nor a staged revision."""
     await deploy(functions, 2)
     await stage(traffic)
 
@@ -231,7 +230,7 @@ async def test_what_is_removed_is_on_no_line(functions: Functions, traffic: Traf
 
 
 async def test_traffic_needs_a_revision(functions: Functions, traffic: Traffic) -> None:
-    """It cannot be sent to one there is not, and then everything is as before."""
+    """A move to an unknown revision raises and changes nothing."""
     await deploy(functions, 1)
     with pytest.raises(UnknownRevision, match="no revision 7"):
         await traffic.move(function(revision=7))
@@ -239,8 +238,9 @@ async def test_traffic_needs_a_revision(functions: Functions, traffic: Traffic) 
     assert await traffic.previous("digits") is None
 
 
-async def test_an_older_store_knows_the_way_back(database: Database) -> None:
-    """What was deployed before the line was kept is on it: every deploy moved the traffic."""
+async def test_the_migration_fills_the_traffic_history(database: Database) -> None:
+    """Deploys from before the migration are rollback targets, because every deploy moved the
+    traffic."""
     move = next(one for one in MIGRATIONS if one.name == "traffic").sql
     functions = Functions(database)
     await deploy(functions, 3)

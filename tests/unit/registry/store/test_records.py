@@ -1,4 +1,4 @@
-"""Nouns as text."""
+"""Tests of records: the data model as JSON text."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ DAMAGED = pytest.mark.parametrize("text", ["", "{}", "[]", '{"name": 1, "revisio
 
 
 @NOUNS
-def test_nouns_survive(noun: object, kind: type) -> None:
-    """What is decoded equals what was encoded, down to tuples and number keys."""
+def test_records_round_trip(noun: object, kind: type) -> None:
+    """A decoded record equals the encoded one, down to tuples and integer keys."""
     assert decode_record(encode_record(noun), kind) == noun
 
 
 @NOUNS
-def test_nouns_survive_in_parts(noun: object, kind: type) -> None:
-    """Decoded with shared parts they are the same."""
+def test_records_round_trip_with_shared_parts(noun: object, kind: type) -> None:
+    """Decoding with shared parts yields equal records."""
     text = encode_record(noun)
 
     assert SharedParts().decode([(text,), (text,)], kind) == [noun, noun]
 
 
 def test_equal_parts_are_one_object() -> None:
-    """Of two revisions that differ in their numbers everything else exists once."""
+    """Equal fields of two revisions are the same object."""
     rows = [(encode_record(revision(number=n, inputs=FORMS)),) for n in (1, 2)]
 
     one, two = SharedParts().decode(rows, Revision)
@@ -55,29 +55,30 @@ def test_equal_parts_are_one_object() -> None:
         assert getattr(one, part) is getattr(two, part)
 
 
-def test_what_only_looks_alike_is_not_shared() -> None:
-    """The same text means another thing in another field."""
+def test_equal_text_of_different_fields_is_not_shared() -> None:
+    """The same text decodes differently in another field."""
     text = '{"name": "digits", "revision": 1, "scaling": {}, "limits": {}, "labels": {}}'
 
     assert SharedParts().decode([(text,)], Function) == [function()]
 
 
-def test_a_field_that_an_older_server_did_not_write_has_its_default() -> None:
-    """Rows outlive the code that wrote them; so do fields that this code does not know."""
+def test_missing_fields_have_defaults() -> None:
+    """Rows of older and newer servers are readable: missing fields have defaults, unknown ones are
+    ignored."""
     text = '{"name": "digits", "revision": 3, "later": [1]}'
 
     assert SharedParts().decode([(text,)], Function) == [function(revision=3)]
 
 
 @DAMAGED
-def test_a_damaged_row_among_many_is_told(text: str) -> None:
-    """It is told as it is for one row."""
+def test_a_damaged_row_among_many_is_reported(text: str) -> None:
+    """The error is the same as for a single row."""
     with pytest.raises(StoreUnavailable, match="database corrupt: a Function has"):
         SharedParts().decode([(text,)], Function)
 
 
 @DAMAGED
-def test_a_damaged_row_is_told(text: str) -> None:
-    """A row that is no such noun is a damaged store, not a crash."""
+def test_a_damaged_row_is_reported(text: str) -> None:
+    """A row that does not decode is reported as a damaged store."""
     with pytest.raises(StoreUnavailable, match="database corrupt: a Function has"):
         decode_record(text, Function)

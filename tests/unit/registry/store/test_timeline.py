@@ -1,4 +1,4 @@
-"""What a span of time was made of."""
+"""Tests of the timeline: use, arrivals and states of a span of time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def interval(state: str, from_s: float, to_s: float) -> StateInterval:
     ("hours", "bucket_s", "count"), [(1, 60, 60), (2, 600, 12), (24, 600, 144), (168, 3600, 168)]
 )
 def test_a_longer_span_has_longer_buckets(hours: int, bucket_s: int, count: int) -> None:
-    """Whole buckets, the last of which holds the present moment."""
+    """A span consists of whole buckets; the last one contains the present."""
     span = Span.of_hours(hours, NOW_S)
 
     assert (span.bucket_s, span.to_s) == (bucket_s, NOW_S)
@@ -48,8 +48,8 @@ def test_a_longer_span_has_longer_buckets(hours: int, bucket_s: int, count: int)
 
 
 async def test_a_function_in_its_buckets(database: Database, history: History) -> None:
-    """Its seconds per device over all revisions, its requests and cold starts: its own, of that
-    span."""
+    """Seconds per device over all revisions, requests and cold starts are those of the function and
+    the span."""
     timeline, span = Timeline(database), Span.of_hours(1, NOW_S)
     cold = [
         ColdStart("default", "digits", 1, "r1", "cpu", at_s, 10.0, {})
@@ -81,7 +81,7 @@ async def test_a_function_in_its_buckets(database: Database, history: History) -
 
 
 async def test_states_that_reach_into_the_span(database: Database, history: History) -> None:
-    """Oldest first, the one that began before the span included."""
+    """States are listed oldest first, including one that began before the span."""
     timeline, span = Timeline(database), Span.of_hours(1, NOW_S)
     intervals = [
         interval("cold", NOW_S - 9000, NOW_S - 8000),
@@ -94,7 +94,8 @@ async def test_states_that_reach_into_the_span(database: Database, history: Hist
 
 
 async def test_all_functions_and_devices(database: Database, history: History) -> None:
-    """Most seconds first; what standbys have is the device's and no function's."""
+    """Functions are sorted by seconds; the seconds of standbys count for the device and for no
+    function."""
     timeline, span = Timeline(database), Span.of_hours(1, NOW_S)
     await record(
         history,
@@ -118,14 +119,15 @@ async def test_all_functions_and_devices(database: Database, history: History) -
 
 
 def test_seconds_are_added_up() -> None:
-    """By what they were; of nothing there are none."""
+    """Seconds are added per kind; the total of an empty list is zero."""
     both = total([Seconds(1.0, 2.0, 3.0), Seconds(10.0, 20.0, 30.0)])
 
     assert (both, both.all_s, total([])) == (Seconds(11.0, 22.0, 33.0), 66.0, NONE)
 
 
-async def test_a_time_to_come_is_left_out(database: Database, history: History) -> None:
-    """It was recorded while the clock was wrong; the last bucket may hold the present moment."""
+async def test_future_records_are_left_out(database: Database, history: History) -> None:
+    """Records from a time when the clock was wrong are ignored; the last bucket contains the
+    present."""
     timeline, span = Timeline(database), Span.of_hours(1, NOW_S)
     later = MINUTE + 60
     await record(

@@ -1,4 +1,4 @@
-"""The daily copies of the database, and copies for whoever asks."""
+"""Tests of the daily copies of the database, and of snapshots on request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from registry.tasks import Tasks
 
 
 class Rig:
-    """Backups of a database with one key, and a clock that is set by hand."""
+    """Backups of a database with one key, and a clock that the test sets."""
 
     def __init__(self, settings: StoreSettings, database: Database) -> None:
         self.settings = settings
@@ -32,19 +32,19 @@ class Rig:
         self.backups = Backups(settings, database, self.wall)
 
     def wall(self) -> float:
-        """The time on the disk, `ahead_s` later."""
+        """Return the filesystem's time plus `ahead_s`."""
         probe = self.settings.data / "probe"
         probe.touch()
         os.utime(probe)
         return probe.stat().st_mtime + self.ahead_s
 
     def keys_in(self, name: str) -> int:
-        """How many keys the copy of that name has, -1 where there is none."""
+        """Return the number of keys in the copy of that name, -1 if there is none."""
         report = inspect_database(self.settings.backups / name, is_checked=True)
         return report.keys if report.state == "sound" else -1
 
     def copies(self) -> tuple[int, int]:
-        """Keys in the daily copy and in the one before."""
+        """Return the number of keys in the daily copy and in the previous one."""
         return self.keys_in(DAILY), self.keys_in(PREVIOUS)
 
 
@@ -58,9 +58,9 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     await database.close()
 
 
-async def test_one_copy_a_day_and_the_one_before(rig: Rig) -> None:
-    """The first comes at once, the next a day later; there are never more than two files, which
-    nobody else may read. A clock that was wrong keeps no copy from being made."""
+async def test_one_copy_a_day_and_the_previous_one(rig: Rig) -> None:
+    """The first copy is made at once, the next a day later; only two private files exist. A clock
+    that was wrong does not prevent a copy."""
     await rig.backups.copy_if_due()
     assert rig.copies() == (1, -1)
     for day in (1, 2, -40):
@@ -79,8 +79,8 @@ async def test_one_copy_a_day_and_the_one_before(rig: Rig) -> None:
     assert (rig.settings.backups / DAILY).stat().st_mode & 0o777 == 0o600
 
 
-async def test_nothing_is_no_copy(tmp_path: Path) -> None:
-    """A store that never had anything makes none, and so takes no good copy's place."""
+async def test_an_empty_store_is_not_copied(tmp_path: Path) -> None:
+    """A store that never had content makes no copy, so that it replaces no good one."""
     database = await Database.open(tmp_path / "fngate.db")
     rig = Rig(StoreSettings(tmp_path), database)
 
@@ -91,7 +91,8 @@ async def test_nothing_is_no_copy(tmp_path: Path) -> None:
 
 
 async def test_a_failure_is_a_reason_until_a_copy_succeeds(rig: Rig) -> None:
-    """It is logged, /readyz tells it with the age of the last copy, and the next try goes on."""
+    """A failed copy is logged and is a reason for /readyz with the age of the last copy; the next
+    try is made."""
     rig.settings.backups.write_text("in the way")
 
     with capture_logs() as logs:
@@ -111,8 +112,8 @@ async def test_a_failure_is_a_reason_until_a_copy_succeeds(rig: Rig) -> None:
     assert "; the last one is of 20" in rig.backups.reasons()[0]
 
 
-async def test_a_copy_for_whoever_asks(rig: Rig, tmp_path: Path) -> None:
-    """It is whole, has no name any more when it is given, and is no daily copy."""
+async def test_a_snapshot_on_request(rig: Rig, tmp_path: Path) -> None:
+    """A snapshot is complete, already unlinked, and does not count as the daily copy."""
     file, size = await rig.backups.snapshot()
 
     with file:
@@ -122,9 +123,8 @@ async def test_a_copy_for_whoever_asks(rig: Rig, tmp_path: Path) -> None:
     assert os.listdir(rig.settings.backups) == []
 
 
-async def test_the_end_gives_up_a_copy(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that stops waits for the copy's thread only until that sees it; one who asks then
-    is refused."""
+async def test_stopping_aborts_a_copy(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopping server waits only until the copy's thread notices; later requests are refused."""
     began, real = threading.Event(), module.copy_database
 
     def slow(*args: object, is_stopped: object, **named: object) -> object:

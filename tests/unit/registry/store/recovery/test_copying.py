@@ -1,4 +1,4 @@
-"""Copies of a database that is in use."""
+"""Tests of copying a database that is in use."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def rows(path: Path) -> int:
 async def test_a_copy_of_a_database_that_is_written(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has one moment of the source, with what only the write-ahead log has; a writer that
-    commits in the middle neither waits nor is seen. It is one file, for this user only."""
+    """A copy is one private file with a consistent state of the source, write-ahead log included;
+    concurrent commits neither wait nor are in it."""
     await fill(database, 0, 500)
     monkeypatch.setattr(copying, "PAGES_AT_ONCE", 4)
     source, target = tmp_path / "fngate.db", tmp_path / "copy.db"
@@ -58,7 +58,7 @@ async def test_a_copy_of_a_database_that_is_written(
 async def test_a_copy_that_is_stopped_leaves_the_old_one(
     database: Database, tmp_path: Path
 ) -> None:
-    """Nothing of the new one is left."""
+    """A stopped copy leaves the old file and no partial one."""
     (tmp_path / "copy.db").write_bytes(b"old")
 
     with pytest.raises(CopyStopped):
@@ -70,7 +70,7 @@ async def test_a_copy_that_is_stopped_leaves_the_old_one(
 
 @contextmanager
 def files_of_at_most(limit: int) -> Iterator[None]:
-    """Writes beyond `limit` bytes of any file fail, as on a full disk."""
+    """Make writes beyond `limit` bytes of any file fail, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
@@ -80,7 +80,7 @@ def files_of_at_most(limit: int) -> Iterator[None]:
 
 
 async def test_a_full_disk_leaves_the_old_copy(database: Database, tmp_path: Path) -> None:
-    """The error says that the disk is full; the last good copy stays, and nothing else."""
+    """The error says that the disk is full; the last good copy stays and no other file remains."""
     await fill(database, 0, 500)
     (tmp_path / "copy.db").write_bytes(b"old")
 
@@ -91,8 +91,8 @@ async def test_a_full_disk_leaves_the_old_copy(database: Database, tmp_path: Pat
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
-async def test_a_damaged_source_takes_no_copys_place(tmp_path: Path) -> None:
-    """A page that SQLite copies as it is, without looking at it, is found in the copy."""
+async def test_a_damaged_source_replaces_no_copy(tmp_path: Path) -> None:
+    """A damaged page, which SQLite copies unchecked, is detected in the copy."""
     database = await Database.open(tmp_path / "db")
     await fill(database, 0, 500)
     await database.close()

@@ -1,4 +1,4 @@
-"""The database that belongs to a data folder. Refused folders: see test_restoring."""
+"""Tests of whether a database belongs to its data folder. Refused folders: see test_restoring."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ SOUND = DatabaseReport("sound", schema=5, id="a", opened=3)
 def test_which_database_belongs_to_a_folder(
     database: DatabaseReport, marker: Marker | None, is_accepted: bool
 ) -> None:
-    """With files of functions in it, only the one whose id and count the marker knows, or one that
-    knows something where there is no marker."""
+    """In a folder with files of functions, only a database with the marker's id and at least its
+    count is accepted; without a marker, one that is not blank."""
     problem = find_problem(database, marker, has_blobs=True, was_used=True)
 
     assert (problem == "") is is_accepted
 
 
 def test_a_new_folder_is_accepted() -> None:
-    """Where no server has worked there is nothing to lose."""
+    """A folder that no server has used is accepted."""
     for state in ("missing", "empty"):
         assert not find_problem(DatabaseReport(state), None, has_blobs=False, was_used=False)
 
 
-async def test_an_operation_that_waits_is_no_blank_store(tmp_path: Path) -> None:
-    """A first deploy that an earlier release has not finished is something to keep."""
+async def test_a_store_with_a_pending_operation_is_not_blank(tmp_path: Path) -> None:
+    """An unfinished first deploy of an earlier release must be kept."""
     settings = StoreSettings(tmp_path)
     database = await Database.open(settings.database, migrations=MIGRATIONS[:4])
     await Operations(database).put(Operation("op1", "deploy", "digits", {}))
@@ -73,7 +73,8 @@ async def test_an_operation_that_waits_is_no_blank_store(tmp_path: Path) -> None
 
 
 async def test_an_earlier_schema_is_kept_before_it_changes(tmp_path: Path) -> None:
-    """Once, as it was; a database of this release, or none, is not copied."""
+    """A database of an earlier schema is copied once before its migration; others are not
+    copied."""
     settings = StoreSettings(tmp_path)
     keep_earlier_schema(settings, check_folder(settings))
     await (await Database.open(settings.database, migrations=MIGRATIONS[:4])).close()
@@ -87,7 +88,7 @@ async def test_an_earlier_schema_is_kept_before_it_changes(tmp_path: Path) -> No
 
 
 def test_damage_that_is_found_later_is_explained_too(tmp_path: Path) -> None:
-    """What is no damage stays as it is."""
+    """Damage found after the start has the same advice; other errors stay unchanged."""
     with (
         pytest.raises(StoreUnavailable, match=r"(?s)a Key has .*--start-empty"),
         explained(StoreSettings(tmp_path)),
@@ -103,8 +104,8 @@ def test_damage_that_is_found_later_is_explained_too(tmp_path: Path) -> None:
 NOW_S = 1000.0
 
 
-async def test_each_server_is_counted_in(database: Database, tmp_path: Path) -> None:
-    """The marker says what the database says, one more for every start; nobody else reads it."""
+async def test_each_start_is_counted(database: Database, tmp_path: Path) -> None:
+    """Database and marker count every start; only the owner can read the marker."""
     settings = StoreSettings(tmp_path)
     assert read_marker(settings) is None
 
@@ -116,11 +117,11 @@ async def test_each_server_is_counted_in(database: Database, tmp_path: Path) -> 
     assert settings.marker.stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_full_disk_keeps_no_server_out(
+async def test_a_full_disk_does_not_prevent_the_start(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What can be served is served; the marker stays behind, which is no fault. Files that the
-    store may not know are spared all the same."""
+    """An unwritable marker does not prevent the start; unknown files are still protected from the
+    sweep."""
     settings = StoreSettings(tmp_path)
     blob = settings.blobs / "ab" / ("ab" * 32)
     blob.parent.mkdir(parents=True)
@@ -137,8 +138,8 @@ async def test_a_full_disk_keeps_no_server_out(
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"id": 7}', b"\xff\xff", b"[]"])
-def test_a_marker_that_cannot_be_understood_is_none(tmp_path: Path, text: bytes) -> None:
-    """The next server writes it anew; one that cannot be read is an error."""
+def test_an_invalid_marker_counts_as_missing(tmp_path: Path, text: bytes) -> None:
+    """An invalid marker is written again by the next server; an unreadable one is an error."""
     settings = StoreSettings(tmp_path)
     settings.marker.write_bytes(text)
     assert read_marker(settings) is None
@@ -152,7 +153,7 @@ def test_a_marker_that_cannot_be_understood_is_none(tmp_path: Path, text: bytes)
 
 
 def test_files_of_bundles(tmp_path: Path) -> None:
-    """Only what lies where blobs lie counts, not what comes in or was left empty."""
+    """Only blobs count as files; partial uploads and empty folders do not."""
     assert not has_files(tmp_path / "blobs")
     for name in ("incoming", "ab", "cd"):
         (tmp_path / "blobs" / name).mkdir(parents=True)

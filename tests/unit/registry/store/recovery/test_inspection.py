@@ -1,4 +1,4 @@
-"""What a database file is, without a change to it."""
+"""Tests of inspecting a database file without changing it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from registry.store.recovery.inspection import inspect_database
 
 
 async def test_a_sound_database(tmp_path: Path) -> None:
-    """Schema, identity and contents are told, also while it is open; no file appears beside it."""
+    """The report has schema, identity and contents, also while the database is open; no file is
+    created beside it."""
     path = tmp_path / "odd ?#% name.db"
     database = await Database.open(path)
     await Keys(database).add(["read"], now_s=1.0)
@@ -34,7 +35,7 @@ async def test_a_sound_database(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("schema", range(1, len(MIGRATIONS) + 1))
 async def test_databases_of_every_release(tmp_path: Path, schema: int) -> None:
-    """Each schema there ever was is understood; the first ones have no identity."""
+    """Every schema version is recognised; the first ones have no identity."""
     await (await Database.open(tmp_path / "db", migrations=MIGRATIONS[:schema])).close()
 
     found = inspect_database(tmp_path / "db", is_checked=True)
@@ -43,8 +44,8 @@ async def test_databases_of_every_release(tmp_path: Path, schema: int) -> None:
     assert bool(found.id) == (schema >= 5)
 
 
-def test_what_is_no_database_of_ours(tmp_path: Path) -> None:
-    """Nothing, no bytes, other bytes, no tables, other tables, a folder."""
+def test_other_files_and_databases(tmp_path: Path) -> None:
+    """Missing, empty, damaged and foreign files are distinguished; a folder raises."""
     path = tmp_path / "db"
     assert inspect_database(path).state == "missing"
     path.touch()
@@ -65,7 +66,7 @@ def test_what_is_no_database_of_ours(tmp_path: Path) -> None:
 
 
 async def test_a_locked_database(tmp_path: Path) -> None:
-    """One that another process holds is neither sound nor damaged: it cannot be known."""
+    """A database locked by another process raises, because its state is unknown."""
     path = tmp_path / "db"
     await (await Database.open(path)).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:

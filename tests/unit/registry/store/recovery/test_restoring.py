@@ -1,4 +1,4 @@
-"""Data folders whose database is gone, damaged or another one: refused, restored, begun anew."""
+"""Tests of data folders without their database: refused, restored or started empty."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOW_S = 1_700_000_000.0
 
 @dataclass
 class Used:
-    """A data folder that a server has worked in: one function, one key, one blob."""
+    """Data folder that a server has used: one function, one key, one blob."""
 
     settings: StoreSettings
     secret: str
@@ -39,7 +39,7 @@ class Used:
 
 
 async def live(settings: StoreSettings, name: str = "digits") -> str:
-    """One life of a server that deploys a function and makes a key; the key's secret."""
+    """Run a server once: deploy a function, add a key and return its secret."""
     database = await Database.open(settings.database)
     await enter(database, settings, NOW_S)
     async with BlobStore(settings.blobs, 1000).receive(sha256(b"model"), 5) as upload:
@@ -52,7 +52,7 @@ async def live(settings: StoreSettings, name: str = "digits") -> str:
 
 @pytest.fixture
 async def used(tmp_path: Path) -> Used:
-    """A folder with a daily copy from before its last life."""
+    """Folder with a daily copy from before the server's last run."""
     settings = StoreSettings(tmp_path / "data")
     settings.backups.mkdir(parents=True)
     secret = await live(settings)
@@ -62,7 +62,7 @@ async def used(tmp_path: Path) -> Used:
 
 
 async def names(settings: StoreSettings) -> set[str]:
-    """The functions that a server finds in this folder; it is refused where it must be."""
+    """Return the functions that a server finds in this folder; raise if it refuses the folder."""
     check_folder(settings)
     database = await Database.open(settings.database)
     try:
@@ -73,7 +73,7 @@ async def names(settings: StoreSettings) -> set[str]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file; what SQLite shares between processes is nobody's content."""
+    """Return the content of every file except SQLite's shared memory."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -92,7 +92,7 @@ def replace(settings: StoreSettings, make: Callable[[Path], object]) -> None:
 
 
 def crash(settings: StoreSettings, loses_log: bool) -> None:
-    """A server writes and is killed; its write-ahead log may be removed afterwards."""
+    """Kill a server after a write; optionally remove its write-ahead log."""
 
     async def run() -> None:
         database = await Database.open(settings.database)
@@ -195,8 +195,8 @@ DAMAGES: dict[str, tuple[Callable[[StoreSettings], object], str]] = {
 async def test_a_folder_without_its_database_is_refused(
     used: Used, damage: Callable[[StoreSettings], object], text: str
 ) -> None:
-    """The refusal says why and names two ways out, which both work; it changes nothing, and what
-    was there is set aside by either."""
+    """The refusal gives the reason and two ways out, and changes nothing; both ways work and set
+    the old files aside."""
     settings = used.settings
     await asyncio.to_thread(damage, settings)
     before = contents(settings.data)
@@ -224,8 +224,9 @@ async def test_a_folder_without_its_database_is_refused(
     assert lost <= set(contents(emptied.folder))
 
 
-async def test_keys_do_not_vanish_into_anonymous_access(used: Used) -> None:
-    """A folder that begins anew has a key that nobody knows; without it, all is as in a new one."""
+async def test_an_emptied_folder_is_not_open(used: Used) -> None:
+    """An emptied folder has a key with an unknown secret; without any key the server would accept
+    everyone."""
     used.settings.database.unlink()
 
     emptied = await start_empty(used.settings, NOW_S)
@@ -239,8 +240,8 @@ async def test_keys_do_not_vanish_into_anonymous_access(used: Used) -> None:
 
 
 async def test_a_sound_folder_is_not_emptied(used: Used, tmp_path: Path) -> None:
-    """Where the database is the right one, or there was none yet, nothing happens; so after a
-    crash, whose log is read."""
+    """`start_empty` does nothing for a folder with its database, a new folder, or one after a
+    crash."""
     assert await start_empty(StoreSettings(tmp_path / "new"), NOW_S) is None
     await asyncio.to_thread(crash, used.settings, loses_log=False)
     assert await start_empty(used.settings, NOW_S) is None
@@ -250,16 +251,16 @@ async def test_a_sound_folder_is_not_emptied(used: Used, tmp_path: Path) -> None
     await database.close()
 
 
-async def test_a_row_that_cannot_be_read_can_be_left_behind(used: Used) -> None:
-    """What only the start of a server finds is reason enough to begin anew."""
+async def test_a_folder_with_an_unreadable_row_can_be_emptied(used: Used) -> None:
+    """Damage that only the server's start finds is a sufficient reason to start empty."""
     script(used.settings.database, "UPDATE functions SET record = '{'")
     check_folder(used.settings)
 
     assert await start_empty(used.settings, NOW_S) is not None
 
 
-async def test_files_are_spared_by_a_store_that_may_not_know_them(used: Used) -> None:
-    """After a restore, and where a folder has files but no marker, nothing is swept for a week."""
+async def test_a_store_that_may_not_know_files_spares_them(used: Used) -> None:
+    """After a restore, and in a folder with files but no marker, no file is swept for a week."""
     await restore(used.settings, used.copy, NOW_S)
     for _ in range(2):
         database = await Database.open(used.settings.database)
@@ -270,8 +271,8 @@ async def test_files_are_spared_by_a_store_that_may_not_know_them(used: Used) ->
         used.settings.marker.unlink()
 
 
-async def test_what_is_no_copy_is_not_restored(used: Used, tmp_path: Path) -> None:
-    """The present database stays; the text says what the file is."""
+async def test_an_invalid_copy_is_not_restored(used: Used, tmp_path: Path) -> None:
+    """The current database stays; the error says what the file is."""
     before = contents(used.settings.data)
     newer = tmp_path / "newer.db"
     shutil.copy(used.copy, newer)
@@ -293,8 +294,8 @@ async def test_what_is_no_copy_is_not_restored(used: Used, tmp_path: Path) -> No
     assert contents(used.settings.data) == before
 
 
-async def test_a_copy_in_another_folder(used: Used, tmp_path: Path) -> None:
-    """A new folder gets the functions and keys; the files that are missing are counted."""
+async def test_a_copy_restored_into_another_folder(used: Used, tmp_path: Path) -> None:
+    """A new folder gets functions and keys; missing files are counted."""
     settings = StoreSettings(tmp_path / "elsewhere")
     settings.data.mkdir()
 
@@ -305,8 +306,8 @@ async def test_a_copy_in_another_folder(used: Used, tmp_path: Path) -> None:
     assert settings.database.stat().st_mode & 0o777 == 0o600
 
 
-async def test_the_database_as_it_is_can_be_accepted(used: Used) -> None:
-    """An owner who knows that an older database is right restores the file from itself."""
+async def test_an_older_database_can_be_accepted(used: Used) -> None:
+    """Restoring the database file from itself accepts an older database."""
     replace(used.settings, lambda path: shutil.copy(used.copy, path))
     with pytest.raises(StoreUnavailable, match=r"fnctl restore .*/fngate\.db --data"):
         check_folder(used.settings)
@@ -317,8 +318,8 @@ async def test_the_database_as_it_is_can_be_accepted(used: Used) -> None:
 
 
 def killed_at(step: int, work: Callable[[], Coroutine[Any, Any, object]]) -> bool:
-    """Do it in a child process that is killed with -9 in front of its `step`th change of names or
-    fsync; whether it was killed before it was done."""
+    """Run `work` in a child process that is killed before its `step`th rename, mkdir, unlink or
+    fsync; return whether it was killed."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -343,9 +344,9 @@ def killed_at(step: int, work: Callable[[], Coroutine[Any, Any, object]]) -> boo
 
 
 @pytest.mark.parametrize("way", ["start empty", "restore"])
-def test_a_crash_in_between_leaves_nothing_half_done(tmp_path: Path, way: str) -> None:
-    """Killed before any of its steps, the folder is refused as before or has the whole new
-    database; nothing that was there is lost, and a second try succeeds."""
+def test_a_crash_leaves_no_partial_state(tmp_path: Path, way: str) -> None:
+    """Killed before any step, the folder is refused as before or has the complete new database; no
+    data is lost, and a second try succeeds."""
     origin = StoreSettings(tmp_path / "origin")
     origin.backups.mkdir(parents=True)
     asyncio.run(live(origin))
@@ -381,9 +382,9 @@ def test_a_crash_in_between_leaves_nothing_half_done(tmp_path: Path, way: str) -
     assert 8 < step < 99
 
 
-def test_a_killed_copy_is_never_believed(tmp_path: Path) -> None:
-    """Killed before any step of a copy: under its name is the copy before, whole, or the new one,
-    and what is left over goes at the next start."""
+def test_a_killed_copy_is_never_used(tmp_path: Path) -> None:
+    """Killed before any step, the name holds the complete old or new copy; left-over files are
+    removed at the next start."""
     settings = StoreSettings(tmp_path / "data")
     settings.backups.mkdir(parents=True)
     asyncio.run(live(settings))
