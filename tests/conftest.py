@@ -1,4 +1,4 @@
-"""What holds for every test below this folder."""
+"""Fixtures and hooks for every test below this folder."""
 
 from tests.support.engine import (
     engine,

@@ -1,4 +1,4 @@
-"""The invariants of the house, checked on the source text."""
+"""House rules, checked on the source text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def without(sources: Iterable[Source], paths: Iterable[str]) -> list[Source]:
 
 
 def is_decision(source: Source) -> bool:
-    """Whether this file decides without waiting: the pools' core, and dispatch."""
+    """Return whether this file is decision code that must not block: the pools' core, and
+    dispatch."""
     path = PurePosixPath(source.path)
     in_core = path.is_relative_to("pool_manager/core")
     return in_core or source.path.startswith("gateway/dispatch")
@@ -62,7 +63,7 @@ def test_no_file_is_too_long() -> None:
 
 
 def test_no_function_is_too_long() -> None:
-    """Every function has at most 60 lines, or says on its first line why it has more."""
+    """Every function has at most 60 lines, or states a reason on its first line."""
     assert [c for source in product() for c in rules.long_functions(source)] == []
 
 
@@ -81,8 +82,8 @@ def test_every_folder_has_its_tests() -> None:
     assert rules.untested_folders(product(), suite()) == []
 
 
-def test_decisions_cannot_wait() -> None:
-    """The pools' core and the dispatcher have no async, no await and no lock."""
+def test_decision_code_cannot_block() -> None:
+    """The pools' core and the dispatcher have no async, await or lock."""
     deciding = [source for source in product() if is_decision(source)]
 
     assert [c for source in deciding for c in rules.waiting(source)] == []
@@ -94,14 +95,14 @@ def test_every_test_says_what_must_hold() -> None:
 
 
 def test_no_test_sleeps() -> None:
-    """Tests are told when something has happened; none waits for a while and hopes."""
+    """Tests wait for events; none sleeps for a fixed time."""
     waiting = without(suite(), POLLING)
 
     assert [c for source in waiting for c in rules.sleeps(source)] == []
 
 
 def test_tasks_are_spawned_in_one_place() -> None:
-    """Every background task has a name and an owner, because one module makes them all."""
+    """One module spawns all background tasks, so each has a name and an owner."""
     spawning = without(product(), SPAWNERS)
 
     assert [c for source in spawning for c in rules.spawns(source)] == []
@@ -115,14 +116,14 @@ def test_the_environment_is_read_in_one_place() -> None:
 
 
 def test_statuses_stand_in_one_table() -> None:
-    """Only the table of problems knows HTTP statuses of failures."""
+    """Only the problem table maps failures to HTTP statuses."""
     answering = without(product(), STATUSES)
 
     assert [c for source in answering for c in rules.statuses(source)] == []
 
 
 def test_every_error_has_its_row() -> None:
-    """Each error class that can reach a caller is mapped by name, not by way of its parent."""
+    """Each error class that can reach a caller has its own row, not only its parent's."""
     problems = pytest.importorskip("gateway.problems", exc_type=ModuleNotFoundError)
     tree = {
         value

@@ -1,4 +1,4 @@
-"""Documents for readers: their form, and that each command is run by a test or says why not."""
+"""Documents for readers: form, and commands that a test runs or that state why not."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ README = ROOT / "README.md"
 LINES_MAX = 200
 COLUMNS_MAX = 120
 RUN_MIN = 100
-"""Fewest commands and files of all documents that are run: more would be lost by mistake only."""
+"""Min number of commands and files that are run in all documents; fewer means some were lost by
+mistake."""
 
 
 def name(path: Path) -> str:
-    """A document's path in the repository."""
+    """Return a document's path in the repository."""
     return path.relative_to(ROOT).as_posix()
 
 
 def wide_lines(text: str) -> list[str]:
-    """Lines over the limit, except tables, output and addresses, which cannot be broken."""
+    """Return lines over the limit, except tables, output and addresses, which cannot be broken."""
     output = {
         number
         for block in blocks(text)
@@ -39,7 +40,7 @@ def wide_lines(text: str) -> list[str]:
 
 @pytest.mark.parametrize("path", documents(), ids=name)
 def test_every_command_is_run_or_says_why_not(path: Path) -> None:
-    """A block with commands is ```console and run, or the comment above says why it is not."""
+    """A block with commands is ```console and run, or the comment above states why it is not."""
     found = blocks(path.read_text("utf-8"))
 
     assert [block.line + 1 for block in found if block.is_unexplained] == []
@@ -58,7 +59,7 @@ def test_most_commands_are_run() -> None:
 
 
 def test_the_readme_is_short_and_in_order() -> None:
-    """README.md begins with what fngate is; each section follows in the order that readers need."""
+    """README.md begins with what fngate is; the sections follow in the order that readers need."""
     text = README.read_text("utf-8")
     order = [
         "# fngate",

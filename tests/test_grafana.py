@@ -1,4 +1,4 @@
-"""Dashboard and rules ask for what /metrics shows, and for all of it."""
+"""The Grafana dashboard and rules use exactly the metrics that /metrics shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USED = {
     for name in promql.names(expression)
 }
 UNITS = {"s": "_seconds", "bytes": "_bytes", "Bps": "_bytes"}
-"""What a panel's unit asks of the metrics that it shows."""
+"""Metric suffix that a panel's unit requires."""
 VARIABLES = {"datasource", "instance", "function", "__rate_interval"}
 
 
@@ -35,17 +35,17 @@ VARIABLES = {"datasource", "instance", "function", "__rate_interval"}
     ],
 )
 def test_expressions_are_read(expression: str, names: set[str]) -> None:
-    """Functions, labels, strings and numbers are no metrics."""
+    """Functions, labels, strings and numbers are not metrics."""
     assert promql.names(expression) == names
 
 
-def test_nothing_is_asked_for_that_is_not_shown() -> None:
-    """A name that was misspelt would be an empty panel, or an alert that never comes."""
+def test_every_queried_metric_exists() -> None:
+    """Every queried name exists: a typo would be an empty panel, or an alert that never fires."""
     assert sorted(USED - KNOWN) == []
 
 
-def test_whatever_is_shown_is_used() -> None:
-    """A panel or an alert has every family of ours, and every record is used."""
+def test_every_metric_is_used() -> None:
+    """Every own metric family is used by a panel or alert, and every record is used."""
     ours = [one for one in families() if one.name.startswith("fngate_")]
     unused = [family.name for family in ours if not family.samples & USED]
 
@@ -54,8 +54,8 @@ def test_whatever_is_shown_is_used() -> None:
 
 
 @pytest.mark.parametrize("panel", promql.panels(), ids=lambda one: one["title"])
-def test_a_panel_has_the_unit_of_what_it_shows(panel: dict[str, Any]) -> None:
-    """Seconds are no bytes."""
+def test_the_unit_of_a_panel_matches_its_metrics(panel: dict[str, Any]) -> None:
+    """A panel's unit matches the suffix of its metrics."""
     word = UNITS.get(panel["fieldConfig"]["defaults"]["unit"])
     shown = {name for target in panel["targets"] for name in promql.names(target["expr"])}
 
@@ -63,8 +63,8 @@ def test_a_panel_has_the_unit_of_what_it_shows(panel: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("panel", promql.panels(), ids=lambda one: one["title"])
-def test_a_panel_says_what_it_is_and_follows_the_choice(panel: dict[str, Any]) -> None:
-    """Of data source, server and function."""
+def test_a_panel_is_described_and_follows_the_selection(panel: dict[str, Any]) -> None:
+    """A panel has a description, and queries by the chosen data source, server and function."""
     assert panel["description"].endswith(".")
     assert panel["datasource"]["uid"] == "${datasource}"
     for target in panel["targets"]:
@@ -74,7 +74,7 @@ def test_a_panel_says_what_it_is_and_follows_the_choice(panel: dict[str, Any]) -
 
 
 def test_panels_have_places_of_their_own() -> None:
-    """No two have the same number or lie on one another; the grid has 24 columns."""
+    """Panels have unique ids and do not overlap; the grid has 24 columns."""
     all_panels = promql.dashboard()["panels"]
     assert len({panel["id"] for panel in all_panels}) == len(all_panels)
     cells = [
@@ -90,7 +90,7 @@ def test_panels_have_places_of_their_own() -> None:
 
 
 def test_the_dashboard_has_its_rows_and_variables() -> None:
-    """What somebody looks for."""
+    """The dashboard has these rows and variables."""
     document = promql.dashboard()
     rows = [panel["title"] for panel in document["panels"] if panel["type"] == "row"]
 
@@ -103,7 +103,7 @@ def test_the_dashboard_has_its_rows_and_variables() -> None:
     "rule", [one for one in promql.rules() if one.kind == "alert"], ids=lambda one: one.name
 )
 def test_an_alert_says_what_is_wrong_and_what_to_do(rule: promql.Rule) -> None:
-    """How bad it is, and where to look."""
+    """An alert has a severity, a summary and a description."""
     assert re.search(r"labels: \{severity: (critical|warning|info)\}", rule.text)
     assert re.search(r'summary: "\S.*"', rule.text)
     assert re.search(r'description: "\S.*\."', rule.text)

@@ -1,4 +1,4 @@
-"""Every link of a document leads somewhere. Without a network: other hosts are not asked."""
+"""Links of all documents. Web addresses of other hosts are not requested."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DOCUMENTS = sorted(
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_link_is_dead(path: Path) -> None:
-    """Its relative links name files and headings that are there, the others are web addresses."""
+    """Relative links name existing files and headings; all others are web addresses."""
     found = {one: wrong(path, one, ROOT) for one in targets(path.read_text("utf-8"))}
 
     assert {one: why for one, why in found.items() if why} == {}
 
 
 def test_the_documents_are_found() -> None:
-    """The list above is not empty by mistake."""
+    """The list of documents is not empty by mistake."""
     names = {path.relative_to(ROOT).as_posix() for path in DOCUMENTS}
 
     assert {"README.md", "ARCHITECTURE.md", "docs/upgrade.md", "benchmarks/README.md"} <= names
@@ -63,7 +63,7 @@ def site(tmp_path: Path) -> Path:
     ],
 )
 def test_a_link_of_a_document(site: Path, target: str, why: str) -> None:
-    """Links are checked by file and by heading, as GitHub shows them."""
+    """A link is checked by file and by heading, by GitHub's rule."""
     assert wrong(site / "README.md", target, site) == why
 
 
@@ -78,12 +78,13 @@ def test_a_link_of_a_document(site: Path, target: str, why: str) -> None:
     ],
 )
 def test_a_link_of_a_page(site: Path, target: str, why: str) -> None:
-    """Between pages of the site an anchor holds on GitHub and on the site."""
+    """An anchor between pages of the site must exist on GitHub and on the site."""
     assert wrong(site / "docs" / "page.md", target, site) == why
 
 
 def test_links_inside_code_are_none() -> None:
-    """Blocks, inline code and comments are left out; pictures, references and HTML are not."""
+    """Links in code blocks, inline code and comments are ignored; those of images, references and
+    HTML are not."""
     text = (
         "[a](a.md) `[b](b.md)` ![c](c.svg)\n\n```sh\n[d](d.md)\n```\n<!-- [e](e.md) -->\n"
         '[f]: f.md\n<img src="g.png">\n[![h](h.svg)](i.md "title")\n'

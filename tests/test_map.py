@@ -1,5 +1,5 @@
-"""ARCHITECTURE.md is a map of the code: short and complete. What explains the code names no place
-that is gone."""
+"""ARCHITECTURE.md is a short and complete map of the code; documents that explain the code name
+only existing paths."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ LINES_MAX, COLUMNS_MAX = 200, 120
 
 
 def folders() -> list[str]:
-    """Every folder of the product with Python files."""
+    """Return every folder of the product with Python files."""
     inits = (path for top in PRODUCT for path in (ROOT / top).rglob("__init__.py"))
     return sorted(f"{path.parent.relative_to(ROOT)}/" for path in inits)
 
 
 def designs() -> set[str]:
-    """Every design.md of the product, but those of fetched packages."""
+    """Return every design.md of the product, except those of fetched packages."""
     found = (path.relative_to(ROOT) for top in PRODUCT for path in (ROOT / top).rglob("design.md"))
     return {path.as_posix() for path in found if "node_modules" not in path.parts}
 
 
 def is_named(folder: str) -> bool:
-    """Whether the map has a row for a folder, or for a folder around it that is not a top one."""
+    """Return whether the map has a row for a folder or for an enclosing folder below the top
+    level."""
     if folder in {f"{top}/" for top in PRODUCT}:
         return re.search(rf"(^|\| ){folder[:-1]} ", ARCHITECTURE, re.MULTILINE) is not None
     around = [f"{parent}/" for parent in Path(folder).parents if len(parent.parts) > 1]
@@ -36,26 +37,26 @@ def is_named(folder: str) -> bool:
 
 
 def named_paths(text: str) -> list[str]:
-    """Every path below a folder of the repository that a document has in backticks."""
+    """Return every path of the repository that a document has in backticks."""
     names = re.findall(r"`([\w-]+/[\w./-]*)`", text)
     return [name for name in names if name.partition("/")[0] in FOLDERS]
 
 
 def explaining() -> list[str]:
-    """Documents that explain the code as it is now."""
+    """Return the documents that explain the present code."""
     pages = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/explanation/*.md")}
     return sorted({"ARCHITECTURE.md"} | pages | designs())
 
 
 @pytest.mark.parametrize("folder", folders())
 def test_every_folder_is_on_the_map(folder: str) -> None:
-    """The map says of every folder, or of the one around it, what it holds."""
+    """The map states the contents of every folder, or of the enclosing one."""
     assert is_named(folder)
 
 
 @pytest.mark.parametrize("document", explaining())
-def test_a_document_names_no_path_that_is_not_there(document: str) -> None:
-    """Files and folders that it names exist."""
+def test_a_document_names_only_existing_paths(document: str) -> None:
+    """Files and folders that a document names exist."""
     named = named_paths((ROOT / document).read_text("utf-8"))
 
     assert [name for name in named if not (ROOT / name).exists()] == []
@@ -68,12 +69,12 @@ def test_paths_are_found() -> None:
 
 
 def test_the_map_leads_to_every_design() -> None:
-    """A design.md beside the code is found from the map."""
+    """The map links every design.md."""
     assert {*re.findall(r"\]\(([a-z_/]+/design\.md)\)", ARCHITECTURE)} == designs()
 
 
 def test_the_map_stays_short() -> None:
-    """It is read in one go."""
+    """The map stays short enough to be read at once."""
     lines = ARCHITECTURE.splitlines()
 
     assert len(lines) <= LINES_MAX

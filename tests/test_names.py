@@ -1,4 +1,5 @@
-"""Documents name only settings, verbs and metrics that exist; each has words in the code."""
+"""Documents name only settings, verbs and metrics that exist, and each of these is documented in
+the code."""
 
 from __future__ import annotations
 
@@ -31,24 +32,24 @@ DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md")),
     *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.name != "upgrade.md"),
 ]
-"""What describes the present version; the others name what an earlier one had."""
+"""Documents about the present version; the others name things of earlier versions."""
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_says_what_it_is(name: str) -> None:
+def test_every_setting_is_documented(name: str) -> None:
     """The string below a field is its documentation."""
     assert SETTINGS[name].endswith(".")
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_every_key_of_a_manifest_says_what_it_is(name: str) -> None:
+def test_every_manifest_key_is_documented(name: str) -> None:
     """The string below a field is its documentation."""
     assert KEYS[name].endswith(".")
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_document_names_only_what_there_is(path: Path) -> None:
-    """Variables, metrics and verbs that it mentions exist; the reference lists all of them."""
+def test_a_document_names_only_existing_things(path: Path) -> None:
+    """Variables, metrics and verbs in a document exist; the reference lists all of them."""
     text = path.read_text("utf-8")
     variables = {*re.findall(r"\bFN_[A-Z_]*[A-Z]\b(?![*…])", text)}
     metrics = {*re.findall(r"\bfngate_[a-z_]*[a-z]\b(?![*…])", text)}

@@ -1,4 +1,4 @@
-"""docs/reference/ and docs/images/ show the present code: regenerated and compared."""
+"""Generated files in docs/reference/ and docs/images/ match the code: regenerate and compare."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ WRITE = "make reference"
 
 @pytest.fixture(scope="module")
 def generated() -> dict[Path, str]:
-    """The text of each generated file."""
+    """Text of each generated file."""
     return pages()
 
 
 @pytest.mark.slow
 def test_generated_files_are_up_to_date(generated: dict[Path, str]) -> None:
-    """The committed texts are those made of the code, to the line."""
+    """Each committed file equals the regenerated one."""
     shown = "\n".join(
         change
         for path, wanted in generated.items()
@@ -46,7 +46,7 @@ def test_generated_files_are_up_to_date(generated: dict[Path, str]) -> None:
 
 
 def test_no_page_is_left_over(generated: dict[Path, str]) -> None:
-    """Every file of docs/reference/ is generated, and every SVG of docs/images/."""
+    """Every file of docs/reference/ and every SVG of docs/images/ is generated."""
     found = {*(DOCS / "reference").iterdir(), *(DOCS / "images").glob("*.svg")}
 
     assert found - generated.keys() == set()
@@ -54,14 +54,15 @@ def test_no_page_is_left_over(generated: dict[Path, str]) -> None:
 
 @pytest.mark.parametrize("name", options())
 def test_the_help_of_an_option_begins_as_its_setting(name: str) -> None:
-    """`fnctl serve --help` does not import the settings, so it has a copy of their words."""
+    """`fnctl serve --help` does not import the settings, so it holds a copy of their texts; the
+    beginnings must match."""
     words = described(Settings)[name]
 
     assert first_clause(options()[name].help) == first_clause(words)
 
 
 def test_the_life_of_a_replica_has_every_state_and_step() -> None:
-    """The picture is drawn from the table of states: each has its name in it."""
+    """The diagram is drawn from the transition table and names every state and step."""
     shown = texts(replica_life())
 
     assert {state.value for state in State} <= shown
@@ -69,7 +70,7 @@ def test_the_life_of_a_replica_has_every_state_and_step() -> None:
 
 
 def test_a_step_without_a_place_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new row of the table fails until the picture has a place for it."""
+    """A new row of the table fails the drawing until the diagram has a place for it."""
     monkeypatch.setitem(TRANSITIONS, State.STOPPED, {Step.GREETED: State.STARTING})
 
     with pytest.raises(ValueError, match="has no place in the picture"):
@@ -78,7 +79,7 @@ def test_a_step_without_a_place_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("draw", PICTURES.values(), ids=PICTURES)
 def test_a_picture_loads_nothing(draw: Callable[[], str]) -> None:
-    """It is one well-formed document with a title, without links, scripts and fonts."""
+    """A diagram is one well-formed document with a title, without links, scripts and fonts."""
     source = draw()
 
     assert texts(source)
@@ -86,6 +87,6 @@ def test_a_picture_loads_nothing(draw: Callable[[], str]) -> None:
 
 
 def texts(svg: str) -> set[str]:
-    """Its lines of text."""
+    """Return its lines of text."""
     found = ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
     return {one.text or "" for one in found}

@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds without a warning, and loads nothing from other hosts."""
+"""The documentation site builds without a warning and loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CONFIGURATION = (ROOT / "mkdocs.yml").read_text("utf-8")
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 ITEM = re.compile(r"(?:[-*+]|\d+\.) ")
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
-"""Attributes of elements whose target a browser fetches by itself."""
+"""Elements and attributes whose target a browser fetches by itself."""
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built in a folder of its own."""
+    """The site, built in a temporary folder."""
     if importlib.util.find_spec("zensical") is None:
         if os.environ.get("FN_CI"):
             pytest.fail("zensical is missing: .ci/run installs the extra docs")
@@ -41,7 +41,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_fonts_are_the_systems() -> None:
-    """No font is fetched, and a page can be shown light and dark."""
+    """No web font is configured, and a page has a light and a dark scheme."""
     assert "  font: false\n" in CONFIGURATION
     assert {"default", "slate"} <= {*re.findall(r"scheme: (\w+)", CONFIGURATION)}
 
@@ -54,7 +54,7 @@ def test_every_page_is_built(built: Path) -> None:
 
 
 def test_the_site_loads_nothing_from_other_hosts(built: Path) -> None:
-    """Scripts, styles, fonts and pictures are files of the site."""
+    """Scripts, styles, fonts and images are files of the site."""
     pages, styles = [*built.rglob("*.html")], [*built.rglob("*.css")]
     outside = {url for page in pages for url in loaded(page) if "//" in url}
     outside |= {
@@ -71,7 +71,7 @@ def test_the_site_loads_nothing_from_other_hosts(built: Path) -> None:
 
 
 def test_no_page_is_drawn_by_a_script() -> None:
-    """Pictures are files: the theme would fetch Mermaid from another host."""
+    """Diagrams are files, because the theme would fetch Mermaid from another host."""
     assert [page.name for page in PAGES if "```mermaid" in page.read_text("utf-8")] == []
 
 
@@ -91,7 +91,7 @@ def test_a_list_is_one_on_the_site_too(path: Path) -> None:
 
 
 def loaded(page: Path) -> list[str]:
-    """What a browser fetches to show a page."""
+    """Return the addresses that a browser fetches to show a page."""
     found = []
 
     class Elements(HTMLParser):

@@ -1,1 +1,1 @@
-"""What must hold while processes die: `python -m tests.chaos`, or `make chaos`."""
+"""Chaos tests: invariants under process deaths. `python -m tests.chaos`, or `make chaos`."""

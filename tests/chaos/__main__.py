@@ -1,7 +1,8 @@
-"""The full doses: `python -m tests.chaos`, or `make chaos`. Exits with 1 on any violation.
+"""Run the chaos scenarios in full: `python -m tests.chaos` or `make chaos`. Exit code 1 on any
+violation.
 
-Scenarios over containers need root and an engine (`eval "$(.ci/engine start)"`); without they are
-left out, and fail where they were asked for by name.
+Container scenarios need root and a Docker engine (`eval "$(.ci/engine start)"`). Without them they
+are skipped; if requested with --scenario, the run fails.
 """
 
 from __future__ import annotations
@@ -39,37 +40,35 @@ from tests.support.own_engine import TOOLS
 
 
 def options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, help="of every random choice (default: drawn)")
-    parser.add_argument("--requests", type=int, default=20_000, help="of one round")
+    parser.add_argument("--seed", type=int, help="seed of all random choices (default: random)")
+    parser.add_argument("--requests", type=int, default=20_000, help="requests per round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--functions", type=int, default=6, help="1 to 6")
-    parser.add_argument("--slots", type=int, default=2, help="replicas at once")
-    parser.add_argument("--phases", type=int, default=40, help="bursts of one round")
+    parser.add_argument("--functions", type=int, default=6, help="number of functions, 1 to 6")
+    parser.add_argument("--slots", type=int, default=2, help="CPU slots")
+    parser.add_argument("--phases", type=int, default=40, help="bursts per round")
     parser.add_argument(
         "--starts-killed",
         type=int,
         default=rounds.Dose.starts_max,
         metavar="N",
-        help="of one function in a row, then it is spared until it serves (5 make it failing)",
+        help="max starts in a row killed per function (5 make it failing)",
     )
-    parser.add_argument("--kills", type=int, default=50, help="of the server, in restarts")
-    parser.add_argument("--turns", type=int, default=4, help="of every fault, in containers")
-    parser.add_argument("--hostile", type=int, default=100, help="hostile functions, in hostile")
-    parser.add_argument(
-        "--streams", type=int, default=fronts.STREAMS, help="connections, in fronts"
-    )
-    parser.add_argument("--graphs", type=int, default=row_graphs.GRAPHS, help="in row-graphs")
-    parser.add_argument("--calls", type=int, default=strangers.Dose.calls, help="in strangers")
-    parser.add_argument("--all-busy", action="store_true", help="call all functions all the time")
+    parser.add_argument("--kills", type=int, default=50, help="restarts: server kills")
+    parser.add_argument("--turns", type=int, default=4, help="containers: turns of every fault")
+    parser.add_argument("--hostile", type=int, default=100, help="hostile: functions")
+    parser.add_argument("--streams", type=int, default=fronts.STREAMS, help="fronts: connections")
+    parser.add_argument("--graphs", type=int, default=row_graphs.GRAPHS, help="row-graphs: number")
+    parser.add_argument("--calls", type=int, default=strangers.Dose.calls, help="strangers: number")
+    parser.add_argument("--all-busy", action="store_true", help="call all functions at once")
     parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="default: all")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report to FILE")
     return parser.parse_args()
 
 
 async def under_fire(data: Path, given: argparse.Namespace) -> Ledger:
-    """Rounds of load while replicas are killed."""
+    """Run rounds of load while replicas are killed."""
     dose = rounds.Dose(
         seed=given.seed,
         requests=given.requests,
@@ -85,7 +84,7 @@ async def under_fire(data: Path, given: argparse.Namespace) -> Ledger:
 
 
 async def containers(data: Path, given: argparse.Namespace) -> Ledger:
-    """Load on containers while they, their engine and the server die."""
+    """Run load while containers, their engine and the server are killed."""
     dose = scene.Dose(
         seed=given.seed,
         requests=given.requests,
@@ -97,20 +96,20 @@ async def containers(data: Path, given: argparse.Namespace) -> Ledger:
 
 
 async def besieged(data: Path, given: argparse.Namespace, *, is_root: bool) -> Ledger:
-    """Hostile containers beside innocent ones."""
+    """Run hostile containers next to innocent ones."""
     dose = hostile.Dose(seed=given.seed, hostile=given.hostile, is_root=is_root)
     return await hostile.run(data / "data", dose, os.environ["FN_TEST_DOCKER"], image())
 
 
 @functools.cache
 def image() -> str:
-    """The runtime image of these sources, on the shared engine."""
+    """Return the tag of the runtime image built from this checkout on the shared engine."""
     base, wheelhouse = (os.environ[name] for name in ("FN_TEST_BASE", "FN_TEST_WHEELHOUSE"))
     return make_runtime_image(os.environ["FN_TEST_DOCKER"], base, Path(wheelhouse))
 
 
 def missing() -> str:
-    """What scenarios over containers need and this machine has not got, "" for nothing."""
+    """Return why container scenarios cannot run on this machine; "" if they can."""
     if os.geteuid() != 0:
         return "they need root"
     if absent := [tool for tool in TOOLS if shutil.which(tool) is None]:
@@ -144,13 +143,13 @@ NEEDS_ENGINE = {"containers", "neighbours", "hostile", "hostile-user"}
 
 
 async def play(name: str, given: argparse.Namespace) -> Ledger:
-    """One scenario over a folder of its own."""
+    """Run one scenario in a temporary folder of its own."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         return await SCENARIOS[name](Path(folder), given)
 
 
 def main() -> int:
-    """Run what was asked for and report."""
+    """Run the requested scenarios, print each report and return the exit code."""
     given = options()
     given.seed = random.randrange(2**32) if given.seed is None else given.seed
     print(f"seed {given.seed}", flush=True)

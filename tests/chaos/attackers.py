@@ -1,5 +1,7 @@
-"""Clients that mean harm, in a process of idle priority: `python -m tests.chaos.attackers KIND PORT
-COUNT SECONDS`."""
+"""Hostile HTTP clients in a process of idle priority.
+
+Usage: `python -m tests.chaos.attackers KIND PORT COUNT SECONDS`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ HEAD = b"POST /fn/affine HTTP/1.1\r\nHost: localhost\r\n"
 
 
 async def bombs(port: int, _number: int, end_s: float) -> None:
-    """A megabyte that inflates to a gigabyte, again and again."""
+    """Send gzip bombs: 1 MiB bodies that inflate to 1 GiB."""
     head = HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)
     while time.monotonic() < end_s:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
@@ -31,7 +33,7 @@ async def bombs(port: int, _number: int, end_s: float) -> None:
 
 
 async def uploads(port: int, _number: int, end_s: float) -> None:
-    """A mebibyte of twenty at once, the rest drop by drop."""
+    """Start 20 MiB uploads: send the first mebibyte at once, then 1000 bytes every 0.5 s."""
     while time.monotonic() < end_s:
         with contextlib.suppress(OSError):
             _reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -44,7 +46,7 @@ async def uploads(port: int, _number: int, end_s: float) -> None:
 
 
 async def heads(port: int, number: int, end_s: float) -> None:
-    """Half a head, and a line now and then."""
+    """Send an incomplete request head, then one header line every 5 s."""
     await asyncio.sleep(number / 2000)
     while time.monotonic() < end_s:
         with contextlib.suppress(OSError):
@@ -58,7 +60,8 @@ async def heads(port: int, number: int, end_s: float) -> None:
 
 
 async def mutants(port: int, number: int, end_s: float) -> None:
-    """Requests with bytes put in, taken out and changed; says how many answers blame the server."""
+    """Send requests with random bytes inserted, deleted and changed. Print how many were sent and
+    how many got a 5xx other than 503."""
     chance = random.Random(number)
     sent = blamed = 0
     while time.monotonic() < end_s and sent < MUTANTS:
@@ -74,7 +77,7 @@ async def mutants(port: int, number: int, end_s: float) -> None:
             answer = await reader.read()
             blamed += answer.count(b"HTTP/1.1 5") - answer.count(b"HTTP/1.1 503")
             writer.close()
-    print(f"mutants {sent} blamed {blamed}", flush=True)  # noqa: T201 - to the scene
+    print(f"mutants {sent} blamed {blamed}", flush=True)  # noqa: T201 - read by the scenario
 
 
 MUTANTS = 2500
@@ -83,13 +86,13 @@ bomb = b""
 
 
 async def attack(kind: str, port: int, count: int, seconds: float) -> None:
-    """All of them at once."""
+    """Run `count` attackers of one kind concurrently."""
     end_s = time.monotonic() + seconds
     await asyncio.gather(*(KINDS[kind](port, number, end_s) for number in range(count)))
 
 
 def make_bomb() -> bytes:
-    """Zeros, packed as small as gzip can."""
+    """Return 1 GiB of zeros, compressed with gzip level 9."""
     piece = bytes(MIB)
     out = bytearray()
     packer = gzip.zlib.compressobj(9, wbits=31)  # type: ignore[attr-defined] # gzip imports zlib
@@ -103,5 +106,5 @@ if __name__ == "__main__":
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if sys.argv[1] == "bombs":
         bomb = make_bomb()
-    print("ready", flush=True)  # noqa: T201 - to the scene
+    print("ready", flush=True)  # noqa: T201 - read by the scenario
     asyncio.run(attack(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))

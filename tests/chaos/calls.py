@@ -1,4 +1,4 @@
-"""Calls of a function that computes scale * x + offset, and what their answers are worth."""
+"""Calls to a function that computes scale * x + offset, and checks of the answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT_S = 120.0
 async def answers(
     caller: Caller, name: str, rows: Sequence[Row], at_once: int = 64
 ) -> list[Answer]:
-    """One request for each row, so many at once; the answers in order of the rows."""
+    """Send one request per row, at most `at_once` concurrently; return the answers in row order."""
     places = asyncio.Semaphore(at_once)
 
     async def one(row: Row) -> Answer:
@@ -34,7 +34,7 @@ async def answers(
 
 
 def complaint(answer: Answer, row: Row) -> str:
-    """What is wrong with an answer; "" for nothing."""
+    """Return what is wrong with an answer; "" if it is right."""
     if answer.status != 200:
         return f"x = {row}: {answer.status} {answer.body.decode('utf-8', 'replace')}"
     want = [[SCALE * value + OFFSET for value in row]]
@@ -44,7 +44,7 @@ def complaint(answer: Answer, row: Row) -> str:
 
 @asynccontextmanager
 async def served(data: Path, **settings: float) -> AsyncIterator[tuple[ServerProcess, Caller]]:
-    """A server of its own with these settings, and a caller of it."""
+    """Start a server with these settings; yield it and a caller for it."""
     with server_process(data / "data", "--config", str(_config(data, settings))) as server:
         async with client(server) as caller:
             yield server, caller
@@ -52,7 +52,7 @@ async def served(data: Path, **settings: float) -> AsyncIterator[tuple[ServerPro
 
 @asynccontextmanager
 async def client(server: ServerProcess, timeout_s: float = TIMEOUT_S) -> AsyncIterator[Caller]:
-    """A caller of a server, without a limit on connections."""
+    """Return a caller for a server, without a connection limit."""
     timeout = ClientTimeout(total=timeout_s)
     async with contextlib.AsyncExitStack() as stack:
         session = ClientSession(timeout=timeout, connector=TCPConnector(limit=0))
@@ -61,7 +61,7 @@ async def client(server: ServerProcess, timeout_s: float = TIMEOUT_S) -> AsyncIt
 
 
 async def states_until(caller: Caller, name: str, ended: asyncio.Event) -> set[str]:
-    """Every state that the admin API showed of a function until `ended`."""
+    """Return every state that the admin API showed for a function until `ended` was set."""
     seen: set[str] = set()
     while not ended.is_set():
         seen.add((await caller.function(name))["state"])

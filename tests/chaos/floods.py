@@ -1,4 +1,4 @@
-"""Clients that flood a server: packed bombs, slow uploads, half heads, mutants."""
+"""Clients that flood a server: gzip bombs, slow uploads, incomplete heads, mutated requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROW = {"inputs": {"x": [[1.0, 2.0, 3.0, 4.0]]}}
 
 @dataclass(frozen=True)
 class Dose:
-    """How many of each, and for how long."""
+    """Number of attackers of each kind, and duration of each attack."""
 
     bombs: int = 64
     uploads: int = 1000
@@ -31,11 +31,12 @@ class Dose:
     mutants: int = 8
     seconds: float = 40.0
     late_s: float | None = LATE_S
-    """By how much the loop may be late, None where other programs need the processors."""
+    """Max event-loop lag in seconds (p99.9). None = not checked, for machines with other load."""
 
 
 async def run(data: Path, dose: Dose) -> Ledger:
-    """While they go on calls are answered, the loop is in time and the memory is bounded."""
+    """Flood the server. Calls must be answered, loop lag must be short and memory must be
+    bounded."""
     ledger = Ledger("clients that flood", {"held_mib": HELD_MIB})
     for is_fast in (True, False):
         folder = data / str(is_fast)
@@ -83,7 +84,7 @@ async def _flood(
         await asyncio.sleep(0.01)
     said = (await attackers.stdout.read()).decode()
     await attackers.wait()
-    await asyncio.sleep(1.5)  # until the server has written what it recorded
+    await asyncio.sleep(1.5)  # until the server has written its lag record
     times = late(record, began_s) or [0.0]
     high = times[int(len(times) * 0.999)]
     ledger.figures[named] = (

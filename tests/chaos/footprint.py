@@ -1,4 +1,4 @@
-"""What a server process holds when nothing is asked of it."""
+"""Resources that an idle server process holds: descriptors, memory, tasks, child processes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.caller import Caller
 
 PROBE = {"PYTHONPATH": str(Path(__file__).parent / "probe")}
-"""The environment of a server whose memory is to be compared."""
+"""Environment of a server whose memory is compared between rounds."""
 POLL_S = 0.1
 SETTLE_S = 20.0
-"""How long descriptors, tasks and processes may take to be as before."""
+"""Max time in seconds until descriptors, tasks and processes are back at their former counts."""
 LOOKS = 5
-"""Memory is the least of so many looks, half a second apart."""
+"""Number of memory samples, LOOK_S seconds apart. Their minimum counts."""
 LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Descriptors by what they refer to. Memory in KiB: resident, and PSS (shared pages by
-    share)."""
+    """Resources of one process. `descriptors` is keyed by target; memory in KiB is resident (RSS)
+    and proportional (PSS, shared pages divided by their users)."""
 
     rss_kib: int
     pss_kib: int
@@ -38,12 +38,12 @@ class Footprint:
 
     @property
     def counts(self) -> tuple[dict[str, int], int, int]:
-        """What must be exactly as before."""
+        """Return the figures that must be exactly the same between rounds."""
         return self.descriptors, self.tasks, self.processes
 
 
 async def pause(seconds: float) -> None:
-    """Let time pass."""
+    """Wait for `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await asyncio.Event().wait()
@@ -52,7 +52,7 @@ async def pause(seconds: float) -> None:
 
 
 async def until(asks: Callable[[], Awaitable[bool]], seconds: float) -> bool:
-    """Ask now and then; whether the answer was yes in time."""
+    """Poll a condition; return whether it became true within `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             while not await asks():
@@ -63,11 +63,11 @@ async def until(asks: Callable[[], Awaitable[bool]], seconds: float) -> bool:
 
 
 async def settled(caller: Caller, pid: int, before: Footprint | None) -> Footprint:
-    """The footprint once its counts are as before (without a before: the same twice in a row), or
-    after 20 s as it is.
+    """Return the footprint once its counts equal those of `before`, or after 20 s as it is. Without
+    `before`, wait for two equal footprints in a row.
 
-    Memory is the least of five looks in two seconds, each after the server was told to give back
-    what nobody needs; it must have been started with PROBE.
+    Memory is the minimum of five samples in 2.5 s. Before each, SIGUSR1 makes the server collect
+    garbage and trim its heap. The server must run with PROBE.
     """
     last = before or await look(caller, pid)
 
@@ -89,7 +89,7 @@ async def settled(caller: Caller, pid: int, before: Footprint | None) -> Footpri
 
 
 async def look(caller: Caller, pid: int) -> Footprint:
-    """The footprint now."""
+    """Return the current footprint."""
     return Footprint(
         memory_kib(pid, "Rss"),
         memory_kib(pid, "Pss"),
@@ -100,7 +100,7 @@ async def look(caller: Caller, pid: int) -> Footprint:
 
 
 async def metrics(caller: Caller) -> dict[str, float]:
-    """Every sample of /metrics, summed over its labels but for buckets' bounds and reasons."""
+    """Return every sample of /metrics, summed over all labels except `le` and `reason`."""
     found: dict[str, float] = {}
     page = (await caller.get("/metrics")).body.decode()
     for family in text_string_to_metric_families(page):
@@ -112,7 +112,7 @@ async def metrics(caller: Caller) -> dict[str, float]:
 
 
 def descriptors(pid: int) -> dict[str, int]:
-    """How many of each kind: socket, pipe, pidfd, or a file by its path."""
+    """Count open descriptors by kind: socket, pipe, pidfd, or the path of a file."""
     kinds: Counter[str] = Counter()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -124,7 +124,7 @@ def descriptors(pid: int) -> dict[str, int]:
 
 
 def children(pid: int) -> list[int]:
-    """Processes whose parent it is, remains included."""
+    """Return the pids of child processes, zombies included."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -137,7 +137,7 @@ def children(pid: int) -> list[int]:
 
 
 def memory_kib(pid: int, name: str) -> int:
-    """One sum over all mappings: Rss or Pss (proc(5), smaps_rollup)."""
+    """Return one field (Rss or Pss) summed over all mappings, in KiB (proc(5), smaps_rollup)."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     match = re.search(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE)
     assert match is not None, text

@@ -1,4 +1,4 @@
-"""Generated connections to two gateways, with the fast front and without: equal answers."""
+"""Differential test: equal answers from a gateway with the fast front and one without it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.support.fronts.compare import Tally, play
 
 STREAMS = 50_000
 PARTS = (("uvloop", False, 0.5), ("uvloop", True, 0.3), ("asyncio", False, 0.2))
-"""Loop, whether the servers ask for no keys, and the share of the connections."""
+"""Event loop, whether the servers run without keys, share of the connections."""
 
 
 async def run(data: Path, seed: int, streams: int = STREAMS) -> Ledger:
-    """Every stream differs from every other; what differs in its answers is a violation."""
+    """Play generated connections against both gateways; every difference is a violation."""
     ledger = Ledger("two fronts", {"seed": seed})
     for number, (loop, is_open, share) in enumerate(PARTS):
         tally = Tally()
@@ -25,19 +25,20 @@ async def run(data: Path, seed: int, streams: int = STREAMS) -> Ledger:
         named = f"{loop}, {'no keys' if is_open else 'keys'}"
         ledger.figures[named] = (
             f"{tally.streams} connections, {sum(tally.answers.values())} answers,"
-            f" {tally.plain} by the front alone, {tally.handed_over} left to aiohttp,"
-            f" {tally.apart} equal only apart"
+            f" {tally.plain} by the front alone, {tally.handed_over} handed over to aiohttp,"
+            f" {tally.apart} equal only in separate writes"
         )
         for text in tally.differences:
             ledger.violated(f"{named}: {text}")
         ledger.require(
-            tally.handed_over < 0.9 * tally.streams, f"{named}: the front reads too little"
+            tally.handed_over < 0.9 * tally.streams,
+            f"{named}: the front hands over too many connections",
         )
     return ledger
 
 
 def _part(data: Path, tally: Tally, seed: int, part: tuple[str, bool, int]) -> None:
-    """In a loop of its own, because a loop is of one kind."""
+    """Run one part in its own event loop: each part names its loop implementation."""
     loop, is_open, count = part
     run_loop = uvloop.run if loop == "uvloop" else asyncio.run
     seeds = (f"{seed}/{loop}/{number}" for number in range(count))

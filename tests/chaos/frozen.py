@@ -1,4 +1,4 @@
-"""Replicas that hang (SIGSTOP) in the middle of the load."""
+"""Replicas that hang (SIGSTOP) under load."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ REPLACED_S = 30.0
 IDLE_S = 30.0
 AT_ONCE = 32
 CHUNK = 300
-"""Requests of one burst; one follows the other until the last hang is over."""
+"""Requests per burst. Bursts repeat until the last hang is over."""
 
 
 async def run(data: Path, seed: int, stops: int = 10) -> Ledger:
-    """Each is found out by its PINGs, ended and replaced; no request is lost."""
+    """Freeze replicas. Each must miss its PINGs, be killed and be replaced; no request may be
+    lost."""
     ledger = Ledger("replicas that hang", {"stops": stops, "ping_s": PING_S})
     chance = random.Random(seed)
     async with served(data, cpu_slots=2, ping_s=PING_S) as (server, caller):
@@ -59,7 +60,7 @@ async def _load(
 async def _stop_one(
     server: ServerProcess, caller: Caller, chance: random.Random, ledger: Ledger
 ) -> None:
-    """Stop one that is at work; see it end, and another one serve in its place."""
+    """Freeze one ready replica, wait for its end and for another replica of the same pool."""
 
     async def working() -> dict[str, str]:
         items = (await caller.admin("GET", "/replicas")).json()["items"]

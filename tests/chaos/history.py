@@ -1,4 +1,4 @@
-"""How often functions went to zero and came back, as the server's own store tells it."""
+"""How often functions scaled to zero and returned, read from the server's store."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BY_ITSELF = ("idle for", "evicted for")
-"""How the reasons of ends begin that were decided and not suffered."""
+"""Prefixes of the reasons for ends that the pool manager decided (idle or evicted)."""
 
 
 @dataclass(frozen=True)
 class Returns:
-    """`cold_starts` went well, `failed_starts` did not; `zeros`: times at zero and warm again, of
-    which `decided` went because they were idle or evicted."""
+    """Cold starts that succeeded and failed, and `zeros`: times a function went from warm to zero
+    and back. `decided` counts those caused by idleness or eviction."""
 
     cold_starts: int
     failed_starts: int
@@ -25,7 +25,7 @@ class Returns:
 
 
 def returns(database: Path) -> dict[str, Returns]:
-    """By function, from the first day of the store."""
+    """Return the counts by function over the whole store."""
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     try:
         starts = connection.execute("SELECT name, outcome = 'ready' FROM cold_starts").fetchall()
@@ -45,7 +45,8 @@ def returns(database: Path) -> dict[str, Returns]:
 
 
 def _zeros(intervals: Iterable[tuple[str, str]]) -> tuple[int, int]:
-    """Times between two warm intervals with nothing, and of them those by decision."""
+    """Count the times at zero between two warm intervals, and those caused by idleness or
+    eviction."""
     zeros = decided = 0
     is_zero = is_decided = was_warm = False
     for state, reason in intervals:
@@ -61,7 +62,7 @@ def _zeros(intervals: Iterable[tuple[str, str]]) -> tuple[int, int]:
 
 
 def integrity(database: Path) -> str:
-    """What SQLite says of the file: "ok", or what is broken."""
+    """Return SQLite's integrity check of the file: "ok", or the defects."""
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     try:
         lines = connection.execute("PRAGMA integrity_check").fetchall()

@@ -1,4 +1,4 @@
-"""Something that kills replicas all the time."""
+"""Killer of random replicas under load."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from tests.support.caller import Caller
 from tests.support.process_server import ServerProcess
 
 SERVING = ("ready", "draining", "standby")
-"""Whose death is no failed start of a function."""
+"""States in which a death does not count as a failed start."""
 
 
 @dataclass
 class Kills:
-    """How many, by what the manager last thought of the victim's state.
+    """Kill counts by the victim's last known state, and limits on further kills.
 
-    `starts_max` starts in a row of one function are killed, then it is spared until it serves: a
-    function that does not start five times is failing by contract, whoever's fault it is.
+    At most `starts_max` starts in a row are killed per pool; then the pool is spared until a
+    replica serves. Five failed starts in a row make a function failing by contract, whatever the
+    cause.
 
-    `answers_each`: answers that allow one more kill. On a slow machine replicas would otherwise be
-    killed faster than they start, and clients would wait longer than their wait budget.
+    `answers_each`: right answers required per further kill. On a slow machine replicas would
+    otherwise die faster than they start, and clients would exceed their wait budget.
     """
 
     starts_max: int
@@ -37,11 +38,11 @@ class Kills:
 
     @property
     def count(self) -> int:
-        """All of them."""
+        """Return the number of kills in all states."""
         return self.states.total()
 
     def eligible(self, replicas: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Who may be killed, by id, of those that the admin API lists."""
+        """Return the replicas that may be killed, by id, out of the admin API's list."""
         listed = list(replicas)
         for item in listed:
             if item["state"] in SERVING:
@@ -53,11 +54,12 @@ class Kills:
         }
 
     def is_due(self, answers: int) -> bool:
-        """Whether one more is allowed after `answers`; as many as starts in a row always are."""
+        """Return whether another kill is allowed after `answers`. The first `starts_max` always
+        are."""
         return self.count < self.starts_max + answers // self.answers_each
 
     def killed(self, victim: dict[str, Any]) -> None:
-        """This one was."""
+        """Count one killed replica."""
         self.states[victim["state"]] += 1
         if victim["state"] not in SERVING:
             self.starts[victim["pool"]] += 1
@@ -72,7 +74,8 @@ async def killing(
     tally: Tally,
     ended: asyncio.Event,
 ) -> None:
-    """kill -9 a random replica after every random pause until `ended`, as far as `tally` allows."""
+    """Kill -9 a random replica after each random pause until `ended`, within the limits of
+    `kills`."""
     while not ended.is_set():
         try:
             async with asyncio.timeout(chance.uniform(*every_s)):
@@ -85,7 +88,7 @@ async def killing(
 async def kill_one(
     server: ServerProcess, caller: Caller, chance: random.Random, kills: Kills
 ) -> None:
-    """Kill one, if there is any that may be killed."""
+    """Kill one random eligible replica, if there is one."""
     eligible = kills.eligible((await caller.admin("GET", "/replicas")).json()["items"])
     running = server.replica_processes()
     victims = sorted(running.keys() & eligible.keys())

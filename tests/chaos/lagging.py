@@ -1,7 +1,7 @@
-"""`fnctl`, with a record of how late its event loop is: `python -m tests.chaos.lagging FILE serve`.
+"""`fnctl` that records its event-loop lag: `python -m tests.chaos.lagging FILE serve`.
 
-The file gets 8-byte floats in pairs: when a timer was due, on the system's monotonic clock, and how
-many seconds later it ran.
+FILE receives pairs of 8-byte floats: when a timer was due (system monotonic clock, seconds) and how
+many seconds late it ran.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def _sample(record: array[float], file: Path) -> None:
 
 
 def run() -> None:
-    """Take the file from the command line, and serve."""
+    """Take FILE off the command line, then serve."""
     file = Path(sys.argv.pop(1))
     serve = admin.serve._serve
 
@@ -55,7 +55,7 @@ def run() -> None:
 
 
 def late(file: Path, since_s: float) -> list[float]:
-    """Sorted seconds by which timers ran late that were due since then."""
+    """Return the sorted lags in seconds of timers that were due after `since_s`."""
     pairs = array("d")
     pairs.frombytes(file.read_bytes())
     return sorted(pairs[n + 1] for n in range(0, len(pairs), 2) if pairs[n] >= since_s)

@@ -1,4 +1,4 @@
-"""One request of a full batch runs into the execution timeout."""
+"""One request of a full batch that runs into the execution timeout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.caller import Caller
 
 BATCH = 8
 LATE = 8_000_000.0
-"""Turns of the model's loop: more than a minute."""
+"""Iterations of the model's loop: more than a minute."""
 LIMITS = f"""
 [batching]
 mode = "always"
@@ -25,7 +25,7 @@ retry = "always"
 """
 MODEL = f'schema = 1\nmodel = "affine_by_input.onnx"\n{LIMITS}'
 THREAD = f"{MODEL}[sample]\nx = [[300, 0, 0, 0]]\n"
-"""With a sample that takes milliseconds, so that its runs go to the thread."""
+"""Manifest with a sample that takes milliseconds, so that runs go to the worker thread."""
 HANDLER = f"""
 import threading
 
@@ -45,11 +45,12 @@ shape = [-1, 4]
 
 
 async def run(data: Path, rounds: Sequence[tuple[float, int]] = ((0.5, 5), (6.0, 1))) -> Ledger:
-    """It alone gets 504; the others of its batch get their right answers. For a model whose runs
-    go to the thread, one whose sample is so short that its runs are inline, and a handler.
+    """Run batches with one late request. It must get a 504, the rest of its batch right answers.
+    Covers a model that runs in the worker thread, one with a sample so short that it runs inline,
+    and a Python handler.
 
-    `rounds`: execution timeouts in seconds, each with its number of rounds. A timeout above 5 s
-    shows whether the others are given the time that the late one takes twice.
+    `rounds`: pairs of execution timeout in seconds and number of rounds. A timeout above 5 s shows
+    whether the rest of the batch gets a run of its own after the late request used up two timeouts.
     """
     ledger = Ledger("one late request in a full batch", {"rounds": rounds})
     async with served(data, cpu_slots=2) as (server, caller):
@@ -75,8 +76,8 @@ async def run(data: Path, rounds: Sequence[tuple[float, int]] = ((0.5, 5), (6.0,
 
 
 async def _round(caller: Caller, name: str, number: int, ledger: Ledger) -> float:
-    """One full batch with one late request in it, at another place each time. The function is
-    warm: a batch from the line of a cold one would do as well."""
+    """Send one full batch whose late request is at another index in each round. The function is
+    warm; a batch from the queue of a cold function would test the same."""
     [warm] = await answers(caller, name, [[1.0, 0.0, 0.0, 0.0]])
     ledger.require(warm.status == 200, f"{name}: {warm.status} {warm.body!r}")
     rows: list[Row] = [[float(i), 1.0, 2.0, float(number)] for i in range(BATCH)]

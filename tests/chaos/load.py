@@ -1,4 +1,4 @@
-"""Clients: a schedule of requests, worked off by a number of them at once."""
+"""Load generator: concurrent clients that work through a schedule of requests."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.subjects import Subject
 
 TIMEOUT_S = 120.0
-"""Longer than any answer may take: wait budget and execution timeout together."""
+"""Longer than any answer may take: wait budget plus execution timeout."""
 TOGETHER = (2, 2, 1, 1)
-"""Functions called at the same time, phase by phase. While one alone is called others go idle."""
+"""Functions called concurrently, phase by phase. All others become idle meanwhile."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request. `leaves_s`: when its client goes without an answer, if it does."""
+    """One scheduled request. `leaves_s`: seconds until the client disconnects, None = never."""
 
     number: int
     subject: Subject
@@ -32,7 +32,8 @@ class Request:
 
 @dataclass
 class Tally:
-    """What came of the requests; `waits_s` of those answered right, and when they were."""
+    """Outcomes of the requests. `waits_s` and `answered_s` (monotonic) hold the right answers
+    only."""
 
     right: int = 0
     left: int = 0
@@ -42,7 +43,8 @@ class Tally:
 
 
 def bursts(chance: random.Random, subjects: Sequence[Subject], phases: int) -> list[list[Subject]]:
-    """Who is called in each phase: all take turns, so that each is idle most of the time."""
+    """Return the functions called in each phase. They take turns, so each is idle most of the
+    time."""
     found: list[list[Subject]] = []
     while len(found) < phases:
         line = list(subjects)
@@ -62,7 +64,7 @@ def schedule(
     first: int,
     leavers: float,
 ) -> Iterator[Request]:
-    """`requests` requests, numbered from `first`, spread evenly over the phases."""
+    """Yield requests numbered from `first`, spread evenly over the phases."""
     for index in range(requests):
         active = phases[index * len(phases) // requests]
         [subject] = chance.choices(active, [s.share for s in active])
@@ -77,9 +79,9 @@ async def clients(
     ledger: Ledger,
     tally: Tally | None = None,
 ) -> Tally:
-    """Work the requests off; whatever goes wrong is a violation, with its whole body.
+    """Send all requests; each failure is a violation with its whole body.
 
-    `tally` is counted in and returned; without one, a new one.
+    Outcomes are added to `tally`, or to a new one; it is returned.
     """
     tally = Tally() if tally is None else tally
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
@@ -110,7 +112,7 @@ async def _client(
 async def call(
     session: aiohttp.ClientSession, request: Request, tally: Tally, ledger: Ledger
 ) -> None:
-    """One request and what its answer is worth."""
+    """Send one request and check its answer."""
     body, headers = request.subject.request(request.number)
     who = f"{request.subject.name} #{request.number}"
     began = time.monotonic()

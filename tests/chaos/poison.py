@@ -1,4 +1,4 @@
-"""One request among many kills the process of its model, whenever it is run."""
+"""One request among many that kills its replica on every run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ shape = [-1, 4]
 
 
 async def run(data: Path, seed: int, requests: int = 1000) -> Ledger:
-    """All others get their right answers, it gets 502 poison, and the function never fails."""
+    """All other requests get right answers, the poison gets a 502, the function never fails."""
     ledger = Ledger("one request that kills", {"requests": requests})
     chance = random.Random(seed)
     async with served(data, cpu_slots=2) as (server, caller):

@@ -1,4 +1,4 @@
-"""The server is killed at random moments of deploys and calls, again and again."""
+"""Server killed repeatedly at random moments of deploys and calls."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ NAMES = ("first", "second", "third")
 CALLERS = 6
 ORPHAN_S = 8.0
 GONE_S = 20.0
-"""How long after that an orphan may take to go."""
+"""Max seconds beyond `orphan_s` until an orphaned replica has exited."""
 ENDED_S = 60.0
-"""How long operations, strays and answers may take after a restart."""
+"""Max seconds for operations, strays and answers after a restart."""
 LIFE_S = (0.0, 1.5)
-"""Between the moment when deploys and calls go on and the kill."""
+"""Seconds between resumed deploys and calls and the next kill."""
 
 
 @dataclass
 class Shipped:
-    """Every model ever uploaded, as scale by offset, which is also its number. `acknowledged`:
-    the number of the last deploy of each function that was told to be done."""
+    """Every uploaded model, as scale by offset; the offset is also the deploy's number.
+    `acknowledged`: number of the last deploy of each function that was reported as done."""
 
     scales: dict[str, dict[int, int]] = field(default_factory=lambda: {n: {} for n in NAMES})
     acknowledged: dict[str, int] = field(default_factory=dict)
 
     def complaint(self, name: str, value: int, since: int, outputs: Any) -> str:
-        """What is wrong with y of x = [value, 0, 0, 0], asked when deploy `since` was in force."""
+        """Return what is wrong with the answer to x = [value, 0, 0, 0], sent after deploy `since`
+        was done; "" if it is right."""
         first, offset, *_ = outputs["y"][0]
         if self.scales[name].get(int(offset)) != (first - offset) / value:
             return f"{name}: x = {value} gave {outputs}, which no model of it does"
@@ -51,7 +52,7 @@ class Shipped:
 
 
 class Restarts:
-    """One server, killed and started again. `up` is set while it can be called."""
+    """One server that is killed and restarted. `_up` is set while it accepts calls."""
 
     def __init__(self, server: ServerProcess, seed: int, folder: Path, ledger: Ledger) -> None:
         self._server = server
@@ -65,7 +66,7 @@ class Restarts:
         self.counts: Counter[str] = Counter()
 
     async def run(self, kills: int) -> None:
-        """Deploy everything once, then kill and look, so many times."""
+        """Deploy every function once, then kill, restart and check the server `kills` times."""
         async with client(self._server) as caller:
             for name in NAMES:
                 await self._deploy(caller, name)
@@ -103,7 +104,7 @@ class Restarts:
         return {one["id"] for one in items if one["state"] == "ready" and one["role"] == "serve"}
 
     async def _look(self, caller: Caller, alive: set[str]) -> None:
-        """What must hold right after a start."""
+        """Check the invariants right after a restart."""
         items = (await caller.admin("GET", "/replicas")).json()["items"]
         adopted = {item["id"] for item in items if item["adopted"]}
         self.counts["adopted"] += len(alive & adopted)
@@ -130,7 +131,7 @@ class Restarts:
             self._ledger.violated(f"strays: {self._server.replica_processes()}")
 
     async def _deploy_on(self, caller: Caller, ended: asyncio.Event) -> None:
-        """Deploy until the server is gone."""
+        """Deploy until the server is killed."""
         while not ended.is_set():
             try:
                 await self._deploy(caller, self._chance.choice(NAMES))
@@ -152,7 +153,7 @@ class Restarts:
             self._ledger.violated(f"deploy {number} of {name}: {operation}")
 
     async def _call_on(self, index: int) -> None:
-        """Call until the end; what breaks off is asked again."""
+        """Call until the scenario ends. Calls cut off by a kill are repeated."""
         for value in itertools.count(1):
             if self._ended.is_set():
                 return
@@ -162,7 +163,7 @@ class Restarts:
 
     @asynccontextmanager
     async def _calling(self) -> AsyncIterator[Caller]:
-        """A caller of the server that is there now; a server that goes meanwhile is forgiven."""
+        """Yield a caller for the current server. Connection errors are counted, not raised."""
         await self._up.wait()
         try:
             async with client(self._server) as caller:
@@ -181,8 +182,8 @@ class Restarts:
 
 
 async def run(data: Path, seed: int, kills: int = 50, orphan_s: float = ORPHAN_S) -> Ledger:
-    """After each kill the next server has a sound store, adopts what runs, ends every operation
-    and answers right; after the last one no process is left."""
+    """Kill the server repeatedly. The next one must find a sound store, adopt live replicas, finish
+    every operation and answer right. After the last kill no process may be left."""
     ledger = Ledger("a server that is killed", {"orphan_s": orphan_s})
     async with served(data, cpu_slots=8, orphan_s=orphan_s) as (server, _):
         restarts = Restarts(server, seed, data, ledger)

@@ -1,5 +1,5 @@
-"""Rounds of load on a server whose replicas are killed all the time: nothing is lost, nothing
-stays."""
+"""Rounds of load on a server whose replicas are killed all the time. No request may be lost and no
+resource may leak."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from tests.support.caller import Caller
 from tests.support.process_server import ServerProcess, server_process
 
 ZERO_S = 60.0
-"""How long everything may take to go to zero after the last answer."""
+"""Max seconds until everything is scaled to zero after the last answer."""
 GROWTH_MAX = 0.05
-"""Of the resident memory in the last round, as a share of what it was."""
+"""Max growth of resident memory in the last round, as a share."""
 
 
 @dataclass(frozen=True)
 class Dose:
-    """How much. `every_s` bounds the pause between two kills; `kills_min` (of a round) and
-    `returns_min` (of each function, over all rounds) say when a run was chaos enough to prove
-    anything. `starts_max`, `answers_each`: see `Kills`.
+    """Parameters of a run. `every_s`: bounds of the pause between two kills. `kills_min` (per
+    round) and `returns_min` (per function, over all rounds): minimum chaos for a valid result.
+    `starts_max`, `answers_each`: see `Kills`.
 
-    `all_busy`: all functions are called all the time, instead of a few in turn.
+    `all_busy`: call all functions all the time instead of a few in turn.
     """
 
     seed: int
@@ -59,7 +59,7 @@ class Dose:
 
 
 class Rounds:
-    """One run of a dose against a server that is running."""
+    """One run of a dose against a running server."""
 
     def __init__(self, dose: Dose, server: ServerProcess, caller: Caller, ledger: Ledger) -> None:
         assert server.process is not None
@@ -74,7 +74,7 @@ class Rounds:
         self._database = server.data / "fngate.db"
 
     async def run(self, folder: Path) -> None:
-        """Deploy, then round after round."""
+        """Deploy, then run all rounds."""
         for subject in self._subjects:
             result = await subject.deploy(self._caller, folder, self._dose.idle_s)
             self._ledger.figures[f"function {subject.name}"] = _profile(result)
@@ -133,7 +133,7 @@ class Rounds:
         return tally, kills
 
     async def _wait_zero(self, number: int) -> None:
-        """Nothing held, nothing in flight, no replica and no process but the standby."""
+        """Wait until nothing is held or in flight and only the standby's process is left."""
 
         async def is_zero() -> bool:
             functions = (await self._caller.admin("GET", "/functions")).json()["items"]
@@ -148,7 +148,7 @@ class Rounds:
             self._ledger.violated(f"round {number}: not at zero after {ZERO_S} s: {left} {loads}")
 
     def _compare(self) -> None:
-        """The last round must leave what the one before it left; memory needs two to warm up."""
+        """Compare the last two rounds: no resource may grow. Memory needs two rounds to warm up."""
         if len(self._prints) < 2:
             return
         before, after = self._prints[-2:]
@@ -174,7 +174,7 @@ class Rounds:
 
 
 async def run(data: Path, dose: Dose) -> Ledger:
-    """The whole scenario over an empty folder."""
+    """Run the whole scenario in an empty folder."""
     ledger = Ledger("rounds under fire", {"dose": asdict(dose)})
     folder = data / "models"
     folder.mkdir(parents=True)
@@ -189,10 +189,10 @@ async def run(data: Path, dose: Dose) -> Ledger:
 
 @contextmanager
 def _all_kept(ledger: Ledger) -> Iterator[None]:
-    """What was found so far is worth more than a traceback."""
+    """Turn an exception into a violation, so that the results so far are reported."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - the report tells of it
+    except Exception as error:  # noqa: BLE001 - recorded in the report
         ledger.violated(f"the run ended early: {error!r}")
 
 
@@ -204,7 +204,7 @@ def _profile(result: dict[str, Any]) -> str:
 
 
 def _sends(before: dict[str, float], after: dict[str, float]) -> dict[str, int]:
-    """How many requests were sent at most so often, and why others were sent again."""
+    """Return the increase in requests by number of sends, and in retries by reason."""
     return {
         name.removeprefix("fngate_"): int(value - before.get(name, 0))
         for name, value in sorted(after.items())

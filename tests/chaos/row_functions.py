@@ -1,4 +1,4 @@
-"""Functions whose right answers are known row by row: what ONNX Runtime says to each row alone."""
+"""Functions whose right answers are known per row: ONNX Runtime's outputs for that row alone."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.support.row_models.honest import EXTREMES, WORDS, Honest
 
 TEXTS: Final = (*WORDS, *evidence.STRINGS)
 WIDE: Final = (-3e38, -1e5, -200.0, -3.0, 0.0, 1.0, 50.0, 500.0, 1e5, 3e38)
-"""Magnitudes that are mixed within one row."""
+"""Magnitudes mixed within one row."""
 BELOW: Final = 7
-"""Integers are drawn below it where a model does not say below what."""
+"""Exclusive upper bound of drawn integers where a model names none."""
 STRANGE_INTEGERS: Final = (0, -1, 1000)
-"""0 in the whole row, the place before an axis, and one behind it."""
+"""Hostile integers for a whole row: 0, the index before an axis, and one behind it."""
 NAMES: Final = {
     "tensor(float)": "FP32",
     "tensor(float16)": "FP16",
@@ -37,16 +37,16 @@ NAMES: Final = {
     "tensor(bool)": "BOOL",
     "tensor(string)": "BYTES",
 }
-"""Types of ONNX Runtime as the Open Inference Protocol calls them."""
+"""ONNX Runtime's types by their Open Inference Protocol names."""
 VECTOR: Final = 64
-"""Bytes of the widest registers."""
+"""Width of the widest SIMD registers in bytes."""
 NPY: Final = {"Content-Type": "application/x-npy", "Accept": "application/x-npy"}
 JSON: Final = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One caller's request: row number `row` of a function in `form`: json, npy or binary."""
+    """One caller's request: row number `row` of a function, encoded as json, npy or binary."""
 
     row: int
     form: str
@@ -59,8 +59,8 @@ class Call:
 class RowFunction:
     """A model under load and the rows that its callers send.
 
-    `wanted` has for each row the outputs of ONNX Runtime for that row alone, None where the run
-    fails. `joins` is what the server said after the deploy: requests share runs.
+    `wanted` holds ONNX Runtime's outputs for each row alone, None where the run fails. `joins` is
+    the server's verdict after the deploy: requests may share runs.
     """
 
     name: str
@@ -74,7 +74,7 @@ class RowFunction:
 
     @classmethod
     def made(cls, source: Case | Honest, count: int, seed: int) -> RowFunction:
-        """With `count` rows; every third of them is a hostile neighbour."""
+        """Build a function with `count` rows; every third row is hostile."""
         model = source.model()
         session = evidence.session(model)
         chance = np.random.default_rng(seed)
@@ -87,9 +87,12 @@ class RowFunction:
         return made
 
     def unfit(self) -> str:
-        """Why no answer of this model can be judged, "" where each can: it wants several rows, or
-        the same row alone gets another answer later. So it does in training, and where a kernel of
-        ONNX Runtime 1.31 leaves a part of its result as it was in memory."""
+        """Return why this model's answers cannot be judged; "" if they can.
+
+        Such a model needs several rows, or answers the same row differently later. The latter
+        happens in training mode, and where a kernel of ONNX Runtime 1.31 leaves part of its result
+        uninitialised.
+        """
         if sum(outputs is not None for outputs in self.wanted) * 2 < len(self.wanted):
             return "most rows fail alone"
         for row, wanted in zip(reversed(self.rows), reversed(self.wanted), strict=True):
@@ -101,11 +104,11 @@ class RowFunction:
         return ""
 
     def drawn(self, chance: random.Random, count: int) -> list[Call]:
-        """Requests of `count` callers: random rows in random forms."""
+        """Draw `count` random requests."""
         return chance.choices(self.calls, k=count)
 
     def complaint(self, call: Call, status: int, body: bytes, json_length: str, rows: int) -> str:
-        """What is wrong with an answer, "" for nothing. `rows` shared its run."""
+        """Return what is wrong with an answer; "" if it is right. `rows`: size of its run."""
         wanted = self.wanted[call.row]
         if wanted is None:
             code = json.loads(body).get("code", "") if body.startswith(b"{") else ""
@@ -126,8 +129,9 @@ class RowFunction:
         return f"row {call.row} as {call.form} of {rows}: expected {wanted}, got {got}"[:600]
 
     def _as_placed(self, same: Any, got: list[Any], call: Call) -> bool:
-        """Whether an answer is what the row alone gets from another address in memory: vectorised
-        sums begin at the next whole vector, so the last bit depends on where a body was read to."""
+        """Return whether the answer equals that of the row alone at another memory address.
+        Vectorised sums start at the next whole vector, so the last bit depends on the buffer's
+        alignment."""
         for offset in range(1, VECTOR):
             row = {name: _placed(value, offset) for name, value in self.rows[call.row].items()}
             if self._all(same, got, _in_form(call, _alone(self.session, row) or [])):
@@ -135,8 +139,8 @@ class RowFunction:
         return False
 
     def _as_joined(self, got: list[Any], call: Call, rows: int) -> bool:
-        """Whether an answer is the row's own but for the order of additions: near what the row gets
-        alone, or near what it gets among copies of itself."""
+        """Return whether the answer is the row's own except for the order of additions: close to
+        the row's answer alone, or to its answer among copies of itself."""
         if self._all(_near, got, _in_form(call, self.wanted[call.row] or [])):
             return True
         feed = {name: np.repeat(value, rows, axis=0) for name, value in self.rows[call.row].items()}
@@ -187,7 +191,7 @@ class RowFunction:
         return Call(at, "binary", f"/fn/{self.name}", body, headers)
 
     def _outputs(self, call: Call, body: bytes, json_length: str) -> list[Any]:
-        """In the order of the model's outputs."""
+        """Decode an answer into arrays, in the order of the model's outputs."""
         wanted = self.wanted[call.row]
         assert wanted is not None
         if call.form == "npy":
@@ -208,7 +212,7 @@ class RowFunction:
 
 
 def _row(source: Case | Honest, inputs: Sequence[Any], chance: Any, at: int) -> Feed:
-    """One row: an ordinary one, or where `at` divides by 3 a hostile one of kind `at` / 3."""
+    """Return one row: ordinary, or (where `at` is divisible by 3) hostile of kind `at` / 3."""
     row, is_strange = {}, at % 3 == 0
     for wanted in inputs:
         dtype, shape = DTYPES[wanted.type], honest.shape_of(wanted, 1)
@@ -246,7 +250,7 @@ def _alone(session: Any, row: Feed) -> list[Any] | None:
 
 
 def _placed(value: Any, offset: int) -> Any:
-    """The same values so many bytes behind an address that suits every vector."""
+    """Return the same values at `offset` bytes past an address aligned for every vector."""
     if value.dtype == np.object_:
         return value
     place = np.zeros(value.nbytes + 2 * VECTOR, np.uint8)
@@ -256,7 +260,7 @@ def _placed(value: Any, offset: int) -> Any:
 
 
 def _raw(value: Any) -> bytes:
-    """As the protocol's binary extension has it: strings with their lengths before them."""
+    """Encode as the protocol's binary extension does: strings are length-prefixed."""
     if value.dtype != np.object_:
         return bytes(value.tobytes())
     texts = [str(text).encode() for text in value.reshape(-1)]
@@ -288,7 +292,8 @@ def _same_bits(got: Any, wanted: Any) -> bool:
 
 
 def _in_form(call: Call, wanted: Sequence[Any]) -> list[Any]:
-    """As the form of `call` can say it: JSON has null for all that is not finite, read as NaN."""
+    """Return `wanted` as the call's format can express it: JSON turns non-finite values into null,
+    read back as NaN."""
     if call.form != "json":
         return list(wanted)
     return [
@@ -299,7 +304,7 @@ def _in_form(call: Call, wanted: Sequence[Any]) -> list[Any]:
 
 def _same_values(got: Any, wanted: Any) -> bool:
     if got.size == 0 and wanted.size == 0:
-        # A JSON array without rows does not say how many columns they would have.
+        # A JSON array with zero rows does not carry the number of columns.
         return len(got) == len(wanted)
     if wanted.dtype.kind != "f":
         return _same_bits(got, wanted)
@@ -307,7 +312,7 @@ def _same_values(got: Any, wanted: Any) -> bool:
 
 
 def _near(got: Any, wanted: Any) -> bool:
-    """Within the tolerance of the trial's own comparison; what is not a float exactly."""
+    """Compare floats within the trial's own tolerance, other types exactly."""
     if got.shape != wanted.shape or wanted.dtype.kind != "f":
         return _same_values(got, wanted)
     with np.errstate(all="ignore"):

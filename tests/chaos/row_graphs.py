@@ -1,7 +1,7 @@
-"""Random graphs: none that the analysis proves row-independent is refuted on ONNX Runtime.
+"""Random graphs: ONNX Runtime never refutes a graph that the analysis proved row-independent.
 
-`python -m tests.chaos.row_graphs FIRST COUNT` prints a line of JSON per graph. It is a process of
-its own because ONNX Runtime 1.31 crashes on some shapes that it should refuse.
+`python -m tests.chaos.row_graphs FIRST COUNT` prints one JSON line per graph. It runs in a separate
+process because ONNX Runtime 1.31 crashes on some shapes that it should reject.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tests.chaos.ledger import Ledger
 
 GRAPHS = 10_000
 SHARE_MIN = 0.1
-"""Of the graphs must be proven, and as many be refuted: else the rest shows nothing."""
+"""Min share of proven graphs and of refuted graphs. With fewer the run shows nothing."""
 CRASHES_MAX = 0.01
-"""Share of the graphs that may crash ONNX Runtime."""
+"""Max share of graphs that may crash ONNX Runtime."""
 GRAPH_S = 1.0
 
 
 def results(first: int, count: int) -> Iterator[dict[str, Any]]:
-    """One result per seed from `first` on; a crash of the process is one too."""
+    """Yield one result per seed from `first` on; a process crash is a result, too."""
     end = first + count
     while first < end:
         done = subprocess.run(
@@ -44,7 +44,8 @@ def results(first: int, count: int) -> Iterator[dict[str, Any]]:
 
 
 def judge(seed: int, graphs: int) -> Ledger:
-    """Draw so many graphs, one per seed from `seed` on, and hold each verdict against its runs."""
+    """Judge `graphs` random graphs, one per seed from `seed` on: compare each verdict with its
+    runs."""
     ledger, verdicts, refusals = Ledger("row-graphs"), Counter[str](), Counter[str]()
     for result in results(seed, graphs):
         verdicts[result["found"]] += 1
@@ -66,13 +67,13 @@ def judge(seed: int, graphs: int) -> Ledger:
 
 
 async def run(_data: Path, seed: int, graphs: int) -> Ledger:
-    """The full dose."""
+    """Run the full scenario."""
     return judge(seed % 2**31, graphs)
 
 
 def main() -> None:
-    """Judge the graphs of these seeds."""
-    # Here, so that the parent needs neither.
+    """Judge the graphs of the seeds on the command line; print one JSON line each."""
+    # Imported here because the parent process needs neither.
     from runtime_image.verification.rows.analysis import analyse
     from tests.support.random_graphs import Refuter, draw
     from tests.support.random_nodes import RULES
@@ -86,7 +87,7 @@ def main() -> None:
             result |= {"found": found, "operator": verdict.operator, "reason": verdict.reason}
             try:
                 refuter = Refuter(drawn, seed, verdict.equal_axes)
-            except Exception:  # noqa: BLE001 - its nodes run, the whole is no model
+            except Exception:  # noqa: BLE001 - nodes run one by one, the graph does not
                 result["found"] = "refused by ONNX Runtime"
             else:
                 result["refutation"] = refuter.refutation()

@@ -1,4 +1,4 @@
-"""Strangers call models that mix rows, all at once: every answer must be that of its row alone."""
+"""Concurrent calls to models that mix rows: each answer must be that of its row alone."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from tests.support.row_models.table import MIXING
 
 CALLERS: Final = 64
 LANES: Final = 4
-"""Functions called at the same time, each by as many callers: its replica always has a queue."""
+"""Functions called concurrently, each by CALLERS / LANES callers, so that its replica always has a
+queue."""
 SLOTS: Final = 8
 DEPLOYS_AT_ONCE: Final = 2
 TIMEOUT_S: Final = 120.0
 MIXING_MIN: Final = 30
-"""Models that mix rows besides those of `reported` that must be deployed in a full dose."""
+"""Min number of deployed models that mix rows, besides those of `reported`, in a full run."""
 ROWS: Final = re.compile(r'batch;dur=[\d.]+;desc="(\d+) rows"')
 TRUSTED: Final = '[batching]\nmode = "always"\n'
 JOINED: Final = (
@@ -52,18 +53,18 @@ JOINED: Final = (
     "tf_idf",
     "cnn_qdq",
 )
-"""Honest models whose requests share runs, of each family one or more."""
+"""Honest models whose requests share runs: at least one per family."""
 UNREFUTED: Final = tuple(
     case for case in MIXING if case.name in {"column_by_count", "count_overflows"}
 )
-"""They mix rows and no comparison of runs shows it: what a proof is needed for. To show that this
-scenario finds wrong answers they are deployed with their owner's word that rows are independent."""
+"""Models that mix rows although no comparison of runs shows it; only a proof detects them. They are
+deployed as trusted (`mode = "always"`) to show that this scenario detects wrong answers."""
 
 
 @dataclass(frozen=True)
 class Dose:
-    """`mixing`: how many models besides those of `reported`. `trusted` are deployed with
-    `mode = "always"`. `rows`: how many different ones each model is called with."""
+    """Parameters of a run. `mixing`: number of models besides those of `reported`. `trusted`:
+    models deployed with `mode = "always"`. `rows`: distinct rows per model."""
 
     seed: int
     calls: int = 100_000
@@ -73,7 +74,7 @@ class Dose:
     rows: int = 60
 
     def sources(self) -> list[Case | Honest]:
-        """Models, those that are honest spread among the others."""
+        """Return the models in random order, honest ones among the others."""
         chance = random.Random(self.seed)
         usual = [case for case in MIXING if case.shown != "again"]
         others = [case for case in usual if case not in reported.CASES]
@@ -89,7 +90,7 @@ class Dose:
 
 @dataclass
 class Tally:
-    """What came of the calls, by function where it differs."""
+    """Outcomes of the calls; all but `statuses` and `refused` by function."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
@@ -100,7 +101,8 @@ class Tally:
 
 
 async def run(data: Path, dose: Dose) -> Ledger:
-    """Models that mix rows never share runs, honest ones do, and no answer depends on others."""
+    """Models that mix rows never share runs, honest ones do, and no answer depends on other
+    rows."""
     ledger, tally = Ledger("strangers", {"calls": dose.calls}), Tally()
     began_s = time.monotonic()
     sources = dose.sources()
@@ -126,7 +128,7 @@ async def run(data: Path, dose: Dose) -> Ledger:
 async def _deployed(
     caller: Caller, functions: Sequence[RowFunction], dose: Dose, ledger: Ledger
 ) -> list[RowFunction]:
-    """Those that the server took."""
+    """Return the functions that the server accepted."""
     places, served = asyncio.Semaphore(DEPLOYS_AT_ONCE), []
     trusted = {case.name.replace("_", "-") for case in dose.trusted}
 
@@ -152,7 +154,7 @@ async def _deployed(
 async def _load(
     url: str, functions: Sequence[RowFunction], dose: Dose, tally: Tally, ledger: Ledger
 ) -> None:
-    """Each lane calls one function after the other with its share of the callers."""
+    """Call the functions of each lane one after another with the lane's share of the callers."""
     chance = random.Random(dose.seed)
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     connector = aiohttp.TCPConnector(limit=0)

@@ -1,4 +1,5 @@
-"""The functions under load: each computes scale * x + offset, so an answer shows whose it is."""
+"""Functions under load. Each computes its own scale * x + offset, so an answer identifies its
+model."""
 
 from __future__ import annotations
 
@@ -49,9 +50,9 @@ def predict(inputs, ctx):
 
 @dataclass(frozen=True)
 class Subject:
-    """A function. `share`: how many requests it gets, relative to others. `loops`: turns of its
-    model's loop, each some 10 us. `predict`: a handler's text; `limits`: what its manifest says
-    further. A body is unique to the request's number."""
+    """One function. `share`: relative number of requests. `loops`: iterations of the model's loop,
+    about 10 us each. `predict`: handler source; `limits`: further manifest text. Each request
+    number gives a unique body."""
 
     name: str
     scale: int
@@ -65,7 +66,7 @@ class Subject:
     limits: str = ""
 
     async def deploy(self, caller: Caller, folder: Path, idle_s: float) -> dict[str, Any]:
-        """Build and ship it; the result of the operation."""
+        """Build and deploy the function; return the operation's result."""
         settings = {"idle_s": idle_s, "batching": self.batching}
         if self.handler:
             text = self.predict.format(scale=self.scale, offset=self.offset)
@@ -77,7 +78,7 @@ class Subject:
         return await caller.deploy(model, name=self.name, manifest=MODEL.format(**settings))
 
     def request(self, number: int) -> tuple[bytes, dict[str, str]]:
-        """Body and headers."""
+        """Return the body and headers of request `number`."""
         x = self._input(number)
         if not self.wide:
             return json.dumps({"inputs": {"x": x.tolist()}}).encode(), JSON
@@ -86,7 +87,7 @@ class Subject:
         return body.getvalue(), NPY
 
     def complaint(self, number: int, body: bytes) -> str:
-        """What is wrong with the answer to request `number`; "" for nothing."""
+        """Return what is wrong with the answer to request `number`; "" if it is right."""
         want = self._input(number) * self.scale + self.offset
         try:
             got = self._output(body)
@@ -116,11 +117,11 @@ SUBJECTS = (
     Subject("wide", 11, 13, share=3, wide=True),
     Subject("single", 13, 17, share=4, loops=10, batching="off"),
 )
-"""In this order: a dose with few functions has the most different ones."""
+"""Ordered so that a small dose gets the most diverse functions."""
 
 
 def chosen(count: int) -> tuple[Subject, ...]:
-    """The first `count`."""
+    """Return the first `count` functions."""
     if not 1 <= count <= len(SUBJECTS):
         raise ValueError(f"functions: expected 1 to {len(SUBJECTS)}, got {count}")
     return SUBJECTS[:count]

@@ -1,4 +1,5 @@
-"""Replicas, gateway processes and their supervisor are killed during one load, also all at once."""
+"""Replicas, gateway workers and the supervisor are killed under load, one by one and all at
+once."""
 
 from __future__ import annotations
 
@@ -30,20 +31,19 @@ NAMES = ("first", "second", "third")
 CLIENTS = 32
 TIMEOUT_S = 120.0
 LIFE_S = (0.1, 0.8)
-"""How long all run between two kills."""
+"""Seconds between the last replacement and the next kill."""
 KINDS = ("replica",) * 6 + ("worker",) * 2 + ("supervisor", "all")
 NAMED = {429: {"queue_full"}, 502: {"replica_died", "poison"}, 503: {"shutting_down"}}
-"""Refusals that callers are promised where processes die, by the problem's code. Those of 429 and
-503 say when to come back."""
+"""Problem codes that callers may get while processes die. A 429 or 503 carries Retry-After."""
 AGAIN_S = 0.1
 EXPECTED = ('"a worker ended"', '"the supervisor is gone')
-"""Errors in the log that the kills themselves are."""
+"""Log errors caused by the kills themselves."""
 
 
 @dataclass
 class Scene:
-    """One server and what its clients saw. `changes` counts the ends of calm and of its opposite:
-    while somebody is killed and replaced, connections may be cut off."""
+    """One server and what its clients observed. `changes` counts switches of `is_calm`; it is False
+    while a worker or the supervisor is being replaced, when connections may be cut off."""
 
     server: ServerProcess
     chance: random.Random
@@ -54,7 +54,7 @@ class Scene:
     is_calm: bool = True
 
     async def call_on(self, session: aiohttp.ClientSession, numbers: Iterator[int]) -> None:
-        """One client: call until there are no numbers left."""
+        """Call until `numbers` is exhausted."""
         for number in numbers:
             began, was_calm = self.changes, self.is_calm
             try:
@@ -93,7 +93,7 @@ class Scene:
             self.ledger.violated(f"#{number}: no Retry-After: {response.status} {said}")
 
     async def kill_on(self, ended: asyncio.Event) -> None:
-        """Kill after every random pause, and wait until all that was killed is replaced."""
+        """Kill after each random pause, then wait until killed workers are replaced."""
         while not ended.is_set():
             await pause(self.chance.uniform(*LIFE_S))
             kind = self.chance.choice(KINDS)
@@ -123,7 +123,7 @@ class Scene:
         until_replaced(self.server, victim)
 
     def _kill_supervisor(self, kind: str) -> None:
-        """And with it one of its workers, where all are killed at once."""
+        """Kill the supervisor; for kind "all", kill one of its workers first."""
         workers = self._workers()
         ends = [watch(pid) for pid in workers]
         if kind == "all":
@@ -137,14 +137,16 @@ class Scene:
 
 
 def scale(place: int) -> int:
-    """What a function multiplies by; no two answer alike."""
+    """Return the factor of a function; each function has its own."""
     return 3 + place
 
 
 async def run(data: Path, seed: int, requests: int = 60_000) -> Ledger:
-    """Every answer is right, or a refusal that the contract names; only connections of processes
-    that are killed or replaced are cut off, and at the end all is well."""
-    ledger = Ledger("everybody is killed", {"seed": seed, "requests": requests})
+    """Every answer is right or a refusal that the contract names. Only connections to killed or
+    replaced processes are cut off, and afterwards every call succeeds."""
+    ledger = Ledger(
+        "replicas, workers and supervisor are killed", {"seed": seed, "requests": requests}
+    )
     with server_process(data / "data", "--workers", str(WORKERS), "--cpu-slots", "3") as server:
         server.port = urlsplit(server.url).port or 0
         for place, name in enumerate(NAMES):
@@ -164,7 +166,7 @@ async def run(data: Path, seed: int, requests: int = 60_000) -> Ledger:
             last = itertools.islice(itertools.count(), 10 * len(NAMES))
             await scene.call_on(session, last)
         ledger.figures["seconds"] = round(time.monotonic() - began, 1)
-        ledger.require(scene.counts["200"] - before == 30, "not all is well at the end")
+        ledger.require(scene.counts["200"] - before == 30, "calls fail after the last kill")
         for line in server.complaints:
             if not any(known in line for known in EXPECTED):
                 ledger.violated(f"the server's log: {line.rstrip()}")

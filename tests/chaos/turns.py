@@ -1,4 +1,4 @@
-"""More always-busy functions than slots: everybody gets a turn."""
+"""Fairness: more always-busy functions than slots, and each gets its turn."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from tests.chaos.subjects import Subject, chosen
 
 SLOTS = 2
 CALLERS = 4
-"""Of each function; each asks again as soon as it is answered."""
+"""Callers per function; each sends its next request as soon as it gets an answer."""
 IDLE_S = 300.0
 TURN_S = RESIDENCY_S + 2.0
-"""Residency, drain and reload: runs take milliseconds here, and loads less than a second. A drain
-that needed its whole deadline would be a defect."""
+"""Residency plus drain and reload. Runs take milliseconds here and loads less than a second; a
+drain that used its whole deadline would be a defect."""
 
 
 async def run(data: Path, seconds: float = 120.0, functions: int = 5) -> Ledger:
-    """For so long; the longest time that a function's callers went without any answer counts."""
+    """Keep all functions busy for `seconds`; bound the longest time without an answer per
+    function."""
     assert TURN_S < DRAIN_S
     bound_s = functions * TURN_S
     ledger = Ledger("taking turns", {"functions": functions, "slots": SLOTS, "bound_s": bound_s})
@@ -51,12 +52,12 @@ async def run(data: Path, seconds: float = 120.0, functions: int = 5) -> Ledger:
 
 
 def longest_gap_s(times_s: list[float]) -> float:
-    """The longest time between two of these."""
+    """Return the longest interval between two consecutive times."""
     return max((later - sooner for sooner, later in itertools.pairwise(times_s)), default=0.0)
 
 
 def _until(subject: Subject, end_s: float) -> Iterator[Request]:
-    """Requests of one function as long as there is time."""
+    """Yield requests for one function until `end_s`."""
     for number in itertools.count(1):
         if time.monotonic() >= end_s:
             return

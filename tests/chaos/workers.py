@@ -1,4 +1,4 @@
-"""Gateway processes are killed in the middle of the load, and then their supervisor."""
+"""Gateway workers are killed under load, then their supervisor."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ CALLERS = 12
 NAME = "affine"
 SCALE, OFFSET = 3, 5
 LIFE_S = (0.1, 1.0)
-"""How long all workers run between two kills."""
+"""Seconds for which all workers run between two kills."""
 DROPPED = (http.client.HTTPException, OSError)
 
 
 @dataclass
 class Clients:
-    """Threads that call on and on, each over one connection until that is cut off.
+    """Client threads; each uses one connection until it is cut off.
 
-    `killed` are the workers that were, noted before they are.
+    `killed`: pids of killed workers, recorded before the kill.
     """
 
     server: ServerProcess
@@ -41,7 +41,7 @@ class Clients:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def call_on(self, index: int) -> None:
-        """One client's life."""
+        """Run one client thread."""
         number = index
         while not self.ended.is_set():
             line = self._connect()
@@ -56,12 +56,12 @@ class Clients:
         try:
             return Line(self.server)
         except DROPPED:
-            # It came to a worker that died before it could be asked which one it was.
-            self._count("connections that came to nothing")
+            # The worker died before the client could ask for its pid.
+            self._count("connections lost before the first request")
             return None
 
     def _call(self, line: Line, number: int) -> bool:
-        """Whether the connection lives on."""
+        """Send one request; return whether the connection is still usable."""
         try:
             status, document = line.call(NAME, {"x": [[number, 0, 0, 0]]})
         except DROPPED as error:
@@ -119,7 +119,7 @@ def _kill_one(clients: Clients, chance: random.Random) -> None:
 
 
 def _check_counts(clients: Clients) -> None:
-    """Whatever a client was answered is counted; of what was cut off some may be, too."""
+    """Every answer that a client received is counted; cut-off requests may be counted, too."""
     line = Line(clients.server)
     _, page = line.ask("GET", "/metrics", headers=clients.server.headers)
     line.close()
@@ -137,14 +137,14 @@ def _check_counts(clients: Clients) -> None:
 
 
 def _check_log(server: ServerProcess, ledger: Ledger) -> None:
-    """Deaths are told of, and nothing else is wrong."""
+    """The log reports worker deaths and no other error."""
     for line in server.complaints:
         if '"a worker ended"' not in line:
             ledger.violated(f"the server's log: {line.rstrip()}")
 
 
 def _kill_supervisor(server: ServerProcess, ledger: Ledger) -> None:
-    """Its workers end by themselves, and so do its replicas later."""
+    """Workers exit when their supervisor dies."""
     assert server.process is not None
     ends = [watch(pid) for pid in worker_pids(server.process.pid)]
     ledger.require(len(ends) == WORKERS, f"{len(ends)} workers are left")
@@ -154,6 +154,6 @@ def _kill_supervisor(server: ServerProcess, ledger: Ledger) -> None:
 
 
 async def run(data: Path, seed: int, kills: int = 15) -> Ledger:
-    """Only connections of a killed worker are cut off, every answer is right, what was answered is
-    counted, and without a supervisor no worker is left."""
+    """Only connections of killed workers are cut off, every answer is right and counted, and no
+    worker outlives the supervisor."""
     return await asyncio.to_thread(_run, data, seed, kills)

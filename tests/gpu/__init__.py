@@ -1,1 +1,1 @@
-"""Checks on a machine with an NVIDIA GPU, `make gpu`: no network, eight minutes at most."""
+"""Checks on a machine with an NVIDIA GPU (`make gpu`): without a network, at most eight minutes."""

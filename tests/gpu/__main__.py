@@ -1,7 +1,7 @@
-"""Does every promise about GPUs hold here? `python -m tests.gpu`, or `make gpu`.
+"""Verify every promise about GPUs on this machine: `python -m tests.gpu` or `make gpu`.
 
-Needs an NVIDIA GPU and its driver, no network, and at most eight minutes. Exits with 0 if all that
-could be tried holds, with 1 if something does not, with 2 if there is no GPU.
+Needs an NVIDIA GPU and its driver, no network, and at most eight minutes. Exit code 0 if every
+check that could run holds, 1 if one fails, 2 without a GPU.
 """
 
 from __future__ import annotations
@@ -25,19 +25,17 @@ from tests.gpu.outcome import NotTried, Outcome, markdown
 
 LIMIT_S = 480.0
 CLOSING_S = 40.0
-"""Kept back for ending the server and writing the report."""
+"""Seconds reserved for stopping the server and writing the report."""
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 
 
 def options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     names = [check.name for check in CHECKS]
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     parser.add_argument("--check", action="append", choices=names, help="default: all")
-    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="of all together")
-    parser.add_argument(
-        "--out", type=Path, help="the report (default: a file in benchmarks/results)"
-    )
+    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="time limit for all checks")
+    parser.add_argument("--out", type=Path, help="report file (default: in benchmarks/results)")
     return parser.parse_args()
 
 
@@ -48,7 +46,7 @@ def outcomes(
     limit_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Outcome]:
-    """Run the checks in order, on one server for each number of standbys."""
+    """Run the checks in order, on one server per number of standbys."""
     until_s = clock() + limit_s - CLOSING_S
     with ExitStack() as stack:
         box: Box | None = None
@@ -73,14 +71,15 @@ def _outcome(check: Check, box: Box, until_s: float, clock: Callable[[], float])
             figure, verdict = check.run(box), "holds"
     except NotTried as error:
         figure, verdict = str(error), "not tried"
-    except Exception as error:  # noqa: BLE001 - one broken promise must not hide the others
+    except Exception as error:  # noqa: BLE001 - a failed check must not hide the others
         figure, verdict = f"{type(error).__name__}: {error}"[:1500], "fails"
     return Outcome(check.name, check.promise, verdict, figure, clock() - began)  # type: ignore[arg-type]
 
 
 @contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in this thread after so long, whatever it waits for (setitimer(2))."""
+    """Raise TimeoutError in this thread after `seconds`, even during a blocking call
+    (setitimer(2))."""
 
     def ring(_number: int, _frame: object) -> None:
         raise TimeoutError("the time of all checks together is over")
@@ -95,7 +94,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 
 def main() -> int:
-    """Run, print and write the report; the exit code."""
+    """Run the checks, print and write the report, return the exit code."""
     given = options()
     with tempfile.TemporaryDirectory(prefix="fn-gpu-") as name:
         folder = Path(name)

@@ -1,7 +1,7 @@
-"""A model in a bare loop, without a server: `bare.py handler|onnx PATH SECONDS`.
+"""Reference without a server: a model in a plain loop. `bare.py handler|onnx PATH SECONDS`.
 
-Runs as a process of its own and prints the runs per second as JSON, after a warm-up of 10 runs.
-The ONNX session has the options of a replica's (`runtime_image/engines/onnx.py`).
+Runs in a separate process and prints the runs per second as JSON, after a warm-up of 10 runs. The
+ONNX session has the options of a replica's (`runtime_image/engines/onnx.py`).
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ WARM_UP = 10
 
 
 def handler(path: Path) -> Callable[[], Any]:
-    """One call of a handler's predict on the GPU."""
+    """Return a function that runs a handler's predict once on the GPU."""
     spec = importlib.util.spec_from_file_location("handler", path)
     assert spec is not None
     assert spec.loader is not None
@@ -29,7 +29,8 @@ def handler(path: Path) -> Callable[[], Any]:
 
 
 def onnx(path: Path) -> Callable[[], Any]:
-    """One run of a session of one picture, its input copied to the GPU and its output back."""
+    """Return a function that runs a session once on one image, with input and output copied between
+    host and GPU."""
     import numpy as np
 
     from runtime_image.engines.onnx import open_session

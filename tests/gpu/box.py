@@ -1,4 +1,4 @@
-"""A server with the process driver on this machine's GPU, as the checks use it."""
+"""A server with the process driver on this machine's GPU, for the checks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FNCTL = "from admin.cli.main import main; main()"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The outputs of one call, with the milliseconds of each metric in Server-Timing."""
+    """Outputs of one call, and the durations in its Server-Timing header in milliseconds."""
 
     outputs: dict[str, Any]
     timing: dict[str, float]
@@ -30,7 +30,7 @@ class Reply:
 
 
 class Box:
-    """One running server. `folder` takes the bundles of the functions."""
+    """A running server. `folder` holds the functions' bundles."""
 
     def __init__(self, machine: Machine, server: ServerProcess, folder: Path) -> None:
         self.machine = machine
@@ -39,9 +39,9 @@ class Box:
         self._port = urlsplit(server.url).port or 0
 
     def deploy(self, bundle: Path) -> str:
-        """Deploy a folder, trusted; the function's name. A name that is there is left alone.
+        """Deploy a folder with --trust unless it is deployed; return the function's name.
 
-        Returns once the trial's device is free again: until then a call would evict others.
+        Returns once the trial's device is free again: until then a call would evict other replicas.
         """
         known = {item["name"] for item in self.items("functions")}
         if bundle.name not in known:
@@ -53,11 +53,11 @@ class Box:
         return [item for item in self.items("replicas") if item["role"] == "trial"]
 
     def call(self, name: str, x: Any = None) -> Reply:
-        """Call a function whose input is `x`. Raises RuntimeError unless the answer is 200."""
+        """Call a function with the input `x`. Raises RuntimeError unless the status is 200."""
         return self.post(name, json.dumps({"inputs": {"x": x or {}}}).encode())
 
     def post(self, name: str, body: bytes, kind: str = "application/json") -> Reply:
-        """The same with a body of any content type; an answer that is no JSON has no outputs."""
+        """Call with a body of any content type. An answer that is not JSON has no outputs."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=CALL_S)
         began = time.monotonic()
         try:
@@ -73,11 +73,11 @@ class Box:
         return Reply(json.loads(answer)["outputs"], timing, time.monotonic() - began)
 
     def items(self, path: str) -> list[dict[str, Any]]:
-        """A list of the admin API."""
+        """Return a list from the admin API."""
         return list(self.ask("GET", path)["items"])
 
     def ask(self, method: str, path: str) -> Any:
-        """The admin API. Raises RuntimeError on an error."""
+        """Send an admin API request. Raises RuntimeError on an error."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=CALL_S)
         try:
             connection.request(method, f"/admin/v1/{path}", headers=self.server.headers)
@@ -90,11 +90,11 @@ class Box:
         return json.loads(answer)
 
     def device(self) -> dict[str, Any]:
-        """The GPU as the admin API shows it."""
+        """Return the admin API's view of the GPU."""
         return next(item for item in self.items("devices") if item["id"] == self.machine.gpu.uuid)
 
     def replicas(self, name: str = "", state: str = "ready") -> list[dict[str, Any]]:
-        """Replicas in a state, of one function or ("") of all."""
+        """Return the replicas in a state, of one function or ("") of all."""
         return [
             item
             for item in self.items("replicas")
@@ -102,18 +102,18 @@ class Box:
         ]
 
     def pid(self, name: str) -> int:
-        """The process of a function's only ready replica."""
+        """Return the pid of a function's only ready replica."""
         [replica] = self.replicas(name)
         return self.server.replica_processes()[replica["id"]]
 
     def sleep_all(self) -> None:
-        """Let every function go to zero, and return once its replicas are released."""
+        """Scale every function to zero; return once all replicas are released."""
         for name in [item["name"] for item in self.items("functions")]:
             self.send_to_zero(name)
         self.until(lambda: self.device()["state"] == "free", "the GPU is free")
 
     def send_to_zero(self, name: str) -> None:
-        """Ask until no replica of a function serves: one that was called a moment ago stays."""
+        """Request sleep until no replica of the function serves; a recently called one refuses."""
 
         def is_gone() -> bool:
             if not self.replicas(name):
@@ -124,7 +124,7 @@ class Box:
         self.until(is_gone, f"{name} goes to zero")
 
     def until(self, is_so: Callable[[], bool], what: str, seconds: float = 40.0) -> float:
-        """Wait for a state that other processes bring about; the seconds it took.
+        """Wait for a state that other processes bring about; return the seconds waited.
 
         Raises TimeoutError.
         """
@@ -136,13 +136,13 @@ class Box:
         return time.monotonic() - began
 
     def until_used(self, most_mib: float, seconds: float = 20.0) -> float:
-        """Wait until NVML shows at most so much memory in use; the seconds it took."""
+        """Wait until NVML reports at most `most_mib` in use; return the seconds waited."""
         what = f"at most {most_mib:.0f} MiB in use by NVML"
         return self.until(lambda: self.machine.used_mib() <= most_mib, what, seconds)
 
 
 def _timing(header: str) -> dict[str, float]:
-    """Durations of a Server-Timing header by metric name (W3C Server Timing)."""
+    """Return the durations in a Server-Timing header by metric name (W3C Server Timing)."""
     found = {}
     for metric in header.split(", "):
         name, *parameters = metric.split(";")
@@ -154,7 +154,7 @@ def _timing(header: str) -> dict[str, float]:
 
 @contextmanager
 def running(machine: Machine, folder: Path, **environment: str) -> Iterator[Box]:
-    """A new server over this GPU alone; at its end every replica is gone."""
+    """Run a new server on this GPU only; every replica is gone afterwards."""
     program = (str(machine.python), "-c", FNCTL)
     settings = {"FN_GPUS": machine.gpu.uuid, "FN_STANDBYS": "0", **environment}
     folder.mkdir(parents=True)

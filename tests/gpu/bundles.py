@@ -1,4 +1,4 @@
-"""The functions that the checks deploy, written into a folder."""
+"""Functions deployed by the checks, written into a folder."""
 
 from __future__ import annotations
 
@@ -112,17 +112,17 @@ share = {share}
 
 
 def linear(folder: Path, name: str, kind: str = "cuda", share: float = 0.4) -> Path:
-    """A PyTorch function that keeps 512 MiB on its device and answers from where and by whom."""
+    """Write a PyTorch function that holds 512 MiB on its device and returns device and pid."""
     return _handler(folder, name, kind, share, LINEAR.format(kept_mib=512))
 
 
 def resnet(folder: Path, name: str) -> Path:
-    """A ResNet-50 as a PyTorch function, alone on its GPU."""
+    """Write a ResNet-50 as a PyTorch function with a whole GPU."""
     return _handler(folder, name, "cuda", 1.0, RESNET)
 
 
 def onnx(folder: Path, name: str, model: bytes, kind: str = "cuda", share: float = 1.0) -> Path:
-    """A function of an ONNX model."""
+    """Write a function of an ONNX model."""
     bundle = folder / name
     bundle.mkdir(parents=True, exist_ok=True)
     (bundle / "function.toml").write_text(ONNX_MANIFEST.format(name=name, kind=kind, share=share))

@@ -1,6 +1,6 @@
-"""The promises of "On a GPU box", one function each: it returns the figure that was measured.
+"""The promises of "On a GPU box", one function each; it returns the measured figure.
 
-A broken promise raises AssertionError, something missing on this machine NotTried.
+A broken promise raises AssertionError, a missing prerequisite NotTried.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tests.gpu.box import Box
 
 SLACK_MIB = 256
 TOLERANCE = 1e-3
-"""Of the largest value: what another order of additions and TF32 may change."""
+"""Max relative difference to the largest value, from the order of additions and TF32."""
 MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise. `standbys`: on a server with one standby on the GPU."""
+    """One promise. `standbys`: GPU standbys of the server it runs on."""
 
     name: str
     promise: str
@@ -31,7 +31,7 @@ class Check:
 
 
 def inventory(box: Box) -> str:
-    """The admin API names the GPU as NVML does."""
+    """The admin API reports the GPU as NVML does."""
     gpu, device = box.machine.gpu, box.device()
     assert device["kind"] == "cuda", device
     assert device["name"] == gpu.name, (device, gpu)
@@ -44,7 +44,7 @@ def inventory(box: Box) -> str:
 
 
 def handler(box: Box) -> str:
-    """A PyTorch handler runs on the GPU and answers as on the CPU."""
+    """A PyTorch handler runs on the GPU and gives the same answers as on the CPU."""
     box.machine.need_torch()
     name = box.deploy(bundles.linear(box.folder, "linear-a"))
     twin = box.deploy(bundles.linear(box.folder, "linear-cpu", "cpu"))
@@ -57,7 +57,7 @@ def handler(box: Box) -> str:
 
 
 def ledger(box: Box) -> str:
-    """What replicas are charged covers what NVML shows of their processes."""
+    """The memory charged for replicas covers what NVML reports for their processes."""
     box.machine.need_torch()
     name = box.deploy(bundles.linear(box.folder, "linear-a"))
     box.call(name)
@@ -73,7 +73,7 @@ def ledger(box: Box) -> str:
 
 
 def sharing(box: Box) -> str:
-    """Two functions with share = 0.4 are ready on one GPU at once."""
+    """Two functions with share = 0.4 are ready on one GPU at the same time."""
     box.machine.need_torch()
     names = [box.deploy(bundles.linear(box.folder, name)) for name in ("linear-a", "linear-b")]
     pids = {name: box.call(name).outputs["pid"] for name in names}
@@ -84,7 +84,7 @@ def sharing(box: Box) -> str:
 
 
 def memory_back(box: Box) -> str:
-    """After kill -9 of a replica its memory comes back, and the next call is answered."""
+    """After kill -9 of a replica its memory is released, and the next call is answered."""
     box.machine.need_torch()
     name = box.deploy(bundles.linear(box.folder, "linear-a"))
     box.sleep_all()
@@ -98,7 +98,7 @@ def memory_back(box: Box) -> str:
 
 
 def waiting(box: Box) -> str:
-    """A function that needs the whole GPU gets it from one that is busy, and both go on."""
+    """A function that needs the whole GPU gets it from a busy one, and both are served."""
     box.machine.need_torch()
     busy = box.deploy(bundles.linear(box.folder, "busy", share=1.0))
     other = box.deploy(bundles.linear(box.folder, "waits", share=1.0))
@@ -128,7 +128,7 @@ def waiting(box: Box) -> str:
 
 
 def quarantine(box: Box) -> str:
-    """A GPU whose memory does not come back takes no replica until it does."""
+    """A GPU whose memory is not released takes no replica until it is."""
     box.machine.need_torch()
     name = box.deploy(bundles.linear(box.folder, "leaks", share=1.0))
     leak = box.call(name, {"leak": True}).outputs["leak_pid"]
@@ -143,15 +143,15 @@ def quarantine(box: Box) -> str:
 
 
 def phases(box: Box) -> str:
-    """A cold start without a standby, phase by phase."""
+    """A cold start without a standby passes through all phases."""
     box.machine.need_torch()
     return _cold(box, "start")
 
 
 def standby(box: Box) -> str:
-    """A standby on the GPU takes the cold start: no process is started for it.
+    """A GPU standby serves the cold start: no process is started for it.
 
-    A standby warms ONNX Runtime up on its GPU, so there is none without the CUDA provider.
+    A standby warms ONNX Runtime up on its GPU, so without the CUDA provider there is none.
     """
     box.machine.need_torch()
     box.machine.need_onnxruntime()
@@ -161,7 +161,8 @@ def standby(box: Box) -> str:
 
 
 def _cold(box: Box, wanted: str) -> str:
-    """Call a function cold; the phases of its receipt. "start" is there only if `wanted`."""
+    """Call a sleeping function; return its receipt's phases. `wanted`: whether "start" must be
+    one."""
     name = box.deploy(bundles.linear(box.folder, "linear-a"))
     box.sleep_all()
     if not wanted:
@@ -178,7 +179,8 @@ _PHASES = ("place", "evict", "start", "import", "bind", "read", "load", "first_r
 
 
 def _difference(some: list[list[float]], others: list[list[float]]) -> float:
-    """The largest difference relative to the largest value. Raises AssertionError."""
+    """Return the largest difference relative to the largest value. Raises AssertionError above
+    TOLERANCE."""
     pairs = [
         (a, b) for one, two in zip(some, others, strict=True) for a, b in zip(one, two, strict=True)
     ]
@@ -189,7 +191,7 @@ def _difference(some: list[list[float]], others: list[list[float]]) -> float:
 
 
 def session_on_cuda(box: Box) -> str:
-    """ONNX Runtime's session is on the GPU, and answers as on the CPU."""
+    """ONNX Runtime's session is on the GPU and gives the same answers as on the CPU."""
     box.machine.need_onnxruntime()
     from benchmarks.models import graphs
     from benchmarks.models.subjects import npy
@@ -214,7 +216,7 @@ def _picture():  # type: ignore[no-untyped-def]
 
 
 def resnet_onnx(box: Box) -> str:
-    """A ResNet-50 on ONNX Runtime beside the same session in a bare loop."""
+    """Compare a ResNet-50 on ONNX Runtime with the same session in a bare loop."""
     box.machine.need_onnxruntime()
     from benchmarks.models import graphs
     from benchmarks.models.subjects import npy
@@ -228,7 +230,7 @@ def resnet_onnx(box: Box) -> str:
 
 
 def resnet_torch(box: Box) -> str:
-    """A ResNet-50 in a PyTorch handler beside the same handler in a bare loop."""
+    """Compare a ResNet-50 in a PyTorch handler with the same handler in a bare loop."""
     box.machine.need_torch()
     from tests.gpu.speed import beside_bare
 

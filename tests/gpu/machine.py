@@ -1,4 +1,4 @@
-"""This machine: its GPU, its libraries, and an interpreter that replicas can be started with."""
+"""This machine: its GPU, its libraries, and an interpreter for replicas."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ except Exception as error:
     found["onnxruntime_error"] = f"{type(error).__name__}: {error}"
 print(json.dumps(found))
 """
-"""Runs in a process of its own: this one must not hold a CUDA context that NVML would show."""
+"""Runs in a separate process, so that this one holds no CUDA context that NVML would report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`gpu` is the first GPU that NVML names, `python` the interpreter of server and replicas,
-    `libraries` the answer of the probe."""
+    """`gpu`: the first GPU that NVML lists; `python`: interpreter of server and replicas;
+    `libraries`: result of the probe."""
 
     nvml: Nvml
     gpu: Reading
@@ -48,26 +48,27 @@ class Machine:
     libraries: dict[str, Any]
 
     def need_torch(self) -> None:
-        """Raises NotTried without a PyTorch that reaches the GPU."""
+        """Raise NotTried without a PyTorch that reaches the GPU."""
         if not self.libraries.get("torch_cuda"):
             reason = self.libraries.get("torch_error", "it is built without CUDA, or finds no GPU")
             raise NotTried(f"PyTorch cannot use the GPU: {reason}")
 
     def need_onnxruntime(self) -> None:
-        """Raises NotTried without ONNX Runtime's CUDA provider."""
+        """Raise NotTried without ONNX Runtime's CUDA provider."""
         if "CUDAExecutionProvider" not in self.libraries.get("providers", ()):
             version = self.libraries.get("onnxruntime", "none")
             raise NotTried(f"onnxruntime {version} has no CUDAExecutionProvider")
 
     def now(self) -> Reading:
-        """The GPU at this moment. Raises RuntimeError where it does not answer."""
+        """Return the GPU's current state. Raises RuntimeError if it does not answer."""
         reading = self.nvml.read_one(self.gpu.uuid)
         if reading is None:
             raise RuntimeError(f"{self.gpu.uuid} does not answer")
         return reading
 
     def used_mib(self) -> float:
-        """Memory in use by all processes. Raises NotTried where the driver does not tell."""
+        """Return the memory in use by all processes. Raises NotTried if the driver does not report
+        it."""
         used = self.now().used_mib
         if used is None:
             raise NotTried("the driver does not tell how much memory is in use")
@@ -75,8 +76,8 @@ class Machine:
 
 
 def find(folder: Path) -> Machine:
-    """The machine as it is; the interpreter is made in `folder`. Raises NoDriver, and NotTried
-    where the driver names no GPU."""
+    """Inspect the machine and make the interpreter in `folder`. Raises NoDriver, and NotTried if
+    the driver lists no GPU."""
     nvml = Nvml()
     nvml.open()
     snapshot = nvml.read()
@@ -91,10 +92,10 @@ def find(folder: Path) -> Machine:
 
 
 def interpreter(folder: Path) -> Path:
-    """A virtual environment that sees this checkout and every package of this process.
+    """Make a virtual environment that sees this checkout and every package of this process.
 
-    Replicas start with `-I`, which ignores PYTHONPATH, and nothing is installed without a network:
-    so each folder of this process's module path gets its line in a .pth file.
+    Replicas start with `-I`, which ignores PYTHONPATH, and nothing can be installed without a
+    network. So each folder of this process's module path gets a line in a .pth file.
     """
     venv.create(folder, symlinks=True, with_pip=False)
     python = folder / "bin" / "python"
@@ -105,5 +106,5 @@ def interpreter(folder: Path) -> Path:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""What one check found, and the report of all of them as text and as Markdown."""
+"""Result of a check, and the report of all results as text and Markdown."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Verdict = Literal["holds", "fails", "not tried"]
 
 
 class NotTried(Exception):
-    """A check needs something that this machine lacks; the message names it."""
+    """A prerequisite is missing on this machine; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The verdict on one promise. `figure` is the measurement, or the reason."""
+    """Verdict on one promise. `figure`: the measurement, or the reason."""
 
     name: str
     promise: str
@@ -24,12 +24,12 @@ class Outcome:
     seconds: float
 
     def line(self) -> str:
-        """One line for a terminal."""
+        """Return one line for a terminal."""
         return f"{self.verdict:<9} {self.name:<14} {self.figure} ({self.seconds:.1f} s)"
 
 
 def markdown(about: Mapping[str, str], outcomes: Sequence[Outcome], command: str) -> str:
-    """The results file: the machine, then a row per promise."""
+    """Return the results file: the machine, then one row per promise."""
     counts = {
         verdict: sum(outcome.verdict == verdict for outcome in outcomes)
         for verdict in ("holds", "fails", "not tried")

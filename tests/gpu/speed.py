@@ -1,4 +1,4 @@
-"""A function's calls beside the same model in a bare loop on the same GPU."""
+"""Throughput of a function relative to the same model in a bare loop on the same GPU."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ BARE_S = 90.0
 def beside_bare(
     box: Box, name: str, bare: tuple[str, Path], body: bytes, kind: str = "application/json"
 ) -> str:
-    """Calls per second by one caller and by 16, as ratios to the runs per second of the loop.
+    """Return calls per second with 1 and 16 callers, relative to the loop's runs per second.
 
-    `bare` is the kind of loop and its file, as `bare.py` takes them.
+    `bare`: kind of loop and its file, as `bare.py` takes them.
     """
     box.post(name, body, kind)
     one = _rate(box, name, body, kind, 1)
@@ -34,7 +34,7 @@ def beside_bare(
 
 
 def _rate(box: Box, name: str, body: bytes, kind: str, callers: int) -> float:
-    """Answers per second."""
+    """Return answers per second."""
     counts = [0] * callers
     failures: list[str] = []
     began = time.monotonic()
@@ -57,7 +57,7 @@ def _rate(box: Box, name: str, body: bytes, kind: str, callers: int) -> float:
 
 
 def _bare(box: Box, kind: str, path: Path) -> float:
-    """Runs per second of the loop, in a process of its own. Raises RuntimeError."""
+    """Return runs per second of the loop in a separate process. Raises RuntimeError."""
     script = str(Path(__file__).with_name("bare.py"))
     done = subprocess.run(
         [str(box.machine.python), "-I", script, kind, str(path), str(SECONDS)],

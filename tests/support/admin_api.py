@@ -1,4 +1,4 @@
-"""A server with canned answers, for what calls the admin API."""
+"""Fake admin API: an HTTP server with canned answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOBS = "/admin/v1/blobs/"
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it came."""
+    """A request as received."""
 
     method: str
     path: str
@@ -28,15 +28,18 @@ class Request:
 
     @property
     def json(self) -> Any:
-        """The body as JSON."""
+        """Return the body decoded as JSON."""
         return json.loads(self.body)
 
 
 @dataclass(frozen=True)
 class Canned:
-    """An answer. A `body` that is no bytes is sent as JSON; with `reads` False the request's body
-    is left unread; `is_cut` ends the connection instead of answering; `lacks` bytes that the length
-    announces are not sent. `before` is called with the request read and not yet answered."""
+    """One canned answer. A `body` other than bytes is sent as JSON.
+
+    `reads` False leaves the request's body unread. `is_cut` closes the connection instead of
+    answering. `lacks`: bytes that Content-Length announces but that are not sent. `before` is
+    called after the request was read and before it is answered.
+    """
 
     body: Any = field(default_factory=dict)
     status: int = 200
@@ -48,12 +51,12 @@ class Canned:
 
     @property
     def data(self) -> bytes:
-        """The body's bytes."""
+        """Return the body as bytes."""
         return self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
 
     @property
     def content_type(self) -> str:
-        """What the body calls itself, unless `headers` say otherwise."""
+        """Return the default Content-Type; `headers` may override it."""
         if isinstance(self.body, bytes):
             return "application/octet-stream"
         return "application/json" if self.status < 400 else "application/problem+json"
@@ -61,13 +64,13 @@ class Canned:
 
 class _Server(HTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up early is what some tests want."""
+        """Ignore connection errors: some tests hang up early on purpose."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
 class AdminApi:
-    """Listens on a free port of the loopback interface until `close`."""
+    """HTTP server on a free loopback port, open until `close`."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -79,25 +82,26 @@ class AdminApi:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Return the base URL."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def on(self, method: str, path: str, *answers: Canned) -> None:
-        """Answer `method path` with these, in turn; the last one stays."""
+        """Answer `method path` with these in turn; the last one repeats."""
         self._answers[method, path] = deque(answers)
 
     def sent(self, method: str, path: str = "") -> list[Request]:
-        """The requests with that method, to that path if one is given."""
+        """Return the received requests with that method and, if given, that path."""
         return [r for r in self.requests if r.method == method and path in ("", r.path)]
 
     def close(self) -> None:
-        """Stop listening and wait for the thread."""
+        """Stop listening and join the thread."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
     def answer(self, method: str, path: str) -> Canned:
-        """The next answer to `method path`; with `takes_blobs` no blob is here, any may come."""
+        """Return the next answer to `method path`. With `takes_blobs` every blob is missing (404)
+        and every upload accepted (201)."""
         if self.takes_blobs and path.startswith(BLOBS):
             return Canned({}, 404 if method == "HEAD" else 201)
         answers = self._answers.get((method, path))
@@ -137,6 +141,6 @@ class AdminApi:
             do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = handle_any
 
             def log_message(self, format: str, *args: object) -> None:
-                """Tests are quiet."""
+                """Log nothing."""
 
         return Handler

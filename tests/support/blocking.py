@@ -1,4 +1,4 @@
-"""The other ends of a replica's links for tests without asyncio, and its loop in a thread."""
+"""Blocking test ends of a replica's links, and a replica loop in a thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROW = b'{"inputs": {"x": [[1, 2, 3, 4]]}}'
 
 
 class BlockingLink:
-    """Frames over a blocking socket; `next` waits for the next one."""
+    """Frames over a blocking socket. `next` blocks until a frame arrives."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
@@ -32,20 +32,21 @@ class BlockingLink:
         self.sock.sendall(b"".join(pack(kind, id, body, **fields)))
 
     def request(self, *ids: int, body: bytes = ROW, alone: bool = False) -> None:
-        """Send requests for these ids in one write, with a timeout of a minute."""
+        """Send one request per id in a single write, with a timeout of one minute."""
         meta = pack_request(RequestMeta("application/json", "", -1, ""))
         flags = Flag.ALONE if alone else 0
         frames = [pack(Kind.REQUEST, id, body, meta=meta, flags=flags, aux=60_000) for id in ids]
         self.sock.sendall(b"".join(piece for frame in frames for piece in frame))
 
     def hello(self) -> dict[str, Any]:
-        """Greet as a gateway; the replica's answer, behind which all sent before was read."""
+        """Send a gateway's HELLO; return the replica's. The replica has then read all earlier
+        frames."""
         self.send(Kind.HELLO, aux=VERSION)
         answer: dict[str, Any] = json.loads(self.next(Kind.HELLO).body)
         return answer
 
     def next(self, kind: Kind | None = None) -> Frame:
-        """The next frame; with `kind` it must be that one. Raises EOFError at the end."""
+        """Return the next frame; `kind` asserts its kind. Raises EOFError at the end."""
         while not self._frames:
             count = self.sock.recv_into(self._reader.buffer())
             if not count:
@@ -56,33 +57,34 @@ class BlockingLink:
         return frame
 
     def answer(self) -> Frame:
-        """The next frame that is no STARTED: these may overtake the answers of another batch."""
+        """Return the next frame other than STARTED, which may overtake answers of another batch."""
         while (frame := self.next()).kind is Kind.STARTED:
             pass
         return frame
 
     def last(self) -> None:
-        """Read to the end, which is raised as EOFError."""
+        """Read to the end of the stream; always raises EOFError."""
         while True:
             self.next()
 
     def close(self) -> None:
-        """End the link."""
+        """Close the link."""
         self.sock.close()
 
 
 @contextmanager
 def turning(loop: Loop, worker: Worker | None = None) -> Iterator[None]:
-    """Turn `loop` in a thread until the block ends, then close it; its error is raised here.
+    """Run `loop` in a thread until the block ends, then close it. Errors of the loop are raised
+    here.
 
-    What `worker` does then is waited for, because it posts to the loop.
+    The block's end waits until `worker` is idle, because the worker posts to the loop.
     """
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
             loop.run()
-        except BaseException as error:  # noqa: BLE001 - it is raised in the test's thread
+        except BaseException as error:  # noqa: BLE001 - raised in the test's thread
             errors.append(error)
 
     thread = threading.Thread(target=run, name="replica loop")
@@ -102,7 +104,7 @@ def turning(loop: Loop, worker: Worker | None = None) -> Iterator[None]:
 
 
 def in_loop(loop: Loop, action: Callable[[], Any]) -> Any:
-    """What `action` returns, done in the loop's thread."""
+    """Run `action` in the loop's thread and return its result."""
     done = threading.Event()
     results: list[Any] = []
 

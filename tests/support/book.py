@@ -1,4 +1,5 @@
-"""A second book of a host: what a machine was told and commanded, kept without its own records."""
+"""Independent model of a host: placements and measurements, kept without the machine's own
+records."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ STANDBY_MIB, GPU_STANDBY_MIB = 80.0, 600.0
 
 @dataclass
 class Entry:
-    """A replica from its launch to its release. A standby has no pool, and a device only if that
-    is a GPU."""
+    """One replica from launch to release. A standby has no pool; it has a device only if that is a
+    GPU."""
 
     pool: str
     device: str
@@ -26,7 +27,7 @@ class Entry:
 
 @dataclass
 class Book:
-    """Replicas by id, and what was measured of pools."""
+    """All replicas by id, and the measured memory of pools."""
 
     devices: dict[str, Device]
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -34,7 +35,7 @@ class Book:
     measured: dict[str, float] = field(default_factory=dict)
 
     def place(self, id: str, spec: PoolSpec, device: str) -> None:
-        """A replica of a pool is on a device; it may have been a standby."""
+        """Record a replica of a pool on a device; it may have been a standby."""
         told = id not in self.entries
         share = spec.share
         if spec.role == "trial":
@@ -43,27 +44,27 @@ class Book:
         self.ever.add(id)
 
     def stand_by(self, id: str, device: str = "") -> None:
-        """A replica without a model is there."""
+        """Record a standby."""
         memory_mib = GPU_STANDBY_MIB if device else STANDBY_MIB
         self.entries[id] = Entry("", device, 0.0, memory_mib, is_standby=True)
         self.ever.add(id)
 
     def measure(self, id: str, spec: PoolSpec, memory_mib: float, now: float) -> None:
-        """A replica of a pool is ready and takes so much."""
+        """Record that a replica of a pool is ready and uses `memory_mib`."""
         self.measured[spec.key] = max(self.measured.get(spec.key, 0.0), memory_mib)
         self.entries[id].memory_mib = self.memory_mib(spec)
         self.entries[id].ready_s = now
 
     def memory_mib(self, spec: PoolSpec) -> float:
-        """What one more replica is expected to take."""
+        """Return the memory expected for one more replica of the pool."""
         return max(spec.memory_mib, self.measured.get(spec.key, 0.0))
 
     def where(self) -> dict[str, str]:
-        """Device by replica, "" for standbys of the CPU."""
+        """Return the device of each replica; "" for CPU standbys."""
         return {id: entry.device for id, entry in self.entries.items()}
 
     def standbys(self, device: str | None = None) -> list[str]:
-        """Replicas that no pool has got: all, or those on a device ("" for the CPU)."""
+        """Return the ids of unassigned standbys: all, or those on `device` ("" = CPU)."""
         return [
             id
             for id, entry in self.entries.items()
@@ -71,19 +72,19 @@ class Book:
         ]
 
     def bank_of(self, entry: Entry) -> str:
-        """The memory it takes from: standbys without a device from that of the CPU."""
+        """Return the memory bank charged for a replica. Standbys without a device use the CPU's."""
         if not entry.device:
             return next((d.bank for d in self.devices.values() if d.kind == "cpu"), "")
         return self.devices[entry.device].bank if entry.device in self.devices else ""
 
     def shares(self, device: str, without: frozenset[str] = frozenset()) -> list[float]:
-        """What the replicas on a device take of it."""
+        """Return the device shares of the replicas on a device."""
         return [
             e.share for id, e in self.entries.items() if e.device == device and id not in without
         ]
 
     def used_mib(self, bank: str, without: frozenset[str] = frozenset()) -> float:
-        """What is charged to a bank."""
+        """Return the memory charged to a bank."""
         return sum(
             entry.memory_mib
             for id, entry in self.entries.items()
@@ -91,7 +92,7 @@ class Book:
         )
 
     def has_room(self, device: Device, spec: PoolSpec, without: frozenset[str]) -> bool:
-        """Whether one more replica fits there once some are gone."""
+        """Return whether one more replica fits once the replicas `without` are gone."""
         if spec.device_kind not in ("any", device.kind):
             return False
         left = 1.0 - sum(self.shares(device.id, without))
@@ -101,7 +102,7 @@ class Book:
         return not device.memory_mib or used <= device.memory_mib
 
     def is_overcommitted(self, device: Device) -> bool:
-        """Whether more is promised than there is."""
+        """Return whether a device's shares or its bank's memory are exceeded."""
         shares = self.shares(device.id)
         if len(shares) > 1 and sum(shares) > 1.0 + 1e-9:
             return True

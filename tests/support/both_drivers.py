@@ -1,4 +1,4 @@
-"""The hostile function beside an innocent one, over containers or processes."""
+"""A hostile function next to an innocent one, over containers or processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PING_S = "1"
 
 @dataclass(slots=True)
 class Met:
-    """What a client got. `said` is the hostile function's answer, where it gave one."""
+    """One HTTP answer. `said`: the hostile function's report."""
 
     status: int
     headers: dict[str, str]
@@ -34,13 +34,13 @@ class Met:
 
     @property
     def said(self) -> Any:
-        """Fails where the answer is none."""
+        """Return the hostile function's report; fails if the answer has none."""
         assert self.status == 200, self.body[:500]
         return json.loads(self.body)["outputs"]["said"]
 
     @property
     def code(self) -> str:
-        """Of a clean problem document, "" of an answer."""
+        """Return the code of a well-formed problem document; "" for a 200."""
         if self.status == 200:
             return ""
         assert self.headers["Content-Type"] == "application/problem+json", self.headers
@@ -58,8 +58,8 @@ class Siege:
     innocent: list[Met] = field(default_factory=list)
 
     async def attack(self, name: str = "", **order: Any) -> Met:
-        """Call the hostile function while the innocent one is called again and again; then that
-        one is called once more. All its answers are right ones."""
+        """Call the hostile function while the innocent one is called repeatedly, and once more
+        afterwards. Every answer of the innocent function must be right."""
         calls = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._call_innocent(calls))
@@ -71,7 +71,7 @@ class Siege:
         return met
 
     async def call(self, **order: Any) -> Met:
-        """Only that."""
+        """Call the hostile function only."""
         return await self._post("hostile", {"json": {"inputs": {"order": order}}})
 
     async def _call_innocent(self, is_over: asyncio.Event) -> None:
@@ -91,26 +91,26 @@ class Siege:
             return Met(answer.status, dict(answer.headers), await answer.read())
 
     def log_since(self, mark: str) -> list[dict[str, Any]]:
-        """Lines of the server's log behind the last one that was there at `mark`."""
+        """Return the server's JSON log lines after the line `mark`."""
         lines = list(self.server.log)
         at = lines.index(mark) + 1 if mark in lines else 0
         return [json.loads(line) for line in lines[at:] if line.startswith("{")]
 
     @property
     def mark(self) -> str:
-        """The log's last line."""
+        """Return the log's last line."""
         return self.server.log[-1] if self.server.log else ""
 
     @property
     def rss_mib(self) -> float:
-        """What the server holds now."""
+        """Return the server's current resident memory."""
         assert self.server.process is not None
         return memory_kib(self.server.process.pid, "Rss") / 1024
 
 
 @contextmanager
 def besieged(driver: str, data: Path, url: str = "", image: str = "") -> Iterator[ServerProcess]:
-    """A server over `driver` with both functions; the innocent one is warm."""
+    """Start a server over `driver` with both functions; the innocent one is warm."""
     variables = {"FN_PING_S": PING_S, "FN_CPU_SLOTS": "2", **PROBE}
     with (
         container_server(data, url, image, **variables)
@@ -126,6 +126,6 @@ def besieged(driver: str, data: Path, url: str = "", image: str = "") -> Iterato
 
 @asynccontextmanager
 async def siege(server: ServerProcess) -> AsyncIterator[Siege]:
-    """A client of it."""
+    """Open a client session to the server."""
     async with server.session() as http:
         yield Siege(server, http)

@@ -1,4 +1,4 @@
-"""Runs a program of the kernel's call filter, as the kernel would (linux/bpf_common.h)."""
+"""Interpreter for seccomp filter programs, as in the kernel (linux/bpf_common.h)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DATA = struct.Struct("<iIQ6Q")
 
 
 def verdict(program: Program, number: int, audit: int, *arguments: int) -> int:
-    """What the filter says to a system call; arguments are 64 bits each."""
+    """Return the filter's verdict on a system call. Arguments are 64 bits each."""
     six = [*arguments, *[0] * (6 - len(arguments))]
     data = DATA.pack(struct.unpack("<i", struct.pack("<I", number))[0], audit, 0, *six)
     at = value = 0

@@ -1,4 +1,4 @@
-"""A real browser: headless Chromium of the system, driven by Playwright, which downloads none."""
+"""The system's headless Chromium, driven by Playwright. No browser is downloaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLAGS: Final = (
 )
 DASHBOARD: Final = Path(__file__).parent.parent.parent / "admin" / "dashboard"
 AXE: Final = DASHBOARD / "node_modules" / "axe-core" / "axe.min.js"
-"""Looks for what keeps people with a screen reader, a keyboard or weak eyes out."""
+"""axe-core: finds accessibility defects for screen readers, keyboard use and low vision."""
 WAIT_MS: Final = 15_000
 
 Scheme = Literal["light", "dark"]
@@ -34,24 +34,24 @@ Scheme = Literal["light", "dark"]
 
 @dataclass
 class View:
-    """One page of a browser, and what it complained of and asked for."""
+    """One browser page, with its console complaints and the hosts it contacted."""
 
     page: Page
     complaints: list[str] = field(default_factory=list)
-    """Errors and warnings of the console, and errors that nobody caught."""
+    """Console errors and warnings, and uncaught exceptions."""
     hosts: set[str] = field(default_factory=set)
-    """Whom it has asked for anything."""
+    """Hosts that the page sent requests to."""
 
     async def count(self, selector: str) -> int:
-        """How many elements there are."""
+        """Return the number of matching elements."""
         return await self.page.locator(selector).count()
 
     async def until(self, expression: str, argument: Any = None) -> None:
-        """Wait until JavaScript's `expression` is true in the page."""
+        """Wait until the JavaScript `expression` is true in the page."""
         await self.page.wait_for_function(expression, arg=argument, timeout=WAIT_MS)
 
     async def faults(self) -> list[str]:
-        """What axe finds that is serious or worse: rule, and where it is broken."""
+        """Return axe findings of impact serious or critical: rule and elements."""
         await self.page.evaluate(AXE.read_text("utf-8"))
         found = await self.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
         return [
@@ -63,7 +63,7 @@ class View:
 
 
 def need_browser() -> None:
-    """Skip the test where there is no Chromium or no built dashboard; in CI, fail."""
+    """Skip the test if Chromium or the built dashboard is missing; in CI, fail."""
     for path, remedy in ((CHROMIUM, "apt-get install chromium"), (AXE, "make ui")):
         if not path.exists():
             refuse(f"{path} is not there: {remedy}")
@@ -73,7 +73,7 @@ def need_browser() -> None:
 async def viewing(
     url: str, width: int = 1440, height: int = 900, scheme: Scheme = "light"
 ) -> AsyncIterator[View]:
-    """A page at `url` in a window of so many CSS pixels, in a browser of its own."""
+    """Open `url` in a new browser, in a window of this size in CSS pixels."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS])
         try:
@@ -89,7 +89,7 @@ async def viewing(
 
 
 def watch(view: View) -> None:
-    """Note down whatever the page complains of and asks for, from now on."""
+    """Record all complaints and requests of the page from now on."""
     page = view.page
 
     def said(message: Any) -> None:

@@ -1,4 +1,4 @@
-"""Calls a server over HTTP as clients do: functions, admin API, whole deploys."""
+"""HTTP client of a server: function calls, admin API, whole deploys."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from aiohttp import ClientSession
 
 MANIFEST = "function.toml"
 UNTIL_S = 90.0
-"""How long anything that a test waits for may take before the test fails."""
+"""Max seconds to wait for any condition before the test fails."""
 WAIT_S = 10
-"""Seconds of one long poll."""
+"""Seconds per long poll."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: status, headers, body."""
+    """One HTTP answer: status, headers, body."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """The body as JSON; only its members are worth comparing."""
+        """Return the decoded JSON body."""
         return json.loads(self.body)
 
     @property
     def problem(self) -> dict[str, Any]:
-        """The problem document (RFC 9457). Fails where the answer is none."""
+        """Return the problem document (RFC 9457); fails if the answer is none."""
         kind = self.headers.get("Content-Type", "")
         assert kind == "application/problem+json", (self.status, kind, self.body[:200])
         document: dict[str, Any] = self.json()
@@ -43,7 +43,7 @@ class Answer:
 
 
 class Caller:
-    """Calls the server at `url` over HTTP. `token` is its admin token."""
+    """Client of the server at `url`. `token` is its admin token."""
 
     def __init__(self, url: str, token: str, session: ClientSession) -> None:
         self.url = url
@@ -53,7 +53,8 @@ class Caller:
     async def request(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """One request; a dict or list is sent as JSON, all else (bytes, files, ...) as it is."""
+        """Send one request. A dict or list is sent as JSON, anything else (bytes, files)
+        unchanged."""
         given = dict(headers or {})
         if isinstance(body, dict | list):
             body = json.dumps(body).encode()
@@ -64,15 +65,15 @@ class Caller:
             return Answer(response.status, response.headers, await response.read())
 
     async def get(self, path: str, **headers: str) -> Answer:
-        """GET; `headers` are spelled with _ for -."""
+        """Send a GET. Header names are written with _ for -."""
         return await self.request("GET", path, None, _spelled(headers))
 
     async def call(self, name: str, body: Any = None, **headers: str) -> Answer:
-        """POST /fn/NAME; `headers` are spelled with _ for -."""
+        """Send POST /fn/NAME. Header names are written with _ for -."""
         return await self.request("POST", f"/fn/{name}", body, _spelled(headers))
 
     async def admin(self, method: str, path: str, body: Any = None) -> Answer:
-        """A request under /admin/v1 with the admin token."""
+        """Send a request under /admin/v1 with the admin token."""
         bearer = {"Authorization": f"Bearer {self.token}"}
         return await self.request(method, f"/admin/v1{path}", body, bearer)
 
@@ -84,11 +85,11 @@ class Caller:
         manifest: str | None = None,
         **overrides: Any,
     ) -> dict[str, Any]:
-        """Deploy as `fnctl` does, over the admin API; the result of the operation.
+        """Deploy over the admin API as `fnctl` does; return the operation's result.
 
-        `source` is a model file, a folder, or files by path; `manifest` takes the place of its
-        function.toml. `overrides` are those of a deploy request: min, max, idle_s, timeout_s, ...
-        Fails with the server's reason where it is refused.
+        `source`: a model file, a folder, or contents by path. `manifest` replaces its
+        function.toml. `overrides`: those of a deploy request (min, max, idle_s, timeout_s, ...).
+        Fails with the server's reason if the deploy is refused.
         """
         answer = await self.try_deploy(source, name=name, manifest=manifest, **overrides)
         operation: dict[str, Any] = answer.json()
@@ -105,7 +106,7 @@ class Caller:
         breaking: bool = False,
         **overrides: Any,
     ) -> Answer:
-        """As `deploy`; the ended operation, or the first answer that refused something."""
+        """Deploy as above, but return the finished operation or the first refusal."""
         files = _files(source)
         text = files.pop(MANIFEST, b"").decode() or None
         listed = []
@@ -123,7 +124,7 @@ class Caller:
         return await self.ended(answer.json()) if answer.status < 300 else answer
 
     async def ended(self, operation: Mapping[str, Any]) -> Answer:
-        """An operation when it has ended."""
+        """Wait for the end of an operation; return it."""
         path, phase = f"/operations/{operation['id']}", ""
         async with asyncio.timeout(UNTIL_S):
             while True:
@@ -133,18 +134,18 @@ class Caller:
                 phase = answer.json()["phase"]
 
     async def function(self, name: str) -> dict[str, Any]:
-        """What the admin API shows of a function: state, held, in_flight, ready, ..."""
+        """Return the admin API's view of a function: state, held, in_flight, ready, ..."""
         document: dict[str, Any] = (await self.admin("GET", f"/functions/{name}")).json()
         return document
 
     async def until(self, asks: Callable[[], Awaitable[bool]]) -> None:
-        """Ask until the answer is yes; each time one round trip of HTTP passes."""
+        """Poll until `asks` returns True, with one HTTP round trip between polls."""
         async with asyncio.timeout(UNTIL_S):
             while not await asks():
                 await self.get("/healthz")
 
     async def until_shown(self, name: str, **wanted: Any) -> None:
-        """Wait until the admin API shows this of a function: `held=2`, `state="warm"`, ..."""
+        """Wait until the admin API shows these fields: `held=2`, `state="warm"`, ..."""
 
         async def asks() -> bool:
             shown = await self.function(name)
@@ -158,7 +159,7 @@ def _spelled(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _files(source: Path | Mapping[str, bytes]) -> dict[str, bytes]:
-    """Contents by bundle path, the model first where there is only one file."""
+    """Return the contents by bundle path. A single file is the model."""
     if isinstance(source, Mapping):
         return dict(source)
     if source.is_file():

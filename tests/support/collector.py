@@ -1,4 +1,4 @@
-"""An OTLP/HTTP collector to send traces to, which keeps them and can misbehave."""
+"""OTLP/HTTP trace collector that records spans and can misbehave."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SERVER, CLIENT = 2, 3
 
 
 class Seen(NamedTuple):
-    """A span that came; ids in hex, times in Unix nanoseconds. `error` is the message of its
-    status where that is an error."""
+    """One received span; ids in hex, times in Unix nanoseconds. `error`: the status message if the
+    status is an error, else ""."""
 
     name: str
     trace_id: str
@@ -35,7 +35,8 @@ class Seen(NamedTuple):
 
 
 class Collector:
-    """`spans` are all that came. While `gate` is shut it answers nobody; `status` is its answer."""
+    """Collector that stores all received `spans`. It answers with `status`, and only while `gate`
+    is set."""
 
     def __init__(self) -> None:
         self.spans: list[Seen] = []
@@ -60,14 +61,14 @@ class Collector:
                     collector.take(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Tests look at what came, not at who sent it."""
+                """Log nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1/traces"
 
     def take(self, body: bytes) -> None:
-        """Keep the spans of one export."""
+        """Store the spans of one export."""
         message = ExportTraceServiceRequest.FromString(body)
         found = [
             _seen(span, _attributes(group.resource))
@@ -80,19 +81,19 @@ class Collector:
             self._news.notify_all()
 
     def until(self, count: int, name: str = "POST /fn/{name}") -> list[list[Seen]]:
-        """Wait for so many spans of this name; the trace of each, by their order of coming."""
+        """Wait for `count` spans of this name; return the trace of each, in order of arrival."""
         with self._news:
             there = self._news.wait_for(lambda: len(self._named(name)) >= count, UNTIL_S)
             assert there, [span.name for span in self.spans]
             return [self.trace(span.trace_id) for span in self._named(name)]
 
     def until_asked(self, count: int) -> None:
-        """Wait for so many exports, whatever becomes of them."""
+        """Wait for `count` export requests, whatever their outcome."""
         with self._news:
             assert self._news.wait_for(lambda: self.requests >= count, UNTIL_S)
 
     def trace(self, trace_id: str) -> list[Seen]:
-        """All spans of one trace."""
+        """Return all spans of one trace."""
         return [span for span in self.spans if span.trace_id == trace_id]
 
     def _named(self, name: str) -> list[Seen]:
@@ -100,8 +101,8 @@ class Collector:
 
 
 def tree(trace: list[Seen], root: str = "") -> dict[str, Any]:
-    """The names of a trace as they hang below each other, beginning with the children of `root`;
-    several of one name are told apart by `#2`."""
+    """Return the span names of a trace as a nested dict, starting with the children of `root`.
+    Repeated names get the suffix `#2`, `#3`, ..."""
     found: dict[str, Any] = {}
     for span in sorted(trace, key=lambda one: one.start):
         if span.parent_id == root:
@@ -113,21 +114,21 @@ def tree(trace: list[Seen], root: str = "") -> dict[str, Any]:
 
 
 def check_times(trace: list[Seen]) -> None:
-    """Every span ends after it began, within its parent."""
+    """Require that every span ends after it began and lies within its parent."""
     by_id = {span.span_id: span for span in trace}
     assert len(by_id) == len(trace)
     for span in trace:
         assert span.start <= span.end, span
         parent = by_id.get(span.parent_id)
         if parent is not None:
-            # Unix seconds as floats are exact to some 0.2 us.
+            # Unix seconds as floats are exact to about 0.2 us.
             assert parent.start - 1000 <= span.start, (span, parent)
             assert span.end <= parent.end + 1000, (span, parent)
 
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """A collector that listens while the block runs."""
+    """Run a collector while the block runs."""
     collector = Collector()
     thread = threading.Thread(target=collector.server.serve_forever, args=(0.05,), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Whole servers over containers, and what the engine shows of theirs."""
+"""Whole servers over containers, and the engine's view of their containers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LOOK_S = 0.05
 
 
 class ContainerServer(ServerProcess):
-    """`fnctl serve --driver docker`, and its containers as the engine shows them.
+    """`fnctl serve --driver docker` and the engine's view of its containers.
 
-    `name` is what the engine calls the owner of this data folder's containers.
+    `name`: the owner label of this data folder's containers.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ContainerServer(ServerProcess):
         self.name = owner_name(data)
 
     def everything(self) -> list[dict[str, Any]]:
-        """Whatever is left of its containers, in any state, as `docker inspect` shows it."""
+        """Return all remaining containers in any state, as `docker inspect` shows them."""
         found = []
         filters = {"label": f"{OWNER}={self.name}"}
         with connected(self._engine) as client:
@@ -50,7 +50,8 @@ class ContainerServer(ServerProcess):
         return found
 
     def containers(self, function: str = "") -> dict[str, dict[str, Any]]:
-        """By name: the replicas, or those of one function (`standby` for those without)."""
+        """Return replica containers by name: all, or those of one function ("standby" =
+        unassigned)."""
         found = {
             one["Name"].removeprefix("/"): one
             for one in self.everything()
@@ -59,18 +60,18 @@ class ContainerServer(ServerProcess):
         return {n: one for n, one in found.items() if n.startswith(f"fngate-{function}")}
 
     def run(self, container: dict[str, Any], *command: str) -> str:
-        """The output of a command in a container, as the user that it runs as."""
+        """Run a command in a container as the container's user; return its output."""
         with connected(self._engine) as client:
             made = client.api.exec_create(container["Id"], list(command))
             output: bytes = client.api.exec_start(made["Id"])
         return output.decode()
 
     def models(self, container: dict[str, Any]) -> list[str]:
-        """The names in its model folder."""
+        """Return the file names in its model folder."""
         return sorted(self.run(container, "ls", "-A", MODEL_TARGET).split())
 
     def remove_all(self) -> None:
-        """Remove what a server that was killed has left."""
+        """Remove what a killed server left on the engine."""
         with connected(self._engine) as client:
             for one in self.everything():
                 with suppress(docker.errors.APIError):
@@ -81,7 +82,7 @@ class ContainerServer(ServerProcess):
 def container_server(
     data: Path, url: str, image: str, *, program: Sequence[str] = (FNCTL,), **environment: str
 ) -> Iterator[ContainerServer]:
-    """A running server over containers; after the block neither it nor any of them is left."""
+    """Start a server over containers. After the block the server and its containers are gone."""
     server = ContainerServer(data, url, image, program=program, **environment)
     try:
         server.start()
@@ -95,7 +96,7 @@ def container_server(
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for what no event tells of; `what` is said where it does not come."""
+    """Poll a condition that no event reports; fail with `what` after the timeout."""
     end, pause = time.monotonic() + UNTIL_S, Event()
     while not condition():
         assert time.monotonic() < end, what

@@ -1,4 +1,4 @@
-"""Looks at what a Docker driver made, past the driver."""
+"""Direct view of the containers that a Docker driver made, bypassing the driver."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ NOT_FOUND = 404
 
 
 class Containers:
-    """What is on the engine at `url` of the server whose folders are `settings`."""
+    """Containers on the engine at `url` that belong to the server with these `settings`."""
 
     def __init__(self, url: str, settings: PoolSettings) -> None:
         self.api = docker.APIClient(base_url=url, version="1.41", timeout=UNTIL_S)
         self.owner = spec.Owner(spec.owner_name(settings.run_dir.parent))
 
     def replicas(self) -> dict[str, str]:
-        """The container of each replica there is, in whatever state."""
+        """Return the container of each replica, in any state."""
         listed = owned(self.api, self.owner.name)
         return {replica_id(one): one["Id"] for one in listed if replica_id(one)}
 
     def holders(self) -> set[str]:
-        """The containers that hold a network."""
+        """Return the containers that hold a network."""
         return {one["Id"] for one in owned(self.api, self.owner.name) if holder_number(one)}
 
     def inspect(self, replica: str) -> dict[str, Any]:
-        """A replica's container, as the engine shows it."""
+        """Return `docker inspect` of a replica's container."""
         shown: dict[str, Any] = self.api.inspect_container(self.replicas()[replica])
         return shown
 
     def memory_mib(self, replica: str) -> int:
-        """The memory cap of a replica."""
+        """Return the memory limit of a replica's container."""
         return int(self.inspect(replica)["HostConfig"]["Memory"]) // spec.MIB
 
     def leave(self, image: str, labels: dict[str, str], **settings: Any) -> str:
-        """A container as an earlier server may have left it, created only; its id."""
+        """Create (not start) a container as an earlier server may have left it; return its id."""
         config = {
             "Image": image,
             "Entrypoint": ["sleep"],
@@ -59,23 +59,23 @@ class Containers:
         return made
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Ask the engine until it is so."""
+        """Poll the engine until `condition` holds."""
         async with asyncio.timeout(UNTIL_S):
             while not await asyncio.to_thread(condition):
                 pass
 
     def wipe(self) -> None:
-        """Remove all that is there."""
+        """Remove all containers of this server."""
         for one in owned(self.api, self.owner.name):
             remove_container(self.api, one["Id"])
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the client."""
         self.api.close()
 
 
 def refusal(code: int, said: str) -> docker.errors.APIError:
-    """What docker-py raises when the engine answers so."""
+    """Return docker-py's exception for an engine answer with this status."""
     response = requests.Response()
     response.status_code = code
     kind = docker.errors.NotFound if code == NOT_FOUND else docker.errors.APIError
@@ -83,10 +83,10 @@ def refusal(code: int, said: str) -> docker.errors.APIError:
 
 
 class Recorder:
-    """Stands for docker-py's client where only the order of calls matters.
+    """Fake docker-py client for tests of the call order.
 
-    The errors given for a call are raised by the first ones in turn, None for no error; `done`
-    is what was asked, `left` which containers there are, `modes` the networks asked for.
+    `errors`: for each call, the exceptions to raise in turn; None raises nothing. `done`: calls
+    made, `left`: existing containers, `modes`: requested network modes.
     """
 
     def __init__(self, **errors: list[Exception | None]) -> None:
@@ -143,7 +143,7 @@ class Recorder:
 
 
 class RecordedEngine:
-    """Stands for the driver's `Engine`: calls come in the loop's thread, and wait at a gate."""
+    """Fake of the driver's `Engine`: runs calls in the loop's thread, after a gate opens."""
 
     def __init__(self, client: Recorder) -> None:
         self.client = client
@@ -152,7 +152,7 @@ class RecordedEngine:
         self.asked: asyncio.Queue[str] = asyncio.Queue(1000)
 
     async def call(self, doing: str, work: Callable[[Any], Any]) -> Any:
-        """`work`, once the gate is open; errors are translated as by the real one."""
+        """Run `work` once the gate is open. Errors are translated as by the real engine."""
         self.asked.put_nowait(doing)
         try:
             answer = work(self.client)
@@ -164,11 +164,11 @@ class RecordedEngine:
     start = call
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
 
 async def settled(tasks: Tasks) -> None:
-    """Wait until none of these tasks is left."""
+    """Wait until all these tasks are gone."""
     async with asyncio.timeout(UNTIL_S):
         while len(tasks):
             await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})

@@ -1,4 +1,4 @@
-"""Prints the statements and branches that the last `make test` covered, by top folder."""
+"""Print the statement and branch coverage of the last `make test` by top-level folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coverage import Coverage
 
 
 def summed(files: dict[str, dict[str, dict[str, int]]]) -> dict[str, Counter[str]]:
-    """The counts of `coverage json` by top folder."""
+    """Sum the counts of `coverage json` by top-level folder."""
     folders: dict[str, Counter[str]] = defaultdict(Counter)
     for path, file in files.items():
         folders[PurePath(path).parts[0]].update(
@@ -21,7 +21,7 @@ def summed(files: dict[str, dict[str, dict[str, int]]]) -> dict[str, Counter[str
 
 
 def line(folder: str, counts: Counter[str]) -> str:
-    """One row of the table."""
+    """Return one table row."""
     statements = 100 * counts["covered_lines"] / max(1, counts["num_statements"])
     branches = 100 * counts["covered_branches"] / max(1, counts["num_branches"])
     return f"{folder:14} {statements:8.2f} % {branches:8.2f} % of {counts['num_branches']:5}"

@@ -1,7 +1,7 @@
-"""Runs the console blocks of documents against a server as `make run` leaves it.
+"""Run the console blocks of documents against a server set up as by `make run`.
 
-python -m tests.support.document_runs docs/guides/call.md            which blocks do not fit
-python -m tests.support.document_runs docs/guides/call.md --write    put real output there
+python -m tests.support.document_runs docs/guides/call.md            report blocks that do not fit
+python -m tests.support.document_runs docs/guides/call.md --write    insert the real output
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tests.support.process_server import FNCTL, ServerProcess, server_process
 
 ROOT = Path(__file__).parent.parent.parent
 READY_MADE = {"digits": (), "filetype": ("--batch", "off"), "commands": ("--batch", "off")}
-"""Functions of `make run` and options of their deploys: no document shows how the two others batch,
-and a trial that does not measure that is over in a moment."""
+"""Functions of `make run`, with options of their deploys. No document shows whether the latter two
+batch, and a trial that does not measure batching ends quickly."""
 HOME = "/home/you/fngate"
-"""Shown in documents for the folder in which the commands run."""
+"""Folder that documents show as the place where the commands run."""
 LIMIT_S = 90.0
-"""Longest run of one document."""
+"""Max seconds of one document's run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A step that ran: what it wrote, as a document would show it, and its exit code."""
+    """A step that ran: its output as a document would show it, and its exit code."""
 
     step: Step
     output: str
@@ -43,7 +43,7 @@ class Ran:
 
     @property
     def trouble(self) -> str:
-        """Why this is not what the document shows, "" if it is."""
+        """Return why the result differs from the document; "" if it fits."""
         if self.code and not self.step.may_fail:
             reason = f"exit code {self.code}"
         elif self.step.is_hidden or fits(self.step.shown, self.output):
@@ -56,7 +56,7 @@ class Ran:
 
 
 def documents() -> list[Path]:
-    """Every document whose commands are run; those of docs/reference are generated."""
+    """Return every document whose commands are run; those of docs/reference are generated."""
     docs = ROOT / "docs"
     pages = sorted(docs.rglob("*.md"))
     return [ROOT / "README.md", *(one for one in pages if docs / "reference" not in one.parents)]
@@ -100,7 +100,7 @@ class Desk:
         )
 
     def run(self, text: str) -> list[Ran]:
-        """Run a document's commands, after which everything is again as it was before."""
+        """Run a document's commands in a clean environment; return the result of each step."""
         todo = steps(text)
         if not todo:
             return []
@@ -120,7 +120,7 @@ class Desk:
         return self._server.url.removeprefix("http://")
 
     def _tidy(self) -> None:
-        """Remove files, keys and functions of the document before, and have all others cold."""
+        """Remove files, keys and functions of the previous document, and let all others go cold."""
         for path in self._folder.iterdir():
             if path.name not in {".fngate", "functions"}:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -162,7 +162,7 @@ def _states(data: Any) -> Iterator[tuple[str, str]]:
 
 
 def _output(process: subprocess.Popen[str]) -> str:
-    """What a process wrote until it ended; with all its children it is ended at the limit."""
+    """Return a process's output after its end. At the time limit it is killed with its children."""
     with process:
         try:
             return process.communicate(timeout=LIMIT_S)[0]
@@ -173,14 +173,14 @@ def _output(process: subprocess.Popen[str]) -> str:
 
 @contextmanager
 def desk(folder: Path) -> Iterator[Desk]:
-    """A desk in `folder`, whose server has a slot for each function that a document calls."""
+    """Create a desk in `folder`, whose server has one slot per function that a document calls."""
     folder.mkdir()
     with server_process(folder / ".fngate", "--cpu-slots", "6") as server:
         yield Desk(folder, server)
 
 
 def rewritten(text: str, ran: Sequence[Ran]) -> str:
-    """The document with the real output where another one is shown."""
+    """Return the document with the real output in place of output that does not fit."""
     lines = text.split("\n")
     for one in reversed(ran):
         if one.trouble and not one.step.is_hidden and not one.step.is_shortened:
@@ -192,7 +192,7 @@ def rewritten(text: str, ran: Sequence[Ran]) -> str:
 
 
 def main() -> None:
-    """Run the documents that are named, or all."""
+    """Run the named documents, or all."""
     named = [Path(word) for word in sys.argv[1:] if not word.startswith("-")]
     with tempfile.TemporaryDirectory() as folder, desk(Path(folder) / "fngate") as place:
         for path in named or documents():

@@ -1,14 +1,14 @@
-"""Console blocks of Markdown documents: found, run as scripts, compared with what they show.
+"""Console blocks of Markdown documents: parsing, conversion into scripts, comparison of outputs.
 
-A document is a list of steps. Comments, which no reader sees, say more about the block below:
+A document is a list of steps. Comments, invisible to readers, annotate the block below:
 
-    <!-- setup: COMMANDS -->      commands of its own, run at this place; each must succeed
-    <!-- file: PATH -->           the block below is the content of PATH, and is written there
-    <!-- not run: REASON -->      the block below is shown only
+    <!-- setup: COMMANDS -->      extra commands, run at this place; each must succeed
+    <!-- file: PATH -->           write the block below to PATH
+    <!-- not run: REASON -->      do not run the block below
 
-In a ```console block a line that begins with `$ ` is a command (`\\` at its end: it goes on in the
-next line), and the lines below it are its output. There a line `...` stands for any lines, `…` for
-any text, and figures, ids, dates and bars are not compared.
+In a ```console block a line that begins with `$ ` is a command (a `\\` at its end continues it on
+the next line), and the lines below it are its output. In the output a line `...` matches any lines,
+`…` matches any text, and figures, ids, dates and bars are not compared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 SHELLS = frozenset({"", "console", "sh", "bash", "shell", "zsh", "shell-session"})
-"""First words of fences whose content may be commands; "" only where a line begins with `$ `."""
+"""First words of fences that may contain commands; with "" only if a line begins with `$ `."""
 PROMPT = "$ "
 _COMMENT = re.compile(r"<!-- (setup|file|not run):?\s(.*?)-->", re.DOTALL)
 _MARK = "\x1e"
@@ -27,9 +27,9 @@ _MARK = "\x1e"
 
 @dataclass(slots=True)
 class Step:
-    """A command, or a file to write: `line` is its number in the document, from 0.
+    """A command, or a file to write. `line`: its line in the document, from 0.
 
-    Of a command `shown` has the expected output, which is not compared where `is_hidden`.
+    `shown`: the expected output of a command; it is not compared if `is_hidden`.
     """
 
     script: str
@@ -39,18 +39,18 @@ class Step:
 
     @property
     def may_fail(self) -> bool:
-        """Whether the document shows a refusal, so that the exit code is not 0."""
+        """Return whether the document shows a refusal, which means a non-zero exit code."""
         return any(line.startswith(("error:", "fnctl serve:", "fail ")) for line in self.shown)
 
     @property
     def is_shortened(self) -> bool:
-        """Whether a part of its output is left out."""
+        """Return whether the document omits a part of its output."""
         return any("…" in line or line.strip() == "..." for line in self.shown)
 
 
 @dataclass(slots=True)
 class Block:
-    """A fenced block: its language, its content, the line of its fence, from 0, and the comment."""
+    """A fenced block: language, content, line of the fence (from 0), and the comment above it."""
 
     language: str
     lines: list[str]
@@ -60,19 +60,20 @@ class Block:
 
     @property
     def is_run(self) -> bool:
-        """Whether its commands are run."""
+        """Return whether its commands are run."""
         return self.language == "console" and self.kind != "not run"
 
     @property
     def is_unexplained(self) -> bool:
-        """Whether it has commands that are neither run nor say why not."""
+        """Return whether it has commands that are not run without a stated reason."""
         if self.is_run or self.kind in {"file", "not run"} or self.language not in SHELLS:
             return False
         return bool(self.language) or any(line.startswith(PROMPT) for line in self.lines)
 
 
 def blocks(text: str) -> list[Block]:
-    """Every fenced block of a document, and every setup comment as a block without a fence."""
+    """Return every fenced block of a document; a setup comment counts as a block without a
+    fence."""
     return list(_blocks(text.split("\n")))
 
 
@@ -102,7 +103,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[Block]:
 
 
 def steps(text: str) -> list[Step]:
-    """What running a document does, in order."""
+    """Return the steps of a document in order."""
     return [step for block in blocks(text) for step in _steps_of(block)]
 
 
@@ -136,7 +137,7 @@ def _commands(block: Block) -> Iterator[Step]:
 
 
 def script(of: Sequence[Step]) -> str:
-    """A shell script that runs the steps; `results` reads what it wrote."""
+    """Return a shell script that runs the steps; `results` parses its output."""
     parts = ["exec 2>&1"]
     for step in of:
         parts += [step.script, f"printf '\\n{_MARK}%s\\n' $?"]
@@ -144,7 +145,7 @@ def script(of: Sequence[Step]) -> str:
 
 
 def results(output: str) -> list[tuple[str, int]]:
-    """Of each step that ended, what it wrote and its exit code."""
+    """Return output and exit code of each step that ended."""
     found = re.findall(rf"(.*?)\n?{_MARK}(\d+)\n", output, re.DOTALL)
     return [(text.strip("\n"), int(code)) for text, code in found]
 
@@ -176,13 +177,13 @@ _MASKS = (
     (re.compile(r"\b(up to # rows|off: it could, but .*)"), "AS MEASURED"),
 )
 _CHANCE = re.compile(r"PHASES|(queued|upload|verify|prepare|warm|switch) #")
-"""Lines that depend on chance: phases of a cold start, and steps of an operation that were seen."""
+"""Lines that depend on chance: phases of a cold start, and the observed steps of an operation."""
 
 
 def masked(line: str) -> str:
-    """A line without what differs from run to run.
+    """Return a line without the parts that vary between runs.
 
-    Numbers in quotes and behind @ are kept: those are labels and revisions.
+    Numbers in quotes and after @ are kept: those are labels and revisions.
     """
     for pattern, by in _MASKS:
         line = pattern.sub(by, line)
@@ -190,7 +191,7 @@ def masked(line: str) -> str:
 
 
 def fits(shown: Sequence[str], output: str) -> bool:
-    """Whether the output is what a document shows."""
+    """Return whether the output fits what a document shows."""
     pattern = ""
     for line in shown:
         if line.strip() == "...":

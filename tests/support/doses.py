@@ -1,4 +1,4 @@
-"""How much a test does: a small dose in `make test`, the full one in `make test-full`."""
+"""Amount of work per test: a small dose in `make test`, the full one in `make test-full`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A data folder as an earlier release has left it, kept as text, and how that text is made.
+"""Data folders written by earlier releases, stored as text, and the tool that makes them.
 
-    python -m tests.support.earlier_release COMMIT NAME
+python -m tests.support.earlier_release COMMIT NAME
 
-runs the code of COMMIT in a worktree of its own, kills its server in the middle of a deploy, and
-writes `tests/integration/upgrades/NAME.json`: the database as SQL, the blobs in base64, the secret
-of a key and the id of the operation that had not ended. Nothing else of the machine is in it.
+The tool runs the code of COMMIT in its own worktree, kills its server during a deploy and writes
+`tests/integration/upgrades/NAME.json`: the database as SQL, the blobs in base64, the secret of a
+key and the id of the unfinished operation. Nothing else of the machine is stored.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ FOLDER = ROOT / "tests" / "integration" / "upgrades"
 MAIN = (sys.executable, "-c", "from admin.cli.main import main; main()")
 """fnctl of the code in the working directory."""
 HISTORY = ("cold_starts", "state_intervals", "arrivals", "device_use")
-"""Tables that are left empty: they have times of one machine."""
+"""Tables stored empty because they hold one machine's times."""
 
 
 def unpack(name: str, data: Path) -> dict[str, str]:
-    """Make the data folder `data` of what `name` keeps; its `secret` and its `operation`."""
+    """Restore the stored folder `name` into `data`; return its secret and operation id."""
     kept = json.loads((FOLDER / f"{name}.json").read_text())
     data.mkdir(mode=0o700)
     with closing(sqlite3.connect(data / "fngate.db")) as connection:
@@ -52,8 +52,8 @@ def unpack(name: str, data: Path) -> dict[str, str]:
 
 
 async def use(server: ServerProcess, folder: Path) -> dict[str, Any]:
-    """Deploy two revisions of `add-one` and one of `fixed`, make a key, and kill the server while
-    it deploys `late`."""
+    """Deploy two revisions of `add-one` and one of `fixed`, make a key, and kill the server during
+    the deploy of `late`."""
     async with aiohttp.ClientSession() as session:
         caller = Caller(server.url, server.token, session)
         await caller.deploy(models.add_one(folder), name="add-one", idle_s=120, max=2)
@@ -70,7 +70,7 @@ async def use(server: ServerProcess, folder: Path) -> dict[str, Any]:
 
 
 def pack(data: Path) -> dict[str, Any]:
-    """The database and the blobs of a folder whose server is gone, as text."""
+    """Return the database and the blobs of a stopped server's folder as text."""
     with closing(sqlite3.connect(data / "fngate.db")) as connection:
         for table in HISTORY:
             connection.execute(f"DELETE FROM {table}")
@@ -82,14 +82,14 @@ def pack(data: Path) -> dict[str, Any]:
 
 
 def main(commit: str, name: str) -> None:
-    """Write what `commit` leaves as `name`."""
+    """Write the data folder of `commit` as `name`."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         tree = folder / "tree"
         git = ("git", "-C", str(ROOT), "worktree")
         subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
         try:
-            # Both the server and its replicas import what is in the working directory.
+            # The server and its replicas import from the working directory.
             environment = {"PYTHONPATH": str(tree)}
             with (
                 chdir(tree),

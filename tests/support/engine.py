@@ -1,10 +1,10 @@
-"""Docker engines for tests: the shared one, which nobody may kill, and what runs on it.
+"""Shared Docker engine for tests; no test may kill it.
 
-`.ci/engine start` makes the shared engine and prints three variables: FN_TEST_DOCKER (its URL),
-FN_TEST_BASE (an image with Python 3.11 and pip) and FN_TEST_WHEELHOUSE (a folder with the wheels
-of the cpu runtime image). An engine of the user's own is never taken: a test marked `docker` is
-skipped where FN_TEST_DOCKER is not set, and fails there in CI (FN_CI=1). Tests that kill an engine
-or set it up in another way start `tests.support.own_engine.OwnEngine`.
+`.ci/engine start` starts it and prints three variables: FN_TEST_DOCKER (its URL), FN_TEST_BASE (an
+image with Python 3.11 and pip) and FN_TEST_WHEELHOUSE (a folder with the wheels of the cpu runtime
+image). The user's own engine is never used: a test marked `docker` is skipped if FN_TEST_DOCKER is
+not set, and fails in CI (FN_CI=1). Tests that kill or configure an engine start
+`tests.support.own_engine.OwnEngine`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from admin.image.build import BuildRequest, build
 from admin.image.context import own_checkout, own_digest
 
 ANSWER_S = 120
-"""Seconds within which the engine answers whatever a test asks."""
+"""Max seconds for any answer of the engine."""
 PROGRAMS = ("sh", "sleep", "env")
 CONFLICT = 409
 SMALL_IMAGE = "fngate-small"
@@ -39,24 +39,24 @@ RUNTIME_IMAGE = "fngate-runtime:test"
 
 
 def engine_url() -> str:
-    """The shared engine's URL; without one the test is skipped, or fails in CI."""
+    """Return the shared engine's URL. Without one the test is skipped, or fails in CI."""
     return given("FN_TEST_DOCKER")
 
 
 def base_image() -> str:
-    """The tag of the image with Python 3.11 and pip that the shared engine has."""
+    """Return the tag of the image with Python 3.11 and pip on the shared engine."""
     return given("FN_TEST_BASE")
 
 
 def refuse(reason: str) -> NoReturn:
-    """Skip the test, or fail it in CI, where everything that tests need has to be there."""
+    """Skip the test; fail it in CI, where all prerequisites must be present."""
     if os.environ.get("FN_CI") == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
 
 
 def remove_container(client: docker.APIClient, id: str) -> None:
-    """Remove a container that may be gone, or that the engine is removing just now."""
+    """Remove a container; accept that it is gone or being removed."""
     try:
         client.remove_container(id, force=True)
     except docker.errors.NotFound:
@@ -68,7 +68,7 @@ def remove_container(client: docker.APIClient, id: str) -> None:
 
 @contextmanager
 def connected(url: str, *, answer_s: float = ANSWER_S) -> Iterator[docker.DockerClient]:
-    """A client of the engine at `url`, which waits `answer_s` seconds for each answer."""
+    """Open a client of the engine at `url`, with `answer_s` seconds per answer."""
     client = docker.DockerClient(base_url=url, timeout=answer_s)
     try:
         yield client
@@ -77,8 +77,8 @@ def connected(url: str, *, answer_s: float = ANSWER_S) -> Iterator[docker.Docker
 
 
 def make_runtime_image(url: str, base: str, wheelhouse: Path) -> str:
-    """The tag of the cpu runtime image of these very sources on the engine at `url`, where it is
-    built if it is not there yet."""
+    """Return the tag of the cpu runtime image of this checkout on the engine at `url`; build it if
+    it is missing."""
     checkout = own_checkout()
     recipe = hashlib.sha256(own_digest().encode())
     for name in ("Dockerfile.runtime", "constraints.txt", "runtime_image/requirements/cpu.txt"):
@@ -91,9 +91,9 @@ def make_runtime_image(url: str, base: str, wheelhouse: Path) -> str:
 
 
 def make_small_image(url: str) -> str:
-    """Put an image of 5 MB on the engine at `url`: a few of this machine's programs; its tag.
+    """Import an image of 5 MB, made of a few of this machine's programs; return its tag.
 
-    It is there in a moment, where the base image takes seconds to copy.
+    This takes an instant; copying the base image takes seconds.
     """
     programs = [path for path in map(shutil.which, PROGRAMS) if path is not None]
     needs = subprocess.run(["ldd", *programs], stdout=subprocess.PIPE, check=True, text=True)
@@ -107,22 +107,22 @@ def make_small_image(url: str) -> str:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test marked `docker` needs the shared engine."""
+    """Require the shared engine for tests marked `docker`."""
     if item.get_closest_marker("docker") is not None:
         engine_url()
 
 
 @pytest.fixture
 def forgotten_sockets() -> Iterator[None]:
-    """docker-py forgets to close sockets that it could not connect: they are collected here, where
-    they are expected, and not in the middle of some other test."""
+    """Collect sockets that docker-py leaves open after a failed connect, so that the warning does
+    not hit another test."""
     yield
     gc.collect()
 
 
 @pytest.fixture(scope="session")
 def engine() -> str:
-    """The URL of the shared engine, which answers; tests remove what they make there."""
+    """URL of the shared engine. Tests remove what they create there."""
     url = engine_url()
     try:
         with connected(url, answer_s=5) as client:
@@ -134,19 +134,19 @@ def engine() -> str:
 
 @pytest.fixture(scope="session")
 def wheelhouse() -> Path:
-    """The folder with the wheels of the cpu runtime image."""
+    """Folder with the wheels of the cpu runtime image."""
     return Path(given("FN_TEST_WHEELHOUSE"))
 
 
 @pytest.fixture(scope="session")
 def runtime_image(engine: str, wheelhouse: Path) -> str:
-    """The tag of the cpu runtime image, built on the shared engine once in a session.
+    """Tag of the cpu runtime image, built on the shared engine once per session.
 
-    FN_TEST_IMAGE names one that is there already, for those who run a few tests again and again.
+    FN_TEST_IMAGE names an existing image instead, for repeated runs of a few tests.
     """
     if given := os.environ.get("FN_TEST_IMAGE"):
         return given
-    # Sessions beside this one, as workers of pytest-xdist are, wait and find it built.
+    # Parallel sessions (workers of pytest-xdist) wait here and find the image built.
     with (Path(tempfile.gettempdir()) / f"{RUNTIME_IMAGE.replace(':', '-')}.lock").open(
         "w"
     ) as lock:
@@ -155,7 +155,7 @@ def runtime_image(engine: str, wheelhouse: Path) -> str:
 
 
 def given(name: str) -> str:
-    """The value of an FN_TEST_ variable; without it the test is skipped, or fails in CI."""
+    """Return an FN_TEST_ variable; without it the test is skipped, or fails in CI."""
     value = os.environ.get(name, "")
     if not value:
         refuse(f'{name} is not set: `eval "$(.ci/engine start)"` starts an engine and sets it')

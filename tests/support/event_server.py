@@ -1,4 +1,4 @@
-"""A server that only tells events: a snapshot for whoever connects, then what it is given."""
+"""Server that only sends events: a snapshot to each new subscriber, then the events given to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Event = tuple[str, dict[str, Any]]
 
 
 def line(name: str, **fields: Any) -> dict[str, Any]:
-    """A function's line as the server tells it."""
+    """Return a function's line as the server sends it."""
     return {
         "name": name,
         "revision": f"{name}@1",
@@ -45,7 +45,7 @@ def line(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def device(id: str, **fields: Any) -> dict[str, Any]:
-    """A device as the server tells it."""
+    """Return a device as the server sends it."""
     return {
         "id": id,
         "kind": "cpu",
@@ -62,7 +62,7 @@ def device(id: str, **fields: Any) -> dict[str, Any]:
 
 
 def replica(id: str, name: str, on: str, **fields: Any) -> dict[str, Any]:
-    """A replica as the server tells it."""
+    """Return a replica as the server sends it."""
     return {
         "id": id,
         "pool": f"default/{name}@1",
@@ -78,7 +78,7 @@ def replica(id: str, name: str, on: str, **fields: Any) -> dict[str, Any]:
 
 
 def snapshot(functions: Iterable[dict[str, Any]], *more: Event) -> list[Event]:
-    """Everything from the reset to the ready, and a beat."""
+    """Return a whole snapshot from `reset` to `ready`, and a beat."""
     server = {"version": "0.1.0", "driver": "process", "started_s": 1.0, "workers": 1}
     return [
         ("reset", {"reason": "a new subscriber", "server": server}),
@@ -90,7 +90,7 @@ def snapshot(functions: Iterable[dict[str, Any]], *more: Event) -> list[Event]:
 
 
 def beat(at_s: float = 1000.0, **fields: Any) -> Event:
-    """The server's figures, every second."""
+    """Return the server's per-second figures."""
     readyz = {"status": "ready", "reasons": []}
     return "beat", {
         "at_s": at_s,
@@ -103,7 +103,7 @@ def beat(at_s: float = 1000.0, **fields: Any) -> Event:
 
 
 class EventServer:
-    """Listens on the loopback interface until `close`; `port` 0 is one of the system's choice."""
+    """HTTP server on the loopback interface until `close`. `port` 0 = chosen by the system."""
 
     def __init__(self, first: Iterable[Event], port: int = 0) -> None:
         self.first = list(first)
@@ -118,40 +118,40 @@ class EventServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return the port it listens on."""
         return int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Return its base URL."""
         return f"http://127.0.0.1:{self.port}"
 
     def tell(self, *events: Event) -> None:
-        """Tell events to everybody who is connected."""
+        """Send events to all connected subscribers."""
         with self._lock:
             for told in self._told:
                 for event in events:
                     told.put(event)
 
     def refuse(self) -> None:
-        """From now on nobody's key is good enough."""
+        """Refuse every key from now on."""
         self._is_refusing = True
 
     def drop(self) -> None:
-        """End every connection."""
+        """Close every connection."""
         with self._lock:
             for told in self._told:
                 told.put(None)
 
     def close(self) -> None:
-        """End connections, stop listening."""
+        """Close connections and stop listening."""
         self.drop()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
     def written(self, event: Event) -> bytes:
-        """An event as it is on the wire; a beat has no id."""
+        """Return an event in wire format. A beat has no id."""
         kind, data = event
         self._number += kind != "beat"
         id = f"id: boot-{self._number}\n" if kind != "beat" else ""
@@ -178,7 +178,7 @@ class EventServer:
             while (event := told.get()) is not None:
                 handler.wfile.write(self.written(event))
         except OSError:
-            pass  # whoever listened is gone
+            pass  # the subscriber is gone
         finally:
             with self._lock:
                 self._told.pop(told, None)

@@ -1,4 +1,4 @@
-"""All that `/metrics` can show, out of the code that shows it."""
+"""All metric families that `/metrics` can show, collected from the code that produces them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), 
 
 
 class Family(NamedTuple):
-    """A family by the name that Prometheus knows, its kind, and the names of its samples."""
+    """One metric family: its Prometheus name, its kind and its sample names."""
 
     name: str
     kind: str
@@ -29,7 +29,7 @@ class Family(NamedTuple):
 
 
 class _Counters:
-    """A manager's."""
+    """Counters of a pool manager."""
 
     waiting_starts = 0
 
@@ -44,7 +44,7 @@ EMPTY = Balance()
 
 
 def page(balance: Balance = EMPTY) -> Metrics:
-    """A page with every source, nothing counted yet."""
+    """Return a page with every source and all counters at zero."""
     metrics = Metrics(lambda: balance, lambda: {"default/f@1": "warm"}, lambda: 1, lambda *_: True)
     view = GpuView("GPU", "0", "9.0", "580", 2.0, 1.0, 0.0, 0.5)
     gpu = Occupancy(Device("GPU-a", "cuda", 2.0), "taken", "", (), 1.0, view)
@@ -58,7 +58,7 @@ def page(balance: Balance = EMPTY) -> Metrics:
 
 @cache
 def families() -> tuple[Family, ...]:
-    """Every family."""
+    """Return every family."""
     metrics = page()
     metrics.snapshot()
     return tuple(_family(one) for one in metrics.collect())

@@ -1,4 +1,4 @@
-"""A server's events, followed by a test."""
+"""Subscription of a test to a server's events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.caller import UNTIL_S, Caller
 
 
 class Told(NamedTuple):
-    """One event, its data read."""
+    """One event with decoded data."""
 
     id: str
     kind: str
@@ -24,11 +24,11 @@ class Told(NamedTuple):
 
 
 class StreamOver(Exception):
-    """The server has ended the stream, or it broke off."""
+    """The event stream ended or broke off."""
 
 
 class Followed:
-    """The events that came, in order."""
+    """Received events in order."""
 
     def __init__(self, response: ClientResponse) -> None:
         self._response = response
@@ -37,7 +37,7 @@ class Followed:
         self.came: list[Told] = []
 
     async def next(self) -> Told:
-        """The next event. Raises StreamOver."""
+        """Return the next event. Raises StreamOver."""
         async with asyncio.timeout(UNTIL_S):
             while not self._waiting:
                 try:
@@ -52,14 +52,14 @@ class Followed:
         return self.came[-1]
 
     async def until(self, kind: str, condition: Callable[[Any], bool] = lambda _data: True) -> Told:
-        """The next event of that kind for which `condition` holds; others are passed over."""
+        """Return the next event of that kind for which `condition` holds; skip others."""
         while True:
             told = await self.next()
             if told.kind == kind and condition(told.data):
                 return told
 
     async def line(self, name: str, **wanted: Any) -> dict[str, Any]:
-        """The next line of a function that has these values."""
+        """Return the next line of a function that has these values."""
         while True:
             told = await self.until("functions")
             for item in told.data["items"]:
@@ -68,7 +68,7 @@ class Followed:
                     return found
 
     async def replica(self, state: str) -> str:
-        """The id of the replica that was last in `state`; the next event if none was yet."""
+        """Return the id of the replica last seen in `state`; wait for one if there was none."""
         while True:
             for told in reversed(self.came):
                 if told.kind == "replicas":
@@ -78,7 +78,7 @@ class Followed:
             await self.until("replicas")
 
     async def over(self) -> None:
-        """Return when the stream is over."""
+        """Wait until the stream is over."""
         with contextlib.suppress(StreamOver):
             while True:
                 await self.next()
@@ -88,7 +88,7 @@ class Followed:
 async def following(
     server: Caller, query: str = "", last: str = "", token: str = ""
 ) -> AsyncIterator[Followed]:
-    """Follow a server's events while the block runs."""
+    """Subscribe to a server's events while the block runs."""
     headers = {"Authorization": f"Bearer {token or server.token}"}
     if last:
         headers["Last-Event-ID"] = last

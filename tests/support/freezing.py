@@ -1,4 +1,4 @@
-"""Processes that are stopped in their tracks, as one that hangs."""
+"""Processes stopped with SIGSTOP, to simulate a hang."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ STOPS_S = 30.0
 
 
 def freeze(pid: int) -> None:
-    """Stop a process, and return once every thread of it stands still.
+    """Stop a process; return once all its threads are stopped.
 
-    A signal takes effect when a thread of the process next gets a core; until then the others run
-    on, on a busy machine long enough to answer a request.
+    A signal takes effect when a thread of the process is next scheduled. Until then the other
+    threads run on, on a busy machine long enough to answer a request.
     """
     os.kill(pid, signal.SIGSTOP)
     end, pause = time.monotonic() + STOPS_S, threading.Event()
@@ -28,7 +28,7 @@ def freeze(pid: int) -> None:
 
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """A process that stands still until the end of the block."""
+    """Keep a process stopped until the end of the block."""
     freeze(pid)
     try:
         yield
@@ -38,7 +38,7 @@ def frozen(pid: int) -> Iterator[None]:
 
 def _stands_still(pid: int) -> bool:
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with suppress(FileNotFoundError):  # the thread ended meanwhile
+        with suppress(FileNotFoundError):  # the thread has ended
             # Source: proc(5), /proc/pid/stat: pid (comm) state; comm may hold parentheses.
             state = stat.read_text(errors="replace").rpartition(")")[2].split()[0]
             if state not in "TtZX":

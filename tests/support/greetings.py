@@ -1,4 +1,4 @@
-"""What a replica and its manager say first, and the two ends they say it over."""
+"""First messages between a replica and its manager, and the socket pair between them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ HELLO: Hello = {
     "phases": {"start": 1.5},
 }
 Pair = tuple[socket.socket, socket.socket]
-"""The replica's blocking end and the manager's."""
+"""The replica's blocking end and the manager's end."""
 
 
 def bind_request(spec: ModelSpec, **changes: Any) -> BindRequest:
-    """What a manager tells a replica of the pool default/digits@1."""
+    """Return the BIND message for the pool default/digits@1."""
     request: Any = {
         "spec": models.to_json(spec),
         "bound": "default/digits@1",

@@ -1,7 +1,7 @@
-"""In which order the workers of pytest-xdist take the files with tests.
+"""Order in which the workers of pytest-xdist take test files.
 
 `--dist loadfile` keeps a file in one worker, so that a module-wide fixture is made once. Files with
-slow tests come first: the quick ones fill the workers up at the end. A serial run is left as it is.
+slow tests come first; quick ones fill the workers up at the end. A serial run keeps its order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the files in order, those with the most slow tests first."""
+    """Sort the files by their number of slow tests, most first."""
     if not hasattr(config, "workerinput"):
         return
     slow: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""One pool with one replica, to see what becomes of it."""
+"""A host with one pool and one replica."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KEY = "default/a@1"
 
 
 class House:
-    """One pool and, unless `is_empty`, one replica r1 on cpu0. `now` is 100."""
+    """One pool and, unless `is_empty`, one replica r1 on cpu0. `now` starts at 100."""
 
     def __init__(
         self, state: State = State.STARTING, role: Role = "serve", *, is_empty: bool = False
@@ -27,7 +27,7 @@ class House:
             self.replicas.add(self.replica, self.now)
 
     def on(self, event: events.Event) -> list[Command]:
-        """Commands but notes."""
+        """Apply an event; return its commands without notes."""
         commands: list[Command] = []
         self.touched = self.replicas.apply(event, self.now, commands)
         return without_notes(commands)

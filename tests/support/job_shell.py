@@ -1,7 +1,7 @@
-"""As much of a shell as job control needs: runs one command in the foreground of its terminal.
+"""Minimal shell with job control: runs one command in the foreground of its terminal.
 
-Run as a program. It says on the terminal how the command ended or that it stopped, and whether the
-terminal was left as it had been found. A line read while it is stopped lets it go on.
+Run as a program. It prints on the terminal how the command ended or that it stopped, and whether
+the terminal settings were restored. While the command is stopped, any input line continues it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import termios
 
 
 def run(command: list[str]) -> int:
-    """The exit code of `command`, negative for a signal."""
+    """Run `command`; return its exit code, negative for a signal."""
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    # A shell takes the terminal back from the background.
+    # Ignored because a shell takes the terminal back while in the background.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     before = termios.tcgetattr(0)
     child = os.fork()
@@ -41,7 +41,7 @@ def run(command: list[str]) -> int:
 
 
 def say(text: str) -> None:
-    """Write a line on the terminal."""
+    """Write a line to the terminal."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""A model of many layers with random weights: large enough that preparing it gains something."""
+"""Model of many layers with random weights, large enough to gain from preparation."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ WIDTH: Final = 512
 
 
 def layered(folder: Path, mib: int, name: str = "layered", *, apart: bool = False) -> Path:
-    """`x` FP32 [n, 512] through `mib` layers of 1 MiB (MatMul, Add, Relu) to `y` FP32 [n, 512].
+    """Write a model: `x` FP32 [n, 512] through `mib` layers of 1 MiB (MatMul, Add, Relu) to `y`
+    FP32 [n, 512].
 
-    `apart`: the weights lie beside the graph in `layered.data`.
+    `apart`: store the weights next to the graph in `layered.data`.
     """
     random = np.random.default_rng(0)
     nodes: list[Any] = []

@@ -1,13 +1,13 @@
-"""Fails a test that leaves something behind: tasks, threads, processes, open descriptors.
+"""Leak check: a test fails if it leaves tasks, threads, processes or open descriptors behind.
 
-`tests/conftest.py` registers what is public here, for every test below `tests/`. A test that must
-leave a process-wide thing behind says so and why:
+`tests/conftest.py` registers the public names for every test below `tests/`. A test that must leave
+something process-wide behind declares it with a reason:
 
     def test_engine(leaks: Leaks) -> None:
         leaks.exclude("docker.sock", reason="the client's pool lives as long as the session")
 
-Not seen: grandchildren whose parent died, daemon threads, and tasks of a loop that is wider than
-one function. What a session- or module-wide fixture owns is there before the first look.
+Not detected: grandchildren whose parent died, daemon threads, and tasks of loops wider than one
+function. Resources of session- and module-wide fixtures exist before the first snapshot.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ import pytest
 import uvloop
 
 TURNS = 10
-"""Loop turns that tasks get to finish after the test and its fixtures are over."""
+"""Loop turns that tasks get to finish after the test and its fixtures."""
 GRACE_S = 5.0
-"""How long a thread that is about to end is waited for."""
+"""Max seconds to wait for a thread that is about to end."""
 LIBRARY_FILES = ("/dev/nvidia", "/dev/urandom", "/dev/random")
-"""Files that libraries open once for the whole process."""
+"""Files that libraries open once per process."""
 
 
 class Leaks:
-    """What one test left behind, against what was there before it."""
+    """What one test left behind, relative to a snapshot before it."""
 
     def __init__(self) -> None:
         self._threads = frozenset(threading.enumerate())
@@ -44,19 +44,19 @@ class Leaks:
         self._excluded: list[str] = []
 
     def exclude(self, text: str, *, reason: str) -> None:
-        """Whatever has `text` in its description may stay, for `reason`."""
+        """Accept leftovers whose description contains `text`; `reason` documents why."""
         if not text or not reason:
             raise ValueError(f"expected a text and a reason, got {text!r} and {reason!r}")
         self._excluded.append(text)
 
     def found(self) -> list[str]:
-        """One line for each thing left behind, without what is excluded."""
+        """Return one line per leftover, without the excluded ones."""
         lines = [*self._tasks, *self._left_threads(), *self._left_processes()]
         lines += self._left_descriptors()
         return [line for line in lines if not any(text in line for text in self._excluded)]
 
     async def end_tasks(self) -> None:
-        """Give the running loop's tasks their last turns, note the rest and cancel it."""
+        """Let the running loop's tasks finish; record and cancel the rest."""
         for _ in range(TURNS):
             if not _other_tasks():
                 return
@@ -81,19 +81,19 @@ class Leaks:
 
     def _left_descriptors(self) -> list[str]:
         if descriptors() - self._descriptors:
-            # An open file in a reference cycle is garbage, about which Python itself complains.
+            # An open file in a reference cycle is garbage; Python reports it as a ResourceWarning.
             gc.collect()
         new = descriptors() - self._descriptors
         return [f"descriptor {number}: {target}" for number, target in sorted(new)]
 
 
 def processes() -> dict[int, str]:
-    """The children of this process, zombies included: pid and command name."""
+    """Return the children of this process, zombies included: pid and command name."""
     children = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             text = stat.read_text(errors="replace")
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process has ended
             continue
         # Source: proc(5), /proc/pid/stat: pid (comm) state ppid; comm may hold parentheses.
         command, _, rest = text.partition("(")[2].rpartition(")")
@@ -103,12 +103,12 @@ def processes() -> dict[int, str]:
 
 
 def descriptors() -> set[tuple[int, str]]:
-    """The open descriptors of this process and what each refers to, as /proc names it."""
+    """Return the open descriptors of this process and their targets in /proc."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115 - "pipe:[7]" is no path
-        except OSError:  # the descriptor of this very listing
+        except OSError:  # the descriptor of this listing
             continue
         if not target.startswith(LIBRARY_FILES):
             found.add((int(number), target.removesuffix(" (deleted)")))
@@ -117,7 +117,7 @@ def descriptors() -> set[tuple[int, str]]:
 
 @pytest.fixture(autouse=True)
 def leaks() -> Iterator[Leaks]:
-    """Set up before and checked after all else that belongs to one test."""
+    """Snapshot before everything else of a test, checked after it."""
     _warm()
     before = Leaks()
     yield before
@@ -127,9 +127,9 @@ def leaks() -> Iterator[Leaks]:
 
 @pytest.fixture
 async def end_of_tasks(leaks: Leaks) -> AsyncIterator[None]:
-    """Looks for tasks after the other async fixtures are over and before the loop is closed.
+    """Check for tasks after all other async fixtures and before the loop closes.
 
-    Closing the loop cancels every task silently, so afterwards nothing is left to be seen.
+    Closing the loop cancels every task silently, so a later check would see none.
     """
     yield
     await leaks.end_tasks()
@@ -137,7 +137,7 @@ async def end_of_tasks(leaks: Leaks) -> AsyncIterator[None]:
 
 @pytest.fixture(autouse=True)
 def tasks_of_an_async_test(request: pytest.FixtureRequest, leaks: Leaks) -> None:
-    """An async test may have no async fixture that would bring `end_of_tasks` in."""
+    """Activate `end_of_tasks` for an async test that has no async fixture."""
     test = request.function
     # A property test is a plain function around the coroutine function that it runs.
     inner = getattr(getattr(test, "hypothesis", None), "inner_test", test)
@@ -149,7 +149,8 @@ def tasks_of_an_async_test(request: pytest.FixtureRequest, leaks: Leaks) -> None
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, object, object]:
-    """Set up `end_of_tasks` before the first async fixture: what is set up first ends last."""
+    """Set up `end_of_tasks` before the first async fixture: the first set up is the last torn
+    down."""
     test_wide = fixturedef.scope == "function" and fixturedef.argname != "end_of_tasks"
     if test_wide and _is_async(fixturedef.func):
         request.getfixturevalue("end_of_tasks")
@@ -166,5 +167,5 @@ def _other_tasks() -> list[asyncio.Task[Any]]:
 
 @functools.cache
 def _warm() -> None:
-    """libuv opens a pipe for signals with its first loop and keeps it for the whole process."""
+    """Create the pipe that libuv opens with its first loop and keeps for the whole process."""
     uvloop.new_event_loop().close()

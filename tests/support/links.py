@@ -1,7 +1,7 @@
-"""Links of Markdown documents, and the anchors that they may name.
+"""Links of Markdown documents and the anchors they may refer to.
 
-GitHub and the site (Python-Markdown) make anchors of headings by different rules, so a link between
-pages of the site holds only where both agree.
+GitHub and the site (Python-Markdown) derive anchors from headings by different rules, so a link
+between pages of the site is valid only if both agree.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ HTML_ID = re.compile(r"""<\w+[^>]*\s(?:id|name)="([^"]+)\"""")
 
 
 def targets(text: str) -> Iterator[str]:
-    """The targets of a document's links and pictures, in order; none of those inside code."""
+    """Return the targets of a document's links and images in order, except those inside code."""
     prose = CODE.sub("", COMMENT.sub("", FENCE.sub("", text)))
     for groups in TARGET.findall(prose):
         yield next(filter(None, groups))
 
 
 def wrong(path: Path, target: str, root: Path) -> str:
-    """Why a link of the document at `path` leads nowhere, "" where it is right. `root` is the
-    repository's; documents below root/docs are pages of the site, which has nothing else."""
+    """Return why a link of the document at `path` is broken; "" if it is valid. `root`: the
+    repository. Documents below root/docs are pages of the site and can reach only each other."""
     parts = urlsplit(target)
     if parts.scheme or parts.netloc:
         return _wrong_form(target)
@@ -68,14 +68,14 @@ def _wrong_form(target: str) -> str:
 
 
 def github(heading: str, seen: list[str]) -> str:
-    """The anchor that GitHub gives a heading behind those `seen`."""
+    """Return GitHub's anchor for a heading that follows the headings `seen`."""
     slug = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
     count = seen.count(slug)
     return f"{slug}-{count}" if count else slug
 
 
 def site(heading: str, seen: list[str]) -> str:
-    """The anchor that Python-Markdown's `toc` gives a heading behind those `seen`."""
+    """Return Python-Markdown's `toc` anchor for a heading that follows the headings `seen`."""
     plain = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode()
     slug = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
     count = seen.count(slug)
@@ -84,7 +84,7 @@ def site(heading: str, seen: list[str]) -> str:
 
 @cache
 def anchors(path: Path, make: Callable[[str, list[str]], str]) -> frozenset[str]:
-    """Every anchor of a document: of its headings by the rule of `make`, and of its HTML."""
+    """Return every anchor of a document: of headings by the rule `make`, and of its HTML."""
     text = COMMENT.sub("", FENCE.sub("", path.read_text("utf-8")))
     found, seen = set(HTML_ID.findall(text)), list[str]()
     for heading in HEADING.findall(text):

@@ -1,4 +1,4 @@
-"""Models whose rows are not independent, each accepted by five made-up rows near the sample."""
+"""Models whose rows are not independent, although five made-up rows near the sample suggest it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def first_text(folder: Path) -> Path:
 
 
 def compress(folder: Path) -> Path:
-    """Rows with a value of -3 or less in column 0 are left out of `y` FP32 [m, 4]."""
+    """Rows with a value of -3 or less in column 0 are omitted from `y` FP32 [m, 4]."""
     return written(
         folder,
         "compress",
@@ -115,7 +115,7 @@ def less_largest(folder: Path) -> Path:
 
 
 def quantised(folder: Path) -> Path:
-    """A label by a layer with weights of 8 bits, whose inputs are scaled over all rows."""
+    """A label from a layer with 8-bit weights whose inputs are scaled over all rows."""
     random = np.random.default_rng(0)
     weights: dict[str, Weights] = {"weights": random.integers(0, 255, (4, 10)).astype(np.uint8)}  # type: ignore[dict-item]  # written() takes any array
     return written(
@@ -144,11 +144,11 @@ MIXING: Final[dict[str, Callable[[Path], Path]]] = {
     "DynamicQuantizeLinear": quantised,
     "Softmax over the batch": models.softmax_over_batch,
 }
-"""By the operator that mixes rows."""
+"""Models by the operator that mixes rows."""
 
 
 def drops_seven(folder: Path) -> Path:
-    """Rows with 7 in column 0 are left out of `y` FP32 [m, 4]; no comparison sends one."""
+    """Rows with 7 in column 0 are omitted from `y` FP32 [m, 4]; no comparison sends such a row."""
     return written(
         folder,
         "drops_seven",

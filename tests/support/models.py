@@ -1,8 +1,8 @@
 """Small real ONNX models, each written into a folder as `<builder>.onnx`.
 
-Where a builder does not say otherwise its model takes `x` FP32 [n, 4] and gives `y` FP32 [n, 4]
-with independent rows, and the checker of the `onnx` package accepts it. The graphs are in ONNX's
-text form; source: onnx/docs/Syntax.md.
+Unless a builder says otherwise, its model takes `x` FP32 [n, 4] and gives `y` FP32 [n, 4] with
+independent rows, and the checker of the `onnx` package accepts it. The graphs are in ONNX's text
+form; source: onnx/docs/Syntax.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WIDTH: Final = 4
 """Columns of the usual input."""
 SLOW_WIDTH: Final = 512
 ONE_FILE_MIB_MAX: Final = 2000
-"""A protobuf message ends at 2 GiB; what is larger needs external data."""
+"""A protobuf message is limited to 2 GiB; larger models need external data."""
 
 ROW: Final = f"float[n,{WIDTH}]"
 """ONNX's text form of the usual input and output."""
@@ -45,15 +45,15 @@ ONNX_TYPES: Final[dict[str, str]] = {
     "FP64": "double",
     "BYTES": "string",
 }
-"""Open Inference Protocol names as ONNX's text form writes them."""
+"""Open Inference Protocol type names in ONNX's text form."""
 
 ADD_ONE: Final = """
     one = Constant <value = float {1}> ()
     y = Add(x, one)
 """
 
-# The place looked up depends on x (0, or 1 for a row with NaN): a constant one would be folded
-# away at load time, and the table with it.
+# The index depends on x (0, or 1 for a row with NaN). A constant lookup would be folded at load
+# time, and the table with it.
 LOOK_UP: Final = """
     columns = Constant <value = int64[1] {1}> ()
     most = ReduceMax <keepdims = 0> (x, columns)
@@ -103,12 +103,12 @@ def two_inputs(folder: Path) -> Path:
 
 
 def strings(folder: Path) -> Path:
-    """`x` BYTES [n] comes back as `y` BYTES [n]."""
+    """`x` BYTES [n] is returned as `y` BYTES [n]."""
     return written(folder, "strings", "(string[n] x) => (string[n] y)", "y = Identity(x)")
 
 
 def every_dtype(folder: Path, dtype: str) -> Path:
-    """`x` of `dtype` (an Open Inference Protocol name) [n, 4] comes back as `y`.
+    """`x` of `dtype` (an Open Inference Protocol name) [n, 4] is returned as `y`.
 
     The file is `every_dtype_<dtype>.onnx`.
     """
@@ -120,10 +120,10 @@ def every_dtype(folder: Path, dtype: str) -> Path:
 
 
 def slow(folder: Path, loops: int = 20_000) -> Path:
-    """y = x, after `loops` turns of a Loop that multiplies by a 512 x 512 identity matrix.
+    """y = x, after `loops` iterations of a Loop that multiplies by a 512 x 512 identity matrix.
 
-    A row takes some 10 us of CPU per turn, the default 0.2 s in all. `RunOptions.terminate` acts
-    between two turns.
+    A row takes about 10 us of CPU per iteration, with the default 0.2 s in total.
+    `RunOptions.terminate` takes effect between two iterations.
     """
     turns = f"loops = Constant <value = int64 {{{loops}}}> ()"
     nodes = turns + _turning("loops") + "y = Identity(same)"
@@ -133,9 +133,9 @@ def slow(folder: Path, loops: int = 20_000) -> Path:
 def affine(
     folder: Path, scale: float = 1, offset: float = 0, *, width: int = WIDTH, loops: int = 0
 ) -> Path:
-    """y = scale * x + offset on FP32 [n, width], after `loops` turns like those of `slow`.
+    """y = scale * x + offset on FP32 [n, width], after `loops` iterations like those of `slow`.
 
-    Exact where x holds whole numbers and the results stay below 2**24.
+    Exact if x holds whole numbers and the results stay below 2**24.
     """
     row = f"float[n,{width}]"
     if not loops:
@@ -151,7 +151,8 @@ def affine(
 
 
 def affine_by_input(folder: Path, scale: float = 1, offset: float = 0) -> Path:
-    """As `affine`; the largest value in column 0 is how many turns any number of rows takes."""
+    """As `affine`; the largest value in column 0 is the number of iterations for the whole
+    batch."""
     return written(
         folder,
         "affine_by_input",
@@ -170,14 +171,14 @@ def affine_by_input(folder: Path, scale: float = 1, offset: float = 0) -> Path:
 
 
 def big(folder: Path, mib: int) -> Path:
-    """y = x + 1, where the 1 stands in a table of `mib` MiB inside the model file."""
+    """y = x + 1, where the 1 is stored in a table of `mib` MiB inside the model file."""
     if not 1 <= mib <= ONE_FILE_MIB_MAX:
         raise ValueError(f"mib: expected 1 to {ONE_FILE_MIB_MAX}, got {mib}")
     return written(folder, "big", f"({ROW} x) => ({ROW} y)", LOOK_UP, {"table": _table(mib)})
 
 
 def external(folder: Path, mib: int) -> Path:
-    """As `big`, with the table beside the model in `external.bin`."""
+    """As `big`, with the table in `external.bin` next to the model."""
     model = _model("external", f"({ROW} x) => ({ROW} y)", LOOK_UP, {"table": _table(mib)})
     path = folder / "external.onnx"
     onnx.save(
@@ -193,21 +194,22 @@ def external(folder: Path, mib: int) -> Path:
 def fails_on_negative(folder: Path) -> Path:
     """y = x + 1; a run with a negative value in any row raises ONNX Runtime's InvalidArgument.
 
-    A negative row looks up a place beyond its table, which is found out only while running.
+    A negative row looks up an index beyond its table, which is detected only at run time.
     """
     weights = {"table": np.ones((1, WIDTH), np.float32)}
     return written(folder, "fails_on_negative", f"({ROW} x) => ({ROW} y)", SPOIL, weights)
 
 
 def unsupported_opset(folder: Path) -> Path:
-    """As `add_one`, stamped with an opset that no runtime knows; loading it must fail."""
+    """As `add_one` with an opset version that no runtime knows; loading must fail."""
     model = _model("unsupported_opset", f"({ROW} x) => ({ROW} y)", ADD_ONE, {})
     model.opset_import[0].version = 9999
     return _save(folder, model)
 
 
 def unsupported_type(folder: Path) -> Path:
-    """`y` is a sequence of tensors: it loads and runs, but no signature can name its type."""
+    """`y` is a sequence of tensors: the model loads and runs, but no signature can express its
+    type."""
     return written(
         folder,
         "unsupported_type",
@@ -217,7 +219,7 @@ def unsupported_type(folder: Path) -> Path:
 
 
 def corrupt(folder: Path) -> Path:
-    """A model file whose end is missing."""
+    """A truncated model file."""
     whole = _model("corrupt", f"({ROW} x) => ({ROW} y)", ADD_ONE, {}).SerializeToString()
     path = folder / "corrupt.onnx"
     path.write_bytes(whole[: len(whole) // 2])
@@ -225,7 +227,7 @@ def corrupt(folder: Path) -> Path:
 
 
 def _turning(loops: str, value: str = "x") -> str:
-    """`same` is a value after so many turns."""
+    """Return text-form nodes that set `same` to `value` after `loops` iterations."""
     return f"""
         go_on = Constant <value = bool {{1}}> ()
         wide = MatMul({value}, widen)
@@ -248,7 +250,7 @@ def _identities(width: int) -> dict[str, Weights]:
 
 
 def _affine(value: str, scale: float, offset: float) -> str:
-    """y of a value."""
+    """Return text-form nodes for scale * value + offset."""
     return f"""
         scale = Constant <value = float {{{float(scale)}}}> ()
         offset = Constant <value = float {{{float(offset)}}}> ()
@@ -258,7 +260,7 @@ def _affine(value: str, scale: float, offset: float) -> str:
 
 
 def _table(mib: int) -> Weights:
-    """FP32 [rows, 4] of `mib` MiB: ones in row 0, then noise, which does not compress."""
+    """Return FP32 [rows, 4] of `mib` MiB: ones in row 0, then incompressible noise."""
     rows = mib * MIB // (WIDTH * np.dtype(np.float32).itemsize)
     table = np.random.default_rng(0).random((rows, WIDTH), dtype=np.float32)
     table[0] = 1
@@ -272,7 +274,8 @@ def written(
     nodes: str,
     weights: dict[str, Weights] | None = None,
 ) -> Path:
-    """Build, check and save; `values` are the graph's inputs and outputs in ONNX's text form."""
+    """Build, check and save a model. `values`: the graph's inputs and outputs in ONNX's text
+    form."""
     model = _model(name, values, nodes, weights or {})
     onnx.checker.check_model(model, full_check=True)
     return _save(folder, model)

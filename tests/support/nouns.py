@@ -1,4 +1,4 @@
-"""Nouns of the registry with only what a test cares about spelled out."""
+"""Registry objects with defaults: a test spells out only what it cares about."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ SIGNATURE = Signature(
 
 
 def sha256(content: bytes) -> str:
-    """The hash under which `content` is stored."""
+    """Return the hash under which `content` is stored."""
     return hashlib.sha256(content).hexdigest()
 
 
 def bundle_file(path: str = "model.onnx", content: bytes = b"model") -> BundleFile:
-    """A file of a bundle with that content."""
+    """Return a bundle file with this content."""
     return BundleFile(path, len(content), sha256(content))
 
 
 def bundle(**contents: bytes) -> Bundle:
-    """A bundle of files by name, one "model.onnx" where none is given; __ stands for a dot."""
+    """Return a bundle of files by name, "model.onnx" by default; __ stands for a dot."""
     named = contents or {"model__onnx": b"model"}
     return make_bundle(bundle_file(n.replace("__", "."), c) for n, c in named.items())
 
 
 def function(name: str = "digits", revision: int = 1, **changes: Any) -> Function:
-    """A function whose calls go to `revision`."""
+    """Return a function whose calls are routed to `revision`."""
     return Function(name, revision, **changes)
 
 
 def revision(name: str = "digits", number: int = 1, **changes: Any) -> Revision:
-    """A revision of the one-file bundle."""
+    """Return a revision of the one-file bundle."""
     defaults = {"bundle": bundle().digest, "signature": SIGNATURE, "model": "model.onnx"}
     return Revision(name=name, number=number, **{**defaults, **changes})
 
 
 def profile(**changes: Any) -> Profile:
-    """A profile of the one-file bundle on a CPU: batchable up to 32 rows, 1 ms for one."""
+    """Return a CPU profile of the one-file bundle: batchable up to 32 rows, 1 ms for one row."""
     defaults: dict[str, Any] = {
         "bundle": bundle().digest,
         "engine": "onnx",
@@ -71,7 +71,7 @@ def profile(**changes: Any) -> Profile:
 
 
 def prepared(model: str = "model.onnx", **contents: bytes) -> Prepared:
-    """What was prepared of that model, with two sessions; files by name, as in `bundle`."""
+    """Return prepared files of that model with two sessions; files by name, as in `bundle`."""
     named = contents or {"graph__onnx": b"graph", "weights__bin": b"weights"}
     files = [bundle_file(f".prepared/{n.replace('__', '.')}", c) for n, c in named.items()]
     mapped = SessionPlan(".prepared/graph.onnx", optimise=False, prepack=False)
@@ -87,5 +87,5 @@ def prepared(model: str = "model.onnx", **contents: bytes) -> Prepared:
 
 
 def deployed(name: str = "digits", number: int = 1, current: int | None = None) -> Deployed:
-    """A deployed revision, the current one unless `current` says otherwise."""
+    """Return a deployed revision, the current one by default."""
     return Deployed(function(name, current or number), revision(name, number), profile())

@@ -1,4 +1,4 @@
-"""What a trial may offer of a prepared model, honestly or not."""
+"""Trial replicas that offer a prepared model, honestly or not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runtime_image.link.frames import Frame, FrameReader, pack
 
 GRAPH: Final = b"a graph"
 WEIGHTS: Final = bytes(range(256)) * 5000
-"""One part and some."""
+"""Weights slightly larger than one part."""
 TIMES: Final = {"load_ms": 1.0, "first_ms": 2.0, "cpu_ms": {"1": 0.5, "8": 2.0}}
 DESCRIPTION: Final[dict[str, Any]] = {
     "why_not": "",
@@ -32,11 +32,11 @@ DESCRIPTION: Final[dict[str, Any]] = {
 }
 
 Answer = Callable[[Frame], Iterable[bytes]]
-"""What is written for one question; nothing at all ends the connection."""
+"""Returns the frames for one question; no frames close the connection."""
 
 
 def description(**changes: Any) -> bytes:
-    """An honest description but for `changes`, which name fields: `preparation__key`."""
+    """Return an honest description with `changes`, which name fields: `preparation__key`."""
     data = copy.deepcopy(DESCRIPTION)
     for path, value in changes.items():
         *parents, last = path.split("__")
@@ -48,12 +48,12 @@ def description(**changes: Any) -> bytes:
 
 
 def frame(kind: Kind, id: int, body: bytes = b"") -> bytes:
-    """One frame as bytes."""
+    """Return one frame as bytes."""
     return b"".join(bytes(piece) for piece in pack(kind, id, body))
 
 
 def honest(question: Frame, described: bytes = b"") -> Iterable[bytes]:
-    """The answer of a replica that means well."""
+    """Return an honest replica's answer."""
     body = {
         Part.DESCRIPTION: described or description(),
         Part.GRAPH: GRAPH,
@@ -66,7 +66,7 @@ def honest(question: Frame, described: bytes = b"") -> Iterable[bytes]:
 
 @asynccontextmanager
 async def offering(path: Path, answer: Answer = honest) -> AsyncIterator[list[Frame]]:
-    """A trial that listens at `path`; yields the questions that came."""
+    """Run a trial replica that listens at `path`; yield the questions received."""
     questions: list[Frame] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

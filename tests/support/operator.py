@@ -30,16 +30,16 @@ from registry.settings import StoreSettings
 from tests.support.nouns import sha256
 
 MODEL = b"\x3a\x00"
-"""An ONNX file with an empty graph, enough for fake replicas."""
+"""An ONNX file with an empty graph; sufficient for fake replicas."""
 IDLE_S = 77.0
-"""The idle time of functions that name none."""
+"""Idle time in seconds of functions that set none."""
 UNTIL_S = 90.0
 SLOTS = 2
 
 
 @dataclass(frozen=True)
 class Operator:
-    """What an operator works with."""
+    """Store, pool manager and deploys of one server."""
 
     store: Store
     manager: Manager
@@ -47,7 +47,7 @@ class Operator:
     pool_sync: PoolSync
 
     async def request(self, files: Mapping[str, bytes] | None = None, **fields: Any) -> WireDeploy:
-        """A deploy request for `files`, one small model by default, which are uploaded."""
+        """Upload `files`, by default one small model; return a deploy request for them."""
         contents = {"m.onnx": MODEL} if files is None else files
         listed = []
         for path, content in contents.items():
@@ -58,15 +58,15 @@ class Operator:
         return WireDeploy(files=listed, **{"model": next(iter(contents), None), **fields})
 
     async def start(self, name: str, **fields: Any) -> Operation:
-        """A deploy that was accepted and goes on."""
+        """Start a deploy that is accepted and running."""
         return await self.deploys.start(name, await self.request(**fields), id)
 
     async def deploy(self, name: str, **fields: Any) -> Operation:
-        """A deploy that has ended."""
+        """Deploy and wait for the end."""
         return await self.ended((await self.start(name, **fields)).id)
 
     async def ended(self, id: str) -> Operation:
-        """An operation when it has ended."""
+        """Wait for the end of an operation; return it."""
         operation = await self.deploys.runner.get(id)
         async with asyncio.timeout(UNTIL_S):
             while operation.state == "running":
@@ -83,7 +83,7 @@ class Operator:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what takes a few turns of the loop and its threads."""
+    """Wait for a condition that needs a few turns of the loop and its threads."""
     async with asyncio.timeout(UNTIL_S):
         while not condition():
             await asyncio.to_thread(lambda: None)
@@ -114,7 +114,7 @@ async def operating(
     settled: Settled = at_once,
     **settings: Any,
 ) -> AsyncIterator[Operator]:
-    """Everything open over `folder`; `settings` are the store's. No lock is waited for."""
+    """Open everything over `folder`. `settings` are the store's. Locks are not waited for."""
     async with AsyncExitStack() as stack:
         data = folder / "data"
         store = await open_store(StoreSettings(data, **{"busy_s": 0.0, **settings}), stack)
@@ -137,7 +137,7 @@ async def operating(
 
 @contextlib.contextmanager
 def locked(database: Path) -> Iterator[None]:
-    """Another process writes to the store while the block runs, as far as it can tell."""
+    """Hold a write lock on the store while the block runs, as another process would."""
     connection = sqlite3.connect(database, isolation_level=None, timeout=UNTIL_S)
     try:
         connection.execute("BEGIN IMMEDIATE")

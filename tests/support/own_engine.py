@@ -1,4 +1,4 @@
-"""An engine of a test's own, which may be killed, restarted and set up as the test likes."""
+"""Private Docker engine of one test, which may kill, restart and configure it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from tests.support.engine import connected, engine_url, refuse
 
 START_S = 60.0
 STOP_S = 60.0
-"""dockerd without live-restore gives its containers 15 s."""
+"""Max seconds for a clean stop: dockerd without live-restore gives its containers 15 s."""
 END_S = 60.0
-"""Seconds within which a killed process is gone, and its cgroup free."""
+"""Max seconds until a killed process is gone and its cgroup is free."""
 PREFIX = "fne-"
-"""Of the folder's name, which goes on with the owner's pid. Paths of sockets are short."""
+"""Prefix of the folder name, followed by the owner's pid. Short, because socket paths are
+limited."""
 TREE = "/sys/fs/cgroup"
 TOOLS = ("dockerd", "runc", "unshare", "nsenter")
 
-# What another engine would share (containerd's sockets, settings, and the key that is the engine's
-# identity) is covered. All mounts and the network end with the last process that sees them.
+# Paths that another engine would share (containerd's sockets, settings, and the key that is the
+# engine's identity) are hidden by mounts. All mounts and the network vanish with the last process
+# in the namespaces.
 HOLD = """
 mkdir -p /run/containerd /etc/docker
 mount -t tmpfs none /run/containerd && mount -t tmpfs none /etc/docker && echo held && exec cat
@@ -42,11 +44,11 @@ exec cat >/dev/null
 
 
 class OwnEngine:
-    """A private dockerd; after the block no process, mount, network or file of it is left.
+    """A private dockerd. After the block no process, mount, network or file of it is left.
 
-    `arguments` are further options of dockerd, `path` a folder that comes before PATH. `url` stays
-    the same over `kill`, `stop` and `start`. Needs root and dockerd: without them the test is
-    skipped, or fails in CI.
+    `arguments`: further options of dockerd; `path`: a folder placed before PATH. `url` stays the
+    same across `kill`, `stop` and `start`. Needs root and dockerd; otherwise the test is skipped,
+    or fails in CI.
     """
 
     def __init__(
@@ -82,12 +84,12 @@ class OwnEngine:
 
     @property
     def pid(self) -> int:
-        """The process id of dockerd; its short-lived children have the same name."""
+        """Return dockerd's process id. (Its short-lived children have the same name.)"""
         assert self._dockerd is not None, "it does not run"
         return self._dockerd.pid
 
     def start(self) -> None:
-        """Start dockerd, in the namespaces it was in before, and return when it answers."""
+        """Start dockerd in its former namespaces; return when it is ready."""
         assert self._holder is not None
         assert self._dockerd is None, "it runs already"
         notified = self.root / "notify"
@@ -113,30 +115,30 @@ class OwnEngine:
             raise AssertionError(f"dockerd did not start:\n{self.log()}")
 
     def kill(self) -> None:
-        """Kill dockerd, and wait until it is reaped: before that another refuses to start."""
+        """Kill dockerd and reap it; until then another one refuses to start."""
         assert self._dockerd is not None, "it does not run"
         self._dockerd.kill()
         self._dockerd.wait(END_S)
         self._dockerd = None
-        # containerd dies with dockerd, a moment later. Until the machine's first process has reaped
-        # it, which may be never, the next dockerd would take it to be alive and wait for it.
+        # containerd dies shortly after dockerd. Until the machine's init has reaped it, which may
+        # never happen, the next dockerd would take it for alive and wait for it.
         _await_ends(pid for pid, name in processes(self.root) if name == "containerd")
         (self.root / "exec/containerd/containerd.pid").unlink()
 
     def stop(self) -> None:
-        """End dockerd as a machine does that shuts down, and wait for it."""
+        """Stop dockerd as a machine shutdown does, and wait for its end."""
         assert self._dockerd is not None, "it does not run"
         self._dockerd.terminate()
         self._dockerd.wait(STOP_S)
         self._dockerd = None
 
     def load(self, image: str) -> None:
-        """Copy an image over from the shared engine, by its tag."""
+        """Copy an image by tag from the shared engine."""
         with connected(engine_url()) as shared, connected(self.url) as own:
             own.images.load(shared.api.get_image(image))
 
     def log(self) -> str:
-        """The last lines that dockerd wrote."""
+        """Return the last lines of dockerd's log."""
         lines = (self.root / "log").read_text(errors="replace").splitlines()
         return "\n".join(lines[-30:])
 
@@ -158,7 +160,7 @@ class OwnEngine:
         ]
 
     def _hold(self) -> None:
-        """Make the namespaces, and keep them as long as this process lives."""
+        """Create the namespaces and keep them as long as this process lives."""
         self._holder = subprocess.Popen(
             ["unshare", "--net", "--mount", "--propagation=slave", "sh", "-c", HOLD],
             stdin=subprocess.PIPE,
@@ -177,10 +179,10 @@ class OwnEngine:
 
 
 def nvidia_stand_ins(folder: Path) -> tuple[str, ...]:
-    """Make an engine take both ways of asking for a GPU, though there is none.
+    """Make an engine accept both ways to request a GPU on a machine without one.
 
-    Writes the hook whose presence makes dockerd register the driver of DeviceRequests; `folder`
-    has to be the engine's `path`. Returns the arguments that add the runtime `nvidia`.
+    Writes the hook whose presence makes dockerd register the driver of DeviceRequests; `folder` has
+    to be the engine's `path`. Returns the arguments that add the runtime `nvidia`.
     """
     hook = folder / "nvidia-container-runtime-hook"
     hook.write_text(HOOK)
@@ -189,13 +191,13 @@ def nvidia_stand_ins(folder: Path) -> tuple[str, ...]:
 
 
 def processes(root: Path) -> list[tuple[int, str]]:
-    """The processes of the engine below `root`: dockerd, containerd, shims; pid and name."""
+    """Return pid and name of the engine's processes below `root`: dockerd, containerd, shims."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             name = (folder / "exe").readlink().name
             words = (folder / "cmdline").read_bytes().split(b"\0")
-        except OSError:  # it ended meanwhile, or is a thread of the kernel
+        except OSError:  # the process has ended, or is a kernel thread
             continue
         is_engine = name in {"dockerd", "containerd"} or name.startswith("containerd-shim")
         if is_engine and any(f"{root}/".encode() in word for word in words):
@@ -204,7 +206,7 @@ def processes(root: Path) -> list[tuple[int, str]]:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs; one that ended and waits to be reaped, by whomever, does not."""
+    """Return whether a process runs. A zombie does not count, whoever has to reap it."""
     try:
         ended = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -216,9 +218,9 @@ def lives(pid: int) -> bool:
 
 
 def wipe(root: Path) -> None:
-    """End what is left of the engine below `root`, and remove its files."""
+    """Kill all processes of the engine below `root` and remove its files."""
     engine = [pid for pid, name in processes(root) if not name.startswith("containerd-shim")]
-    _kill(engine)  # before the rest: it would look after what dies
+    _kill(engine)  # first, because it would restart what dies
     groups = [
         Path(folder)
         for parent in (Path(TREE), *Path(TREE).iterdir())
@@ -240,7 +242,8 @@ def _expect_tools() -> None:
 
 
 def _thaw(group: Path) -> None:
-    """What is frozen does not die; the first name is that of cgroup v1, the second of v2."""
+    """Thaw a cgroup: frozen processes do not die. The first file name is of cgroup v1, the second
+    of v2."""
     for name, value in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
         if (group / name).exists():
             (group / name).write_text(value)

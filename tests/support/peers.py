@@ -1,4 +1,4 @@
-"""What a gateway speaks to, in the hands of a test: a manager and replicas' data sockets."""
+"""Test-controlled counterparts of a gateway: a manager, and replicas' data sockets."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ ANSWER = pack_answer(AnswerMeta("application/json", 10, 20, 30, 40, 1))
 
 
 class ListeningManager:
-    """The gateway's `Pools` port: what it is told, in order."""
+    """Fake `Pools` port that stores the reports it receives, in order."""
 
     def __init__(self) -> None:
         self.demands: asyncio.Queue[Demand] = asyncio.Queue(1000)
         self.lost: list[str] = []
 
     def receive_demand(self, data: bytes) -> None:
-        """Keep a Demand."""
+        """Store a Demand."""
         self.demands.put_nowait(decode_demand(data))
 
     def worker_lost(self, worker: str) -> None:
-        """Keep who is gone."""
+        """Store the id of a lost worker."""
         self.lost.append(worker)
 
     async def heard(self, key: str = KEY) -> Demand:
-        """The next Demand that names a pool."""
+        """Return the next Demand that contains `key`."""
         while True:
             demand = await self.demands.get()
             if key in demand.revisions:
@@ -55,7 +55,7 @@ class ListeningManager:
 
 
 class KnownPast:
-    """The gateway's `Past` port: every one of so many cold starts took `cold_s`."""
+    """Fake `Past` port: every cold start on record took `cold_s`."""
 
     def __init__(self, cold_s: float = 0.0, samples: int = 0) -> None:
         self.cold_s = cold_s
@@ -63,16 +63,16 @@ class KnownPast:
         self.arrivals: list[tuple[str, str]] = []
 
     def expected(self, pool: str) -> Expected:
-        """The same for all."""
+        """Return the same history for every pool."""
         return Expected(self.cold_s, self.cold_s, self.cold_s, self.samples)
 
     def arrived(self, namespace: str, name: str) -> None:
-        """Keep who was called."""
+        """Record the called function."""
         self.arrivals.append((namespace, name))
 
 
 class Peer:
-    """A replica's data socket. What gateways send is in `frames`, how links ended in `lost`."""
+    """A replica's data socket. `frames`: frames received from gateways; `lost`: how links ended."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -100,13 +100,13 @@ class Peer:
         return stream
 
     async def next(self, kind: Kind) -> Frame:
-        """The next frame, which must be of that kind."""
+        """Return the next frame; assert its kind."""
         frame = await self.frames.get()
         assert frame.kind is kind, frame
         return frame
 
     async def greet(self) -> None:
-        """Take a gateway's greeting and answer it."""
+        """Receive a gateway's HELLO and answer it."""
         hello = await self.next(Kind.HELLO)
         assert hello.aux == VERSION
         self.send(Kind.HELLO, aux=VERSION)
@@ -120,11 +120,11 @@ class Peer:
         self.send(Kind.RESPONSE, id, body, **{"meta": ANSWER, **fields})
 
     def hang_up(self) -> None:
-        """End the newest link, as a death does."""
+        """Close the newest link, as the replica's death does."""
         self._streams[-1].abort("hung up")
 
     def endpoint(self, **changes: Any) -> ReplicaEndpoint:
-        """How a manager lists this replica."""
+        """Return the manager's endpoint record of this replica."""
         fields: dict[str, Any] = {
             "id": self.path.stem,
             "path": str(self.path),
@@ -137,13 +137,13 @@ class Peer:
 
 
 class Client:
-    """Who waits for calls: outcomes by order of their coming."""
+    """Caller that records the outcomes of its calls in order of arrival."""
 
     def __init__(self) -> None:
         self.outcomes: asyncio.Queue[Outcome] = asyncio.Queue(100)
 
     def call(self, body: bytes = b"{}", **changes: Any) -> HeldCall:
-        """A call that may wait and run for long enough."""
+        """Return a call with ample wait budget and timeout."""
         now = asyncio.get_running_loop().time()
         fields: dict[str, Any] = {
             "pool": KEY,
@@ -160,7 +160,7 @@ class Client:
 async def delivering(
     manager: ListeningManager, past: KnownPast | None = None, **limits: Any
 ) -> AsyncIterator[Delivery]:
-    """An open gateway side, closed with the block."""
+    """Run a gateway's delivery; it closes with the block."""
     delivery = Delivery(Limits(**limits), "worker", manager, past or KnownPast())
     delivery.open()
     try:
@@ -174,17 +174,17 @@ async def delivering(
 def published(
     *replicas: ReplicaEndpoint, full: bool = False, key: str = KEY, **fields: Any
 ) -> bytes:
-    """The manager's Endpoints about one pool."""
+    """Return the manager's Endpoints for one pool."""
     state = "warm" if replicas else "waking"
     shown = PoolEndpoints(list(replicas), **{"state": state, "reason": "test", **fields})
     return encode(Endpoints(1, full, {key: shown}))
 
 
 def nothing_left() -> bytes:
-    """The manager's full Endpoints without any pool."""
+    """Return the manager's full Endpoints without any pool."""
     return encode(Endpoints(2, True, {}))
 
 
 def failed(**problem: str) -> bytes:
-    """The body of a FAILED frame."""
+    """Return the body of a FAILED frame."""
     return json.dumps(problem).encode()

@@ -1,4 +1,4 @@
-"""A machine played by hand: events in, commands out, time as told."""
+"""Driver of a pool machine: events in, commands out, with a manual clock."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from registry.exchange import Demand, Load
 
 
 def cpus(count: int, memory_mib: float = 0.0) -> list[Device]:
-    """CPU slots that share one memory."""
+    """Return CPU slots that share one memory bank."""
     return [Device(f"cpu{number}", "cpu", memory_mib, "ram") for number in range(count)]
 
 
 LOAD_S = 1 / 256
-"""What a replica takes to load; a power of two, for clocks are compared exactly."""
+"""Load time of a replica in seconds; a power of two, because clocks are compared exactly."""
 
 
 class Play:
-    """A machine with its clock. Ids are r1, r2, ... in order of launch; `a` stands for the pool
-    default/a@1, `b` for default/b@1 and so on."""
+    """A machine with its clock. Replica ids are r1, r2, ... in order of launch; `a` stands for the
+    pool default/a@1, `b` for default/b@1 and so on."""
 
     def __init__(
         self,
@@ -48,7 +48,8 @@ class Play:
             self.on(events.ReplicasListed())
 
     def on(self, event: events.Event, after_s: float = 0.0) -> list[Command]:
-        """Notes, receipts and publications are kept aside; everything else is returned."""
+        """Feed an event; return its commands. Notes, receipts and publications are stored
+        instead."""
         self.now += after_s
         commands = self.machine.handle(event, self.now)
         self.notes += [c for c in commands if isinstance(c, Note)]
@@ -57,19 +58,19 @@ class Play:
         return [c for c in commands if not isinstance(c, Note | RecordColdStart | Publish)]
 
     def demand(self, after_s: float = 0.0, worker: str = "w1", **queued: int) -> list[Command]:
-        """`a=3`: three requests are held for A; what is not named has none."""
+        """Report queued requests: `a=3` means 3 for pool a. Unnamed pools have none."""
         loads = {f"default/{name}@1": Load(n, 0, 0.0) for name, n in queued.items()}
         return self.hear(loads, after_s, worker)
 
     def run(self, after_s: float = 0.0, worker: str = "w1", **in_flight: int) -> list[Command]:
-        """`a=3`: three requests are in flight for A, none is held; what is not named has none."""
+        """Report requests in flight: `a=3` means 3 for pool a. Nothing is queued."""
         loads = {f"default/{name}@1": Load(0, n, 0.0) for name, n in in_flight.items()}
         return self.hear(loads, after_s, worker)
 
     def hear(
         self, loads: dict[str, Load], after_s: float = 0.0, worker: str = "w1", *, full: bool = True
     ) -> list[Command]:
-        """A gateway worker's message."""
+        """Feed a gateway worker's Demand."""
         return self.on(
             events.DemandReported(Demand(worker, next(self._seq), full, loads, list(loads))),
             after_s,
@@ -79,7 +80,7 @@ class Play:
         return self.on(events.Tick(), after_s)
 
     def seconds(self, count: int, **in_flight: int) -> list[Command]:
-        """So many seconds with this load, said and ticked every second."""
+        """Report this load and tick once per second for `count` seconds."""
         commands: list[Command] = []
         for _ in range(count):
             commands += self.run(1.0, **in_flight)
@@ -87,21 +88,21 @@ class Play:
         return commands
 
     def ready(self, *ids: str, memory_mib: float = 80.0) -> None:
-        """These replicas greet and load, and have served for as long as that took."""
+        """Let these replicas connect and load; the clock advances by LOAD_S."""
         for id in ids:
             self.on(events.Greeted(id, {"start": 3.0}))
             self.on(events.Loaded(id, 4, True, memory_mib, {"load": LOAD_S * 1e3}))
         self.now += LOAD_S
 
     def warm(self, **names: str) -> None:
-        """`a="r1"`: A is called, r1 is started and ready, and nobody calls any more."""
+        """`a="r1"`: call pool a, start r1 until it is ready, then end the demand."""
         for name, id in names.items():
             self.demand(**{name: 1})
             self.ready(id)
             self.demand()
 
     def lose(self, id: str, reason: str = "exit 1") -> list[Command]:
-        """A replica ends and is released."""
+        """Let a replica die and be released."""
         self.on(events.Lost(id, reason, ("last line",)))
         return self.on(events.Released(id))
 
@@ -118,19 +119,19 @@ class Play:
         return self.machine.pools[f"default/{name}@1"]
 
     def reason(self, name: str) -> str:
-        """Why a pool is as it is, as gateways are told."""
+        """Return a pool's reason as published to gateways."""
         return self.machine.endpoints(f"default/{name}@1", self.now).reason
 
     def shown(self, name: str) -> str:
-        """The state of a pool, as gateways are told."""
+        """Return a pool's state as published to gateways."""
         return self.machine.endpoints(f"default/{name}@1", self.now).state
 
 
 def launched(commands: list[Command]) -> list[tuple[str, str]]:
-    """(id, device) of every launch."""
+    """Return (id, device) of every launch."""
     return [(c.id, c.device) for c in commands if isinstance(c, Launch)]
 
 
 def assigned(commands: list[Command]) -> list[tuple[str, str]]:
-    """(id, pool) of every standby that was given a model."""
+    """Return (id, pool) of every assigned standby."""
     return [(c.id, c.pool) for c in commands if isinstance(c, Assign)]

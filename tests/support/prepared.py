@@ -1,4 +1,4 @@
-"""A model that was prepared ahead: its optimised graph, with the weights in a file beside it."""
+"""A prepared model: its optimised graph, with the weights in a separate file."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ QUICK: Final = "quick.onnx"
 WEIGHTS: Final = "quick.onnx.data"
 HIDDEN: Final = 1024
 LAYERS: Final = 5
-"""Of 4 MiB each."""
+"""Number of layers, 4 MiB each."""
 
 
 def layers(folder: Path) -> Path:
-    """A perceptron of 20 MiB: `x` FP32 [n, 4] gives `y` FP32 [n, 4]."""
+    """Write a perceptron of 20 MiB: `x` FP32 [n, 4] gives `y` FP32 [n, 4]."""
     widths = [WIDTH, *[HIDDEN] * (LAYERS + 1), WIDTH]
     random = np.random.default_rng(0)
     nodes, weights, value = [], [], "x"
@@ -52,7 +52,7 @@ def layers(folder: Path) -> Path:
 
 
 def prepare(model: Path) -> Preparation:
-    """Write the prepared files beside the model."""
+    """Write the prepared files next to the model."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.optimized_model_filepath = str(model.parent / QUICK)
@@ -64,8 +64,8 @@ def prepare(model: Path) -> Preparation:
 
 
 def preparation(key: str = "", fast: str = QUICK) -> Preparation:
-    """Quick from mapped weights, then `fast` with prepacked ones; of this machine unless `key`
-    says otherwise."""
+    """Return a preparation with a quick session (mapped weights), then a `fast` one (prepacked
+    weights). Its key is this machine's unless `key` is given."""
     return Preparation(
         key or environment_key("cpu"),
         SessionPlan(QUICK, optimise=False, prepack=False),
@@ -74,5 +74,5 @@ def preparation(key: str = "", fast: str = QUICK) -> Preparation:
 
 
 def spec(prepared: Preparation | None) -> ModelSpec:
-    """A revision with the model of `layers`."""
+    """Return a pool spec of the model of `layers`."""
     return ModelSpec("digits@1", model=MODEL, batch_max=4, preparation=prepared)

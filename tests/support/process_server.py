@@ -1,4 +1,4 @@
-"""A whole server in a process of its own, as `fnctl serve` starts it."""
+"""A whole server in its own process, started by `fnctl serve`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ import aiohttp
 FNCTL = str(Path(sys.executable).parent / "fnctl")
 END_S = 60.0
 _SERVING = re.compile(r"(?:\"url\": \"|\bserving\b.*\burl=)(http://[^\s\"]+)")
-"""The server's first word, in either form of its log."""
+"""The server's startup line, in either log format."""
 
 
 class ServerProcess:
-    """`fnctl serve` over the data folder `data`, on `port`, or for 0 on one of the system's choice.
+    """`fnctl serve` over the data folder `data` on `port` (0: chosen by the system).
 
-    `environment` is added to that of this process, `program` takes the place of fnctl for
-    the server, `client` for every other verb. `log` has the last lines of its log, `complaints`
-    those that tell of an error.
+    `environment` is added to this process's environment. `program` replaces fnctl for the server,
+    `client` for every other verb. `log`: last lines of the log; `complaints`: its errors.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class ServerProcess:
         self.complaints: deque[str] = deque(maxlen=1000)
 
     def start(self) -> None:
-        """Start, and return when calls are accepted."""
+        """Start the server; return once it accepts calls."""
         command = [*self._program, "serve", "--port", str(self.port), "--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, "--log-format", "json", *self._options],
@@ -83,30 +82,30 @@ class ServerProcess:
 
     def _keep(self, line: str) -> None:
         self.log.append(line)
-        # What is no JSON was written by Python or a library: a traceback, a warning.
+        # Lines that are not JSON come from Python or a library: a traceback or a warning.
         if '"level": "error"' in line or not line.startswith("{"):
             self.complaints.append(line)
 
     @property
     def token(self) -> str:
-        """The admin token of its data folder."""
+        """Return the admin token of its data folder."""
         return (self.data / "admin.token").read_text().strip()
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a request of an administrator carries."""
+        """Return the headers of an administrator's request."""
         return {"Authorization": f"Bearer {self.token}"}
 
     def kill(self) -> None:
-        """kill -9, as a crash would."""
+        """Send SIGKILL, as a crash would end it."""
         self._end(signal.SIGKILL)
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
-        """Ctrl-C, or another signal; the exit code."""
+        """Send SIGINT or another signal; return the exit code."""
         return self._end(number)
 
     def forget(self) -> None:
-        """It has been killed by other means: only what is left in this process is put away."""
+        """Release this process's resources after the server was killed by other means."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> int:
@@ -120,7 +119,7 @@ class ServerProcess:
         return code
 
     def replica_processes(self) -> dict[str, int]:
-        """Ids and pids of the replicas that belong to this data folder."""
+        """Return id and pid of the replicas of this data folder."""
         root = os.fsencode(self.data)
         found = {}
         for entry in Path("/proc").iterdir():
@@ -135,7 +134,7 @@ class ServerProcess:
         return found
 
     def replica_pids(self, role: str = "") -> list[int]:
-        """Processes of replicas that belong to this data folder; only those of `role`, if given."""
+        """Return the pids of the replicas of this data folder, optionally only of one role."""
         return [
             pid
             for id, pid in self.replica_processes().items()
@@ -143,7 +142,7 @@ class ServerProcess:
         ]
 
     def _role(self, id: str) -> str:
-        """What a replica's record says it is for, "" where it is gone."""
+        """Return the role in a replica's record, "" if the record is gone."""
         for path in self.data.rglob(f"{id}/replica.json"):
             try:
                 return str(json.loads(path.read_text())["role"])
@@ -152,16 +151,16 @@ class ServerProcess:
         return ""
 
     def sockets(self) -> list[Path]:
-        """Socket files below the data folder."""
+        """Return the socket files below the data folder."""
         return [path for path in self.data.rglob("*") if path.is_socket()]
 
     def session(self) -> aiohttp.ClientSession:
-        """A client with an administrator's rights and no limit on connections."""
+        """Return a client session with the admin token and no connection limit."""
         connector = aiohttp.TCPConnector(limit=0)
         return aiohttp.ClientSession(self.url, headers=self.headers, connector=connector)
 
     def fnctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `fnctl` against this server, as a person would."""
+        """Run `fnctl` against this server."""
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": os.environ.get("HOME", "/"),
@@ -178,7 +177,7 @@ class ServerProcess:
         )
 
     def fnctl_json(self, *arguments: str) -> Any:
-        """What `fnctl ... --json` printed; it must have succeeded."""
+        """Run `fnctl ... --json`, require success and return the parsed output."""
         done = self.fnctl(*arguments, "--json")
         assert done.returncode == 0, done.stderr + done.stdout
         return json.loads(done.stdout)
@@ -192,7 +191,7 @@ def server_process(
     program: Sequence[str] = (FNCTL,),
     client: Sequence[str] = (FNCTL,),
 ) -> Iterator[ServerProcess]:
-    """A running server; at the end it and every replica of its data folder are gone."""
+    """Run a server; at the end it and every replica of its data folder are gone."""
     server = ServerProcess(data, *options, environment=environment, program=program, client=client)
     server.start()
     try:
@@ -205,7 +204,7 @@ def server_process(
 
 
 def end_group(pid: int) -> None:
-    """Kill a replica's process group that no server looks after any more, and see it gone."""
+    """Kill an orphaned replica's process group and wait for its end."""
     try:
         watch = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -215,7 +214,7 @@ def end_group(pid: int) -> None:
 
 
 def wait_end(pidfd: int, seconds: float = END_S) -> None:
-    """Wait for the end of a process by its pidfd, which is then closed."""
+    """Wait for the end of a process by its pidfd, then close the pidfd."""
     try:
         readable, _, _ = select.select([pidfd], [], [], seconds)
         assert readable, f"the process still lives after {seconds} s"

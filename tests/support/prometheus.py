@@ -1,4 +1,4 @@
-"""A real Prometheus server that scrapes one fngate server, in a folder and on a port of its own."""
+"""A real Prometheus server that scrapes one fngate server, with its own folder and port."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ scrape_configs:
     static_configs: [{{targets: ["{target}"]}}]
 """
 Series = dict[float, float]
-"""Values by the time of their scrape."""
+"""Values by scrape time."""
 
 
 def program(name: str) -> str:
-    """Where `prometheus` or `promtool` is. Skips the test where it is not, and fails it in CI."""
+    """Return the path of `prometheus` or `promtool`. Without it the test is skipped, or fails in
+    CI."""
     found = shutil.which(name)
     if found is None and os.environ.get("FN_CI"):
         pytest.fail(f"{name} is missing: .ci/run installs it")
@@ -42,7 +43,7 @@ def program(name: str) -> str:
 
 
 class Prometheus:
-    """One that runs. Everything is asked by its HTTP API."""
+    """A running Prometheus, queried through its HTTP API."""
 
     def __init__(self, url: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self._url = url
@@ -50,7 +51,7 @@ class Prometheus:
         self._log = log
 
     def get(self, path: str, **parameters: str) -> Any:
-        """The `data` of an answer of its API, which must be a success."""
+        """Return the `data` of an API answer, which must be a success."""
         query = urllib.parse.urlencode(parameters)
         with urllib.request.urlopen(f"{self._url}/api/v1/{path}?{query}", timeout=ASK_S) as answer:
             document = json.load(answer)
@@ -58,7 +59,7 @@ class Prometheus:
         return document["data"]
 
     def until_ready(self) -> None:
-        """Ask until it answers."""
+        """Poll until it answers."""
         while self._process.poll() is None:
             try:
                 with urllib.request.urlopen(f"{self._url}/-/ready", timeout=ASK_S):
@@ -68,12 +69,12 @@ class Prometheus:
         raise AssertionError(f"Prometheus has ended: {self.log()}")
 
     def log(self) -> str:
-        """What it has said."""
+        """Return its log."""
         return self._log.read_text(errors="replace")
 
     def series(self, metric: str) -> dict[tuple[str, ...], Series]:
-        """Every sample of the last minutes as it was scraped, by the values of labels that are not
-        the target's."""
+        """Return every sample of the last minutes as scraped, by the values of the labels that are
+        not the target's."""
         found = self.get("query", query=f"{metric}[10m]")["result"]
         return {
             tuple(
@@ -85,18 +86,18 @@ class Prometheus:
         }
 
     def scrapes(self) -> int:
-        """How many have brought the ledger."""
+        """Return the number of scrapes that returned the ledger."""
         found = self.get("query", query="count_over_time(fngate_accepted_total[10m])")["result"]
         return int(sum(float(one["value"][1]) for one in found))
 
     def own(self, metric: str) -> float:
-        """The sum of a metric of Prometheus itself."""
+        """Return the sum of one of Prometheus' own metrics."""
         with urllib.request.urlopen(f"{self._url}/metrics", timeout=ASK_S) as answer:
             rows = answer.read().decode().splitlines()
         return sum(float(row.rpartition(" ")[2]) for row in rows if row.startswith(metric))
 
     def end(self) -> None:
-        """Have it go."""
+        """Terminate it."""
         self._process.terminate()
         try:
             self._process.wait(END_S)
@@ -107,7 +108,8 @@ class Prometheus:
 
 @contextmanager
 def scraping(folder: Path, url: str) -> Iterator[Prometheus]:
-    """Prometheus with its data in `folder`, over the server at `url` and our rules."""
+    """Run Prometheus with data in `folder`, scraping the server at `url`, with the project's
+    rules."""
     command = program("prometheus")
     folder.mkdir()
     target = urllib.parse.urlsplit(url).netloc

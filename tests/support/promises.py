@@ -1,4 +1,4 @@
-"""What the pool machine promises, whatever happens; held against every event it is fed."""
+"""Invariants of the pool machine, checked after every event."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.book import Book
 
 
 def after(state: State) -> set[State]:
-    """The states that the table leads to from `state`, in any number of steps."""
+    """Return the states reachable from `state` in any number of steps."""
     found, todo = {state}, [state]
     while todo:
         new = set(TRANSITIONS[todo.pop()].values()) - found
@@ -48,7 +48,7 @@ def after(state: State) -> set[State]:
 
 
 class Sleepless(Machine):
-    """Looks at every pool that is not cold on every tick."""
+    """Machine that examines every pool that is not cold on every tick."""
 
     def _schedule(self, pool: Pool, busy: int, now: float) -> None:
         super()._schedule(pool, busy, now)
@@ -56,10 +56,10 @@ class Sleepless(Machine):
 
 
 class Promises(RuleBasedStateMachine):
-    """A machine, its sleepless twin, and a second book of what it was told and commanded.
+    """A machine, its sleepless twin, and an independent book of events and commands.
 
-    Whoever inherits sets `machine`, `twin` and `book`, keeps `specs` (pools that are wanted), and
-    passes every event to `feed`.
+    A subclass sets `machine`, `twin` and `book`, maintains `specs` (the wanted pools) and passes
+    every event to `feed`.
     """
 
     machine: Machine
@@ -82,13 +82,14 @@ class Promises(RuleBasedStateMachine):
         self.is_engine_down = False
 
     def spec(self, spec: PoolSpec) -> PoolSpec:
-        """From now on this pool is wanted."""
+        """Declare a pool as wanted."""
         self.specs[spec.key] = spec
         self.known.add(spec.key)
         return spec
 
     def feed(self, event: events.Event) -> None:
-        """Have the event handled and hold everything against the promises."""
+        """Feed one event to the machine and its twin; check all invariants on the resulting
+        commands."""
         self.event = event
         self.before = {r.id: r.state for r in self.machine.replicas()}
         self.late = {r.id for r in self.machine.replicas() if r.deadline_s <= self.now}
@@ -99,7 +100,7 @@ class Promises(RuleBasedStateMachine):
         due = self.twin.handle(event, self.now)
         assert commands == due, f"slept through: {[one for one in due if one not in commands]}"
         self.placed: set[str] = set()
-        # Who was assigned is no standby any more when the next is counted.
+        # Assignments first: an assigned replica no longer counts as a standby.
         self.check_placements(commands)
         self.check_standbys(commands)
         for id in self.placed:
@@ -115,7 +116,7 @@ class Promises(RuleBasedStateMachine):
         self.note_waiters()
 
     def write_down(self, event: events.Event) -> None:
-        """What the second book learns from an event itself."""
+        """Record in the book what follows from an event alone."""
         match event:
             case events.Released(id) if self.before.get(id) == "releasing":
                 del self.book.entries[id]
@@ -133,14 +134,14 @@ class Promises(RuleBasedStateMachine):
                 self.write_cordon(event)
 
     def write_cordon(self, event: events.DeviceLost | events.DeviceBack) -> None:
-        """A device is lost for good until it is said to be back."""
+        """Record cordons. A lost device stays lost until it is reported back."""
         if isinstance(event, events.DeviceBack):
             self.cordoned.pop(event.device, None)
         elif event.device in self.book.devices:
             self.cordoned[event.device] = event.is_gone or self.cordoned.get(event.device, False)
 
     def note_waiters(self) -> None:
-        """Since when somebody waits for a pool that cannot serve."""
+        """Record since when a pool that cannot serve has queued calls."""
         for key, pool in self.machine.pools.items():
             waits = self.machine.host.demand.load(key).queued or pool.spec.role == "trial"
             if waits and not pool.is_warm:
@@ -174,7 +175,7 @@ class Promises(RuleBasedStateMachine):
                 self.check_told(command)
 
     def check_told(self, command: Command) -> None:
-        """What is said to somebody is about a pool that was heard of."""
+        """Notes, receipts and ends of waits refer to known pools only."""
         match command:
             case EndTrial(key):
                 assert key in self.known
@@ -191,8 +192,8 @@ class Promises(RuleBasedStateMachine):
         return any(isinstance(one, Note) and id in one.text.split() for one in commands)
 
     def check_placements(self, commands: list[Command]) -> None:
-        """In the order of the decisions: launches, and standbys, which belong to a pool from their
-        assignment on, whether they were told or not."""
+        """Check launches and assignments in decision order. A standby belongs to a pool from its
+        assignment on, even before the replica was told."""
         new = {c.id for c in commands if isinstance(c, Launch) and c.role != "standby"}
         assert not new & self.book.ever, "an id was given twice"
         there = {id: self.machine.replica(id) for id in self.book.standbys()}
@@ -212,7 +213,7 @@ class Promises(RuleBasedStateMachine):
         assert not new | given, "placed without a reason"
 
     def check_standbys(self, commands: list[Command]) -> None:
-        """Not more are started than there are to be."""
+        """The number of standbys never exceeds the setting."""
         for command in commands:
             if isinstance(command, Launch) and command.role == "standby":
                 assert command.id not in self.book.ever, "an id was given twice"
@@ -233,7 +234,8 @@ class Promises(RuleBasedStateMachine):
         assert not self.is_engine_down
 
     def check_placed(self, id: str, key: str, device: str) -> None:
-        """For a pool that is wanted, where there is room for it, within its function's `max`."""
+        """Each placement is for a wanted pool, on a device with room, within the function's
+        `max`."""
         spec = self.specs[key]
         assert device not in self.cordoned, f"{id} was put on a cordoned device"
         if spec.device_kind == "any" and self.book.devices[device].kind == "cpu":
@@ -243,14 +245,14 @@ class Promises(RuleBasedStateMachine):
         self.placed.add(id)
         pool = self.machine.pools[key]
         if spec.role == "serve":
-            # Settings reach the revisions of a function one after the other.
+            # New settings reach the revisions of a function one after another.
             revisions = [pool, *self.machine.host.siblings(pool)]
             most = max(one.spec.max for one in revisions)
             most += sum(one.warming is not None and one.warming.beside for one in revisions)
             assert sum(one.count() for one in revisions) <= most
 
     def free_gpus(self, spec: PoolSpec) -> list[str]:
-        """GPUs that have room for a pool and are kept for nobody."""
+        """Return the GPUs that have room for a pool and are not reserved."""
         reservations = {*self.machine.host.ledger.reservations, *self.cordoned}
         reservations |= {
             reservation.device for reservation in self.reservations.values() if reservation
@@ -263,7 +265,8 @@ class Promises(RuleBasedStateMachine):
         ]
 
     def check_drain(self, drain: Drain) -> None:
-        """A replica without load may be asked; for good goes only what may be stopped."""
+        """A conditional drain (if idle) needs a pool without load; an unconditional one needs a
+        reason."""
         key = self.replica(drain.id).pool
         if drain.if_idle_s is not None:
             load = self.machine.host.demand.load(key)
@@ -279,7 +282,8 @@ class Promises(RuleBasedStateMachine):
         return serving >= max(1, pool.wanted)
 
     def is_swap(self, id: str) -> bool:
-        """For a waiter that nobody has served for long, from one that has served for long."""
+        """Return whether the replica is preempted for a pool that waited long enough, after it
+        served long enough."""
         victim = self.machine.pools[self.replica(id).pool]
         for pool in self.machine.pools.values():
             if pool.reservation is not None and id in pool.reservation.victims:
@@ -290,15 +294,15 @@ class Promises(RuleBasedStateMachine):
         return False
 
     def check_release(self, id: str) -> None:
-        """Only what ended, is overdue, is a trial, is on a device that is gone, or has no model and
-        no use is released."""
+        """A release needs a reason: the replica ended, is overdue, is a trial or standby, lost its
+        device, or is unwanted and has no model yet."""
         replica = self.replica(id)
         ended = isinstance(self.event, events.Lost) and self.event.id == id
         missing = isinstance(self.event, events.EngineBack) and (
             id not in self.event.running or self.before.get(id) == "releasing"
         )
         unwanted = replica.pool not in self.specs or self.machine.stopping
-        # One that was found may be serving, though it has not greeted yet.
+        # An adopted replica may be serving although it has not connected yet.
         is_cordoned = replica.device in self.cordoned and not replica.adopted
         has_begun = self.before.get(id, State.STARTING) != "starting"
         idle = (unwanted or is_cordoned) and not has_begun
@@ -307,10 +311,10 @@ class Promises(RuleBasedStateMachine):
         ended_itself = ended or missing or is_gone or id in self.late
         assert ended_itself or replica.role in ("trial", "standby") or idle
 
-    # What follows from all commands of an event
+    # Invariants over all commands of an event
 
     def check_starts(self, commands: list[Command]) -> None:
-        """One at once from zero, never more than `max`, never during a back-off."""
+        """One start at a time from zero, never more than `max`, never during a back-off."""
         starts = [c.pool for c in commands if isinstance(c, Launch) and c.role != "standby"]
         for key, count in Counter(starts).items():
             pool, spec = self.machine.pools[key], self.specs[key]
@@ -319,8 +323,8 @@ class Promises(RuleBasedStateMachine):
             assert self.now >= pool.retry_at_s
 
     def check_stops(self, commands: list[Command]) -> None:
-        """Should all who are asked say yes, the floor is still there; nobody who is to be warm
-        beside its siblings costs them one."""
+        """If every conditional drain succeeds, each pool keeps its `min`. A pool warmed beside its
+        siblings never evicts them."""
         for command in commands:
             if isinstance(command, Drain) and command.if_idle_s is not None:
                 pool = self.machine.pools[self.replica(command.id).pool]
@@ -334,15 +338,15 @@ class Promises(RuleBasedStateMachine):
                 assert not kept & set(pool.reservation.victims)
 
     def check_steps(self) -> None:
-        """Every record is where the table allows; only a release makes one disappear."""
+        """Every state change is in the transition table; a record disappears only by Released."""
         now = {r.id: r.state for r in self.machine.replicas()}
         for id, state in self.before.items():
             assert now.get(id, State.STOPPED) in after(state)
             assert id in now or self.event == events.Released(id)
 
     def check_published(self, commands: list[Command]) -> None:
-        """What gateways were last told of a pool is how it looks; only the end of a back-off, which
-        no event tells, may be told by the next tick."""
+        """The published endpoints of a pool equal its current ones. Only the end of a back-off,
+        which no event marks, may be published by the next tick."""
         for command in commands:
             if isinstance(command, Publish):
                 assert not any(key.startswith(STANDBY_PREFIX) for key in command.keys)
@@ -357,7 +361,8 @@ class Promises(RuleBasedStateMachine):
             assert is_late or self.machine.endpoints(key, self.now) == self.shown[key]
 
     def check_blame(self, failures: dict[str, int]) -> None:
-        """Nobody is blamed while the engine is away, nor for what was nobody's fault."""
+        """Failures count against a pool only if the pool caused them, and never while the engine is
+        down."""
         event = self.event
         is_fault = not isinstance(event, events.DeviceLost | events.DeviceBack | events.Found)
         if isinstance(event, events.Lost):
@@ -368,10 +373,10 @@ class Promises(RuleBasedStateMachine):
             for key, pool in self.machine.pools.items():
                 assert pool.failures <= failures.get(key, 0)
 
-    # What must hold after a tick
+    # Invariants after a tick
 
     def check_progress(self) -> None:
-        """What is wanted is there, or is made room for, unless something stands in its way."""
+        """Every wanted replica exists, has a reservation, or its pool states what blocks it."""
         if self.machine.stopping or not self.machine.is_open:
             return
         for key, spec in self.specs.items():
@@ -394,13 +399,13 @@ class Promises(RuleBasedStateMachine):
                 self.check_no_room(pool, spec)
 
     def is_unplaceable(self, spec: PoolSpec) -> bool:
-        """Whether every device that could have it is cordoned."""
+        """Return whether every suitable device is cordoned."""
         able = [d for d in self.book.devices.values() if spec.device_kind in ("any", d.kind)]
         return bool(able) and all(device.id in self.cordoned for device in able)
 
     def check_no_room(self, pool: Pool, spec: PoolSpec) -> None:
-        """There is no device that has room, nor one that has it without those who may go. What
-        standbys take can always be had."""
+        """No device has room for the pool, not even without the replicas that may be evicted. The
+        memory of standbys is always available."""
         siblings = [r for one in self.machine.host.siblings(pool) for r in one.replicas.values()]
         siblings = [one for one in siblings if one.state is not State.RELEASING]
         reservations = sum(one.reservation is not None for one in self.machine.host.siblings(pool))
@@ -427,7 +432,7 @@ class Promises(RuleBasedStateMachine):
                 assert not fit, f"{pool.key}: {pool.blocked}; without {group} it fits on {fit}"
 
     def idle(self) -> set[str]:
-        """Replicas that may be asked to go."""
+        """Return the replicas that may be asked to drain."""
         found = set()
         for replica in self.machine.replicas():
             pool = self.machine.pools[replica.pool]
@@ -446,34 +451,33 @@ class Promises(RuleBasedStateMachine):
         assert replica is not None, f"a command for the unknown replica {id}"
         return replica
 
-    # What holds always
+    # Permanent invariants
 
     @invariant()
     def records_agree(self) -> None:
-        """A device is taken from the launch until everything of the replica is gone."""
+        """A device is occupied from the launch until the replica is released."""
         assert {r.id: r.device for r in self.machine.replicas()} == self.book.where()
 
     @invariant()
-    def nobody_joins_what_was_refuted(self) -> None:
-        """Whoever serves a pool that must not batch was told, by its model or later."""
+    def refuted_pools_never_batch(self) -> None:
+        """No ready replica of a pool that must not batch has batching on."""
         for replica in self.machine.replicas():
             pool = self.machine.pools[replica.pool]
             if replica.state is State.READY and replica.role == "serve" and not pool.batches:
                 assert not replica.batches
 
     @invariant()
-    def who_was_given_a_model_is_told(self) -> None:
-        """A standby that a pool got while it was starting is told when it greets."""
+    def assigned_standbys_are_bound(self) -> None:
+        """A standby assigned while it was starting receives its model once it connects."""
         for replica in self.machine.replicas():
             entry = self.book.entries[replica.id]
             is_early = replica.state in (State.STARTING, State.RELEASING)
             assert entry.is_standby or entry.is_told or is_early
 
     @invariant()
-    def cordoned_devices_are_left(self) -> None:
-        """Nobody is on a device that is gone, or never was here, but who cannot be got rid of; who
-        is on one that must be left goes, unless it was found there and has not said yet what it is
-        doing."""
+    def cordoned_devices_are_evacuated(self) -> None:
+        """Replicas on a removed device are being released; replicas on a cordoned device are
+        drained, unless they were adopted and have not reported yet."""
         for replica in self.machine.replicas():
             is_here = replica.device in ("", *self.book.devices)
             assert is_here or replica.state is State.RELEASING
@@ -488,7 +492,7 @@ class Promises(RuleBasedStateMachine):
 
     @invariant()
     def reservations_agree(self) -> None:
-        """A device is kept for a pool as long as that pool's claim says, and no longer."""
+        """A device is reserved exactly as long as a pool's reservation names it."""
         pools = self.machine.pools
         reservations = [
             pool.reservation
@@ -502,7 +506,7 @@ class Promises(RuleBasedStateMachine):
 
     @invariant()
     def wanted_is_within_bounds(self) -> None:
-        """Once decided, no pool wants less than its `min` or more than its `max`."""
+        """After a decision every pool wants at least `min` and at most `max` replicas."""
         if self.machine.stopping or not self.machine.is_open:
             return
         for key, spec in self.specs.items():

@@ -1,4 +1,4 @@
-"""Which metrics a PromQL expression reads, and the rules of a rule file."""
+"""Metric names in PromQL expressions, and the rules of the rule file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = re.compile(r"(?<![\w:.])([a-zA-Z_:][\w:]*)\b(?!\s*\()")
 
 
 def names(expression: str) -> set[str]:
-    """The metrics that an expression reads."""
+    """Return the metric names in an expression."""
     rest = _STRINGS.sub('""', expression)
     for pattern in (_MATCHERS, _RANGES, _LABELS):
         rest = pattern.sub(" ", rest)
@@ -28,7 +28,7 @@ def names(expression: str) -> set[str]:
 
 
 class Rule(NamedTuple):
-    """An alert or a record of the rule file; `text` is all that is said of it."""
+    """An alert or recording rule. `text`: all its descriptive text."""
 
     kind: str
     name: str
@@ -37,7 +37,8 @@ class Rule(NamedTuple):
 
 
 def rules() -> list[Rule]:
-    """Every rule, in order. Of YAML as much is read as that file needs; promtool reads all."""
+    """Return every rule in order. Parses only the YAML that this file uses; promtool parses all of
+    it."""
     parts = re.split(r"^ {6}- (?=alert|record)", RULES.read_text("utf-8"), flags=re.MULTILINE)
     found = []
     for part in parts[1:]:
@@ -50,16 +51,16 @@ def rules() -> list[Rule]:
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard."""
+    """Return the Grafana dashboard."""
     document: dict[str, Any] = json.loads(DASHBOARD.read_text("utf-8"))
     return document
 
 
 def panels() -> list[dict[str, Any]]:
-    """Its panels that show something."""
+    """Return the panels that display something."""
     return [one for one in dashboard()["panels"] if one["type"] != "row"]
 
 
 def queries() -> list[str]:
-    """What its panels ask."""
+    """Return the queries of all panels."""
     return [target["expr"] for panel in panels() for target in panel["targets"]]

@@ -1,4 +1,4 @@
-"""fnctl on a terminal: what stands on the screen, keys, resizing, signals."""
+"""fnctl on a pseudo-terminal: screen contents, keys, resizing, signals."""
 
 from __future__ import annotations
 
@@ -47,26 +47,26 @@ class PseudoTerminal:
 
     @property
     def written(self) -> str:
-        """Everything that was written on it."""
+        """Return everything written so far."""
         with self._news:
             return self._written
 
     @property
     def screen(self) -> list[str]:
-        """The lines of the last whole screen, without styles."""
+        """Return the lines of the last complete screen, without styles."""
         frames = self.written.split(HOME)
         return [line.rstrip() for line in _CONTROL.sub("", frames[-1]).split("\r\n")]
 
     def until(self, *texts: str) -> None:
-        """Wait until all of them stand on the screen at once."""
+        """Wait until all texts are on the screen at once."""
         self.until_so(lambda: all(text in "\n".join(self.screen) for text in texts), texts)
 
     def until_written(self, text: str) -> None:
-        """Wait until `text` has been written at any time."""
+        """Wait until `text` has been written, now or earlier."""
         self.until_so(lambda: text in self.written, text)
 
     def until_so(self, condition: Callable[[], bool], wanted: object) -> None:
-        """Wait until `condition` holds, looked at whenever something is written."""
+        """Wait until `condition` holds; it is checked after every write."""
         end_s = time.monotonic() + UNTIL_S
         while not condition():
             with self._news:
@@ -77,27 +77,28 @@ class PseudoTerminal:
                 self._news.wait(min(left_s, 0.2))
 
     def press(self, keys: str) -> None:
-        """Type."""
+        """Type `keys`."""
         os.write(self._ours, keys.encode())
 
     def resize(self, width: int, height: int, told: bool = True) -> None:
-        """Another size; whatever is in the foreground is told."""
+        """Resize the terminal; the foreground process gets SIGWINCH."""
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         if told:
             self.send(signal.SIGWINCH)
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to what is in the foreground."""
+        """Send a signal to the foreground process."""
         os.killpg(os.tcgetpgrp(self._ours), number)
 
     def cpu_s(self) -> float:
-        """CPU seconds that the command has used."""
+        """Return the CPU seconds used by the command."""
         pid = os.tcgetpgrp(self._ours)
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def ended(self) -> tuple[int, bool]:
-        """Wait for the end: the exit code, and whether the terminal is as it was before."""
+        """Wait for the end; return the exit code, and whether the terminal settings were
+        restored."""
         self.until_written("[ended ")
         self._process.wait(UNTIL_S)
         found = re.search(r"\[ended (-?\d+) (\w+)\]", self.written)
@@ -105,7 +106,7 @@ class PseudoTerminal:
         return int(found[1]), found[2] == "same"
 
     def close(self) -> None:
-        """End what still runs."""
+        """Kill what still runs and close the terminal."""
         if self._process.poll() is None:
             self.send(signal.SIGKILL)
         self._process.wait(UNTIL_S)
@@ -117,7 +118,7 @@ class PseudoTerminal:
             try:
                 data = os.read(self._ours, 65536)
             except OSError:
-                return  # nobody has the other end any more
+                return  # the other end is closed
             with self._news:
                 self._written += data.decode(errors="replace")
                 self._news.notify_all()
@@ -127,7 +128,7 @@ class PseudoTerminal:
 def terminal(
     command: list[str], environment: Mapping[str, str], size: tuple[int, int] = (100, 30)
 ) -> Iterator[PseudoTerminal]:
-    """`command` on a terminal of `size` (columns, lines); it is gone after the block."""
+    """Run `command` on a terminal of `size` (columns, lines) until the end of the block."""
     opened = PseudoTerminal(command, environment, size)
     try:
         yield opened

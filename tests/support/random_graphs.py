@@ -1,8 +1,8 @@
-"""Random ONNX graphs that run, for the row-independence analysis to judge.
+"""Random valid ONNX graphs, as input for the row-independence analysis.
 
-A graph grows node by node. Each candidate is run by ONNX Runtime on what the nodes before it gave,
-for batches of two sizes, and is dropped where that fails: every drawn graph is a valid model.
-Which nodes are drawn takes no account of row independence, so both kinds come in numbers.
+A graph grows node by node. Each candidate node runs on ONNX Runtime with the values of the nodes
+before it, for batches of two sizes, and is dropped if that fails. The choice of nodes ignores row
+independence, so both kinds of graph occur often.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from onnx import TensorProto, helper, numpy_helper
 from runtime_image.contract.rows import CONSTANT
 
 SIZES = (3, 5)
-"""Rows of the batches that every candidate must run."""
+"""Batch sizes for which every candidate node must run."""
 OPSETS = (11, 13, 17, 18, 21)
 IR_VERSION = 9
 ELEMENTS_MAX = 4096
 RANK_MAX = 5
 TYPES = {"f": TensorProto.FLOAT, "i": TensorProto.INT64, "b": TensorProto.BOOL}
 AXIS_NAMES = ("", "", "", "s", "t")
-"""Of axes behind the rows: most are static, others may share a name with one of another input."""
+"""Names of axes behind the row axis: most are static (""), others may share a name across
+inputs."""
 INDEX_MAX = 3
-"""Integer inputs are 0 to 2, so that they are valid indices often enough."""
+"""Integer inputs are 0 to 2, so that they are often valid indices."""
 
 Array = np.ndarray[Any, Any]
 
 
 EqualAxes = Sequence[Sequence[tuple[str, int]]]
 Shapes = dict[str, tuple[int, ...]]
-"""By input, the sizes behind the row axis."""
+"""Sizes behind the row axis, by input."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """An input's sizes behind the row axis, the names of those that are dynamic (else ""), and its
-    kind, "f" or "i"."""
+    """One input: sizes behind the row axis, names of the dynamic axes (else ""), and kind "f"
+    (float) or "i" (integer)."""
 
     shape: tuple[int, ...]
     names: tuple[str, ...]
@@ -57,7 +58,7 @@ class Drawn:
 
     @property
     def shapes(self) -> Shapes:
-        """The shapes that the graph grew with."""
+        """Return the shapes used while the graph grew."""
         return {name: given.shape for name, given in self.inputs.items()}
 
     def rows(
@@ -67,7 +68,7 @@ class Drawn:
         scale: float = 1.0,
         shapes: Shapes | None = None,
     ) -> dict[str, Array]:
-        """Random rows of every input; `scale` stretches the floats."""
+        """Return random rows of every input; `scale` multiplies the floats."""
         made = {}
         for name, shape in (shapes or self.shapes).items():
             if self.inputs[name].kind == "f":
@@ -79,7 +80,7 @@ class Drawn:
 
 
 class Graph:
-    """A graph while it grows. `values` has each tensor for both batch sizes, constants apart."""
+    """A growing graph. `values` holds each tensor for both batch sizes; constants are separate."""
 
     def __init__(self, random: np.random.Generator) -> None:
         self.random = random
@@ -92,7 +93,7 @@ class Graph:
         self._count = 0
 
     def pick(self, kinds: str = "f", rank: int | None = None) -> str:
-        """The name of a random tensor of one of these kinds. Raises LookupError."""
+        """Return the name of a random tensor of one of these kinds. Raises LookupError."""
         fitting = [
             name
             for name, arrays in self.values.items()
@@ -100,29 +101,30 @@ class Graph:
         ]
         if not fitting:
             raise LookupError(kinds)
-        # Newer tensors more often: deep graphs tell more than broad ones.
+        # Newer tensors are more likely: deep graphs test more than wide ones.
         return fitting[-1 - min(int(self.random.geometric(0.4)) - 1, len(fitting) - 1)]
 
     def array(self, name: str) -> Array:
-        """A tensor's values for the first batch size."""
+        """Return a tensor's values for the first batch size."""
         return {**self.values, **self._pending_values}[name][0]
 
     def axis(self, name: str) -> int:
-        """Any axis of a tensor, negative ones too. Raises LookupError of a scalar."""
+        """Return a random axis of a tensor, possibly negative. Raises LookupError for a scalar."""
         rank = self.array(name).ndim
         if rank == 0:
             raise LookupError("no axis")
         return int(self.random.integers(-rank, rank))
 
     def constant(self, value: Any) -> str:
-        """The name of an initialiser."""
+        """Add an initialiser; return its name."""
         self._count += 1
         name = f"c{self._count}"
         self.constants[name] = np.asarray(value)
         return name
 
     def add(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Run a candidate; the name of its output, or of all. Raises ValueError where it fails."""
+        """Run a candidate node; return its output name, or all names. Raises ValueError if it
+        fails."""
         names = []
         for _ in range(outputs):
             self._count += 1
@@ -165,7 +167,7 @@ class Graph:
         return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION)
 
     def grow(self, draw: Callable[[Graph], Any]) -> bool:
-        """Take what `draw` adds, all of it or nothing; whether it was taken."""
+        """Apply `draw` completely or not at all; return whether it was applied."""
         self._pending, self._pending_values = [], {}
         try:
             draw(self)
@@ -178,7 +180,8 @@ class Graph:
         return True
 
     def model(self, inputs: dict[str, Input]) -> onnx.ModelProto | None:
-        """The whole: its outputs are the last tensors with a row for each row. None without one."""
+        """Return the whole model; its outputs are the last tensors with one row per input row. None
+        if there is no such tensor."""
         gives = [
             name
             for name, arrays in self.values.items()
@@ -209,7 +212,8 @@ class Graph:
 
 
 def draw(seed: int, rules: Sequence[Callable[[Graph], Any]], nodes_max: int = 9) -> Drawn | None:
-    """The graph of a seed, grown by `rules`; None where it has no output with a row per row."""
+    """Return the graph of a seed, grown by `rules`; None if it has no output with one row per input
+    row."""
     random = np.random.default_rng(seed)
     graph = Graph(random)
     inputs: dict[str, Input] = {}
@@ -245,10 +249,10 @@ def _kind(array: Array) -> str:
 
 
 class Refuter:
-    """Looks for a row whose answer changes with its neighbours, on ONNX Runtime.
+    """Searches for a row whose answer changes with its neighbours, on ONNX Runtime.
 
-    Axes with a name take other sizes, too: those of one group of `equal_axes` the same one, all
-    others each its own, whatever their names. A group with a constant keeps that size.
+    Named axes get other sizes as well: axes in one group of `equal_axes` get the same size, all
+    others their own, whatever their names. A group with a constant keeps that size.
     """
 
     BATCHES = (2, 3, 5)
@@ -264,7 +268,7 @@ class Refuter:
         }
 
     def _shapes(self) -> Shapes:
-        """The shapes that the graph grew with, or others that the conditions allow."""
+        """Return the shapes used while growing, or others that the conditions permit."""
         if self._random.random() < 0.5:
             return self._drawn.shapes
         sizes: dict[object, int] = dict(self._constants)
@@ -283,9 +287,9 @@ class Refuter:
         }
 
     def refutation(self, swaps: int = 8) -> str:
-        """What changed, "" where nothing did.
+        """Return what changed, "" if nothing did.
 
-        Rows that the model refuses alone are left out: of a batch that fails each runs alone.
+        Rows that the model rejects alone are left out: rows of a failing batch run alone.
         """
         for swap in range(swaps):
             rows = self.BATCHES[swap % len(self.BATCHES)]
@@ -307,20 +311,21 @@ class Refuter:
     def _joined(
         self, own: dict[str, Array], rows: int, kept: int, scale: float, shapes: Shapes
     ) -> Any:
-        """Outputs by name of a batch whose row `kept` is `own`; None where the model refuses it."""
+        """Return the outputs by name of a batch whose row `kept` is `own`; None if the model
+        rejects it."""
         with np.errstate(over="ignore"):
             feeds = self._drawn.rows(self._random, rows, scale, shapes)
         for name, array in feeds.items():
             array[kept] = own[name][0]
         try:
             outputs = self._session.run(None, feeds)
-        except Exception:  # noqa: BLE001 - an index out of range, or any other refusal
+        except Exception:  # noqa: BLE001 - any rejection, e.g. an index out of range
             return None
         names = [output.name for output in self._session.get_outputs()]
         return dict(zip(names, outputs, strict=True))
 
 
 def _same(one: Array, other: Array) -> bool:
-    """Bit for bit, but for the payloads of NaN."""
+    """Compare bit for bit, except for NaN payloads."""
     floats = one.dtype.kind == "f"
     return one.shape == other.shape and np.array_equal(one, other, equal_nan=floats)

@@ -1,7 +1,7 @@
-"""The nodes that random graphs grow by: one function each, over all families of operators.
+"""Node generators for random graphs: one function each, over all operator families.
 
-Each adds one node, or an idiom of exporters in several. It raises LookupError where no tensor fits,
-and `Graph.add` raises ValueError where ONNX Runtime refuses the node.
+Each adds one node, or a multi-node idiom of exporters. It raises LookupError if no tensor fits;
+`Graph.add` raises ValueError if ONNX Runtime rejects the node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EQUATIONS = (
     "ij,kj->k",
 )
 AXES_INPUT = {"ReduceSum": 13}
-"""Since which opset the axes of a reduction are an input; 18 for the others."""
+"""Opset since which the axes of a reduction are an input; 18 for all others."""
 
 
 def one_of(graph: Graph, choices: Any) -> Any:
@@ -112,7 +112,8 @@ def reshape_constant(graph: Graph) -> None:
 
 
 def _size(graph: Graph) -> str:
-    """One size of any tensor's shape, as [1]: Shape, then Gather and Unsqueeze, or Slice."""
+    """Return one size of a random tensor's shape, as [1]: Shape, then Gather and Unsqueeze, or
+    Slice."""
     shape = graph.add("Shape", graph.pick("fi"))
     place = int(graph.random.integers(graph.array(shape).size))
     if chance(graph, 0.5):
@@ -243,7 +244,7 @@ def row_number(graph: Graph) -> str:
 
 
 def take_at(graph: Graph) -> None:
-    """x[arange(N), n]: the row number beside a column of a small index."""
+    """x[arange(N), n]: the row number next to a column of a small index."""
     rows = row_number(graph)
     column = graph.pick("i", rank=1) if chance(graph, 0.5) else rows
     if chance(graph, 0.5):
@@ -257,7 +258,7 @@ def take_at(graph: Graph) -> None:
 
 
 def row_gather(graph: Graph) -> None:
-    """Rows picked by the row number, scaled, shifted or as it is."""
+    """Rows gathered by the row number, which may be scaled or shifted."""
     places = row_number(graph)
     if chance(graph, 0.5):
         places = graph.add("Mul", places, graph.constant(np.int64(one_of(graph, (1, 2)))))
@@ -302,7 +303,8 @@ def gemm(graph: Graph) -> None:
 
 
 def einsum(graph: Graph) -> None:
-    """Ranks fit the equation: ONNX Runtime 1.31 aborts the process where they do not."""
+    """Contract tensors whose ranks fit the equation; otherwise ONNX Runtime 1.31 aborts the
+    process."""
     equation = one_of(graph, EQUATIONS)
     if graph.opset < 12:
         raise LookupError("Einsum")
@@ -352,7 +354,7 @@ def filled(graph: Graph) -> None:
 
 
 def count_as_data(graph: Graph) -> None:
-    """x / N, x * sizes: how many rows there are, as a number."""
+    """x / N, x * sizes: the number of rows used as data."""
     size = graph.add("Cast", _size(graph), to=1)
     graph.add(one_of(graph, ("Div", "Mul", "Add")), graph.pick("f"), size)
 

@@ -1,4 +1,4 @@
-"""A ready-made function as its replica runs it, without the replica's process around it."""
+"""A ready-made function run as in its replica, without the replica process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runtime_image.verification.trial import analyse, examine
 
 
 class ReadyMade:
-    """The function in `folder`: its manifest, its model, and the product's own codecs."""
+    """The function in `folder`: manifest, model and the product's own codecs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -28,12 +28,12 @@ class ReadyMade:
         self.engine = OnnxEngine(folder / self.manifest.model, device_kind="cpu", threads=1)
 
     def tensors(self, body: bytes, content_type: str) -> dict[str, Any]:
-        """What a body becomes before the model sees it."""
+        """Return a body's decoded input tensors."""
         parsed = parse(RequestHead(content_type), body, self.engine.signature, self.manifest.inputs)
         return to_arrays(parsed, self.engine.signature, self.manifest.inputs)
 
     def call(self, body: bytes, content_type: str) -> dict[str, Any]:
-        """The short JSON answer to a body."""
+        """Return the short JSON answer to a body."""
         parsed = parse(RequestHead(content_type), body, self.engine.signature, self.manifest.inputs)
         inputs = to_arrays(parsed, self.engine.signature, self.manifest.inputs)
         outputs = self.engine.run(inputs, self.engine.ticket())
@@ -43,11 +43,11 @@ class ReadyMade:
         return shown
 
     def best(self, body: bytes, content_type: str) -> str:
-        """The best label of the answer to a body."""
+        """Return the top label of the answer to a body."""
         return str(self.call(body, content_type)["top"][0][0]["label"])
 
     def report(self) -> Report:
-        """What the throw-away replica of a deploy finds out."""
+        """Return the report of a deploy's trial."""
         spec = ModelSpec(
             f"{self.manifest.name}@1",
             model=self.manifest.model,

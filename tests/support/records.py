@@ -1,4 +1,4 @@
-"""Records of requests, as plain as they can be."""
+"""Minimal request records."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ RECORD = RequestRecord(
     sends=1,
     receipt=RECEIPT,
 )
-"""A warm request that went well, not traced."""
+"""A successful warm request, not traced."""
 TRACED = RECORD._replace(
     trace_id=TRACE.trace_id,
     trace=TRACE,
     journey=RequestTimings(began_s=9.0, ended_s=10.0, arrived_s=9.1, sent_s=9.1, connected_s=1.0),
 )
-"""The same one, traced: it took a second, its body a tenth of it."""
+"""The same request, traced: 1 s in total, 0.1 s of it for the body."""

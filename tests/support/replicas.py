@@ -1,4 +1,4 @@
-"""Replicas for tests: launched as the manager launches them, called as a gateway calls them."""
+"""Replicas for tests: launched as by the manager, called as by a gateway."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ E = TypeVar("E", bound=events.Event)
 KEY = "default/digits@1"
 OUTPUT_S = 60.0
 ROW = b'{"inputs": {"x": [[1, 2, 3, 4]]}}'
-"""A request that the usual model of `tests.support.models` answers."""
+"""A request for the usual model of `tests.support.models`."""
 NO_BUNDLE = Bundle("", ())
 
 
 @contextmanager
 def pool_settings(**changes: Any) -> Iterator[PoolSettings]:
-    """Settings whose folders are short enough for socket paths and gone afterwards."""
+    """Return settings with temporary folders short enough for socket paths."""
     with TemporaryDirectory(prefix="fn-", ignore_cleanup_errors=True) as name:
         root = Path(name)
         folders = {"run_dir": root / "r", "model_dir": root / "m", "log_dir": root / "l"}
@@ -50,13 +50,13 @@ def pool_settings(**changes: Any) -> Iterator[PoolSettings]:
 
 
 def binding(spec: ModelSpec | None = None, **changes: Any) -> Binding:
-    """A revision of the function digits; a model file unless `spec` says otherwise."""
+    """Return a binding of the function digits, with a model file unless `spec` says otherwise."""
     spec = spec or ModelSpec("digits@1", model="add_one.onnx")
     return Binding(spec, NO_BUNDLE, "default", "digits", 1, **changes)
 
 
 class ModelFolder:
-    """Bundles out of one folder: every replica gets all its files, hard-linked."""
+    """Model source that hard-links all files of one folder for every replica."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -64,11 +64,11 @@ class ModelFolder:
     async def materialise(
         self, bundle: Bundle, target: Path, prepared: Collection[BundleFile] = ()
     ) -> None:
-        """Whatever the bundle says."""
+        """Link all files into `target`, whatever the bundle lists."""
         self._link(target)
 
     async def keep(self, size: int, parts: AsyncIterator[bytes | bytearray]) -> str:
-        """In the same folder, by the hash."""
+        """Store prepared parts in the same folder, named by their hash."""
         data = b"".join([bytes(part) async for part in parts])
         sha256 = hashlib.sha256(data).hexdigest()
         (self._folder / sha256).write_bytes(data)
@@ -81,9 +81,9 @@ class ModelFolder:
 
 
 class Stage:
-    """A launcher over one driver; what it feeds the machine is kept in order.
+    """A launcher over one driver. Events for the machine are queued in order.
 
-    `bind` is answered to a greeting at once, as the machine does.
+    A replica that connects is bound at once, as the machine does it.
     """
 
     def __init__(
@@ -109,22 +109,22 @@ class Stage:
         driver.exits.subscribe(self._on_exit)
 
     def launch(self, id: str, bound: Binding | None = None, *, role: Any = "serve") -> None:
-        """Start a replica, to be bound when it greets."""
+        """Start a replica, to be bound once it connects."""
         self._bindings[id] = bound or binding()
         self.launcher.launch(Launch(id, KEY, "cpu:0", role, {}), self._bindings[id], "cpu")
 
     async def standby(self, id: str) -> events.Greeted:
-        """Start a replica without a model and wait until it greets."""
+        """Start a standby and wait until it connects."""
         self._standbys.add(id)
         self.launcher.launch(Launch(id, "", "", "standby", {}), None, "cpu")
         return await self.next(events.Greeted, id)
 
     def expect(self, id: str, bound: Binding) -> None:
-        """Have a replica bound when it greets next."""
+        """Register the binding for a replica's next connection."""
         self._bindings[id] = bound
 
     def assign(self, id: str, bound: Binding | None = None, *, role: Any = "serve") -> None:
-        """Give a standby its model."""
+        """Assign a model to a standby."""
         self._bindings[id] = bound or binding()
         command = Assign(id, KEY, "cpu:0", role, {"place": 1.5})
         self.launcher.assign(command, self._bindings[id], "cpu")
@@ -137,8 +137,8 @@ class Stage:
         return await self.next(events.Loaded, id)
 
     async def next(self, kind: type[E], id: str = "") -> E:
-        """The next event of that kind, of replica `id` if given; that a replica is lost while
-        something else of it is waited for is an error."""
+        """Return the next event of that kind, optionally of replica `id`. The loss of that replica
+        fails the test unless a loss is expected."""
         while True:
             event = await self.events.get()
             if id and getattr(event, "id", "") != id:
@@ -148,15 +148,15 @@ class Stage:
             assert not isinstance(event, events.Lost), event
 
     async def exit(self, id: str) -> str:
-        """How a replica ended, as its driver told: replicas end in any order."""
+        """Return how a replica ended, as reported by the driver. Replicas may end in any order."""
         while id not in (told := dict(self.exits)):
             self._exit_came.clear()
             await self._exit_came.wait()
         return told[id]
 
     async def output(self, function: str, end: bytes) -> bytes:
-        """What the only replica of a function has written, once it ends with `end`: an engine
-        passes it on a moment later."""
+        """Return the output of a function's only replica once it ends with `end`; an engine
+        forwards output with a delay."""
         async with asyncio.timeout(OUTPUT_S):
             while True:
                 [(_, output)] = await self.launcher.output.kept(function)
@@ -164,33 +164,33 @@ class Stage:
                     return output
 
     async def link(self, id: str) -> GatewayLink:
-        """A gateway's link to a replica that has loaded."""
+        """Open a gateway's link to a loaded replica."""
         link = GatewayLink()
         await link.open(self.launcher.folders.data_socket(id))
         return link
 
     async def release(self, id: str) -> None:
-        """End a replica and wait until nothing of it is left."""
+        """End a replica and wait until it is released."""
         self.launcher.release(id)
         await self.released(id)
 
     async def released(self, id: str) -> None:
-        """Wait until nothing of a replica is left; how it was lost meanwhile is passed over."""
+        """Wait until a replica is released; skip its loss."""
         while not isinstance(event := await self.events.get(), events.Released) or event.id != id:
             pass
 
     def forget(self, id: str) -> None:
-        """Somebody else looks after this replica from now on."""
+        """Hand over a replica: `close` will not release it."""
         del self._bindings[id]
 
     async def abandon(self) -> None:
-        """Go without a word, as a server that is killed: the replicas stay."""
+        """Stop without releasing, as a killed server does: the replicas keep running."""
         self._bindings.clear()
         self._standbys.clear()
         await self.close()
 
     async def close(self) -> None:
-        """Release every replica there is."""
+        """Release every replica."""
         for id in self._bindings.keys() | self._standbys:
             await self.release(id)
         await self.launcher.read_ahead.close()
@@ -208,7 +208,7 @@ class Stage:
 
 
 class GatewayLink:
-    """One data link. Frames that came are kept in order of arrival."""
+    """One data link. Received frames are queued in order of arrival."""
 
     def __init__(self) -> None:
         self.frames: asyncio.Queue[Frame] = asyncio.Queue(1000)
@@ -216,7 +216,7 @@ class GatewayLink:
         self._stream: FrameStream | None = None
 
     async def open(self, path: Path) -> None:
-        """Connect, and wait for the replica's HELLO."""
+        """Connect and wait for the replica's HELLO."""
         self._stream = await open_stream(
             str(path), self.frames.put_nowait, self.lost.set_result, "test gateway"
         )
@@ -224,7 +224,7 @@ class GatewayLink:
         self.hello: dict[str, Any] = json.loads((await self.next(Kind.HELLO)).body)
 
     def send(self, frame: list[bytes | bytearray | memoryview]) -> None:
-        """Send any frame."""
+        """Send a frame."""
         assert self._stream is not None
         self._stream.send(frame)
 
@@ -243,7 +243,8 @@ class GatewayLink:
         self.send(pack(Kind.REQUEST, id, body, meta=meta, flags=flags, aux=round(timeout_s * 1000)))
 
     async def next(self, *kinds: Kind) -> Frame:
-        """The next frame of one of these kinds; STARTED and WINDOW are skipped unless asked for."""
+        """Return the next frame of one of these kinds. STARTED and WINDOW are skipped unless
+        listed."""
         while True:
             frame = await self.frames.get()
             if frame.kind in kinds:
@@ -251,23 +252,23 @@ class GatewayLink:
             assert frame.kind in (Kind.STARTED, Kind.WINDOW), frame
 
     async def answers(self, count: int) -> dict[int, Frame]:
-        """The next `count` frames that settle a request, by its id."""
+        """Return the next `count` frames that settle a request, by request id."""
         settling = (Kind.RESPONSE, Kind.FAILED, Kind.NOT_STARTED, Kind.CANCELLED)
         frames = [await self.next(*settling) for _ in range(count)]
         return {frame.id: frame for frame in frames}
 
     async def call(self, id: int, body: bytes = ROW, **options: Any) -> Frame:
-        """One request and the frame that settles it."""
+        """Send one request; return the frame that settles it."""
         self.request(id, body, **options)
         return (await self.answers(1))[id]
 
     async def close(self) -> None:
-        """End the link and wait until it has ended."""
+        """Close the link and wait for its end."""
         assert self._stream is not None
         self._stream.abort("closed")
         await asyncio.wait([self.lost])
 
 
 def ids(frame: Frame) -> list[int]:
-    """The requests a STARTED frame names."""
+    """Return the request ids in a STARTED frame."""
     return list(struct.unpack(f"<{len(frame.body) // 4}I", frame.body))

@@ -1,6 +1,6 @@
-"""The house rules as pure functions: source text in, complaints out.
+"""House rules as pure functions: source text in, violations out.
 
-A complaint is one line, "path:line: what is wrong". `tests/test_architecture.py` runs them.
+A violation is one line, "path:line: what is wrong". `tests/test_architecture.py` runs them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 FOLDER_FILES_MAX = 20
 EXCUSE = "# longer because "
-"""On the line of its `def`, this and a reason lets a function be longer."""
+"""Marker on a `def` line: with a reason after it the function may exceed the limit."""
 VAGUE = frozenset({"util", "utils", "helper", "helpers", "common"})
 SPAWNERS = frozenset({"create_task", "ensure_future", "gather"})
 ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
@@ -27,34 +27,34 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Source:
-    """One Python file: its path from the repository's root, and its text."""
+    """One Python file: its path relative to the repository root, and its text."""
 
     path: str
     text: str
 
     @functools.cached_property
     def nodes(self) -> list[ast.AST]:
-        """Every node of its syntax tree."""
+        """Return every node of its syntax tree."""
         return list(ast.walk(ast.parse(self.text, self.path)))
 
     @functools.cached_property
     def lines(self) -> list[str]:
-        """Its lines without their ends."""
+        """Return its lines without line ends."""
         return self.text.splitlines()
 
     def functions(self) -> Iterator[Function]:
-        """Every function and method in it, nested ones too."""
+        """Return every function and method in it, nested ones included."""
         for node in self.nodes:
             if isinstance(node, Function):
                 yield node
 
     def complaint(self, node: ast.AST, what: str) -> str:
-        """`what`, with the place of `node`."""
+        """Return `what`, prefixed with the position of `node`."""
         return f"{self.path}:{getattr(node, 'lineno', 1)}: {what}"
 
 
 def read(root: Path, folders: Iterable[str]) -> list[Source]:
-    """The Python files below `folders`, sorted; a folder that is not there has none."""
+    """Return the Python files below `folders`, sorted; a missing folder has none."""
     paths = [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
     return [Source(path.relative_to(root).as_posix(), path.read_text("utf-8")) for path in paths]
 
@@ -66,7 +66,7 @@ def long_file(source: Source) -> list[str]:
 
 
 def long_functions(source: Source) -> list[str]:
-    """A function has at most FUNCTION_LINES_MAX lines beside its docstring, or says why not."""
+    """A function has at most FUNCTION_LINES_MAX lines without its docstring, or states a reason."""
     return [
         source.complaint(function, f"{function.name} has {length} lines")
         for function in source.functions()
@@ -75,7 +75,7 @@ def long_functions(source: Source) -> list[str]:
 
 
 def full_folders(sources: Iterable[Source]) -> list[str]:
-    """A folder has at most FOLDER_FILES_MAX Python files beside its `__init__`."""
+    """A folder has at most FOLDER_FILES_MAX Python files besides its `__init__`."""
     paths = (PurePosixPath(source.path) for source in sources)
     counts = Counter(str(path.parent) for path in paths if path.name != "__init__.py")
     return [
@@ -84,13 +84,13 @@ def full_folders(sources: Iterable[Source]) -> list[str]:
 
 
 def vague_name(source: Source) -> list[str]:
-    """A module is named after what it holds."""
+    """A module is named after its contents."""
     vague = VAGUE.intersection(PurePosixPath(source.path).with_suffix("").parts)
     return [f"{source.path}:1: called {name}" for name in sorted(vague)]
 
 
 def waiting(source: Source) -> list[str]:
-    """A decision has no `async`, no `await` and no lock: a method that cannot wait needs none."""
+    """Decision code has no `async`, `await` or lock: code that cannot block needs none."""
     kinds = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
     return [
         source.complaint(node, "async, await or Lock")
@@ -100,7 +100,7 @@ def waiting(source: Source) -> list[str]:
 
 
 def silent_tests(source: Source) -> list[str]:
-    """A test says in its docstring what must hold."""
+    """Every test states in its docstring what must hold."""
     return [
         source.complaint(function, f"{function.name} has no docstring")
         for function in source.functions()
@@ -109,7 +109,7 @@ def silent_tests(source: Source) -> list[str]:
 
 
 def sleeps(source: Source) -> list[str]:
-    """Nothing sleeps; `sleep(0)` is one turn of the loop."""
+    """No code sleeps, except `sleep(0)` for one turn of the loop."""
     return [
         source.complaint(node, "sleeps")
         for node in source.nodes
@@ -120,7 +120,7 @@ def sleeps(source: Source) -> list[str]:
 
 
 def spawns(source: Source) -> list[str]:
-    """A task is only spawned by a task group, whose block ends after it."""
+    """Tasks are spawned only by task groups, whose block ends after the task."""
     groups = {
         item.optional_vars.id
         for node in source.nodes
@@ -139,7 +139,7 @@ def spawns(source: Source) -> list[str]:
 
 
 def environment(source: Source) -> list[str]:
-    """The environment is read in one place."""
+    """The environment is read in one module only."""
     return [
         source.complaint(node, "uses the environment")
         for node in source.nodes
@@ -153,7 +153,7 @@ def environment(source: Source) -> list[str]:
 
 
 def statuses(source: Source) -> list[str]:
-    """No answer but those of one table says what went wrong by an HTTP status."""
+    """Error statuses come only from the problem table."""
     return [
         source.complaint(node, "names an HTTP status")
         for node in source.nodes
@@ -165,9 +165,11 @@ def statuses(source: Source) -> list[str]:
 
 
 def untested_folders(sources: Iterable[Source], tests: Iterable[Source]) -> list[str]:
-    """Every folder with source files has unit tests under `tests/unit`, in its own place or below.
+    """Every folder with source files has unit tests under `tests/unit`, in the matching folder or
+    below.
 
-    Tests are paired with subjects per folder; a file with a rule of its own needs no file of tests.
+    Tests are paired with subjects per folder: a source file with a rule of its own needs no test
+    file of its own.
     """
     tested = {
         str(folder)
@@ -188,7 +190,7 @@ def untested_folders(sources: Iterable[Source], tests: Iterable[Source]) -> list
 
 
 def lines_of(function: Function) -> int:
-    """Lines from `def` to the end, without the docstring."""
+    """Return the number of lines from `def` to the end, without the docstring."""
     length = (function.end_lineno or function.lineno) - function.lineno + 1
     if ast.get_docstring(function) is None:
         return length
@@ -201,7 +203,7 @@ def _excused(source: Source, function: Function) -> bool:
 
 
 def _name(node: ast.AST) -> str:
-    """The last word of a name, an attribute or an imported name; "" for anything else."""
+    """Return the last component of a name, attribute or imported name; "" for anything else."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
             return name

@@ -1,7 +1,7 @@
-"""Builds of the runtime image on the engine that the tests are given.
+"""Builds of the runtime image on the test engine.
 
-FN_TEST_DOCKER is its URL, FN_TEST_BASE an image with Python and pip that it has, FN_TEST_WHEELHOUSE
-a folder with the wheels of the cpu image. Without them a test is skipped, or fails in CI (FN_CI=1).
+FN_TEST_DOCKER is its URL, FN_TEST_BASE an image on it with Python and pip, FN_TEST_WHEELHOUSE a
+folder with the wheels of the cpu image. Without them a test is skipped, or fails in CI (FN_CI=1).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.engine import given
 
 
 def order(tag: str, **changes: object) -> BuildRequest:
-    """A cpu image of this checkout from the given base and wheelhouse."""
+    """Return a build order for a cpu image of this checkout from the given base and wheelhouse."""
     values = {
         "kind": "cpu",
         "base": given("FN_TEST_BASE"),
@@ -35,7 +35,8 @@ def order(tag: str, **changes: object) -> BuildRequest:
 
 
 def light_checkout(folder: Path) -> Path:
-    """A checkout whose trial start needs no library: for `light_wheelhouse`, and to be broken."""
+    """Create a checkout whose trial start needs no library: for `light_wheelhouse`, and to be
+    broken."""
     for name in ("Dockerfile.runtime", "constraints.txt", "pyproject.toml"):
         shutil.copy(own_checkout() / name, folder)
     shutil.copytree(own_checkout() / "runtime_image", folder / "runtime_image")
@@ -45,8 +46,8 @@ def light_checkout(folder: Path) -> Path:
 
 
 def light_wheelhouse(folder: Path) -> Path:
-    """Wheels of the cpu image's libraries with nothing but their versions in them: a build takes
-    seconds less, and a fifth of the processor time."""
+    """Create wheels of the cpu image's libraries that contain only their versions: builds take
+    seconds less and a fifth of the CPU time."""
     folder.mkdir()
     pins = (own_checkout() / "constraints.txt").read_text().split()
     versions = dict(pin.split("==") for pin in pins)
@@ -68,7 +69,7 @@ def light_wheelhouse(folder: Path) -> Path:
 
 @contextmanager
 def connected() -> Iterator[APIClient]:
-    """A client of the given engine."""
+    """Open a client of the test engine."""
     client = APIClient(base_url=given("FN_TEST_DOCKER"), version="auto", timeout=60)
     try:
         yield client
@@ -78,7 +79,7 @@ def connected() -> Iterator[APIClient]:
 
 @contextmanager
 def made(tag: str) -> Iterator[BuiltImage]:
-    """A cpu image, while the block lasts."""
+    """Build a cpu image that exists while the block runs."""
     try:
         yield build(order(tag), lambda _: None)
     finally:
@@ -87,7 +88,7 @@ def made(tag: str) -> Iterator[BuiltImage]:
 
 
 def remove(client: APIClient, image: str) -> None:
-    """Remove an image if it is there."""
+    """Remove an image if it exists."""
     try:
         client.remove_image(image, force=True)
     except ImageNotFound:
@@ -95,7 +96,7 @@ def remove(client: APIClient, image: str) -> None:
 
 
 def leftovers(client: APIClient, build_id: str) -> int:
-    """How many containers, and images that no tag names, are left of a build."""
+    """Return how many containers and untagged images a build has left."""
     filters = {"label": f"fngate.build={build_id}"}
     images = client.images(filters={**filters, "dangling": True})
     return len(images) + len(client.containers(all=True, filters=filters))

@@ -1,4 +1,4 @@
-"""The same scenes for every driver: by script for the fake one, by models for the real ones."""
+"""The same scenes for every driver: scripted for the fake one, with models for the real ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support import models
 from tests.support.replicas import Stage, binding
 
 ENDLESS = 100_000_000
-"""Turns of the slow model, some twenty minutes: only being stopped ends it."""
+"""Iterations of the slow model: about twenty minutes. Only a stop ends it."""
 JSON_RULES = {"x": InputRule("json")}
 HANDLERS = {
     "eats.py": """
@@ -64,7 +64,7 @@ def predict(inputs, ctx):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Which engine and which image the docker driver is to use, where it is the one."""
+    """Engine and image for the docker driver."""
 
     url: str = ""
     image: str = ""
@@ -81,7 +81,7 @@ class Scenes:
         engine: Engine,
         **times: float,
     ) -> None:
-        """`times` are those of the Docker driver, where they are not to be the usual ones."""
+        """`times`: intervals of the Docker driver that differ from its defaults."""
         self.kind = kind
         self._times = times
         self.settings = settings
@@ -92,7 +92,7 @@ class Scenes:
     async def driver(
         self, script: Script = BEHAVES, settings: PoolSettings | None = None
     ) -> Driver:
-        """A further driver, over the same folders unless `settings` names others."""
+        """Open a further driver, over the same folders unless `settings` names others."""
         settings = settings or self.settings
         if self.kind == "fake":
             return FakeDriver(script)
@@ -101,28 +101,28 @@ class Scenes:
         return await DockerDriver.open(docker_settings(self._engine, settings, **self._times))
 
     async def stage(self, script: Script = BEHAVES) -> Stage:
-        """A launcher over a driver of its own."""
+        """Return a launcher over its own driver."""
         driver = await self.driver(script)
-        # As a manager does first: a driver listens from then on.
+        # The driver watches for exits only after list(), which a manager calls first.
         await driver.list()
         stage = Stage(self.settings, driver, self._bundle)
         self._stages.append(stage)
         return stage
 
     async def ready(self, id: str, script: Script = BEHAVES, **spec: Any) -> Stage:
-        """A stage with one replica that has loaded: add_one.onnx, unless `spec` says otherwise."""
+        """Return a stage with one loaded replica: add_one.onnx unless `spec` says otherwise."""
         stage = await self.stage(script)
         await stage.ready(id, binding(ModelSpec("digits@1", **(spec or {"model": "add_one.onnx"}))))
         return stage
 
     async def close(self) -> None:
-        """End everything."""
+        """Close all stages."""
         for stage in self._stages:
             await stage.close()
 
 
 def bundle_folder(folder: Path) -> Path:
-    """Every model and handler that the scenes load."""
+    """Write every model and handler that the scenes load."""
     models.add_one(folder)
     models.slow(folder, ENDLESS)
     models.big(folder, 100)
@@ -132,7 +132,7 @@ def bundle_folder(folder: Path) -> Path:
 
 
 def docker_settings(engine: Engine, settings: PoolSettings, **times: float) -> DockerSettings:
-    """A Docker driver's settings for the folders of `settings`."""
+    """Return a Docker driver's settings for the folders of `settings`."""
     return DockerSettings(
         times=Times(**times),
         url=engine.url,
@@ -143,7 +143,7 @@ def docker_settings(engine: Engine, settings: PoolSettings, **times: float) -> D
 
 
 def a_record() -> ReplicaRecord:
-    """Of a replica that is never to run."""
+    """Return the record of a replica that never runs."""
     return ReplicaRecord(
         "aaaa0009",
         "t",

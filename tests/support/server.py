@@ -1,4 +1,4 @@
-"""Whole servers for tests, in the test's own event loop or in a process of their own."""
+"""Whole servers for tests, in the test's own event loop or in a separate process."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ __all__ = [
 
 
 class ServingServer(Caller):
-    """A server that runs in this event loop; `server` is its inside."""
+    """A server running in this event loop. `server` gives access to its internals."""
 
     def __init__(self, server: Server, session: ClientSession) -> None:
         super().__init__(server.url, server.store.token, session)
         self.server = server
 
     def bound(self) -> list[Replica]:
-        """Every replica but the standbys."""
+        """Return every replica except standbys."""
         return [one for one in self.server.manager.replicas() if one.role != "standby"]
 
     async def until_pools(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition` holds, looked at whenever the pool manager has news."""
+        """Wait until `condition` holds; it is checked whenever the pool manager publishes a
+        change."""
         news = asyncio.Event()
         end = self.server.manager.subscribe(lambda _message: news.set())
         try:
@@ -53,7 +54,7 @@ class ServingServer(Caller):
 
 
 class ServerApart(Caller):
-    """A server in a process of its own, which has ended after the block."""
+    """A server in a separate process, which has ended after the block."""
 
     def __init__(self, server: ServerProcess, session: ClientSession) -> None:
         super().__init__(server.url, server.token, session)
@@ -62,9 +63,9 @@ class ServerApart(Caller):
 
 
 class Gate:
-    """Delays of a `FakeDriver`, let go by hand: `FakeDriver(Script(load_s=1), sleep=gate)`.
+    """Delays of a `FakeDriver` under test control: `FakeDriver(Script(load_s=1), sleep=gate)`.
 
-    It is open at first, so that a deploy gets through. No delay of zero is ever held up.
+    The gate is open at first, so that deploys succeed. Delays of zero are never held.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class Gate:
         self.waiting = 0
 
     async def __call__(self, seconds: float) -> None:
-        """What the driver awaits."""
+        """Wait as the driver's sleep."""
         if not seconds:
             return
         self.waiting += 1
@@ -83,11 +84,11 @@ class Gate:
             self.waiting -= 1
 
     def open(self) -> None:
-        """Let go whatever waits, now and from now on."""
+        """Release all delays, current and future."""
         self._open.set()
 
     def shut(self) -> None:
-        """From now on every delay lasts until `open`."""
+        """Hold every delay until `open`."""
         self._open.clear()
 
 
@@ -95,10 +96,10 @@ class Gate:
 async def serving(
     data: Path, driver: Driver | None = None, *, kind: type[Settings] = Settings, **settings: Any
 ) -> AsyncIterator[ServingServer]:
-    """A server on a free port with its data in `data`; leaving the block ends it in order.
+    """Run a server on a free port with its data in `data`; it shuts down in order with the block.
 
-    `driver` takes the place of the process driver: a `FakeDriver` with a script. `kind` may be a
-    subclass that changes what no setting can.
+    `driver` replaces the process driver: a `FakeDriver` with a script. `kind` may be a subclass
+    that changes behaviour no setting covers.
     """
     chosen = kind(**{"port": 0, "data": data / "data", "shutdown_s": 5.0, **settings})
     timeout = ClientTimeout(total=UNTIL_S)
@@ -108,7 +109,7 @@ async def serving(
 
 @asynccontextmanager
 async def serving_apart(data: Path) -> AsyncIterator[ServerApart]:
-    """As `serving`, in a process of its own, on uvloop."""
+    """Run a server as `serving` does, in a separate process on uvloop."""
     with server_process(data / "data") as process:
         async with ClientSession(timeout=ClientTimeout(total=UNTIL_S)) as session:
             yield ServerApart(process, session)

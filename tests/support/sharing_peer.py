@@ -1,4 +1,4 @@
-"""A replica's data socket in the hands of a test, with its end of the side channel."""
+"""Test-controlled data socket of a replica, with its end of the side channel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.peers import Peer
 
 
 class SharingPeer(Peer):
-    """`side` and `shared` are of the newest link."""
+    """Data socket with shared memory. `side` and `shared` belong to the newest link."""
 
     side: SideChannel
     shared: LinkBodies
@@ -45,7 +45,7 @@ class SharingPeer(Peer):
 
     def _accept_raw(self, listener: socket.socket) -> None:
         sock, _ = listener.accept()
-        # HELLO was sent with the connection, in one turn.
+        # HELLO is sent in the same turn as the connection is made.
         data, descriptors, _, _ = socket.recv_fds(sock, 10_000, 1)
         reader = FrameReader()
         reader.buffer()[: len(data)] = data
@@ -64,14 +64,14 @@ class SharingPeer(Peer):
         )
 
     async def greet(self, said: bytes = b'{"slabs": true}') -> None:
-        """Take a gateway's greeting and agree to share memory."""
+        """Receive a gateway's HELLO and agree to share memory."""
         hello = await self.next(Kind.HELLO)
         assert hello.aux == VERSION
         await self._opening
         self.send(Kind.HELLO, body=said, aux=VERSION)
 
     async def request(self) -> tuple[Frame, bytes]:
-        """The next request and its body, wherever that lies."""
+        """Return the next request and its body, inline or in a slab."""
         frame = await self.next(Kind.REQUEST)
         if not frame.flags & Flag.SLAB:
             return frame, bytes(frame.body)
@@ -80,25 +80,25 @@ class SharingPeer(Peer):
         return frame, body
 
     def announce(self, number: int = 1, size: int = 2**20, content: bytes = b"") -> None:
-        """A slab of answers."""
+        """Announce a slab for answers."""
         descriptor, memory = make_slab(size, read_only=False)
         memory[: len(content)] = content
         memory.close()
         self.pass_on(SLAB_NOTICE.pack(number, size), descriptor)
 
     def pass_on(self, notice: bytes, *descriptors: int) -> None:
-        """Anything over the side channel; the descriptors are closed here."""
+        """Send any notice over the side channel; the descriptors are closed here."""
         socket.send_fds(self.side.sock, [notice], list(descriptors))
         for descriptor in descriptors:
             os.close(descriptor)
 
     def answer_at(self, id: int, place: SlabRange, **fields: Any) -> None:
-        """An answer that lies there."""
+        """Send an answer that refers to this place in a slab."""
         self.answer(id, place.pack(), flags=Flag.SLAB, **fields)
 
     @staticmethod
     def die(shared: LinkBodies) -> None:
-        """What a process's end does to the side channel of one of its links."""
+        """Close a link's side channel as a process exit does."""
         shared._requests.clear()
         shared._answers.close()
         shared.channel.close()

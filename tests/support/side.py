@@ -1,4 +1,4 @@
-"""The gateway's half of shared bodies, in the hands of a test of a replica."""
+"""Test-controlled gateway half of shared bodies, for tests of a replica."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runtime_image.link.shared_memory import (
 
 
 class GatewaySide:
-    """One end of a side channel, and slabs of its own. `theirs` is the replica's end."""
+    """One end of a side channel with its own slabs. `theirs` is the replica's end."""
 
     def __init__(self) -> None:
         ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -25,7 +25,7 @@ class GatewaySide:
         self._answers: dict[int, int] = {}
 
     def announce(self, number: int, size: int = 2**20) -> None:
-        """Make a slab and tell the replica."""
+        """Create a slab and announce it to the replica."""
         descriptor, memory = make_slab(size, read_only=True)
         passed = open_for_reading(descriptor)
         assert self.channel.announce(number, size, passed)
@@ -39,22 +39,22 @@ class GatewaySide:
         return SlabRange(number, offset, len(body))
 
     def hear(self) -> SlabNotice | None:
-        """What the replica says of its slabs; a descriptor is kept."""
+        """Receive the replica's next slab notice; keep its descriptor."""
         notice = self.channel.receive()
         if notice is not None and notice.size:
             self._answers[notice.number] = notice.descriptor
         return notice
 
     def read(self, place: SlabRange) -> bytes:
-        """An answer in a slab that was heard of."""
+        """Read an answer from an announced slab."""
         return os.pread(self._answers[place.slab], place.length, place.offset)
 
     def in_memory(self, number: int) -> int:
-        """Bytes that an answer slab takes."""
+        """Return the memory in bytes that an answer slab occupies."""
         return os.fstat(self._answers[number]).st_blocks * 512
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all slabs, descriptors and both ends."""
         for memory in self._slabs.values():
             memory.close()
         for descriptor in self._answers.values():

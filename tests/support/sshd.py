@@ -20,7 +20,7 @@ from tests.support.freezing import freeze
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 PRIVILEGE_DIR = Path("/run/sshd")
-"""OpenSSH's empty folder for its unprivileged half; wanted only of root."""
+"""Empty folder for OpenSSH's privilege separation; needed only when run as root."""
 END_S = 60.0
 BASE = """\
 ListenAddress 127.0.0.1
@@ -36,7 +36,7 @@ SFTP = "Subsystem sftp internal-sftp"
 
 
 class Sshd:
-    """sshd with keys and settings in `folder`, until `stop`. `log` is the file it writes."""
+    """sshd with keys and settings in `folder`, until `stop`. `log`: path of its log file."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -51,28 +51,29 @@ class Sshd:
 
     @property
     def target(self) -> str:
-        """What --ssh is given."""
+        """Return the argument for --ssh."""
         return f"{self.user}@127.0.0.1:{self.port}"
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """Return host and port it listens on."""
         return "127.0.0.1", self.port
 
     def make_key(self, name: str) -> Path:
-        """A fresh private key; its public half lies beside it."""
+        """Create a private key, with the public key next to it."""
         path = self.folder / name
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(path)]
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
         return path
 
     def know(self, key: Path | None = None) -> None:
-        """Write into `known_hosts` that the server's key is `key`, its true one by default."""
+        """Write the server's key to `known_hosts`: `key`, by default the real one."""
         kind, text, _ = (key or self._host_key).with_suffix(".pub").read_text().split()
         self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {kind} {text}\n")
 
     def start(self, *settings: str) -> None:
-        """Listen, with `settings` before the usual ones: sshd goes by the first."""
+        """Start listening. `settings` come before the usual ones, because sshd uses the first
+        value."""
         assert SSHD is not None
         if os.geteuid() == 0:
             PRIVILEGE_DIR.mkdir(mode=0o755, exist_ok=True)
@@ -98,13 +99,13 @@ class Sshd:
         raise AssertionError(f"sshd did not start: {self.log.read_text()}")
 
     def freeze(self) -> None:
-        """Stop it with all its connections in their tracks, as when a network goes silent."""
+        """Stop sshd and all its connections with SIGSTOP, as when a network becomes silent."""
         assert self._process is not None
         for pid in [*_descendants(self._process.pid), self._process.pid]:
             freeze(pid)
 
     def stop(self) -> None:
-        """Kill it with all its connections, as when the machine loses power."""
+        """Kill sshd and all its connections, as when the machine loses power."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -118,7 +119,7 @@ class Sshd:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Children of `pid`, theirs and so on; sshd starts a session of its own for each login."""
+    """Return all descendants of `pid`; sshd starts a session for each login."""
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:
@@ -134,7 +135,7 @@ def _free_port() -> int:
 
 
 def needs_sshd() -> None:
-    """Skip the test where there is no OpenSSH server; in CI there must be one."""
+    """Skip the test if there is no OpenSSH server; in CI, fail."""
     if SSHD is None or shutil.which("ssh-keygen") is None:
         if os.environ.get("FN_CI"):
             pytest.fail("FN_CI=1, but there is no sshd: apt-get install openssh-server")
@@ -143,7 +144,7 @@ def needs_sshd() -> None:
 
 @contextmanager
 def sshd(folder: Path, *settings: str, sftp: bool = True) -> Iterator[Sshd]:
-    """A running server; it and its connections are gone after the block."""
+    """Run a server; it and its connections are gone after the block."""
     needs_sshd()
     server = Sshd(folder)
     server.start(*settings, *([SFTP] if sftp else []))

@@ -1,4 +1,4 @@
-"""A server with several gateway processes, and connections to the one that a test means."""
+"""A server with several gateway workers, and connections to a chosen worker."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from admin.workers.process import MODULE
 from tests.support.process_server import END_S, ServerProcess
 
 CONNECTIONS_MAX = 200
-"""Connections made until each process has one: that all go to one of two has a chance of 2^-199."""
+"""Max connections made until each worker has one. With two workers the chance that all go to one is
+2^-199."""
 
 NOT_TAKEN = "0"
-"""The inode of a connection that waits to be accepted."""
+"""Inode of a connection that has not been accepted yet."""
 ASKS_MAX = 5_000
-"""Looks at what is about to come, each of which takes some 100 us or more."""
+"""Max polls of a condition that should come true soon, at 100 us or more each."""
 
 
 def worker_pids(supervisor: int) -> list[int]:
-    """The gateway processes of a server, by their command lines."""
+    """Return the pids of a server's gateway workers, found by their command lines."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -41,7 +42,7 @@ def worker_pids(supervisor: int) -> list[int]:
 
 
 class Line:
-    """One connection to a server, kept open. `pid` is the process at its other end."""
+    """One kept-alive connection to a server. `pid`: the worker that accepted it."""
 
     def __init__(self, server: ServerProcess) -> None:
         parts = urlsplit(server.url)
@@ -49,8 +50,9 @@ class Line:
         self._http = http.client.HTTPConnection(parts.hostname, parts.port, timeout=END_S)
         assert server.process is not None
         self.headers: dict[str, str] = {}
-        """Of the last answer."""
-        # Nothing is sent yet: whatever the first request is decides who reads the others.
+        """Headers of the last answer."""
+        # Connect without a request: the first one decides whether the fast front or aiohttp
+        # reads the rest.
         self._http.connect()
         mine = self._http.sock.getsockname()[1]
         try:
@@ -62,7 +64,8 @@ class Line:
     def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
-        """One exchange: status, and the answer's JSON or bytes. A dict is sent as JSON."""
+        """Send one request; return the status and the decoded JSON or bytes. A dict is sent as
+        JSON."""
         given = dict(headers or {})
         if isinstance(body, dict):
             body = json.dumps(body).encode()
@@ -77,17 +80,17 @@ class Line:
     def call(
         self, ref: str, inputs: dict[str, Any], headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
-        """POST /fn/REF."""
+        """Send POST /fn/REF."""
         return self.ask("POST", f"/fn/{ref}", {"inputs": inputs}, headers)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._http.close()
 
 
 @contextmanager
 def lines(server: ServerProcess, each: int = 1) -> Iterator[list[Line]]:
-    """So many connections to each gateway process, those of one beside each other."""
+    """Open `each` connections to every worker, grouped by worker."""
     assert server.process is not None
     found: dict[int, list[Line]] = {pid: [] for pid in worker_pids(server.process.pid)}
     made: list[Line] = []
@@ -104,8 +107,8 @@ def lines(server: ServerProcess, each: int = 1) -> Iterator[list[Line]]:
 
 
 def until_replaced(server: ServerProcess, gone: int) -> None:
-    """Ask until all workers run again, without the one that is gone. Meanwhile the server must say
-    that it is degraded, and why."""
+    """Poll until all workers run again without the one that is `gone`. Meanwhile the server must
+    report that it is degraded, and why."""
     assert server.process is not None
     for _ in range(ASKS_MAX):
         line = Line(server)
@@ -120,9 +123,9 @@ def until_replaced(server: ServerProcess, gone: int) -> None:
 
 
 def _holder(supervisor: int, port: int, peer: int) -> int:
-    """Which process has the accepted socket between `port` and a client's port (proc(5)).
+    """Return the process that accepted the connection from port `peer` to `port` (proc(5)).
 
-    Raises ConnectionError where the connection is gone before a worker takes it.
+    Raises ConnectionError if the connection ends before a worker accepts it.
     """
     for _ in range(ASKS_MAX):
         inode = _inode(port, peer)
@@ -133,7 +136,8 @@ def _holder(supervisor: int, port: int, peer: int) -> int:
 
 
 def _inode(port: int, peer: int) -> str:
-    """Of the server's end of a connection. Raises ConnectionError where there is none."""
+    """Return the inode of the server's end of a connection. Raises ConnectionError if there is
+    none."""
     for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = row.split()
         local, remote = (int(fields[place].rpartition(":")[2], 16) for place in (1, 2))
@@ -148,13 +152,13 @@ def _descriptors(pid: int) -> set[str]:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 found.add(str(entry.readlink()))
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return set()
     return found
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that is dead and not waited for does not."""
+    """Return whether a process runs. A zombie does not count."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except OSError:
@@ -163,5 +167,5 @@ def alive(pid: int) -> bool:
 
 
 def watch(pid: int) -> int:
-    """A descriptor that is readable when the process has ended."""
+    """Return a pidfd, which becomes readable when the process has ended."""
     return os.pidfd_open(pid)

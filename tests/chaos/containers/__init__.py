@@ -1,1 +1,1 @@
-"""What must hold while containers, their engine and the server die."""
+"""Chaos with containers: they, their engine and the server are killed."""

@@ -1,4 +1,4 @@
-"""Clients of a server that is killed and started again: what breaks off with it is asked again."""
+"""Clients of a server that is killed and restarted; requests cut off by a kill are repeated."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.chaos.subjects import Subject
 from tests.support.process_server import ServerProcess
 
 TIMEOUT_S = 120.0
-"""Longer than any answer may take: wait budget and execution timeout together."""
+"""Longer than any answer may take: wait budget plus execution timeout."""
 
 
 class Front:
-    """Where a server can be called, and which of its lives were ended by force."""
+    """Address of a server, and which of its lives were ended by force."""
 
     def __init__(self, server: ServerProcess) -> None:
         self.server = server
@@ -32,7 +32,7 @@ class Front:
 
     @contextmanager
     def down(self) -> Iterator[None]:
-        """Nobody begins to call; what is under way may break off."""
+        """Block new requests while the server is killed and restarted; open ones may break."""
         self.up.clear()
         self._killed = self.life
         yield
@@ -40,13 +40,13 @@ class Front:
         self.up.set()
 
     def is_excused(self, life: int) -> bool:
-        """Whether a connection of that life may break."""
+        """Return whether connections made in that life may break."""
         return life <= self._killed
 
 
 @dataclass
 class Tally:
-    """What came of one function's requests. `cut`: broke off with the server, asked again."""
+    """Outcomes of one function's requests. `cut`: requests cut off by a kill and repeated."""
 
     right: int = 0
     cut: int = 0
@@ -55,8 +55,8 @@ class Tally:
 
 
 class Clients:
-    """Callers of each function, so many of each, so that those of one which is away leave the
-    others' alone."""
+    """Callers of all functions. Each caller serves one function, so that an unavailable function
+    does not block callers of the others."""
 
     def __init__(self, front: Front, subjects: tuple[Subject, ...], ledger: Ledger) -> None:
         self._front = front
@@ -66,11 +66,11 @@ class Clients:
 
     @property
     def answered(self) -> int:
-        """Right answers of all functions."""
+        """Return the number of right answers of all functions."""
         return sum(tally.right for tally in self.tallies.values())
 
     async def run(self, at_once: int, requests: int, ended: asyncio.Event) -> None:
-        """Until `ended`, and at least so many right answers from now on."""
+        """Call until `ended` is set and at least `requests` further right answers have arrived."""
         least = self.answered + requests
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         connector = aiohttp.TCPConnector(limit=0)
@@ -94,7 +94,7 @@ class Clients:
         return self.answered < least and not self._ledger.violations
 
     async def _is_done(self, session: aiohttp.ClientSession, subject: Subject, number: int) -> bool:
-        """One request; False where the server was killed under it."""
+        """Send one request; return False if it was cut off by a kill of the server."""
         await self._front.up.wait()
         life, who = self._front.life, f"{subject.name} #{number}"
         tally, began_s = self.tallies[subject], time.monotonic()

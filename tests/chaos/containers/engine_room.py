@@ -1,4 +1,4 @@
-"""What runs on an engine for one server, seen and touched past the server."""
+"""Direct access to one server's containers on the engine, bypassing the server."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ANSWER_S = 60.0
 
 @dataclass(frozen=True)
 class Running:
-    """A replica's container that runs. `began`: the engine's word for when; another start would
-    change it."""
+    """A running replica container. `began`: StartedAt reported by the engine; a restart changes
+    it."""
 
     container: str
     began: str
@@ -33,7 +33,7 @@ class Running:
 
 
 class EngineRoom:
-    """The containers of the server over the data folder `data`. All of it blocks."""
+    """Containers of the server with data folder `data`. All methods block."""
 
     def __init__(self, engine: OwnEngine, data: Path) -> None:
         self.engine = engine
@@ -41,7 +41,7 @@ class EngineRoom:
         self.client = docker.APIClient(base_url=engine.url, version="1.41", timeout=ANSWER_S)
 
     def replicas(self) -> dict[str, Running]:
-        """Those that run or are paused, by the replica's id."""
+        """Return the running or paused replica containers by replica id."""
         found = {}
         for listed in self._listed():
             id = listed["Labels"].get(spec.REPLICA, "")
@@ -52,11 +52,11 @@ class EngineRoom:
         return found
 
     def holders(self) -> list[str]:
-        """Containers of networks made ahead."""
+        """Return the ids of the holder containers of prepared networks."""
         return [one["Id"] for one in self._listed() if spec.HOLDER in one["Labels"]]
 
     def remove_holders(self) -> list[str]:
-        """Take all of those away; which they were."""
+        """Remove all holder containers; return the ids of those removed."""
         return [
             container
             for container in self.holders()
@@ -64,7 +64,7 @@ class EngineRoom:
         ]
 
     def left(self) -> list[str]:
-        """Whatever of this server is on the engine, in any state."""
+        """Return every container of this server, in any state."""
         return [f"{one['Names']} {one['State']}" for one in self._listed()]
 
     def _listed(self) -> list[dict[str, Any]]:
@@ -75,23 +75,23 @@ class EngineRoom:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """dockerd takes calls and answers none."""
+        """Stop dockerd (SIGSTOP): it accepts requests and answers none."""
         with freezing.frozen(self.engine.pid):
             yield
 
     def freeze_for(self, seconds: float) -> None:
-        """As `frozen`, for so long from now on."""
+        """Stop dockerd as `frozen` does and resume it after `seconds`, without blocking."""
         pid = self.engine.pid
         freezing.freeze(pid)
         threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)).start()
 
     def close(self) -> None:
-        """End the client."""
+        """Close the client."""
         self.client.close()
 
 
 def happened(act: Callable[[], object]) -> bool:
-    """Do something to a container; whether it was still there to have it done."""
+    """Run an action on a container; return False if the container was already gone."""
     try:
         act()
     except (APIError, ProcessLookupError):

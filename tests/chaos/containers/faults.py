@@ -1,4 +1,4 @@
-"""All that may happen to containers, their engine and the server, one thing after the other."""
+"""Faults of containers, their engine and the server, injected one after another."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tests.chaos.killing import Kills
 from tests.chaos.ledger import Ledger
 
 STOP_S = 3
-"""How long `docker stop` waits between TERM and KILL."""
+"""Seconds between TERM and KILL of `docker stop`."""
 SHORT_S = (0.2, 0.8)
-"""Of a pause that is no reason to end a replica."""
+"""Bounds in seconds of a pause too short to end a replica."""
 AWAY_S = (0.5, 4.0)
-"""How long the engine is gone or hangs."""
+"""Bounds in seconds of an engine outage or hang."""
 FOUND_S = 40.0
-"""Within which a container that hangs must be gone: three PINGs, TERM, KILL and the removal."""
+"""Max seconds until a hung container is gone: three PINGs, TERM, KILL and the removal."""
 COMING_S = 20.0
-"""How long somebody to be struck is looked for."""
+"""Max seconds to wait for an eligible victim."""
 STEADY = (
     "kill",
     "remove",
@@ -45,7 +45,7 @@ STEADY = (
     "engine killed",
     "engine hangs",
 )
-"""What happens under one server's life."""
+"""Faults that the server survives."""
 FATAL = (
     "server killed",
     "server and engine killed",
@@ -56,7 +56,7 @@ FATAL = (
 
 @dataclass(frozen=True)
 class Stage:
-    """Who plays: the server, its containers, its clients, and who counts."""
+    """The participants of a run, shared by all faults."""
 
     chance: random.Random
     front: Front
@@ -68,7 +68,7 @@ class Stage:
 
 
 class Faults:
-    """Does each kind once in random order, then again, as often as it is told."""
+    """Injects every kind of fault in random order, in as many turns as requested."""
 
     def __init__(self, stage: Stage) -> None:
         self._chance = stage.chance
@@ -108,7 +108,7 @@ class Faults:
         assert set(self._kinds) == {*STEADY, *FATAL}
 
     async def run(self, kinds: tuple[str, ...], turns: int, every_s: tuple[float, float]) -> None:
-        """All of `kinds`, in another order each turn, with random pauses between."""
+        """Inject all `kinds` in a new order each turn, with random pauses between them."""
         for _ in range(turns):
             for kind in self._chance.sample(kinds, len(kinds)):
                 await footprint.pause(self._chance.uniform(*every_s))
@@ -118,7 +118,7 @@ class Faults:
                     return
 
     async def _choose(self, role: str = "") -> tuple[dict[str, Any], Running] | None:
-        """Somebody who may be killed, waited for a while; `role` may name a state, too."""
+        """Return a random eligible replica of this role or state, or None after COMING_S."""
         found: list[tuple[dict[str, Any], Running]] = []
 
         async def is_there() -> bool:
@@ -151,14 +151,14 @@ class Faults:
         return True
 
     async def _kill_start(self) -> bool:
-        """One that serves goes, and the standby that would take its place, then one that comes."""
+        """Kill the standby, then a ready replica, then the one that starts in its place."""
         struck = False
         for state in ("standby", "ready", "starting"):
             struck = await self._strike(lambda c: self._room.client.kill(c.container), state)
         return struck
 
     async def _pause_shortly(self) -> bool:
-        """What was asked of it is answered when it goes on: it is nobody's death."""
+        """Pause a replica briefly: it must survive and answer its pending requests."""
         chosen = await self._choose("ready")
         if chosen is None:
             return False
@@ -175,7 +175,8 @@ class Faults:
         return True
 
     async def _pause_for_good(self) -> bool:
-        """Its PINGs tell; what it had is run by another."""
+        """Pause a replica for good: it must be ended for missed PINGs, its requests rerun
+        elsewhere."""
         chosen = await self._choose("ready")
         if chosen is None:
             return False
@@ -190,7 +191,7 @@ class Faults:
         return True
 
     async def _await_end(self, item: dict[str, Any], what: str) -> None:
-        """It hangs: its container has to go."""
+        """Require that the container of a hung replica is removed within FOUND_S."""
 
         async def is_gone() -> bool:
             return item["id"] not in await asyncio.to_thread(self._room.replicas)
@@ -206,7 +207,7 @@ class Faults:
         )
 
     async def _remove_holders(self) -> bool:
-        """Those that are there, as soon as there are any."""
+        """Remove the holder containers as soon as there are any."""
         removed: list[str] = []
 
         async def removes() -> bool:
@@ -227,8 +228,8 @@ class Faults:
             await self._be_away(chosen)
 
     async def _be_away(self, chosen: tuple[dict[str, Any], Running] | None) -> None:
-        """Nobody looks after the containers; now and then one dies meanwhile. What is warm and
-        alive goes on answering."""
+        """Check an engine outage, with a replica killed in half of them. Every warm replica that is
+        alive must keep answering."""
         struck = ""
         if chosen is not None and self._chance.random() < 0.5:
             item, running = chosen
@@ -254,17 +255,17 @@ class Faults:
         await self._lives.restart(self._struck)
 
     async def _kill_both(self) -> None:
-        """The engine goes first and comes back while there is no server."""
+        """Kill the engine first and restart it while no server runs."""
         await asyncio.to_thread(self._room.engine.kill)
         await self._lives.restart(self._struck, self._room.engine.start)
 
     async def _restart_over_hanging_engine(self) -> None:
-        """The next server has to wait for its answers."""
+        """Restart the server while the engine hangs: the new server has to wait."""
         seconds = self._chance.uniform(*AWAY_S)
         await self._lives.restart(self._struck, disturb=lambda: self._room.freeze_for(seconds))
 
     async def _kill_server_and_pause(self) -> bool:
-        """The next server finds it running, and silent."""
+        """Pause a replica between two server lives: the next server finds it running but silent."""
         chosen = await self._choose("ready")
         if chosen is None:
             return False

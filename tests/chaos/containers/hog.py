@@ -1,4 +1,4 @@
-"""One request whose handler takes more memory than its container may have."""
+"""A request whose handler allocates more memory than its container may use."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.subjects import Subject
 
 GREED = -1.0
-"""In the first place of an input; the others' are numbers of requests."""
+"""First input value that makes the handler allocate. Other requests carry their number there."""
 CAP_MIB = 256
 CHUNKS = 48
-"""Of 64 MiB each: more than even a standby may have, whose limit is not set yet."""
+"""Chunks of 64 MiB: more than the container limit, even that of a standby, whose memory is not
+limited yet."""
 PREDICT = f"""
 def predict(inputs, ctx):
     if inputs["x"][0, 0] == {GREED}:
@@ -23,7 +24,7 @@ HOG = Subject("hog", 19, 23, share=1, handler=True, batching="off", predict=PRED
 
 
 class Hog:
-    """Asks for too much, time and again."""
+    """Sender of requests that exceed the memory limit."""
 
     def __init__(self, front: Front, ledger: Ledger) -> None:
         self._front = front
@@ -31,12 +32,12 @@ class Hog:
         self._number = 0
 
     async def eat(self) -> None:
-        """It alone gets 502, and is told why."""
+        """Send one such request: only it may fail, with a 502 `poison`."""
         self._number += 1
-        # Another body each time: one that is known to kill is refused without a try.
+        # The body differs each time: a body known to kill is refused without a run.
         body = {"inputs": {"x": [[GREED, self._number, 0, 0]]}}
         async with client(self._front.server) as caller:
             answer = await caller.call(HOG.name, body)
         is_poison = answer.status == 502 and answer.problem["code"] == "poison"
         self._ledger.require(is_poison, f"the greedy request got {answer.status} {answer.body!r}")
-        self._ledger.figures.setdefault("what a greedy request is told", answer.body.decode())
+        self._ledger.figures.setdefault("answer to a greedy request", answer.body.decode())

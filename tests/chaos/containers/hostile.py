@@ -1,5 +1,6 @@
-"""Hostile functions in containers, each with another way to take what all share, while innocent
-ones are called and started: every answer right, every cold start done, the server unharmed."""
+"""Hostile functions in containers, each exhausting another shared resource, while innocent
+functions are called and started. Every answer must be right, every cold start must succeed and the
+server must stay unharmed."""
 
 from __future__ import annotations
 
@@ -30,16 +31,16 @@ IMAGE = {"Content-Type": "image/png"}
 WARM, COLD = "warm", ("cold-a", "cold-b")
 WATCHES = Path("/proc/sys/fs/epoll/max_user_watches")
 USER = 23456
-"""Somebody who may use the engine and is not root."""
+"""An unprivileged user id that may use the engine."""
 HOARD_MIB = 2048
-"""Memory of one that takes everything: its epoll watches alone are more than a gigabyte."""
+"""Memory of a hoarder: its epoll watches alone take more than 1 GiB."""
 SMALL_MIB = 192
 QUIET = (
     *("inotify", "POSIX timers", "waiting signals", "keys", "pipe buffers", "locked memory"),
     *("System V", "message queues", "file locks", "threads", "sockets and calls"),
     *("scratch space", "descriptors in flight"),
 )
-"""Kinds of hoard that need little memory and CPU time."""
+"""Kinds of hoarding that need little memory and CPU time."""
 LOUD: tuple[dict[str, Any], ...] = (
     {"attack": "forks"},
     {"attack": "memory"},
@@ -54,16 +55,16 @@ LOUD: tuple[dict[str, Any], ...] = (
     {"attack": "control_lie", "lie": "answers to no PING", "seconds": 60},
 )
 CALL_S = 600
-"""How long an attack may take: one hoards millions of things on a busy machine."""
+"""Max seconds of an attack: some hoard millions of objects on a busy machine."""
 CALM_STARTS = 5
 AFTER_STARTS = 5
-"""Cold starts before anything happens, and when everything that is kept is kept."""
+"""Cold starts before the attacks, and after them while all hoards are still held."""
 
 
 @dataclass(frozen=True)
 class Dose:
-    """`hostile` functions, of which `hoarders` take all kinds of things at once; `at_once` of the
-    others attack at a time. `is_root`: whether the server is."""
+    """`hostile` functions, of which `hoarders` hoard everything at once; at most `at_once`
+    functions attack concurrently. `is_root`: whether the server runs as root."""
 
     seed: int
     hostile: int = 100
@@ -71,12 +72,12 @@ class Dose:
     at_once: int = 6
     is_root: bool = True
     watches_max: int = 0
-    """What the kernel lets one user have meanwhile, so that a small dose reaches it in a moment; 0
-    leaves that as it is."""
+    """Temporary kernel limit on epoll watches per user, so that a small dose reaches it quickly; 0
+    leaves the limit unchanged."""
 
 
 class Innocents:
-    """Callers of three functions that never meet a hostile one, but for the machine."""
+    """Callers of three innocent functions, which share only the machine with hostile ones."""
 
     def __init__(self, caller: Caller, ledger: Ledger) -> None:
         self._caller = caller
@@ -84,7 +85,7 @@ class Innocents:
         self.waits_s: dict[str, list[float]] = defaultdict(list)
 
     async def call(self, name: str, when: str) -> None:
-        """One request; its answer must be right."""
+        """Send one request; its answer must be right."""
         began_s = time.monotonic()
         answer = await self._caller.request("POST", f"/fn/{name}", SEVEN, IMAGE)
         took_s = time.monotonic() - began_s
@@ -94,12 +95,12 @@ class Innocents:
         self.waits_s[f"{when}: {'cold' if is_cold else 'warm'}"].append(took_s)
 
     async def cold(self, name: str, when: str) -> None:
-        """One that finds its function asleep."""
+        """Send a request to a function after putting it to sleep."""
         await self._caller.admin("POST", f"/functions/{name}/sleep")
         await self.call(name, when)
 
     async def run(self, ended: asyncio.Event) -> None:
-        """Without a pause, until `ended`."""
+        """Call without pauses until `ended`."""
 
         async def go_on(name: str, *, cold: bool) -> None:
             while not ended.is_set():
@@ -111,7 +112,7 @@ class Innocents:
                 group.create_task(go_on(name, cold=True))
 
     def figures(self) -> dict[str, str]:
-        """Count, median and longest of each kind."""
+        """Return count, median and longest wait per kind of call."""
         return {
             kind: f"{len(waits)}, median {statistics.median(waits) * 1e3:.0f} ms, longest"
             f" {max(waits) * 1e3:.0f} ms"
@@ -120,7 +121,7 @@ class Innocents:
 
 
 class Scene:
-    """A server with innocent and hostile functions, one container for each of these."""
+    """A server with innocent and hostile functions; each hostile function has one container."""
 
     def __init__(self, dose: Dose, caller: Caller, ledger: Ledger) -> None:
         self._dose = dose
@@ -134,7 +135,7 @@ class Scene:
         self.uids: list[int] = []
 
     async def play(self) -> None:
-        """Deploy, call in peace, attack, and call once more while everything is kept."""
+        """Deploy, call in peace, attack, and call again while all hoards are held."""
         await self._caller.deploy(DIGITS, name=WARM, min=1)
         for name in COLD:
             await self._caller.deploy(DIGITS, name=name, idle_s=0.05)
@@ -169,7 +170,8 @@ class Scene:
                     self.uids.append(said["uid"])
 
     def _orders(self, number: int) -> Iterator[dict[str, Any]]:
-        """Those that keep everything come first; of the others each ends with a hoard."""
+        """Yield the attacks of a function. Full hoarders have the lowest numbers; all others end
+        with a hoard."""
         if number < self._dose.hoarders:
             yield {"attack": "hoard"}
             return
@@ -177,7 +179,7 @@ class Scene:
         yield {"attack": "hoard", "kinds": self._chance.sample(QUIET, 4)}
 
     async def _check(self) -> None:
-        """Nobody innocent was blamed, and no two that live have one user."""
+        """Innocent functions have no errors, and no two hoarders share a user id."""
         for name in (WARM, *COLD):
             errors = (await self._caller.admin("GET", f"/functions/{name}/errors")).json()["items"]
             why = (await self._caller.admin("GET", f"/functions/{name}/why")).json()
@@ -194,7 +196,7 @@ class Scene:
 
 @contextmanager
 def fewer_watches(most: int) -> Iterator[None]:
-    """The limit on epoll watches of one user, on this whole machine."""
+    """Set the machine's limit on epoll watches per user, then restore it; 0 leaves it unchanged."""
     before = WATCHES.read_text()
     if most:
         WATCHES.write_text(f"{most}\n")
@@ -207,14 +209,14 @@ def fewer_watches(most: int) -> Iterator[None]:
 
 @contextmanager
 def serving(data: Path, dose: Dose, url: str, image: str) -> Iterator[ContainerServer]:
-    """A server over containers, without standbys: every start is one of a container."""
+    """Start a server over containers without standbys: every cold start starts a container."""
     program: tuple[str, ...] = (FNCTL,)
     if not dose.is_root:
         data.mkdir(parents=True, exist_ok=True)
         data.parent.chmod(0o755)
         os.chown(data, USER, USER)
         group = Path(url.removeprefix("unix://")).stat().st_gid
-        # It may read what this checkout lies in, and nothing else that root may.
+        # dac_read_search lets it read this checkout; it has no other capability of root.
         program = (
             *("setpriv", f"--reuid={USER}", f"--regid={USER}", f"--groups={group}"),
             *("--inh-caps=-all,+dac_read_search", "--ambient-caps=+dac_read_search"),
@@ -231,7 +233,7 @@ def serving(data: Path, dose: Dose, url: str, image: str) -> Iterator[ContainerS
 
 
 async def run(data: Path, dose: Dose, url: str, image: str) -> Ledger:
-    """The whole scenario over an empty folder, on the engine at `url`."""
+    """Run the whole scenario in an empty folder, on the engine at `url`."""
     whose = "root" if dose.is_root else f"user {USER}"
     ledger = Ledger(f"hostile containers under a server of {whose}", {"dose": asdict(dose)})
     with fewer_watches(dose.watches_max), serving(data, dose, url, image) as server:
@@ -241,7 +243,7 @@ async def run(data: Path, dose: Dose, url: str, image: str) -> Ledger:
             scene = Scene(dose, caller, ledger)
             try:
                 await scene.play()
-            except* Exception as errors:  # noqa: BLE001 - what was found so far is worth more
+            except* Exception as errors:  # noqa: BLE001 - keep the results so far
                 ledger.violated(f"the run ended early: {errors.exceptions!r}")
         ledger.require(process.poll() is None, f"the server ended with {process.returncode}")
         for line in complaints(server):
@@ -250,7 +252,7 @@ async def run(data: Path, dose: Dose, url: str, image: str) -> Ledger:
 
 
 def complaints(server: ServerProcess) -> list[str]:
-    """Errors in its log."""
+    """Return the errors in the server's log."""
     found = []
     for line in server.complaints:
         with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""One life of a server after the other: killed, started again, and looked at."""
+"""Server restarts: kill, start again, and check what was warm before."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from tests.support.caller import Answer, Caller
 
 READY_S = 30.0
 LINES = 30
-"""Kept of the output of a replica that was lost."""
+"""Lines kept of a lost replica's output."""
 PROBE = 1_000_000
-"""Numbers of requests that only look begin here."""
+"""First number of the requests that check a restart."""
 Act = Callable[[], object]
 
 
 def nothing() -> None:
-    """What is done where nothing is to be done."""
+    """Default action: do nothing."""
 
 
 @dataclass
 class Figures:
-    """Of all restarts: how many containers went on, and milliseconds each: from the start of the
-    process to /readyz, and from there to the first answer of each warm function."""
+    """Figures of all restarts: adopted containers, milliseconds from process start to /readyz, and
+    from there to the first answer of each warm function."""
 
     kept: int = 0
     ready_ms: list[int] = field(default_factory=list)
     first_ms: list[int] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """As a report has it."""
+        """Return the figures as a JSON object."""
         return {
             "warm containers that went on": self.kept,
             "ms to /readyz: least, median, most": spread(self.ready_ms),
@@ -49,14 +49,14 @@ class Figures:
 
 
 def spread(values: list[int]) -> str:
-    """Least, median and most."""
+    """Return minimum, median and maximum."""
     if not values:
         return "none"
     return f"{min(values)}, {round(statistics.median(values))}, {max(values)}"
 
 
 class Lives:
-    """Kills the server and sees to it that what was warm stays warm."""
+    """Kills the server and checks that warm replicas stay warm."""
 
     def __init__(
         self, front: Front, room: EngineRoom, subjects: tuple[Subject, ...], ledger: Ledger
@@ -70,17 +70,17 @@ class Lives:
     async def restart(
         self, struck: Set[str], revive: Act = nothing, disturb: Act = nothing
     ) -> None:
-        """kill -9, and another server over the same folder.
+        """Kill the server (SIGKILL) and start another over the same folder.
 
-        `struck` were killed before, whoever has noticed. `revive` has the engine answer again when
-        the server is gone; `disturb` is done just before the next one starts.
+        `struck`: replicas killed before, noticed or not. `revive` runs after the server's death and
+        makes the engine answer again; `disturb` runs just before the next start.
         """
         warm = await self._warm()
         with self._front.down():
             await asyncio.to_thread(self._front.server.kill)
             await asyncio.to_thread(revive)
             there = await asyncio.to_thread(self._room.replicas)
-            # One that was drained a moment ago may not have been off the list yet.
+            # A replica that was just drained may still have been in the list.
             ids = (warm.keys() & there.keys()) - struck
             alive = {id: (warm[id], there[id]) for id in ids}
             await asyncio.to_thread(disturb)
@@ -92,7 +92,7 @@ class Lives:
                 await self._look(caller, alive)
 
     async def _warm(self) -> dict[str, str]:
-        """Replicas that serve, and their pools."""
+        """Return the ready replicas of the scenario's functions and their pools."""
         async with client(self._front.server) as caller:
             items = (await caller.admin("GET", "/replicas")).json()["items"]
         return {
@@ -109,7 +109,8 @@ class Lives:
         self._ledger.require(ready, f"/readyz is not 200 after {READY_S} s")
 
     async def _look(self, caller: Caller, alive: dict[str, tuple[str, Running]]) -> None:
-        """Who was warm answers first, by the same container, without another load."""
+        """Require that each warm function first answers from its old container, without a
+        reload."""
         pools = {pool for pool, _ in alive.values()}
         async with asyncio.TaskGroup() as group:
             for pool in sorted(pools):
@@ -125,7 +126,7 @@ class Lives:
             if not is_kept:
                 self._ledger.violated(
                     f"{id} of {pool} was {before}, is {now.get(id)} and shown as {shown};"
-                    f" what was said: {self._said(id)} {await self._why(caller, name)}"
+                    f" its log lines and /why: {self._said(id)} {await self._why(caller, name)}"
                 )
             self.figures.kept += bool(is_kept)
 
@@ -133,7 +134,7 @@ class Lives:
         return (await caller.admin("GET", f"/functions/{name}/why")).body.decode()
 
     def _said(self, id: str) -> list[str]:
-        """What the servers' logs have of a replica, and what it wrote itself last."""
+        """Return the servers' log lines about a replica and the end of its own output."""
         server = self._front.server
         lines = [line.strip() for line in [*server.log] if id in line]
         for path in (server.data / "logs").rglob(f"*{id}*"):
@@ -156,7 +157,7 @@ class Lives:
 
 
 def receipt(answer: Answer) -> tuple[str, bool]:
-    """Which replica answered, and whether a cold start was waited for."""
+    """Return the replica that answered, and whether the call waited for a cold start."""
     text = answer.headers.get("Server-Timing", "")
     found = re.search(r'replica;desc="(\w+)"', text)
     return found[1] if found else "", text.startswith("cold;")

@@ -1,4 +1,4 @@
-"""Two servers on one engine, each killed now and then: nobody touches what is the other's."""
+"""Two servers on one engine, killed repeatedly: neither may touch the other's containers."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.chaos.subjects import Subject
 from tests.support.own_engine import OwnEngine
 
 NAMES = ("inline", "handler")
-"""Both servers have functions of these names, which answer differently."""
+"""Function names used by both servers; their models differ."""
 SLOTS = 3
-"""One more than functions: while a killed container is being removed its slot is taken, and with
-none to spare an idle function would make room for the one that lost its container."""
+"""One slot more than functions. A killed container occupies its slot until it is removed; without a
+spare slot the replacement would evict an idle function."""
 IDLE_S = 60.0
 EVERY_S = (0.3, 1.5)
 WARM_S = 60.0
 KILLED = 0.3
-"""The share of turns in which a container is killed and not the server."""
+"""Share of turns in which a container is killed before its server."""
 
 
 class House:
-    """One server, its containers and its callers."""
+    """One server with its containers and callers."""
 
     def __init__(self, name: str, front: Front, room: EngineRoom, ledger: Ledger) -> None:
         first = 2 + 10 * (name == "right")
@@ -49,14 +49,14 @@ class House:
         self.struck: set[str] = set()
 
     async def deploy(self, folder: Path) -> None:
-        """Ship its functions and have them warm."""
+        """Deploy the functions and warm them."""
         async with client(self.front.server) as caller:
             for subject in self.subjects:
                 await subject.deploy(caller, folder, IDLE_S)
                 await caller.admin("POST", f"/functions/{subject.name}/warm?wait={WARM_S:.0f}")
 
     async def warm(self) -> dict[str, Running]:
-        """The containers of replicas that serve, by replica."""
+        """Return the containers of ready replicas by replica id."""
         async with client(self.front.server) as caller:
             items = (await caller.admin("GET", "/replicas")).json()["items"]
         ids = {one["id"] for one in items if one["state"] == "ready"} - self.struck
@@ -64,7 +64,7 @@ class House:
         return {id: running[id] for id in ids & running.keys()}
 
     async def strike(self, chance: random.Random) -> bool:
-        """Kill one of its containers; whether there was any."""
+        """Kill one warm container; return False if there was none."""
         running = await self.warm()
         if not running:
             return False
@@ -75,8 +75,8 @@ class House:
 
 
 async def run(data: Path, seed: int, image: str, kills: int = 20) -> Ledger:
-    """Each server's answers are its own model's, its containers outlive whatever happens to the
-    other, and at the end nothing is left of either."""
+    """Each server answers from its own models, its containers survive whatever happens to the other
+    server, and afterwards both have removed everything."""
     ledger = Ledger("two servers on one engine", {"kills of each server": kills})
     chance, counts = random.Random(seed), Counter[str]()
     with OwnEngine() as engine:
@@ -100,7 +100,7 @@ async def run(data: Path, seed: int, image: str, kills: int = 20) -> Ledger:
 async def _turn(
     chance: random.Random, mine: House, others: House, counts: Counter[str], ledger: Ledger
 ) -> None:
-    """Kill one server, before that maybe a container of it; the other's go on as they were."""
+    """Kill one server, at times one of its containers first; the other's containers must run on."""
     before = await others.warm()
     if chance.random() < KILLED:
         counts["containers killed"] += await mine.strike(chance)
@@ -117,7 +117,7 @@ async def _turn(
 
 @contextmanager
 def _houses(data: Path, engine: OwnEngine, image: str, ledger: Ledger) -> Iterator[list[House]]:
-    """Both servers; at the end each is stopped, and nothing of it may be left."""
+    """Start both servers; at the end stop each and require that it left nothing behind."""
     with ExitStack() as stack:
         houses = []
         for name in ("left", "right"):

@@ -1,4 +1,4 @@
-"""Load on containers that die in every way there is, over an engine and a server that do too."""
+"""Load on containers that die in every known way, over an engine and a server that die, too."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ SUBJECTS = (*chosen(4), HOG)
 SLOTS = 6
 IDLE_S = 60.0
 ZERO_S = 90.0
-"""How long everything may take to go to zero after the last answer."""
+"""Max seconds until everything is scaled to zero after the last answer."""
 GROWTH_MAX = 0.05
-"""Of the resident memory in the second round, as a share of what it was."""
+"""Max growth of resident memory in the second round, as a share."""
 POOLED = 18
-"""Connections to the engine that docker-py may keep for later, and threads that wait for work:
-how many there are just now is chance, but never more."""
+"""Max connections and threads kept idle: docker-py's connection pool and the thread pool. The
+current number varies within this limit."""
 SOCKET = "socket"
 
 
 @dataclass(frozen=True)
 class Dose:
-    """How much. Two rounds of `turns` under one life of the server, so that what it holds can be
-    compared, then one of `fatal_turns` that kills it, too. `requests` of them all together at
-    least; the load goes on until the last fault is over."""
+    """Parameters of a run: two rounds of `turns` in one life of the server, whose resources are
+    compared, then one round of `fatal_turns` that also kills the server. `requests`: minimum over
+    all rounds; the load continues until the last fault is over."""
 
     seed: int
     requests: int = 20_000
@@ -60,7 +60,7 @@ class Dose:
 
 
 class Containers:
-    """One run of a dose over a server that is running."""
+    """One run of a dose against a running server."""
 
     def __init__(self, dose: Dose, server: ServerProcess, room: EngineRoom, ledger: Ledger) -> None:
         self._dose = dose
@@ -77,7 +77,7 @@ class Containers:
         )
 
     async def run(self, folder: Path) -> None:
-        """Deploy, the rounds, and what is left after them."""
+        """Deploy, run the rounds and compare what the server holds after them."""
         async with client(self._server) as caller:
             for subject in SUBJECTS:
                 await subject.deploy(caller, folder, IDLE_S)
@@ -90,7 +90,7 @@ class Containers:
         await self._at_zero("round with restarts")
         self._compare(prints)
         missing = {*self._dose.fatal} - self._faults.done.keys()
-        self._ledger.require(not missing, f"never done: {sorted(missing)}")
+        self._ledger.require(not missing, f"faults never injected: {sorted(missing)}")
         self._tell()
 
     async def _round(self, name: str, kinds: tuple[str, ...], turns: int) -> None:
@@ -109,7 +109,7 @@ class Containers:
         self._ledger.figures[name] = f"{answered} right answers in {took_s:.0f} s"
 
     async def _at_zero(self, name: str) -> tuple[Footprint, int]:
-        """Nothing but a standby and the holders is left; what the server holds, and its threads."""
+        """Wait until only a standby and the holders are left; return footprint and thread count."""
         assert self._server.process is not None
         pid = self._server.process.pid
         async with client(self._server) as caller:
@@ -131,7 +131,7 @@ class Containers:
         return states == ["standby"] and len(there) == 1 + len(holders)
 
     def _compare(self, prints: list[tuple[Footprint, int]]) -> None:
-        """The second round must leave what the first one left."""
+        """Require that the second round leaves no more resources than the first."""
         if len(prints) < 2:
             return
         (before, threads_before), (after, threads_after) = prints
@@ -172,8 +172,8 @@ class Containers:
 
 
 async def run(data: Path, dose: Dose, image: str) -> Ledger:
-    """The whole scenario over an empty folder, with an engine of its own; `image` is the tag of
-    the runtime image on the shared one."""
+    """Run the whole scenario in an empty folder with its own engine. `image`: tag of the runtime
+    image on the shared engine."""
     ledger = Ledger("containers, their engine and the server", {"dose": asdict(dose)})
     folder = data / "models"
     folder.mkdir(parents=True)
@@ -183,7 +183,7 @@ async def run(data: Path, dose: Dose, image: str) -> Ledger:
         with container_server(data / "data", engine, image, SLOTS) as server:
             try:
                 await Containers(dose, server, room, ledger).run(folder)
-            except Exception as error:  # noqa: BLE001 - what was found so far is worth more
+            except Exception as error:  # noqa: BLE001 - keep the results so far
                 ledger.violated(
                     "".join(["the run ended early: ", *traceback.format_exception(error)])
                 )

@@ -1,4 +1,4 @@
-"""Servers whose replicas are containers: how they start, what they may complain of and leave."""
+"""Servers whose replicas are containers: start, log checks and leftovers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.support.process_server import ServerProcess, server_process
 
 PING_S = 1.0
 EXCUSED = ("the engine does not answer", "a replica cannot be released")
-"""What a log may complain of: the engine was away."""
+"""Log events that are expected while the engine is away."""
 
 
 def container_server(
     data: Path, engine: OwnEngine, image: str, slots: int
 ) -> AbstractContextManager[ServerProcess]:
-    """A running server over `data`, whose replicas have that image on that engine."""
+    """Return a server over `data` whose replicas run this image on this engine."""
     environment = {
         **footprint.PROBE,
         "FN_DRIVER": "docker",
@@ -30,7 +30,7 @@ def container_server(
 
 
 def complaints(server: ServerProcess) -> list[str]:
-    """What its log complains of, but for the engine's absence."""
+    """Return the errors in the server's log, except those expected while the engine is away."""
     return [line.rstrip() for line in server.complaints if not _is_excused(line)]
 
 
@@ -39,6 +39,6 @@ def _is_excused(line: str) -> bool:
 
 
 def leftovers(server: ServerProcess) -> list[str]:
-    """Folders of replicas that are gone."""
+    """Return the replica folders that the server left behind."""
     places = (server.data / "replicas", server.data / "run")
     return [str(path) for place in places if place.exists() for path in place.iterdir()]

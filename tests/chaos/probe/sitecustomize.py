@@ -1,8 +1,8 @@
-"""In the server under test: SIGUSR1 gives back all memory that nobody needs.
+"""Probe in the server under test: SIGUSR1 collects garbage and trims the heap.
 
-Python imports this at its start where the folder is on PYTHONPATH. Garbage in reference cycles
-waits for a collection that an idle server has no reason to begin, and glibc keeps what was freed:
-by chance up to a tenth of the whole, in which a leak could not be seen.
+Python imports this module at startup if its folder is on PYTHONPATH. An idle server has no reason
+to collect reference cycles, and glibc keeps freed memory: together up to a tenth of the total, at
+random, which would hide a leak.
 """
 
 import ctypes

@@ -1,4 +1,7 @@
-"""`python -m tests.support.dashboard --functions 1000 --rate 50`: a made-up server to look at."""
+"""Simulated server for viewing the dashboard.
+
+Usage: `python -m tests.support.dashboard --functions 1000 --rate 50`.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,20 @@ from tests.support.dashboard.server import KEY, Player, serving_dashboard
 
 
 async def serve(functions: int, devices: int, rate: float, port: int) -> None:
-    """Until a signal ends it."""
+    """Serve until a signal arrives."""
     loop = asyncio.get_running_loop()
     async with (
         serving_dashboard(functions, devices, port) as dashboard,
         asyncio.TaskGroup() as group,
     ):
-        print(f"{dashboard.url}/ui/#key={KEY}", flush=True)  # noqa: T201 - to whoever started it
+        print(f"{dashboard.url}/ui/#key={KEY}", flush=True)  # noqa: T201 - the URL for the user
         playing = group.create_task(Player(dashboard, rate).play())
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, playing.cancel)
 
 
 def main() -> None:
-    """The command."""
+    """Parse the command line and serve."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.dashboard")
     parser.add_argument("--functions", type=int, default=40)
     parser.add_argument("--devices", type=int, default=8)

@@ -1,7 +1,7 @@
-"""What a made-up server tells of one function: profile, past, logs, samples, answers, advice.
+"""Simulated details of a function: profile, history, logs, samples, answers, advice.
 
-Only shapes and likely numbers: everything follows from the function's name, so that a test and a
-picture see the same.
+All values are plausible only. They derive from the function's name, so that a test and a picture
+show the same.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ KINDS: Final = ("tensor", "image", "audio", "bytes", "json")
 
 
 def kind_of(name: str) -> str:
-    """What a function takes: digits takes pictures, speech sound, others by their names."""
+    """Return the input kind of a function: digits takes images, speech takes audio, the rest by
+    name."""
     fixed = {"digits": "image", "speech": "audio", "intents": "json", "faces": "tensor"}
     return fixed.get(name, KINDS[sum(name.encode()) % len(KINDS)])
 
 
 def detail(line: dict[str, Any], origin: str) -> dict[str, Any]:
-    """GET /functions/{name}."""
+    """Return GET /functions/{name}."""
     name, number = line["name"], int(line["revision"].partition("@")[2])
     signature, inputs = takes(kind_of(name))
     has_labels = kind_of(name) in ("image", "audio")
@@ -59,7 +60,7 @@ def detail(line: dict[str, Any], origin: str) -> dict[str, Any]:
 
 
 def takes(kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A signature, and what function.toml adds to its input."""
+    """Return a signature and the [input] lines of function.toml for it."""
     out = [{"name": "probabilities", "dtype": "FP32", "shape": [-1, 10]}]
     if kind == "json":
         return {"kind": "json", "inputs": [], "outputs": []}, {}
@@ -75,7 +76,7 @@ def takes(kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def revision(name: str, number: int, current: int, signature: dict[str, Any]) -> dict[str, Any]:
-    """One revision; the older ones could not batch."""
+    """Return one revision. Only the current one batches."""
     random = Random(f"{name}@{number}")
     batches = number == current
     one_ms = random.uniform(0.4, 9)
@@ -113,7 +114,7 @@ def revision(name: str, number: int, current: int, signature: dict[str, Any]) ->
 
 
 def table_row(kind: str, *, standby: bool) -> dict[str, Any]:
-    """Usual times of cold starts."""
+    """Return typical cold-start times."""
     known = {p: ms for p, ms in PHASES.items() if not (standby and p in ("start", "import"))}
     pairs = {p: {"p50_ms": ms, "p90_ms": round(ms * 1.8, 2)} for p, ms in known.items()}
     total = sum(known.values())
@@ -127,7 +128,7 @@ def table_row(kind: str, *, standby: bool) -> dict[str, Any]:
 
 
 def why(line: dict[str, Any], now_s: float) -> dict[str, Any]:
-    """GET /functions/{name}/why."""
+    """Return GET /functions/{name}/why."""
     name, number = line["name"], int(line["revision"].partition("@")[2])
     random = Random(name)
     starts = []
@@ -170,7 +171,7 @@ def why(line: dict[str, Any], now_s: float) -> dict[str, Any]:
 
 
 def errors(line: dict[str, Any], now_s: float) -> list[dict[str, Any]]:
-    """GET /functions/{name}/errors."""
+    """Return GET /functions/{name}/errors."""
     told = (
         ("execution_timeout", "the run took longer than 60 s and was ended", 3),
         ("replica_died", "replica 1f00c2aa was killed by SIGKILL while it ran the request", 1),
@@ -190,7 +191,7 @@ def errors(line: dict[str, Any], now_s: float) -> list[dict[str, Any]]:
 
 
 def sample(name: str) -> tuple[str, bytes]:
-    """GET /functions/{name}/sample: content type and body."""
+    """Return GET /functions/{name}/sample: content type and body."""
     kind = kind_of(name)
     if kind == "image":
         return "image/png", picture()
@@ -205,7 +206,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def picture() -> bytes:
-    """A grey PNG of 8 x 8: a seven, more or less."""
+    """Return a greyscale PNG of 8 x 8 pixels that resembles a seven."""
     rows = (0x00, 0x7E, 0x06, 0x0C, 0x18, 0x18, 0x18, 0x00)
     pixels = b"".join(
         b"\0" + bytes(255 if row >> (7 - at) & 1 else 20 for at in range(8)) for row in rows
@@ -216,14 +217,14 @@ def picture() -> bytes:
 
 
 def buckets(hours: int, now_s: float) -> tuple[float, float, int]:
-    """Begin, end and length of the buckets of the last hours."""
+    """Return begin, end and length of the buckets of the last hours."""
     bucket_s = MINUTE_S if hours == 1 else 600
     to_s = math.floor(now_s / bucket_s + 1) * bucket_s
     return float(to_s - hours * 3600), float(to_s), bucket_s
 
 
 def use(name: str, hours: int, now_s: float) -> list[dict[str, Any]]:
-    """Device-seconds per bucket: it wakes now and then, works, idles and sleeps."""
+    """Return device-seconds per bucket of a function that wakes, works, idles and sleeps."""
     from_s, to_s, bucket_s = buckets(hours, now_s)
     random = Random(name)
     often, found, left = random.uniform(0.05, 0.5), [], 0
@@ -247,13 +248,13 @@ def use(name: str, hours: int, now_s: float) -> list[dict[str, Any]]:
 
 
 def totals(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Sums of these buckets."""
+    """Sum the buckets."""
     parts = ("waking_s", "idle_s", "busy_s")
     return {part: round(sum(row[part] for row in rows), 1) for part in parts}
 
 
 def function_timeline(name: str, hours: int, now_s: float) -> dict[str, Any]:
-    """GET /functions/{name}/timeline."""
+    """Return GET /functions/{name}/timeline."""
     from_s, to_s, bucket_s = buckets(hours, now_s)
     rows = use(name, hours, now_s)
     states: list[dict[str, Any]] = []
@@ -290,7 +291,7 @@ def function_timeline(name: str, hours: int, now_s: float) -> dict[str, Any]:
 
 
 def timeline(names: list[str], devices: list[str], hours: int, now_s: float) -> dict[str, Any]:
-    """GET /timeline."""
+    """Return GET /timeline."""
     from_s, to_s, bucket_s = buckets(hours, now_s)
     functions: list[dict[str, Any]] = []
     for name in names[:200]:
@@ -312,7 +313,7 @@ def timeline(names: list[str], devices: list[str], hours: int, now_s: float) -> 
 
 
 def advice(line: dict[str, Any], now_s: float) -> dict[str, Any]:
-    """GET /functions/{name}/advice."""
+    """Return GET /functions/{name}/advice."""
     rows = []
     for idle_s in sorted({0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, line["idle_s"]}):
         starts = round(90 / (1 + idle_s / 40))

@@ -1,4 +1,4 @@
-"""The routes of one function on a made-up server, and calls of it."""
+"""Routes of one function on a simulated server, and calls to it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ WARM: Final = (
 
 
 class FunctionRoutes:
-    """Answers by `details`; `tell` sends events to everyone who follows. `pace_s` is how long a
-    phase of a cold start takes that a call waits for, `line_s` how long the next log line."""
+    """Answers built by `details`. `tell` sends events to all subscribers. `pace_s`: duration of a
+    cold-start phase that a call waits for; `line_s`: seconds between log lines."""
 
     def __init__(self, world: World, tell: Callable[[list[Event]], None]) -> None:
         self._world = world
@@ -33,10 +33,10 @@ class FunctionRoutes:
         self.line_s = 0.5
         self.etag = '"1"'
         self.calls: list[tuple[str, bytes]] = []
-        """Content type and body of every call that came."""
+        """Content type and body of every call received."""
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        """All of them."""
+        """Register all routes."""
         one = "/admin/v1/functions/{name}"
         router.add_get(one, self._detail)
         router.add_get(f"{one}/why", self._why)
@@ -135,7 +135,7 @@ def _hours(request: web.Request) -> int:
 
 
 async def elapse(seconds: float) -> None:
-    """Take so long, as work would."""
+    """Wait for `seconds`, as work would."""
     over = asyncio.Event()
     asyncio.get_running_loop().call_later(seconds, over.set)
     await over.wait()

@@ -1,4 +1,5 @@
-"""The dashboard in a real browser on a real server, and a function whose wakings a test holds."""
+"""The dashboard in a real browser on a real server, with a function whose cold starts a test
+controls."""
 
 from __future__ import annotations
 
@@ -35,8 +36,7 @@ expect.set_options(timeout=WAIT_MS)
 
 
 class GatedDigits:
-    """functions/digits with a handler that tells of each run, and loads only while the gate is
-    open."""
+    """functions/digits with a handler that logs each run and loads only while the gate is open."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "digits"
@@ -44,15 +44,15 @@ class GatedDigits:
         shutil.copytree(DIGITS, self.folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
 
     def shut(self) -> None:
-        """Whoever loads from now on waits."""
+        """Block all loads from now on."""
         self._shut.touch()
 
     def open(self) -> None:
-        """Everybody who waits goes on."""
+        """Release all blocked loads."""
         self._shut.unlink()
 
     def deploy(self, server: ServerProcess, word: str = "looked at") -> None:
-        """Deploy it with a handler that prints `word` and the number of rows at each run."""
+        """Deploy with a handler that prints `word` and the row count at each run."""
         handler = HANDLER.format(shut=str(self._shut), word=word)
         (self.folder / "handler.py").write_text(handler)
         done = server.fnctl("deploy", str(self.folder), "--trust")
@@ -68,26 +68,25 @@ async def dashboard(
     width: int = 1440,
     scheme: Scheme = "light",
 ) -> AsyncIterator[View]:
-    """The page at `path`, opened with the administrator's key or with `key`. Afterwards it was one
-    document all the time, which complained of nothing and asked nobody but the server."""
+    """Open the page at `path` with the administrator's key or `key`. On exit require a single
+    document, no complaints and no requests to other hosts."""
     async with viewing(f"{server.url}/ui/#key={key or server.token}", width, scheme=scheme) as view:
         await expect(view.page.locator(".connection")).to_have_text("live")
         await view.page.evaluate("path => { window.isFirst = true; location.hash = path }", path)
         yield view
         assert await view.page.evaluate("() => window.isFirst === true"), "the page was loaded anew"
-        # Pictures that the page made itself (blob:) have no host.
+        # Images created by the page itself (blob:) have no host.
         assert view.hosts - {""} == {urlsplit(server.url).netloc}
-    # An answer that is no success, and a connection that broke, are told by the browser's own
-    # console.
+    # The browser logs failed requests and broken connections to the console by itself.
     assert [text for text in view.complaints if "Failed to load resource" not in text] == []
 
 
 def row_of(view: View, name: str) -> Locator:
-    """The function's row on the overview."""
+    """Return the function's row on the overview."""
     link = view.page.get_by_role("link", name=name, exact=True)
     return view.page.locator(".function-row", has=link)
 
 
 async def act(view: View, title: str) -> None:
-    """Press one of the buttons that act on the page's function."""
+    """Click one of the buttons that act on the page's function."""
     await view.page.locator(".fn-actions").get_by_role("button", name=title).click()

@@ -1,4 +1,4 @@
-"""The server of a `World`: the built dashboard, and the part of the admin API that it reads."""
+"""HTTP server of a `World`: the built dashboard, and the part of the admin API that it reads."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from tests.support.dashboard.world import Event, World
 
 KEY: Final = "dev-key"
 READER: Final = "read-key"
-"""A key that may only read."""
+"""A read-only key."""
 KEPT: Final = 2000
-"""Events that may be resumed from."""
+"""Events kept for resumption."""
 TURN_S: Final = 0.02
 
 
 class Dashboard:
-    """A world behind HTTP. `tell` sends events to everyone who follows."""
+    """A world behind HTTP. `tell` sends events to all subscribers."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.routes = FunctionRoutes(world, self.tell)
         self.url = ""
         self.requests: list[str] = []
-        """Method and path of whatever was asked."""
+        """Method and path of every request."""
         self.streams = 0
-        """Streams that were opened."""
+        """Number of event streams opened so far."""
         self._boot = "b1"
         self._seq = 0
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
@@ -49,11 +49,11 @@ class Dashboard:
 
     @property
     def told(self) -> int:
-        """Events that were sent to everyone, without beats."""
+        """Return the number of events sent to all subscribers, without beats."""
         return self._seq
 
     def tell(self, events: list[Event]) -> None:
-        """Send them, now."""
+        """Send events to all subscribers now."""
         for kind, data in events:
             text = f"event: {kind}\ndata: {json.dumps(data)}\n\n"
             if kind != "beat":
@@ -64,23 +64,23 @@ class Dashboard:
                 queue.put_nowait(text.encode())
 
     def cut(self, *, stays_away: bool = False) -> None:
-        """End every stream; with `stays_away` no new one is let in until `come_back`."""
+        """End every stream. With `stays_away` refuse new streams until `come_back`."""
         self._is_away = stays_away
         for queue in self._queues:
             queue.put_nowait(None)
 
     def restart(self) -> None:
-        """End every stream; no id of before is known any more."""
+        """End every stream and invalidate all earlier event ids."""
         self._boot += "1"
         self._kept.clear()
         self.cut()
 
     def come_back(self) -> None:
-        """Let streams in again."""
+        """Accept streams again."""
         self._is_away = False
 
     def application(self) -> web.Application:
-        """Everything as routes."""
+        """Return the application with all routes."""
         boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), fingerprint(KEY)))
         app = web.Application(middlewares=[self._checked])
         UiPages(boundary, read_files()).add_routes(app)
@@ -170,7 +170,7 @@ def _scopes(request: web.Request) -> list[str] | None:
 async def serving_dashboard(
     functions: int = 20, devices: int = 4, port: int = 0
 ) -> AsyncIterator[Dashboard]:
-    """A dashboard's server on this machine until the block ends."""
+    """Serve the dashboard on this machine until the block ends."""
     dashboard = Dashboard(World(functions, devices, time()))
     runner = web.AppRunner(
         dashboard.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0
@@ -187,7 +187,7 @@ async def serving_dashboard(
 
 
 class Player:
-    """Lets `rate` events a second happen, and the beat of every second."""
+    """Drives the world: `rate` events per second, and one beat per second."""
 
     def __init__(self, dashboard: Dashboard, rate: float) -> None:
         self._dashboard = dashboard
@@ -197,7 +197,7 @@ class Player:
         self._beats = 0
 
     async def play(self) -> None:
-        """Go on until cancelled."""
+        """Run until cancelled."""
         await every(TURN_S, self._turn)
 
     def _turn(self) -> None:

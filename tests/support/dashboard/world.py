@@ -1,7 +1,7 @@
-"""A made-up server's inside: many functions that wake, answer, fail and sleep by a script.
+"""Simulated state of a server: many functions that wake, answer, fail and sleep by a script.
 
-Everything follows from a seed and from how often `step` was called, so a test and a benchmark see
-the same. Shapes are those of the admin API: function lines, replicas, devices.
+All values derive from a seed and the number of `step` calls, so a test and a benchmark see the
+same. Shapes are those of the admin API: function lines, replicas, devices.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Event = tuple[str, dict[str, Any]]
 
 
 class World:
-    """`functions` and `devices` many of them; `now_s` is the Unix time it begins at."""
+    """World with `functions` functions and `devices` devices, starting at the Unix time `now_s`."""
 
     def __init__(self, functions: int, devices: int, now_s: float, seed: int = 0) -> None:
         self.random = Random(seed)
@@ -66,7 +66,7 @@ class World:
             self._load(device)
 
     def snapshot(self) -> Iterator[Event]:
-        """The events that tell everything to somebody who knows nothing."""
+        """Return the events that describe the whole state to a new subscriber."""
         yield "reset", {"reason": "a new subscriber", "server": self.server}
         for kind in ("devices", "replicas", "functions"):
             items = list(getattr(self, kind).values())
@@ -76,11 +76,11 @@ class World:
 
     @property
     def server(self) -> dict[str, Any]:
-        """What the server says of itself."""
+        """Return the server's own line."""
         return {"version": "0.1.0", "driver": "fake", "started_s": self.started_s, "workers": 1}
 
     def beat(self) -> Event:
-        """The totals, once a second."""
+        """Return the per-second totals."""
         lines = self.functions.values()
         failing = [line["name"] for line in lines if line["state"] == "failing"]
         reasons = [f"{len(failing)} failing: {', '.join(failing[:3])}"] if failing else []
@@ -93,7 +93,7 @@ class World:
         }
 
     def step(self) -> list[Event]:
-        """What happens next, somewhere: most of it are numbers of a few functions."""
+        """Return the next events; most are figures of a few functions."""
         if not self.functions:
             return []
         names = self._in_state()
@@ -120,7 +120,7 @@ class World:
         return names
 
     def advance(self, name: str) -> list[Event]:
-        """The next thing in a function's life."""
+        """Advance a function to its next state."""
         state = self.functions[name]["state"]
         if state == "waking":
             return self.fail(name) if self.random.random() < 0.02 else self._next_phase(name)
@@ -129,30 +129,30 @@ class World:
         return self.wake(name)
 
     def wake(self, name: str) -> list[Event]:
-        """It is called for the first time, or anew."""
+        """Start a cold start: the first or another one."""
         return self._wake(name)
 
     def warm(self, name: str) -> list[Event]:
-        """All the way until it is ready."""
+        """Advance a function until it is ready."""
         events = [] if self.functions[name]["state"] in ("waking", "warm") else self._wake(name)
         while self.functions[name]["state"] == "waking":
             events += self._next_phase(name)
         return events
 
     def rest(self, name: str) -> list[Event]:
-        """Its replicas go."""
+        """Scale a function to zero."""
         events = self._release(name)
         self._put(name, "cold", f"idle for {self.functions[name]['idle_s']:g} s")
         return [*events, self._said(name, "sleep"), self._told(name)]
 
     def fail(self, name: str) -> list[Event]:
-        """It cannot be loaded."""
+        """Make a function fail to load."""
         events = self._release(name)
         self._put(name, "failing", "load: the model needs opset 27, the engine has 24")
         return [*events, self._said(name, "fail"), self._told(name)]
 
     def error(self, name: str) -> list[Event]:
-        """A request of it is answered with an error."""
+        """Answer one of its requests with an error."""
         line = self.functions[name]
         replicas = [one["id"] for one in self.replicas.values() if one["function"] == name]
         code, text = self.random.choice(ERRORS)
@@ -163,13 +163,13 @@ class World:
         return [("error", {**fields, "code": code, "detail": detail, **more})]
 
     def remove(self, name: str) -> list[Event]:
-        """It is no more."""
+        """Remove a function."""
         events = self._release(name)
         del self.functions[name]
         return [*events, ("gone", {"functions": [name]})]
 
     def change(self, name: str, **fields: Any) -> list[Event]:
-        """Fields of its line, as a test wants them."""
+        """Set fields of a function's line."""
         self.functions[name] = {**self.functions[name], **fields}
         return [self._told(name)]
 
@@ -221,7 +221,7 @@ class World:
         return [("replicas", {"items": [mine]}), told, self._said(name, "ready"), self._told(name)]
 
     def _serve(self, name: str) -> None:
-        """New numbers of one that is called."""
+        """Update the figures of a function that is being called."""
         line, random = self.functions[name], self.random
         rate = round(max(0.0, line["rate"] + random.uniform(-4, 5)), 1)
         p50 = round(random.uniform(0.6, 40), 2) if rate else None

@@ -1,4 +1,4 @@
-"""The client's end of a connection, byte by byte."""
+"""Raw client end of a connection."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import cast
 
 
 class Client(asyncio.Protocol):
-    """One raw connection: keeps what comes."""
+    """One raw connection; stores the bytes received."""
 
     def __init__(self, all_clients: set[Client]) -> None:
         self._all = all_clients
         self.received = bytearray()
         self.is_ended = False
-        """The server said that nothing more comes."""
+        """The server sent EOF."""
         self.is_lost = False
         self.transport: asyncio.Transport | None = None
 
@@ -38,6 +38,6 @@ class Client(asyncio.Protocol):
         self.transport.write(data)
 
     def leave(self) -> None:
-        """Be gone, without a word."""
+        """Abort the connection."""
         assert self.transport is not None
         self.transport.abort()

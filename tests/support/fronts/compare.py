@@ -1,4 +1,4 @@
-"""The same stream to both gateways, and whether they answer alike."""
+"""Comparison of two gateways: the same byte stream must get the same answers."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from tests.support.fronts.grammar import REST, Piece, Stream, make_stream, witho
 from tests.support.fronts.sites import KEYED, Inline, Pair, both
 
 REFUSED = b"HTTP/1.0 400 Bad Request"
-"""How aiohttp answers bytes that are no HTTP; then it closes."""
+"""Start line with which aiohttp answers bytes that are not HTTP; then it closes."""
 _LENGTH = re.compile(rb"\r\ncontent-length: ?(\d{1,7})\r\n", re.IGNORECASE)
 
 
 @dataclass
 class Tally:
-    """What many comparisons found."""
+    """Totals of many comparisons."""
 
     streams: int = 0
     plain: int = 0
-    """Streams that the front had to answer itself, and did."""
+    """Streams that the front had to answer by itself, and did."""
     handed_over: int = 0
     apart: int = 0
-    """Equal only when aiohttp gets what the front reads itself apart from what follows."""
+    """Streams answered alike only if aiohttp gets them in separate writes (see
+    `_is_same_apart`)."""
     answers: dict[bytes, int] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
-    """Whatever must not be, each with the seed that brings it back."""
+    """Every defect found, with the seed that reproduces it."""
 
     def add(self, stream: Stream, plain: Seen, handed_over: int, seed: str) -> None:
-        """Count one stream, and what is wrong with it by itself."""
+        """Count one stream, and record its own defects."""
         self.streams += 1
         self.plain += stream.is_plain
         self.handed_over += handed_over
@@ -52,9 +53,9 @@ class Tally:
 
 
 async def play(folder: Path, tally: Tally, seeds: Iterable[str], *, is_open: bool) -> None:
-    """Compare a stream for each seed; `is_open`: by servers that ask for no keys."""
+    """Compare one stream per seed. `is_open`: the servers require no keys."""
     logger = logging.getLogger("aiohttp.server")
-    logger.disabled = True  # it would show all that it refuses
+    logger.disabled = True  # it would log every refused request
     try:
         await _play(folder, tally, seeds, is_open=is_open)
     finally:
@@ -76,13 +77,13 @@ async def _play(folder: Path, tally: Tally, seeds: Iterable[str], *, is_open: bo
 
 
 async def compare(pair: Pair, tally: Tally, seed: str, *, is_open: bool) -> None:
-    """One stream, made from `seed`."""
+    """Compare one stream made from `seed`."""
     stream = make_stream(Random(seed))
     await compare_stream(pair, tally, without_keys(stream) if is_open else stream, seed)
 
 
 async def compare_stream(pair: Pair, tally: Tally, stream: Stream, seed: str) -> None:
-    """This stream, which is called `seed` in complaints."""
+    """Compare this stream; defects name it `seed`."""
     before = len(pair.fast.handed_over)
     fast = await exchange(pair.fast, stream)
     handed_over = len(pair.fast.handed_over) - before
@@ -99,10 +100,13 @@ async def compare_stream(pair: Pair, tally: Tally, stream: Stream, seed: str) ->
 
 
 async def _is_same_apart(pair: Pair, stream: Stream, fast: Seen, plain: Seen) -> bool:
-    """aiohttp forgets the whole requests that it read together with bytes that are no HTTP. A
-    client that sends the same bytes a little later gets them answered. The front answers what it
-    read itself before it leaves the rest to aiohttp, which is as RFC 9112 9.3.2 has it. So only
-    here, where aiohttp refuses in the end, its own answers to the same bytes sent apart count."""
+    """Return whether the answers match once aiohttp gets the stream in separate writes.
+
+    aiohttp discards complete requests that it read together with bytes that are not HTTP; sent a
+    little earlier, the same requests are answered. The front answers what it parsed before handing
+    over the rest, as RFC 9112 9.3.2 requires. So where aiohttp ends with a 400, its answers to the
+    same bytes sent apart count as well.
+    """
     if not plain.answers or plain.answers[-1].start != REFUSED:
         return False
     ends: set[int] = set()
@@ -114,7 +118,7 @@ async def _is_same_apart(pair: Pair, stream: Stream, fast: Seen, plain: Seen) ->
 
 
 def _ends(data: bytes) -> list[int]:
-    """Where the whole requests end that the stream begins with."""
+    """Return the end offsets of the complete requests at the start of the stream."""
     ends = []
     at = 0
     while (head := data.find(b"\r\n\r\n", at)) >= 0:
@@ -127,7 +131,7 @@ def _ends(data: bytes) -> list[int]:
 
 
 def _apart(stream: Stream, ends: set[int]) -> Stream:
-    """The same bytes with a rest at `ends`, too."""
+    """Return the same bytes with an additional pause at each of `ends`."""
     pieces = []
     at = 0
     for data, turns in stream.pieces:

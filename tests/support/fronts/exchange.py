@@ -1,4 +1,4 @@
-"""One stream sent to one gateway, and what came of it, in a form that can be compared."""
+"""One stream sent to one gateway, and the observed result in comparable form."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tests.support.fronts.grammar import REST, Piece, Stream
 from tests.support.fronts.sites import Served, connect
 
 QUIET_TURNS = 40
-"""Turns of the loop without anything new after which nothing more comes: everybody is in this
-process, and no way through it has more than half as many turns without a byte moving."""
+"""Event-loop turns without a change after which nothing more happens. All parties run in this
+process, and no path takes more than half as many turns without moving a byte."""
 ACCEPT_TURNS = 4
-"""Turns after which a gateway reads from a new connection."""
+"""Turns until a gateway reads from a new connection."""
 END_TURNS = 1000
-"""Turns in which a gateway has to close a connection that its client has ended."""
+"""Turns within which a gateway must close a connection that its client has closed."""
 _OUR_ID = re.compile(rb"[0-9a-f]{12}-[0-9a-f]+")
 _HEAD = re.compile(rb"HTTP/\d\.\d (\d{3})[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n")
 
 
 class Answer(NamedTuple):
-    """One answer. `headers`: lower-case names, sorted; without Date, Server-Timing without its
-    numbers, X-Request-Id without one of ours."""
+    """One answer. `headers`: sorted, names in lower case, without Date, with the numbers of
+    Server-Timing masked and generated X-Request-Ids replaced."""
 
     start: bytes
     headers: tuple[tuple[bytes, bytes], ...]
@@ -35,16 +35,16 @@ class Seen(NamedTuple):
 
     answers: tuple[Answer, ...]
     is_closed: bool
-    """By the server, before the client ended the connection."""
+    """The server closed the connection before the client did."""
     got: tuple[tuple[bytes, int, str], ...]
     after: tuple[Answer, ...]
-    """Answers that came only then."""
+    """Answers that arrived only after the client closed."""
     is_over: bool
-    """Whether the gateway then let the connection go."""
+    """The gateway then released the connection completely."""
 
 
 async def exchange(served: Served, stream: Stream) -> Seen:
-    """Send a stream and wait until nothing happens any more."""
+    """Send a stream and wait until nothing moves any more."""
     served.forget()
     client = await connect(served)
     assert client.transport is not None
@@ -68,8 +68,8 @@ async def exchange(served: Served, stream: Stream) -> Seen:
 
 
 async def _over(served: Served, client: Client) -> bool:
-    """Close our end when theirs is closed, or after a while; whether theirs was, and whether it
-    kept nothing. A client that still waits for an answer is gone then, which is noticed."""
+    """Close our end once the server's is closed, or after a while; return whether the server's is
+    closed and it kept no state. A client still waiting for an answer disconnects."""
     for turn in range(END_TURNS):
         if client.is_ended and not served.left():
             break
@@ -80,7 +80,7 @@ async def _over(served: Served, client: Client) -> bool:
         await asyncio.sleep(0)
     is_over = client.is_ended and not served.left()
     if not is_over:
-        served.give_up()  # else the next stream would be blamed
+        served.give_up()  # leftovers would be blamed on the next stream
     while not client.is_lost:
         client.leave()
         await asyncio.sleep(0)
@@ -88,7 +88,7 @@ async def _over(served: Served, client: Client) -> bool:
 
 
 async def rest(served: Served, *clients: Client) -> None:
-    """Wait until nothing moves any more."""
+    """Wait until nothing has moved for QUIET_TURNS."""
     state, quiet = None, 0
     while quiet < QUIET_TURNS:
         await asyncio.sleep(0)
@@ -111,7 +111,8 @@ def _unsent(client: Client) -> int:
 
 
 def answers(data: bytes) -> tuple[Answer, ...]:
-    """The answers in `data`; what is none comes last, as one with neither status nor headers."""
+    """Parse the answers in `data`. Bytes that are no answer come last, without status and
+    headers."""
     found = []
     at = 0
     while head := _HEAD.match(data, at):
@@ -128,14 +129,14 @@ def _answer(data: bytes, head: re.Match[bytes]) -> Answer:
     parts = [line.partition(b":") for line in lines]
     pairs = [(name.lower(), value.strip()) for name, _, value in parts]
     headers = dict(pairs)
-    # An answer to HEAD says how long it would be; no body here begins like an answer.
+    # An answer to HEAD only announces its length. No body here starts like an answer.
     length = int(headers.get(b"content-length", b"0"))
     if _HEAD.match(data, head.end()):
         length = 0
     body = data[head.end() : head.end() + length]
     shown = tuple(sorted(_comparable(name, value) for name, value in pairs if name != b"date"))
     if headers.get(b"content-type", b"").startswith(b"text/plain; version"):
-        # The metrics count what each gateway did, calls by the front and by aiohttp among them.
+        # Metrics differ by design: they count calls by the front and by aiohttp separately.
         return Answer(start, tuple(p for p in shown if p[0] != b"content-length"), body)
     return Answer(start, shown, body)
 

@@ -1,4 +1,4 @@
-"""Byte streams that clients may send over one connection, made from a seed."""
+"""Byte streams that clients may send over one connection, generated from a seed."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import NamedTuple
 from tests.support.fronts.requests import odd, plain
 
 REST = 0
-"""Instead of turns: until the server does nothing any more."""
+"""Value of `turns`: wait until the server is quiescent."""
 
 
 class Piece(NamedTuple):
-    """Bytes written at once, and the loop turns that pass before the next: two at least, so that
-    both gateways read them apart from the next."""
+    """Bytes of one write and the loop turns before the next: at least two, so that both gateways
+    read them separately."""
 
     data: bytes
     turns: int
 
 
 class Stream(NamedTuple):
-    """One connection. `is_plain`: the fast front has to answer all of it itself."""
+    """One connection. `is_plain`: the fast front has to answer all of it by itself."""
 
     pieces: tuple[Piece, ...]
     is_plain: bool
     closes: bool
-    """Whether the client closes in the end instead of only saying that nothing more comes."""
+    """Whether the client finally closes, instead of only sending EOF."""
 
     @property
     def data(self) -> bytes:
-        """All of it."""
+        """Return all bytes of the stream."""
         return b"".join(piece.data for piece in self.pieces)
 
 
 def make_stream(random: Random) -> Stream:
-    """Any stream; the same for the same state of `random`."""
+    """Return any stream; equal states of `random` give equal streams."""
     kind = random.random()
     if kind < 0.3:
         return Stream(_one_by_one(random), True, random.random() < 0.5)
@@ -55,7 +55,8 @@ def make_stream(random: Random) -> Stream:
 
 
 def without_keys(stream: Stream) -> Stream:
-    """The same lengths and places, but no right key comes with it, for a server that needs none."""
+    """Return the stream for a server without keys: same lengths and offsets, but all keys
+    invalid."""
     pieces = [Piece(_KEY.sub(b"x-authorizing", data), turns) for data, turns in stream.pieces]
     return stream._replace(pieces=tuple(pieces))
 
@@ -64,7 +65,7 @@ _KEY = re.compile(rb"authorization(?=: ?Bearer fn_a)", re.IGNORECASE)
 
 
 def _one_by_one(random: Random) -> tuple[Piece, ...]:
-    """Plain requests, each sent when the one before it is answered, bodies in pieces."""
+    """Plain requests, each sent after the previous answer, with bodies in pieces."""
     pieces = []
     for _ in range(random.choice((1, 1, 2, 4))):
         raw = plain(random)
@@ -80,7 +81,7 @@ def _one_by_one(random: Random) -> tuple[Piece, ...]:
 
 
 def _split(random: Random, data: bytes) -> tuple[Piece, ...]:
-    """In one, in a few, or byte by byte around somewhere."""
+    """Split `data`: not at all, in a few pieces, or byte by byte around a random offset."""
     kind = random.random()
     cuts: set[int] = set()
     if kind < 0.5:
@@ -115,7 +116,7 @@ _TOKENS = (
 
 
 def _mutated(random: Random, data: bytes) -> bytes:
-    """A few bytes put in, taken out, changed or doubled, mostly in heads."""
+    """Insert, delete, change or double a few bytes, mostly in heads."""
     out = bytearray(data)
     for _ in range(random.choice((1, 1, 2, 5))):
         at = random.randrange(min(len(out), 600) + 1 if random.random() < 0.8 else len(out) + 1)

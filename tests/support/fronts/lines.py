@@ -1,4 +1,4 @@
-"""What requests of the tests are put together from: ordinary lines, and odd ones."""
+"""Parts of generated requests: ordinary header lines, and odd ones."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ ODD_HEADERS: tuple[bytes, ...] = (
     b"X-Long: " + b"a" * 5000,
     b"X-Huge: " + b"a" * 9000,
 )
-"""Lines that a head may hold beside the plain ones."""
+"""Header lines that a head may hold in addition to the plain ones."""
 LENGTHS: tuple[bytes, ...] = (
     b"%d\r\nContent-Length: %d",
     b"%d\r\nContent-Length: 3",
@@ -158,7 +158,7 @@ LENGTHS: tuple[bytes, ...] = (
     b"67108865",
     b"1048577",
 )
-"""Ways to say, or not to say, how long a body is; %d and %x stand for the truth."""
+"""Ways to state a body's length, or to omit it; %d and %x stand for the true length."""
 TARGETS: tuple[bytes, ...] = (
     b"/fn/digits?x=1",
     b"/fn/digits?",
@@ -244,4 +244,4 @@ WRONG_CHUNKS = (
     *(b"+1\r\n", b"0x1\r\n", b"\r\n", b"1 \r\n", b"1;\n", b"ffffffffffffffff1\r\n", b"g\r\n"),
     *(b"-1\r\n", b"1\r\nab\r\n", b"0\n\n", b'1;a="\r\n"\r\n'),
 )
-"""Something that may stand between, or in, chunks."""
+"""Malformed bytes between or within chunks."""

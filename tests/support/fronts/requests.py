@@ -1,4 +1,4 @@
-"""One HTTP request as a client may write it: plain, odd, or meant to be misunderstood."""
+"""One HTTP request as a client may write it: plain, odd or malicious."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ KEYS = {
     "fn_only-digits": ("invoke:digits",),
     "fn_reads": ("read",),
 }
-"""Secrets that the sites under test know, and their scopes."""
+"""Secrets known to the servers under test, and their scopes."""
 REFS = ("digits", "digits@1", "digits@2", "small", "small@1", "cold")
-"""Functions there are: small takes bodies up to 1 MiB, cold has no replica."""
+"""Deployed functions: small takes bodies up to 1 MiB, cold has no replica."""
 NO_REFS = ("nobody", "digits@9", "digits@", "@1", "Digits", "digits@1@1", "d" * 90, "-", "x@y")
 LARGE = (65_535, 65_536, 65_537, 100_000, 262_145)
 
 
 def plain(random: Random) -> bytes:
-    """What the fast front must answer itself."""
+    """Return a request that the fast front must answer by itself."""
     lines = [("Host", random.choice(("localhost", "127.0.0.1:8080", "[::1]")))]
     lines += [
         ("Authorization", f"Bearer {random.choice(('fn_admin-of-the-test', 'fn_any-function'))}")
@@ -45,7 +45,7 @@ def plain(random: Random) -> bytes:
     body = content(random)
     lines.append((cased(random, "Content-Length"), str(len(body))))
     random.shuffle(lines)
-    # Large bodies of cold functions are checked by a thread, for which nobody here waits.
+    # Large bodies for cold functions are validated in a thread, which these tests do not wait for.
     ref = "cold" if random.random() < 0.04 and len(body) < 60_000 else random.choice(REFS[:4])
     colon = random.choice((":", ": "))
     head = "".join(f"{cased(random, name)}{colon}{value}\r\n" for name, value in lines)
@@ -53,8 +53,8 @@ def plain(random: Random) -> bytes:
 
 
 def content(random: Random) -> bytes:
-    """A body: JSON, npy, the binary form, nothing, bytes around the sizes where copying changes,
-    or another request."""
+    """Return a body: JSON, npy, binary, empty, of a size near a copy threshold, or another
+    request."""
     kind = random.randrange(14)
     if kind < 5:
         return b'{"inputs": {"x": [[1, 2, 3, %d]]}}' % random.randrange(1000)
@@ -77,7 +77,7 @@ def content(random: Random) -> bytes:
 
 
 def odd(random: Random) -> bytes:
-    """A request with up to four peculiarities."""
+    """Return a request with up to four oddities."""
     raw = plain(random)
     for change in random.choices(CHANGES, k=random.choice((1, 1, 1, 2, 2, 4))):
         raw = change(random, raw)
@@ -85,12 +85,12 @@ def odd(random: Random) -> bytes:
 
 
 def cased(random: Random, name: str) -> str:
-    """A header's name in some case."""
+    """Return a header name in random case."""
     return random.choice((name, name, name, name.lower(), name.upper(), name.swapcase()))
 
 
 def chunked(random: Random, body: bytes) -> bytes:
-    """A body in chunks, now and then not quite as RFC 9112 has them."""
+    """Return a body in chunks, sometimes not conforming to RFC 9112."""
     out = bytearray()
     at = 0
     while at < len(body):
@@ -127,7 +127,7 @@ def _version(random: Random, raw: bytes) -> bytes:
 
 
 def _header(random: Random, raw: bytes) -> bytes:
-    """One more line, before or behind the others."""
+    """Add one header line, first or last."""
     line = random.choice(ODD_HEADERS) + b"\r\n"
     mark = random.choice((b"\r\n", b"\r\n\r\n"))
     head, found, rest = raw.partition(mark)
@@ -135,7 +135,7 @@ def _header(random: Random, raw: bytes) -> bytes:
 
 
 def _without(random: Random, raw: bytes) -> bytes:
-    """One line less."""
+    """Remove one header line."""
     head, found, body = raw.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     if len(lines) > 1:
@@ -144,7 +144,7 @@ def _without(random: Random, raw: bytes) -> bytes:
 
 
 def _twice(random: Random, raw: bytes) -> bytes:
-    """One line twice."""
+    """Repeat one header line."""
     head, found, body = raw.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     if len(lines) > 1:
@@ -154,7 +154,7 @@ def _twice(random: Random, raw: bytes) -> bytes:
 
 
 def _length(random: Random, raw: bytes) -> bytes:
-    """A body whose length is said in another way, or wrongly."""
+    """State the body's length in another way, or wrongly."""
     head, found, body = raw.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     at = next((n for n, line in enumerate(lines) if line.lower().startswith(b"content-length")), 0)
@@ -170,14 +170,14 @@ def _length(random: Random, raw: bytes) -> bytes:
 
 
 def _most(random: Random, raw: bytes) -> bytes:
-    """The length that is just allowed, or just not, and a function that takes no more."""
+    """Use a length at the limit or just above it, for a function that takes no more."""
     length = b"\r\nContent-Length: %d\r\n" % random.choice((2**20, 2**20 + 1))
     raw = re.sub(rb"\r\ncontent-length: ?\d+\r\n", length, raw, count=1, flags=re.IGNORECASE)
     return re.sub(rb"/fn/[a-z0-9@]+", b"/fn/small", raw, count=1)
 
 
 def _chunked(random: Random, raw: bytes) -> bytes:
-    """Chunks, with Content-Length or without."""
+    """Send chunks, with Content-Length or without."""
     head, found, body = raw.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     if random.random() < 0.7:
@@ -195,7 +195,7 @@ def _gzip(random: Random, raw: bytes) -> bytes:
 
 
 def _end(random: Random, raw: bytes) -> bytes:
-    """One line ends as lines must not."""
+    """End one line in a forbidden way."""
     places = raw[: raw.find(b"\r\n\r\n") + 4].count(b"\r\n")
     at = -1
     for _ in range(random.randrange(1, max(2, places + 1))):
@@ -208,7 +208,7 @@ def _before(random: Random, raw: bytes) -> bytes:
 
 
 def _many(random: Random, raw: bytes) -> bytes:
-    """Very many headers, or names that are very long."""
+    """Send very many headers, or very long names."""
     head, found, body = raw.partition(b"\r\n\r\n")
     count = random.choice((38, 41, 100, 127, 128, 129, 200))
     size = random.choice((1, 64, 65, 100))

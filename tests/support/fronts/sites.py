@@ -1,4 +1,4 @@
-"""Two gateways of one process over the same catalog and keys, one with the fast front."""
+"""Two gateways in one process over the same catalog and keys, one with the fast front."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ from tests.support.peers import Peer as SilentPeer
 
 TOKEN = "fn_the-token-of-nobody"
 KEYED = KEYS
-"""The keys of a server that asks for some."""
+"""Keys of a server that requires keys."""
 WARM = ("digits@1", "digits@2", "small@1")
 
 
 class Pools:
-    """The gateway's `Pools` port: a manager who is told everything and does nothing."""
+    """Fake `Pools` port: a manager that accepts every report and does nothing."""
 
     def receive_demand(self, data: bytes) -> None:
-        """Never mind."""
+        """Ignore the report."""
 
     def worker_lost(self, worker: str) -> None:
-        """Never mind."""
+        """Ignore the report."""
 
 
 class Replica(SilentPeer):
-    """Answers at once, with what it got. `got` holds meta and the body's digest, in order."""
+    """Fake replica that echoes at once. `got`: meta and body digest of each request, in order."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -79,7 +79,7 @@ class Replica(SilentPeer):
             self.answering(frame)
 
     def echo(self, frame: Frame) -> None:
-        """The body comes back behind a sign by which no head of HTTP begins."""
+        """Return the body behind a prefix that no HTTP head starts with."""
         if b"fail" in frame.body[:20]:
             why = failed(code="bad_input", message="asked for")
             self.send(Kind.FAILED, frame.id, why)
@@ -88,7 +88,7 @@ class Replica(SilentPeer):
 
 
 class Inline(ThreadPoolExecutor):
-    """Runs at once what is handed to it: nobody has to wait for a thread."""
+    """Executor that runs work at once in the calling thread."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -100,7 +100,7 @@ class Inline(ThreadPoolExecutor):
 
 
 class Served(NamedTuple):
-    """One gateway. `accept` makes the protocol of a new connection."""
+    """One gateway under test. `accept` makes the protocol of a new connection."""
 
     gateway: Gateway
     delivery: Delivery
@@ -109,31 +109,31 @@ class Served(NamedTuple):
     runner: web.AppRunner
     front: FastPath | None
     handed_over: list[None]
-    """One for each connection that the fast front left to aiohttp."""
+    """One entry per connection that the fast front handed over to aiohttp."""
     handlers: HandlerFactory
-    """aiohttp's part of the connections."""
+    """aiohttp's protocol factory for the connections."""
     ports: list[int]
-    """The TCP port, where it listens on one."""
+    """TCP port, if it listens on one."""
     clients: set[Client]
-    """Those that are still there."""
+    """Clients still connected."""
 
     def got(self) -> list[tuple[bytes, int, str]]:
-        """What the replicas got, one replica after the other."""
+        """Return the requests received by all replicas, replica by replica."""
         return [request for replica in self.replicas for request in replica.got]
 
     def forget(self) -> None:
-        """Begin anew with what the replicas got."""
+        """Clear the record of received requests."""
         for replica in self.replicas:
             replica.got.clear()
 
     def sweep(self) -> None:
-        """A second passes for all connections."""
+        """Run the per-second sweep of all connections."""
         self.handlers.sweep()
         if self.front is not None:
             self.front.sweep()
 
     def give_up(self) -> None:
-        """Close all connections from this end."""
+        """Close all connections from the server's end."""
         if self.front is not None:
             self.front.close()
         assert self.runner.server is not None
@@ -141,7 +141,7 @@ class Served(NamedTuple):
             handler.force_close()
 
     def left(self) -> list[str]:
-        """What is still there of the connections that are gone."""
+        """Return what the gateway still holds for closed connections."""
         front = self.front
         server = self.runner.server
         there = {
@@ -158,7 +158,7 @@ class Served(NamedTuple):
 
 
 def deployed() -> list[Deployed]:
-    """Two functions with a replica, and one that is cold."""
+    """Return two functions with a replica and one cold function."""
     small = nouns.function("small", limits=FunctionLimits(body_mib=1))
     return [
         nouns.deployed("digits", 1, 1),
@@ -172,7 +172,7 @@ def deployed() -> list[Deployed]:
 async def serving(
     folder: Path, *, is_fast: bool, keys: dict[str, tuple[str, ...]] | None = None
 ) -> AsyncIterator[Served]:
-    """A gateway without a listening socket, whose clock stands still: nothing is swept."""
+    """Run a gateway without a listening socket. Its clock stands still, so nothing is swept."""
     ring = KeyRing(Key(s[3:9], fingerprint(s), scopes) for s, scopes in (keys or {}).items())
     delivery = Delivery(Limits(), "worker", Pools(), KnownPast())
     settings = GatewaySettings(port=0, fast_front=is_fast)
@@ -189,7 +189,7 @@ async def serving(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(delivery.close)
         stack.push_async_callback(runner.cleanup)
-        folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - nobody is served yet
+        folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - no request is being served yet
         replicas = [await _replica(folder, ref, delivery, stack) for ref in WARM]
         served = _assembled(gateway, delivery, tuple(replicas), runner)
         yield served
@@ -197,8 +197,8 @@ async def serving(
 
 
 async def _end(served: Served) -> None:
-    """Close the connections from both ends, as a site and its clients do, and take the replicas
-    from the gateway before they go."""
+    """Close the connections from both ends, as real servers and clients do, and unpublish the
+    replicas before they close."""
     if served.front is not None:
         served.front.close()
     while served.clients:
@@ -246,7 +246,7 @@ async def _replica(folder: Path, ref: str, delivery: Delivery, stack: AsyncExitS
     replica = await stack.enter_async_context(_listening(Replica(folder / ref)))
     key = f"default/{ref}"
     delivery.receive_endpoints(published(replica.endpoint(limit=64), key=key))
-    while delivery.is_cold(key):  # noqa: ASYNC110 - the link is made by turns of this loop
+    while delivery.is_cold(key):  # noqa: ASYNC110 - turns of this loop make the link
         await asyncio.sleep(0)
     return replica
 
@@ -259,7 +259,7 @@ async def _listening(replica: Replica) -> AsyncIterator[Replica]:
 
 @asynccontextmanager
 async def both(folder: Path, keys: dict[str, tuple[str, ...]] | None) -> AsyncIterator[Pair]:
-    """The fast one and the plain one."""
+    """Run the fast gateway and the plain one."""
     async with (
         serving(folder / "f", is_fast=True, keys=keys) as fast,
         serving(folder / "p", is_fast=False, keys=keys) as plain,
@@ -276,7 +276,7 @@ class Pair(NamedTuple):
 
 @asynccontextmanager
 async def listening(served: Served) -> AsyncIterator[None]:
-    """New connections come over TCP while the block runs."""
+    """Accept connections over TCP while the block runs."""
     server = await asyncio.get_running_loop().create_server(served.accept, "127.0.0.1", 0)
     served.ports.append(server.sockets[0].getsockname()[1])
     try:
@@ -288,8 +288,8 @@ async def listening(served: Served) -> AsyncIterator[None]:
 
 
 async def connect(served: Served, buffer: int | None = None) -> Client:
-    """A new connection: over TCP where the gateway listens, else over a pair of sockets of the
-    system, because there are not enough ports for so many. `buffer` bounds what the pair holds."""
+    """Open a connection: over TCP if the gateway listens, else over a socket pair, because there
+    are too few ports for so many. `buffer` bounds the bytes in transit."""
     loop = asyncio.get_running_loop()
 
     def make() -> Client:

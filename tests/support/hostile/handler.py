@@ -1,4 +1,5 @@
-"""A function that attacks all it can reach: the request says how, the answer what came of it."""
+"""Function that attacks everything in reach. The request names the attack, the answer reports its
+result."""
 
 import hoarding
 import host
@@ -14,7 +15,7 @@ ATTACKS = {
 
 
 def predict(inputs, ctx):
-    """`{"order": {"attack": NAME, ...}}` does that; without a name it only answers."""
+    """Run the attack in `{"order": {"attack": NAME, ...}}`; without a name only answer."""
     order = inputs["order"]
     name = order.get("attack")
     return {"said": ATTACKS[name](order) if name else "nothing"}

@@ -1,4 +1,4 @@
-"""Takes as much as there is of something, or never lets go."""
+"""Attacks that exhaust a resource or never release it."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,8 @@ FORKS_MAX = 2000
 
 
 def forks(_order):
-    """How many processes can be made before the kernel refuses; they end with the answer."""
+    """Return how many processes can be forked until the kernel refuses. They end with the
+    answer."""
     pids, refused = [], "never"
     while len(pids) < FORKS_MAX:
         try:
@@ -37,14 +38,14 @@ def forks(_order):
 
 
 def memory(_order):
-    """Until it is killed."""
+    """Allocate memory until killed."""
     kept = []
     while True:
         kept.append(bytearray(os.urandom(MIB)) * 8)
 
 
 def fill(order):
-    """MiB that a folder takes, with all of it given back."""
+    """Return how many MiB fit into a folder; everything is freed again."""
     path, count = Path(order["folder"]) / "filled", 0
     try:
         with path.open("wb", buffering=0) as file:
@@ -59,14 +60,14 @@ def fill(order):
 
 
 def keep_full(order):
-    """Fill a folder that is memory, and do not give it back."""
+    """Fill a memory-backed folder and keep it full."""
     with (Path(order["folder"]) / "kept").open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * MIB)
 
 
 def spin(order):
-    """All the CPU there is, for so many seconds."""
+    """Use all CPU time for `seconds`."""
     end = time.monotonic() + order["seconds"]
 
     def turn():
@@ -82,7 +83,7 @@ def spin(order):
 
 
 def talk(order):
-    """Lines without end for so many seconds, as fast as they are taken; how many."""
+    """Write endless lines for `seconds`, as fast as they are read; return their number."""
     end, lines = time.monotonic() + order["seconds"], 0
     while time.monotonic() < end:
         os.write(1, b"\x1b]0;owned\x07 " + b"x" * 4000 + b"\n")
@@ -91,25 +92,25 @@ def talk(order):
 
 
 def dump(_order):
-    """Its memory to wherever the host keeps that of programs that crash."""
+    """Dump core to wherever the host stores core files."""
     os.abort()
 
 
 def kill_all(_order):
-    """Every process that it may signal, itself included."""
+    """Kill every process that may be signalled, including itself."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hold(order):
-    """The interpreter's lock in a C call: no other thread runs, no PING is answered."""
+    """Hold the interpreter lock in a C call: no other thread runs, no PING is answered."""
     ctypes.PyDLL(None).poll(None, 0, order["seconds"] * 1000)
     return "let go"
 
 
 def ignore_term(_order):
-    """TERM does nothing from now on, and no turn of the replica's loop ends any more."""
+    """Ignore SIGTERM and block the replica's loop."""
     ctypes.CDLL(None).signal(signal.SIGTERM, 1)
     main = threading.main_thread().ident
     loop = sys._current_frames()[main]
@@ -120,13 +121,14 @@ def ignore_term(_order):
 
 
 def close_all(_order):
-    """Every descriptor but the standard ones."""
+    """Close every descriptor except the standard ones."""
     os.closerange(3, 4096)
     return "closed"
 
 
 def greet_again(order):
-    """What its record is good for: a second greeting, or to be somebody else's data socket."""
+    """Use the replica's record to send a second HELLO, or to pose as another replica's data
+    socket."""
     run = Path(order["run"])
     record = json.loads((run / "replica.json").read_text())
 

@@ -1,4 +1,4 @@
-"""Ways out of a container, and what it may read, write or change of what it is in."""
+"""Container escapes, and what a container can read, write or change of its surroundings."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWUSER, CLONE_NEWNS = 0x1000_0000, 0x0002_0000
 MS_REMOUNT, MS_BIND = 32, 4096
 PTRACE_ATTACH = 16
-# Numbers of x86-64 (asm/unistd_64.h).
+# System call numbers of x86-64 (asm/unistd_64.h).
 CALLS = {
     "init_module": 175,
     "kexec_load": 246,
@@ -47,7 +47,7 @@ def mounted(flags, target="/tmp"):
 
 
 def escapes(order):
-    """What only somebody with more rights may do; `secret` is a file of the host."""
+    """Try operations that need further privileges. `secret`: a file of the host."""
     attempts = {
         "a host's file": lambda: looked(order["secret"]),
         "a host's file through PID 1": lambda: looked(f"/proc/1/root{order['secret']}"),
@@ -77,7 +77,7 @@ def escapes(order):
 
 
 def processes(_order):
-    """Every process that can be seen: its user and its words."""
+    """Return every visible process with its user and command line."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
@@ -86,7 +86,7 @@ def processes(_order):
 
 
 def standing(_order):
-    """Rights of this process as the kernel has them."""
+    """Return this process's privileges as the kernel reports them."""
     wanted = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Groups")
     pairs = [line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()]
     status = {name: value.strip() for name, value in pairs if name in wanted}
@@ -98,7 +98,7 @@ def standing(_order):
 def limits():
     import resource
 
-    # The last two have no name in Python (asm-generic/resource.h).
+    # Python has no names for the last two (asm-generic/resource.h).
     numbers = {"core": resource.RLIMIT_CORE, "nofile": resource.RLIMIT_NOFILE}
     numbers |= {"sigpending": 11, "msgqueue": 12}
     return {name: list(resource.getrlimit(number)) for name, number in numbers.items()}
@@ -111,7 +111,7 @@ def user_name():
 
 
 def writable(_order):
-    """Every file and folder that may be written to, but for those of processes themselves."""
+    """Return every writable file and folder, except those of /proc/PID."""
     found = []
     for folder, folders, names in os.walk("/"):
         if folder == "/proc":
@@ -122,7 +122,7 @@ def writable(_order):
 
 
 def tamper(order):
-    """With the files it was given: `model` and `run` are its folders."""
+    """Tamper with the given files. `model` and `run` are the replica's folders."""
     model, run = Path(order["model"]), Path(order["run"])
     file = model / "handler.py"
     return all_tried(
@@ -144,7 +144,7 @@ def tamper(order):
 
 
 def signals(_order):
-    """To the first process of the container and to itself's parent; both are the same."""
+    """Signal the container's first process and the own parent; both are the same process."""
     return all_tried(
         {
             "ptrace": lambda: succeeded(LIBC.ptrace(PTRACE_ATTACH, 1, 0, 0)),
@@ -155,7 +155,7 @@ def signals(_order):
 
 
 def files(order):
-    """What is in these folders, and what these files hold."""
+    """Return the entries of these folders and the contents of these files."""
     listings = {path: sorted(os.listdir(path)) for path in order.get("folders", ())}
     return {**listings, **all_tried({p: Path(p).read_text for p in order.get("paths", ())})}
 

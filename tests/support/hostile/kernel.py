@@ -1,4 +1,4 @@
-"""Takes what the kernel counts per user, and keeps it for as long as the replica lives."""
+"""Attacks that take kernel resources counted per user, and keep them until the replica ends."""
 
 import array
 import contextlib
@@ -20,7 +20,7 @@ from trying import waited
 LIBC = ctypes.CDLL(None, use_errno=True)
 KEPT = []
 SIDE = 1500
-"""Descriptors of either kind: each epoll watches each eventfd."""
+"""Descriptors of either kind; each epoll watches each eventfd."""
 PASSED_AT_ONCE = 250
 PASSED_MAX = 40_000
 F_SETPIPE_SZ = 1031
@@ -35,7 +35,7 @@ def refused(result):
 
 
 def until_refused(take, most):
-    """How often `take` goes, and the error that ends it."""
+    """Call `take` until it fails; return the count and the error."""
     for count in range(most):
         try:
             take(count)
@@ -45,7 +45,7 @@ def until_refused(take, most):
 
 
 def few_descriptors():
-    """As many as there may be, however few that are."""
+    """Return how many descriptors of either kind fit, at most SIDE."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(SIDE, (soft - 300) // 2)
 
@@ -65,7 +65,7 @@ def watched():
 
 
 def watches(order):
-    """epoll: several processes, since each has only so many descriptors."""
+    """Take epoll watches with several processes, because descriptors per process are limited."""
     reader, writer = os.pipe()
     for _ in range(order.get("processes", 4)):
         if not os.fork():
@@ -81,7 +81,7 @@ def watches(order):
 
 
 def in_flight(_order):
-    """Descriptors on their way through sockets that nobody reads."""
+    """Leave descriptors in transit in sockets that nothing reads."""
     descriptor = array.array("i", [os.eventfd(0)] * PASSED_AT_ONCE)
     what = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)]
     pairs = []
@@ -114,7 +114,7 @@ def inotify(_order):
 
 
 def timers(_order):
-    """POSIX timers; each takes a place among the signals that wait."""
+    """Create POSIX timers; each takes one slot of the pending signals."""
     made = ctypes.c_void_p()
     event = (ctypes.c_int * 16)(0, 0, 0, SIGEV_NONE)
     return until_refused(
@@ -123,7 +123,7 @@ def timers(_order):
 
 
 def signals(_order):
-    """Real-time signals that wait; this thread blocks them."""
+    """Queue real-time signals, which this thread blocks."""
     number = signal.SIGRTMIN + 1
     signal.pthread_sigmask(signal.SIG_BLOCK, [number])
     return until_refused(lambda _: refused(LIBC.sigqueue(os.getpid(), number, None)), 200_000)
@@ -140,7 +140,7 @@ def keys(_order):
 
 
 def pipes(_order):
-    """The largest buffers there are."""
+    """Create pipes with the largest possible buffers."""
 
     def take(_count):
         KEPT.append(os.pipe())
@@ -150,7 +150,7 @@ def pipes(_order):
 
 
 def locked(_order):
-    """Memory that may not be swapped."""
+    """Lock memory against swapping."""
     area = mmap.mmap(-1, 64 << 20)
     KEPT.append(area)
     address = ctypes.addressof(ctypes.c_char.from_buffer(area))
@@ -163,7 +163,7 @@ def locked(_order):
 
 
 def sysv(_order):
-    """System V shared memory, semaphores and queues."""
+    """Create System V shared memory, semaphores and queues."""
     taken = [
         until_refused(lambda _: refused(LIBC.shmget(0, 4096, 0o1600)), 10_000),
         until_refused(lambda _: refused(LIBC.semget(0, 1, 0o1600)), 50_000),
@@ -173,21 +173,21 @@ def sysv(_order):
 
 
 def queues(_order):
-    """POSIX message queues."""
+    """Create POSIX message queues."""
     rt = ctypes.CDLL("librt.so.1", use_errno=True)
     flags = os.O_CREAT | os.O_RDWR
     return until_refused(lambda at: refused(rt.mq_open(b"/q%d" % at, flags, 0o600, None)), 10_000)
 
 
 def locks(_order):
-    """Byte ranges of one file."""
-    file = Path("/tmp/locked").open("w+b")  # noqa: SIM115 - it is kept
+    """Lock byte ranges of one file."""
+    file = Path("/tmp/locked").open("w+b")  # noqa: SIM115 - stays open on purpose
     KEPT.append(file)
     return until_refused(lambda at: fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * at), 3000)
 
 
 def threads(_order):
-    """Until no more can be started; they wait."""
+    """Start waiting threads until no more can be started."""
     ended = threading.Event()
     count = 0
     with contextlib.suppress(RuntimeError):
@@ -199,7 +199,8 @@ def threads(_order):
 
 
 def sockets(_order):
-    """Of every family, and of io_uring and the like: what the filter is for."""
+    """Open sockets of every family, and try io_uring and similar calls: what seccomp must
+    refuse."""
     made = 0
     for family in range(46):
         with contextlib.suppress(OSError):
@@ -211,7 +212,7 @@ def sockets(_order):
 
 
 def scratch(_order):
-    """/tmp and /dev/shm, as far as the memory goes that it may have."""
+    """Fill /tmp and /dev/shm as far as the memory limit permits."""
     block, mib = b"x" * (1 << 20), 0
     for folder in ("/tmp", "/dev/shm"):
         with contextlib.suppress(OSError), Path(folder, "filled").open("wb", buffering=0) as file:
@@ -239,7 +240,7 @@ KINDS = {
 
 
 def hoard(order):
-    """Some KINDS, or all; of each how much was taken, the error that ended it, and seconds."""
+    """Hoard some KINDS or all; return for each the amount, the error that ended it, and seconds."""
     taken = {}
     for kind in order.get("kinds", KINDS):
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Frames that no honest replica sends, over the very sockets of its links."""
+"""Protocol violations: frames no honest replica sends, over the real sockets of its links."""
 
 import contextlib
 import json
@@ -85,7 +85,7 @@ CONTROL_LIES = {
 
 
 def own_id():
-    """The number of the request that this is about, as the replica's own frames have it."""
+    """Return the number of the current request, as the replica's own frames carry it."""
     frame = sys._getframe()
     while "members" not in frame.f_locals:
         frame = frame.f_back
@@ -93,7 +93,7 @@ def own_id():
 
 
 def sockets():
-    """Control link, data link and its side channel, each a duplicate: found, not given."""
+    """Find the sockets of control link, data link and side channel; return duplicates."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -112,7 +112,7 @@ def sockets():
 
 
 def write(sock, data):
-    """All of it, unless the other side hangs up; then which error that was."""
+    """Write all of `data`; return the name of the error if the other side hung up."""
     sock.settimeout(5)
     try:
         sock.sendall(data)
@@ -122,22 +122,22 @@ def write(sock, data):
 
 
 def data_lie(order):
-    """One of DATA_LIES, then an answer as if nothing had been. A link that ended is not written
-    to again at once: whoever hears of its end has the time to."""
+    """Send one of DATA_LIES, then a normal answer. If the link ended, wait before writing again, so
+    that the gateway can notice the end."""
     said = write(sockets()["data"], DATA_LIES[order["lie"]](own_id()))
     waited(0.3)
     return said
 
 
 def control_lie(order):
-    """One of CONTROL_LIES; then it waits to be ended."""
+    """Send one of CONTROL_LIES, then wait to be killed."""
     write(sockets()["control"], CONTROL_LIES[order["lie"]]())
     waited(order["seconds"])
     return "still here"
 
 
 def descriptors(order):
-    """Descriptors of its own beside frames, over one of its links; then it waits to be ended."""
+    """Send unsolicited descriptors with frames over one link, then wait to be killed."""
     sock, kind = sockets()[order["link"]], PONG if order["link"] == "control" else WINDOW
     with contextlib.suppress(OSError):
         for _ in range(100):
@@ -147,14 +147,14 @@ def descriptors(order):
 
 
 def stall(order):
-    """Begins an answer and never ends it, nor anything else on that link."""
+    """Start an answer and never finish it, nor send anything else on that link."""
     write(sockets()["data"], frame(RESPONSE, own_id(), b"{", meta=META, length=1000))
     waited(order["seconds"])
     return "stalled"
 
 
 def usurp(order):
-    """Answers everybody else's requests on its link."""
+    """Answer all other requests on its link."""
     body = b'{"outputs":{"said":"usurped"},"revision":"hostile@1"}'
     waited(order["seconds"])
     write(sockets()["data"], answer(own_id() + 1, body=body))

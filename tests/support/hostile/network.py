@@ -1,4 +1,4 @@
-"""Ways out of a machine's network, and into what listens on it."""
+"""Network attacks: ways out of the container, and connections to local services."""
 
 import socket
 from pathlib import Path
@@ -26,7 +26,7 @@ def sent_udp():
 
 
 def interfaces(_order):
-    """What the kernel lists."""
+    """Return the network interfaces that the kernel lists."""
     lines = Path("/proc/net/dev").read_text().splitlines()[2:]
     routes = Path("/proc/net/route").read_text().splitlines()[1:]
     unix = Path("/proc/net/unix").read_text().splitlines()[1:]
@@ -36,7 +36,7 @@ def interfaces(_order):
 
 
 def ways_out(order):
-    """To the world, to the host's own ports, to the engine; `port` is the server's."""
+    """Try to reach the internet, the host's own ports and the engine. `port`: the server's."""
     inet, unix = socket.AF_INET, socket.AF_UNIX
     return all_tried(
         {

@@ -1,4 +1,4 @@
-"""Lies about shared memory, and attempts to write to that of the gateway."""
+"""Protocol violations in shared memory, and attempts to write to the gateway's slabs."""
 
 import ctypes
 import fcntl
@@ -29,12 +29,12 @@ def memfd(size=MIB, seals=SHRINK_AND_GROW, flags=0):
 
 
 def tell(number, size, *descriptors):
-    """A notice, with whatever beside it."""
+    """Send a slab notice with arbitrary descriptors."""
     socket.send_fds(sockets()["side"], [NOTICE.pack(number, size)], list(descriptors))
 
 
 def say_where(number, offset, length, **fields):
-    """An answer that lies there."""
+    """Send an answer that refers to this place in a slab."""
     place = PLACE.pack(number, offset, length)
     write(sockets()["data"], answer(own_id(), body=place, flags=SLAB, **fields))
 
@@ -54,7 +54,7 @@ def regular_file():
 
 
 def shrunk():
-    """Cut short after it was announced, where only growing is sealed."""
+    """Truncate a slab after announcing it, with only growing sealed."""
     descriptor = memfd(seals=4)
     tell(1, MIB, descriptor)
     os.ftruncate(descriptor, 0)
@@ -68,7 +68,7 @@ def withdrawn():
 
 
 def without_end():
-    """More than is taken, as fast as it is taken."""
+    """Announce more slabs than accepted, as fast as they are read."""
     for _ in range(1000):
         tell(1, MIB, memfd())
         tell(1, 0)
@@ -116,11 +116,11 @@ LIES = {
 
 
 def side_lie(order):
-    """One of LIES, then an answer as if nothing had been."""
+    """Send one of LIES, then a normal answer."""
     try:
         LIES[order["lie"]]()
     except OSError as error:
-        # The other side hung up in the middle of it.
+        # The gateway hung up during the write.
         waited(0.3)
         return type(error).__name__
     waited(0.3)
@@ -128,7 +128,7 @@ def side_lie(order):
 
 
 def endless(order):
-    """A slab of nothing: it costs no memory here, and its length there, while it is answered."""
+    """Answer from an empty slab: it costs no memory here, but its full length in the gateway."""
     tell(9, LIMIT, memfd(LIMIT))
     say_where(9, 0, order["mib"] * MIB, meta=b"\x01" + META[1:])
     waited(0.3)
@@ -136,13 +136,13 @@ def endless(order):
 
 
 def mappings():
-    """Where the gateway's memory is mapped, and with which rights."""
+    """Return the mappings of the gateway's memory with their access rights."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return [line.split()[:2] for line in lines if "/memfd:fngate" in line and " r--s " in line]
 
 
 def written_in_child(address):
-    """How a process ends that writes there."""
+    """Write to `address` in a child process; return how the child ended."""
     child = os.fork()
     if not child:
         ctypes.memset(address, 1, 1)
@@ -154,7 +154,7 @@ def written_in_child(address):
 
 
 def scribble(_order):
-    """Every way to change a request that lies in the gateway's memory: this one's and others'."""
+    """Try every way to change requests in the gateway's memory: this one's and others'."""
     [place, rights] = mappings()[0]
     address, end = (int(part, 16) for part in place.split("-"))
 

@@ -1,9 +1,8 @@
-"""GPUs for tests, seen through the real pynvml: a stand-in for the driver's library.
+"""Fake GPUs behind the real pynvml: a stand-in for the driver's library.
 
-The library is compiled once and loaded before pynvml asks for it; from then on the loader gives
-it to whoever wants `libnvidia-ml.so.1`. It reads one small file at every call, so a running server
-sees what a test changes. Other processes get it by LD_LIBRARY_PATH, and the file by
-FN_STANDIN_NVML.
+The library is compiled once and loaded before pynvml asks for it; from then on the loader returns
+it for `libnvidia-ml.so.1`. It reads one small file at every call, so a running server sees what a
+test changes. Other processes find it through LD_LIBRARY_PATH, and the file through FN_STANDIN_NVML.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ WRONG_VERSION = 18
 
 
 def compiler() -> str:
-    """The C compiler. Skips the test where there is none, and fails it in CI."""
+    """Return the C compiler. Without one the test is skipped, or fails in CI."""
     found = shutil.which("gcc")
     if found is None and os.environ.get("FN_CI"):
         pytest.fail("gcc is missing: it compiles the stand-in for libnvidia-ml.so.1")
@@ -39,7 +38,7 @@ def compiler() -> str:
 
 
 def build(folder: Path) -> Path:
-    """The library, compiled into a folder that exists."""
+    """Compile the library into an existing folder."""
     path = folder / LIBRARY
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{LIBRARY}"]
     subprocess.run([compiler(), *flags, "-o", path, SOURCE, "-lpthread"], check=True)
@@ -48,19 +47,20 @@ def build(folder: Path) -> Path:
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """The library in this process, for as long as that lives."""
+    """Load the library into this process, for the process's lifetime."""
     with tempfile.TemporaryDirectory(prefix="fn-nvml-") as folder:
         return ctypes.CDLL(str(build(Path(folder))))
 
 
 def use(file: Path | None) -> None:
-    """Have this process's driver be as `file` says; None for no driver."""
+    """Make this process's driver follow `file`; None = no driver."""
     load().standin_use(str(file or "").encode())
 
 
 @dataclass
 class Gpu:
-    """A GPU or, with a `parent`, a MIG slice. MiB; nobody listed has the `other_mib`."""
+    """A GPU, or with a `parent` a MIG slice. Memory in MiB; `other_mib` is used by no listed
+    process."""
 
     uuid: str
     total_mib: int = 24_000
@@ -75,7 +75,7 @@ class Gpu:
 
 @dataclass
 class Board:
-    """What the stand-in says; every change is there for the next call."""
+    """State of the stand-in. Every change applies from the next call on."""
 
     file: Path
     gpus: dict[str, Gpu] = field(default_factory=dict)
@@ -86,58 +86,58 @@ class Board:
     hangs: bool = False
 
     def add(self, *gpus: Gpu) -> None:
-        """GPUs, or slices of them, more."""
+        """Add GPUs or slices."""
         self.gpus |= {gpu.uuid: gpu for gpu in gpus}
         self.write()
 
     def remove(self, uuid: str) -> Gpu:
-        """The driver lists it no longer."""
+        """Remove a GPU from the driver's list."""
         gone = self.gpus.pop(uuid)
         self.write()
         return gone
 
     def lose(self, uuid: str) -> None:
-        """It is listed still and answers nothing."""
+        """Keep a GPU in the list but make every query of it fail."""
         self.gpus[uuid].is_lost = True
         self.write()
 
     def find(self, uuid: str) -> None:
-        """It answers again, in a session that begins now."""
+        """Let a lost GPU answer again, in a new session."""
         self.gpus[uuid].is_lost = False
         self.write()
 
     def claim(self, uuid: str, pid: int, mib: int | None) -> None:
-        """A process has so much of it; None where the driver does not tell."""
+        """Give a process memory on a GPU; None = the driver does not report the amount."""
         self.processes[uuid, pid] = -1 if mib is None else mib
         self.write()
 
     def end(self, pid: int) -> None:
-        """A process has given everything back."""
+        """Free everything that a process holds."""
         self.processes = {key: mib for key, mib in self.processes.items() if key[1] != pid}
         self.write()
 
     def report(self, uuid: str, xid: int, instance: int = -1) -> None:
-        """The driver reports an error, of the whole GPU unless `instance` says of which part."""
+        """Report an Xid error: of the whole GPU, or of the MIG instance `instance`."""
         self.xids.append((uuid, xid, instance))
         self.write()
 
     def answer(self, call: str, code: int) -> None:
-        """That call always answers `code`; 0 for what is right."""
+        """Make a call return `code` every time; 0 restores the normal result."""
         self.answers[call] = code
         self.write()
 
     def hang(self, hangs: bool = True) -> None:
-        """Every call waits, until it is said that none does."""
+        """Make every call block; False ends this."""
         self.hangs = hangs
         self.write()
 
     def used_mib(self, uuid: str) -> int:
-        """What is in use on a GPU."""
+        """Return the memory in use on a GPU."""
         listed = [max(0, mib) for (at, _), mib in self.processes.items() if at == uuid]
         return self.gpus[uuid].other_mib + sum(listed)
 
     def write(self) -> None:
-        """Put it all in the file, at once."""
+        """Write the whole state to the file atomically."""
         fresh = self.file.with_suffix(".new")
         fresh.write_text("\n".join([*self._lines(), ""]))
         fresh.rename(self.file)

@@ -1,4 +1,4 @@
-"""The stand-in as a fixture."""
+"""Pytest fixture of the NVML stand-in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.nvml.board import Board
 
 @pytest.fixture
 def board(tmp_path: Path) -> Iterator[Board]:
-    """A driver without a GPU yet; after the test there is no driver."""
+    """Driver without GPUs yet; after the test there is no driver."""
     made = Board(tmp_path / "nvml")
     made.write()
     boards.use(made.file)

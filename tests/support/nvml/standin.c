@@ -1,15 +1,15 @@
-/* A stand-in for NVIDIA's management library: the calls that fngate makes, with the structures of
- * nvml.h, answered out of a small text file that is read anew at every call.
+/* Stand-in for NVIDIA's management library: the calls that fngate makes, with the structures of
+ * nvml.h, answered from a small text file that is read at every call.
  *
- *     driver 580.65.06            init 9              the answer of nvmlInit, 0 if not given
- *     hang                        every call waits until the line is gone
- *     answer nvmlDeviceGetName 3  this call always answers 3 (NVML_ERROR_NOT_SUPPORTED)
+ *     driver 580.65.06            init 9              return code of nvmlInit, default 0
+ *     hang                        every call blocks until the line is removed
+ *     answer nvmlDeviceGetName 3  this call always returns 3 (NVML_ERROR_NOT_SUPPORTED)
  *     gpu UUID total_mib reserved_mib other_mib major minor mig lost NAME
  *     slice PARENT UUID total_mib other_mib instance NAME
  *     proc UUID pid mib           mib -1: not available
  *     xid UUID number instance    instance -1: the whole GPU
  *
- * As with the real one, a GPU that was lost in a session stays lost until the next nvmlInit.
+ * As with the real library, a GPU that was lost in a session stays lost until the next nvmlInit.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } Proce
 typedef struct { void *device; unsigned long long type, data; unsigned gi, ci; } EventData;
 
 static char path[4096];
-static char names[DEVICES * 4][80];     /* what a handle points at */
+static char names[DEVICES * 4][80];     /* target of a handle */
 static int was_lost[DEVICES * 4];
 static int sessions, heard;
 static State state;
@@ -78,7 +78,7 @@ static void parse(char *line, const char *call)
     }
 }
 
-/* Reads the file and waits while it says so; what the call must answer, whatever it would. */
+/* Reads the file and blocks while it says so. Returns the forced return code of the call. */
 static int look(const char *call)
 {
     char line[512];
@@ -246,7 +246,7 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(const char *of, unsigned *cou
     return end(found > room ? TOO_SMALL : OK);
 }
 
-/* A tenth of the time for each process. */
+/* 10% utilisation per process. */
 EXPORT int nvmlDeviceGetUtilizationRates(const char *of, unsigned rates[2])
 {
     ON_DEVICE("nvmlDeviceGetUtilizationRates");

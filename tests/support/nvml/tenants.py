@@ -1,4 +1,4 @@
-"""Fake replicas that have memory on the GPUs of a board."""
+"""Fake replicas that use memory on the GPUs of a board."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.support.nvml.board import Board
 
 
 def function_of(pool: str) -> str:
-    """The name in a pool's key, "digits" of "default/digits@3"."""
+    """Return the function name in a pool key: "digits" of "default/digits@3"."""
     return pool.partition("/")[2].partition("@")[0]
 
 
 class GpuDriver(FakeDriver):
-    """Each replica on a GPU has a process there with the `sizes_mib` of its function.
+    """Fake driver that gives each GPU replica a process with the `sizes_mib` of its function.
 
-    `lingers(id)` is asked when a replica is ended: its process and memory stay on the board until
+    If `lingers(id)` is true when a replica ends, its process and memory stay on the board until
     `let_go`.
     """
 
@@ -64,7 +64,7 @@ class GpuDriver(FakeDriver):
             self._board.end(pid)
 
     def let_go(self) -> None:
-        """What lingers is gone."""
+        """Remove all lingering processes."""
         while self.lingering:
             self._board.end(self.lingering.pop())
 

@@ -1,4 +1,4 @@
-"""Small models with independent rows: each rule once on its right side, next to the wrong one."""
+"""Small models with independent rows: for each rule the valid case closest to the invalid one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that work along an axis, with the row axis as that axis."""
+"""Operators that work along an axis, applied to the row axis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FLAT: Final = "float[n] x"
 FLAT_OUT: Final = "float[n] y"
 PAIRS_OUT: Final = "float[n,8] y"
 SHORT: Final = {"x": ([1, 2, 3, 4], [5, 0, 5, 0], [-1, 7, 2, 2], [0, 0, 0, 0])}
-"""Rows whose largest and smallest values are at different places."""
+"""Rows whose largest and smallest values are at different positions."""
 BACK: Final = {"back": [-1, 4]}
 WIDE: Final = {"wide": [-1, 8]}
 
@@ -162,7 +162,8 @@ MOVED: Final = (
         "t = Concat <axis = -2> (none, x) y = Slice (t, from, to, from)",
         {"none": [[0.0] * 4], "from": [0], "to": [-1]},
     ),
-    # ONNX Runtime skips the part without places and leaves its columns unwritten: memory of others.
+    # ONNX Runtime skips the part without indices and leaves its columns uninitialised: memory of
+    # other requests.
     Case(
         "cast_that_writes_nothing",
         "Cast",
@@ -216,7 +217,7 @@ MOVED: Final = (
         opset=9,
         rows=SHORT,
     ),
-    # The rows' axis keeps its size and is interpolated all the same: 0 * NaN of the row beside.
+    # The row axis keeps its size but is interpolated all the same: 0 * NaN of the adjacent row.
     *(
         Case(
             f"resize_{mode}_beside_{len(by)}_axes_{opset}",

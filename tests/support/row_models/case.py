@@ -1,4 +1,4 @@
-"""A model that mixes rows, and what makes it do so at run time."""
+"""A model that mixes rows, and the inputs that show it at run time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS: Final = {"i": "int64", "f": "float", "b": "bool", "U": "string"}
 
 
 def constant(name: str, value: Any) -> str:
-    """A node of ONNX's text form that gives `value`, a number or a nested list."""
+    """Return a text-form node that yields `value`, a number or a nested list."""
     array = np.asarray(value)
     shape = f"[{','.join(map(str, array.shape))}]" if array.ndim else ""
     flat = (array.astype(np.int64) if array.dtype.kind == "b" else array).ravel().tolist()
@@ -26,15 +26,15 @@ def constant(name: str, value: Any) -> str:
 class Case:
     """One graph whose rows are not independent, in ONNX's text form.
 
-    Where it does not say otherwise the graph takes `x` FP32 [n, 4] and gives `y` FP32 [n, 4].
-    `operators` are the types of which the analysis may name any: the one that mixes first, and
-    those that first use what it mixed. `constants` are by name and come before the body: whole
-    numbers become int64, others float32, bool or string. `shown` tells how a run shows the mixing:
-    "neighbours" (the same row in the same place of a batch of the same size changes with the other
-    rows, or rows are lost or added), "alone" (a batch of one differs from a larger one) or "again"
-    (random values: the same batch differs from itself). `rows` are the rows that each input is
-    tried with, nested lists; inputs without them get the usual rows of their type. `build` makes
-    the model in place of the text.
+    Unless stated otherwise the graph takes `x` FP32 [n, 4] and gives `y` FP32 [n, 4]. `operators`:
+    types of which the analysis may name any: the first that mixes, and those that first use its
+    output. `constants`: values by name, placed before the body; whole numbers become int64, others
+    float32, bool or string. `rows`: rows to try for each input, as nested lists; other inputs get
+    the usual rows of their type. `build` replaces the text.
+
+    `shown` names the evidence in a run: "neighbours" (the same row at the same position of an
+    equally large batch changes with the other rows, or rows are lost or added), "alone" (a batch of
+    one differs from a larger one) or "again" (random values: the same batch differs from itself).
     """
 
     name: str
@@ -55,7 +55,7 @@ class Case:
         return (self.operators,) if isinstance(self.operators, str) else self.operators
 
     def model(self) -> onnx.ModelProto:
-        """The model; `onnx.parser` raises ParseError where the text is none."""
+        """Build the model; `onnx.parser` raises ParseError for an invalid text."""
         if self.build is not None:
             return self.build()
         constants = " ".join(constant(name, value) for name, value in self.constants.items())

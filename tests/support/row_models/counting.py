@@ -1,4 +1,4 @@
-"""The number of rows or a row's number as data, rows that are counted, and random values."""
+"""Row count or row number used as data, counted rows, and random values."""
 
 from __future__ import annotations
 

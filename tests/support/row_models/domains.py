@@ -1,4 +1,4 @@
-"""Strings, classical models, ONNX Runtime's own operators and quantisation."""
+"""Strings, classical ML models, ONNX Runtime's own operators and quantisation."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ Feed = dict[str, np.ndarray[Any, Any]]
 Answer = tuple[bytes, ...]
 
 FAILURES: Final = (Fail, InvalidArgument, RuntimeException)
-"""What ONNX Runtime raises where a run fails."""
+"""Exceptions of ONNX Runtime for a failed run."""
 SIZES: Final = (3, 2, 5)
-"""Rows of the batches that are tried."""
+"""Batch sizes to try."""
 ANY_SIZE: Final = 5
-"""Size that a dynamic axis other than the batch gets."""
+"""Size of every dynamic axis except the batch."""
 RANDOM: Final = np.random.default_rng(3)
 FLOATS: Final = (0.5, 1e5, 0.0, -3.0, 2.0, float("nan"))
 INTEGERS: Final = (0, 1, 3, 2, 5)
@@ -40,7 +40,7 @@ DTYPES: Final = {
 
 
 def session(model: onnx.ModelProto) -> ort.InferenceSession:
-    """A session on one thread of the CPU."""
+    """Return a single-threaded CPU session."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
@@ -50,7 +50,7 @@ def session(model: onnx.ModelProto) -> ort.InferenceSession:
 
 
 def answers(running: ort.InferenceSession, feed: Feed, rows: int) -> list[Answer] | str:
-    """The answer to each row, bit for bit, or what shapes came instead; raises FAILURES."""
+    """Return the answer to each row as bytes, or a text with the wrong shapes. Raises FAILURES."""
     outputs = [np.asarray(output) for output in running.run(None, feed)]
     if any(output.ndim == 0 or len(output) != rows for output in outputs):
         return f"shapes {[output.shape for output in outputs]} for {rows} rows"
@@ -63,7 +63,7 @@ def bits(values: Any) -> bytes:
 
 
 def tried(case: Case, wanted: Any) -> list[np.ndarray[Any, Any]]:
-    """The rows that an input is tried with: random, and rows of one value each."""
+    """Return the rows to try for an input: random ones, and rows of one value each."""
     dtype = DTYPES[wanted.type]
     given = case.rows.get(wanted.name)
     if given is not None:
@@ -78,12 +78,12 @@ def tried(case: Case, wanted: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def batch(wanted: Sequence[str], rows: Sequence[Sequence[Any]]) -> Feed:
-    """One batch of `rows`, each of which has a value for every input."""
+    """Stack `rows`, each with a value per input, into one batch."""
     return {name: np.stack([row[at] for row in rows]) for at, name in enumerate(wanted)}
 
 
 def mixing(case: Case) -> str:
-    """The first run that shows rows mixing in the way the case says, or ""."""
+    """Return the first run that shows the mixing as the case expects it, "" if none does."""
     running = session(case.model())
     names = [wanted.name for wanted in running.get_inputs()]
     each = [tried(case, wanted) for wanted in running.get_inputs()]
@@ -100,7 +100,7 @@ def mixing(case: Case) -> str:
 def beside_others(
     running: ort.InferenceSession, names: list[str], rows: list[list[Any]]
 ) -> Iterator[str]:
-    """Every run in which a row that kept its place changed with its neighbours."""
+    """Yield every run in which a row at a fixed position changed with its neighbours."""
     for size, place in itertools.product(SIZES, range(max(SIZES))):
         if place >= size:
             continue
@@ -111,7 +111,7 @@ def beside_others(
                 lot[place] = rows[kept]
                 try:
                     got = answers(running, batch(names, lot), size)
-                except FAILURES:  # no evidence: the rows may be bad ones alone, too
+                except FAILURES:  # no evidence: these rows may fail alone, too
                     continue
                 if isinstance(got, str):
                     yield f"{size} rows beside row {other}: {got}"
@@ -124,7 +124,7 @@ def beside_others(
 def beside_itself(
     running: ort.InferenceSession, names: list[str], rows: list[list[Any]]
 ) -> Iterator[str]:
-    """Every run in which copies of one row are answered unlike the row alone."""
+    """Yield every run in which copies of a row get another answer than the row alone."""
     for at, row in enumerate(rows):
         alone = answers(running, batch(names, [row]), 1)
         for size in SIZES:

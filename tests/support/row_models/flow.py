@@ -1,4 +1,4 @@
-"""Mixing that hides in branches, loops, recurrences, sequences and functions."""
+"""Mixing hidden in branches, loops, recurrences, sequences and functions."""
 
 from __future__ import annotations
 

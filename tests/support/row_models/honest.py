@@ -19,14 +19,14 @@ FOLDER: Final = Path(__file__).parents[2] / "data" / "row_models"
 ROWS: Final = 5
 PLACES: Final = (0, 2, ROWS - 1)
 STEPS: Final = 7
-"""Size of every dynamic axis but the batch."""
+"""Size of every dynamic axis except the batch."""
 WORDS: Final = ("the red fox", "a whale swims", "", "red and blue and red and blue", "\u00e9")
 EXTREMES: Final = (1e5, 3e38, -3e38, float("nan"), float("inf"), float("-inf"), 0.0, 1e-40)
 
 
 @dataclass(frozen=True, slots=True)
 class Honest:
-    """A line of the manifest: see `tests/data/row_models/make.py`."""
+    """One line of the manifest: see `tests/data/row_models/make.py`."""
 
     name: str
     family: str
@@ -47,12 +47,12 @@ class Honest:
 
 
 def manifest() -> tuple[Honest, ...]:
-    """All committed models."""
+    """Return all committed models."""
     return tuple(Honest(**line) for line in json.loads((FOLDER / "manifest.json").read_text()))
 
 
 def usual(honest: Honest, running: ort.InferenceSession, rows: int) -> Feed:
-    """Random rows, as callers send them, and a last one of zeros, as padding is."""
+    """Return random rows as callers send them, and a final row of zeros, as in padding."""
     random = np.random.default_rng(11)
     feed: Feed = {}
     for wanted in running.get_inputs():
@@ -73,7 +73,7 @@ def shape_of(wanted: Any, rows: int) -> list[int]:
 
 
 def neighbours(honest: Honest, feed: Feed, place: int) -> Iterator[Feed]:
-    """`feed` with one extreme after another in all rows but the one at `place`."""
+    """Yield `feed` with one extreme value after another in all rows except `place`."""
     for at, extreme in enumerate(EXTREMES):
         other: Feed = {}
         for name, values in feed.items():
@@ -90,7 +90,7 @@ def neighbours(honest: Honest, feed: Feed, place: int) -> Iterator[Feed]:
 
 
 def changes(honest: Honest) -> list[int]:
-    """The places at which a row's answer changed with its neighbours, bit for bit."""
+    """Return the positions at which a row's answer changed with its neighbours, bit for bit."""
     running = evidence.session(honest.model())
     feed = usual(honest, running, ROWS)
     expected = evidence.answers(running, feed, ROWS)
@@ -99,7 +99,7 @@ def changes(honest: Honest) -> list[int]:
         for other in neighbours(honest, feed, place):
             try:
                 got = evidence.answers(running, other, ROWS)
-            except evidence.FAILURES:  # an extreme that the model refuses
+            except evidence.FAILURES:  # the model rejects this extreme
                 continue
             if isinstance(got, str) or got[place] != expected[place]:
                 found.append(place)

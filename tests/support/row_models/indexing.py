@@ -1,4 +1,4 @@
-"""Rows that are read or written by their place."""
+"""Rows read or written by index."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COUNT: Final = "shape = Shape (x) n = Gather (shape, zero)"
 NUMBER: Final = f"{COUNT} number = Range (zero, n, one)"
 NUMBERS: Final = {"zero": 0, "one": 1}
 BY_NUMBER: Final = ("Range", "Cast", "Add", "Sub", "Mod", "Gather", "GatherND", "Max", "Mul")
-"""Any of these may be named where the row number is used in a way that proves nothing."""
+"""Operators that may be named if the row number is used in a way that proves nothing."""
 PLACES: Final = "float[n,4] x, int64[n,1] at"
 ROWS: Final = {"x": ([1, 2, 3, 4], [9, 8, 7, 6])}
 TRIED: Final = ROWS | {"at": ([0], [1])}

@@ -1,4 +1,4 @@
-"""Models that measured comparisons on made-up rows took for row-independent."""
+"""Models that comparisons of runs on made-up rows took for row-independent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST: Final = "rows = Constant <value = int64[1] {0}> () most = ReduceMax (x,
 
 
 def quantised(source: onnx.ModelProto) -> onnx.ModelProto:
-    """The model as ONNX Runtime's dynamic quantisation writes it."""
+    """Return the model after ONNX Runtime's dynamic quantisation."""
     from onnxruntime import quantization
 
     with tempfile.TemporaryDirectory() as folder:
@@ -31,7 +31,7 @@ def quantised(source: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def digits_label() -> onnx.ModelProto:
-    """The example function `digits`, quantised, with its label as the only output."""
+    """Return the example function `digits`, quantised, with its label as the only output."""
     model = quantised(onnx.load(DIGITS))
     for output in list(model.graph.output):
         if output.name != "label":
@@ -40,7 +40,7 @@ def digits_label() -> onnx.ModelProto:
 
 
 def perceptron(*widths: int) -> onnx.ModelProto:
-    """A quantised MLP from 4 columns over `widths`, with random weights."""
+    """Return a quantised MLP from 4 columns over `widths`, with random weights."""
     random = np.random.default_rng(len(widths))
     nodes, weights, last = [], [], "x"
     for at, (before, after) in enumerate(zip((4, *widths), widths, strict=False)):

@@ -1,4 +1,4 @@
-"""Rows that meet other rows by shape: reshaped, broadcast or contracted."""
+"""Rows combined by shape: reshaped, broadcast or contracted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All models that mix rows."""
+"""List of all models that mix rows."""
 
 from __future__ import annotations
 

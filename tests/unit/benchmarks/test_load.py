@@ -1,4 +1,4 @@
-"""Our own loader: answers are told apart, errors counted, calls ended."""
+"""The project's own load generator: answers are separated, errors counted, calls ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAD = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
 
 
 class Wire(asyncio.Transport):
-    """What a caller wrote, and whether it closed."""
+    """Bytes that a caller wrote, and whether it closed the connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Wire(asyncio.Transport):
 
 
 def calling(each: int) -> tuple[Caller, Wire, Tally]:
-    """A caller that has sent its first request."""
+    """Return a caller that has sent its first request."""
     tally, wire = Tally(REQUEST, each), Wire()
     caller = Caller(tally)
     caller.connection_made(wire)
@@ -40,13 +40,13 @@ def calling(each: int) -> tuple[Caller, Wire, Tally]:
 
 
 def pieces(data: bytes, size: int) -> Iterator[bytes]:
-    """As a network may cut it."""
+    """Split `data` into pieces, as a network may."""
     return (data[at : at + size] for at in range(0, len(data), size))
 
 
 @pytest.mark.parametrize("size", [1, 7, 40, 1000])
-async def test_answers_are_told_apart_wherever_they_are_cut(size: int) -> None:
-    """The next request goes out when an answer is whole, and no sooner."""
+async def test_answers_are_separated_wherever_they_are_cut(size: int) -> None:
+    """The next request is sent once an answer is complete, not earlier."""
     caller, wire, tally = calling(each=2)
     for piece in pieces(GOOD[:-1], size):
         caller.data_received(piece)
@@ -63,7 +63,7 @@ async def test_answers_are_told_apart_wherever_they_are_cut(size: int) -> None:
 
 
 async def test_other_answers_are_errors() -> None:
-    """They are counted, they have no latency, and the caller goes on."""
+    """Other statuses count as errors without a latency, and the caller continues."""
     caller, wire, tally = calling(each=2)
     caller.data_received(BAD)
     caller.data_received(GOOD)
@@ -73,7 +73,7 @@ async def test_other_answers_are_errors() -> None:
 
 
 async def test_a_connection_that_breaks_is_an_error_once() -> None:
-    """In the middle of an answer; after the last one it is how connections end."""
+    """A break within an answer is one error; after the last answer it is none."""
     caller, _, tally = calling(each=1)
     caller.data_received(GOOD[:10])
     caller.connection_lost(None)
@@ -87,7 +87,7 @@ async def test_a_connection_that_breaks_is_an_error_once() -> None:
 
 
 async def test_an_endless_head_ends_the_connection() -> None:
-    """What is no HTTP does not fill the memory."""
+    """An endless head closes the connection, so that memory stays bounded."""
     caller, wire, tally = calling(each=1)
     caller.data_received(b"x" * (HEAD_MAX + 1))
 
@@ -101,5 +101,5 @@ async def test_an_endless_head_ends_the_connection() -> None:
 def test_a_load_ends_by_count_or_by_time(
     each: int, done: int, now_s: float, expected: bool
 ) -> None:
-    """Whichever was asked for."""
+    """A load ends by count or by time, as requested."""
     assert Tally(REQUEST, each, until_s=2.0).goes_on(done, now_s) is expected

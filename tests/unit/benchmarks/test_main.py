@@ -1,4 +1,4 @@
-"""The command line of the benchmarks."""
+"""Command line of the benchmarks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ FOLDER = Path(suite.__file__).parent
 
 
 def test_every_benchmark_has_its_name() -> None:
-    """What `make bench` runs is what is there."""
+    """The names that `make bench` runs are those of the modules."""
     assert sorted(suite.NAMES) == sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))
 
 
 @pytest.mark.parametrize("name", suite.NAMES)
 def test_every_benchmark_says_what_it_measures(name: str) -> None:
-    """Its docstring is the headline, `measure` makes its tables, and the README explains it."""
+    """Each module's docstring is its headline, `measure` builds its tables, and the README explains
+    it."""
     tree = ast.parse((FOLDER / f"{name}.py").read_text())
 
     assert ast.get_docstring(tree)
@@ -39,7 +40,8 @@ def test_every_benchmark_says_what_it_measures(name: str) -> None:
 def test_bad_words_are_refused_before_anything_runs(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With what was expected and what came."""
+    """An invalid argument is refused with the expected and the actual value before anything
+    runs."""
     with pytest.raises(SystemExit) as end:
         main(arguments)
 

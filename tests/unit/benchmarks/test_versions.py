@@ -1,4 +1,4 @@
-"""The interval of a median, and the table made of pairs."""
+"""Confidence interval of a median, and the table of pairs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks import versions
     [(1, (0, 0)), (5, (0, 4)), (6, (0, 5)), (15, (3, 11)), (16, (3, 12)), (100, (39, 60))],
 )
 def test_the_interval_is_that_of_the_sign_test(size: int, expected: tuple[int, int]) -> None:
-    """The ranks of published tables, counted from 0."""
+    """The ranks equal those of published tables of the sign test, counted from 0."""
     assert versions.interval([*map(float, reversed(range(size)))]) == expected
 
 

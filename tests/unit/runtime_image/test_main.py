@@ -11,7 +11,7 @@ import pytest
 
 @pytest.mark.slow
 def test_a_folder_without_a_record_is_refused(tmp_path: Path) -> None:
-    """The process says which file it misses and ends with code 1."""
+    """The process names the missing file and exits with code 1."""
     command = [sys.executable, "-I", "-m", "runtime_image", str(tmp_path)]
 
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)

@@ -1,4 +1,4 @@
-"""Console blocks: how they are found, made into scripts and compared."""
+"""Console blocks: parsing, conversion into scripts, comparison of outputs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ $ no command
 
 
 def run(text: str, folder: Path) -> list[tuple[str, int]]:
-    """What the steps of a document write, and their exit codes."""
+    """Return output and exit code of a document's steps."""
     done = subprocess.run(
         ["/bin/bash", "-c", script(steps(text))],
         cwd=folder,
@@ -50,7 +50,7 @@ def run(text: str, folder: Path) -> list[tuple[str, int]]:
 
 
 def test_the_steps_of_a_document() -> None:
-    """Setups, commands and files in order; what is not run is left out."""
+    """Setups, commands and files are returned in order, without blocks marked as not run."""
     found = steps(TEXT)
 
     assert [(step.line, step.is_hidden) for step in found] == [
@@ -64,7 +64,8 @@ def test_the_steps_of_a_document() -> None:
 
 
 def test_steps_run_in_one_shell(tmp_path: Path) -> None:
-    """Files are written, variables and the folder are kept, exit codes are known."""
+    """All steps share one shell: files are written, variables and the folder persist, exit codes
+    are known."""
     text = TEXT + "\n```console\n$ cd folder && KEY=x\n$ cat a.txt; echo $KEY >&2; (exit 3)\n```\n"
 
     found = run(text, tmp_path)
@@ -88,13 +89,13 @@ def test_steps_run_in_one_shell(tmp_path: Path) -> None:
         ("```python\n$ x\n```", False),
     ],
 )
-def test_a_block_that_says_nothing_is_found(text: str, is_unexplained: bool) -> None:
-    """Commands are run, written to a file, or the comment right above says why not."""
+def test_a_block_without_a_reason_is_found(text: str, is_unexplained: bool) -> None:
+    """Commands must be run, written to a file, or have a reason in the comment right above."""
     assert [block.is_unexplained for block in blocks(text)] == [is_unexplained]
 
 
 def test_output_above_the_first_command_is_a_mistake() -> None:
-    """A console block begins with a command."""
+    """A console block must begin with a command."""
     with pytest.raises(ValueError, match="line 2: output above the first command"):
         steps("```console\nhello\n```")
 
@@ -117,7 +118,7 @@ def test_output_above_the_first_command_is_a_mistake() -> None:
     ],
 )
 def test_chance_is_not_compared(shown: str, output: str) -> None:
-    """Figures, ids, dates, bars, phases and left out lines may differ."""
+    """Figures, ids, dates, bars, phases and omitted lines may differ."""
     assert fits(shown.split("\n"), output)
 
 
@@ -139,8 +140,8 @@ def test_everything_else_is_compared(shown: str, output: str) -> None:
     assert not fits(shown.split("\n"), output)
 
 
-def test_nothing_shown_is_nothing_written() -> None:
-    """A command without output below it writes nothing."""
+def test_no_shown_output_means_no_output() -> None:
+    """A command without shown output must write nothing."""
     assert fits([], "")
     assert not fits([], "a")
     assert masked("1 s") == "#"
@@ -155,7 +156,7 @@ def test_an_exit_code_is_trouble_unless_a_refusal_is_shown() -> None:
 
 
 def test_real_output_takes_the_place_of_another() -> None:
-    """Only what does not fit is written, and never over what is shortened."""
+    """Only output that does not fit is replaced, and never an abbreviated one."""
     text = "```console\n$ a\nold\n$ b\nnumber 1\n$ c\nx …\n```"
     first, second, third = steps(text)
 

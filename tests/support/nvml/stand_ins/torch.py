@@ -1,6 +1,6 @@
-"""A stand-in for the part of PyTorch that the GPU checks use, computing with NumPy.
+"""Stand-in for the part of PyTorch used by the GPU checks, computing with NumPy.
 
-An array on "cuda" claims its bytes for this process in the folder "claims" beside this file: one
+An array on "cuda" claims its bytes for this process in the folder "claims" next to this file: one
 file per pid, which the test turns into processes of the stand-in driver. The test copies this file,
 because replicas get no environment that could name another folder.
 """
@@ -22,7 +22,7 @@ WAIT_S = 5.0
 
 
 class Tensor:
-    """An array and the name of its device."""
+    """An array and its device name."""
 
     def __init__(self, array: Any, device: str) -> None:
         self.array = array
@@ -44,7 +44,7 @@ class Tensor:
 
 
 class Generator:
-    """Of random numbers, the same on every device."""
+    """Random number generator, the same on every device."""
 
     def manual_seed(self, seed: int) -> Generator:
         self.random = np.random.default_rng(seed)
@@ -64,8 +64,8 @@ def ones(size: int, device: str = "cpu") -> Tensor:
 
 
 def _claim(size: int) -> None:
-    """Note the bytes of the largest array as this process's memory, in MiB, and wait until the
-    test has taken it over: a real driver knows of memory before its owner does."""
+    """Claim the size of the largest array as this process's memory in MiB; wait until the test has
+    registered it. A real driver knows of the memory before its owner does."""
     folder = Path(__file__).with_name("claims")
     if not folder.is_dir():
         return

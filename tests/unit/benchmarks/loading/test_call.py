@@ -1,4 +1,4 @@
-"""Calls as bytes, and the figures of a load as JSON."""
+"""Calls as bytes, and load figures as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOADED = Loaded(100, 2.0, 1.5, 3.0, 0, 2001.5, ((0.5, 1.25), (1.5, 1.75)))
 
 
 def test_a_call_is_one_request() -> None:
-    """Host and length are right, the body is JSON unless its headers say otherwise."""
+    """Host and length are correct; the content type is JSON unless the headers say otherwise."""
     request = Call(8080, "/fn/tiny", b"{}", {"Authorization": "Bearer k"}).request()
     head, _, body = request.partition(b"\r\n\r\n")
 
@@ -25,20 +25,20 @@ def test_a_call_is_one_request() -> None:
     assert b"octet" in Call(1, "/", b"", {"Content-Type": "application/octet-stream"}).request()
 
 
-def test_figures_survive_the_way_between_processes() -> None:
-    """Every one of them, also the times of single answers."""
+def test_figures_survive_serialisation() -> None:
+    """All figures survive serialisation, including the times of single answers."""
     assert Loaded.from_json(LOADED.to_json()) == LOADED
     assert LOADED.per_s == 50.0
 
 
 @pytest.mark.parametrize("line", ["", "1", "{}", '{"requests": 1}', '{"what": 1}'])
 def test_other_output_is_refused(line: str) -> None:
-    """A loader that failed must not count as one that was fast."""
+    """A loader's malformed output is an error: a failed loader must not count as a fast one."""
     with pytest.raises(ValueError, match=r"expected|Expecting"):
         Loaded.from_json(line)
 
 
 def test_a_load_takes_time() -> None:
-    """Zero seconds would be infinitely many answers in each."""
+    """A duration of zero is refused, because it would give infinite rates."""
     with pytest.raises(ValueError, match=r"expected answers and seconds above 0, got 5 in 0"):
         Loaded(5, 0.0, 1.0, 1.0, 0)

@@ -24,8 +24,8 @@ figures {"requests": 25737, "us": 2006532, "p50_us": 4817.0, "p99_us": 7647.0, "
 """
 
 
-def test_the_figures_are_read_out_of_everything_else() -> None:
-    """By the line that the script writes; wrk's own are rounded."""
+def test_the_figures_are_found_in_the_output() -> None:
+    """Figures come from the script's own line, because wrk rounds its own."""
     loaded = wrk.parse(OUTPUT)
 
     assert (loaded.requests, loaded.seconds, loaded.errors) == (25737, 2.006532, 3)
@@ -34,13 +34,13 @@ def test_the_figures_are_read_out_of_everything_else() -> None:
 
 @pytest.mark.parametrize("output", ["", "unable to connect", OUTPUT + OUTPUT])
 def test_output_without_its_one_line_is_refused(output: str) -> None:
-    """A load that did not end as it should has no figures."""
+    """The output of a load that did not end properly is refused."""
     with pytest.raises(ValueError, match="expected one line of figures"):
         wrk.parse(output)
 
 
 def test_the_script_quotes_whatever_headers_hold() -> None:
-    """Quotes and brackets stay bytes of a string."""
+    """Quotes and brackets in headers stay bytes of a Lua string."""
     script = wrk.script(CALL, Path("/tmp/body"))
 
     assert 'a"b]]' not in script
@@ -49,7 +49,7 @@ def test_the_script_quotes_whatever_headers_hold() -> None:
 
 
 def test_wrk_makes_the_load_with_one_thread() -> None:
-    """So many connections for so many seconds."""
+    """wrk gets one thread, the given connections and the given seconds."""
     command = wrk.command("/usr/bin/wrk", Load(CALL, 64, 2.0), Path("/tmp/script.lua"))
 
     assert command[:7] == ["/usr/bin/wrk", "-t", "1", "-c", "64", "-d", "2s"]
@@ -57,7 +57,7 @@ def test_wrk_makes_the_load_with_one_thread() -> None:
 
 
 @pytest.mark.parametrize("load", [Load(CALL, 1, 0.5), Load(CALL, 1, 2.0, each=1)])
-def test_wrk_is_not_asked_for_what_it_cannot_do(load: Load) -> None:
-    """It would round seconds, and it cannot count calls."""
+def test_unsupported_loads_are_refused(load: Load) -> None:
+    """wrk takes only whole seconds and no number of calls, so such loads are refused."""
     with pytest.raises(ValueError, match="expected whole seconds"):
         wrk.command("wrk", load, Path("script.lua"))

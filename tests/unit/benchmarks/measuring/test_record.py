@@ -1,4 +1,4 @@
-"""Medians, ratios by round, and the order of the rounds."""
+"""Medians, ratios per round, and the order of rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from benchmarks.measuring.record import (
 
 
 def test_rounds_go_forth_and_back() -> None:
-    """Every case has its turn in each round, and nobody always follows the same one."""
+    """Each case runs once per round, and the order alternates, so that no case always follows the
+    same one."""
     turns: list[str] = []
 
     def case(name: str) -> Figures:
@@ -32,7 +33,7 @@ def test_rounds_go_forth_and_back() -> None:
 
 
 def test_a_record_keeps_metrics_apart() -> None:
-    """A case has the metrics that it measured, and no others."""
+    """A case has only the metrics that it measured."""
     record = Record()
     record.add("one", {"ms": 1.0, "us": 2.0})
     record.add("other", {"ms": 3.0})
@@ -44,19 +45,19 @@ def test_a_record_keeps_metrics_apart() -> None:
 
 
 def test_a_ratio_is_taken_within_each_round() -> None:
-    """A round in which everything took ten times as long changes nothing."""
+    """Ratios are taken within each round, so a round slower by 10x changes nothing."""
     assert ratios([2.0, 20.0, 3.0], [1.0, 10.0, 1.0]) == spread([2.0, 2.0, 3.0])
     assert differences([2.0, 20.0, 3.0], [1.0, 10.0, 1.0]) == spread([1.0, 10.0, 2.0])
 
 
 @pytest.mark.parametrize(("values", "reference"), [([1.0], []), ([], []), ([1.0], [0.0])])
 def test_there_is_no_ratio_to_nothing(values: list[float], reference: list[float]) -> None:
-    """Rounds that do not pair up, and zero, have none."""
+    """Rounds that do not pair up and a reference of zero give no ratio."""
     assert ratios(values, reference) is None
 
 
 def test_a_spread_has_middle_and_ends() -> None:
-    """The median of an even number is between the two in the middle; of none there is none."""
+    """The median of an even count lies between the two middle values; no values give no spread."""
     at = spread([4.0, 1.0, 2.0, 3.0])
 
     assert (at.median, at.min, at.max) == (2.5, 1.0, 4.0)
@@ -68,12 +69,12 @@ def test_a_spread_has_middle_and_ends() -> None:
     ("share", "expected"), [(0.0, 1.0), (0.5, 50.0), (0.99, 99.0), (0.991, 100.0), (1.0, 100.0)]
 )
 def test_a_percentile_is_one_of_the_values(share: float, expected: float) -> None:
-    """The smallest that so many do not exceed."""
+    """A percentile is the smallest value that this share does not exceed."""
     assert percentile([float(value) for value in range(100, 0, -1)], share) == expected
 
 
 def test_a_percentile_of_nothing_is_zero_and_its_share_is_checked() -> None:
-    """A second without an answer has no slow ones."""
+    """No values give 0, and the share is validated."""
     assert percentile([], 0.99) == 0.0
     with pytest.raises(ValueError, match=r"expected 0 to 1, got 99"):
         percentile([1.0], 99)

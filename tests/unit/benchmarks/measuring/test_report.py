@@ -13,7 +13,7 @@ VALUES = {"hello": [10.0, 20.0, 30.0], "ours": [20.0, 50.0, 60.0]}
 
 
 def test_a_comparison_shows_medians_ratios_and_what_is_wanted() -> None:
-    """One row per case, the ratio being the median of the rounds' own."""
+    """There is one row per case; the ratio is the median of the ratios per round."""
     lines = Comparison("us", VALUES, "hello", {"ours": "ratio 2 at most"}, "warm calls").lines()
 
     assert lines[:2] == ["warm calls", ""]
@@ -24,7 +24,7 @@ def test_a_comparison_shows_medians_ratios_and_what_is_wanted() -> None:
 
 
 def test_a_comparison_without_reference_has_no_ratios() -> None:
-    """Nothing is held against nothing."""
+    """Without a reference there is no ratio."""
     lines = Comparison("us", VALUES).lines()
 
     assert lines[0] == "| case | median us | min | max |"
@@ -32,7 +32,7 @@ def test_a_comparison_without_reference_has_no_ratios() -> None:
 
 
 def test_the_json_has_every_value() -> None:
-    """What a table rounds away is there, and it is plain JSON."""
+    """The JSON holds every value unrounded."""
     data = json.loads(json.dumps(Comparison("us", VALUES, "hello", {"ours": "less"}).to_json()))
 
     assert [case["case"] for case in data["cases"]] == ["hello", "ours"]
@@ -44,13 +44,13 @@ def test_the_json_has_every_value() -> None:
 
 
 def test_an_unknown_reference_is_refused() -> None:
-    """It would show a table without ratios and hide the mistake."""
+    """An unknown reference is an error: otherwise the table would have no ratios."""
     with pytest.raises(ValueError, match="expected one of hello, ours, got 'helo'"):
         Comparison("us", VALUES, "helo")
 
 
 def test_there_is_a_table_for_each_metric_and_ratios_where_the_reference_has_it() -> None:
-    """A reference server has no replica, so the replica's figures stand alone."""
+    """A reference server has no replica, so the replica's figures have no ratio."""
     record = Record()
     record.add("hello", {"us": 1.0})
     record.add("ours", {"us": 2.0, "replica us": 3.0})
@@ -85,5 +85,5 @@ def test_grids_and_notes_are_parts_of_a_report_too() -> None:
     ("value", "text"), [(0.123, "0.12"), (12.34, "12.3"), (-1234.5, "-1,234"), (0, "0.00")]
 )
 def test_numbers_have_digits_that_mean_something(value: float, text: str) -> None:
-    """Large ones none behind the point."""
+    """Numbers have significant digits only; large ones have no decimals."""
     assert number(value) == text

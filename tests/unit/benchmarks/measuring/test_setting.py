@@ -1,4 +1,4 @@
-"""How a run is asked for."""
+"""Settings of a benchmark run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 from benchmarks.measuring.setting import LIBRARIES, Setting, about, has_setting
 
 
-def test_what_is_measured_has_a_core_of_its_own() -> None:
-    """Where there are two, unless pinning is off."""
+def test_the_measured_process_has_its_own_core() -> None:
+    """The measured process has its own core if there are two, unless pinning is off."""
     usable = os.sched_getaffinity(0)
     measured, others = Setting().cores
 
@@ -20,16 +20,16 @@ def test_what_is_measured_has_a_core_of_its_own() -> None:
 
 
 def test_a_quick_run_loads_for_a_moment() -> None:
-    """wrk takes whole seconds, so it is one."""
+    """A quick run loads for one second, because wrk takes whole seconds."""
     assert Setting(quick=True).load_s == 1 < Setting().load_s
 
 
-def test_settings_of_the_server_are_known() -> None:
-    """A benchmark asks before it sets a variable that would be ignored."""
+def test_server_settings_can_be_looked_up() -> None:
+    """Settings of the server are known by name; the server would ignore an unknown variable."""
     assert has_setting("standbys")
     assert not has_setting("standbies")
 
 
 def test_a_report_says_where_it_was_made() -> None:
-    """The machine and the versions of what matters."""
+    """A report names the machine and the versions of the relevant software."""
     assert {"machine", "cores", "python", *LIBRARIES} == set(about())

@@ -1,4 +1,4 @@
-"""The generated models compute what they say."""
+"""The generated models compute what their descriptions say."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from benchmarks.models import graphs
 
 
 def run(model: onnx.ModelProto, array: np.ndarray) -> np.ndarray:
-    """The only output."""
+    """Return the model's only output."""
     onnx.checker.check_model(model, full_check=True)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, {"x": array})[0]
 
 
 def test_the_tiny_model_has_independent_rows() -> None:
-    """Batches give what single rows give."""
+    """Batches give the same results as single rows."""
     rows = np.random.default_rng(1).random((5, 4), dtype=np.float32)
     together = run(graphs.tiny(), rows)
 
@@ -27,7 +27,7 @@ def test_the_tiny_model_has_independent_rows() -> None:
 
 
 def test_the_first_byte_of_each_row_comes_back() -> None:
-    """Rows of any length."""
+    """The first byte of each row is returned, for rows of any length."""
     rows = np.array([[1, 2, 200], [3, 250, 0]], np.uint8)
 
     assert run(graphs.first(), rows).tolist() == [1, 3]
@@ -35,13 +35,13 @@ def test_the_first_byte_of_each_row_comes_back() -> None:
 
 
 def test_the_same_seed_makes_the_same_model() -> None:
-    """A cache of models may be used by any later run."""
+    """The same seed gives the same model, so cached models stay valid."""
     assert graphs.tiny().SerializeToString() == graphs.tiny().SerializeToString()
 
 
 @pytest.mark.slow
-def test_what_goes_through_the_large_models_keeps_its_size() -> None:
-    """No infinities or denormals, which would compute at another speed."""
+def test_values_in_large_models_keep_their_magnitude() -> None:
+    """Values contain no infinities or denormals, which compute at another speed."""
     picture = np.random.default_rng(1).random((1, 3, 224, 224), dtype=np.float32)
     words = np.random.default_rng(1).random((2, 16, 1024), dtype=np.float32)
     for model, array, shape in (

@@ -1,4 +1,4 @@
-"""Models in their cache, and the calls of them."""
+"""Cached models and their calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.models import subjects
 
 
 def test_an_npy_body_is_one() -> None:
-    """NumPy reads what we write, and its values lie aligned."""
+    """NumPy reads the body, and its values are aligned."""
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     body = subjects.npy(array)
 
@@ -22,7 +22,7 @@ def test_an_npy_body_is_one() -> None:
 
 
 def test_a_model_is_made_once(tmp_path: Path) -> None:
-    """A second run takes the file of the first; nothing half-written is left beside it."""
+    """A second run uses the cached file, and no partial file is left next to it."""
     first = subjects.tiny(tmp_path)
     made_ns = first.model.stat().st_mtime_ns
     again = subjects.tiny(tmp_path)
@@ -35,7 +35,7 @@ def test_a_model_is_made_once(tmp_path: Path) -> None:
 
 
 def test_functions_of_raw_bytes_say_so(tmp_path: Path) -> None:
-    """Their manifest declares the input, and the body has the size that was asked for."""
+    """The manifest declares the raw input, and the body has the requested size."""
     subject = subjects.first(tmp_path, 1000)
     manifest = tomllib.loads((subject.path / "function.toml").read_text())
 

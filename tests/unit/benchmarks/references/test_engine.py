@@ -1,4 +1,4 @@
-"""The script that runs the engine alone does what a replica does."""
+"""The bare-engine script does what a replica does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENTRIES = ("session.intra_op.allow_spinning", "session.disable_prepacking")
 
 
 def shown(options: Any) -> dict[str, Any]:
-    """What can be read of options; an entry that is not set raises."""
+    """Return the readable session options; an unset entry raises."""
     found = {name: getattr(options, name) for name in ATTRIBUTES}
     for entry in ENTRIES:
         try:
@@ -38,15 +38,15 @@ def shown(options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("optimise", [False, True])
 @pytest.mark.parametrize("prepack", [False, True])
 def test_sessions_are_made_with_the_options_of_a_replica(optimise: bool, prepack: bool) -> None:
-    """Whichever plan it is; another reference would be faster or slower for no reason of ours."""
+    """Every plan gives a replica's session options, so that the comparison is fair."""
     task = {"threads": 3, "optimise": optimise, "prepack": prepack}
     product = session_options(3, optimise=optimise, prepack=prepack)
 
     assert shown(engine.options(task)) == shown(product)
 
 
-def test_a_run_is_timed_from_nothing_to_its_end(tmp_path: Path) -> None:
-    """Rows per second are told only of a task that goes on for a while."""
+def test_a_run_is_timed_from_start_to_end(tmp_path: Path) -> None:
+    """Rows per second are reported only for a task that lasts long enough."""
     tiny = subjects.tiny(tmp_path)
     task = {
         "model": str(tiny.model),

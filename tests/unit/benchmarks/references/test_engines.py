@@ -1,4 +1,4 @@
-"""The engine alone, in processes of its own."""
+"""The engine alone, in separate processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runtime_image.contract.model import SessionPlan
 
 
 def test_a_task_is_a_model_as_it_is(tmp_path: Path) -> None:
-    """Unless there is a plan: then its file, with its options."""
+    """A task uses the original model; with a plan, the plan's file and options."""
     tiny = subjects.tiny(tmp_path)
     plan = SessionPlan(".prepared/quick.onnx", optimise=False, prepack=False)
 
@@ -33,7 +33,8 @@ def test_a_task_is_a_model_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_sessions_are_made_and_run_as_asked(tmp_path: Path) -> None:
-    """Again and again in one process, in a fresh one, and in one that also has to start."""
+    """Sessions run repeatedly in one process, in a fresh one, and in one whose start is timed,
+    too."""
     one = task(subjects.tiny(tmp_path))
     with engine_process(one) as process:
         once = process.do(replace(one, optimise=False, prepack=False))
@@ -48,7 +49,7 @@ def test_sessions_are_made_and_run_as_asked(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_reference_that_fails_is_no_result(tmp_path: Path) -> None:
-    """Its process ends, and so does what asked it."""
+    """The process of a failed reference ends, and the error is raised."""
     one = task(subjects.tiny(tmp_path))
     with engine_process(one) as process, pytest.raises(RuntimeError, match="ended with 1"):
         process.do(replace(one, model="/not/there.onnx"))

@@ -1,4 +1,4 @@
-"""The configuration of the proxy that we are held against."""
+"""Configuration of the reference proxy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.references.nginx import configuration
 
 
 def test_the_proxy_is_as_fast_as_it_can_be() -> None:
-    """One worker, no log, HTTP/1.1 with 64 connections kept to what is behind it."""
+    """One worker, no log, HTTP/1.1 with 64 kept-alive upstream connections."""
     text = configuration(Path("/tmp/fn-nginx"), 8001, 8002)
 
     for line in (
@@ -25,7 +25,7 @@ def test_the_proxy_is_as_fast_as_it_can_be() -> None:
 
 
 def test_it_writes_into_its_folder_only() -> None:
-    """Nothing of the machine's own nginx is touched."""
+    """The configuration uses no path of the machine's own nginx."""
     text = configuration(Path("/tmp/fn-nginx"), 8001, 8002)
     paths = [word.rstrip(";") for word in text.split() if word.startswith("/") and word != "/"]
 

@@ -1,4 +1,4 @@
-"""A load, second by second."""
+"""Latencies of a load, second by second."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ def load(*ended: tuple[float, float]) -> Loaded:
 
 
 def test_answers_belong_to_the_second_in_which_they_came() -> None:
-    """Counted from the first answer: seconds without any are there, broken ones are not."""
+    """Seconds count from the first answer. A second without answers is present but empty; an
+    incomplete last one is dropped."""
     loaded = load((1.0, 1000.0), (1.1, 5.0), (1.9, 6.0), (3.5, 7.0), (4.2, 8.0))
 
     assert by_second(loaded, 4.5) == [[5.0, 6.0], [], [7.0]]
 
 
-def test_calls_that_waited_for_the_cold_start_tell_nothing_of_a_second() -> None:
-    """Neither the first nor those that were held with it."""
+def test_calls_held_by_the_cold_start_are_excluded() -> None:
+    """The first call and those held with it are excluded."""
     assert by_second(load((1.0, 1000.0), (1.5, 1499.0), (1.75, 250.0)), 2.0) == [[250.0]]
 
 
 def test_a_load_without_answers_has_no_seconds() -> None:
-    """There is none to count from."""
+    """A load without answers has no seconds, because there is no first answer."""
     assert by_second(load(), 4.0) == []
 
 
-def test_the_worst_second_is_told_beside_the_one_before_it() -> None:
-    """Seconds without an answer count for nothing."""
+def test_the_worst_second_is_reported_with_the_one_before() -> None:
+    """Seconds without an answer are ignored."""
     record = Record()
     add_seconds(record, [[5.0, 6.0], [7.0], [], [30.0], [8.0]])
 
@@ -46,7 +47,7 @@ def test_the_worst_second_is_told_beside_the_one_before_it() -> None:
 
 
 def test_the_worst_second_may_be_the_first_that_counts() -> None:
-    """Then nothing is before it but itself."""
+    """If the worst second is the first, it also stands for the one before."""
     record = Record()
     add_seconds(record, [[30.0], [7.0]])
 
@@ -57,6 +58,6 @@ def test_the_worst_second_may_be_the_first_that_counts() -> None:
 
 
 def test_a_load_without_answers_has_no_worst_second() -> None:
-    """It is an error, not a result."""
+    """A load without enough answers is an error."""
     with pytest.raises(RuntimeError, match="expected answers in most seconds, got 1 with any"):
         add_seconds(Record(), [[], [7.0]])

@@ -1,4 +1,4 @@
-"""The answer's form follows Accept where it can and the request's form otherwise."""
+"""Content negotiation: an answer follows Accept if possible, else the request's format."""
 
 import pytest
 
@@ -37,22 +37,22 @@ BINARY = AnswerForm("oip-binary", outputs=("z",), binary=("z",))
     ],
 )
 def test_quality_and_range_decide(accept: str, form: str) -> None:
-    """The best quality wins, the most specific range tells it, the default wins ties."""
+    """The best quality wins, the most specific media range decides it, the default wins ties."""
     assert choose(accept, SHORT, SIGNATURE).form == form
 
 
 @pytest.mark.parametrize(
     "accept", ["text/html", "application/json;q=0", ",,", "application/octet-stream", ";q=1"]
 )
-def test_nothing_acceptable_lists_what_can_be_had(accept: str) -> None:
-    """Where no form is left the error lists the forms there are."""
+def test_a_refusal_lists_the_available_formats(accept: str) -> None:
+    """If no format is acceptable, the error lists the available formats."""
     with pytest.raises(RequestError, match="application/json, application/x-npy") as caught:
         choose(accept, SHORT, SIGNATURE)
     assert caught.value.code == NOT_ACCEPTABLE
 
 
 def test_an_npy_answer_holds_the_named_or_first_output() -> None:
-    """output=NAME chooses, the first wanted or declared output is the default."""
+    """output=NAME selects the output; the default is the first wanted or declared one."""
     assert choose("application/x-npy", SHORT, SIGNATURE).tensor == "y"
     assert choose('application/x-npy;output="z"', SHORT, SIGNATURE).tensor == "z"
     assert choose("application/x-npy", OIP, SIGNATURE).tensor == "z"
@@ -62,7 +62,7 @@ def test_an_npy_answer_holds_the_named_or_first_output() -> None:
 
 @pytest.mark.parametrize("name", ["w", "s"])
 def test_an_npy_answer_needs_a_numeric_output(name: str) -> None:
-    """An unknown output and one of strings cannot be had as npy."""
+    """An unknown output and a string output are not available as npy."""
     with pytest.raises(RequestError, match=name) as caught:
         choose(f"application/x-npy;output={name}", SHORT, SIGNATURE)
     assert caught.value.code == NOT_ACCEPTABLE
@@ -75,7 +75,7 @@ def test_json_functions_answer_in_json_only() -> None:
 
 
 def test_the_open_inference_protocol_keeps_its_form() -> None:
-    """A protocol request gets its JSON or binary form, with the outputs it asked for."""
+    """A protocol request is answered in its JSON or binary form, with the requested outputs."""
     assert choose("*/*", OIP, SIGNATURE) is OIP
     assert choose("application/json", OIP, SIGNATURE) is OIP
     assert choose("application/json", BINARY, SIGNATURE) == AnswerForm("oip", outputs=("z",))
@@ -85,7 +85,7 @@ def test_the_open_inference_protocol_keeps_its_form() -> None:
 
 
 def test_media_types_are_split() -> None:
-    """Type and parameter names are lower case, values keep theirs without quotes."""
+    """Type and parameter names become lower case; values keep their case and lose their quotes."""
     assert media_type('Application/X-NPY; Input="In.1" ;x') == (
         "application/x-npy",
         {"input": "In.1", "x": ""},

@@ -1,4 +1,4 @@
-"""Answers in every form hold the outputs and nothing that cannot be read back."""
+"""Answers in every format contain the outputs and nothing that cannot be read back."""
 
 import datetime
 import io
@@ -36,21 +36,21 @@ def document(given: dict[str, Any], *args: Any, **more: Any) -> Any:
 
 
 def test_short_answers_name_outputs_and_revision() -> None:
-    """Arrays are nested lists under their names."""
+    """The short form holds arrays as nested lists under their names."""
     found = answer({"y": Y})
     assert (found.content_type, found.json_length) == ("application/json", 0)
     assert json.loads(found.body) == {"outputs": {"y": [[0.5, 1.5]]}, "revision": "digits@3"}
 
 
-def test_what_json_lacks_becomes_null() -> None:
-    """NaN and infinities of tensors are null in both JSON forms."""
+def test_nan_and_infinity_of_tensors_become_null() -> None:
+    """NaN and infinities in tensors become null in both JSON forms."""
     array = np.array([np.nan, np.inf, 1], np.float32)
     assert document({"y": array})["outputs"]["y"] == [None, None, 1.0]
     assert document({"y": array}, "oip")["outputs"][0]["data"] == [None, None, 1.0]
 
 
 def test_plain_values_of_handlers_are_written() -> None:
-    """Numbers, strings, bytes, dicts and NumPy scalars anywhere in them have a JSON form."""
+    """Numbers, strings, bytes, dicts and nested NumPy scalars have a JSON form."""
     value = {"n": np.int64(1), "f": [np.float32(0.5), True], "a": np.ones(2, np.uint8), "b": b"ab"}
     found = document({"v": value, "t": "text"})["outputs"]
     assert found == {"v": {"n": 1, "f": [0.5, True], "a": [1, 1], "b": "YWI="}, "t": "text"}
@@ -58,7 +58,7 @@ def test_plain_values_of_handlers_are_written() -> None:
 
 @dataclass
 class Scores:
-    """A handler's own type."""
+    """A type that only the handler knows."""
 
     scores: list[float]
 
@@ -73,14 +73,14 @@ class Scores:
     ],
 )
 def test_a_handlers_nan_fails_with_its_place(given: dict[str, Any], path: str) -> None:
-    """A NaN or infinity outside a tensor is an error that names it, and no silent null."""
+    """A NaN or infinity outside a tensor fails with its path instead of becoming null."""
     with pytest.raises(RequestError, match=path) as caught:
         answer(given)
     assert caught.value.code == FUNCTION_FAILED
 
 
-def test_a_handlers_null_is_no_nan() -> None:
-    """None stays null, and so does a NaN of a tensor anywhere in a handler's answer."""
+def test_null_from_a_handler_stays_null() -> None:
+    """None stays null, and a NaN in a tensor becomes null anywhere in a handler's answer."""
     when = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     given = {"a": None, "b": [{"c": np.array([np.nan])}, "null"], "d": when, "e": b"null"}
     assert document(given)["outputs"]["b"] == [{"c": [None]}, "null"]
@@ -94,14 +94,14 @@ def looped() -> list[Any]:
 
 @pytest.mark.parametrize("value", [object(), 1j, np.array([1j]), looped(), {(1, 2): object()}])
 def test_values_without_json_fail_the_function(value: Any) -> None:
-    """A value that JSON cannot hold is the function's failure, told with its type."""
+    """A value without a JSON form fails the function; the error names its type."""
     with pytest.raises(RequestError, match="cannot be written") as caught:
         answer({"v": value})
     assert caught.value.code == FUNCTION_FAILED
 
 
 def test_the_best_labels_stand_first() -> None:
-    """Each row names its best classes, by label where there is one, ties by index."""
+    """Each row lists its best classes, by label if there is one; ties are ordered by index."""
     scores = np.array([[1, 3, 2], [5, 5, np.nan]], np.float32)
     rule = OutputRule("y", ("zero", "one"), 2)
     assert document({"y": scores}, rule=rule)["top"] == [
@@ -119,19 +119,20 @@ def test_the_best_labels_stand_first() -> None:
     ],
 )
 def test_labels_have_defaults(rule: OutputRule, scores: np.ndarray, labels: list[Any]) -> None:
-    """Without a tensor the first output counts, without top_k one class, never more than exist."""
+    """Defaults: the first output, one class, never more classes than exist."""
     top = document({"y": scores}, rule=rule)["top"]
     assert [[item["label"] for item in row] for row in top] == labels
 
 
 @pytest.mark.parametrize("value", ["text", S, np.float32(1), np.array(1)])
 def test_outputs_without_scores_have_no_top(value: Any) -> None:
-    """Labels are only given to arrays of numbers."""
+    """Only numeric arrays get labels."""
     assert "top" not in document({"y": value}, rule=OutputRule("y", ("a",), 1))
 
 
 def test_protocol_answers_are_flat_and_named() -> None:
-    """Model, version, id and outputs with name, shape, datatype and row-major data."""
+    """A protocol answer has model, version, id, and outputs with name, shape, datatype and
+    row-major data."""
     assert document({"y": Y, "n": np.array(7)}, "oip") == {
         "model_name": "digits",
         "model_version": "3",
@@ -144,7 +145,7 @@ def test_protocol_answers_are_flat_and_named() -> None:
 
 
 def test_wanted_outputs_limit_and_order_the_answer() -> None:
-    """Only the outputs asked for are sent, in that order; one that is none is refused."""
+    """Only the requested outputs are sent, in that order; an unknown output is refused."""
     found = document({"y": Y, "n": np.array([7])}, "oip", outputs=("n",))
     assert [item["name"] for item in found["outputs"]] == ["n"]
     with pytest.raises(RequestError, match="expected one of y") as caught:
@@ -153,7 +154,8 @@ def test_wanted_outputs_limit_and_order_the_answer() -> None:
 
 
 def test_binary_answers_put_tensors_behind_the_json() -> None:
-    """Each raw tensor has its size in the JSON part and follows in order, strings with lengths."""
+    """Raw tensors follow the JSON part in order, each with its size in the JSON; strings have
+    length prefixes."""
     found = answer(
         {"y": Y.astype(">f4").T, "n": np.array([7]), "s": S}, "oip-binary", binary=("y", "s")
     )
@@ -167,27 +169,27 @@ def test_binary_answers_put_tensors_behind_the_json() -> None:
 
 
 def test_binary_answers_hold_every_output_when_asked() -> None:
-    """binary_all sends all outputs raw, an empty one as no bytes."""
+    """binary_all sends all outputs raw; an empty tensor has no bytes."""
     found = answer({"y": Y[:0], "b": np.array([True])}, "oip-binary", binary_all=True)
     assert found.body[found.json_length :] == b"\x01"
 
 
 def test_plain_values_take_the_declared_dtype() -> None:
-    """Lists of a handler become tensors of the signature's dtype, else of NumPy's choice."""
+    """Lists returned by a handler become tensors of the signature's dtype, or of NumPy's choice."""
     outputs = document({"y": [[1, 2]], "s": ["a"], "n": [1.5], "u": np.array(["b"])}, "oip")
     assert [item["datatype"] for item in outputs["outputs"]] == ["FP32", "BYTES", "FP64", "BYTES"]
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [[1], [1, 2]], "text", np.array([1j])])
 def test_other_values_make_no_tensor(value: Any) -> None:
-    """A dict, a ragged list and foreign dtypes fail the function in tensor forms."""
+    """In tensor formats a dict, a ragged list or a foreign dtype fails the function."""
     with pytest.raises(RequestError, match="output 'y': expected a tensor") as caught:
         answer({"y": value}, "oip")
     assert caught.value.code == FUNCTION_FAILED
 
 
 def test_npy_answers_hold_one_output() -> None:
-    """The named or first output is an npy file in C order."""
+    """An npy answer holds the named or first output in C order."""
     for tensor in ("y", ""):
         found = answer({"y": np.asfortranarray(np.ones((2, 2))), "n": 1}, "npy", tensor=tensor)
         assert found.content_type == "application/x-npy"
@@ -197,7 +199,7 @@ def test_npy_answers_hold_one_output() -> None:
 
 @pytest.mark.parametrize(("outputs", "tensor"), [({"y": Y}, "w"), ({}, ""), ({"s": S}, "s")])
 def test_npy_answers_need_a_numeric_output(outputs: dict[str, Any], tensor: str) -> None:
-    """A missing output and one of strings are not acceptable as npy."""
+    """A missing output and a string output are not available as npy."""
     with pytest.raises(RequestError) as caught:
         answer(outputs, "npy", tensor=tensor)
     assert caught.value.code == NOT_ACCEPTABLE

@@ -1,4 +1,4 @@
-"""Checked inputs become arrays of the signature's dtypes, without copies where possible."""
+"""Validated inputs become arrays of the signature's dtypes, without copies where possible."""
 
 import io
 import wave
@@ -23,7 +23,7 @@ def arrays(raw: RawInput, shape: tuple[int, ...], rule: InputRule | None = None)
 
 
 def test_binary_inputs_are_views() -> None:
-    """An aligned body is not copied and cannot be written to."""
+    """An aligned body is not copied, and the array is read-only."""
     body = np.arange(4, dtype="<f4").tobytes()
     array = arrays(RawInput("binary", "FP32", (2, 2), memoryview(body)), (-1, 2))
     assert array.tolist() == [[0.0, 1.0], [2.0, 3.0]]
@@ -32,7 +32,7 @@ def test_binary_inputs_are_views() -> None:
 
 
 def test_unaligned_bodies_are_copied() -> None:
-    """Elements that begin at an odd address are moved, for engines read aligned."""
+    """Elements at an unaligned address are copied, because engines need aligned reads."""
     body = memoryview(b"." + np.arange(2, dtype="<f8").tobytes())[1:]
     array = arrays(RawInput("binary", "FP64", (2,), body), (-1,))
     assert array.flags.aligned
@@ -41,20 +41,20 @@ def test_unaligned_bodies_are_copied() -> None:
 
 @pytest.mark.parametrize("payload", [[[1, 2], [3, 4]], [1, 2, 3, 4]])
 def test_lists_may_be_nested_or_flat(payload: list[Any]) -> None:
-    """JSON values take the shape that was checked."""
+    """JSON values, nested or flat, take the validated shape."""
     array = arrays(RawInput("json", "UINT64", (2, 2), payload), (-1, 2))
     assert (array.dtype, array.tolist()) == (np.uint64, [[1, 2], [3, 4]])
 
 
 def test_strings_become_objects() -> None:
-    """BYTES is an object array of str, of any rank."""
+    """BYTES becomes an object array of str, of any rank."""
     array = arrays(RawInput("json", "BYTES", (2, 1), [["ab"], ["c"]]), (-1, 1))
     assert (array.dtype, array.shape, array[0, 0]) == (object, (2, 1), "ab")
     assert arrays(RawInput("json", "BYTES", (), "ab"), ()).item() == "ab"
 
 
 def test_not_finite_is_refused_with_its_index() -> None:
-    """A declared input with a NaN is refused in the words of the gateway's check."""
+    """A NaN in an input declared finite is refused with the same text as by the gateway."""
     body = np.array([[1, np.nan]], "<f4").tobytes()
     raw = RawInput("binary", "FP32", (1, 2), memoryview(body))
     with pytest.raises(RequestError, match=r"finite FP32 values, got .* index \[0, 1\]"):
@@ -72,7 +72,7 @@ def test_not_finite_is_refused_with_its_index() -> None:
     ],
 )
 def test_bodies_are_cut_or_padded(form: BytesForm | None, row: list[int]) -> None:
-    """A raw body is one row of the form's length, in the signature's dtype."""
+    """A raw body is one row of the declared length, cut or padded, in the signature's dtype."""
     raw = RawInput("bytes", "INT64", (1, len(row)), memoryview(b"\x01\x02\x03"))
     array = arrays(raw, (-1, -1), InputRule("bytes", bytes=form))
     assert (array.dtype, array.tolist()) == (np.int64, [row])
@@ -87,14 +87,14 @@ BITMAP = (
 
 
 def test_a_picture_for_integers_is_rounded_and_held_to_its_range() -> None:
-    """Values outside the integer type saturate instead of wrapping."""
+    """For integer inputs, pixel values are rounded and saturate instead of wrapping."""
     rule = InputRule("image", image=ImageForm((1, 1), scale=2.0, mean=(1.2,), layout="HWC"))
     array = arrays(RawInput("image", "UINT8", (), memoryview(BITMAP)), (-1, 1, 1, 3), rule)
     assert (array.dtype, array.ravel().tolist()) == (np.uint8, [255, 255, 0])
 
 
 def test_a_sound_takes_the_signatures_dtype() -> None:
-    """A clip is read as its form says and given in the model's float type."""
+    """A clip is decoded by its rule and converted to the model's float type."""
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as clip:
         clip.setparams((1, 2, 16000, 2, "NONE", ""))
@@ -106,7 +106,7 @@ def test_a_sound_takes_the_signatures_dtype() -> None:
 
 
 def test_a_picture_must_fit_the_signature() -> None:
-    """A form that makes another shape or no numbers at all is told as bad input."""
+    """A rule that yields another shape, or a non-numeric signature, is reported as bad input."""
     rule = InputRule("image", image=ImageForm((1, 1)))
     raw = RawInput("image", "FP32", (), memoryview(BITMAP))
     with pytest.raises(RequestError, match=r"got shape \[1, 3, 1, 1\]"):
@@ -118,7 +118,7 @@ def test_a_picture_must_fit_the_signature() -> None:
 
 @pytest.mark.parametrize("kind", ["json", "bytes"])
 def test_plain_values_stay_as_they_are(kind: Any) -> None:
-    """Functions without tensors get the very object that was read."""
+    """Functions without tensors get the decoded object itself."""
     value = {"a": [1]}
     parsed = Parsed("short", {"x": RawInput("object", "", (), value)}, SHORT)
     assert to_arrays(parsed, Signature(kind, (), ()), {})["x"] is value

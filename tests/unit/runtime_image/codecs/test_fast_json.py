@@ -1,4 +1,4 @@
-"""Short JSON of numbers, read and written in one pass."""
+"""Fast path for short numeric JSON, read and written in one pass."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ def reader(signature: Signature = ROWS) -> PlainReader:
         ("application/x-npy", "", -1, False),
     ],
 )
-def test_headers_tell(content_type: str, accept: str, json_length: int, expected: bool) -> None:
-    """Only JSON that is to be answered with JSON is plain."""
+def test_headers_decide_about_the_fast_path(
+    content_type: str, accept: str, json_length: int, expected: bool
+) -> None:
+    """Only JSON requests that want a JSON answer qualify."""
     assert is_plain(content_type, accept, json_length) is expected
 
 
@@ -58,17 +60,17 @@ def test_headers_tell(content_type: str, accept: str, json_length: int, expected
     ],
 )
 def test_some_signatures_are_not_read(specs: list[tuple[str, str, tuple[int, ...]]]) -> None:
-    """Where one input is more than numbers by rows there is no reader."""
+    """There is no fast reader if an input is not a numeric tensor with rows."""
     assert plain_reader(Signature("tensors", tuple(TensorSpec(*s) for s in specs), ())) is None
 
 
 def test_other_kinds_are_not_read() -> None:
-    """JSON values and raw bodies are no tensors."""
+    """JSON values and raw bodies have no fast reader."""
     assert plain_reader(Signature("json", (), ())) is None
 
 
 def test_rows_of_many_requests_become_one_array() -> None:
-    """Each input has the rows of all requests in order, in its own dtype."""
+    """Each input array holds the rows of all requests in order, in its own dtype."""
     bodies = [
         b'{"inputs": {"b": [[0.5]], "a": [1]}}',
         b'{"inputs": {"a": [2, 3], "b": [[4], [5]]}}',
@@ -116,12 +118,12 @@ def test_every_element_type_has_its_format(dtype: str) -> None:
     ],
 )
 def test_everything_else_is_left_to_others(body: bytes) -> None:
-    """Other forms and errors are not for this reader to tell apart."""
+    """Other formats and invalid bodies fall back to the general reader."""
     assert reader().read(body) is None
 
 
 def test_unequal_rows_are_left_to_others() -> None:
-    """Inputs of one request have the same number of rows."""
+    """A request whose inputs differ in row count falls back to the general reader."""
     assert reader(PAIR).read(b'{"inputs": {"a": [1, 2], "b": [[1]]}}') is None
 
 
@@ -130,7 +132,7 @@ SCORES = np.array([[0.25, 0.5, 0.25], [1, 0, np.nan], [0, 0, 1]], np.float32)
 
 
 def single(outputs: dict[str, Any], rule: OutputRule, start: int, stop: int) -> bytes:
-    """What the codec for single requests writes of these rows."""
+    """Return the single-request codec's answer for these rows."""
     part = {name: value[start:stop] for name, value in outputs.items()}
     return encode(part, SHORT, Signature("tensors", (), ()), rule, "d@1", "").body
 
@@ -142,7 +144,7 @@ def single(outputs: dict[str, Any], rule: OutputRule, start: int, stop: int) -> 
 def test_answers_are_those_of_single_requests(
     ranges: list[tuple[int, int]], rule: OutputRule
 ) -> None:
-    """Every request has its rows, byte for byte as if it had been alone."""
+    """Each request gets its own rows, byte for byte as if it had run alone."""
     outputs = {"s": SCORES, "50%": np.array([[True], [False], [True]]), "n": np.arange(3)}
 
     answers = PlainWriter(rule, "d@1").write(outputs, ranges)
@@ -168,12 +170,12 @@ def test_answers_are_those_of_single_requests(
 def test_everything_else_is_left_to_others_writing(
     outputs: dict[str, Any], rule: OutputRule
 ) -> None:
-    """What is not a number for each row of the batch is for the other codec, or its error."""
+    """Outputs that are not numeric, one row per batch row, fall back to the general writer."""
     assert PlainWriter(rule, "d@1").write(outputs, [(0, 1), (1, 2)]) is None
 
 
 def test_outputs_may_change_their_names() -> None:
-    """A handler may answer with other outputs every time."""
+    """A handler may return different outputs on each run."""
     writer = PlainWriter(NO_RULE, "d@1")
 
     answers = [writer.write({name: np.zeros(1)}, [(0, 1)]) for name in ("a", "b", "a")]

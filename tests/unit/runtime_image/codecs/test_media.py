@@ -1,4 +1,4 @@
-"""Pictures and WAV files become the tensors of the manifest; damaged ones are refused."""
+"""Images and WAV files become the manifest's tensors; damaged files are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COLOUR = Image.fromarray(PIXELS)
     [("CHW", PIXELS.transpose(2, 0, 1)), ("HWC", PIXELS)],
 )
 def test_colours_are_laid_out(layout: str, expected: np.ndarray) -> None:
-    """Channels come first or last behind a batch axis of 1, as float32."""
+    """Channels come first or last, after a batch axis of 1, as float32."""
     array = decode(file(COLOUR), size=(2, 4), layout=layout)
     assert (array.dtype, array.flags.c_contiguous) == (np.float32, True)
     assert np.array_equal(array, expected[np.newaxis])
@@ -44,7 +44,7 @@ def test_colours_are_laid_out(layout: str, expected: np.ndarray) -> None:
     ("layout", "shape"), [("HW", (1, 2, 4)), ("HWC", (1, 2, 4, 1)), ("CHW", (1, 1, 2, 4))]
 )
 def test_grey_has_its_layouts(layout: str, shape: tuple[int, ...]) -> None:
-    """A grey picture has no, a last or a first channel axis."""
+    """A greyscale image has no channel axis, or one in first or last place."""
     assert decode(file(COLOUR), size=(2, 4), mode="L", layout=layout).shape == shape
 
 
@@ -64,7 +64,7 @@ def test_inversion_comes_before_scaling() -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP"])
 def test_every_format_is_resized(kind: str) -> None:
-    """Each declared format is decoded and brought to size."""
+    """Each supported format is decoded and resized."""
     picture = Image.new("RGB", (64, 32), (200, 200, 200))
     array = decode(file(picture, kind), size=(4, 6))
     assert array.shape == (1, 3, 4, 6)
@@ -72,7 +72,7 @@ def test_every_format_is_resized(kind: str) -> None:
 
 
 def test_transparency_is_laid_on_white() -> None:
-    """A transparent pixel is white whatever colour it hides."""
+    """A transparent pixel becomes white, whatever colour it hides."""
     clear = Image.new("RGBA", (1, 1), (0, 0, 0, 0))
     assert decode(file(clear), size=(1, 1)).ravel().tolist() == [255, 255, 255]
     palette = Image.new("P", (1, 1), 0)
@@ -81,14 +81,14 @@ def test_transparency_is_laid_on_white() -> None:
 
 
 def test_sixteen_bit_grey_keeps_its_scale() -> None:
-    """65535 is white and half of it grey, not clipped."""
+    """16-bit greyscale keeps its scale: 65535 is white, half of it grey, nothing is clipped."""
     deep = Image.fromarray(np.array([[0, 32768, 65535]], np.uint16))
     array = decode(file(deep), size=(1, 3), mode="L", layout="HW")
     assert array.ravel().tolist() == [0, 128, 255]
 
 
 def test_the_orientation_is_applied() -> None:
-    """A picture that its camera turned stands upright."""
+    """An image with an EXIF orientation is turned upright."""
     exif = Image.Exif()
     exif[0x0112] = 6
     body = file(Image.fromarray(PIXELS), exif=exif)
@@ -97,14 +97,14 @@ def test_the_orientation_is_applied() -> None:
 
 
 def test_large_jpegs_are_decoded_at_a_smaller_scale() -> None:
-    """The scale a JPEG is decoded at is never below the wanted size."""
+    """The scale at which a JPEG is decoded is never below the wanted size."""
     picture = Image.new("RGB", (800, 400), (10, 20, 30))
     assert decode(file(picture, "JPEG"), size=(40, 90)).shape == (1, 3, 40, 90)
 
 
 @pytest.mark.parametrize("size", [(10_000, 5_001), (20_000, 5_000), (20_000, 20_000)])
 def test_bombs_are_refused_before_they_unfold(size: tuple[int, int]) -> None:
-    """A picture over the pixel limit is refused by its header."""
+    """An image over the pixel limit is refused by its header."""
     body = bytearray(file(Image.new("1", (1, 1)), "BMP"))
     body[18:26] = size[0].to_bytes(4, "little") + size[1].to_bytes(4, "little")
     with pytest.raises(RequestError, match="at most 50000000 pixels") as caught:
@@ -114,7 +114,7 @@ def test_bombs_are_refused_before_they_unfold(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP"])
 def test_damage_is_bad_input(kind: str) -> None:
-    """A file that is cut or has other bytes in it is refused, not a crash."""
+    """A truncated or corrupted file is refused as bad input."""
     whole = bytes(file(Image.fromarray(np.tile(PIXELS, (20, 20, 1))), kind))
     for body in (whole[:40], whole[:12] + whole[20:60]):
         with pytest.raises(RequestError, match="intact picture"):
@@ -123,8 +123,7 @@ def test_damage_is_bad_input(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "WEBP"])
 def test_no_cut_file_is_accepted(kind: str) -> None:
-    """Without its last bytes a picture is refused, wherever it is cut; what follows its end is
-    not looked at."""
+    """A truncated image is refused wherever it is cut; bytes after its end are ignored."""
     whole = bytes(file(COLOUR, kind))
     for length in range(len(whole)):
         with pytest.raises(RequestError, match="intact picture"):
@@ -159,18 +158,18 @@ def decode_audio(body: memoryview, **form: int) -> list[float]:
     ],
 )
 def test_every_width_has_the_same_scale(width: int, data: bytes) -> None:
-    """Silence is 0, the lowest sample -1, half of the highest 0.5, in 8 to 32 bits."""
+    """Silence is 0, the minimum -1 and half of the maximum 0.5, for samples of 8 to 32 bits."""
     assert decode_audio(file_audio(data, width)) == [0.0, -1.0, 0.5]
 
 
 def test_channels_are_averaged() -> None:
-    """Two channels become their mean."""
+    """Two channels are averaged."""
     data = np.array([16384, 0, 0, -16384], "<i2").tobytes()
     assert decode_audio(file_audio(data, channels=2)) == [0.25, -0.25]
 
 
 def test_rates_are_interpolated() -> None:
-    """Twice the rate has the samples between, half the rate every second one."""
+    """Doubling the rate interpolates samples, halving it takes every second one."""
     data = np.array([0, 16384, 0, 16384], "<i2").tobytes()
     assert decode_audio(file_audio(data, rate=8000)) == [0.0, 0.25, 0.5, 0.25, 0.0, 0.25, 0.5, 0.5]
     assert decode_audio(file_audio(data, rate=32000)) == [0.0, 0.0]
@@ -180,26 +179,26 @@ def test_rates_are_interpolated() -> None:
     ("samples", "expected"), [(1, [0.5]), (2, [0.5, -0.5]), (4, [0.5, -0.5, 0.0, 0.0])]
 )
 def test_clips_are_cut_or_padded(samples: int, expected: list[float]) -> None:
-    """A fixed length cuts the end or adds silence."""
+    """A fixed length cuts the end or pads with silence."""
     data = np.array([16384, -16384], "<i2").tobytes()
     assert decode_audio(file_audio(data), samples=samples) == expected
 
 
 def test_a_cut_clip_is_the_start_of_the_whole() -> None:
-    """Decoding only what a cut clip needs changes none of its samples."""
+    """Decoding only the needed part of a clip changes none of its samples."""
     data = np.arange(400, dtype="<i2").tobytes()
     body = file_audio(data, rate=11025)
     assert decode_audio(body, samples=100) == decode_audio(body)[:100]
 
 
 def test_a_cut_file_loses_its_last_frame_only() -> None:
-    """A file_audio that ends within a frame is read up to it."""
+    """A file_audio that ends within a frame is read up to that frame."""
     body = file_audio(np.array([16384, 16384], "<i2").tobytes())
     assert decode_audio(body[:-1]) == [0.5]
 
 
 def test_a_low_rate_cannot_unfold_a_file() -> None:
-    """A clip that would resample beyond the limit is refused before it does."""
+    """A clip whose resampled length exceeds the limit is refused before resampling."""
     with pytest.raises(RequestError, match="at most 28800000 samples"):
         decode_audio(file_audio(bytes(5000), rate=1))
 
@@ -219,6 +218,6 @@ def test_a_low_rate_cannot_unfold_a_file() -> None:
     ],
 )
 def test_other_files_are_refused(body: memoryview, words: str) -> None:
-    """Damage, other encodings than PCM, odd widths and empty clips are bad input."""
+    """Corrupt files, encodings other than PCM, odd sample widths and empty clips are bad input."""
     with pytest.raises(RequestError, match=words):
         decode_audio(body)

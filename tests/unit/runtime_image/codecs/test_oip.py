@@ -1,4 +1,4 @@
-"""The Open Inference Protocol in JSON and with raw tensors behind the JSON part."""
+"""The Open Inference Protocol in JSON, and with raw tensors after the JSON part."""
 
 import json
 import struct
@@ -26,7 +26,7 @@ def read(document: dict[str, Any], *raw: bytes, signature: Signature = SIGNATURE
 
 @pytest.mark.parametrize(("data", "payload"), [([1, 2], [1.0, 2.0]), ([[1, 2]], [[1.0, 2.0]])])
 def test_data_may_be_flat_or_nested(data: Any, payload: Any) -> None:
-    """Both spellings of a tensor are read, and unknown fields are left alone."""
+    """Flat and nested tensor data are read; unknown fields are ignored."""
     request = read({"inputs": [{**X, "data": data, "note": 1}, S], "more": True})
     assert request.inputs["x"].payload == payload
     assert request.inputs["x"].shape == (1, 2)
@@ -34,7 +34,7 @@ def test_data_may_be_flat_or_nested(data: Any, payload: Any) -> None:
 
 
 def test_raw_tensors_follow_in_the_order_of_inputs() -> None:
-    """Binary inputs take their bytes in order, with JSON inputs between them."""
+    """Binary inputs consume their bytes in order, also with JSON inputs between them."""
     signature = Signature("tensors", tuple(TensorSpec(name, "FP32", (1,)) for name in "abc"), ())
 
     def binary(name: str) -> dict[str, Any]:
@@ -50,7 +50,8 @@ def test_raw_tensors_follow_in_the_order_of_inputs() -> None:
 
 
 def test_the_wire_form_of_a_known_client_is_read() -> None:
-    """A body as tritonclient sends it: compact JSON, then the tensors, outputs wanted raw."""
+    """A body as sent by tritonclient is read: compact JSON, then the tensors, raw outputs
+    wanted."""
     head = (
         b'{"id":"7","inputs":[{"name":"x","shape":[1,2],"datatype":"FP32",'
         b'"parameters":{"binary_data_size":8}},{"name":"s","shape":[1],"datatype":"BYTES",'
@@ -65,7 +66,7 @@ def test_the_wire_form_of_a_known_client_is_read() -> None:
 
 
 def test_outputs_are_chosen_one_by_one() -> None:
-    """Wanted outputs keep their order, and binary_data overrides binary_data_output."""
+    """Requested outputs keep their order; binary_data overrides binary_data_output."""
     outputs = [{"name": "z", "parameters": {"binary_data": False}}, {"name": "y"}]
     parameters = {"binary_data_output": True}
     request = read({"inputs": [X, S], "outputs": outputs, "parameters": parameters})
@@ -92,7 +93,7 @@ def test_outputs_are_chosen_one_by_one() -> None:
     ],
 )
 def test_wrong_inputs_are_refused(change: dict[str, Any], words: str) -> None:
-    """An input that does not fit is refused with what was wanted and what came."""
+    """An input that does not fit is refused with the expected and the actual value."""
     with pytest.raises(RequestError) as caught:
         read({"inputs": [S, {**X, **change}]})
     assert words in caught.value.message
@@ -100,40 +101,40 @@ def test_wrong_inputs_are_refused(change: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize("size", [-1, 9, 2**70])
 def test_sizes_beyond_the_body_are_refused(size: int) -> None:
-    """A binary_data_size that the body cannot hold is refused."""
+    """A binary_data_size larger than the body is refused."""
     item = {"name": "x", "shape": [1, 2], "datatype": "FP32"}
     with pytest.raises(RequestError, match="binary_data_size"):
         read({"inputs": [{**item, "parameters": {"binary_data_size": size}}, S]}, bytes(8))
 
 
 def test_bytes_left_over_are_refused() -> None:
-    """Every byte behind the JSON part belongs to a tensor."""
+    """Bytes after the last tensor are refused."""
     with pytest.raises(RequestError, match="expected 0 bytes of tensors"):
         read({"inputs": [X, S]}, b"x")
 
 
 def test_an_input_without_data_is_refused() -> None:
-    """An input has data or a binary size."""
+    """An input needs data or a binary size."""
     with pytest.raises(RequestError, match="got neither"):
         read({"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32"}, S]})
 
 
 @pytest.mark.parametrize("length", [0, -1, 10**9])
 def test_a_header_length_outside_the_body_is_refused(length: int) -> None:
-    """Inference-Header-Content-Length lies within the body."""
+    """Inference-Header-Content-Length must lie within the body."""
     with pytest.raises(RequestError, match="Inference-Header-Content-Length"):
         oip.read(memoryview(b"{}"), length, SIGNATURE)
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b'{"inputs": 1}', b'{"a":' + b"[" * 100_000])
 def test_other_json_is_refused(body: bytes) -> None:
-    """JSON of another form, cut or nested too deep, is refused."""
+    """JSON of another structure, truncated or too deeply nested, is refused."""
     with pytest.raises(RequestError, match="expected an Open Inference Protocol object"):
         oip.read(memoryview(body), None, SIGNATURE)
 
 
 def test_fp16_is_only_binary() -> None:
-    """FP16 has no JSON form in the protocol and is taken raw."""
+    """FP16 has no JSON form in the protocol and is read raw only."""
     signature = Signature("tensors", (TensorSpec("h", "FP16", (1,)),), ())
     item = {"name": "h", "shape": [1], "datatype": "FP16"}
     with pytest.raises(RequestError, match=r"FP16 as binary data: .*binary_data_size.*, got JSON"):
@@ -152,14 +153,14 @@ def test_fp16_is_only_binary() -> None:
     ],
 )
 def test_wrong_outputs_are_refused(outputs: list[dict[str, Any]], words: str) -> None:
-    """Outputs that do not exist or forms that are not served are refused."""
+    """Unknown outputs and unsupported formats are refused."""
     with pytest.raises(RequestError) as caught:
         read({"inputs": [X, S], "outputs": outputs})
     assert words in caught.value.message
 
 
 def test_without_known_outputs_any_name_may_be_asked_for() -> None:
-    """A function that declares no outputs is asked by any name; the answer tells."""
+    """For a function that declares no outputs any output name may be requested."""
     signature = Signature("tensors", (TensorSpec("s", "BYTES", (-1,)),), ())
     request = read({"inputs": [S], "outputs": [{"name": "w"}]}, signature=signature)
     assert request.outputs == ("w",)

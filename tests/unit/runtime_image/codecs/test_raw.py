@@ -1,4 +1,4 @@
-"""Whole bodies as one input: bytes, pictures and sounds, known by their first bytes."""
+"""Whole bodies as one input: bytes, images and sounds, recognised by their first bytes."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def one(dtype: str = "UINT8", shape: tuple[int, ...] = (-1, -1)) -> Signature:
 
 
 def test_exactly_one_input_may_be_declared() -> None:
-    """Only a single input with a kind, and its form, makes raw bodies possible."""
+    """Raw bodies require exactly one input with a kind, and its rule."""
     image = InputRule("image", image=ImageForm((1, 1)))
     two = Signature("tensors", (*one().inputs, TensorSpec("y", "UINT8", (1,))), ())
     assert raw.declared(two, {"x": image}, "image") == "x"
@@ -25,7 +25,7 @@ def test_exactly_one_input_may_be_declared() -> None:
 
 
 def test_a_body_keeps_its_declared_name() -> None:
-    """The only input of a bytes signature is called as declared, else body."""
+    """The only input of a bytes signature has its declared name, "body" by default."""
     assert raw.read_body(memoryview(b"a"), one())["x"].payload == b"a"
     assert raw.read_body(memoryview(b""), Signature("bytes", (), ()))["body"].payload == b""
 
@@ -35,19 +35,19 @@ def test_a_body_keeps_its_declared_name() -> None:
     [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"GIF89a", b"BM", b"RIFF\0\0\0\0WEBP"],
 )
 def test_pictures_are_known_by_their_magic(head: bytes) -> None:
-    """Each supported format passes the cheap check."""
+    """Each supported image format passes the magic-number check."""
     assert raw.read_image(memoryview(head), one(), "x")["x"].encoding == "image"
 
 
 @pytest.mark.parametrize("head", [b"", b"%PDF-1.7", b"RIFF\0\0\0\0WAVE"])
 def test_other_files_are_no_pictures(head: bytes) -> None:
-    """Anything else is refused with the formats that are taken."""
+    """Any other file is refused with the list of accepted formats."""
     with pytest.raises(RequestError, match="expected a picture: PNG, JPEG"):
         raw.read_image(memoryview(head), one(), "x")
 
 
 def test_sound_is_known_by_its_header() -> None:
-    """A RIFF file of kind WAVE with more than its header passes, others do not."""
+    """A RIFF file of type WAVE with data after its header passes, others do not."""
     head = b"RIFF\0\0\0\0WAVE"
     assert raw.read_audio(memoryview(head + bytes(40)), one(), "x")["x"].encoding == "audio"
     with pytest.raises(RequestError, match="with samples"):
@@ -68,7 +68,7 @@ def test_bytes_have_the_forms_length() -> None:
 
 
 def test_text_is_one_element() -> None:
-    """A BYTES input gets the body as its one element, which is UTF-8 and fits its shape."""
+    """A BYTES input gets the UTF-8 body as its only element, which must fit its shape."""
     rule = InputRule("bytes")
     found = raw.read_bytes(memoryview("né".encode()), one("BYTES", (-1, 1)), rule, "x")["x"]
     assert (found.payload, found.shape) == (["né"], (1, 1))
@@ -79,7 +79,7 @@ def test_text_is_one_element() -> None:
 
 
 def test_other_inputs_would_be_missing() -> None:
-    """A raw body fills one input, so a function with two refuses it."""
+    """A raw body fills one input, so it is refused for a function with two."""
     two = Signature("tensors", (*one().inputs, TensorSpec("y", "UINT8", (1,))), ())
     with pytest.raises(RequestError, match=r"'y'.*missing"):
         raw.read_image(memoryview(b"BM"), two, "x")

@@ -1,4 +1,4 @@
-"""Bodies of every form are read by content type; refusals name the accepted forms."""
+"""Bodies are read by content type; refusals list the accepted formats."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ANY_JSON = Signature("json", (), ())
 def test_the_content_type_and_first_key_tell_the_form(
     content_type: str, body: bytes, form: str
 ) -> None:
-    """Every form is recognised, given as bytes or as a view."""
+    """Content type and first key identify every format, for bytes and for a view."""
     for given in (body, memoryview(body)):
         parsed = parse(RequestHead(content_type), given, SIGNATURE, {})
         assert parsed.form == form
@@ -82,8 +82,8 @@ def test_binary_outputs_are_answered_in_binary() -> None:
         ("n" * 5000, b""),
     ],
 )
-def test_other_types_are_told_what_is_taken(content_type: str, body: bytes) -> None:
-    """An undeclared type is UNSUPPORTED_TYPE with the list of those that are taken."""
+def test_a_refused_type_gets_the_accepted_types(content_type: str, body: bytes) -> None:
+    """An undeclared type is UNSUPPORTED_TYPE with the list of accepted types."""
     with pytest.raises(RequestError) as caught:
         parse(RequestHead(content_type), body, SIGNATURE, {})
     assert caught.value.code == UNSUPPORTED_TYPE
@@ -95,13 +95,13 @@ def test_other_types_are_told_what_is_taken(content_type: str, body: bytes) -> N
 
 @pytest.mark.parametrize("body", [b"", b"{", b"null", b'{"inputs": null}', b'{"inputs": [1]}'])
 def test_other_json_is_bad_input(body: bytes) -> None:
-    """Empty, cut and foreign JSON is BAD_INPUT."""
+    """Empty, truncated and foreign JSON is BAD_INPUT."""
     with pytest.raises(RequestError) as caught:
         parse(RequestHead("application/json"), body, SIGNATURE, {})
     assert caught.value.code == BAD_INPUT
 
 
-def test_an_answer_nobody_accepts_is_refused_with_the_request() -> None:
+def test_accept_is_checked_before_the_run() -> None:
     """Accept is checked before the request is run."""
     with pytest.raises(RequestError) as caught:
         parse(RequestHead("application/json", "text/html"), SHORT, SIGNATURE, {})
@@ -119,7 +119,7 @@ def test_an_answer_nobody_accepts_is_refused_with_the_request() -> None:
 def test_declared_kinds_take_raw_bodies_and_plain_tensors(
     rule: InputRule, content_type: str, body: bytes
 ) -> None:
-    """A declared kind opens its content type and leaves JSON open."""
+    """A declared kind enables its content type and keeps JSON enabled."""
     rules = {"x": rule}
     parsed = parse(RequestHead(content_type), body, SIGNATURE, rules)
     assert (parsed.form, parsed.inputs["x"].encoding) == ("raw", rule.kind)
@@ -128,7 +128,7 @@ def test_declared_kinds_take_raw_bodies_and_plain_tensors(
 
 
 def test_a_bytes_function_takes_any_named_type() -> None:
-    """One raw body is taken under any type but none and curl's default."""
+    """A bytes function accepts one raw body of any content type except none and curl's default."""
     parsed = parse(RequestHead("text/plain"), memoryview(b"abc"), ANY_BYTES, {})
     assert parsed.inputs["body"].payload == b"abc"
     for content_type in ("", "application/x-www-form-urlencoded"):
@@ -136,15 +136,15 @@ def test_a_bytes_function_takes_any_named_type() -> None:
             parse(RequestHead(content_type), b"abc", ANY_BYTES, {})
 
 
-def test_types_are_listed_for_what_a_function_has() -> None:
-    """npy is only offered where one tensor is all a function needs."""
+def test_accepted_types_depend_on_the_signature() -> None:
+    """Accepted types depend on the signature: npy is listed only if one tensor suffices."""
     two = Signature("tensors", (*SIGNATURE.inputs, TensorSpec("z", "FP32", (1,))), ())
     assert "application/x-npy" in content_types(SIGNATURE, {})
     assert "application/x-npy" not in content_types(two, {})
 
 
 def test_a_json_function_takes_json_only() -> None:
-    """Any object under inputs is taken, other types are not."""
+    """A JSON function accepts any object under "inputs" and no other content type."""
     parsed = parse(RequestHead("application/json"), b'{"inputs": {"a": 1}}', ANY_JSON, {})
     assert parsed.inputs["a"].payload == 1
     with pytest.raises(RequestError, match="expected one of: application/json, got text/plain"):
@@ -152,7 +152,7 @@ def test_a_json_function_takes_json_only() -> None:
 
 
 def test_checking_loads_no_numbers() -> None:
-    """The half that the gateway imports loads no numpy, Pillow, engine or asyncio."""
+    """The part imported by the gateway loads neither numpy, Pillow, an engine nor asyncio."""
     program = (
         "import sys, runtime_image.codecs.request, runtime_image.codecs.request\n"
         "heavy = {'numpy', 'PIL', 'onnxruntime', 'asyncio'}\n"
@@ -177,7 +177,7 @@ def with_header(header: bytes, data: bytes = b"") -> bytes:
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 def test_every_version_numpy_writes_is_read(version: tuple[int, int]) -> None:
-    """Versions 1.0 to 3.0 give dtype, shape and the untouched elements."""
+    """npy versions 1.0 to 3.0 yield dtype, shape and the untouched elements."""
     array = np.array([[1, 2]], np.float32)
     raw = request.read_npy(memoryview(file(array, version)), SIGNATURE_NPY)["x"]
     assert (raw.dtype, raw.shape, bytes(raw.payload)) == ("FP32", (1, 2), array.tobytes())
@@ -191,7 +191,7 @@ def test_every_version_numpy_writes_is_read(version: tuple[int, int]) -> None:
     ],
 )
 def test_other_writers_headers_are_read(header: bytes) -> None:
-    """Order of entries and white space do not matter."""
+    """npy headers with another entry order or white space are read."""
     assert request.read_npy(memoryview(with_header(header, bytes(8))), SIGNATURE_NPY)[
         "x"
     ].shape == (
@@ -226,20 +226,20 @@ def test_other_writers_headers_are_read(header: bytes) -> None:
     ],
 )
 def test_other_bodies_are_refused(body: bytes, words: str) -> None:
-    """Damage, pickles, other byte orders, Fortran order and wrong tensors are refused."""
+    """Corrupt files, pickles, foreign byte orders, Fortran order and wrong tensors are refused."""
     with pytest.raises(RequestError) as caught:
         request.read_npy(memoryview(body), SIGNATURE_NPY)
     assert words in caught.value.message
 
 
 def test_structured_dtypes_are_refused() -> None:
-    """A list of fields as descr does not match the header's form."""
+    """A structured dtype (a list as descr) does not match the expected header."""
     with pytest.raises(RequestError, match="descr"):
         request.read_npy(memoryview(file(np.zeros(1, [("a", "<f4")]))), SIGNATURE_NPY)
 
 
 def test_the_input_is_named_or_the_only_one() -> None:
-    """With several inputs the name must be given, and the others are then missing."""
+    """With several inputs the name is required, and the other inputs are then missing."""
     two = Signature("tensors", (*SIGNATURE_NPY.inputs, TensorSpec("y", "FP32", (1,))), ())
     body = memoryview(file(np.ones((1, 2), np.float32)))
     assert list(request.read_npy(body, SIGNATURE_NPY, "x")) == ["x"]
@@ -262,7 +262,7 @@ def parsed(array: np.ndarray, dtype: str) -> Parsed:
 @pytest.mark.parametrize(("dtype", "descr"), [("FP16", "<f2"), ("FP32", "<f4"), ("FP64", "<f8")])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_the_first_bad_element_is_named(dtype: str, descr: str, bad: float) -> None:
-    """The error names the index of the first element that is not finite."""
+    """The error names the index of the first non-finite element."""
     array = np.ones((2, 3), descr)
     request.check_finite(parsed(array, dtype), RULES)
     array[1, 1:] = bad
@@ -271,18 +271,18 @@ def test_the_first_bad_element_is_named(dtype: str, descr: str, bad: float) -> N
 
 
 def test_bf16_is_read_by_its_bits() -> None:
-    """The exponent bits of BF16 tell an infinity from one."""
+    """A BF16 infinity is detected by its exponent bits."""
     data = memoryview(np.array([0x3F80, 0x7F80], np.uint16).tobytes())
     assert request.first_not_finite("BF16", data) == 1
 
 
 def test_a_sum_that_overflows_refuses_nothing() -> None:
-    """Large finite numbers whose sum is infinite are finite."""
+    """Finite values whose sum overflows are accepted."""
     request.check_finite(parsed(np.full(3, 1.7e308), "FP64"), RULES)
 
 
 def test_only_declared_binary_floats_are_looked_at() -> None:
-    """Inputs without the rule, integers and JSON pass."""
+    """Inputs without the finite rule, integers and JSON are not checked."""
     nan = np.array([np.nan], np.float32)
     request.check_finite(parsed(nan, "FP32"), {})
     request.check_finite(parsed(nan, "FP32"), {"x": InputRule()})
@@ -305,7 +305,7 @@ SIGNATURE_SHORT = Signature(
 
 
 def test_inputs_are_read_by_name() -> None:
-    """Names of any characters are found and values keep their shape."""
+    """Names with any characters are found, and values keep their shape."""
     body = rb'{"inputs": {"say \"s\"": ["\"input.1\": "], "input.1": [[1, 2]]}}'
     inputs = request.read_short_json(body, SIGNATURE_SHORT)
     assert inputs["input.1"].shape == (1, 2)
@@ -330,7 +330,7 @@ def test_inputs_are_read_by_name() -> None:
     ],
 )
 def test_other_bodies_are_refused_short(body: bytes, words: str) -> None:
-    """Missing, unknown and repeated names and other JSON are BAD_INPUT."""
+    """Missing, unknown or repeated names and other JSON are BAD_INPUT."""
     with pytest.raises(RequestError) as caught:
         request.read_short_json(body, SIGNATURE_SHORT)
     assert caught.value.code == BAD_INPUT
@@ -338,7 +338,7 @@ def test_other_bodies_are_refused_short(body: bytes, words: str) -> None:
 
 
 def test_any_json_object_is_taken_as_it_is() -> None:
-    """A json signature takes values of any type unchanged."""
+    """A json signature accepts values of any type unchanged."""
     inputs = request.read_values(b'{"inputs": {"a": {"b": [1, null]}, "c": "d"}}')
     assert {name: raw.payload for name, raw in inputs.items()} == {"a": {"b": [1, None]}, "c": "d"}
     assert inputs["a"].encoding == "object"
@@ -346,6 +346,6 @@ def test_any_json_object_is_taken_as_it_is() -> None:
 
 @pytest.mark.parametrize("body", [b'{"inputs": []}', b"{}", b'{"inputs":{"a":' + b"[" * 100_000])
 def test_values_need_an_object(body: bytes) -> None:
-    """Without an object under inputs, or nested too deep, a json function refuses."""
+    """A json function refuses a body without an object under "inputs", or nested too deeply."""
     with pytest.raises(RequestError, match="expected a JSON object"):
         request.read_values(body)

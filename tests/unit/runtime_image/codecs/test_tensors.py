@@ -1,4 +1,5 @@
-"""Names, shapes, rows, lengths and JSON lists are checked; refusals name expected and got."""
+"""Names, shapes, rows, lengths and JSON lists are validated; refusals name the expected and the
+actual value."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ SIGNATURE = Signature("tensors", (X, Y), ())
     ],
 )
 def test_wrong_names_are_refused(names: list[str], text: str) -> None:
-    """An unknown, repeated or missing name is refused, and long names are cut."""
+    """An unknown, repeated or missing name is refused; long names are cut in the error."""
     with pytest.raises(RequestError) as caught:
         tensors.check_names(names, SIGNATURE)
     assert caught.value.code == BAD_INPUT
@@ -37,7 +38,7 @@ def test_wrong_names_are_refused(names: list[str], text: str) -> None:
 
 
 def test_bf16_is_refused_before_decoding() -> None:
-    """An input of dtype BF16, which numpy cannot hold, is refused by name."""
+    """An input of dtype BF16, which numpy lacks, is refused by name."""
     signature = Signature("tensors", (TensorSpec("x", "BF16", (1,)),), ())
     with pytest.raises(RequestError, match="BF16"):
         tensors.check_names(["x"], signature)
@@ -65,7 +66,7 @@ def test_rows_must_agree() -> None:
 
 
 def test_inputs_without_rows_do_not_bind_others() -> None:
-    """An input whose first axis is fixed takes no part in the comparison of rows."""
+    """An input whose first axis is fixed is not compared by rows."""
     fixed = TensorSpec("y", "INT64", (3,))
     inputs = {
         "x": tensors.RawInput("json", "FP32", (2, 2), []),
@@ -92,13 +93,13 @@ def test_binary_of_the_right_length_is_kept_as_a_view() -> None:
     ],
 )
 def test_wrong_binary_is_refused(dtype: str, shape: tuple[int, ...], size: int, text: str) -> None:
-    """Dtype, shape and length are checked, without overflow for shapes beyond 64 bits."""
+    """Dtype, shape and length are validated without overflow, even for shapes beyond 64 bits."""
     with pytest.raises(RequestError, match=text):
         tensors.from_binary(X, dtype, shape, memoryview(bytes(size)))
 
 
 def test_bool_bytes_are_zero_or_one() -> None:
-    """A BOOL element is the byte 0 or 1 and no other."""
+    """A BOOL element must be the byte 0 or 1."""
     spec = TensorSpec("b", "BOOL", (2,))
     assert tensors.from_binary(spec, "BOOL", (2,), memoryview(b"\x00\x01")).shape == (2,)
     with pytest.raises(RequestError, match="bytes 0 or 1"):
@@ -110,7 +111,7 @@ def text(*values: bytes) -> memoryview:
 
 
 def test_strings_have_their_length_before_them() -> None:
-    """BYTES elements are read after their 4-byte little-endian lengths."""
+    """BYTES elements are read by their 4-byte little-endian length prefixes."""
     spec = TensorSpec("s", "BYTES", (-1,))
     raw = tensors.from_binary(spec, "BYTES", (2,), text(b"a", "é".encode()))
     assert raw.payload == ["a", "é"]
@@ -128,7 +129,7 @@ def test_strings_have_their_length_before_them() -> None:
     ],
 )
 def test_damaged_strings_are_refused(data: memoryview, words: str) -> None:
-    """A count or length that does not fit, or bytes that are no text, are refused."""
+    """A count or length that does not fit, or bytes that are not UTF-8, are refused."""
     spec = TensorSpec("s", "BYTES", (-1,))
     with pytest.raises(RequestError, match=words):
         tensors.from_binary(spec, "BYTES", (2,), data)
@@ -153,7 +154,7 @@ def read(dtype: str, shape: tuple[int, ...], text: str) -> tuple[Any, tuple[int,
 def test_fitting_lists_are_read(
     dtype: str, shape: tuple[int, ...], text: str, value: Any, found: tuple[int, ...]
 ) -> None:
-    """A list of the signature's type and shape gives its values and its shape."""
+    """A list of the signature's type and shape yields its values and its shape."""
     assert read(dtype, shape, text) == (value, found)
 
 
@@ -190,7 +191,7 @@ def test_fitting_lists_are_read(
     ],
 )
 def test_other_values_are_refused(dtype: str, shape: tuple[int, ...], text: str, got: str) -> None:
-    """What does not fit is refused with its index, and a bomb like anything else."""
+    """A value that does not fit is refused with its index; so is deep nesting."""
     with pytest.raises(RequestError) as caught:
         read(dtype, shape, text)
     assert caught.value.input == "x"
@@ -200,7 +201,7 @@ def test_other_values_are_refused(dtype: str, shape: tuple[int, ...], text: str,
 
 @pytest.mark.parametrize("dtype", sorted(dtypes.INTEGER_RANGE))
 def test_integer_bounds_are_exact(dtype: str) -> None:
-    """The ends of every integer type are taken and the next numbers refused."""
+    """The limits of every integer type are accepted, the next integers refused."""
     low, high = dtypes.INTEGER_RANGE[dtype]
     assert read(dtype, (2,), f"[{low}, {high}]")[0] == [low, high]
     for beyond in (low - 1, high + 1):
@@ -209,7 +210,7 @@ def test_integer_bounds_are_exact(dtype: str) -> None:
 
 
 def test_flat_lists_are_counted() -> None:
-    """A flat list must have as many elements as the declared shape."""
+    """A flat list must have as many elements as the shape requires."""
     spec = TensorSpec("x", "UINT64", (-1, 2))
     assert tensors.read_flat(spec, (1, 2), msgspec.Raw(b"[1, 2]")) == [1, 2]
     with pytest.raises(RequestError, match=r"expected 4 elements for shape \[2, 2\], got 2"):

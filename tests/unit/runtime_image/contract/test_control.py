@@ -1,4 +1,4 @@
-"""The messages of the control link are plain JSON."""
+"""The control link's messages are plain JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runtime_image.contract.control import PHASES, ReplicaRecord, Report
 
 
 def test_a_record_survives_its_file() -> None:
-    """A replica reads from its run folder what the manager recorded there."""
+    """A replica reads back the record that the manager wrote into its run folder."""
     record = ReplicaRecord(
         "aaaa0001",
         "secret",
@@ -32,12 +32,12 @@ def test_a_record_survives_its_file() -> None:
 
 
 def test_a_report_survives_the_link() -> None:
-    """What a trial measured arrives as it was measured."""
+    """A trial's report survives serialisation."""
     report = Report({"kind": "json"}, 1.5, 40.0, {"1": 0.5, "2": 0.6}, True, "", 2, True)
 
     assert Report(**json.loads(json.dumps(asdict(report)))) == report
 
 
 def test_the_phases_are_the_published_ones() -> None:
-    """A cold start has these phases, in this order, everywhere."""
+    """A cold start always has these phases in this order."""
     assert PHASES == ("place", "evict", "start", "import", "bind", "read", "load", "first_run")

@@ -1,4 +1,4 @@
-"""What can go wrong with one request, as data."""
+"""Request errors as data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fields(error: RequestError) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("code", sorted(REQUEST_CODES))
 def test_an_error_survives_the_link(code: str) -> None:
-    """Code, text and all data come back from what is sent."""
+    """Code, text and all data survive serialisation."""
     error = RequestError(code, "why", input="x", expected="this", got="that")
 
     again = RequestError.from_json(json.loads(json.dumps(error.to_json())))
@@ -32,7 +32,7 @@ def test_an_error_survives_the_link(code: str) -> None:
 
 
 def test_empty_fields_are_not_sent() -> None:
-    """Only what is known travels."""
+    """Empty fields are omitted."""
     assert RequestError(FUNCTION_FAILED, "why").to_json() == {
         "code": "function_failed",
         "message": "why",
@@ -40,7 +40,7 @@ def test_empty_fields_are_not_sent() -> None:
 
 
 def test_a_long_text_is_cut() -> None:
-    """A message is bounded on both sides of the link, and so are the other fields."""
+    """The message and all other fields are bounded on both sides of the link."""
     long = "x" * (TEXT_LIMIT + 1)
 
     sent = RequestError(BAD_INPUT, long)
@@ -52,12 +52,12 @@ def test_a_long_text_is_cut() -> None:
 
 @pytest.mark.parametrize("data", [{}, {"code": "surprise"}, {"code": 5, "message": None}])
 def test_an_unknown_code_is_the_functions_failure(data: dict[str, Any]) -> None:
-    """A replica cannot invent codes: what is not on the list is its function's failure."""
+    """An unknown code from a replica becomes function_failed."""
     assert RequestError.from_json(data).code == FUNCTION_FAILED
 
 
 def test_bad_input_names_what_was_wanted() -> None:
-    """The usual complaint says which input, what was expected and what came."""
+    """The error names the input, the expected and the actual value."""
     error = bad_input("x", "FP32", "a string")
 
     assert str(error) == "input 'x': expected FP32, got a string"

@@ -1,4 +1,4 @@
-"""The model spec, prepared files and samples as data."""
+"""Model spec, prepared files and samples as data."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ FULL = ModelSpec(
 
 @pytest.mark.parametrize("spec", [ModelSpec("digits@1"), FULL])
 def test_a_spec_survives_the_link(spec: ModelSpec) -> None:
-    """Every field comes back from JSON with its type, tuples too."""
+    """Every field survives JSON with its type, tuples included."""
     assert from_json(json.loads(json.dumps(to_json(spec)))) == spec
 
 
 def test_an_unknown_field_is_an_error() -> None:
-    """A spec of another version is not half understood."""
+    """A spec with a field of another version is refused."""
     with pytest.raises(TypeError, match="surprise"):
         from_json({**to_json(FULL), "surprise": 1})
 
@@ -71,13 +71,13 @@ GIB = 2**30
     ("bundle_bytes", "bytes_max", "limit_s"), [(0, 2**26, 30.0), (GIB, 2 * GIB + 2**26, 60.0)]
 )
 def test_limits_grow_with_the_bundle(bundle_bytes: int, bytes_max: int, limit_s: float) -> None:
-    """Files may have twice the bundle's bytes and a little more; the time for them grows too."""
+    """Files may total twice the bundle's bytes plus a constant; the time limit grows, too."""
     assert files_max(bundle_bytes) == bytes_max
     assert patience_s(bundle_bytes) == limit_s
 
 
 def test_parts_have_the_numbers_of_the_link() -> None:
-    """They stand in frames, so they never change."""
+    """Part numbers are fixed, because they are part of the wire format."""
     assert [(part.name, int(part)) for part in Part] == [
         ("DESCRIPTION", 0),
         ("GRAPH", 1),
@@ -97,17 +97,18 @@ def test_parts_have_the_numbers_of_the_link() -> None:
     ],
 )
 def test_a_files_ending_tells_its_type(path: str, kind: str) -> None:
-    """Whatever its case and folder; any other file is raw bytes."""
+    """The file ending decides the type, whatever its case and folder; unknown endings are raw
+    bytes."""
     assert content_type(path) == kind
 
 
 def test_values_are_no_file() -> None:
-    """Only a text that begins with @ names one."""
+    """Only a text that starts with @ names a file."""
     assert file_of({"x": [1.0], "mail": "someone@host"}) == ""
     assert file_of({"image": "@seven.png"}) == "seven.png"
 
 
 def test_a_file_comes_alone() -> None:
-    """It is the whole body, so there is no room for another input."""
+    """A file is the whole body, so no other input is allowed."""
     with pytest.raises(ValueError, match="only input"):
         file_of({"image": "@seven.png", "threshold": 0.5})

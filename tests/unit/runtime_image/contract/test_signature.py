@@ -1,4 +1,4 @@
-"""What a function takes and gives."""
+"""Signatures: inputs and outputs of a function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TENSORS = Signature("tensors", (ROWS, TensorSpec("mask", "BOOL", ())), (ROWS,))
 
 @pytest.mark.parametrize("signature", [TENSORS, Signature("json", (), ())])
 def test_a_signature_survives_json(signature: Signature) -> None:
-    """Kind, names, types and shapes come back, scalars too."""
+    """Kind, names, types and shapes survive JSON, scalars included."""
     assert from_json(json.loads(json.dumps(to_json(signature)))) == signature
 
 
@@ -24,17 +24,17 @@ def test_a_signature_survives_json(signature: Signature) -> None:
     [((1, 4), True), ((9, 4), True), ((0, 4), False), ((1, 3), False), ((4,), False)],
 )
 def test_a_shape_fits_or_not(shape: tuple[int, ...], fits: bool) -> None:
-    """Rank and fixed dimensions must be equal, dynamic ones hold at least one."""
+    """Rank and fixed dimensions must be equal; a dynamic one needs at least 1."""
     assert ROWS.accepts(shape) is fits
 
 
 def test_a_scalar_fits_a_scalar() -> None:
-    """No dimensions fit no dimensions."""
+    """A shape without dimensions fits a scalar."""
     assert TensorSpec("s", "INT64", ()).accepts(())
 
 
 def test_inputs_are_found_by_name() -> None:
-    """An input is found by its name, and None stands for one that is not there."""
+    """An input is found by name; an unknown name gives None."""
     assert TENSORS.input("x") is ROWS
     assert TENSORS.input("y") is None
 
@@ -54,6 +54,6 @@ def test_inputs_are_found_by_name() -> None:
     ],
 )
 def test_a_foreign_signature_is_refused(data: dict[str, Any], reason: str) -> None:
-    """What cannot have been written here is refused with the place that is wrong."""
+    """A malformed signature is refused with the path of the error."""
     with pytest.raises(ValueError, match=reason):
         from_json(data)

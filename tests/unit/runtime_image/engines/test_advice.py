@@ -1,4 +1,4 @@
-"""Models that people have and that cannot be served are refused with the remedy."""
+"""Common models that cannot be served are refused with a remedy."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def parsed(values: str, nodes: str, ir: int = 10, opsets: str = OPSETS) -> onnx.
 
 
 def classifier() -> onnx.ModelProto:
-    """What a converter makes of a classifier by default: probabilities as a list of maps."""
+    """Return a classifier as converters write it by default: probabilities as a list of maps."""
     scores = helper.make_node(
         "LinearClassifier",
         ["x"],
@@ -59,8 +59,8 @@ def classifier() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def test_a_classifier_with_maps_is_told_of_zipmap(tmp_path: Path) -> None:
-    """The default conversion of a classifier is refused with the option that mends it."""
+def test_the_advice_for_maps_names_zipmap(tmp_path: Path) -> None:
+    """The default conversion of a classifier is refused; the error names the option to set."""
     told = refusal(tmp_path, classifier())
     assert told.startswith("output 'probability' has type seq(map(int64,tensor(float)))")
     assert "options={'zipmap': False}" in told
@@ -76,10 +76,10 @@ def test_a_classifier_with_maps_is_told_of_zipmap(tmp_path: Path) -> None:
         ("int4", 22, "INT8"),
     ],
 )
-def test_types_without_a_numpy_form_are_told_of_cast(
+def test_the_advice_for_types_without_numpy_names_cast(
     onnx_type: str, code: int, wide: str, tmp_path: Path
 ) -> None:
-    """The tensor is named, and the type that the graph may take or give in its place."""
+    """The error names the tensor and the type to cast to."""
     taken = refusal(tmp_path, parsed(f"({onnx_type}[n] x) => (float[n] y)", "y = Cast<to=1>(x)"))
     assert taken.startswith(f"input 'x' has type tensor({onnx_type})")
     assert taken.endswith(f"declare the input as {wide} and Cast it inside the graph")
@@ -90,8 +90,8 @@ def test_types_without_a_numpy_form_are_told_of_cast(
     assert given.endswith(f"let the graph end with a Cast to {wide}")
 
 
-def test_a_newer_ir_version_is_told_of_the_older_one(tmp_path: Path) -> None:
-    """The newest that the engine reads is named, and a model stamped with it does load."""
+def test_the_advice_for_a_newer_ir_version_names_the_older(tmp_path: Path) -> None:
+    """The error names the newest supported IR version, and a model stamped with it loads."""
     model = parsed(f"({ROW} x) => ({ROW} y)", "y = Identity(x)", ir=99)
     told = refusal(tmp_path, model)
     assert told.startswith(f"the model has IR version 99, ONNX Runtime {ort.__version__} reads up")
@@ -125,12 +125,12 @@ def test_a_newer_ir_version_is_told_of_the_older_one(tmp_path: Path) -> None:
 def test_other_known_causes_have_a_remedy(
     model: onnx.ModelProto, remedy: str, tmp_path: Path
 ) -> None:
-    """Neither a path of the engine's sources nor a C++ signature is left of its message."""
+    """The message contains neither a path of the engine's sources nor a C++ signature."""
     told = refusal(tmp_path, model)
     assert remedy in told
     assert "onnxruntime_src" not in told
 
 
 def test_an_unknown_reason_is_passed_on() -> None:
-    """What is not known is told in the engine's words."""
+    """An unknown reason is passed on in the engine's words."""
     assert explained("something new", "1.0") == "something new"

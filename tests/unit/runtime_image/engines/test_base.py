@@ -1,4 +1,4 @@
-"""What every engine offers."""
+"""Interface common to all engines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support import models
 
 
 def test_both_engines_offer_the_same(tmp_path: Path) -> None:
-    """The runner can use any engine without knowing which it is."""
+    """The runner can use any engine without knowing its type."""
     handler = tmp_path / "handler.py"
     handler.write_text("def predict(inputs, ctx): return inputs\n")
     context = Context(tmp_path, "cpu", 1, None)

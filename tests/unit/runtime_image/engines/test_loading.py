@@ -1,4 +1,4 @@
-"""The engine of a spec, and what a standby imports for it."""
+"""The engine chosen for a spec, and the imports of a standby."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def load(folder: Path, spec: ModelSpec) -> Engine:
 
 
 def test_a_model_gets_onnx_runtime(folder: Path) -> None:
-    """A model file without a handler is run as it is."""
+    """A model file without a handler runs on ONNX Runtime."""
     assert isinstance(load(folder, ModelSpec("f@1", model="add_one.onnx")), OnnxEngine)
 
 
 def test_a_handler_gets_the_model(folder: Path) -> None:
-    """With a handler, it is the engine, and it has the model's signature."""
+    """With a handler, the handler is the engine and has the model's signature."""
     spec = ModelSpec("f@1", model="add_one.onnx", handler="handler.py")
 
     engine = load(folder, spec)
@@ -45,7 +45,7 @@ def test_a_handler_gets_the_model(folder: Path) -> None:
 
 
 def test_nothing_to_run_is_refused(folder: Path) -> None:
-    """A bundle with neither cannot be served."""
+    """A bundle with neither a model nor a handler is refused."""
     with pytest.raises(LoadError, match="neither a model nor a handler"):
         load(folder, ModelSpec("f@1"))
 
@@ -91,7 +91,7 @@ print(sorted(set(sys.modules) - before))
 
 @pytest.mark.slow
 def test_a_load_imports_nothing_more(tmp_path: Path) -> None:
-    """Model, handler and pictures of any kind find everything imported."""
+    """After a standby's imports, loading any model, handler or image imports no further module."""
     models.add_one(tmp_path)
     (tmp_path / "handler.py").write_text("def predict(inputs, ctx): return ctx.run(inputs)\n")
     for ending in ("png", "webp"):

@@ -1,4 +1,4 @@
-"""ONNX Runtime as an engine, with real models: runs, sessions, prepared models, environments."""
+"""ONNX Runtime as an engine with real models: runs, sessions, prepared models, environments."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def load(path: Path) -> OnnxEngine:
 
 
 def test_a_model_tells_its_signature(tmp_path: Path) -> None:
-    """Names, types and shapes are read off the graph; a named dimension is dynamic."""
+    """Names, types and shapes come from the graph; a named dimension is dynamic."""
     rows = (-1, 4)
 
     assert load(models.two_inputs(tmp_path)).signature == Signature(
@@ -56,7 +56,7 @@ def test_a_model_tells_its_signature(tmp_path: Path) -> None:
 
 
 def test_a_run_gives_outputs_by_name(tmp_path: Path) -> None:
-    """Every output comes under its name."""
+    """Every output is returned under its name."""
     engine = load(models.two_inputs(tmp_path))
 
     got = engine.run({"a": X, "b": X}, engine.ticket())
@@ -66,7 +66,7 @@ def test_a_run_gives_outputs_by_name(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_says_why(tmp_path: Path) -> None:
-    """What the graph rejects while it runs is ONNX Runtime's own error."""
+    """A graph's runtime error is raised as ONNX Runtime's own error."""
     engine = load(models.fails_on_negative(tmp_path))
 
     with pytest.raises(Exception, match="indices element out of data bounds"):
@@ -74,8 +74,8 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
 
 
 def test_a_run_can_be_stopped(tmp_path: Path) -> None:
-    """A run that would go on for minutes ends when its ticket is stopped from another thread,
-    and the engine goes on with the next."""
+    """A run that would take minutes ends when its ticket is stopped from another thread, and the
+    engine can run again."""
     engine = load(models.slow(tmp_path, loops=100_000_000))
     ticket = engine.ticket()
     stopper = threading.Thread(target=engine.stop, args=(ticket,))
@@ -100,7 +100,8 @@ def test_a_run_can_be_stopped(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_model_is_refused(build: Callable[[Path], Path], reason: str, tmp_path: Path) -> None:
-    """What cannot be served is refused with the reason, without the replica's own folder."""
+    """A model that cannot be served is refused with a reason that does not contain the replica's
+    folder."""
     with pytest.raises(LoadError, match=reason) as caught:
         load(build(tmp_path))
 
@@ -108,7 +109,7 @@ def test_a_bad_model_is_refused(build: Callable[[Path], Path], reason: str, tmp_
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
-    """Neither text nor an absent file gets past the load."""
+    """A text file and a missing file are refused at load."""
     text = tmp_path / "model.onnx"
     text.write_text("hello")
 
@@ -119,14 +120,14 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_weights_beside_the_model_are_read(tmp_path: Path) -> None:
-    """External data in the bundle's own folder is part of the model."""
+    """External data in the bundle's folder is loaded."""
     engine = load(models.external(tmp_path, 1))
 
     assert np.array_equal(engine.run({"x": X}, engine.ticket())["y"], X + 1)
 
 
 def test_weights_outside_the_folder_are_refused(tmp_path: Path) -> None:
-    """A model that points to a file above its own folder cannot read it."""
+    """A model cannot refer to external data above its own folder."""
     folder = tmp_path / "bundle"
     folder.mkdir()
     path = models.external(folder, 1)
@@ -142,7 +143,7 @@ def test_weights_outside_the_folder_are_refused(tmp_path: Path) -> None:
 
 
 def test_another_session_takes_over(tmp_path: Path) -> None:
-    """After the exchange runs give what the other session gives."""
+    """After the exchange, runs return the new session's results."""
     engine = load(models.affine(tmp_path, offset=1))
     (tmp_path / "better").mkdir()
     better = load(models.affine(tmp_path / "better", offset=2))
@@ -156,8 +157,8 @@ def test_another_session_takes_over(tmp_path: Path) -> None:
 
 
 def test_a_run_ends_with_the_session_it_began_with(tmp_path: Path) -> None:
-    """An exchange waits for a run that goes on, which can still be stopped by its ticket, before
-    the old session is let go."""
+    """An exchange waits for the current run, which its ticket can still stop, before it drops the
+    old session."""
     engine = load(models.slow(tmp_path, loops=100_000_000))
     other = load(models.slow(tmp_path, loops=1))
     ticket = engine.ticket()
@@ -185,7 +186,7 @@ def test_a_run_ends_with_the_session_it_began_with(tmp_path: Path) -> None:
 
 
 def test_another_model_never_takes_over(tmp_path: Path) -> None:
-    """A session with other inputs is refused, and the engine goes on with its own."""
+    """A session with other inputs is refused, and the engine keeps its own."""
     engine = load(models.add_one(tmp_path))
 
     with pytest.raises(LoadError, match="not those of the serving model"):
@@ -195,8 +196,8 @@ def test_another_model_never_takes_over(tmp_path: Path) -> None:
     assert np.array_equal(engine.run({"x": X}, engine.ticket())["y"], X + 1)
 
 
-def test_a_bound_run_gives_what_a_plain_one_gives(tmp_path: Path) -> None:
-    """Every output comes under its name, whatever the memory layout of an input."""
+def test_bound_and_plain_runs_agree(tmp_path: Path) -> None:
+    """A bound run returns every output by name, for any memory layout of an input."""
     session = open_session(str(models.two_inputs(tmp_path)), "cpu", 1)
     turned = np.asfortranarray(X)
 
@@ -209,7 +210,7 @@ def test_a_bound_run_gives_what_a_plain_one_gives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["BOOL", "INT64", "FP16", "FP32", "UINT8"])
 def test_numbers_of_every_kind_are_bound(dtype: str, tmp_path: Path) -> None:
-    """What NumPy knows as a number goes through unchanged."""
+    """Every NumPy numeric type passes unchanged."""
     session = open_session(str(models.every_dtype(tmp_path, dtype)), "cpu", 1)
     [value] = session.get_inputs()
     names = {"bool": np.bool_, "int64": np.int64, "float16": np.float16, "uint8": np.uint8}
@@ -222,7 +223,7 @@ def test_numbers_of_every_kind_are_bound(dtype: str, tmp_path: Path) -> None:
 
 
 def test_text_runs_without_being_bound(tmp_path: Path) -> None:
-    """Strings have no memory of their own that could be bound."""
+    """Strings are run without binding, because they have no fixed memory."""
     session = open_session(str(models.strings(tmp_path)), "cpu", 1)
     [value] = session.get_inputs()
     [output] = session.get_outputs()
@@ -234,7 +235,7 @@ def test_text_runs_without_being_bound(tmp_path: Path) -> None:
 
 
 def test_a_bound_run_can_be_stopped(tmp_path: Path) -> None:
-    """Options that say stop are heeded."""
+    """A bound run obeys a stop request."""
     session = open_session(str(models.slow(tmp_path, loops=100_000_000)), "cpu", 1)
     options = ort.RunOptions()
     options.terminate = True
@@ -257,11 +258,11 @@ before = data_kb()
 session = open_session(sys.argv[1], "cpu", 1, optimise=False, prepack=False)
 print(data_kb() - before)
 """
-"""Prints by how many KiB a session makes the writable private mappings of its process grow."""
+"""Prints the growth in KiB of the process's writable private mappings when a session is made."""
 
 
 def test_the_least_model_is_one() -> None:
-    """It is valid, has nothing but an Identity, and a process can warm up with it."""
+    """The smallest model is valid, has a single Identity node, and serves as warm-up."""
     model = onnx.load_from_string(IDENTITY)
 
     onnx.checker.check_model(model, full_check=True)
@@ -272,7 +273,7 @@ def test_the_least_model_is_one() -> None:
 
 
 def test_a_session_may_be_made_in_every_way(tmp_path: Path) -> None:
-    """Graph rewritten or not, weights repacked or not: the answer is the same."""
+    """All combinations of graph optimisation and weight prepacking give the same answer."""
     path = str(models.affine(tmp_path, scale=2, offset=1))
 
     for optimise in (True, False):
@@ -282,15 +283,15 @@ def test_a_session_may_be_made_in_every_way(tmp_path: Path) -> None:
 
 
 def test_threads_never_spin() -> None:
-    """A replica without requests uses no CPU, and its pool is as large as its share."""
+    """Threads do not spin while idle, and the pool has one thread per allotted core."""
     options = session_options(3)
 
     assert options.intra_op_num_threads == 3
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
-def test_what_is_prepared_is_not_worked_on_again() -> None:
-    """Without optimising the graph stays as it is, without prepacking weights stay mapped."""
+def test_a_prepared_model_is_not_optimised_again() -> None:
+    """Prepared graphs are not optimised again, and mapped weights are not prepacked."""
     quick = session_options(1, optimise=False, prepack=False)
     fast = session_options(1, optimise=False)
     level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -303,7 +304,7 @@ def test_what_is_prepared_is_not_worked_on_again() -> None:
 
 @pytest.mark.slow
 def test_mapped_weights_take_no_private_memory(tmp_path: Path) -> None:
-    """Beside the mapping itself next to nothing counts against a limit on private memory."""
+    """Mapped weights add almost nothing to the private memory."""
     prepared.prepare(prepared.layers(tmp_path))
 
     done = subprocess.run(
@@ -317,7 +318,8 @@ def test_mapped_weights_take_no_private_memory(tmp_path: Path) -> None:
 
 
 def test_work_is_announced_when_the_threads_are_there(tmp_path: Path) -> None:
-    """A thread that lowers its priority before the work lowers that of no thread of the pool."""
+    """A thread that lowers its priority before the work starts does not affect the pool's
+    threads."""
     path = str(models.add_one(tmp_path))
     own = threading.get_native_id()
     priority = os.getpriority(os.PRIO_PROCESS, own)
@@ -346,13 +348,13 @@ def test_work_is_announced_when_the_threads_are_there(tmp_path: Path) -> None:
     reason="this onnxruntime can compute on a GPU",
 )
 def test_a_gpu_is_never_replaced_by_the_cpu(tmp_path: Path) -> None:
-    """Asked for a GPU, a wheel for the CPU refuses instead of computing slowly."""
+    """A CPU-only build refuses a GPU request instead of running on the CPU."""
     with pytest.raises(LoadError, match="device cuda: this onnxruntime has no CUDAExecution"):
         open_session(str(models.add_one(tmp_path)), "cuda", 1)
 
 
-def test_a_missing_driver_is_told() -> None:
-    """The reason names what is missing; a library that is there passes."""
+def test_a_missing_driver_is_named() -> None:
+    """The error names a missing driver library; a present library passes."""
     check_driver("libc.so.6")
 
     with pytest.raises(LoadError, match=r"no NVIDIA driver here \(libnone.so.1: cannot open"):
@@ -378,8 +380,11 @@ def run(engine: OnnxEngine) -> np.ndarray:
     return np.asarray(engine.run({"x": X}, engine.ticket())["y"])
 
 
-def test_what_was_prepared_here_is_used(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The quick session serves first, gives what the original gives, and will be improved."""
+def test_files_prepared_on_this_machine_are_used(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Files prepared on this machine are used: the quick session serves first, answers like the
+    original and is marked for upgrade."""
     original, quick = load_prepared(folder, None), load_prepared(folder, MADE)
 
     assert (original.session, quick.session) == ("original", "quick")
@@ -391,7 +396,7 @@ def test_what_was_prepared_here_is_used(folder: Path, capfd: pytest.CaptureFixtu
 
 
 def test_quick_may_be_the_best_there_is(folder: Path) -> None:
-    """Without a fast plan there is nothing to improve."""
+    """Without a fast plan no upgrade is planned."""
     engine = load_prepared(folder, replace(MADE, fast=None))
 
     assert (engine.session, engine.upgrade) == ("quick", None)
@@ -409,10 +414,11 @@ def test_quick_may_be_the_best_there_is(folder: Path) -> None:
         (replace(MADE, fast=SessionPlan("nowhere/fast.onnx")), "nowhere"),
     ],
 )
-def test_what_does_not_fit_is_not_used(
+def test_unusable_prepared_files_are_ignored(
     folder: Path, preparation: Preparation, reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """For another machine, missing or broken: the original serves, and the log has one line."""
+    """If prepared files are for another machine, missing or broken, the original serves and one
+    line is logged."""
     engine = load_prepared(folder, preparation)
 
     assert (engine.session, engine.upgrade) == ("original", None)
@@ -423,7 +429,7 @@ def test_what_does_not_fit_is_not_used(
 
 
 def test_the_originals_reason_is_the_one_that_counts(folder: Path) -> None:
-    """Where nothing can be loaded, the model file itself is what is complained of."""
+    """If nothing loads, the error is about the original model file."""
     spec = ModelSpec("digits@1", model="broken.onnx", preparation=replace(MADE, key="other"))
 
     with pytest.raises(LoadError, match=r"broken\.onnx"):
@@ -431,7 +437,7 @@ def test_the_originals_reason_is_the_one_that_counts(folder: Path) -> None:
 
 
 def test_a_models_size_is_that_of_its_folder(tmp_path: Path) -> None:
-    """Weights lie beside the graph; folders below do not count."""
+    """A model's size includes weight files next to the graph, but no subfolders."""
     (tmp_path / "graph.onnx").write_bytes(bytes(2**20))
     (tmp_path / "weights").write_bytes(bytes(2**21))
     (tmp_path / "below").mkdir()
@@ -449,7 +455,7 @@ NVIDIA = (
 
 
 def test_the_key_of_this_machine_names_engine_and_processor() -> None:
-    """It carries the engine's version, and the same call gives the same answer."""
+    """The machine key contains the engine's version and is stable across calls."""
     key = environment_key("cpu")
 
     version = re.escape(onnxruntime.__version__)
@@ -457,8 +463,8 @@ def test_the_key_of_this_machine_names_engine_and_processor() -> None:
     assert environment_key("cpu") == key
 
 
-def test_only_what_the_instructions_depend_on_counts() -> None:
-    """Clock rates and further processors change nothing, other instructions do."""
+def test_the_machine_key_depends_on_instruction_sets_only() -> None:
+    """The machine key ignores clock rates and further processors, but not instruction sets."""
     digest = processor_digest(FIRST + SECOND)
 
     assert processor_digest(FIRST.replace(b"2596.124", b"800.000")) == digest
@@ -467,8 +473,8 @@ def test_only_what_the_instructions_depend_on_counts() -> None:
     assert processor_digest(b"") == processor_digest(b"processor\t: 0\n")
 
 
-def test_the_drivers_release_is_read_off_its_words() -> None:
-    """The release of the kernel module, not the architecture or the compiler; or that it is
+def test_the_drivers_release_is_parsed() -> None:
+    """The driver's release is that of the kernel module, not the architecture or compiler; or
     unknown."""
     assert driver_version(NVIDIA) == "570.86.15"
     assert driver_version("GCC version: none\n") == "unknown"
@@ -479,7 +485,7 @@ def test_the_drivers_release_is_read_off_its_words() -> None:
     "CUDAExecutionProvider" in onnxruntime.get_available_providers(),
     reason="this machine may have a GPU",
 )
-def test_a_gpu_that_is_not_there_is_told() -> None:
-    """Nothing is named where there is no driver."""
+def test_without_a_driver_no_gpu_is_named() -> None:
+    """Without a driver no GPU is named."""
     with pytest.raises(LoadError, match="device cuda: "):
         environment_key("cuda")

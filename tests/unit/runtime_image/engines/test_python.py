@@ -1,4 +1,4 @@
-"""A function's own Python as an engine."""
+"""A function's own Python code as an engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PREDICT = "def predict(inputs, ctx): return inputs\n"
 
 @pytest.fixture(autouse=True)
 def modules_of_one_replica() -> Iterator[None]:
-    """A replica imports one handler in its life; here each test is a new one."""
+    """Forget imported handlers: a replica imports only one, the tests many."""
     before = list(path)
     yield
     path[:] = before
@@ -48,7 +48,7 @@ def run(engine: HandlerEngine, **inputs: Any) -> dict[str, Any]:
 
 
 def test_predict_answers(tmp_path: Path) -> None:
-    """What `predict` returns are the outputs; a handler has no ticket to be stopped by."""
+    """The return value of `predict` is the outputs; a handler's run cannot be stopped."""
     engine = load(tmp_path, "def predict(inputs, ctx): return {'y': inputs['x'] + 1}\n")
 
     assert run(engine, x=2) == {"y": 3}
@@ -57,7 +57,7 @@ def test_predict_answers(tmp_path: Path) -> None:
 
 
 def test_load_prepares_the_state(tmp_path: Path) -> None:
-    """`load` is called once, with the folder and the device, and its result is `ctx.state`."""
+    """`load` is called once with the folder and the device; its result becomes `ctx.state`."""
     (tmp_path / "words.txt").write_text("hello")
     engine = load(
         tmp_path,
@@ -69,7 +69,7 @@ def test_load_prepares_the_state(tmp_path: Path) -> None:
 
 
 def test_a_handler_imports_its_own_folder(tmp_path: Path) -> None:
-    """Python files beside the handler are its modules."""
+    """Python files next to the handler can be imported."""
     (tmp_path / "beside.py").write_text("ANSWER = 42\n")
     engine = load(
         tmp_path, "import beside\ndef predict(inputs, ctx): return {'y': beside.ANSWER}\n"
@@ -79,7 +79,7 @@ def test_a_handler_imports_its_own_folder(tmp_path: Path) -> None:
 
 
 def test_a_handler_runs_its_model(tmp_path: Path) -> None:
-    """`ctx.run` runs the bundle's model, whose signature the function then has."""
+    """`ctx.run` runs the bundle's model, and the function has the model's signature."""
     model = OnnxEngine(models.add_one(tmp_path), device_kind="cpu", threads=1)
     engine = load(tmp_path, "def predict(inputs, ctx): return ctx.run(inputs)\n", {}, model)
 
@@ -90,7 +90,7 @@ def test_a_handler_runs_its_model(tmp_path: Path) -> None:
 
 
 def test_a_handlers_model_may_become_faster(tmp_path: Path) -> None:
-    """Session and upgrade are the model's; without a model there is neither."""
+    """Session and upgrade are those of the model; without a model there is neither."""
     prepared.prepare(prepared.layers(tmp_path))
     spec = prepared.spec(prepared.preparation())
     model = load_model(spec, tmp_path, device_kind="cpu", threads=1)
@@ -103,7 +103,7 @@ def test_a_handlers_model_may_become_faster(tmp_path: Path) -> None:
 
 
 def test_a_handlers_model_can_be_stopped(tmp_path: Path) -> None:
-    """Stopping a handler's run stops the run of its model."""
+    """Stopping a handler's run stops its current model run."""
     model = OnnxEngine(models.slow(tmp_path, 100_000_000), device_kind="cpu", threads=1)
     engine = load(tmp_path, "def predict(inputs, ctx): return ctx.run(inputs)\n", {}, model)
     ticket = engine.ticket()
@@ -115,7 +115,7 @@ def test_a_handlers_model_can_be_stopped(tmp_path: Path) -> None:
 
 
 def test_there_may_be_no_model_to_run(tmp_path: Path) -> None:
-    """`ctx.run` without a model says so."""
+    """`ctx.run` without a model raises an error that says so."""
     engine = load(tmp_path, "def predict(inputs, ctx): return ctx.run(inputs)\n")
 
     with pytest.raises(RuntimeError, match="this function has no model"):
@@ -123,7 +123,7 @@ def test_there_may_be_no_model_to_run(tmp_path: Path) -> None:
 
 
 def test_a_generator_is_refused(tmp_path: Path) -> None:
-    """Streaming is not there yet, and the answer says so."""
+    """A generator is refused: streaming is not supported."""
     engine = load(tmp_path, "def predict(inputs, ctx):\n    yield {}\n")
 
     with pytest.raises(TypeError, match="predict is a generator"):
@@ -132,7 +132,7 @@ def test_a_generator_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["None", "[1]", "'text'"])
 def test_a_wrong_return_is_an_error(tmp_path: Path, value: str) -> None:
-    """Anything but a dict of outputs is named by its type."""
+    """A return value other than a dict is refused with its type."""
     engine = load(tmp_path, f"def predict(inputs, ctx): return {value}\n")
 
     with pytest.raises(TypeError, match="predict must return a dict of outputs, got "):
@@ -152,13 +152,14 @@ def test_a_wrong_return_is_an_error(tmp_path: Path, value: str) -> None:
     ],
 )
 def test_a_bad_handler_is_refused(tmp_path: Path, text: str, reason: str) -> None:
-    """A handler that cannot be imported, lacks a function or fails to load is refused with why."""
+    """A handler that cannot be imported, lacks a function or fails to load is refused with the
+    reason."""
     with pytest.raises(LoadError, match=reason):
         load(tmp_path, text)
 
 
 def test_a_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
-    """Only a .py file is imported."""
+    """Only a .py file can be a handler."""
     file = tmp_path / "handler.txt"
     file.write_text(PREDICT)
 
@@ -167,7 +168,7 @@ def test_a_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
 
 
 def test_inputs_must_be_known(tmp_path: Path) -> None:
-    """Without a model somebody has to say what the function takes."""
+    """Without a model the manifest must declare the inputs."""
     with pytest.raises(LoadError, match=r"must declare its inputs in function\.toml"):
         load(tmp_path, PREDICT, {})
 
@@ -191,12 +192,12 @@ def test_inputs_must_be_known(tmp_path: Path) -> None:
 def test_the_manifest_declares_a_signature(
     rules: dict[str, InputRule], signature: Signature | None
 ) -> None:
-    """JSON, a raw body or typed tensors; None where it does not say enough."""
+    """The manifest declares JSON, a raw body or typed tensors; an incomplete one gives None."""
     assert declared_signature(rules) == signature
 
 
 def test_a_handler_can_go_on_with_the_trace_of_its_request(tmp_path: Path) -> None:
-    """Of each run anew; "" where it is not known."""
+    """`ctx` carries the trace of each run's request, "" if it is unknown."""
     engine = load(tmp_path, "def predict(inputs, ctx): return {'y': ctx.traceparent}\n")
 
     assert run(engine, x=2) == {"y": ""}

@@ -1,4 +1,4 @@
-"""The upgrade of a session, with real models and a time that the test passes, and its memory."""
+"""Session upgrades with real models and a manual clock, and their memory limits."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ print(np.array_equal(before, after), engine.session, upgrade.abandon(), said)
 
 
 class Scene:
-    """An engine, what improves it, and a pause that lasts until the test lets it end."""
+    """An engine, its upgrade, and a pause that the test ends."""
 
     def __init__(self, folder: Path, build: Callable[..., OnnxEngine] | None = None) -> None:
         (folder / "better").mkdir()
@@ -87,7 +87,7 @@ class Scene:
         return load(self._better, before_work)
 
     def rest_over(self) -> None:
-        """Let one pause begin and end."""
+        """Let one pause start and end."""
         assert self.paused.acquire(timeout=WAIT_S)
         self.go_on.release()
 
@@ -117,7 +117,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def test_the_engine_improves_after_a_rest(scene: Scene) -> None:
-    """The better session serves once the rest is over, and that is said once."""
+    """After a pause the better session takes over; this is reported once."""
     scene.upgrade.start(0)
     before = scene.y()
     scene.rest_over()
@@ -130,7 +130,7 @@ def test_the_engine_improves_after_a_rest(scene: Scene) -> None:
 
 
 def test_the_first_run_is_not_disturbed(tmp_path: Path) -> None:
-    """While the first run goes on nothing is built; it may last longer than the rest."""
+    """Nothing is built during the first run, even if that outlasts the pause."""
     scene = Scene(tmp_path)
     slow = load(models.slow(tmp_path, loops=100_000_000))
     ticket = slow.ticket()
@@ -168,7 +168,7 @@ def test_the_first_run_is_not_disturbed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("room", [0, 163.0])
 def test_there_must_be_room_for_both(scene: Scene, room: float) -> None:
-    """Without memory for both sessions and the runs meanwhile nothing is built."""
+    """Nothing is built without memory for both sessions and concurrent runs."""
     scene.free_mib = room
     scene.upgrade.start(500)
     scene.rest_over()
@@ -182,7 +182,7 @@ def test_there_must_be_room_for_both(scene: Scene, room: float) -> None:
 
 
 def test_a_failed_build_changes_nothing(tmp_path: Path) -> None:
-    """Whatever is raised, the quick session serves on, and the reason is said in one line."""
+    """On any exception the quick session keeps serving, and the reason is logged in one line."""
 
     def build(before_work: Callable[[], None]) -> OnnxEngine:
         raise ZeroDivisionError("surprise")
@@ -198,7 +198,7 @@ def test_a_failed_build_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_build_steps_back(tmp_path: Path) -> None:
-    """The building thread has a lower priority than the one it works for."""
+    """The building thread has a lower priority than the serving thread."""
     seen: list[int] = []
 
     def build(before_work: Callable[[], None]) -> OnnxEngine:
@@ -214,8 +214,8 @@ def test_the_build_steps_back(tmp_path: Path) -> None:
     assert seen == [max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))]
 
 
-def test_what_is_abandoned_does_not_begin(scene: Scene) -> None:
-    """A replica that goes during the rest can go in an orderly way: nothing will be built."""
+def test_an_abandoned_upgrade_does_not_start(scene: Scene) -> None:
+    """An upgrade abandoned during the pause never starts, so the replica can exit cleanly."""
     scene.upgrade.start(0)
     was_building = scene.upgrade.abandon()
     scene.rest_over()
@@ -226,8 +226,8 @@ def test_what_is_abandoned_does_not_begin(scene: Scene) -> None:
     assert scene.y() == 1
 
 
-def test_a_build_that_goes_on_is_told(tmp_path: Path) -> None:
-    """A replica that goes during the build learns that it must not wait for it."""
+def test_a_running_build_is_reported(tmp_path: Path) -> None:
+    """An upgrade abandoned during the build reports it, so that the replica does not wait."""
     began, end = threading.Event(), threading.Event()
 
     def build(before_work: Callable[[], None]) -> OnnxEngine:
@@ -247,7 +247,7 @@ def test_a_build_that_goes_on_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_memory_may_run_out(tmp_path: Path) -> None:
-    """Where the estimate was wrong and the kernel gives no more, the quick session serves on."""
+    """If memory runs out during the build, the quick session keeps serving."""
     prepared.prepare(prepared.layers(tmp_path))
 
     done = subprocess.run(
@@ -276,33 +276,33 @@ HOST = "MemTotal:  4096000 kB\nMemAvailable:  1024000 kB\nHugePages_Total: 0\n"
 @pytest.mark.parametrize(
     ("cap_mib", "data_mib", "room"),
     [
-        (0, None, 1000),  # only the host bounds it
-        (400, None, 300),  # of the cap all that is resident is gone
-        (0, 500, 200),  # of the limit all that is private and writable
-        (400, 350, 50),  # the least of them counts
-        (50, None, 0),  # over it already
+        (0, None, 1000),  # only the host limits it
+        (400, None, 300),  # the cap minus all resident memory
+        (0, 500, 200),  # the limit minus all private writable memory
+        (400, 350, 50),  # the smallest counts
+        (50, None, 0),  # already exceeded
     ],
 )
 def test_the_narrowest_bound_counts(cap_mib: int, data_mib: float | None, room: float) -> None:
-    """Room is what is left under the cap, under the limit and on the host."""
+    """Room is the minimum left under the cap, under the limit and on the host."""
     assert room_mib(STATUS, HOST, cap_mib, data_mib) == room
 
 
-def test_what_cannot_be_read_leaves_no_room() -> None:
-    """Without the process's sizes a bound on them is taken for reached, and so is the host's."""
+def test_unknown_sizes_leave_no_room() -> None:
+    """Unknown process sizes or an unknown host size count as no room."""
     assert room_mib("", HOST, 400, None) == 0
     assert room_mib("", HOST, 0, 400) == 0
     assert room_mib(STATUS, "", 0, None) == 0
 
 
 def test_this_process_has_room() -> None:
-    """The kernel's own words are understood, and a cap makes it less."""
+    """The kernel's figures are parsed, and a cap lowers the result."""
     assert free_mib(0) > 0
     assert free_mib(1) == 0
 
 
 def test_the_kernels_limit_is_asked() -> None:
-    """A limit on private memory bounds it also where the record names no cap."""
+    """A kernel limit on private memory applies even if the record sets no cap."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     private_mib = private()
 
@@ -316,13 +316,13 @@ def test_the_kernels_limit_is_asked() -> None:
 
 
 def private() -> float:
-    """MiB of writable private mappings of this process."""
+    """Return this process's writable private mappings in MiB."""
     [line] = [line for line in upgrade.STATUS.read_text().splitlines() if "VmData" in line]
     return int(line.split()[1]) / 1024
 
 
 def test_memory_is_this_processs_own() -> None:
-    """Resident memory is told in MiB and is at least what was just allocated."""
+    """Resident memory is in MiB and includes a fresh allocation."""
     held = b"\x01" * (64 * 2**20)
 
     assert resident_mib() > len(held) / 2**20

@@ -1,4 +1,4 @@
-"""What the tests of links share."""
+"""Fixtures of the link tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.greetings import Pair
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """The replica's blocking end and the manager's."""
+    """Socket pair: the replica's blocking end and the manager's end."""
     replica, manager = socket.socketpair()
     manager.setblocking(False)
     yield replica, manager

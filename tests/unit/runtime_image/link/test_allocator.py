@@ -1,4 +1,4 @@
-"""Which parts of a slab are in use."""
+"""Allocation of ranges in a slab."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from runtime_image.link.allocator import BLOCK, Allocator
 
 
 def test_the_lowest_gap_that_fits_is_taken() -> None:
-    """What was given back is used before anything higher, unless it is too small."""
+    """The lowest free gap that is large enough is used first."""
     parts = Allocator(10 * BLOCK)
     first, second, third = (parts.take(2 * BLOCK) for _ in range(3))
     assert (first, second, third) == (0, 2 * BLOCK, 4 * BLOCK)
@@ -20,7 +20,7 @@ def test_the_lowest_gap_that_fits_is_taken() -> None:
 
 
 def test_a_full_slab_gives_nothing() -> None:
-    """Neither where all is taken nor where no gap is large enough, and nothing is changed."""
+    """An allocation without a large enough gap fails and changes nothing."""
     parts = Allocator(3 * BLOCK)
     for _ in range(3):
         parts.take(BLOCK)
@@ -33,13 +33,13 @@ def test_a_full_slab_gives_nothing() -> None:
 
 
 def test_a_slab_smaller_than_a_block_is_no_slab() -> None:
-    """There is nothing to take, however little is asked for."""
+    """A slab smaller than one block allocates nothing."""
     assert Allocator(BLOCK - 1).take(1) is None
 
 
 @pytest.mark.parametrize(("offset", "length"), [(BLOCK, 5), (0, 6), (5, 5), (2 * BLOCK, 5)])
 def test_only_what_was_taken_can_be_given_back(offset: int, length: int) -> None:
-    """Another offset or length is an error, and so is the same part twice."""
+    """Freeing another offset or length, or the same range twice, is an error."""
     parts = Allocator(4 * BLOCK)
     parts.take(5)
     with pytest.raises(KeyError):
@@ -50,8 +50,8 @@ def test_only_what_was_taken_can_be_given_back(offset: int, length: int) -> None
         parts.free(0, 5)
 
 
-def test_what_was_touched_is_known_until_it_was_given_back() -> None:
-    """The highest end there ever was counts, not what is in use now."""
+def test_the_highest_end_is_remembered() -> None:
+    """The highest end ever allocated counts, not the current use."""
     parts = Allocator(10 * BLOCK)
     parts.take(3 * BLOCK)
     parts.take(1)

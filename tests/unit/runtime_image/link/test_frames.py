@@ -1,4 +1,4 @@
-"""Frames to bytes and back."""
+"""Frame serialisation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runtime_image.link.frames import (
 
 
 def read(reader: FrameReader, data: bytes) -> list[Frame]:
-    """All frames that `data` completes, received in as large pieces as the reader takes."""
+    """Return all frames that `data` completes, fed in pieces as large as the reader accepts."""
     frames: list[Frame] = []
     while data:
         room = reader.buffer()
@@ -32,7 +32,7 @@ def read(reader: FrameReader, data: bytes) -> list[Frame]:
 
 
 def test_a_frame_keeps_every_field() -> None:
-    """Kind, flags, id, aux, meta and body come out as they went in."""
+    """Kind, flags, id, aux, meta and body survive serialisation."""
     data = b"".join(pack(Kind.REQUEST, 7, b"body", meta=b"meta", flags=Flag.ALONE, aux=250))
 
     assert read(FrameReader(), data) == [Frame(Kind.REQUEST, Flag.ALONE, 7, 250, b"meta", b"body")]
@@ -46,7 +46,7 @@ def test_the_layout_is_the_published_one() -> None:
 
 
 def test_a_large_body_is_not_copied_when_packed() -> None:
-    """From 64 KiB on the body is a piece of its own, the very object that was given."""
+    """A body of 64 KiB or more is a separate piece: the very object that was passed."""
     body = bytes(LARGE)
 
     pieces = pack(Kind.REQUEST, 1, body)
@@ -57,7 +57,7 @@ def test_a_large_body_is_not_copied_when_packed() -> None:
 
 @pytest.mark.parametrize("size", [0, LARGE - 1, LARGE, SCRATCH_SIZE, 3 * GROWTH])
 def test_bodies_of_every_size_arrive(size: int) -> None:
-    """Bodies on both sides of each internal limit arrive whole, and so does what is behind."""
+    """Bodies on both sides of each internal limit arrive whole, and so does the next frame."""
     body = bytes(range(256)) * (size // 256) + bytes(size % 256)
     data = b"".join([*pack(Kind.REQUEST, 1, body, meta=b"a"), *pack(Kind.PING, aux=9)])
 
@@ -68,7 +68,7 @@ def test_bodies_of_every_size_arrive(size: int) -> None:
 
 
 def test_the_longest_meta_fits() -> None:
-    """Meta of 65,535 bytes beside a body just under the large size never jams the reader."""
+    """Meta of 65,535 bytes with a body just under the large size does not stall the reader."""
     meta, body = b"m" * 65535, b"b" * (LARGE - 1)
     data = b"".join(pack(Kind.REQUEST, 1, body, meta=meta)) * 5
 
@@ -77,8 +77,8 @@ def test_the_longest_meta_fits() -> None:
     assert [(len(frame.meta), len(frame.body)) for frame in frames] == [(65535, LARGE - 1)] * 5
 
 
-def test_a_body_over_the_limit_is_refused_before_it_comes() -> None:
-    """Its header alone ends the stream, so that nobody can make a reader reserve memory."""
+def test_a_body_over_the_limit_is_refused_by_its_header() -> None:
+    """The header of an oversized body ends the stream, before memory is reserved for it."""
     header = HEADER.pack(BODY_MAX + 1, 1, Kind.REQUEST, 0, 0, 0)
 
     with pytest.raises(LinkError, match=f"a body of {BODY_MAX + 1} bytes is over the limit"):
@@ -86,20 +86,21 @@ def test_a_body_over_the_limit_is_refused_before_it_comes() -> None:
 
 
 def test_a_reader_may_have_a_smaller_limit() -> None:
-    """The limit given to the reader holds instead of the general one."""
+    """A reader's own limit replaces the general one."""
     assert read(FrameReader(4), b"".join(pack(Kind.HELLO, body=b"1234"))) != []
     with pytest.raises(LinkError, match="a body of 5 bytes is over the limit of 4"):
         read(FrameReader(4), b"".join(pack(Kind.HELLO, body=b"12345")))
 
 
 def test_an_unknown_kind_is_an_error() -> None:
-    """What this version does not know ends the link."""
+    """An unknown kind ends the link."""
     with pytest.raises(LinkError, match="unknown frame kind 200"):
         read(FrameReader(), HEADER.pack(0, 0, 200, 0, 0, 0))
 
 
 def test_an_unknown_optional_kind_is_skipped() -> None:
-    """With the OPTIONAL flag it is passed over, body and all, and the next frame is read."""
+    """An unknown kind with the OPTIONAL flag is skipped with its body, and the next frame is
+    read."""
     unknown = HEADER.pack(3, 0, 200, Flag.OPTIONAL, 1, 0) + b"mabc"
 
     frames = read(FrameReader(), unknown + b"".join(pack(Kind.PONG)))
@@ -108,7 +109,8 @@ def test_an_unknown_optional_kind_is_skipped() -> None:
 
 
 def test_unknown_optional_kinds_are_bounded() -> None:
-    """Each costs the reader time and the sender nothing."""
+    """Too many unknown optional frames end the link: they are free for the sender and cost the
+    reader CPU."""
     unknown = HEADER.pack(0, 0, 200, Flag.OPTIONAL, 0, 0)
     reader = FrameReader()
     read(reader, unknown * SKIPPED_MAX)
@@ -118,7 +120,7 @@ def test_unknown_optional_kinds_are_bounded() -> None:
 
 
 def test_a_header_alone_reserves_next_to_nothing() -> None:
-    """Memory is taken as bytes come: who announces much must send it."""
+    """Memory is reserved as bytes arrive, not as announced."""
     reader = FrameReader()
     tracemalloc.start()
     try:
@@ -132,13 +134,13 @@ def test_a_header_alone_reserves_next_to_nothing() -> None:
 
 
 def test_an_unknown_optional_kind_must_be_small() -> None:
-    """A large one would have to be received into memory just to be thrown away."""
+    """A large unknown optional frame ends the link instead of being received and dropped."""
     with pytest.raises(LinkError, match="unknown frame kind 200"):
         read(FrameReader(), HEADER.pack(LARGE, 0, 200, Flag.OPTIONAL, 0, 0))
 
 
 def test_frames_own_their_bytes() -> None:
-    """What a later frame brings does not change an earlier one."""
+    """Reading a later frame does not change an earlier one."""
     reader = FrameReader()
 
     [first] = read(reader, b"".join(pack(Kind.REQUEST, 1, b"first", meta=b"one")))
@@ -148,7 +150,7 @@ def test_frames_own_their_bytes() -> None:
 
 
 def test_a_large_body_is_its_receivers_alone() -> None:
-    """The reader keeps none of it, so that it is gone when its receiver lets go of it."""
+    """The reader keeps no reference to a large body."""
     reader = FrameReader()
     sent = b"".join(bytes(piece) for piece in pack(Kind.RESPONSE, 1, b"x" * 2**20))
     frames: list[Frame] = []
@@ -161,4 +163,4 @@ def test_a_large_body_is_its_receivers_alone() -> None:
     body = frames[0].body
     assert isinstance(body, bytearray)
     del buffer
-    body.append(0)  # raises BufferError while anybody has a view of it
+    body.append(0)  # raises BufferError while a view of it exists

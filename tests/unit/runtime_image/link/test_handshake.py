@@ -1,4 +1,4 @@
-"""The handshake of a replica: HELLO, WELCOME, BIND."""
+"""A replica's handshake: HELLO, WELCOME, BIND."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.greetings import HELLO, Pair, bind_request
 
 
 async def test_a_replica_is_welcomed(pair: Pair) -> None:
-    """The manager reads who greets; the replica gets the data listener itself."""
+    """The manager learns who connects; the replica receives the data listener's descriptor."""
     replica, manager = pair
     with socket.socket(socket.AF_UNIX) as listener:
         async with asyncio.TaskGroup() as group:
@@ -39,7 +39,8 @@ async def test_a_replica_is_welcomed(pair: Pair) -> None:
 
 
 def test_frames_behind_the_welcome_are_kept(pair: Pair) -> None:
-    """What comes in the same read as WELCOME is handed on, and half a frame stays readable."""
+    """Frames received together with WELCOME are delivered, and a partial frame is completed
+    later."""
     replica, manager = pair
     [ping] = pack(Kind.PING, aux=3)
     data = b"".join([*pack(Kind.WELCOME), *pack(Kind.PING, aux=2), ping[:5]])
@@ -54,8 +55,8 @@ def test_frames_behind_the_welcome_are_kept(pair: Pair) -> None:
     assert reader.received(len(rest)) == [Frame(Kind.PING, 0, 0, 3, b"", b"")]
 
 
-def test_a_refused_replica_is_told(pair: Pair) -> None:
-    """A manager that closes instead of answering has refused."""
+def test_a_refused_replica_gets_an_error(pair: Pair) -> None:
+    """A manager that closes instead of answering has refused the replica."""
     replica, manager = pair
     manager.shutdown(socket.SHUT_WR)
 
@@ -65,7 +66,7 @@ def test_a_refused_replica_is_told(pair: Pair) -> None:
 
 @pytest.mark.parametrize(("kind", "count"), [(Kind.PING, 1), (Kind.WELCOME, 0)])
 def test_a_wrong_welcome_leaves_no_descriptor(pair: Pair, kind: Kind, count: int) -> None:
-    """Another frame, or a WELCOME without a listener, is an error and nothing stays open."""
+    """Another frame, or a WELCOME without a listener, is an error and leaves no descriptor open."""
     replica, manager = pair
     socket.send_fds(manager, [b"".join(pack(kind))], [manager.fileno()] * count)
 
@@ -75,7 +76,7 @@ def test_a_wrong_welcome_leaves_no_descriptor(pair: Pair, kind: Kind, count: int
 
 @pytest.mark.slow
 def test_a_replica_does_not_pay_for_asyncio() -> None:
-    """Greeting is imported by every replica and must not bring asyncio along."""
+    """Importing the handshake does not import asyncio."""
     code = "import sys, runtime_image.link.handshake; sys.exit('asyncio' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -92,8 +93,8 @@ def changed(**changes: Any) -> bytes:
     return json.dumps({**bind_request(SPEC), **changes}).encode()
 
 
-def test_what_was_packed_is_read() -> None:
-    """The request arrives as it was sent, and its model in full."""
+def test_a_bind_survives_serialisation() -> None:
+    """A BIND request survives serialisation, with its complete model spec."""
     request = bind_request(SPEC, role="trial", memory_mib=64, assigned_s=12.5)
 
     [packed] = pack_bind(request)
@@ -129,7 +130,7 @@ def test_what_was_packed_is_read() -> None:
         (changed(bound={"x": "y" * 1000}), "got .{100,110}$"),
     ],
 )
-def test_what_does_not_fit_is_refused(body: bytes, reason: str) -> None:
-    """The error says what was expected and, in short, what came."""
+def test_a_malformed_bind_is_refused(body: bytes, reason: str) -> None:
+    """A malformed BIND is refused with the expected and the actual value."""
     with pytest.raises(LinkError, match=reason):
         read_bind(frame(body))

@@ -1,4 +1,4 @@
-"""The text fields beside a request and its answer."""
+"""Metadata fields of requests and answers."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ANSWER = AnswerMeta("application/json", 1, 2, 3, 4, 5)
         RequestMeta("", "application/x-npy; output=y", 123456, ""),
     ],
 )
-def test_a_requests_meta_comes_back(meta: RequestMeta) -> None:
-    """What was packed is unpacked again, also without a length."""
+def test_request_metadata_survives_serialisation(meta: RequestMeta) -> None:
+    """A request's metadata survives serialisation, with and without a length."""
     assert unpack_request(pack_request(meta)) == meta
 
 
-def test_what_was_parsed_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same few metas come again and again; traces and long ones are not kept, and of the rest
-    not more than there is room for."""
+def test_parsed_metadata_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsed request metadata is cached up to a limit; entries with traces and long ones are
+    not."""
     monkeypatch.setattr(metas, "_known", {})
     monkeypatch.setattr(metas, "_KNOWN_MAX", 2)
 
@@ -50,14 +50,14 @@ def test_what_was_parsed_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_foreign_characters_are_replaced() -> None:
-    """A header value beyond latin-1 neither fails nor changes the other fields."""
+    """Header values beyond latin-1 are replaced; the other fields stay unchanged."""
     got = unpack_request(pack_request(RequestMeta("text/\u20ac", "\u00e9", -1, "")))
 
     assert got == RequestMeta("text/?", "\u00e9", -1, "")
 
 
 def test_long_fields_are_cut() -> None:
-    """A field is bounded, so that meta always fits its 16-bit length."""
+    """Fields are cut so that meta always fits its 16-bit length."""
     long = "x" * (FIELD_MAX + 1)
 
     got = unpack_request(pack_request(RequestMeta(long, long, -1, long)))
@@ -67,13 +67,13 @@ def test_long_fields_are_cut() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"a\nb\nc", b"a\nb\n\n\n", b"a\nb\n-1\n", b"a\nb\n1x\n"])
 def test_malformed_request_meta_is_refused(data: bytes) -> None:
-    """Wrong numbers of fields and lengths that are none end the link."""
+    """A wrong number of fields or an invalid length ends the link."""
     with pytest.raises(LinkError, match="malformed request meta"):
         unpack_request(data)
 
 
-def test_an_answers_meta_comes_back() -> None:
-    """Type, times and rows are unpacked again."""
+def test_answer_metadata_survives_serialisation() -> None:
+    """Content type, times and rows survive serialisation."""
     assert unpack_answer(pack_answer(ANSWER)) == ANSWER
 
 
@@ -89,19 +89,19 @@ def test_an_answers_meta_comes_back() -> None:
     ],
 )
 def test_an_answer_of_a_foreign_type_is_refused(data: bytes) -> None:
-    """A replica cannot make the gateway send a content type that is not on the list."""
+    """An answer whose content type is not on the list is refused."""
     with pytest.raises(LinkError, match="malformed answer meta"):
         unpack_answer(data)
 
 
 def test_endless_times_are_cut() -> None:
-    """A run of more than an hour is said to have taken a little over one."""
+    """A time beyond the field's maximum (just over an hour) is clamped."""
     endless = unpack_answer(pack_answer(ANSWER._replace(compute_us=10**12)))
     assert endless == ANSWER._replace(compute_us=NUMBER_MAX)
 
 
-def test_metas_with_a_trace_leave_no_others_out() -> None:
-    """Each comes once: remembered, they would take the places of those that come again."""
+def test_metadata_with_a_trace_is_not_cached() -> None:
+    """Metadata with a trace is not cached: it never recurs and would displace entries that do."""
     meta = RequestMeta("a/b", "", -1, "")
     packed = pack_known_request(meta)
 

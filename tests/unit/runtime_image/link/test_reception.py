@@ -16,7 +16,7 @@ from tests.support.greetings import HELLO, Pair
 
 
 async def test_a_known_replica_gets_no_second_listener(pair: Pair) -> None:
-    """One that has its listener already is welcomed without a descriptor."""
+    """A replica that already has its listener is welcomed without a descriptor."""
     replica, manager = pair
 
     welcome(manager, None)
@@ -58,11 +58,11 @@ def changed(**fields: Any) -> bytes:
     ],
 )
 async def test_anything_but_a_hello_is_refused(pair: Pair, data: bytes, reason: str) -> None:
-    """A greeting that is cut short, malformed, too long or of another version is refused."""
+    """A HELLO that is truncated, malformed, too long or of another version is refused."""
     assert reason in str(await answer_to(pair, data))
 
 
 async def test_a_silent_stranger_is_not_waited_for(pair: Pair) -> None:
-    """Whoever connects and says nothing is given up."""
+    """A connection that sends nothing is dropped."""
     with pytest.raises(LinkError, match="no HELLO: TimeoutError"):
         await read_hello(pair[1], 0)

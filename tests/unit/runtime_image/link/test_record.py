@@ -1,4 +1,4 @@
-"""A replica believes its record only after it has looked at it."""
+"""A replica validates its record before using it."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ RECORD = ReplicaRecord(
 
 
 def refusal(run_dir: Path, text: str) -> RecordRefused:
-    """What a replica says to a record of this text."""
+    """Return a replica's error for a record with this text."""
     (run_dir / RECORD_FILE).write_text(text)
     with pytest.raises(RecordRefused) as raised:
         read_record(run_dir)
     return raised.value
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
-    """A manager's record comes back as it was."""
+def test_a_record_survives_its_file(tmp_path: Path) -> None:
+    """A manager's record survives the file."""
     (tmp_path / RECORD_FILE).write_text(json.dumps(asdict(RECORD)))
 
     assert read_record(tmp_path) == RECORD
@@ -57,7 +57,8 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 def test_another_link_is_refused_before_anything_else(
     tmp_path: Path, record: dict[str, Any], told: str
 ) -> None:
-    """Whatever else such a record holds or lacks, one line names both versions and what to do."""
+    """A record of another link version gives one line with both versions and the remedy, whatever
+    else it holds."""
     refused = refusal(tmp_path, json.dumps(record))
 
     assert refused.exit_code == EXIT_OTHER_LINK
@@ -90,7 +91,7 @@ def test_another_link_is_refused_before_anything_else(
     ],
 )
 def test_a_malformed_record_is_refused(tmp_path: Path, text: str, reason: str) -> None:
-    """The reason names what was expected and what came."""
+    """A malformed record is refused with the expected and the actual value."""
     refused = refusal(tmp_path, text)
 
     assert refused.exit_code == EXIT_BAD_RECORD
@@ -99,6 +100,6 @@ def test_a_malformed_record_is_refused(tmp_path: Path, text: str, reason: str) -
 
 
 def test_no_record_is_an_os_error(tmp_path: Path) -> None:
-    """A folder without a record is told from one with a bad record."""
+    """A missing record is an OSError, unlike a malformed one."""
     with pytest.raises(FileNotFoundError):
         read_record(tmp_path)

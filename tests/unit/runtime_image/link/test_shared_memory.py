@@ -36,7 +36,7 @@ PROT_WRITE = 2
 
 @pytest.fixture
 def slab() -> Iterator[Slab]:
-    """One that only this process may write."""
+    """A slab that only this process may write."""
     descriptor, memory = make_slab(4 * BLOCK, read_only=True)
     yield descriptor, memory
     memory.close()
@@ -45,14 +45,14 @@ def slab() -> Iterator[Slab]:
 
 @pytest.fixture
 def reader(slab: Slab) -> Iterator[int]:
-    """The descriptor that somebody else gets."""
+    """The read-only descriptor that is passed to the other side."""
     descriptor = open_for_reading(slab[0])
     yield descriptor
     os.close(descriptor)
 
 
 def test_a_reader_sees_what_is_written(slab: Slab, reader: int) -> None:
-    """Without any copy: a view that was made before shows what was written after."""
+    """A reader's existing view shows later writes without a copy."""
     mapped = map_for_reading(reader, 4 * BLOCK)
     view = memoryview(mapped)[BLOCK : BLOCK + 5]
 
@@ -63,7 +63,8 @@ def test_a_reader_sees_what_is_written(slab: Slab, reader: int) -> None:
 
 
 def test_a_reader_cannot_write(reader: int) -> None:
-    """Neither by system call nor through a mapping, even if it opens the memory anew."""
+    """A reader can write neither by system call nor through a mapping, even after reopening the
+    memory."""
     again = os.open(f"/proc/self/fd/{reader}", os.O_RDWR | os.O_CLOEXEC)
     try:
         for descriptor in (reader, again):
@@ -76,7 +77,7 @@ def test_a_reader_cannot_write(reader: int) -> None:
 
 
 def test_a_readers_mapping_cannot_be_made_writable(reader: int) -> None:
-    """mprotect(2) refuses, and so does the way around it through /proc/self/mem."""
+    """mprotect(2) fails, and so does writing through /proc/self/mem."""
     mapped = mmap.mmap(reader, BLOCK, mmap.MAP_SHARED, mmap.PROT_READ)
     libc = ctypes.CDLL(None, use_errno=True)
     [line] = [
@@ -95,14 +96,14 @@ def test_a_readers_mapping_cannot_be_made_writable(reader: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 3 * BLOCK, 5 * BLOCK])
-def test_nobody_can_change_its_size(slab: Slab, size: int) -> None:
-    """Not even who made it: an access within it can never fail."""
+def test_a_slab_cannot_be_resized(slab: Slab, size: int) -> None:
+    """Not even its creator can resize a slab, so an access within it never fails."""
     with pytest.raises(PermissionError):
         os.ftruncate(slab[0], size)
 
 
-def test_nobody_can_take_the_seals_further(reader: int) -> None:
-    """Nor would a seal against writing, set by a reader, stop the one who writes."""
+def test_a_reader_cannot_add_seals(reader: int) -> None:
+    """A reader cannot add a seal, such as one that would stop the writer."""
     again = os.open(f"/proc/self/fd/{reader}", os.O_RDWR | os.O_CLOEXEC)
     try:
         with pytest.raises(PermissionError):
@@ -111,8 +112,9 @@ def test_nobody_can_take_the_seals_further(reader: int) -> None:
         os.close(again)
 
 
-def test_whoever_reads_is_noticed(slab: Slab) -> None:
-    """A descriptor, one in flight, a mapping, a view of it: each counts until it is gone."""
+def test_every_reader_is_detected(slab: Slab) -> None:
+    """An open descriptor, one in flight, a mapping and a view each count as a reader until they are
+    gone."""
     own, passed = open_for_reading(slab[0]), open_for_reading(slab[0])
     sent, received = socket.socketpair()
     try:
@@ -135,8 +137,8 @@ def test_whoever_reads_is_noticed(slab: Slab) -> None:
         os.close(own)
 
 
-def test_what_a_replica_makes_it_can_write_and_nobody_resize() -> None:
-    """Its answers: sealed in size only, which is what a gateway asks for."""
+def test_an_answer_slab_is_writable_and_not_resizable() -> None:
+    """A replica's answer slab is sealed in size only, as a gateway requires."""
     descriptor, memory = make_slab(BLOCK, read_only=False)
     try:
         check_size(descriptor, BLOCK)
@@ -168,7 +170,8 @@ def sealed(seals: int, size: int = BLOCK, flags: int = 0) -> int:
     ],
 )
 def test_a_memfd_that_may_change_its_size_is_refused(seals: int, size: int, flags: int) -> None:
-    """Whatever is not sealed against both, or has another size than was said."""
+    """A memfd is refused unless it is sealed against both size changes and has the announced
+    size."""
     descriptor = sealed(seals, size, flags)
     try:
         with pytest.raises(LinkError, match="expected a slab"):
@@ -179,7 +182,7 @@ def test_a_memfd_that_may_change_its_size_is_refused(seals: int, size: int, flag
 
 @pytest.mark.parametrize("flags", [os.O_RDWR, os.O_RDONLY, os.O_PATH])
 def test_what_is_no_memfd_is_refused(tmp_path: Path, flags: int) -> None:
-    """A file has no seals, and neither has what only names one."""
+    """A file has no seals, and a path-only descriptor (O_PATH) has none either."""
     path = tmp_path / "file"
     path.write_bytes(bytes(BLOCK))
     descriptor = os.open(path, flags)
@@ -192,8 +195,8 @@ def test_what_is_no_memfd_is_refused(tmp_path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-def test_what_cannot_be_read_cannot_be_mapped() -> None:
-    """A sealed memfd that was opened for writing only is told as what it is."""
+def test_an_unreadable_memfd_is_refused() -> None:
+    """A sealed memfd opened for writing only gets an error that says so."""
     descriptor = sealed(SIZE_SEALS)
     write_only = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -205,13 +208,13 @@ def test_what_cannot_be_read_cannot_be_mapped() -> None:
 
 
 def test_a_slab_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
-    """A size that no memory has is an OSError; the leak check sees that nothing is open."""
+    """An impossible size is an OSError, and no descriptor stays open (leak check)."""
     with pytest.raises((OSError, OverflowError)):
         make_slab(2**62, read_only=True)
 
 
-def test_a_place_comes_out_as_it_went_in() -> None:
-    """Number, offset and length; anything of another length is no place."""
+def test_a_slab_range_survives_serialisation() -> None:
+    """Number, offset and length survive serialisation; any other length is refused."""
     place = SlabRange(7, 2**40, 3)
 
     assert unpack_range(place.pack()) == place
@@ -225,7 +228,7 @@ MANY = 10_000
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    """Both of them."""
+    """Both ends of a side channel."""
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     made = SideChannel(pair[0]), SideChannel(pair[1])
     yield made
@@ -235,14 +238,15 @@ def ends() -> Iterator[Ends]:
 
 @pytest.fixture
 def null() -> Iterator[int]:
-    """Some descriptor."""
+    """A descriptor of /dev/null."""
     descriptor = os.open(os.devnull, os.O_RDONLY)
     yield descriptor
     os.close(descriptor)
 
 
 def test_a_slab_is_passed_on(ends: Ends, null: int) -> None:
-    """Number, size and the descriptor itself, closed on exec; then that it is used no more."""
+    """Number, size and descriptor (close-on-exec) arrive, then the notice that the slab is
+    withdrawn."""
     assert ends[0].announce(3, 4096, null)
     assert ends[0].retire(3)
 
@@ -257,16 +261,17 @@ def test_a_slab_is_passed_on(ends: Ends, null: int) -> None:
     assert ends[1].receive() is None
 
 
-def test_what_finds_no_room_is_not_sent(ends: Ends, null: int) -> None:
-    """Neither end ever waits for the other to read."""
+def test_a_notice_without_room_is_not_sent(ends: Ends, null: int) -> None:
+    """Sending never blocks: a notice that finds no room is not sent."""
     while ends[0].retire(1):
         pass
 
     assert not ends[0].announce(3, 4096, null)
 
 
-def test_the_end_of_the_other_side_is_told(ends: Ends, null: int) -> None:
-    """To who receives as an error, to who sends as something that was not sent."""
+def test_the_end_of_the_peer_is_reported(ends: Ends, null: int) -> None:
+    """The peer's end is an error for the receiver, and for the sender a notice that was not
+    sent."""
     ends[1].close()
 
     with pytest.raises(EOFError):
@@ -275,8 +280,8 @@ def test_the_end_of_the_other_side_is_told(ends: Ends, null: int) -> None:
     assert not ends[0].retire(3)
 
 
-def test_an_end_is_told_even_if_a_child_has_it_still(ends: Ends) -> None:
-    """As a handler's child may, which was forked while the link was there."""
+def test_the_end_is_reported_despite_a_forked_child(ends: Ends) -> None:
+    """The end is reported even if a forked child of a handler still holds the descriptor."""
     child = os.dup(ends[1].sock.fileno())
     ends[1].close()
     try:
@@ -287,7 +292,7 @@ def test_an_end_is_told_even_if_a_child_has_it_still(ends: Ends) -> None:
 
 
 def test_a_closed_end_receives_nothing(ends: Ends) -> None:
-    """It is as one whose other side is gone."""
+    """A closed end behaves as if its peer were gone."""
     ends[0].close()
 
     with pytest.raises(EOFError):
@@ -311,7 +316,8 @@ def test_a_closed_end_receives_nothing(ends: Ends) -> None:
 def test_anything_else_breaks_the_protocol_and_leaves_nothing_open(
     ends: Ends, null: int, data: bytes, descriptors: int
 ) -> None:
-    """Too short, too long, without a descriptor or with more than one; all of them are closed."""
+    """A notice that is too short, too long or has no or several descriptors is an error; all
+    descriptors are closed."""
     before = len(os.listdir("/proc/self/fd"))
     socket.send_fds(ends[0].sock, [data], [null] * descriptors)
 

@@ -26,7 +26,7 @@ def pair() -> Iterator[Pair]:
 
 
 def test_nothing_is_sent_before_a_flush(pair: Pair) -> None:
-    """Frames wait for the owner's word, and an empty socket is no end."""
+    """Frames wait for a flush, and a socket without data is not an end of stream."""
     pair[0].send(pack(Kind.PING))
 
     before = pair[1].receive()
@@ -40,7 +40,7 @@ def test_nothing_is_sent_before_a_flush(pair: Pair) -> None:
 
 
 def test_many_frames_leave_in_order(pair: Pair) -> None:
-    """More pieces than one write takes arrive complete and in order."""
+    """Frames that need several writes arrive complete and in order."""
     for id in range(3 * IOV_MAX):
         pair[0].send(pack(Kind.CANCEL, id))
 
@@ -52,7 +52,7 @@ def test_many_frames_leave_in_order(pair: Pair) -> None:
 
 
 def test_large_bodies_keep_their_place(pair: Pair) -> None:
-    """Small frames are written as one piece, large bodies are not copied, and all stay in order."""
+    """Small frames are joined in one write, large bodies are not copied, and the order is kept."""
     sizes = [1, LARGE, 2, 3, LARGE, LARGE, 0]
     for id, size in enumerate(sizes):
         pair[0].send(pack(Kind.RESPONSE, id, bytes([id]) * size))
@@ -68,7 +68,7 @@ def test_large_bodies_keep_their_place(pair: Pair) -> None:
 
 
 def test_frames_of_two_threads_leave_whole(pair: Pair) -> None:
-    """Who sends and who flushes does not matter."""
+    """Frames from two threads arrive whole, whichever thread flushes."""
     body = bytes(1000)
 
     def send(first: int) -> None:
@@ -90,7 +90,7 @@ def test_frames_of_two_threads_leave_whole(pair: Pair) -> None:
 
 
 def test_a_full_socket_keeps_the_rest(pair: Pair) -> None:
-    """What the socket does not take is kept to the byte and leaves with later flushes."""
+    """Bytes that the socket does not accept are kept and sent by later flushes."""
     body = bytes(range(256)) * 20_000
     pair[0].send(pack(Kind.RESPONSE, 1, body))
 
@@ -106,15 +106,15 @@ def test_a_full_socket_keeps_the_rest(pair: Pair) -> None:
     assert frames[0].body == body
 
 
-def test_the_end_of_the_stream_is_told(pair: Pair) -> None:
-    """None is the end, whether the other side closed or the connection broke."""
+def test_the_end_of_the_stream_is_reported(pair: Pair) -> None:
+    """None marks the end, whether the peer closed or the connection broke."""
     pair[1].close()
 
     assert pair[0].receive() is None
 
 
 def test_a_broken_connection_is_an_end(pair: Pair) -> None:
-    """A reset while receiving is an end like any other."""
+    """A reset while receiving counts as an end."""
     pair[0].send(pack(Kind.PING))
     pair[0].flush()
     pair[1].close()  # with a frame unread: the kernel resets the connection
@@ -122,8 +122,8 @@ def test_a_broken_connection_is_an_end(pair: Pair) -> None:
     assert pair[0].receive() is None
 
 
-def test_writing_to_nobody_is_an_error(pair: Pair) -> None:
-    """A flush to a closed connection says so and drops what waited."""
+def test_writing_to_a_closed_connection_is_an_error(pair: Pair) -> None:
+    """A flush to a closed connection raises and drops the pending frames."""
     pair[1].close()
     pair[0].send(pack(Kind.PING))
 
@@ -133,7 +133,7 @@ def test_writing_to_nobody_is_an_error(pair: Pair) -> None:
 
 
 def test_a_greeting_hands_its_reader_on() -> None:
-    """Half a frame that a greeting has read already is completed by what comes next."""
+    """A partial frame read during the handshake is completed by later bytes."""
     reader = FrameReader()
     [ping] = pack(Kind.PING, aux=5)
     reader.buffer()[:10] = ping[:10]
@@ -151,7 +151,7 @@ def test_a_greeting_hands_its_reader_on() -> None:
 
 
 def test_broken_frames_are_an_error(pair: Pair) -> None:
-    """Bytes that are no frame raise instead of waiting for more."""
+    """Bytes that are not a frame raise instead of waiting for more."""
     pair[1].sock.send(b"\xff" * 16)
 
     with pytest.raises(LinkError):
@@ -159,7 +159,7 @@ def test_broken_frames_are_an_error(pair: Pair) -> None:
 
 
 def greeted(takes_descriptor: bool, descriptors: int) -> int | None:
-    """What an end has taken beside a HELLO; the leak check sees what it left open."""
+    """Return the descriptors that an end has kept with HELLO; the leak check finds the rest."""
     ours, other = socket.socketpair()
     end = SocketEnd(ours, takes_descriptor=takes_descriptor)
     try:
@@ -172,7 +172,7 @@ def greeted(takes_descriptor: bool, descriptors: int) -> int | None:
 
 
 def test_a_descriptor_beside_the_first_bytes_is_kept() -> None:
-    """One is the owner's to take, where the end was told to expect it."""
+    """One descriptor is kept for the owner if the end expects one."""
     descriptor = greeted(True, 1)
 
     assert descriptor is not None
@@ -183,15 +183,15 @@ def test_a_descriptor_beside_the_first_bytes_is_kept() -> None:
 
 
 def test_of_more_descriptors_than_one_the_kernel_closes_the_rest() -> None:
-    """There is room for one."""
+    """Of several descriptors one is kept; the kernel closes the rest."""
     descriptor = greeted(True, 3)
 
     assert descriptor is not None
     os.close(descriptor)
 
 
-def test_a_descriptor_that_nobody_takes_is_closed_with_its_end() -> None:
-    """A link may end before its owner looks; the leak check sees it otherwise."""
+def test_an_unclaimed_descriptor_is_closed_with_its_end() -> None:
+    """An unclaimed descriptor is closed with its end."""
     ours, other = socket.socketpair()
     end = SocketEnd(ours, takes_descriptor=True)
     socket.send_fds(other, [b"x"], [0])

@@ -54,7 +54,7 @@ async def end() -> AsyncIterator[End]:
 
 
 async def test_a_turns_frames_leave_in_one_write(end: End) -> None:
-    """Everything sent in one turn of the loop arrives by one read of the other side."""
+    """All frames sent in one turn of the loop arrive in one read."""
     for id in range(10):
         end.stream.send(pack(Kind.CANCEL, id))
 
@@ -64,7 +64,7 @@ async def test_a_turns_frames_leave_in_one_write(end: End) -> None:
 
 
 async def test_frames_are_delivered(end: End) -> None:
-    """Each frame is handed to the receiver, in order."""
+    """Each frame is passed to the receiver, in order."""
     await end.write(b"".join([*pack(Kind.PING), *pack(Kind.RESPONSE, 3, b"x" * 100_000)]))
 
     got = [await end.frames.get(), await end.frames.get()]
@@ -76,7 +76,7 @@ async def test_frames_are_delivered(end: End) -> None:
 
 
 async def test_one_receivers_error_is_not_the_links_end(end: End) -> None:
-    """An error in a callback is logged, and the frames behind are still delivered."""
+    """An exception in a callback is logged, and later frames are still delivered."""
 
     def fail_once(frame: Frame) -> None:
         end.receive = end.frames.put_nowait
@@ -93,7 +93,7 @@ async def test_one_receivers_error_is_not_the_links_end(end: End) -> None:
 
 
 async def test_a_broken_protocol_ends_the_link(end: End) -> None:
-    """Bytes that are no frame end it with the reason."""
+    """Bytes that are not a frame close the link with a reason."""
     with capture_logs():
         await end.write(HEADER.pack(0, 0, 99, 0, 0, 0))
         reason = await end.lost
@@ -103,7 +103,7 @@ async def test_a_broken_protocol_ends_the_link(end: End) -> None:
 
 
 async def test_a_receiver_may_end_the_link(end: End) -> None:
-    """A LinkError raised by the receiver is the other side's fault."""
+    """A LinkError raised by the receiver closes the link as the peer's fault."""
 
     def refuse(frame: Frame) -> None:
         raise LinkError("not expected here")
@@ -116,8 +116,8 @@ async def test_a_receiver_may_end_the_link(end: End) -> None:
         assert await end.lost == "not expected here"
 
 
-async def test_the_other_sides_end_is_told_once(end: End) -> None:
-    """The owner hears of the loss, and what is sent afterwards is dropped silently."""
+async def test_the_end_of_the_peer_is_reported_once(end: End) -> None:
+    """The owner is notified of the loss once, and later sends are dropped silently."""
     end.other.close()
     reason = await end.lost
     end.stream.send(pack(Kind.PING))
@@ -127,8 +127,10 @@ async def test_the_other_sides_end_is_told_once(end: End) -> None:
     assert not end.stream.is_open
 
 
-async def test_who_does_not_read_is_given_up(end: End, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link whose other side leaves too much unread is ended instead of filling the memory."""
+async def test_a_peer_that_does_not_read_is_dropped(
+    end: End, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link whose peer leaves too much unread is closed, so that memory stays bounded."""
     monkeypatch.setattr(streams, "WRITE_BUFFER_MAX", 1000)
     end.stream.send(pack(Kind.REQUEST, 1, bytes(2_000_000)))
     end.stream.flush()
@@ -138,14 +140,14 @@ async def test_who_does_not_read_is_given_up(end: End, monkeypatch: pytest.Monke
     assert await end.lost == "the other side reads too slowly"
 
 
-async def test_nobody_listens(tmp_path: Path) -> None:
-    """Connecting to a path where nobody listens raises OSError."""
+async def test_a_path_without_a_listener_is_an_error(tmp_path: Path) -> None:
+    """Connecting to a path without a listener raises OSError."""
     with pytest.raises(OSError, match="No such file"):
         await open_stream(str(tmp_path / "none"), lambda _: None, lambda _: None, "test")
 
 
 async def test_a_stream_is_opened_by_path(tmp_path: Path) -> None:
-    """Frames reach whoever listens at the path."""
+    """Frames reach the listener at the path."""
     came: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -164,7 +166,8 @@ async def test_a_stream_is_opened_by_path(tmp_path: Path) -> None:
 
 
 async def test_a_greeting_goes_before_everything_else(tmp_path: Path) -> None:
-    """Its descriptors arrive, which no transport would have passed on."""
+    """The greeting's descriptors arrive before all frames; an asyncio transport could not pass
+    them."""
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -187,8 +190,8 @@ async def test_a_greeting_goes_before_everything_else(tmp_path: Path) -> None:
     assert rest == b"".join(pack(Kind.CANCEL, 5))
 
 
-async def test_nobody_to_connect_to_is_an_error_at_once(tmp_path: Path) -> None:
-    """No socket there, or a listener whose backlog is full: nothing waits, nothing is left open."""
+async def test_an_unreachable_listener_is_an_error_at_once(tmp_path: Path) -> None:
+    """A missing socket or a full backlog raises at once; nothing blocks and nothing stays open."""
     stream = FrameStream(lambda _: None, lambda _: None, "test")
     with pytest.raises(OSError, match="No such file"):
         await connect(stream, str(tmp_path / "s"))

@@ -1,4 +1,4 @@
-"""A gateway's side for the tests of a replica's."""
+"""A gateway's half of shared bodies and manual timers, as fixtures."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tests.support.side import GatewaySide
 
 
 class Timers:
-    """A loop's timers, which ring when a test says so."""
+    """Timers that fire only when the test says so."""
 
     def __init__(self) -> None:
         self.due: list[tuple[float, Callable[[], None]]] = []
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """As `Loop.after`."""
+        """Set a timer, as `Loop.after` does."""
         self.due.append((delay_s, action))
 
     def ring(self) -> None:
-        """The only one there is."""
+        """Fire the only timer."""
         [(_, action)] = self.due
         self.due.clear()
         action()
@@ -28,7 +28,7 @@ class Timers:
 
 @pytest.fixture
 def side() -> Iterator[GatewaySide]:
-    """Closed with the test."""
+    """A gateway's half of a side channel, closed with the test."""
     made = GatewaySide()
     yield made
     made.close()
@@ -36,5 +36,5 @@ def side() -> Iterator[GatewaySide]:
 
 @pytest.fixture
 def timers() -> Timers:
-    """In the test's hands."""
+    """Timers under test control."""
     return Timers()

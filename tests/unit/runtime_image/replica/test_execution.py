@@ -1,4 +1,4 @@
-"""When and where accepted jobs run."""
+"""Scheduling of accepted jobs: when they run and in which thread."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ ROW = json.dumps({"inputs": {"x": [[1, 2, 3, 4]]}}).encode()
 
 
 class Body(bytearray):
-    """Bytes whose end can be seen."""
+    """Bytes whose release can be observed."""
 
 
 class Rig:
-    """An execution and all it needs; `run` turns the loop until so many jobs have an outcome."""
+    """An execution with its dependencies; `run` turns the loop until `count` jobs have an
+    outcome."""
 
     def __init__(self, folder: Path, **spec: Any) -> None:
         made = ModelSpec("digits@1", **spec)
@@ -113,7 +114,7 @@ def rigs() -> Iterator[list[Rig]]:
 
 @pytest.fixture
 def rig(rigs: list[Rig], tmp_path: Path) -> Rig:
-    """With the model that adds one, batched up to four rows, in the thread."""
+    """A rig with the model add_one, batches of up to four rows, in the worker thread."""
     models.add_one(tmp_path)
     rigs.append(Rig(tmp_path, model="add_one.onnx", batch_max=4))
     return rigs[0]
@@ -128,14 +129,15 @@ def inline(rigs: list[Rig], tmp_path: Path) -> Rig:
 
 @pytest.fixture
 def slow(rigs: list[Rig], tmp_path: Path) -> Rig:
-    """With a model that does not end by itself."""
+    """A rig with a model that does not end by itself."""
     models.slow(tmp_path, ENDLESS)
     rigs.append(Rig(tmp_path, model="slow.onnx", batch_max=1))
     return rigs[0]
 
 
-def test_what_waits_forms_batches(rig: Rig) -> None:
-    """Batches are told before they run, one at a time, and outcomes come in the loop's thread."""
+def test_waiting_requests_form_batches(rig: Rig) -> None:
+    """Batches are announced before they run, one at a time, and outcomes arrive in the loop's
+    thread."""
     rig.accept(1, 2, 3, 4, 5)
 
     rig.run(5)
@@ -145,10 +147,9 @@ def test_what_waits_forms_batches(rig: Rig) -> None:
     assert all(isinstance(outcome, Answer) for outcome in rig.outcomes.values())
 
 
-@pytest.mark.slow  # the watch looks four times a second
+@pytest.mark.slow  # the watch checks four times a second
 def test_an_inline_run_is_stopped_after_its_timeout(rigs: list[Rig], tmp_path: Path) -> None:
-    """The loop is inside the run, so it cannot be its alarm that ends it; only the request that is
-    late has to do without an answer."""
+    """The loop is inside the run, so its own alarm cannot fire. Only the late request times out."""
     models.affine_by_input(tmp_path)
     rigs.append(Rig(tmp_path, model="affine_by_input.onnx", batch_max=4, inline=True))
     rigs[0].accept(1, timeout_s=0.1)
@@ -168,14 +169,14 @@ def test_an_inline_run_is_stopped_after_its_timeout(rigs: list[Rig], tmp_path: P
 
 @pytest.fixture
 def patient(rigs: list[Rig], tmp_path: Path) -> Rig:
-    """Lets an unfilled batch of up to 3 wait for an hour."""
+    """A rig that lets an incomplete batch of up to 3 wait for an hour."""
     models.add_one(tmp_path)
     rigs.append(Rig(tmp_path, model="add_one.onnx", batch_max=3, batch_wait_ms=3_600_000.0))
     return rigs[-1]
 
 
-def test_an_unfilled_batch_waits_for_company(patient: Rig) -> None:
-    """Where the manifest says so, a batch begins when it is full and not before."""
+def test_an_incomplete_batch_waits(patient: Rig) -> None:
+    """With `wait_ms` a batch starts once it is full."""
     patient.accept(1, 2)
     patient.execution.pump()
     held = list(patient.started)
@@ -187,8 +188,8 @@ def test_an_unfilled_batch_waits_for_company(patient: Rig) -> None:
 
 
 @pytest.mark.parametrize("why", ["alone", "draining"])
-def test_nobody_waits_in_vain(patient: Rig, why: str) -> None:
-    """A request that runs alone and a replica that goes have no company to wait for."""
+def test_a_batch_that_cannot_grow_runs_at_once(patient: Rig, why: str) -> None:
+    """A request that runs alone and a draining replica do not wait for a full batch."""
     patient.accept(1, alone=why == "alone")
     patient.intake.draining = why == "draining"
 
@@ -197,8 +198,8 @@ def test_nobody_waits_in_vain(patient: Rig, why: str) -> None:
     assert patient.started == [[1]]
 
 
-def test_the_wait_for_company_has_an_end(rigs: list[Rig], tmp_path: Path) -> None:
-    """When `wait_ms` is over the batch runs as it is, woken by one timer."""
+def test_the_wait_for_a_full_batch_ends(rigs: list[Rig], tmp_path: Path) -> None:
+    """After `wait_ms` the incomplete batch runs, woken by a single timer."""
     models.add_one(tmp_path)
     rig = Rig(tmp_path, model="add_one.onnx", batch_max=3, batch_wait_ms=5.0)
     rigs.append(rig)
@@ -212,7 +213,7 @@ def test_the_wait_for_company_has_an_end(rigs: list[Rig], tmp_path: Path) -> Non
 
 
 def test_short_runs_stay_in_the_loop(inline: Rig) -> None:
-    """Where the profile says so nothing is handed to the thread, nor told as started."""
+    """With an inline profile no run is passed to the thread or reported as started."""
     inline.accept(1, 2)
 
     inline.execution.pump()
@@ -232,7 +233,7 @@ def test_short_runs_stay_in_the_loop(inline: Rig) -> None:
     ids=["alone", "large", "picture", "sound"],
 )
 def test_some_runs_need_the_thread(inline: Rig, fields: dict[str, Any]) -> None:
-    """A suspect, a large body and what must be decoded for long go to the thread."""
+    """A suspect, a large body and slow decoding are passed to the thread."""
     inline.accept(1, **fields)
 
     inline.run(1)
@@ -241,8 +242,8 @@ def test_some_runs_need_the_thread(inline: Rig, fields: dict[str, Any]) -> None:
     assert list(inline.outcomes) == [1]
 
 
-def test_what_is_long_to_decode_has_its_own_thread(rig: Rig) -> None:
-    """It is marked before it is touched, and only once; a bad one is told why."""
+def test_slow_decoding_has_its_own_thread(rig: Rig) -> None:
+    """A slow body is marked as started once, before it is decoded; a bad one gets its reason."""
     rig.accept(1, body=ROW + b" " * INLINE_BODY_MAX)
     rig.accept(2, body=b" " * 2 * INLINE_BODY_MAX)
 
@@ -255,8 +256,8 @@ def test_what_is_long_to_decode_has_its_own_thread(rig: Rig) -> None:
     assert rig.threads == {threading.current_thread()}
 
 
-def test_what_waits_to_be_decoded_has_not_begun(rig: Rig) -> None:
-    """Its time begins, and it is a suspect, when somebody touches it."""
+def test_a_request_starts_with_its_decoding(rig: Rig) -> None:
+    """A request's time starts, and it becomes a suspect, only when its decoding starts."""
     gate = threading.Event()
     rig.accept(1, body=ROW + b" " * INLINE_BODY_MAX)
     rig.run(1)
@@ -288,15 +289,15 @@ def test_what_waits_to_be_decoded_has_not_begun(rig: Rig) -> None:
 def test_text_is_long_sooner_than_numbers(
     content_type: str, json_length: int, size: int, expected: bool
 ) -> None:
-    """What becomes an array by a view of it is decoded in the loop, where it costs nothing."""
+    """A body that becomes an array by a view is decoded in the loop, where it costs nothing."""
     meta = RequestMeta(content_type, "", json_length, "")
 
     assert executions._is_long(Job(1, 1, meta, bytes(size), 60.0, 0.0)) is expected
 
 
-def test_what_waits_is_ready_to_run(slow: Rig) -> None:
-    """While one batch runs the next is decoded; a suspect is not touched before it is marked, and
-    both can still be withdrawn."""
+def test_waiting_requests_are_decoded_ahead(slow: Rig) -> None:
+    """While one batch runs the next is decoded; a suspect is not decoded before it is marked. Both
+    can still be withdrawn."""
     began = threading.Event()
     slow.on_start = began.set
     slow.accept(1)
@@ -317,7 +318,7 @@ def test_what_waits_is_ready_to_run(slow: Rig) -> None:
 
 
 def test_a_batch_begins_where_nothing_runs(rig: Rig) -> None:
-    """What the worker was woken for cannot be taken away from it before it is awake."""
+    """A batch passed to the worker cannot be withdrawn even if the worker has not woken yet."""
     rig.accept(1)
 
     rig.execution.pump()
@@ -328,7 +329,7 @@ def test_a_batch_begins_where_nothing_runs(rig: Rig) -> None:
 
 
 def test_a_large_answer_is_written_in_the_thread(tmp_path: Path, rigs: list[Rig]) -> None:
-    """Nor is anything of a handler: nobody knows how long it takes."""
+    """All answers of a handler are encoded in the thread, because their cost is unknown."""
     (tmp_path / "large.py").write_text("def predict(inputs, ctx): return {'y': 'z' * 1_000_000}\n")
     rig = Rig(tmp_path, handler="large.py", inputs={"x": InputRule("json")}, batch_max=1)
     rigs.append(rig)
@@ -342,7 +343,8 @@ def test_a_large_answer_is_written_in_the_thread(tmp_path: Path, rigs: list[Rig]
 
 
 def test_a_handlers_answers_leave_before_the_next_run(tmp_path: Path, rigs: list[Rig]) -> None:
-    """What it did is not done twice, so nobody may be taken for a suspect who has his answer."""
+    """A handler is not run again for a request whose answer was sent, so no answered request may
+    become a suspect."""
     (tmp_path / "fast.py").write_text("def predict(inputs, ctx): return {'y': 1}\n")
     rig = Rig(tmp_path, handler="fast.py", inputs={"x": InputRule("json")}, batch_max=1)
     rigs.append(rig)
@@ -357,7 +359,7 @@ def test_a_handlers_answers_leave_before_the_next_run(tmp_path: Path, rigs: list
 
 
 def test_a_late_run_is_stopped(slow: Rig) -> None:
-    """The run ends, its request has timed out, and the next one has its own time."""
+    """A late run is stopped, its request times out, and the next run has its full time."""
     slow.accept(1, 2, timeout_s=0.01)
 
     slow.run(2)
@@ -368,7 +370,7 @@ def test_a_late_run_is_stopped(slow: Rig) -> None:
 
 
 def test_a_shorter_time_is_kept_behind_a_longer_one(slow: Rig) -> None:
-    """An alarm set for a long run does not hide the deadline of a shorter run behind it."""
+    """An alarm for a long run does not delay the deadline of a later, shorter run."""
     slow.accept(1, timeout_s=60.0)
     slow.accept(2, timeout_s=0.01)
     slow.loop.post(lambda: slow.cancel(1))
@@ -380,8 +382,7 @@ def test_a_shorter_time_is_kept_behind_a_longer_one(slow: Rig) -> None:
 
 
 def test_an_alarm_that_came_early_is_set_again(slow: Rig) -> None:
-    """A run that begins behind a finished one is not stopped by that one's alarm, but by its
-    own."""
+    """A run is stopped by its own alarm, not by that of the finished run before it."""
     slow.accept(1, timeout_s=0.02)
     slow.run(1)
     slow.accept(2, timeout_s=0.03)
@@ -395,7 +396,7 @@ def test_an_alarm_that_came_early_is_set_again(slow: Rig) -> None:
 
 
 def test_an_unwanted_run_is_stopped(slow: Rig) -> None:
-    """A run whose only job was cancelled ends long before its time."""
+    """A run whose only job was cancelled is stopped long before its timeout."""
     slow.accept(1)
     slow.loop.post(lambda: slow.cancel(1))
 
@@ -404,8 +405,8 @@ def test_an_unwanted_run_is_stopped(slow: Rig) -> None:
     assert slow.outcomes == {1: None}
 
 
-def test_a_run_somebody_wants_goes_on(rigs: list[Rig], tmp_path: Path) -> None:
-    """One cancelled job does not end the run it shares."""
+def test_a_shared_run_survives_a_cancelled_job(rigs: list[Rig], tmp_path: Path) -> None:
+    """Cancelling one job does not stop the run that it shares."""
     models.slow(tmp_path, 2_000)
     rig = Rig(tmp_path, model="slow.onnx", batch_max=2)
     rigs.append(rig)
@@ -420,7 +421,7 @@ def test_a_run_somebody_wants_goes_on(rigs: list[Rig], tmp_path: Path) -> None:
 def test_a_run_that_does_not_stop_is_given_up(
     rigs: list[Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the engine cannot be stopped, the run is reported as stuck after the grace."""
+    """A run that the engine cannot stop is reported as stuck after the grace period."""
     monkeypatch.setattr(executions, "STOP_GRACE_S", 0.0)
     (tmp_path / "waits.py").write_text(
         "import threading\nEND = threading.Event()\n"
@@ -439,7 +440,8 @@ def test_a_run_that_does_not_stop_is_given_up(
 
 
 def test_an_answered_request_is_forgotten(rig: Rig) -> None:
-    """Its body is not kept until its timeout, or a minute of large bodies would pile up."""
+    """An answered request's body is not retained until its timeout; a minute of large bodies would
+    fill the memory."""
     body = Body(ROW)
     seen = weakref.ref(body)
     rig.accept(1, body=body)
@@ -454,12 +456,12 @@ def test_an_answered_request_is_forgotten(rig: Rig) -> None:
 
 
 def end_handler() -> None:
-    """Let the handler that waits go on, so that its thread is free again."""
+    """Release the waiting handler, so that its thread is free again."""
     modules["handler"].END.set()
     forget_handler()
 
 
 def forget_handler() -> None:
-    """A process has one handler; this one has one in every test."""
+    """Forget the imported handler: a process has only one, these tests one each."""
     modules.pop("handler")
     path.pop(0)

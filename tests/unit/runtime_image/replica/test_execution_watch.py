@@ -1,4 +1,4 @@
-"""Inline runs that last too long."""
+"""Watch over inline runs that take too long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAIT_S = 60.0
 
 
 class Rig:
-    """A watch whose looks are let through one by one."""
+    """A watch whose checks the test releases one by one."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -27,7 +27,7 @@ class Rig:
         self.watch = StuckRunWatch(self._stop, lambda: self.now, self._pause)
 
     def begin(self) -> Run:
-        """A run of 5 s begins."""
+        """Start a run with a timeout of 5 s."""
         meta = RequestMeta("application/json", "", -1, "")
         run = Run([Job(1, 1, meta, b"", 5.0, self.now)], None, self.now)
         self.watch.on_run(run)
@@ -37,12 +37,12 @@ class Rig:
         assert self._paused.acquire(timeout=WAIT_S)
 
     def look(self) -> None:
-        """One look, and the next pause is reached; only while a run goes on."""
+        """Release one check and wait for the next pause; valid only during a run."""
         self._go_on.release()
         self.until_paused()
 
     def last_look(self) -> None:
-        """One look that finds nothing, so that the watch parks."""
+        """Release one check that finds no run, so that the watch parks."""
         self._go_on.release()
 
     def _pause(self, seconds: float) -> None:
@@ -57,12 +57,12 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Any:
-    """A rig."""
+    """A watch with manual checks."""
     return Rig()
 
 
 def test_a_run_is_stopped_once_when_its_time_is_over(rig: Rig) -> None:
-    """Not before its timeout, and not again while it takes its time to end."""
+    """A run is stopped at its timeout, not earlier, and only once."""
     run = rig.begin()
     rig.until_paused()
     rig.now += 4.9
@@ -79,8 +79,8 @@ def test_a_run_is_stopped_once_when_its_time_is_over(rig: Rig) -> None:
     assert set(rig.pauses) == {CHECK_S}
 
 
-def test_without_runs_nothing_is_looked_at(rig: Rig) -> None:
-    """After a look that found nothing the watch waits for the next run."""
+def test_the_watch_parks_without_runs(rig: Rig) -> None:
+    """After a check without a run the watch waits for the next run."""
     rig.begin()
     rig.until_paused()
     rig.watch.on_run(None)
@@ -94,7 +94,7 @@ def test_without_runs_nothing_is_looked_at(rig: Rig) -> None:
 
 
 def test_short_runs_one_after_the_other_are_left_alone(rig: Rig) -> None:
-    """Each has a time of its own, however long they last together."""
+    """Each of several short runs has its own timeout, whatever their sum."""
     for _ in range(3):
         rig.now += 4.0
         rig.watch.on_run(None)

@@ -1,4 +1,4 @@
-"""Which requests a replica takes, owes and gives up."""
+"""Admission of requests by a replica: accepted, owed and refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def job(id: int, link: int = 1, *, alone: bool = False) -> Job:
 
 
 def test_the_limit_holds_over_all_links() -> None:
-    """A request over the limit is turned away, whichever link it comes from."""
+    """A request over the limit is refused, whichever link it arrives on."""
     intake = Intake(limit=2)
 
     said = [intake.accept(job(1, link)) for link in (1, 2, 3)]
@@ -25,7 +25,7 @@ def test_the_limit_holds_over_all_links() -> None:
 
 
 def test_an_id_is_used_once_at_a_time() -> None:
-    """Two requests with one id cannot be told apart, be there room or not."""
+    """A second request with an id in use is an error, even with free places."""
     intake = Intake(limit=1)
     intake.accept(job(1))
 
@@ -35,15 +35,15 @@ def test_an_id_is_used_once_at_a_time() -> None:
 
 
 def test_a_draining_replica_takes_nothing() -> None:
-    """What comes after the goodbye is not started."""
+    """A request that arrives after GOAWAY is not started."""
     intake = Intake(limit=2, draining=True)
 
     assert intake.accept(job(1)) is NotStarted.DRAINING
     assert not intake.owed
 
 
-def test_who_was_turned_away_is_told_once() -> None:
-    """The first link turned away hears first, one link for each place that became free."""
+def test_refused_links_are_notified_once() -> None:
+    """Each freed place notifies one refused link, in order; the last notifies all that remain."""
     intake = Intake(limit=3)
     jobs = [job(1), job(2), job(3)]
     for one in jobs:
@@ -57,7 +57,7 @@ def test_who_was_turned_away_is_told_once() -> None:
 
 
 def test_jobs_come_in_order_and_in_number() -> None:
-    """At most as many as asked for, in order of arrival."""
+    """At most the requested number of jobs is returned, in order of arrival."""
     intake = Intake(limit=9)
     jobs = [job(id) for id in range(5)]
     for one in jobs:
@@ -67,7 +67,7 @@ def test_jobs_come_in_order_and_in_number() -> None:
 
 
 def test_alone_means_alone() -> None:
-    """A request that must run alone neither joins who came before nor takes who came behind."""
+    """A request that must run alone joins neither earlier nor later requests."""
     intake = Intake(limit=9)
     jobs = [job(1), job(2, alone=True), job(3, alone=True), job(4)]
     for one in jobs:
@@ -76,8 +76,8 @@ def test_alone_means_alone() -> None:
     assert [intake.take(4) for _ in range(4)] == [[one] for one in jobs]
 
 
-def test_cancelling_marks_what_is_owed() -> None:
-    """Only a request that is owed can be cancelled."""
+def test_only_owed_requests_can_be_cancelled() -> None:
+    """Only an owed request can be cancelled."""
     intake = Intake(limit=2)
     wanted = job(1)
     intake.accept(wanted)
@@ -87,8 +87,8 @@ def test_cancelling_marks_what_is_owed() -> None:
     assert intake.cancel(1, 2) is None
 
 
-def test_handing_back_leaves_what_runs() -> None:
-    """Only what still waits is given back."""
+def test_handing_back_keeps_running_requests() -> None:
+    """Only waiting requests are handed back."""
     intake = Intake(limit=3)
     jobs = [job(1), job(2), job(3)]
     for one in jobs:
@@ -101,7 +101,7 @@ def test_handing_back_leaves_what_runs() -> None:
 
 
 def test_a_lost_link_is_forgotten() -> None:
-    """Its requests are cancelled, it is told nothing more, and the others are left alone."""
+    """A lost link's requests are cancelled and it gets no notice; other links are unaffected."""
     intake = Intake(limit=2)
     lost, kept = job(1, link=1), job(1, link=2)
     intake.accept(lost)
@@ -116,7 +116,7 @@ def test_a_lost_link_is_forgotten() -> None:
 
 
 def test_idle_counts_from_the_last_end() -> None:
-    """Nothing owed: seconds since the last answer. Something owed: none."""
+    """Idle time counts from the last answer; it is zero while a request is owed."""
     intake = Intake(limit=2, last_end_s=10.0)
     one = job(1)
 
@@ -128,8 +128,8 @@ def test_idle_counts_from_the_last_end() -> None:
     assert (fresh, busy, intake.idle_s(14.5), intake.idle_s(13.0)) == (2.0, 0.0, 0.5, 0.0)
 
 
-def test_nobody_is_left_untold_beside_an_idle_replica() -> None:
-    """With nothing owed no end will come: whoever is still untold is told by the last one."""
+def test_an_idle_replica_has_notified_all_refused_links() -> None:
+    """When nothing is owed any more, the last finish notifies all refused links."""
     intake = Intake(limit=1)
     first = job(1)
     intake.accept(first)

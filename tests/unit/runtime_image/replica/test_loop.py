@@ -1,4 +1,4 @@
-"""The replica's readiness and timer loop."""
+"""The replica's event loop: readiness, timers, posts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runtime_image.replica.loop import Loop
 
 
 class Clock:
-    """Goes on by hand."""
+    """Manual clock."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -34,7 +34,7 @@ def loop(clock: Clock) -> Iterator[Loop]:
 
 
 def test_posted_callbacks_run_in_order(loop: Loop) -> None:
-    """What is posted runs once, in order, also what is posted meanwhile."""
+    """Posted callbacks run once and in order, including those posted meanwhile."""
     ran: list[str] = []
     loop.post(lambda: (ran.append("first"), loop.post(loop.stop)))  # type: ignore[arg-type,func-returns-value]  # two steps in one line
     loop.post(lambda: ran.append("second"))
@@ -45,7 +45,7 @@ def test_posted_callbacks_run_in_order(loop: Loop) -> None:
 
 
 def test_a_post_wakes_the_loop_from_another_thread(loop: Loop) -> None:
-    """A loop that waits for ever is woken by a thread's post."""
+    """A post from another thread wakes a loop that waits without timeout."""
     thread = threading.Thread(target=loop.post, args=(loop.stop,))
     loop.post(thread.start)
 
@@ -55,7 +55,7 @@ def test_a_post_wakes_the_loop_from_another_thread(loop: Loop) -> None:
 
 
 def test_posts_never_block(loop: Loop) -> None:
-    """More posts than the wake-up pipe holds all run."""
+    """More posts than the wake-up pipe can hold all run."""
     ran: list[int] = []
     for number in range(100_000):
         loop.post(lambda number=number: ran.append(number))  # type: ignore[misc]  # a bound default is not inferred
@@ -67,7 +67,7 @@ def test_posts_never_block(loop: Loop) -> None:
 
 
 def test_timers_run_when_due(loop: Loop, clock: Clock) -> None:
-    """Due timers run in the order of their times, equal ones as they were set; others wait."""
+    """Due timers run by time, equal ones in the order they were set; later ones wait."""
     ran: list[str] = []
     loop.after(2, lambda: ran.append("late"))
     loop.after(1, lambda: ran.append("early"))
@@ -82,7 +82,7 @@ def test_timers_run_when_due(loop: Loop, clock: Clock) -> None:
 
 
 def test_each_turn_has_one_end(loop: Loop) -> None:
-    """`turn_end` follows all that a turn brought, once."""
+    """`turn_end` runs once after all callbacks of a turn."""
     order: list[str] = []
     loop.turn_end = lambda: order.append("end")
     loop.post(lambda: order.append("one"))
@@ -94,8 +94,8 @@ def test_each_turn_has_one_end(loop: Loop) -> None:
     assert order == ["one", "two", "end"]
 
 
-def test_a_readable_socket_is_told(loop: Loop) -> None:
-    """A watched socket's callback runs when it has something, and not once it is forgotten."""
+def test_a_readable_socket_runs_its_callback(loop: Loop) -> None:
+    """A watched socket's callback runs when data is available, and no more once it is unwatched."""
     one, other = socket.socketpair()
     heard: list[bytes] = []
 
@@ -115,7 +115,8 @@ def test_a_readable_socket_is_told(loop: Loop) -> None:
 
 
 def test_a_writable_socket_wakes(loop: Loop) -> None:
-    """Wanting to write makes a turn come when the socket takes bytes; not wanting ends that."""
+    """Write interest wakes the loop when the socket accepts bytes, until the interest is
+    removed."""
     one, other = socket.socketpair()
     heard: list[str] = []
     loop.watch(one, lambda: heard.append("readable"))

@@ -1,4 +1,4 @@
-"""A whole replica, with its manager played by the test."""
+"""A whole replica process; the test plays its manager."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.slow
 
 
 class Play:
-    """The run folder, both listeners and the process."""
+    """Run folder, both listeners and the replica process."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
@@ -71,13 +71,13 @@ class Play:
         )
 
     def accept(self) -> BlockingLink:
-        """The next connection of the replica."""
+        """Accept the replica's next connection."""
         sock, _ = self._listeners[CONTROL_SOCKET].accept()
         self._links.append(BlockingLink(sock))
         return self._links[-1]
 
     def greet(self, **changes: Any) -> tuple[BlockingLink, dict[str, Any]]:
-        """Launch and welcome; the control link and what HELLO said."""
+        """Launch and welcome the replica; return the control link and the fields of HELLO."""
         self.launch(**changes)
         link = self.accept()
         hello: dict[str, Any] = json.loads(link.next(Kind.HELLO).body)
@@ -92,7 +92,7 @@ class Play:
         return self._links[-1]
 
     def deafen(self) -> None:
-        """Nobody listens for the replica any more."""
+        """Close the listener, so that the replica cannot reconnect."""
         self._listeners[CONTROL_SOCKET].close()
 
     def term(self) -> None:
@@ -100,7 +100,7 @@ class Play:
         self._process.terminate()
 
     def end(self) -> tuple[int, str]:
-        """Exit code and output."""
+        """Wait for the exit; return exit code and output."""
         assert self._process is not None
         output, _ = self._process.communicate(timeout=30)
         return self._process.returncode, output
@@ -133,8 +133,8 @@ def play(tmp_path: Path) -> Iterator[Play]:
     made.close()
 
 
-def test_a_replica_lives_and_goes(play: Play) -> None:
-    """It greets with its token, answers PING, loads, serves, and exits when asked to go."""
+def test_the_life_of_a_replica(play: Play) -> None:
+    """A replica greets with its token, answers PING, loads, serves, and exits on request."""
     link, hello = play.greet()
     link.send(Kind.PING)
     pong = link.next(Kind.PONG)
@@ -167,7 +167,8 @@ def body(*rows: float) -> bytes:
 
 
 def test_a_replica_that_sees_rows_mix_says_so(play: Play) -> None:
-    """Once, and again to a manager that comes later; all its requests are answered alone."""
+    """A replica that detects mixed rows reports it once, and again to a later manager; from then on
+    it answers all requests singly."""
     mixing.compress(play.run_dir)
     link, _ = play.greet(engine="onnx")
     bind(link, JOINS)
@@ -188,8 +189,8 @@ def test_a_replica_that_sees_rows_mix_says_so(play: Play) -> None:
     assert hello["loaded"]["batching_off"] == reason
 
 
-def test_a_replica_told_to_stop_joins_no_more(play: Play) -> None:
-    """Before or after it has loaded."""
+def test_a_replica_told_to_stop_batching_runs_requests_singly(play: Play) -> None:
+    """BATCHING_OFF takes effect before and after the load."""
     mixing.compress(play.run_dir)
     link, _ = play.greet(engine="onnx")
     link.send(Kind.BATCHING_OFF)
@@ -206,8 +207,8 @@ def test_a_replica_told_to_stop_joins_no_more(play: Play) -> None:
 
 
 def test_a_standby_becomes_what_it_is_bound_to(play: Play) -> None:
-    """It greets unbound and answers PING; bound, it loads and serves, and its receipt has only
-    phases that somebody waited for: `bind` counts from the decision."""
+    """A standby greets unbound and answers PING. Once bound it loads and serves. Its receipt holds
+    only phases that delayed a caller; `bind` counts from the decision."""
     link, hello = play.greet(**STANDBY)
     link.send(Kind.PING)
     pong = link.next(Kind.PONG)
@@ -229,7 +230,7 @@ def test_a_standby_becomes_what_it_is_bound_to(play: Play) -> None:
 
 
 def test_a_standby_may_become_a_trial(play: Play) -> None:
-    """What it is for is told when it is bound."""
+    """A standby's role is part of its BIND."""
     link, _ = play.greet(**STANDBY)
 
     bind(link, role="trial")
@@ -238,7 +239,7 @@ def test_a_standby_may_become_a_trial(play: Play) -> None:
 
 
 def test_a_bound_standby_says_so_to_a_new_manager(play: Play) -> None:
-    """Its greeting tells what it has been bound to since."""
+    """A bound standby's HELLO to a new manager names its revision."""
     link, _ = play.greet(**STANDBY)
     bind(link)
     link.next(Kind.LOADED)
@@ -251,7 +252,7 @@ def test_a_bound_standby_says_so_to_a_new_manager(play: Play) -> None:
 
 
 def test_a_decision_of_the_future_has_no_phase(play: Play) -> None:
-    """A clock that disagrees makes no negative time."""
+    """A decision time in the future gives no `bind` phase, because no phase is negative."""
     link, _ = play.greet(**STANDBY)
 
     bind(link, assigned_s=time.monotonic() + 3600)
@@ -269,7 +270,7 @@ def test_a_decision_of_the_future_has_no_phase(play: Play) -> None:
 def test_a_bind_that_does_not_fit_is_refused(
     play: Play, changes: dict[str, Any], reason: str
 ) -> None:
-    """The reason comes back, nothing is loaded, and the right one is still taken."""
+    """An invalid BIND is refused with a reason, loads nothing, and does not prevent a valid one."""
     link, _ = play.greet()
 
     bind(link, **changes)
@@ -282,7 +283,8 @@ def test_a_bind_that_does_not_fit_is_refused(
 
 
 def test_a_recently_used_replica_stays(play: Play) -> None:
-    """Asked to go if idle for longer than it is, it says for how long, in milliseconds."""
+    """If it has been idle for less than requested, a replica stays and reports its idle time in
+    milliseconds."""
     link, _ = play.greet()
     bind(link)
     link.next(Kind.LOADED)
@@ -294,10 +296,10 @@ def test_a_recently_used_replica_stays(play: Play) -> None:
 
 @pytest.mark.parametrize("record", [{}, STANDBY], ids=["launched", "standby"])
 @pytest.mark.parametrize("how", ["drain", "term"])
-def test_a_replica_without_a_model_goes_at_once(
+def test_a_replica_without_a_model_exits_at_once(
     play: Play, how: str, record: dict[str, Any]
 ) -> None:
-    """It has nothing to finish."""
+    """A replica without a model exits at once, because it owes no answer."""
     link, _ = play.greet(**record)
     link.send(Kind.PING)
     link.next(Kind.PONG)
@@ -310,8 +312,8 @@ def test_a_replica_without_a_model_goes_at_once(
     assert play.end() == (0, "")
 
 
-def test_a_failed_load_is_told_and_may_be_tried_again(play: Play) -> None:
-    """The reason comes back, and the replica can be bound to something else."""
+def test_a_failed_load_is_reported_and_can_be_repeated(play: Play) -> None:
+    """A failed load is reported with its reason, and the replica can be bound again."""
     link, _ = play.greet()
 
     bind(link, replace(SPEC, handler="missing.py"))
@@ -324,7 +326,7 @@ def test_a_failed_load_is_told_and_may_be_tried_again(play: Play) -> None:
 
 
 def test_a_load_may_raise_anything(play: Play) -> None:
-    """What is not even an Exception is a refusal like any other."""
+    """A load that raises a BaseException is refused like any other."""
     (play.run_dir / "gives_up.py").write_text(
         "def load(ctx): raise KeyboardInterrupt('no')\ndef predict(inputs, ctx): return {}\n"
     )
@@ -353,7 +355,8 @@ def predict(inputs, ctx):
 def test_an_exception_that_nothing_handles_ends_the_process(
     play: Play, thread: str, module: str, name: str
 ) -> None:
-    """In the thread that runs the model, or in the loop: not in silence, and never with code 0."""
+    """An unhandled exception in the worker thread or the loop ends the process with a message and a
+    non-zero code."""
     (play.run_dir / "escapes.py").write_text(ESCAPES.format(module=module, name=name))
     link, _ = play.greet()
     bind(link, replace(SPEC, handler="escapes.py"))
@@ -375,7 +378,7 @@ def test_an_exception_that_nothing_handles_ends_the_process(
 
 
 def test_a_trial_reports(play: Play) -> None:
-    """A throw-away replica measures and takes no requests."""
+    """A trial replica measures and serves no requests."""
     link, _ = play.greet(role="trial")
 
     bind(link, role="trial")
@@ -386,7 +389,7 @@ def test_a_trial_reports(play: Play) -> None:
 
 
 def test_a_trials_sample_may_fail(play: Play) -> None:
-    """The stage tells a bad sample from a bad model."""
+    """The reported stage distinguishes a bad sample from a bad model."""
     link, _ = play.greet(role="trial")
 
     bind(link, replace(SPEC, sample={"x": "@missing.bin"}), role="trial")
@@ -396,7 +399,7 @@ def test_a_trials_sample_may_fail(play: Play) -> None:
 
 @pytest.mark.parametrize("record", [{}, STANDBY], ids=["launched", "standby"])
 def test_a_second_bind_is_not_a_second_load(play: Play, record: dict[str, Any]) -> None:
-    """Bound again while it serves, it goes on serving."""
+    """A BIND for the revision that is already served does not load again."""
     link, _ = play.greet(**record)
     bind(link)
     link.next(Kind.LOADED)
@@ -408,7 +411,7 @@ def test_a_second_bind_is_not_a_second_load(play: Play, record: dict[str, Any]) 
 
 
 def test_a_frame_of_the_data_link_ends_the_control_link(play: Play) -> None:
-    """The replica hangs up on a manager that breaks the protocol, and tries again."""
+    """A replica closes the control link on a protocol violation and reconnects."""
     link, _ = play.greet()
 
     link.send(Kind.REQUEST)
@@ -419,8 +422,8 @@ def test_a_frame_of_the_data_link_ends_the_control_link(play: Play) -> None:
 
 
 @pytest.mark.parametrize("record", [{}, STANDBY], ids=["launched", "standby"])
-def test_an_orphan_goes(play: Play, record: dict[str, Any]) -> None:
-    """Without a manager for `orphan_s` it exits with a code of its own."""
+def test_an_orphan_exits(play: Play, record: dict[str, Any]) -> None:
+    """Without a manager for `orphan_s` the replica exits with its own exit code."""
     link, _ = play.greet(**record)
     play.deafen()
     link.close()
@@ -429,7 +432,7 @@ def test_an_orphan_goes(play: Play, record: dict[str, Any]) -> None:
 
 
 def test_a_refused_greeting_is_the_end(play: Play) -> None:
-    """A replica that nobody wants says so and exits."""
+    """A refused replica reports it and exits."""
     play.launch()
     play.accept().close()
 
@@ -440,7 +443,8 @@ def test_a_refused_greeting_is_the_end(play: Play) -> None:
 
 
 def test_a_manager_of_another_link_is_refused(play: Play) -> None:
-    """The replica ends with a code of its own and one line, and never connects."""
+    """For a manager of another link version the replica exits with its own code and one line,
+    without connecting."""
     play.launch(link=VERSION + 1)
 
     code, output = play.end()
@@ -451,7 +455,7 @@ def test_a_manager_of_another_link_is_refused(play: Play) -> None:
 
 
 def test_a_prepared_model_is_said_to_be_one(play: Play) -> None:
-    """LOADED says which session serves first, also to a manager that comes later."""
+    """LOADED says which session serves first, also to a later manager."""
     prepared.prepare(prepared.layers(play.run_dir))
     link, _ = play.greet(engine="onnx")
 

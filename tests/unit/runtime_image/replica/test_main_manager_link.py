@@ -73,7 +73,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 
 
 def test_frames_are_handed_on_and_answered(rig: Rig) -> None:
-    """What the manager says reaches the replica, whose answer leaves at the end of the turn."""
+    """Frames from the manager reach the replica, and its answers leave at the end of the turn."""
     rig.manager.send(Kind.PING, aux=3)
 
     assert rig.manager.next(Kind.PONG).aux == 3
@@ -82,7 +82,8 @@ def test_frames_are_handed_on_and_answered(rig: Rig) -> None:
 
 @pytest.mark.parametrize("how", ["closed", "broken"])
 def test_a_new_manager_is_greeted(rig: Rig, how: str) -> None:
-    """However the link ended, the replica tries until somebody listens and greets first."""
+    """However the link ended, the replica retries until a manager listens, and sends HELLO
+    first."""
     if how == "broken":
         rig.manager.send(Kind.REQUEST)
     else:
@@ -102,8 +103,8 @@ def test_a_new_manager_is_greeted(rig: Rig, how: str) -> None:
         manager.close()
 
 
-def test_what_is_sent_to_nobody_is_dropped(rig: Rig) -> None:
-    """Without a manager frames go nowhere: the next one is told everything anyhow."""
+def test_frames_without_a_manager_are_dropped(rig: Rig) -> None:
+    """Frames sent without a manager are dropped; the next manager gets the full state in HELLO."""
     rig.manager.close()
 
     in_loop(rig.loop, lambda: None)
@@ -112,8 +113,8 @@ def test_what_is_sent_to_nobody_is_dropped(rig: Rig) -> None:
     assert not rig.orphaned.is_set()
 
 
-def test_an_orphan_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens for `orphan_s`: the replica is told, and no longer tries."""
+def test_an_orphan_is_notified_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `orphan_s` without a listener the replica is notified once and stops retrying."""
     monkeypatch.setattr(main, "RECONNECT_S", 0.0)
     rig = Rig(tmp_path, orphan_s=0.0)
     with turning(rig.loop):

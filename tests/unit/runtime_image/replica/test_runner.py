@@ -1,4 +1,4 @@
-"""Decodes, joins, runs, splits and encodes, on real models."""
+"""Decode, join, run, split and encode, with real models."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def modules_of_one_replica() -> Iterator[None]:
 
 
 def job(id: int, *values: float, body: bytes = b"", **fields: Any) -> Job:
-    """A request with one row of each value."""
+    """Return a request with one row per value."""
     rows = [[value] * 4 for value in values]
     body = body or json.dumps({"inputs": {"x": rows}}).encode()
     return Job(1, id, META, body, timeout_s=60.0, arrived_s=time.monotonic(), **fields)
 
 
 class Results:
-    """What a runner emitted, by job id, and the runs it began."""
+    """Outcomes emitted by a runner, by job id, and the runs it began."""
 
     def __init__(self) -> None:
         self.outcomes: dict[int, Outcome] = {}
@@ -89,7 +89,7 @@ def handler(folder: Path, body: str) -> Runner:
 
 
 def test_a_batch_is_one_run(tmp_path: Path) -> None:
-    """Requests of several rows are joined, and each gets its own rows and the batch's times."""
+    """Requests of several rows are joined; each gets its own rows and the batch's times."""
     results = Results()
 
     add_one(tmp_path).run([job(1, 1), job(2, 2, 3), job(3, 4)], results.emit, results.watch)
@@ -104,7 +104,7 @@ def test_a_batch_is_one_run(tmp_path: Path) -> None:
 
 
 def test_all_answers_of_the_first_run_say_so(tmp_path: Path) -> None:
-    """Whoever shared the first run waited for it; later runs are ordinary ones."""
+    """All members of the first run are marked as such; members of later runs are not."""
     runs = add_one(tmp_path)
     results = Results()
 
@@ -116,7 +116,7 @@ def test_all_answers_of_the_first_run_say_so(tmp_path: Path) -> None:
 
 
 def test_a_batch_keeps_to_the_rows_allowed(tmp_path: Path) -> None:
-    """More rows than the batch takes make several runs."""
+    """More rows than allowed in a batch make several runs."""
     results = Results()
 
     add_one(tmp_path, batch_max=2).run(
@@ -127,8 +127,8 @@ def test_a_batch_keeps_to_the_rows_allowed(tmp_path: Path) -> None:
     assert [results.output(id)["y"][0][0] for id in range(1, 6)] == [2, 3, 4, 5, 6]
 
 
-def test_a_bad_body_concerns_nobody_else(tmp_path: Path) -> None:
-    """A request that does not fit is refused before the run, which the others share."""
+def test_a_bad_body_fails_alone(tmp_path: Path) -> None:
+    """An invalid request is refused before the run and does not affect the other members."""
     results = Results()
     bad = job(2, body=b'{"inputs": {"x": "text"}}')
 
@@ -140,7 +140,7 @@ def test_a_bad_body_concerns_nobody_else(tmp_path: Path) -> None:
 
 
 def test_a_failed_batch_is_repeated_one_by_one(tmp_path: Path) -> None:
-    """What one row breaks is run again alone, and only that row's request fails."""
+    """After a failed batch each request runs alone, and only the request at fault fails."""
     models.fails_on_negative(tmp_path)
     results = Results()
 
@@ -155,15 +155,16 @@ def test_a_failed_batch_is_repeated_one_by_one(tmp_path: Path) -> None:
 
 
 def compress(folder: Path, reasons: list[str], **spec: Any) -> Runner:
-    """Rows of -3 and less are left out of its output."""
+    """A runner of a model that omits rows of -3 and less from its output."""
     mixing.compress(folder)
     made = ModelSpec("digits@1", model="compress.onnx", batch_max=8, **spec)
     engine = load_engine(made, folder, device_kind="cpu", threads=1)
     return Runner(engine, made, time.monotonic, reasons.append)
 
 
-def test_rows_that_are_not_all_there_end_batching(tmp_path: Path) -> None:
-    """Nobody has a row of somebody else; each runs alone from then on, and it is told once."""
+def test_missing_output_rows_end_batching(tmp_path: Path) -> None:
+    """If output rows are missing, no request gets another's row: all run singly from then on, and
+    this is reported once."""
     reasons: list[str] = []
     runs, results = compress(tmp_path, reasons), Results()
 
@@ -177,7 +178,7 @@ def test_rows_that_are_not_all_there_end_batching(tmp_path: Path) -> None:
 
 
 def test_groups_made_before_the_end_of_batching_run_singly(tmp_path: Path) -> None:
-    """What was decoded together with the run that showed it is joined no more either."""
+    """Requests decoded before batching was turned off run singly, too."""
     runs, results = compress(tmp_path, []), Results()
 
     runs.run([job(1, *[-5] * 7), job(2, 1), job(3, 3), job(4, 4)], results.emit, results.watch)
@@ -186,8 +187,8 @@ def test_groups_made_before_the_end_of_batching_run_singly(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("output", ["list(inputs['x'])", "inputs['x'][:1]", "inputs['x'].sum()"])
-def test_what_may_not_run_twice_fails_instead(tmp_path: Path, output: str) -> None:
-    """A handler has run for all of them."""
+def test_jobs_that_may_not_rerun_fail(tmp_path: Path, output: str) -> None:
+    """Jobs that may not be rerun fail if the joined handler run cannot be split."""
     code = "calls = []\ndef predict(inputs, ctx):\n    calls.append(1)\n"
     (tmp_path / "handler.py").write_text(f"{code}    return {{'y': {output}}}\n")
     rule = InputRule(dtype="FP32", shape=(-1, 4))
@@ -202,13 +203,14 @@ def test_what_may_not_run_twice_fails_instead(tmp_path: Path, output: str) -> No
 
 
 def pair(id: int, a: int, b: int) -> Job:
-    """A row of so many columns for each of two inputs."""
+    """Return a request of one row with `a` and `b` columns in its two inputs."""
     body = json.dumps({"inputs": {"a": [[1.0] * a], "b": [[1.0] * b]}}).encode()
     return job(id, body=body)
 
 
-def test_what_the_proof_does_not_cover_runs_alone(tmp_path: Path) -> None:
-    """Requests whose axes differ where the proof supposes them equal, although they are alike."""
+def test_requests_outside_the_proof_run_alone(tmp_path: Path) -> None:
+    """Requests whose axes violate an equality assumed by the proof run singly, even if their shapes
+    are equal."""
     nodes = "most = ReduceMax <keepdims = 1> (b, last)\n y = Add(a, most)"
     nodes = f"last = Constant <value = int64[1] {{1}}> ()\n {nodes}"
     models.written(tmp_path, "pairs", "(float[n,m] a, float[n,k] b) => (float[n,m] y)", nodes)
@@ -224,7 +226,8 @@ def test_what_the_proof_does_not_cover_runs_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [[0, 4], [1, 0]])
 def test_nothing_empty_is_run(tmp_path: Path, shape: list[int]) -> None:
-    """The proof supposes that no axis is empty: such requests are refused, with input and axis."""
+    """The proof assumes non-empty axes: a request with an empty one is refused with input and
+    axis."""
     models.written(tmp_path, "open", "(float[n,m] x) => (float[n,m] y)", "y = Identity(x)")
     made, results = runner(tmp_path, model="open.onnx"), Results()
     body = {"inputs": [{"name": "x", "shape": shape, "datatype": "FP32", "data": []}]}
@@ -236,8 +239,8 @@ def test_nothing_empty_is_run(tmp_path: Path, shape: list[int]) -> None:
 
 
 def test_a_batch_out_of_time_is_repeated_one_by_one(tmp_path: Path) -> None:
-    """When a joined run is stopped, the mates of the late request are run again alone; it itself is
-    given a second and then handed back, for its time to begin anew."""
+    """After a stopped batch its members rerun alone. The late request gets ALONE_S and is then
+    handed back, so that its time starts anew."""
     models.slow(tmp_path, loops=2)
     slow = runner(tmp_path, model="slow.onnx")
     results = Results()
@@ -251,8 +254,9 @@ def test_a_batch_out_of_time_is_repeated_one_by_one(tmp_path: Path) -> None:
     assert results.output(2) == {"y": [[2] * 4]}
 
 
-def test_a_request_that_had_all_its_time_is_told(tmp_path: Path) -> None:
-    """Where the timeout is shorter than what a repeated run is given, nothing is left to try."""
+def test_a_request_that_had_all_its_time_times_out(tmp_path: Path) -> None:
+    """A late request whose timeout is shorter than ALONE_S times out instead of being handed
+    back."""
     models.slow(tmp_path, loops=2)
     slow = runner(tmp_path, model="slow.onnx")
     results = Results()
@@ -268,8 +272,8 @@ def test_a_request_that_had_all_its_time_is_told(tmp_path: Path) -> None:
     assert results.output(2) == {"y": [[2] * 4]}
 
 
-def test_what_cannot_be_repeated_in_time_is_handed_back(tmp_path: Path) -> None:
-    """Repeating ends before the gateways lose their patience."""
+def test_reruns_without_time_are_handed_back(tmp_path: Path) -> None:
+    """Reruns end before the gateway's patience does; the remaining requests are handed back."""
     models.slow(tmp_path, loops=2)
     now = [0.0]
     made = ModelSpec("digits@1", model="slow.onnx", batch_max=8)
@@ -292,7 +296,7 @@ def test_what_cannot_be_repeated_in_time_is_handed_back(tmp_path: Path) -> None:
 
 
 def test_without_time_left_nothing_is_repeated(tmp_path: Path) -> None:
-    """Who comes after the last moment is handed back unrun."""
+    """Requests after the last permitted moment are handed back without a run."""
     models.slow(tmp_path, loops=2)
     now = [0.0]
     made = ModelSpec("digits@1", model="slow.onnx", batch_max=8)
@@ -312,7 +316,7 @@ def test_without_time_left_nothing_is_repeated(tmp_path: Path) -> None:
 
 
 def test_a_cancelled_job_is_left_out(tmp_path: Path) -> None:
-    """It has no answer and takes no part in the run."""
+    """A cancelled job gets no answer and takes no part in the run."""
     results = Results()
 
     add_one(tmp_path).run([job(1, 1, cancelled=True), job(2, 2)], results.emit, results.watch)
@@ -321,11 +325,11 @@ def test_a_cancelled_job_is_left_out(tmp_path: Path) -> None:
     assert [[j.id for j in run.jobs] for run in results.runs] == [[2]]
 
 
-def test_nothing_is_run_for_nobody(tmp_path: Path) -> None:
+def test_cancelled_jobs_make_no_run(tmp_path: Path) -> None:
     """Jobs cancelled between decoding and running make no run."""
     results = Results()
     one, two = job(1, 1), job(2, 2)
-    # With one row per run, the second is cancelled while the first runs.
+    # With one row per run, the second job is cancelled while the first runs.
     results.on_run = lambda run: setattr(two, "cancelled", True)
 
     add_one(tmp_path, batch_max=1).run([one, two], results.emit, results.watch)
@@ -335,7 +339,7 @@ def test_nothing_is_run_for_nobody(tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_of_a_cancelled_job_has_no_answer(tmp_path: Path) -> None:
-    """A run ended because nobody wants it is no failure."""
+    """A run stopped because its only job was cancelled produces no failure."""
     models.slow(tmp_path, loops=2)
     slow = runner(tmp_path, model="slow.onnx")
     results = Results()
@@ -347,7 +351,7 @@ def test_a_stopped_run_of_a_cancelled_job_has_no_answer(tmp_path: Path) -> None:
 
 
 def test_a_runs_timeout_is_its_shortest(tmp_path: Path) -> None:
-    """A joined run has the time of the request that has least."""
+    """A joined run has the shortest timeout of its members."""
     jobs = [job(1, 1), job(2, 2)]
     jobs[1].timeout_s = 0.5
 
@@ -369,7 +373,7 @@ UNSHOWN = "an exception of type <class 'handler.E'> that cannot be shown"
     ],
 )
 def test_a_handler_may_raise_anything(tmp_path: Path, body: str, message: str) -> None:
-    """Whatever leaves a handler is its function's failure, with type and text."""
+    """Any exception from a handler is function_failed, with type and text."""
     results = Results()
 
     handler(tmp_path, body).run([job(1, 1)], results.emit, results.watch)
@@ -386,7 +390,7 @@ def test_a_handler_may_raise_anything(tmp_path: Path, body: str, message: str) -
     ],
 )
 def test_outputs_that_cannot_be_written_are_a_failure(tmp_path: Path, outputs: str) -> None:
-    """An output without a JSON form, or one whose methods raise anything, is one answer."""
+    """An output without a JSON form, or with methods that raise, fails one answer only."""
     results = Results()
 
     body = f"from numpy import ndarray; return {{'y': {outputs}}}"
@@ -396,7 +400,7 @@ def test_outputs_that_cannot_be_written_are_a_failure(tmp_path: Path, outputs: s
 
 
 def test_an_answer_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An encoded answer over the limit is refused with both numbers."""
+    """An encoded answer over the limit is refused with both sizes."""
     monkeypatch.setattr(stages, "ANSWER_MAX", 10)
     results = Results()
 
@@ -408,7 +412,7 @@ def test_an_answer_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def kept(folder: Path, body: bytes | memoryview, **rules: InputRule) -> Any:
-    """What a handler has of a job's body, once the job is over."""
+    """Return a handler's input after the job is over."""
     (folder / "handler.py").write_text(
         "kept = []\ndef predict(inputs, ctx):\n    kept.append(inputs)\n    return {}\n"
     )
@@ -421,8 +425,8 @@ def kept(folder: Path, body: bytes | memoryview, **rules: InputRule) -> Any:
 
 
 @pytest.mark.parametrize("is_tensor", [True, False])
-def test_a_handler_may_keep_what_lay_in_shared_memory(tmp_path: Path, is_tensor: bool) -> None:
-    """Its inputs stay as they were when the place is used for another body."""
+def test_a_handler_may_keep_inputs_from_shared_memory(tmp_path: Path, is_tensor: bool) -> None:
+    """A handler's inputs stay unchanged when their place in shared memory is reused."""
     shared = bytearray(b"mine")
     rule = InputRule("bytes", dtype="UINT8", shape=(-1, -1)) if is_tensor else InputRule("bytes")
 
@@ -433,15 +437,15 @@ def test_a_handler_may_keep_what_lay_in_shared_memory(tmp_path: Path, is_tensor:
 
 
 def test_a_model_reads_shared_memory_where_it_lies(tmp_path: Path) -> None:
-    """Nobody keeps a model's inputs, so they are not copied."""
+    """A model reads its inputs in place, because it keeps no reference to them."""
     made = add_one(tmp_path)
     body = memoryview(bytearray(b"x")).toreadonly()
 
     assert made._decoder._body(Job(1, 1, META, body, 60.0, 0.0)).obj is body.obj
 
 
-def test_a_handler_is_told_of_a_trace_of_its_batch(tmp_path: Path) -> None:
-    """Of the first request with one; of none when there is none."""
+def test_a_handler_gets_a_trace_of_its_batch(tmp_path: Path) -> None:
+    """A handler gets the trace of the first request that has one, "" if none has."""
     results = Results()
     made = handler(tmp_path, "return {'y': ctx.traceparent}")
     traced = job(2, 1)
@@ -452,7 +456,7 @@ def test_a_handler_is_told_of_a_trace_of_its_batch(tmp_path: Path) -> None:
 
 
 class _Clocked:
-    """An engine whose runs take as long as it is told, by a clock that only they move."""
+    """An engine whose runs take a set time on a manual clock."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -474,7 +478,7 @@ class _Clocked:
 
 
 def test_the_time_of_runs_is_added_up(tmp_path: Path) -> None:
-    """A run that goes on counts so far, one that failed counts too, the time between does not."""
+    """Run time is summed over finished, failed and current runs, without the time between them."""
     models.add_one(tmp_path)
     spec = ModelSpec("digits@1", model="add_one.onnx")
     engine = _Clocked(load_engine(spec, tmp_path, device_kind="cpu", threads=1))

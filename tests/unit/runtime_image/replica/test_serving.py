@@ -1,4 +1,4 @@
-"""The replica's data plane, over real sockets."""
+"""The replica's data plane over real sockets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JSON_RULES = {"x": InputRule("json")}
 
 
 class Gated:
-    """A model that waits at a gate: as an engine it is what a handler would be."""
+    """A model whose runs wait at a gate; like a handler it cannot be stopped."""
 
     def __init__(self, folder: Path) -> None:
         inner = load_engine(SPEC, folder, device_kind="cpu", threads=1)
@@ -127,17 +127,17 @@ def rig(folder: Path) -> Iterator[Rig]:
 
 @pytest.fixture
 def gated(folder: Path) -> Iterator[Rig]:
-    """Each run waits until the test opens the gate."""
+    """A rig whose runs wait until the test opens the gate."""
     yield from serve(folder, Gated(folder))
 
 
-def test_a_link_is_told_what_is_served(rig: Rig) -> None:
-    """HELLO is answered with the revision and how many requests are taken at once."""
+def test_hello_states_what_is_served(rig: Rig) -> None:
+    """HELLO is answered with the revision and the max number of concurrent requests."""
     assert rig.link().hello() == {"revision": "digits@1", "limit": 2}
 
 
 def test_another_version_is_refused(rig: Rig) -> None:
-    """A gateway of another link version loses its link, and only that."""
+    """A gateway of another link version loses its link; others are unaffected."""
     old, other = rig.link(), rig.link()
 
     old.send(Kind.HELLO, aux=VERSION + 1)
@@ -148,7 +148,8 @@ def test_another_version_is_refused(rig: Rig) -> None:
 
 
 def test_a_request_is_answered(rig: Rig) -> None:
-    """STARTED, then the answer with its times; the first one is marked and reported once."""
+    """STARTED comes first, then the answer with its times. The first run is marked and reported
+    once."""
     link = rig.link()
 
     link.request(5)
@@ -164,8 +165,8 @@ def test_a_request_is_answered(rig: Rig) -> None:
     assert rig.first_runs == [unpack_answer(answer.meta).compute_us]
 
 
-def test_a_bad_request_is_told_why(rig: Rig) -> None:
-    """The reason travels as code and text; the link stays."""
+def test_a_bad_request_gets_its_reason(rig: Rig) -> None:
+    """An invalid request gets code and text; the link stays open."""
     link = rig.link()
 
     link.request(1, body=b"{}")
@@ -176,7 +177,8 @@ def test_a_bad_request_is_told_why(rig: Rig) -> None:
 
 
 def test_more_than_the_limit_is_handed_back(gated: Rig) -> None:
-    """Two are owed, the third is not started, and its link hears when there is room."""
+    """With two requests owed the third is not started, and its link gets WINDOW once there is
+    room."""
     one, other = gated.link(), gated.link()
     one.request(1, 2)
     one.next(Kind.STARTED)
@@ -192,7 +194,7 @@ def test_more_than_the_limit_is_handed_back(gated: Rig) -> None:
 
 
 def test_an_id_in_use_ends_the_link(gated: Rig) -> None:
-    """Two requests with one id cannot be told apart: the gateway is at fault."""
+    """A second request with an id in use is a protocol violation."""
     link = gated.link()
     link.request(1, 1)
 
@@ -202,7 +204,7 @@ def test_an_id_in_use_ends_the_link(gated: Rig) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.PING, Kind.RESPONSE, Kind.BIND])
 def test_a_frame_of_another_link_ends_this_one(rig: Rig, kind: Kind) -> None:
-    """What has no place on a data link is a broken protocol."""
+    """A kind that does not belong on a data link is a protocol violation."""
     link = rig.link()
 
     link.send(kind)
@@ -212,7 +214,7 @@ def test_a_frame_of_another_link_ends_this_one(rig: Rig, kind: Kind) -> None:
 
 
 def test_a_waiting_request_is_cancelled_at_once(gated: Rig) -> None:
-    """One that has not begun frees its place while another runs."""
+    """Cancelling a waiting request frees its place at once."""
     link = gated.link()
     link.request(1, 2)
     link.next(Kind.STARTED)
@@ -223,7 +225,7 @@ def test_a_waiting_request_is_cancelled_at_once(gated: Rig) -> None:
 
 
 def test_a_running_request_is_cancelled_when_it_ends(gated: Rig) -> None:
-    """One that runs is never answered, even where its run cannot be stopped."""
+    """A cancelled running request is never answered, even if its run cannot be stopped."""
     link = gated.link()
     link.request(1)
     link.next(Kind.STARTED)
@@ -236,7 +238,7 @@ def test_a_running_request_is_cancelled_when_it_ends(gated: Rig) -> None:
 
 
 def test_cancelling_nothing_is_harmless(rig: Rig) -> None:
-    """The cancel may have crossed the answer."""
+    """Cancelling an unknown id does nothing: the answer may have been on its way."""
     link = rig.link()
 
     link.send(Kind.CANCEL, 99)
@@ -244,8 +246,8 @@ def test_cancelling_nothing_is_harmless(rig: Rig) -> None:
     assert link.hello()
 
 
-def test_a_gateway_that_goes_frees_its_requests(gated: Rig) -> None:
-    """What a lost link waited for does not stand in the way of others."""
+def test_a_lost_gateway_frees_its_requests(gated: Rig) -> None:
+    """The requests of a lost link do not block others."""
     gone, other = gated.link(), gated.link()
     gone.request(1, 2)
     gone.next(Kind.STARTED)
@@ -265,7 +267,8 @@ def test_a_gateway_that_goes_frees_its_requests(gated: Rig) -> None:
 
 
 def test_a_drain_finishes_what_was_accepted(gated: Rig) -> None:
-    """Every link hears the last id it will be answered for; later ones are not started."""
+    """On a drain every link learns the last id that will be answered; later requests are not
+    started."""
     one, other = gated.link(), gated.link()
     one.request(1, 2)
     other.hello()
@@ -289,8 +292,8 @@ def test_a_drain_finishes_what_was_accepted(gated: Rig) -> None:
     assert gated.gone == [0]
 
 
-def test_a_drain_may_hand_back_what_waits(gated: Rig) -> None:
-    """Told to hurry, only what runs is finished."""
+def test_a_drain_may_hand_back_waiting_requests(gated: Rig) -> None:
+    """With the hand-back flag only the current run is finished."""
     link = gated.link()
     link.request(1, 2)
     link.next(Kind.STARTED)
@@ -305,8 +308,8 @@ def test_a_drain_may_hand_back_what_waits(gated: Rig) -> None:
     assert gated.ended.wait(30)
 
 
-def test_who_comes_during_a_drain_is_told(gated: Rig) -> None:
-    """A link that greets a draining replica hears that it is going, once for each greeting."""
+def test_a_link_made_during_a_drain_gets_goaway(gated: Rig) -> None:
+    """A link made during a drain gets GOAWAY, once per HELLO."""
     busy = gated.link()
     busy.request(1)
     busy.next(Kind.STARTED)
@@ -323,7 +326,7 @@ def test_who_comes_during_a_drain_is_told(gated: Rig) -> None:
 
 
 def test_a_large_answer_is_written_before_the_end(tmp_path: Path) -> None:
-    """A draining replica goes when the last byte has left, not when the last run has ended."""
+    """A draining replica exits once the last byte is written, not once the last run ends."""
     (tmp_path / "large.py").write_text("def predict(inputs, ctx): return {'y': 'z' * 4_000_000}\n")
     spec = ModelSpec("digits@1", handler="large.py", inputs=JSON_RULES)
     for rig in serve(tmp_path, spec=spec):
@@ -340,7 +343,7 @@ def test_a_large_answer_is_written_before_the_end(tmp_path: Path) -> None:
 
 
 def test_links_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One gateway more than may be connected is closed at once."""
+    """One link over the maximum is closed at once."""
     monkeypatch.setattr(servings, "LINKS_MAX", 1)
     first = rig.link()
     first.hello()
@@ -351,9 +354,9 @@ def test_links_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.hello()
 
 
-def test_a_stuck_run_is_answered_for(gated: Rig) -> None:
-    """The late request gets its timeout, what waits is handed back, and the replica goes; a
-    gateway that is gone meanwhile does not keep it from going."""
+def test_a_stuck_run_is_answered(gated: Rig) -> None:
+    """A stuck run times out its late request, hands back what waits and ends the replica; a lost
+    gateway does not prevent this."""
     link, gone = gated.link(), gated.link()
     gone.hello()
     link.request(1, 2)
@@ -378,7 +381,8 @@ def test_a_stuck_run_is_answered_for(gated: Rig) -> None:
 
 
 def test_a_stuck_batch_is_handed_back(tmp_path: Path) -> None:
-    """Of a batch nobody knows who is late: each is to be run alone by somebody else."""
+    """In a stuck batch the late request is unknown, so all are handed back to run alone
+    elsewhere."""
     models.add_one(tmp_path)
     engine = Gated(tmp_path)
     spec = ModelSpec("digits@1", model="add_one.onnx", batch_max=2)
@@ -398,7 +402,8 @@ def test_a_stuck_batch_is_handed_back(tmp_path: Path) -> None:
 
 
 def test_a_stuck_repeated_run_is_handed_back(tmp_path: Path) -> None:
-    """It was given less than its time, so it is not told that this is over."""
+    """A stuck rerun had less than its timeout, so its request is handed back instead of timing
+    out."""
     models.add_one(tmp_path)
     engine = Gated(tmp_path)
     for rig in serve(tmp_path, engine, SPEC):
@@ -416,8 +421,8 @@ def test_a_stuck_repeated_run_is_handed_back(tmp_path: Path) -> None:
         assert link.next(Kind.NOT_STARTED).aux == NotStarted.BATCH_TIMEOUT
 
 
-def test_the_late_one_of_a_batch_is_handed_back(gated: Rig) -> None:
-    """The gateway is told to send it once more, by itself."""
+def test_the_late_request_of_a_batch_is_handed_back(gated: Rig) -> None:
+    """The late request of a batch is handed back, to be sent again alone."""
     link = gated.link()
     link.request(1)
     link.next(Kind.STARTED)
@@ -434,7 +439,7 @@ def test_the_late_one_of_a_batch_is_handed_back(gated: Rig) -> None:
 
 
 def test_short_runs_are_not_marked(folder: Path) -> None:
-    """Where runs are too short to be told, the gateway knows by `marks_started`."""
+    """Inline runs send no STARTED; `marks_started` tells the gateway."""
     spec = ModelSpec("digits@1", model="add_one.onnx", batch_max=4, inline=True)
     for rig in serve(folder, spec=spec):
         link = rig.link()

@@ -1,4 +1,4 @@
-"""Bodies in shared memory, over real links to a serving engine and one by one."""
+"""Bodies in shared memory: over real links to a serving engine, and the parts alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SPEC = ModelSpec("digits@1", model="add_one.onnx", batch_max=1)
 
 
 def npy(value: float) -> bytes:
-    """One array of a MiB."""
+    """Return an npy file of one array of 1 MiB."""
     file = io.BytesIO()
     np.save(file, np.full((MIB // 16, 4), value, np.float32))
     return file.getvalue()
@@ -57,17 +57,17 @@ class Shared:
         assert b'"slabs": true' in self.link.next(Kind.HELLO).body
 
     def request(self, id: int, place: SlabRange) -> None:
-        """A request for what lies there."""
+        """Send a request whose body lies at `place`."""
         self.link.send(Kind.REQUEST, id, place.pack(), meta=NPY, flags=Flag.SLAB, aux=60_000)
 
     def settled(self) -> Frame:
-        """The next frame but STARTED."""
+        """Return the next frame except STARTED."""
         while (frame := self.link.next()).kind is Kind.STARTED:
             pass
         return frame
 
     def answer(self) -> bytes:
-        """The next answer, out of the replica's slab."""
+        """Return the next answer, read from the replica's slab."""
         frame = self.settled()
         assert (frame.kind, frame.flags & Flag.SLAB) == (Kind.RESPONSE, Flag.SLAB)
         self.side.hear()
@@ -76,14 +76,14 @@ class Shared:
         return body
 
     def ended(self) -> bool:
-        """Whether the replica has let go of everything of this link; waits until it has."""
+        """Wait until the replica has released everything of this link; return whether it has."""
         self.side.channel.sock.settimeout(10)
         while self.side.channel.sock.recv(100):
             pass
         return True
 
     def close(self) -> None:
-        """End both."""
+        """Close link and side channel."""
         self.link.close()
         self.side.close()
 
@@ -96,7 +96,7 @@ def serve(folder: Path, engine: Any) -> Iterator[Shared]:
         if isinstance(engine, Gated):
             engine.gate.release(100)
         shared.close()
-    # What the loop had no turn left for.
+    # Close what the loop had no turn left for.
     for bodies in rig.serving._shared._bodies.values():
         bodies._requests.clear()
         bodies._answers.close()
@@ -117,12 +117,12 @@ def shared(folder: Path) -> Iterator[Shared]:
 
 @pytest.fixture
 def gated(folder: Path) -> Iterator[Shared]:
-    """Each run waits until the test opens the gate."""
+    """A rig whose runs wait until the test opens the gate."""
     yield from serve(folder, Gated(folder))
 
 
 def test_bodies_go_through_shared_memory_both_ways(shared: Shared) -> None:
-    """The right answer to each of several requests, more than the answers' slab holds at once."""
+    """Several requests, more than the answer slab holds at once, all get their right answers."""
     shared.side.announce(1, 8 * MIB)
     for number in range(70):
         shared.request(number + 1, shared.side.put(1, npy(number), number % 4 * 2 * MIB))
@@ -131,7 +131,7 @@ def test_bodies_go_through_shared_memory_both_ways(shared: Shared) -> None:
 
 
 def test_an_answer_that_finds_no_room_goes_in_a_frame(shared: Shared) -> None:
-    """A gateway that frees nothing is answered all the same."""
+    """If the gateway frees nothing, answers go in frames."""
     shared.side.announce(1, 8 * MIB)
     place = shared.side.put(1, npy(1))
     flags = []
@@ -145,7 +145,8 @@ def test_an_answer_that_finds_no_room_goes_in_a_frame(shared: Shared) -> None:
 
 
 def test_a_link_without_a_side_channel_has_all_in_frames(shared: Shared) -> None:
-    """So it is with a gateway of before; to name a place there breaks the protocol."""
+    """A gateway without a side channel (an earlier version) uses frames only; naming a slab is a
+    protocol violation."""
     link = shared.rig.link()
     assert "slabs" not in link.hello()
     link.send(Kind.REQUEST, 1, npy(1), meta=NPY, aux=60_000)
@@ -163,8 +164,9 @@ def test_a_link_without_a_side_channel_has_all_in_frames(shared: Shared) -> None
             other.next()
 
 
-def test_what_is_no_socket_beside_hello_breaks_the_protocol(shared: Shared) -> None:
-    """Nobody sends that who means well; other links go on."""
+def test_a_descriptor_other_than_a_socket_breaks_the_protocol(shared: Shared) -> None:
+    """A descriptor with HELLO that is no socket is a protocol violation; other links are
+    unaffected."""
     link = shared.rig.link()
     null = os.open(os.devnull, os.O_RDONLY)
     socket.send_fds(link.sock, [b"".join(pack(Kind.HELLO, aux=VERSION))], [null])
@@ -176,7 +178,7 @@ def test_what_is_no_socket_beside_hello_breaks_the_protocol(shared: Shared) -> N
 
 
 def test_a_broken_notice_ends_the_link(shared: Shared) -> None:
-    """The gateway would find its requests unanswered otherwise."""
+    """A malformed notice ends the link, because the gateway's requests would stay unanswered."""
     shared.side.channel.sock.send(SLAB_NOTICE.pack(1, 4096))
 
     with pytest.raises(EOFError):
@@ -185,7 +187,7 @@ def test_a_broken_notice_ends_the_link(shared: Shared) -> None:
 
 
 def test_a_side_channel_that_ends_leaves_the_link(shared: Shared) -> None:
-    """Whoever closes only that is still answered over the link."""
+    """If only the side channel ends, answers continue over the link."""
     shared.side.announce(1, 8 * MIB)
     shared.request(1, shared.side.put(1, npy(1)))
     assert shared.answer() == npy(2)
@@ -196,7 +198,7 @@ def test_a_side_channel_that_ends_leaves_the_link(shared: Shared) -> None:
 
 
 def test_a_request_that_is_turned_away_is_let_go(gated: Shared) -> None:
-    """Two are taken; the third comes back, and the channel ends with the two."""
+    """A refused request releases its slab; the channel ends with the two accepted ones."""
     gated.side.announce(1, 8 * MIB)
     place = gated.side.put(1, npy(1))
     for id in (1, 2, 3):
@@ -212,13 +214,13 @@ def test_a_request_that_is_turned_away_is_let_go(gated: Shared) -> None:
 
 
 def test_a_lost_link_is_kept_while_its_request_runs(gated: Shared) -> None:
-    """The side channel says so: it ends only when the engine has let go of the body."""
+    """The side channel of a lost link ends only once the engine has released the body."""
     gated.side.announce(1, 8 * MIB)
     gated.request(1, gated.side.put(1, npy(1)))
     engine = gated.rig.engine
     assert engine.began.acquire(timeout=10)
     gated.link.close()
-    # A later link is answered by a turn of the loop that knows of the loss.
+    # The loop knows of the loss once it answers a later link.
     assert gated.rig.link().hello()
     gated.side.channel.sock.setblocking(False)
     with pytest.raises(BlockingIOError):
@@ -229,7 +231,7 @@ def test_a_lost_link_is_kept_while_its_request_runs(gated: Shared) -> None:
 
 
 def test_a_request_that_is_cancelled_is_let_go_when_its_run_ends(gated: Shared) -> None:
-    """CANCELLED comes after the run: until then its body is read."""
+    """CANCELLED is sent after the run, because the run reads the body until then."""
     gated.side.announce(1, 8 * MIB)
     for id in (1, 2):
         gated.request(id, gated.side.put(1, npy(id), id * 2 * MIB))
@@ -255,7 +257,7 @@ SIZE = 2 * KEPT_BYTES
 
 @pytest.fixture
 def slab(side: GatewaySide, timers: Any) -> Iterator[AnswerSlab]:
-    """One of two of what it keeps."""
+    """An answer slab of twice the size that it keeps while idle."""
     made = AnswerSlab(SideChannel(side.theirs), timers.after, SIZE)
     yield made
     made.close()
@@ -268,7 +270,7 @@ def put(slab: AnswerSlab, body: bytes) -> SlabRange:
 
 
 def test_an_answer_lies_where_its_place_says(slab: AnswerSlab, side: GatewaySide) -> None:
-    """The slab is announced once, before the first place is told."""
+    """The slab is announced once, before the first answer in it."""
     bodies = [bytes([number]) * (BLOCK + number) for number in range(3)]
     places = [put(slab, body) for body in bodies]
 
@@ -280,7 +282,7 @@ def test_an_answer_lies_where_its_place_says(slab: AnswerSlab, side: GatewaySide
 
 
 def test_a_place_is_used_again_once_it_was_read(slab: AnswerSlab, side: GatewaySide) -> None:
-    """Not before, even if no other is left."""
+    """A place is reused only after the gateway freed it, even if no other is left."""
     first = put(slab, b"1" * (SIZE - BLOCK))
     assert slab.put(b"2" * 2 * BLOCK) is None
     slab.free(first)
@@ -291,8 +293,8 @@ def test_a_place_is_used_again_once_it_was_read(slab: AnswerSlab, side: GatewayS
 @pytest.mark.parametrize(
     "place", [SlabRange(1, BLOCK, 5), SlabRange(1, 0, 4), SlabRange(1, 2**60, 5)]
 )
-def test_only_what_was_told_can_be_freed(slab: AnswerSlab, place: SlabRange) -> None:
-    """A gateway that frees something else, or twice, breaks the protocol."""
+def test_only_announced_places_can_be_freed(slab: AnswerSlab, place: SlabRange) -> None:
+    """Freeing an unknown place, or one place twice, is a protocol violation."""
     first = put(slab, b"12345")
 
     with pytest.raises(LinkError, match="nothing to free"):
@@ -305,7 +307,8 @@ def test_only_what_was_told_can_be_freed(slab: AnswerSlab, place: SlabRange) -> 
 def test_memory_is_given_back_after_a_rest(
     slab: AnswerSlab, side: GatewaySide, timers: Any
 ) -> None:
-    """All but a little, and the slab can be used as before."""
+    """After an idle period the slab's memory is released, except a small part; the slab stays
+    usable."""
     first = put(slab, b"1" * SIZE)
     side.hear()
     slab.free(first)
@@ -318,7 +321,7 @@ def test_memory_is_given_back_after_a_rest(
 
 
 def test_there_is_no_rest_while_answers_come(slab: AnswerSlab, timers: Any) -> None:
-    """One that came and was read since begins the wait anew; one that lies there ends it."""
+    """Each answer that is read restarts the idle period; an unread one stops it."""
     slab.free(put(slab, b"1" * SIZE))
     slab.free(put(slab, b"2"))
     timers.ring()
@@ -334,14 +337,14 @@ def test_there_is_no_rest_while_answers_come(slab: AnswerSlab, timers: Any) -> N
 
 
 def test_a_little_is_kept(slab: AnswerSlab, timers: Any) -> None:
-    """Nobody waits to give back what would be asked for again at once."""
+    """A slab within the part to keep starts no idle period."""
     slab.free(put(slab, b"1" * KEPT_BYTES))
 
     assert timers.due == []
 
 
 def test_a_closed_slab_takes_nothing(slab: AnswerSlab, timers: Any) -> None:
-    """Its link is gone; a rest that was waited for does nothing."""
+    """A closed slab refuses answers, and its pending timer does nothing."""
     slab.free(put(slab, b"1" * SIZE))
     slab.close()
     timers.ring()
@@ -350,7 +353,8 @@ def test_a_closed_slab_takes_nothing(slab: AnswerSlab, timers: Any) -> None:
 
 
 def test_without_a_gateway_there_is_no_slab(slab: AnswerSlab, side: GatewaySide) -> None:
-    """Answers go in frames then, and it is not tried again with each."""
+    """Without a gateway the slab cannot be announced: answers go in frames, and it is not
+    retried."""
     side.channel.close()
 
     assert slab.put(b"1") is None
@@ -358,13 +362,13 @@ def test_without_a_gateway_there_is_no_slab(slab: AnswerSlab, side: GatewaySide)
 
 
 def test_a_slab_that_cannot_be_made_is_done_without(side: GatewaySide, timers: Any) -> None:
-    """As where the memory for it is not to be had."""
+    """If no slab can be created (e.g. no memory), answers go in frames."""
     assert AnswerSlab(SideChannel(side.theirs), timers.after, 2**62).put(b"1") is None
 
 
 @pytest.fixture
 def bodies(side: GatewaySide, timers: Any) -> Iterator[LinkBodies]:
-    """Those of a link to `side`."""
+    """The shared bodies of a link to `side`."""
     made = LinkBodies(SideChannel(side.theirs), timers.after)
     yield made
     made.drop()
@@ -372,8 +376,8 @@ def bodies(side: GatewaySide, timers: Any) -> Iterator[LinkBodies]:
 
 
 def test_a_request_is_read_where_it_lies(side: GatewaySide, bodies: LinkBodies) -> None:
-    """A notice that nobody has read yet is read then: it came before the request. No copy is
-    made: what is written later is seen."""
+    """A pending notice is processed when a request names its slab. The body is not copied: later
+    writes are visible."""
     side.announce(1)
     body = bodies.request_body(side.put(1, b"abc", 70).pack())
     assert body == b"abc"
@@ -397,7 +401,7 @@ def test_a_request_is_read_where_it_lies(side: GatewaySide, bodies: LinkBodies) 
 def test_a_place_outside_of_every_slab_breaks_the_protocol(
     side: GatewaySide, bodies: LinkBodies, place: SlabRange
 ) -> None:
-    """Every number is held against the slab."""
+    """Offset and length are validated against the slab."""
     side.announce(1)
 
     with pytest.raises(LinkError, match=r"not announced|outside of its slab"):
@@ -405,7 +409,7 @@ def test_a_place_outside_of_every_slab_breaks_the_protocol(
 
 
 def test_a_slab_that_is_used_no_more_is_unmapped(side: GatewaySide, bodies: LinkBodies) -> None:
-    """A request that is still read keeps it; no further one can name it."""
+    """A withdrawn slab is unmapped after its last reader; no later request can name it."""
     side.announce(1)
     body = bodies.request_body(side.put(1, b"abc").pack())
     side.channel.retire(1)
@@ -416,8 +420,8 @@ def test_a_slab_that_is_used_no_more_is_unmapped(side: GatewaySide, bodies: Link
         bodies.request_body(SlabRange(1, 0, 1).pack())
 
 
-def test_slabs_are_not_collected(side: GatewaySide, bodies: LinkBodies) -> None:
-    """Nor is one announced twice: a gateway that does so is broken."""
+def test_the_number_of_slabs_is_bounded(side: GatewaySide, bodies: LinkBodies) -> None:
+    """More than SLABS_MAX slabs are a protocol violation."""
     for number in range(SLABS_MAX):
         side.announce(number)
     bodies.read_notices()
@@ -428,7 +432,8 @@ def test_slabs_are_not_collected(side: GatewaySide, bodies: LinkBodies) -> None:
 
 
 def test_a_slab_of_another_size_is_refused(side: GatewaySide, bodies: LinkBodies) -> None:
-    """Reading behind its end would end this process."""
+    """A slab whose size differs from its notice is refused: a read past its end would kill this
+    process."""
     null = os.open(os.devnull, os.O_RDONLY)
     side.channel.announce(1, MIB, null)
     os.close(null)
@@ -438,7 +443,8 @@ def test_a_slab_of_another_size_is_refused(side: GatewaySide, bodies: LinkBodies
 
 
 def test_a_small_answer_goes_in_a_frame(side: GatewaySide, bodies: LinkBodies) -> None:
-    """It costs less there; a large one lies in the slab until it is freed."""
+    """A small answer goes in a frame, where it costs less; a large one lies in the slab until it is
+    freed."""
     assert bodies.put_answer(b"x" * (SLAB_BODY_MIN - 1)) is None
     packed = bodies.put_answer(b"x" * SLAB_BODY_MIN)
     assert packed is not None
@@ -451,7 +457,7 @@ def test_a_small_answer_goes_in_a_frame(side: GatewaySide, bodies: LinkBodies) -
 
 
 def test_the_side_channel_ends_with_the_last_request(side: GatewaySide, bodies: LinkBodies) -> None:
-    """After its link is lost the gateway is told by that when nothing is read any more."""
+    """The end of the side channel tells the gateway that no body is being read any more."""
     side.announce(1)
     for _ in range(2):
         bodies.request_body(side.put(1, b"abc").pack())
@@ -469,7 +475,8 @@ def test_the_side_channel_ends_with_the_last_request(side: GatewaySide, bodies: 
 
 
 def test_a_gateway_that_is_gone_is_noticed(side: GatewaySide, bodies: LinkBodies) -> None:
-    """By who waits for notices as an end, by a request that names a slab as a breach."""
+    """A lost gateway is noticed as an end while waiting for notices, and as a protocol violation by
+    a request that names a slab."""
     side.channel.close()
 
     with pytest.raises(EOFError):

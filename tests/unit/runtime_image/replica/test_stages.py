@@ -1,4 +1,4 @@
-"""The stages of a request: decode, backlog, group, join, answer."""
+"""Stages of a request: decode, backlog, group, join, answer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def npy() -> bytes:
 
 
 class Refused(list[tuple[int, str]]):
-    """Ids of the jobs that cannot be run, with the code."""
+    """Ids of the jobs refused, with their codes."""
 
     def __call__(self, job: Job, error: RequestError | None) -> None:
         self.append((job.id, error.code if error else "cancelled"))
@@ -65,8 +65,8 @@ def seconds() -> Iterator[float]:
 
 
 def test_every_form_may_join() -> None:
-    """Requests of whatever form have the same shape, if their tensors have, and all know how long
-    decoding took for all."""
+    """Requests of different formats can join if their tensors have equal shapes; all carry the
+    total decoding time."""
     clock = seconds()
     decoder = Decoder(SIGNATURE, SPEC, lambda: next(clock))
     bodies = [
@@ -86,14 +86,15 @@ def test_every_form_may_join() -> None:
 
 
 def test_without_batching_rows_do_not_count() -> None:
-    """A request is one row of a batch of one, however many it has."""
+    """Without batching a request counts as one row, however many it has."""
     items = Decoder(SIGNATURE, ModelSpec("d@1"), lambda: 0.0).decode([job(1)], Refused())
 
     assert [(item.rows, item.shape) for item in items] == [(1, ())]
 
 
-def test_what_cannot_be_run_is_refused() -> None:
-    """A cancelled job, a bad body and a decoder's surprise are each told, the rest goes on."""
+def test_invalid_jobs_are_refused() -> None:
+    """A cancelled job, a bad body and an unexpected decoder error are each reported; the others
+    continue."""
     refused = Refused()
     jobs = [job(1, cancelled=True), job(2, b"{}"), job(3), job(4, None)]
 
@@ -104,7 +105,7 @@ def test_what_cannot_be_run_is_refused() -> None:
 
 
 def test_functions_without_tensors_have_no_reader() -> None:
-    """Any JSON object is decoded as it is."""
+    """Functions without tensors accept any JSON object unchanged."""
     decoder = Decoder(Signature("json", (), ()), ModelSpec("d@1"), lambda: 0.0)
 
     items = decoder.decode([job(1, b'{"inputs": {"any": "thing"}}')], Refused())
@@ -128,7 +129,7 @@ def ids(entries: list[Entry]) -> list[int]:
 
 
 def test_entries_are_taken_in_order() -> None:
-    """At most so many at once, and one that must be alone comes alone."""
+    """At most the requested number is taken, and a job that must run alone is taken alone."""
     backlog = filled(
         job_backlog(1), job_backlog(2), job_backlog(3), job_backlog(4, alone=True), job_backlog(5)
     )
@@ -137,8 +138,8 @@ def test_entries_are_taken_in_order() -> None:
 
 
 def test_the_worker_is_woken_once() -> None:
-    """Whoever adds something while it is at work need not wake it, for it looks again; it is no
-    longer at work once it found nothing, or was told to take nothing."""
+    """Adding work wakes the worker only while it is idle. It is idle again once it found nothing or
+    took nothing."""
     backlog = filled()
     assert backlog.begin(9) == []
 
@@ -154,7 +155,7 @@ def test_the_worker_is_woken_once() -> None:
 
 
 def test_a_job_can_be_withdrawn_until_it_is_taken() -> None:
-    """What the worker has got stays with it."""
+    """A job can be withdrawn only before the worker has taken it."""
     one, two = job_backlog(1), job_backlog(2)
     backlog = filled(one, two)
     backlog.take(1)
@@ -164,8 +165,8 @@ def test_a_job_can_be_withdrawn_until_it_is_taken() -> None:
     assert backlog.first is None
 
 
-def test_all_that_waits_can_be_had_back() -> None:
-    """The first of them was next; what the gateway was told of stays."""
+def test_waiting_jobs_are_handed_back() -> None:
+    """Waiting jobs are handed back in order; jobs already marked as started stay."""
     one, two, told = job_backlog(1), job_backlog(2), job_backlog(3)
     backlog = filled(one, two)
     backlog.add([Entry(told, is_marked=True)])
@@ -189,14 +190,14 @@ def test_all_that_waits_can_be_had_back() -> None:
 def test_requests_are_grouped(
     items: list[tuple[str, int, str]], rows_max: int, groups: list[list[str]]
 ) -> None:
-    """Equal shapes join up to the rows allowed; a request with more rows than that runs alone."""
+    """Requests of equal shape join up to the max rows; a request with more rows runs alone."""
     candidates = [(name, Candidate(rows, shape)) for name, rows, shape in items]
 
     assert group(candidates, rows_max) == groups
 
 
 def test_rows_are_found_again() -> None:
-    """Each request's rows lie behind those before it, without a gap."""
+    """Each request's rows follow those before it without a gap."""
     assert row_ranges([1, 3, 2]) == [(0, 1), (1, 4), (4, 6)]
     assert row_ranges([]) == []
 
@@ -210,13 +211,13 @@ def test_rows_are_found_again() -> None:
     ],
 )
 def test_conditions_of_the_proof(shapes: dict[str, tuple[int, ...]], is_violated: bool) -> None:
-    """Axes that it supposes to have one size."""
+    """Shapes violate a condition of the proof if axes assumed equal differ."""
     assert violates(shapes, ((("a", 1), ("b", 1)),)) is is_violated
     assert not violates(shapes, ())
 
 
 def test_a_condition_may_name_the_size_itself() -> None:
-    """The one size for which there is a proof; a dynamic axis (-1) is not known to have it."""
+    """A condition may require a constant size; a dynamic axis (-1) does not satisfy it."""
     condition = ((("a", 1), (CONSTANT, 12)),)
 
     assert not violates({"a": (3, 12)}, condition)
@@ -237,7 +238,7 @@ def arrayed(*rows: list[float]) -> Decoded:
 
 
 def test_rows_keep_their_order() -> None:
-    """Lists and arrays may follow each other in any order."""
+    """Lists and arrays may alternate in any order."""
     members = [listed([1, 1]), listed([2, 2], [3, 3]), arrayed([4, 4]), listed([5, 5])]
 
     found = join(members, READER)["x"]
@@ -247,7 +248,7 @@ def test_rows_keep_their_order() -> None:
 
 
 def test_a_single_request_is_not_copied() -> None:
-    """Its array goes to the engine as it is."""
+    """A single request's array is passed to the engine without a copy."""
     member = arrayed([1, 1])
 
     assert member.arrays is not None
@@ -263,7 +264,7 @@ def member(id: int, rows: int = 1, arrived_s: float = 0.0, form: AnswerForm = SH
 
 
 def answers(members: list[Decoded], outputs: dict[str, Any], **fields: Any) -> dict[int, Outcome]:
-    """Of a run from second 5 to 7, by job id; encoding takes a second."""
+    """Return the outcomes of a run from second 5 to 7, by job id; encoding takes 1 s."""
     found: dict[int, Outcome] = {}
     clock = iter([10.0, 11.0])
     done = Done(members, outputs, 5.0, 7.0, fields.get("is_first", False))
@@ -273,8 +274,8 @@ def answers(members: list[Decoded], outputs: dict[str, Any], **fields: Any) -> d
     return found
 
 
-def test_everybody_has_the_times_of_his_own() -> None:
-    """Waiting is what is left between arrival and run; the rest all members share."""
+def test_each_request_has_its_own_wait_time() -> None:
+    """Wait time is individual (arrival to run, less decoding); all other times are shared."""
     found = answers([member(1, 2, 1.0), member(2, 1, 3.5), member(3, 1, 4.5)], {"y": np.arange(4)})
 
     metas = [one.meta for one in found.values() if isinstance(one, Answer)]
@@ -286,8 +287,8 @@ def test_everybody_has_the_times_of_his_own() -> None:
     ]
 
 
-def test_every_form_has_its_rows() -> None:
-    """One that asked for another form is answered in it, beside those of the commonest one."""
+def test_each_request_gets_its_format() -> None:
+    """A request for another format is answered in it, next to those in the usual one."""
     found = answers(
         [member(1, 2), member(2, form=AnswerForm("npy"))], {"y": np.arange(3.0)}, is_first=True
     )
@@ -302,21 +303,21 @@ def test_every_form_has_its_rows() -> None:
     assert npy.is_first
 
 
-def test_what_cannot_be_written_fails_alone() -> None:
-    """An output without JSON is an error of those who get JSON."""
+def test_an_output_without_json_fails() -> None:
+    """An output without a JSON form fails the requests that want JSON."""
     found = answers([member(1)], {"y": object()})
 
     assert isinstance(found[1], RequestError)
 
 
 class Odd:
-    """No name that JSON has."""
+    """A key that JSON cannot express."""
 
 
 @pytest.mark.parametrize("name", [np.str_("a"), "\ud800", Odd(), 1, None, (1, 2)])
-def test_whatever_a_handler_calls_its_outputs_is_answered(name: Any) -> None:
-    """By what the way for single requests makes of it: valid JSON or a reason, and never an error
-    that would end whoever encodes."""
+def test_any_output_name_is_answered(name: Any) -> None:
+    """Any output name gives what the single-request encoder gives: valid JSON or an error, never an
+    unhandled exception."""
     found = answers([member(1), member(2)], {name: np.arange(2.0)})
 
     for one in found.values():
@@ -336,5 +337,6 @@ def test_whatever_a_handler_calls_its_outputs_is_answered(name: Any) -> None:
     ],
 )
 def test_only_few_numbers_are_short(outputs: dict[str, Any], expected: bool) -> None:
-    """Of texts and what a handler gives nobody knows how long they take."""
+    """Encoding counts as short only for few numbers; texts and handler outputs have unknown
+    cost."""
     assert is_short(Done([], outputs, 0.0, 0.0, False)) is expected

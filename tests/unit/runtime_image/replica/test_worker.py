@@ -1,4 +1,4 @@
-"""The one thread that loads and runs."""
+"""The single thread that loads and runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from runtime_image.replica.worker import Worker
 
 
 def test_work_is_done_in_order_by_one_thread() -> None:
-    """Pieces of work run one after the other, in a thread that keeps no process alive."""
+    """Work runs in order in one daemon thread."""
     worker = Worker()
     done = threading.Event()
     ran: list[tuple[int, threading.Thread]] = []

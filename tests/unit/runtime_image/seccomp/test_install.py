@@ -1,4 +1,5 @@
-"""The filter in this kernel: in processes of their own, since it stays for good."""
+"""The seccomp filter in this kernel. Each test uses a process of its own, because a filter is
+permanent."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def run(code: str) -> dict[str, Any]:
 
 
 def test_each_refused_call_is_refused() -> None:
-    """In threads that were there before and in children, too; what a replica needs goes on."""
+    """Every call on the list is refused, also in earlier threads and in children; other calls
+    work."""
     found = run(TRIED)
 
     assert found.pop("before") > 10
@@ -65,7 +67,7 @@ def test_each_refused_call_is_refused() -> None:
 
 
 def test_a_machine_without_a_filter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica does not start without it."""
+    """A replica does not start on a machine without a filter."""
     names = os.uname_result(("Linux", "host", "6", "1", "riscv64"))
     monkeypatch.setattr(os, "uname", lambda: names)
 

@@ -1,4 +1,4 @@
-"""The filter of system calls, run as the kernel runs it."""
+"""The seccomp program, interpreted as by the kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSTRUCTIONS_MAX = 4096
 
 
 def expected(machine: str, audit: int, number: int, first: int, third: int) -> int:
-    """The rule in plain words, the second time."""
+    """Return the expected verdict, as an independent implementation of the rules."""
     names = {number: name for name, number in filters.CALLS[machine].items()}
     name = names.get(number, "")
     if audit != filters.AUDIT[machine] or (machine == "x86_64" and number >= filters.X32_BIT):
@@ -37,7 +37,7 @@ def expected(machine: str, audit: int, number: int, first: int, third: int) -> i
 
 @given(st.sampled_from(MACHINES), NUMBERS, SMALL, SMALL)
 def test_it_decides_as_the_rules_say(machine: str, number: int, first: int, third: int) -> None:
-    """For any number and arguments, on both machines."""
+    """The program agrees with the rules for any call number and arguments, on both machines."""
     audit = filters.AUDIT[machine]
 
     got = verdict(filters.program(machine), number, audit, first, 0, third)
@@ -47,7 +47,8 @@ def test_it_decides_as_the_rules_say(machine: str, number: int, first: int, thir
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_named_call_is_decided_as_the_rules_say(machine: str) -> None:
-    """Each with every family, and with and without each namespace's flag."""
+    """The program agrees with the rules for every named call, each address family, and with and
+    without each namespace flag."""
     audit, rows = filters.AUDIT[machine], filters.program(machine)
     firsts = [*range(50), *filters.NAMESPACES.values(), 0x3D0F00]
 
@@ -60,14 +61,16 @@ def test_every_named_call_is_decided_as_the_rules_say(machine: str) -> None:
 
 @given(st.sampled_from(MACHINES), NUMBERS, st.integers(0, 2**32 - 1))
 def test_another_abi_gets_nothing(machine: str, number: int, audit: int) -> None:
-    """By the calls of another machine or word size the same code would be reached."""
+    """Calls of another architecture or word size are refused: their numbers would reach the same
+    code."""
     if audit != filters.AUDIT[machine]:
         assert verdict(filters.program(machine), number, audit) == EPERM
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_kernel_can_take_it(machine: str) -> None:
-    """Known codes only, jumps that stay inside, a return at the end; 8 bytes each."""
+    """The program has known codes only, jumps within its bounds and a final return, in 8 bytes
+    each."""
     rows = filters.program(machine)
 
     for at, (code, if_true, if_false, _) in enumerate(rows):
@@ -79,6 +82,6 @@ def test_the_kernel_can_take_it(machine: str) -> None:
 
 
 def test_a_machine_that_is_not_known_has_no_program() -> None:
-    """Numbers of one are something else on another."""
+    """An unknown machine has no program, because call numbers differ between machines."""
     with pytest.raises(KeyError):
         filters.program("riscv64")

@@ -1,4 +1,4 @@
-"""Tests of the process that analyses a model, and of what the caller hears of its ends."""
+"""The process that analyses a model, and the verdict for each way it can end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def varint(value: int) -> bytes:
 
 
 def field(number: int, body: bytes, length: int | None = None) -> bytes:
-    """A length-delimited field that claims `length` bytes."""
+    """Return a length-delimited field that claims `length` bytes."""
     return varint(number << 3 | 2) + varint(len(body) if length is None else length) + body
 
 
@@ -61,18 +61,18 @@ def small(path: Path) -> Path:
 
 
 def told_by(script: str, tmp_path: Path, timeout_s: float = 30.0) -> RowVerdict:
-    """The verdict where the child runs a script in place of the analysis."""
+    """Return the verdict if the child runs `script` instead of the analysis."""
     return verdict_of(tmp_path / "model.onnx", timeout_s, [sys.executable, "-I", "-c", script])
 
 
 def test_a_model_is_proven_by_a_process_of_its_own(tmp_path: Path) -> None:
-    """The child finds the package and the verdict comes back whole."""
+    """The child process finds the package and returns the complete verdict."""
     assert verdict_of(small(tmp_path / "m.onnx")) == RowVerdict(True, True)
 
 
 @pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x0a", field(7, b"", 3 * GIB)])
-def test_what_is_no_model_is_not_analysed(tmp_path: Path, content: bytes) -> None:
-    """Garbage gives a reason, no exception."""
+def test_garbage_is_not_analysed(tmp_path: Path, content: bytes) -> None:
+    """Garbage gives a reason, not an exception."""
     path = tmp_path / "bad.onnx"
     path.write_bytes(content)
     verdict = verdict_of(path)
@@ -81,7 +81,7 @@ def test_what_is_no_model_is_not_analysed(tmp_path: Path, content: bytes) -> Non
 
 
 def test_a_model_beyond_two_gigabytes_is_read_without_its_weights(tmp_path: Path) -> None:
-    """protobuf would refuse it. The weights are a hole in the file, after everything else."""
+    """protobuf would refuse the file. The weights are a sparse hole at its end."""
     path, count = tmp_path / "large.onnx", 600_000_000
     model = onnx.parser.parse_model(GRAPH.replace("[n,4]", f"[n,{count}]"))
     name = field(8, b"w") + b"\x10\x01" + b"\x08" + varint(count)
@@ -95,7 +95,7 @@ def test_a_model_beyond_two_gigabytes_is_read_without_its_weights(tmp_path: Path
 
 
 def test_data_in_other_files_is_not_read(tmp_path: Path) -> None:
-    """The file with the weights need not even be there."""
+    """The external weight file is not read and may even be missing."""
     weights = onnx.TensorProto(name="w", data_type=1, dims=[4], data_location=1)
     weights.external_data.add(key="location", value="not-there")
     assert verdict_of(written(tmp_path / "m.onnx", weights)) == RowVerdict(True, True)
@@ -116,27 +116,27 @@ def test_data_in_other_files_is_not_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_child_that_fails_has_not_analysed(tmp_path: Path, script: str, reason: str) -> None:
-    """Each way to fail has its reason, and proves nothing."""
+    """Each failure of the child has its reason and proves nothing."""
     verdict = told_by(script, tmp_path)
     assert (verdict.analysed, verdict.proven) == (False, False)
     assert verdict.reason.startswith(reason)
 
 
 def test_a_child_that_does_not_end_is_ended(tmp_path: Path) -> None:
-    """The clock is the parent's."""
+    """The parent ends a child that exceeds the time limit."""
     verdict = told_by("import signal; signal.pause()", tmp_path, 0.05)
     assert verdict == RowVerdict(False, False, "the analysis took longer than 0.05 s")
 
 
 def test_without_an_interpreter_nothing_is_raised(tmp_path: Path) -> None:
-    """A caller in a thread need not expect anything."""
+    """Failing to start the child gives a verdict, not an exception."""
     verdict = verdict_of(tmp_path / "m.onnx", command=["/nowhere/python"])
     assert not verdict.analysed
     assert verdict.reason.startswith("the analysis could not run: FileNotFoundError")
 
 
 def test_an_inherited_limit_is_named_where_memory_ends(tmp_path: Path) -> None:
-    """A replica's own cap holds for its child."""
+    """A replica's own memory limit applies to its child and is named in the reason."""
     path = small(tmp_path / "m.onnx")
     done = subprocess.run(
         [sys.executable, "-c", HUNGRY, str(path)], capture_output=True, text=True, check=True
@@ -145,7 +145,7 @@ def test_an_inherited_limit_is_named_where_memory_ends(tmp_path: Path) -> None:
 
 
 def test_the_child_caps_itself_first() -> None:
-    """A limit that is lower already stays."""
+    """The child caps its memory; a lower limit stays in force."""
     done = subprocess.run(
         [sys.executable, "-c", LIMITS], capture_output=True, text=True, check=True
     )

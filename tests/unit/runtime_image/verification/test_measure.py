@@ -1,4 +1,4 @@
-"""Measures of sessions, and the choice between them."""
+"""Measurement of sessions, and the choice between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEEDS = {1: {"x": ROW}, 8: {"x": np.repeat(ROW, 8, axis=0)}}
 
 
 def counting(step_s: float) -> Callable[[], float]:
-    """A clock that is `step_s` later each time somebody looks; whole steps do not add up
+    """Return a clock that advances by `step_s` per reading, without accumulating rounding
     errors."""
     looks = iter(range(10**9))
     return lambda: next(looks) * step_s
@@ -33,7 +33,8 @@ def measured(folder: Path, wall_s: float, cpu_s: float) -> tuple[float, float, d
 
 
 def test_load_first_run_and_every_size_are_measured(tmp_path: Path) -> None:
-    """Each by its clock; a run that the clock sees well needs no others beside it."""
+    """Load and first run are measured in wall time, batch sizes in CPU time. A run longer than the
+    clock's resolution is timed singly."""
     load_ms, first_ms, cpu_ms = measured(tmp_path, 0.001, 0.004)
 
     assert (load_ms, first_ms) == (pytest.approx(1.0), pytest.approx(1.0))
@@ -41,8 +42,8 @@ def test_load_first_run_and_every_size_are_measured(tmp_path: Path) -> None:
 
 
 def test_the_best_start_counts(tmp_path: Path) -> None:
-    """What else the machine did during one of them is no part of what a start takes; slow ones
-    are not repeated for long."""
+    """Of several starts the fastest counts, because other load only adds time. Slow starts are not
+    repeated for long."""
     steps = iter([0.0, *(0.0, 0.5, 0.5), 0.0, *(1.0, 1.001, 1.003), *([9.0] * 1000)])
     models.add_one(tmp_path)
     bench = Bench(FEEDS, "cpu", 1, Clocks(lambda: next(steps), counting(0.004)))
@@ -54,14 +55,14 @@ def test_the_best_start_counts(tmp_path: Path) -> None:
 
 
 def test_short_runs_are_measured_together(tmp_path: Path) -> None:
-    """One look at the clock stands for many runs where a single one is below what it tells."""
+    """Runs shorter than the clock's resolution are timed together."""
     _, _, cpu_ms = measured(tmp_path, 0.001, 0.00001)
 
     assert cpu_ms[1] == pytest.approx(0.01 / RUNS_MAX)
 
 
 def test_a_slow_model_is_not_measured_for_long(tmp_path: Path) -> None:
-    """Once its time is over no further runs are made."""
+    """After the time limit no further runs are made."""
     looks: list[float] = []
 
     def cpu() -> float:
@@ -95,7 +96,7 @@ def chosen(
 
 
 def test_the_first_answer_decides_about_the_quick_one() -> None:
-    """Load and first run together: a session that loads at once and then pages in for long is
+    """Load time plus first run decides: a session that loads at once but then pages in for long is
     not quick."""
     mapped = Candidate(MAPPED, 1.0, 60.0, {1: 5.0})
     packed = Candidate(PACKED, 30.0, 5.0, {1: 5.0})
@@ -103,16 +104,16 @@ def test_the_first_answer_decides_about_the_quick_one() -> None:
     assert chosen(candidate(AS_IT_IS, 200.0, 5.0), mapped, packed) == (PACKED, None)
 
 
-def test_what_computes_with_less_takes_over() -> None:
-    """A session that saves a twentieth is built beside the quick one."""
+def test_a_faster_session_takes_over() -> None:
+    """A session that saves at least 5% of the run time is built next to the quick one."""
     original = candidate(AS_IT_IS, 200.0, 10.0)
     mapped, packed = candidate(MAPPED, 5.0, 10.0), candidate(PACKED, 50.0, 9.4)
 
     assert chosen(original, mapped, packed) == (MAPPED, PACKED)
 
 
-def test_what_saves_hardly_anything_is_not_built() -> None:
-    """Less than a twentieth is not worth the time and the memory of a second session."""
+def test_a_small_saving_is_not_built() -> None:
+    """Savings below 5% do not justify the time and memory of a second session."""
     original = candidate(AS_IT_IS, 200.0, 10.0)
     mapped, packed = candidate(MAPPED, 5.0, 10.0), candidate(PACKED, 50.0, 9.6)
 
@@ -120,7 +121,7 @@ def test_what_saves_hardly_anything_is_not_built() -> None:
 
 
 def test_large_and_small_runs_count_alike() -> None:
-    """What is gained for one row may be lost for a batch."""
+    """A gain for one row may be a loss for a batch; both count equally."""
     original = candidate(AS_IT_IS, 200.0, 10.0, 100.0)
     mapped = candidate(MAPPED, 5.0, 10.0, 100.0)
 
@@ -128,8 +129,8 @@ def test_large_and_small_runs_count_alike() -> None:
     assert chosen(original, mapped, candidate(PACKED, 50.0, 10.0, 60.0)) == (MAPPED, PACKED)
 
 
-def test_of_equals_the_one_that_loads_sooner_takes_over() -> None:
-    """The model as it is computes as fast as the packed one, but loads later."""
+def test_of_equal_sessions_the_first_to_load_takes_over() -> None:
+    """Of two equally fast sessions the one that loads sooner takes over."""
     original = candidate(AS_IT_IS, 200.0, 7.9)
     mapped, packed = candidate(MAPPED, 5.0, 10.0), candidate(PACKED, 50.0, 8.0)
 
@@ -137,7 +138,7 @@ def test_of_equals_the_one_that_loads_sooner_takes_over() -> None:
 
 
 def test_the_model_as_it_is_may_be_the_fast_one() -> None:
-    """Where optimising ahead lost something, the original takes over."""
+    """If optimising ahead made runs slower, the original model takes over."""
     original = candidate(AS_IT_IS, 200.0, 5.0)
     mapped, packed = candidate(MAPPED, 5.0, 10.0), candidate(PACKED, 50.0, 9.0)
 
@@ -145,14 +146,14 @@ def test_the_model_as_it_is_may_be_the_fast_one() -> None:
 
 
 def test_two_sessions_need_room() -> None:
-    """Where the function's memory does not hold both there is only the quick one."""
+    """If the function's memory cannot hold two sessions, only the quick one is used."""
     original = candidate(AS_IT_IS, 200.0, 5.0)
 
     assert chosen(original, candidate(MAPPED, 5.0, 10.0), room=False) == (MAPPED, None)
 
 
-def test_what_saves_no_time_is_not_prepared() -> None:
-    """A millisecond and a tenth of the time are the least that files must save."""
+def test_preparation_must_save_time() -> None:
+    """Prepared files must save at least 1 ms and 10% of the time."""
     small = candidate(AS_IT_IS, 1.5, 0.1)
     large = candidate(AS_IT_IS, 200.0, 0.1)
 
@@ -162,8 +163,8 @@ def test_what_saves_no_time_is_not_prepared() -> None:
     assert chosen(large, candidate(MAPPED, 175.0, 0.1)) == (MAPPED, None)
 
 
-def test_a_clock_that_saw_nothing_divides_by_nothing() -> None:
-    """Runs too short for the clock are equal."""
+def test_unmeasurable_runs_are_equal() -> None:
+    """Runs too short for the clock count as equal, without a division by zero."""
     original = candidate(AS_IT_IS, 200.0, 0.0)
 
     assert chosen(original, candidate(MAPPED, 5.0, 0.0), candidate(PACKED, 6.0, 0.0)) in (

@@ -1,4 +1,4 @@
-"""Preparation of a model: its files, the comparison with the original, what is described."""
+"""Preparation of a model: its files, the comparison with the original, the description."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def files(workspace: Workspace) -> set[str]:
 
 
 def test_a_large_model_is_prepared(workspace: Workspace) -> None:
-    """Graph and weights lie there, the key is this machine's, the quick session is of these files,
-    and everything that was decided by is told."""
+    """Graph and weights are written, the key is this machine's, the quick session uses these files,
+    and all measurements are reported."""
     model = layered(workspace.folder, 16)
 
     found = prepare(ModelSpec("a@1", model=model.name), tried(model, batch_max=8), workspace)
@@ -80,7 +80,7 @@ def test_a_large_model_is_prepared(workspace: Workspace) -> None:
 
 
 def test_a_handlers_model_is_prepared(workspace: Workspace) -> None:
-    """The manifest's sample is the handler's, so the model gets made-up input of its own."""
+    """The manifest's sample belongs to the handler, so the model is tried with made-up input."""
     model = layered(workspace.folder, 16)
     (workspace.folder / "handler.py").write_text(HANDLER)
     spec = ModelSpec(
@@ -97,7 +97,7 @@ def test_a_handlers_model_is_prepared(workspace: Workspace) -> None:
 
 
 def test_a_small_model_is_left_as_it_is(workspace: Workspace) -> None:
-    """There is nothing to gain, so nothing is measured."""
+    """A small model gains nothing, so nothing is measured."""
     model = models.add_one(workspace.folder)
 
     found = prepared_or_why_not(ModelSpec("a@1", model=model.name), tried(model), workspace)
@@ -107,7 +107,7 @@ def test_a_small_model_is_left_as_it_is(workspace: Workspace) -> None:
 
 
 def test_a_cap_keeps_a_second_session_away(workspace: Workspace) -> None:
-    """Where both would not fit the function's memory, only the quick one is wanted."""
+    """If both sessions would exceed the function's memory, only the quick one is described."""
     model = layered(workspace.folder, 16)
     tight = replace(workspace, cap_mib=110)
 
@@ -117,7 +117,7 @@ def test_a_cap_keeps_a_second_session_away(workspace: Workspace) -> None:
 
 
 def test_a_model_that_answers_differently_each_time_is_not_prepared(workspace: Workspace) -> None:
-    """What cannot be held against the model as it is cannot be trusted."""
+    """A model with varying answers cannot be compared with the original, so it is not prepared."""
     model = models.written(
         workspace.folder,
         "random",
@@ -130,7 +130,7 @@ def test_a_model_that_answers_differently_each_time_is_not_prepared(workspace: W
 
 
 def test_a_model_that_needs_certain_values_gets_the_samples(workspace: Workspace) -> None:
-    """Where it refuses what was made up it is tried with the sample alone."""
+    """If the model rejects made-up values, it is tried with the sample only."""
     model = models.fails_on_negative(workspace.folder)
     spec = ModelSpec("a@1", model=model.name, sample={"x": [[1, 2, 3, 4]]})
 
@@ -138,8 +138,8 @@ def test_a_model_that_needs_certain_values_gets_the_samples(workspace: Workspace
         prepare(spec, tried(model), workspace)
 
 
-def test_whatever_goes_wrong_is_a_reason(workspace: Workspace) -> None:
-    """A disk that cannot be written to, or a model that cannot be read, refuses nothing."""
+def test_any_failure_becomes_a_reason(workspace: Workspace) -> None:
+    """An unwritable disk or an unreadable model gives a reason and does not fail the deploy."""
     model = layered(workspace.folder, 1)
     example = tried(model)
     (workspace.scratch / FOLDER).write_text("in the way")
@@ -157,7 +157,7 @@ def test_whatever_goes_wrong_is_a_reason(workspace: Workspace) -> None:
 
 
 def test_a_missing_device_is_a_reason(workspace: Workspace) -> None:
-    """On a machine without a GPU nothing can be made for one."""
+    """Without a GPU no session can be prepared for one."""
     model = layered(workspace.folder, 1)
     on_gpu = replace(workspace, device_kind="cuda")
 
@@ -167,12 +167,12 @@ def test_a_missing_device_is_a_reason(workspace: Workspace) -> None:
 
 
 def test_on_a_gpu_one_session_is_enough() -> None:
-    """Two would take twice its memory, and weights are copied there in any case."""
+    """On a GPU a second session would double the memory, and weights are copied there anyway."""
     assert making.PREPARED["cuda"] == (PACKED,)
 
 
 def test_outputs_agree_in_shape_type_and_value() -> None:
-    """Rounding may differ, nothing else; what is no array must be equal."""
+    """Floats may differ by rounding; shape, type and all other values must be equal."""
     one = np.ones((1, 4), np.float32)
 
     assert same(one, one * np.float32(1.00001))
@@ -183,8 +183,8 @@ def test_outputs_agree_in_shape_type_and_value() -> None:
     assert same([1, 2], [1, 2])
 
 
-def test_what_mixes_rows_is_not_prepared(workspace: Workspace) -> None:
-    """A session that answers like the original alone is compared in batches, too."""
+def test_a_session_that_mixes_rows_is_not_prepared(workspace: Workspace) -> None:
+    """A session that agrees row by row is also compared in batches."""
     nodes = "soft = Softmax <axis = 0> (x)\n zero = Constant <value = float {0}> ()\n"
     nodes += "nothing = Mul(soft, zero)\n y = Add(x, nothing)"
     model = models.written(workspace.folder, "mixes", "(float[n,4] x) => (float[n,4] y)", nodes)
@@ -204,8 +204,8 @@ def run(folder: Path, plan: SessionPlan) -> np.ndarray:
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_model_is_written_with_its_weights_apart(tmp_path: Path, apart: bool) -> None:
-    """Whether it came in one file or in two: the graph is small, names one file beside it, and
-    computes the same however its session is made."""
+    """From one file or two the result is a small graph and one weight file, with the same answers
+    for every kind of session."""
     model = layered(tmp_path, 2, apart=apart)
 
     write_prepared(model, tmp_path, "cpu", 1, GIB)
@@ -222,7 +222,7 @@ def test_a_model_is_written_with_its_weights_apart(tmp_path: Path, apart: bool) 
 
 
 def test_small_weights_stay_in_the_graph(tmp_path: Path) -> None:
-    """A model without any large ones has no second file."""
+    """A model without large weights has no second file."""
     write_prepared(models.add_one(tmp_path), tmp_path, "cpu", 1, GIB)
 
     assert (tmp_path / GRAPH_FILE).is_file()
@@ -230,7 +230,8 @@ def test_small_weights_stay_in_the_graph(tmp_path: Path) -> None:
 
 
 def test_a_file_has_a_limit(tmp_path: Path) -> None:
-    """What would be written beyond it is an error, and later files of the process are free."""
+    """Exceeding the size limit is an error, and the limit does not affect later files of the
+    process."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     with pytest.raises(LoadError):
@@ -239,8 +240,8 @@ def test_a_file_has_a_limit(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE) == before
 
 
-def test_what_cannot_be_loaded_is_told_without_its_folder(tmp_path: Path) -> None:
-    """The reason is the engine's own."""
+def test_a_load_error_does_not_name_the_folder(tmp_path: Path) -> None:
+    """The reason is the engine's own, without the folder's path."""
     models.corrupt(tmp_path)
 
     with pytest.raises(LoadError, match="Protobuf parsing failed") as caught:

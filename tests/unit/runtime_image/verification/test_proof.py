@@ -1,4 +1,4 @@
-"""The proof that a model may be batched, on real models."""
+"""The proof that a model may be batched, with real models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def load(path: Path) -> OnnxEngine:
 
 
 def zeros(engine: Engine) -> dict[str, Any]:
-    """One row of zeros for every input."""
+    """Return one row of zeros for every input."""
     kinds = {"BOOL": np.bool_, "INT64": np.int64, "BYTES": object}
     return {
         tensor.name: np.zeros(
@@ -48,12 +48,12 @@ def why_not(engine: Engine, inputs: dict[str, Any] | None = None) -> str:
     ],
 )
 def test_independent_rows_are_proved(build: Callable[[Path], Path], tmp_path: Path) -> None:
-    """A model whose rows do not touch each other may be batched, whatever its types."""
+    """A model with independent rows may be batched, whatever its types."""
     assert why_not(load(build(tmp_path))) == ""
 
 
 def test_text_is_only_moved(tmp_path: Path) -> None:
-    """Values that are no numbers are taken from the sample."""
+    """Non-numeric values are taken from the sample."""
     engine = load(models.strings(tmp_path))
 
     assert why_not(engine, {"x": np.array(["a"], dtype=object)}) == ""
@@ -67,13 +67,13 @@ def test_text_is_only_moved(tmp_path: Path) -> None:
         (models.fails_on_negative, "synthetic inputs failed in single runs"),
     ],
 )
-def test_the_reason_is_told(build: Callable[[Path], Path], reason: str, tmp_path: Path) -> None:
-    """A model that fails the proof is not batched, and the reason says which way it failed."""
+def test_the_reason_is_reported(build: Callable[[Path], Path], reason: str, tmp_path: Path) -> None:
+    """A model that fails the proof is not batched, and the reason says how it failed."""
     assert reason in why_not(load(build(tmp_path)))
 
 
 class Function:
-    """An engine over a plain function, for what no small graph does."""
+    """An engine over a Python function, for behaviour that small graphs cannot have."""
 
     def __init__(self, run: Callable[[Any], dict[str, Any]], kind: Any = "tensors") -> None:
         rows = TensorSpec("x", "FP32", (-1, 4))
@@ -91,15 +91,15 @@ class Function:
 
 
 def test_outputs_need_a_row_for_each_input_row() -> None:
-    """A sum over everything, a scalar and plain values cannot be split again."""
+    """A sum over all rows, a scalar and plain values cannot be split into rows."""
     for output in (lambda x: np.sum(x), lambda x: [1.0], lambda x: np.zeros((3, 4))):
         engine = Function(lambda x, output=output: {"y": output(x)})  # type: ignore[misc]  # a bound default is not inferred
 
         assert why_not(engine) == "output y does not have one row per input row"
 
 
-def test_a_batch_that_fails_is_told() -> None:
-    """A function that takes one row only, though its signature says otherwise."""
+def test_a_failing_batch_is_reported() -> None:
+    """A function that accepts only single rows is detected, whatever its signature says."""
 
     def one_row(x: Any) -> dict[str, Any]:
         if len(x) > 1:
@@ -110,28 +110,28 @@ def test_a_batch_that_fails_is_told() -> None:
 
 
 def test_integers_must_agree_exactly() -> None:
-    """A count that depends on the batch is found out."""
+    """An integer output that depends on the batch is detected."""
     engine = Function(lambda x: {"y": np.full(len(x), len(x), np.int64)})
 
     assert "changes with the other rows" in why_not(engine)
 
 
 def test_rounding_is_no_disagreement() -> None:
-    """Sums that a batch rounds differently still agree."""
+    """Sums that a batch rounds differently count as equal."""
     engine = Function(lambda x: {"y": x * np.float32(1 + 1e-6 * len(x))})
 
     assert why_not(engine) == ""
 
 
 def test_only_tensors_have_rows() -> None:
-    """A function of JSON has no batch axis."""
+    """A JSON function has no batch axis."""
     engine = Function(lambda x: {}, kind="json")
 
     assert why_not_batchable(engine, {}, {}) == "a json function has no batch axis"
 
 
 def test_latencies_are_measured_by_rows(tmp_path: Path) -> None:
-    """Every size is timed in milliseconds; without batching only the input as it is."""
+    """Every batch size is timed in milliseconds; without batching only the input's own size."""
     engine = load(models.add_one(tmp_path))
     ticks = count()
 
@@ -144,7 +144,7 @@ def test_latencies_are_measured_by_rows(tmp_path: Path) -> None:
 
 
 def test_long_runs_are_not_made_longer(tmp_path: Path) -> None:
-    """Where a size takes too long no larger one is tried."""
+    """If a size takes too long, no larger one is tried."""
     engine = load(models.add_one(tmp_path))
     ticks = count()
     step_s = (RUN_MS_MAX + 1) / 1000
@@ -155,7 +155,7 @@ def test_long_runs_are_not_made_longer(tmp_path: Path) -> None:
 
 
 def test_sizes_that_gain_nothing_end_the_search(tmp_path: Path) -> None:
-    """Where every row takes its time, a few sizes show it, and the largest are never run."""
+    """If time grows linearly with rows, a few sizes suffice and the largest are not run."""
     rows: list[int] = []
 
     def run(x: Any) -> dict[str, Any]:
@@ -173,13 +173,13 @@ def test_sizes_that_gain_nothing_end_the_search(tmp_path: Path) -> None:
 
 
 def test_long_runs_are_not_repeated_for_ever(tmp_path: Path) -> None:
-    """A size is measured again only until its runs have taken half a second together."""
+    """A size is repeated only until its runs total half a second."""
     engine = load(models.add_one(tmp_path))
     ticks = count()
 
     latencies(engine, zeros(engine), batchable=False, clock=lambda: next(ticks) * 0.3)
 
-    assert next(ticks) == 4  # two runs, each with a reading before and one after
+    assert next(ticks) == 4  # two runs, each with a reading before and after
 
 
 @pytest.mark.parametrize(
@@ -193,5 +193,5 @@ def test_long_runs_are_not_repeated_for_ever(tmp_path: Path) -> None:
     ],
 )
 def test_the_knee_is_where_more_gains_nothing(latency_ms: dict[int, float], rows: int) -> None:
-    """More rows than that save less than a tenth per row."""
+    """Beyond the knee, more rows save less than 10% per row."""
     assert knee(latency_ms) == rows

@@ -1,4 +1,4 @@
-"""The neighbour swap, on real models and on engines made up for it."""
+"""The neighbour-swap test, with real models and artificial engines."""
 
 from __future__ import annotations
 
@@ -53,18 +53,19 @@ def load(path: Path) -> OnnxEngine:
     ],
 )
 def test_independent_rows_withstand_it(build: Callable[[Path], Path], tmp_path: Path) -> None:
-    """Whatever the types; an extreme that the model refuses alone is dropped."""
+    """Independent rows pass, whatever their types; an extreme value that the model rejects alone is
+    dropped."""
     assert refutation(load(build(tmp_path))) == ""
 
 
 @pytest.mark.parametrize("name", MIXING)
 def test_mixing_models_are_refuted(name: str, tmp_path: Path) -> None:
-    """All that five rows near the sample did not show."""
+    """Models that a comparison of five rows near the sample did not refute are refuted."""
     assert refutation(load(MIXING[name](tmp_path))) != ""
 
 
 class Function:
-    """An engine over a plain function of one FP32 input [n, 4]."""
+    """An engine over a Python function of one FP32 input [n, 4]."""
 
     def __init__(self, run: Callable[[Any], Any]) -> None:
         self.signature = Signature("tensors", (TensorSpec("x", "FP32", (-1, 4)),), ())
@@ -86,7 +87,7 @@ class Function:
 
 
 def test_the_kept_row_takes_each_extreme() -> None:
-    """A row of zeros that reads the row before it shows only by being zeros itself."""
+    """A row of zeros that depends on the row before it shows this only if the kept row is zeros."""
 
     def run(x: Any) -> Any:
         return np.where((x == 0).all(axis=1, keepdims=True), np.roll(x, 1, axis=0), x)
@@ -95,7 +96,7 @@ def test_the_kept_row_takes_each_extreme() -> None:
 
 
 def test_what_callers_cannot_send_refutes_nothing() -> None:
-    """NaN and infinities are kept out of an input declared finite."""
+    """NaN and infinity are not used for an input declared finite."""
 
     def run(x: Any) -> Any:
         return x if np.isfinite(x).all() else x * 0
@@ -105,7 +106,7 @@ def test_what_callers_cannot_send_refutes_nothing() -> None:
 
 
 def test_a_batch_that_fails_though_its_rows_run_refutes() -> None:
-    """Alone they are answered, joined they would not be."""
+    """Rows that succeed alone but fail as a batch refute the proof."""
 
     def run(x: Any) -> Any:
         if len(x) > 1 and (x == np.float32(1e5)).any():
@@ -116,7 +117,7 @@ def test_a_batch_that_fails_though_its_rows_run_refutes() -> None:
 
 
 def test_a_row_that_fails_now_and_then_refutes_nothing() -> None:
-    """It fails alone, too: then the batch is not to blame."""
+    """A row that sometimes fails alone does not refute the proof."""
     answers: Iterator[int] = iter(range(20))
 
     def run(x: Any) -> Any:
@@ -128,7 +129,7 @@ def test_a_row_that_fails_now_and_then_refutes_nothing() -> None:
 
 
 def test_rows_are_counted() -> None:
-    """An output that lost a row is somebody else's row."""
+    """A missing output row refutes the proof: later rows would get another's answer."""
 
     def run(x: Any) -> Any:
         return x[x[:, 0] > -3]
@@ -137,7 +138,7 @@ def test_rows_are_counted() -> None:
 
 
 def test_it_ends_in_time() -> None:
-    """A slow model is compared in the smallest batches for as long as there is time."""
+    """A slow model is compared in the smallest batches, as long as there is time."""
     now = 0.0
 
     def run(x: Any) -> Any:
@@ -153,7 +154,7 @@ def test_it_ends_in_time() -> None:
 
 
 def test_a_run_that_does_not_end_is_stopped() -> None:
-    """As that of a loop whose turns an extreme counts."""
+    """A run that does not end, e.g. a loop with an extreme iteration count, is stopped."""
 
     def run(x: Any) -> Any:
         if np.isinf(x).any():
@@ -168,7 +169,8 @@ def test_a_run_that_does_not_end_is_stopped() -> None:
 
 
 def test_bits_count_on_a_cpu_and_ulps_on_a_gpu() -> None:
-    """A few units in the last place of the largest value, and NaN where NaN was."""
+    """On a CPU answers must be equal bit for bit; on a GPU within a few ULPs of the largest value,
+    with equal NaNs."""
     one = np.array([1.0, 1e-9, np.nan], np.float32)
     near = np.array([1.0 + 2e-7, 2e-9, np.nan], np.float32)
 

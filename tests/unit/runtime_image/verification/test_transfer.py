@@ -1,4 +1,4 @@
-"""How a trial hands out what it has prepared."""
+"""Transfer of prepared files from a trial."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from runtime_image.verification.transfer import serve_files
 
 WAIT_S = 60.0
 WEIGHTS = bytes(range(256)) * 6144
-"""A part and a half."""
+"""One and a half parts."""
 
 
 class Peer:
-    """Who asks; `ended` is what became of `serve_files`."""
+    """The requesting side; `ended` is the task of `serve_files`."""
 
     def __init__(self, folder: Path, described: Described) -> None:
         self._path = folder / "data.sock"
@@ -46,7 +46,7 @@ class Peer:
             self.ended.append(error)
 
     def ask(self, kind: Kind, aux: int, id: int = 7) -> list[Frame]:
-        """The frames that answer, END included; fewer where the other side hangs up."""
+        """Request a part; return its frames including END, fewer if the other side closes."""
         self._sock.sendall(b"".join(pack(kind, id, aux=aux)))
         frames: list[Frame] = []
         while not frames or frames[-1].kind is not Kind.END:
@@ -57,7 +57,7 @@ class Peer:
         return frames
 
     def close(self) -> None:
-        """Hang up, and wait until the other side has noticed."""
+        """Close, and wait until the other side has noticed."""
         self._sock.close()
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
@@ -83,7 +83,7 @@ def content(frames: list[Frame]) -> bytes:
 
 
 def test_every_part_can_be_had(peer: Peer, described: Described) -> None:
-    """Each is answered under the id it was asked with, in pieces of at most a mebibyte."""
+    """Each part is sent under the id of its request, in pieces of at most 1 MiB."""
     said: Any = json.loads(content(peer.ask(Kind.FETCH, Part.DESCRIPTION)))
     graph = peer.ask(Kind.FETCH, Part.GRAPH, id=8)
     weights = peer.ask(Kind.FETCH, Part.WEIGHTS, id=9)
@@ -99,15 +99,15 @@ def test_every_part_can_be_had(peer: Peer, described: Described) -> None:
 
 @pytest.mark.parametrize(("kind", "aux"), [(Kind.REQUEST, 0), (Kind.FETCH, 3)])
 def test_anything_else_ends_it(peer: Peer, kind: Kind, aux: int) -> None:
-    """A trial serves no requests, and there is no fourth part."""
+    """A trial serves no other requests, and a fourth part does not exist."""
     assert peer.ask(kind, aux) == []
     peer.close()
 
     assert isinstance(peer.ended[0], LinkError)
 
 
-def test_what_was_not_made_cannot_be_had(tmp_path: Path) -> None:
-    """Where there is only a reason, that is all there is."""
+def test_files_that_were_not_made_are_not_served(tmp_path: Path) -> None:
+    """If preparation only gave a reason, there is no part to request."""
     peer = Peer(tmp_path, {"why_not": "too small"})
 
     assert json.loads(content(peer.ask(Kind.FETCH, Part.DESCRIPTION))) == {"why_not": "too small"}

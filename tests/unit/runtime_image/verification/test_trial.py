@@ -1,4 +1,4 @@
-"""What a throw-away replica finds out at deploy, with real models."""
+"""Trial at deploy, with real models."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def report(folder: Path, verdict: RowVerdict = PROVEN, **spec: Any) -> Report:
 
 
 def test_a_model_is_measured(folder: Path) -> None:
-    """Signature, times, memory and the proof of batching make the report."""
+    """The report holds signature, times, memory and the batching proof."""
     found = report(folder, model="add_one.onnx")
 
     assert found.signature["outputs"] == [{"name": "y", "dtype": "FP32", "shape": [-1, 4]}]
@@ -65,7 +65,7 @@ def test_a_model_is_measured(folder: Path) -> None:
 
 
 def test_batching_may_be_off(folder: Path) -> None:
-    """The manifest's word counts before any proof."""
+    """`mode = "off"` in the manifest prevails over any proof."""
     found = report(folder, model="add_one.onnx", batching=False)
 
     assert (found.batchable, found.batch_max) == (False, 1)
@@ -83,10 +83,10 @@ def test_batching_may_be_off(folder: Path) -> None:
         (RowVerdict(False, False, "it took over 30 s"), "could not be analysed: it took", ""),
     ],
 )
-def test_nothing_is_joined_without_a_proof(
+def test_nothing_is_batched_without_a_proof(
     folder: Path, verdict: RowVerdict, reason: str, operator: str
 ) -> None:
-    """The reason names the operator; an analysis that failed refuses no model."""
+    """The reason names the operator; a failed analysis does not refuse the model."""
     found = report(folder, verdict, model="add_one.onnx")
 
     assert (found.batchable, found.compared, found.operator) == (False, False, operator)
@@ -95,7 +95,7 @@ def test_nothing_is_joined_without_a_proof(
 
 
 def test_conditions_and_the_rules_version_are_reported(folder: Path) -> None:
-    """Whoever joins rows later has to know both."""
+    """A replica that joins rows needs the conditions and the rules' version."""
     verdict = RowVerdict(True, True, equal_axes=((("a", 1), ("b", 1)),))
 
     found = report(folder, verdict, model="add_one.onnx")
@@ -105,7 +105,7 @@ def test_conditions_and_the_rules_version_are_reported(folder: Path) -> None:
 
 
 def test_a_comparison_refutes_a_proof(tmp_path: Path) -> None:
-    """Whatever the analysis says of it."""
+    """A comparison that finds mixed rows overrules the analysis."""
     models.softmax_over_batch(tmp_path)
 
     found = report(tmp_path, model="softmax_over_batch.onnx")
@@ -114,8 +114,8 @@ def test_a_comparison_refutes_a_proof(tmp_path: Path) -> None:
     assert found.why_not.startswith("output y of a row changes")
 
 
-def test_the_owners_word_joins_what_nothing_proves(tmp_path: Path) -> None:
-    """Batches are measured, and it is not called proven; a handler counts, too."""
+def test_trusted_models_are_batched_without_a_proof(tmp_path: Path) -> None:
+    """A trusted model is batched and measured but not called proven; a handler likewise."""
     models.add_one(tmp_path)
     (tmp_path / "handler.py").write_text("def predict(inputs, ctx): return ctx.run(inputs)\n")
     mixed = RowVerdict(True, False, "Compress 'c' drops rows", "Compress")
@@ -126,8 +126,9 @@ def test_the_owners_word_joins_what_nothing_proves(tmp_path: Path) -> None:
         assert len(found.latency_ms) > 1
 
 
-def test_a_handler_is_joined_by_its_owners_word_only(tmp_path: Path) -> None:
-    """The reason names the line to add, and its model is not even analysed."""
+def test_a_handler_is_batched_only_if_trusted(tmp_path: Path) -> None:
+    """A handler is batched only if the manifest says so. The reason names the line to add, and the
+    handler's model is not analysed."""
     models.add_one(tmp_path)
     (tmp_path / "handler.py").write_text("def predict(inputs, ctx): return ctx.run(inputs)\n")
     spec = ModelSpec("digits@1", model="add_one.onnx", handler="handler.py")
@@ -141,8 +142,8 @@ def test_a_handler_is_joined_by_its_owners_word_only(tmp_path: Path) -> None:
     assert analyse(replace(spec, handler=""), tmp_path).proven
 
 
-def test_a_refuted_owners_word_refuses_the_model(tmp_path: Path) -> None:
-    """The reason is the comparison's."""
+def test_refuted_trust_refuses_the_model(tmp_path: Path) -> None:
+    """The deploy fails with the comparison's reason."""
     models.softmax_over_batch(tmp_path)
 
     with pytest.raises(BatchingRefuted, match="output y of a row changes"):
@@ -152,8 +153,8 @@ def test_a_refuted_owners_word_refuses_the_model(tmp_path: Path) -> None:
         report(tmp_path, model="fixed_batch.onnx", batch_unproven=True)
 
 
-def test_what_runs_long_is_not_joined(folder: Path) -> None:
-    """The proof of a slow model would take longer than a trial may."""
+def test_a_slow_model_is_not_batched(folder: Path) -> None:
+    """A slow model is not batched, because its proof would exceed the trial's time."""
     ticks = count()
     made = ModelSpec("digits@1", model="add_one.onnx")
     engine = load_engine(made, folder, device_kind="cpu", threads=1)
@@ -165,14 +166,14 @@ def test_what_runs_long_is_not_joined(folder: Path) -> None:
 
 
 def test_a_sample_is_run_and_shown(folder: Path) -> None:
-    """The sample's answer is reported as a client would read it."""
+    """The sample's answer is reported as a client would receive it."""
     found = report(folder, model="add_one.onnx", sample=SAMPLE)
 
     assert found.sample_outputs["outputs"] == {"y": [[2, 3, 4, 5]]}
 
 
 def test_a_long_answer_is_not_shown(folder: Path) -> None:
-    """A report stays small."""
+    """A long answer is not part of the report, which stays small."""
     found = report(folder, model="add_one.onnx", sample={"x": [[0.123456] * 4] * 200})
 
     assert found.sample_outputs == {}
@@ -190,13 +191,13 @@ def test_a_long_answer_is_not_shown(folder: Path) -> None:
 def test_a_sample_that_does_not_fit_is_refused(
     folder: Path, sample: dict[str, Any], reason: str
 ) -> None:
-    """A wrong sample ends the deploy with its reason."""
+    """An invalid sample fails the deploy with its reason."""
     with pytest.raises(SampleError, match=reason):
         report(folder, model="add_one.onnx", sample=sample)
 
 
 def test_a_sample_that_fails_is_refused(tmp_path: Path) -> None:
-    """The manifest promised that it works."""
+    """A sample whose run fails fails the deploy."""
     models.fails_on_negative(tmp_path)
 
     with pytest.raises(SampleError, match="the sample failed: "):
@@ -204,7 +205,7 @@ def test_a_sample_that_fails_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_sample_may_be_a_file(tmp_path: Path) -> None:
-    """A file is sent as what its ending says, and an unknown ending as raw bytes."""
+    """A file's content type follows its ending; unknown endings are raw bytes."""
     models.every_dtype(tmp_path, "UINT8")
     (tmp_path / "four.bin").write_bytes(b"\x01\x02\x03\x04")
     rules = {"x": InputRule("bytes", bytes=BytesForm(4))}
@@ -217,7 +218,8 @@ def test_a_sample_may_be_a_file(tmp_path: Path) -> None:
 
 
 def test_a_made_up_input_that_fails_is_no_refusal(tmp_path: Path) -> None:
-    """Zeros prove nothing: the function is deployed unprofiled, unbatched, and says so."""
+    """If zeros fail, the function is deployed without profile and batching, and the report says
+    so."""
     (tmp_path / "picky.py").write_text(
         "def predict(inputs, ctx):\n    return {'y': inputs['words'][0]}\n"
     )
@@ -230,7 +232,7 @@ def test_a_made_up_input_that_fails_is_no_refusal(tmp_path: Path) -> None:
 
 
 def test_raw_bytes_are_tried_empty(tmp_path: Path) -> None:
-    """A function of one raw body gets an empty one."""
+    """A function of one raw body is tried with an empty one."""
     (tmp_path / "length.py").write_text(
         "def predict(inputs, ctx): return {'length': len(inputs['b'])}\n"
     )
@@ -242,7 +244,7 @@ def test_raw_bytes_are_tried_empty(tmp_path: Path) -> None:
 
 
 def test_text_is_tried_empty(tmp_path: Path) -> None:
-    """Zeros of text are empty strings."""
+    """Text inputs are tried with empty strings."""
     models.strings(tmp_path)
 
     assert report(tmp_path, model="strings.onnx").batchable
@@ -258,13 +260,13 @@ def test_text_is_tried_empty(tmp_path: Path) -> None:
 def test_rules_must_name_what_exists(
     folder: Path, rules: dict[str, InputRule], output: OutputRule, reason: str
 ) -> None:
-    """A manifest that speaks of other tensors is refused with those there are."""
+    """A rule for an unknown tensor is refused with the names of those that exist."""
     with pytest.raises(LoadError, match=reason):
         report(folder, model="add_one.onnx", inputs=rules, output=output)
 
 
 def test_a_picture_needs_numbers(tmp_path: Path) -> None:
-    """A picture cannot become truth values."""
+    """An image rule cannot fill a boolean input."""
     models.every_dtype(tmp_path, "BOOL")
     rules = {"x": InputRule("image", image=ImageForm((1, 4)))}
 
@@ -273,7 +275,7 @@ def test_a_picture_needs_numbers(tmp_path: Path) -> None:
 
 
 def test_a_sample_whose_outputs_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    """A handler that returns what has no JSON form is found out at deploy."""
+    """A handler whose sample output has no JSON form is detected at deploy."""
     (tmp_path / "odd.py").write_text("def predict(inputs, ctx): return {'y': object()}\n")
 
     with pytest.raises(SampleError, match="the sample's outputs cannot be encoded"):

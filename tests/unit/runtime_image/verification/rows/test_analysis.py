@@ -1,4 +1,4 @@
-"""Tests of the verdict on whole models: what is assumed of inputs, and what is refused."""
+"""Verdicts on whole models: assumptions about inputs, and refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ whole = Shape (a) y = Reshape (s, whole)"""
 
 
 def parsed(inputs: str, body: str, more: str = "", output: str = "float y") -> onnx.ModelProto:
-    """A model of these inputs and nodes."""
+    """Return a model of these inputs and nodes."""
     text = f"""<ir_version: 10, opset_import: ["" : 21, "house" : 1]>
     g ({inputs}) => ({output}) {{ {body} }} {more}"""
     model = onnx.parser.parse_model(text)
@@ -38,10 +38,11 @@ def parsed(inputs: str, body: str, more: str = "", output: str = "float y") -> o
         ("float[n,s] a, float[s,s] b", ()),
     ],
 )
-def test_axes_are_equal_only_where_the_server_is_told(
+def test_equal_axes_are_reported_as_conditions(
     inputs: str, groups: tuple[tuple[str, int], ...]
 ) -> None:
-    """Names alone prove nothing, the batch's name never; groups that do not matter are left out."""
+    """Equal names prove nothing, and the batch's name never counts. Equalities that do not matter
+    are omitted."""
     verdict = analyse(parsed(inputs, LEAK))
     assert verdict.analysed
     assert verdict.proven == bool(groups)
@@ -59,7 +60,7 @@ def test_axes_are_equal_only_where_the_server_is_told(
     ],
 )
 def test_inputs_without_rows_are_refused(inputs: str, why: str) -> None:
-    """A verdict, not an error: such a model runs one request at a time."""
+    """A model without row inputs gets a verdict, not an error: it serves one request at a time."""
     body = "y = Identity (x)" if inputs else "y = Constant <value_float = 1.0> ()"
     verdict = analyse(parsed(inputs, body))
     assert (verdict.analysed, verdict.proven) == (True, False)
@@ -75,7 +76,7 @@ def test_inputs_without_rows_are_refused(inputs: str, why: str) -> None:
     ],
 )
 def test_outputs_must_be_rows(body: str, why: str) -> None:
-    """An answer that cannot be cut into rows cannot be shared out."""
+    """An output that cannot be split by rows cannot be shared by requests."""
     turned = "t = Transpose (x) y = Identity (t)" if "axis 1" in why else body
     verdict = analyse(parsed("float[n,4] x", turned))
     assert not verdict.proven
@@ -83,7 +84,7 @@ def test_outputs_must_be_rows(body: str, why: str) -> None:
 
 
 def twice() -> onnx.ModelProto:
-    """Two initialisers of one name: ONNX Runtime takes the last."""
+    """Return a model with two initialisers of one name; ONNX Runtime uses the last."""
     model = parsed("float[n,4] x", "y = ReduceSum (x, axes)")
     for axis in (1, 0):
         array = numpy_helper.from_array(np.array([axis]), "axes")
@@ -92,14 +93,14 @@ def twice() -> onnx.ModelProto:
 
 
 def two_versions() -> onnx.ModelProto:
-    """Softmax means another thing in each."""
+    """Return a model with two opset versions, in which Softmax differs."""
     model = parsed("float[n,3,4] x", "y = Softmax <axis = 1> (x)")
     model.opset_import.append(helper.make_opsetid("ai.onnx", 11))
     return model
 
 
 def renamed_operator() -> onnx.ModelProto:
-    """A function called Relu."""
+    """Return a model with a function called Relu."""
     body = [helper.make_node("Softmax", ["x"], ["y"], axis=0)]
     opsets = [helper.make_opsetid("", 21)]
     model = parsed("float[n,4] x", "y = Relu (x)")
@@ -108,22 +109,23 @@ def renamed_operator() -> onnx.ModelProto:
 
 
 def unsorted() -> onnx.ModelProto:
-    """The first node reads what the second gives."""
+    """Return a model whose first node reads the second node's output."""
     return parsed("float[n,4] x", "y = Relu (t) t = Neg (x)")
 
 
 @pytest.mark.parametrize("build", [twice, two_versions, renamed_operator, unsorted])
-def test_what_engines_read_differently_is_not_analysed(
+def test_ambiguous_models_are_not_analysed(
     build: Callable[[], onnx.ModelProto],
 ) -> None:
-    """One of the meanings might be row by row, another not."""
+    """An ambiguous model is not analysed: one of its readings may mix rows."""
     verdict = analyse(build())
     assert (verdict.analysed, verdict.proven) == (False, False)
     assert verdict.reason
 
 
 def test_a_size_that_alone_fits_is_taken() -> None:
-    """A sequence that was traced as a constant 12: the server lets no other length join."""
+    """An axis traced as the constant 12 becomes a condition: requests of other lengths are not
+    joined."""
     body = """shape = Constant <value_ints = [0, 12, 2, 2]> () r = Reshape (x, shape)
     s = Softmax (r) flat = Constant <value_ints = [-1, 48]> () y = Reshape (s, flat)"""
     verdict = analyse(parsed("float[n,s,4] x", body))
@@ -135,8 +137,8 @@ def test_a_size_that_alone_fits_is_taken() -> None:
 
 
 def test_a_size_that_an_engine_makes_fit_is_a_condition() -> None:
-    """ONNX Runtime runs this Reshape to [N, 2] with [-1, 2]: 2 rows of 3 places become 3 rows,
-    of which the middle one has parts of both."""
+    """ONNX Runtime runs this Reshape to [N, 2] as [-1, 2]: 2 rows of 3 elements become 3 rows, and
+    the middle one holds parts of both."""
     body = """all = Shape (x) zero = Constant <value_ints = [0]> () n = Gather (all, zero)
     two = Constant <value_ints = [2]> () target = Concat <axis = 0> (n, two)
     pairs = Reshape (x, target) s = Softmax (pairs) y = Reshape (s, all)"""
@@ -151,7 +153,8 @@ def test_a_size_that_an_engine_makes_fit_is_a_condition() -> None:
 
 
 def test_a_size_that_is_only_read_fixes_nothing() -> None:
-    """Engines read a constant size without running the Reshape that would fail."""
+    """A constant size that is only read proves nothing: engines read it without running the Reshape
+    that would fail."""
     body = """shape = Constant <value_ints = [0, 12]> () r = Reshape (x, shape)
     width = Shape <start = 1> (r) minus = Constant <value_ints = [-1]> ()
     flat = Concat <axis = 0> (minus, width) a = Reshape (x, flat) s = Softmax (a)
@@ -159,8 +162,8 @@ def test_a_size_that_is_only_read_fixes_nothing() -> None:
     assert not analyse(parsed("float[n,s] x", body)).proven
 
 
-def test_a_model_of_nonsense_raises_nothing() -> None:
-    """Whatever protobuf lets through."""
+def test_a_malformed_model_raises_nothing() -> None:
+    """No content that protobuf accepts makes the analysis raise."""
     assert not analyse(onnx.ModelProto()).proven
     node = helper.make_node("Reshape", ["x"], ["y"], axis="a", perm=[1.5])
     value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])

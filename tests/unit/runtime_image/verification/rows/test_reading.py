@@ -1,4 +1,4 @@
-"""Tests of reading a graph without the content of its large tensors."""
+"""Reading a graph without the contents of its large tensors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def model() -> onnx.ModelProto:
 
 
 def test_only_the_content_of_large_tensors_is_left_out(tmp_path: Path) -> None:
-    """Wherever they are: beside the graph, in branches, in nodes, in functions."""
+    """Contents of large tensors are skipped everywhere: initialisers, branches, nodes,
+    functions."""
     whole = model()
     path = tmp_path / "model.onnx"
     path.write_bytes(whole.SerializeToString())
@@ -63,7 +64,7 @@ def test_only_the_content_of_large_tensors_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", range(1, 400, 37))
 def test_a_truncated_model_is_unreadable(tmp_path: Path, cut: int) -> None:
-    """No cut gives a smaller model that would be judged."""
+    """A truncated model is unreadable wherever it is cut, and never judged as a smaller one."""
     path = tmp_path / "model.onnx"
     path.write_bytes(model().SerializeToString()[:-cut])
     with pytest.raises(Unreadable):
@@ -71,12 +72,12 @@ def test_a_truncated_model_is_unreadable(tmp_path: Path, cut: int) -> None:
 
 
 def message(number: int, body: bytes) -> bytes:
-    """A field that holds a message; its length takes two bytes."""
+    """Return a length-delimited field that holds a message; its length takes two bytes."""
     return bytes([number << 3 | 2, len(body) & 0x7F | 0x80, len(body) >> 7]) + body
 
 
 def test_messages_may_not_nest_without_end(tmp_path: Path) -> None:
-    """The depth is the file's to choose."""
+    """The nesting depth is bounded, because the file controls it."""
     graph = b""
     for _ in range(100):
         graph = message(1, message(5, message(6, graph)))

@@ -1,4 +1,4 @@
-"""The proof of row independence against models as people have them, and models that mix rows."""
+"""The proof of row independence on real models, and on models that mix rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def named(one: Honest | Case) -> str:
 
 @pytest.fixture(scope="module")
 def proven(request: pytest.FixtureRequest) -> Iterator[Counter[str]]:
-    """Counts models by exporter, and prints the counts at the end."""
+    """Counts of models by exporter, printed at the end."""
     counts: Counter[str] = Counter()
     yield counts
     plugins = request.config.pluginmanager
@@ -40,7 +40,7 @@ def proven(request: pytest.FixtureRequest) -> Iterator[Counter[str]]:
 
 
 def test_the_folder_is_what_its_manifest_says() -> None:
-    """No file without a line, within the size that the repository grants them."""
+    """Every file has a line in the manifest, and the folder stays within its size limit."""
     there = {path.stem: path.stat().st_size for path in honest.FOLDER.glob("*.onnx")}
     assert there == {model.name: model.bytes for model in MODELS}
     assert sum(there.values()) <= BYTES_MAX
@@ -49,7 +49,8 @@ def test_the_folder_is_what_its_manifest_says() -> None:
 
 @pytest.mark.parametrize("model", INDEPENDENT, ids=named)
 def test_a_model_with_independent_rows_is_proven(model: Honest, proven: Counter[str]) -> None:
-    """Or the manifest says at which operator the analysis gives up."""
+    """Every independent model is proven, or the manifest names the operator at which the analysis
+    stops."""
     verdict = analyse(model.model())
     if model.unjudged:
         assert not verdict.proven
@@ -61,13 +62,13 @@ def test_a_model_with_independent_rows_is_proven(model: Honest, proven: Counter[
 
 @pytest.mark.parametrize("model", INDEPENDENT, ids=named)
 def test_a_row_of_an_independent_model_ignores_its_neighbours(model: Honest) -> None:
-    """Its answer is the same bit for bit beside extreme values, in several places."""
+    """A row's answer is the same bit for bit next to extreme values, at several positions."""
     assert honest.changes(model) == []
 
 
 @pytest.mark.parametrize("model", DEPENDENT, ids=named)
 def test_an_exported_model_that_mixes_rows_is_refused(model: Honest) -> None:
-    """By the operator that mixes them, as a run shows."""
+    """A mixing model is refused, naming the operator that a run shows to mix."""
     verdict = analyse(model.model())
     assert verdict.analysed, verdict
     assert not verdict.proven
@@ -77,7 +78,7 @@ def test_an_exported_model_that_mixes_rows_is_refused(model: Honest) -> None:
 
 @pytest.mark.parametrize("case", MIXING, ids=named)
 def test_a_model_that_mixes_rows_is_refused_by_its_operator(case: Case) -> None:
-    """The reason names an operator that mixes rows, or first uses what it mixed."""
+    """The reason names an operator that mixes rows, or one that first uses its output."""
     verdict = analyse(case.model())
     assert verdict.analysed, verdict
     assert not verdict.proven
@@ -88,27 +89,28 @@ def test_a_model_that_mixes_rows_is_refused_by_its_operator(case: Case) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", MIXING, ids=named)
 def test_a_model_that_mixes_rows_does_so_when_it_runs(case: Case) -> None:
-    """The cases are no straw men: ONNX Runtime shows each of them."""
+    """ONNX Runtime shows the mixing of each case at run time."""
     assert evidence.mixing(case), "no run shows it"
 
 
 @pytest.mark.parametrize("case", apart.CASES, ids=named)
 def test_a_small_model_with_independent_rows_is_proven(case: Case) -> None:
-    """And no run refutes it."""
+    """Each model is proven, and no run refutes it."""
     verdict = analyse(case.model())
     assert verdict.proven, verdict
     assert not evidence.mixing(case)
 
 
 def test_axes_of_one_name_are_equal_only_on_a_condition() -> None:
-    """The size of `b` says how `a` is cut: rows mix where the sizes differ, as callers may send."""
+    """The size of `b` decides how `a` is cut: rows mix if the sizes differ, as callers may send
+    them."""
     case = next(case for case in MIXING if case.name == "other_axis_of_the_same_size")
     verdict = analyse(replace(case, given="float[n,s] a, float[n,s] b").model())
     assert not verdict.proven or (("a", 1), ("b", 1)) in verdict.equal_axes
 
 
 def test_an_initialiser_that_callers_replace_is_no_constant() -> None:
-    """Axes that a caller sends may be those of the rows."""
+    """An initialiser that callers may override is not a constant: its axes may carry rows."""
     case = Case("replaced", "", "s = ReduceSum (x, axes) y = Sub (x, s)")
     model = case.model()
     axes = onnx.helper.make_tensor("axes", onnx.TensorProto.INT64, [1], [1])

@@ -1,4 +1,4 @@
-"""Tests of sizes as polynomials against what they stand for: numbers."""
+"""Symbolic sizes (polynomials), compared with the numbers they stand for."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ numbers = st.fixed_dictionaries(
 
 
 def value(size: Size, numbers: dict[str, int]) -> int:
-    """What the polynomial is for these numbers."""
+    """Evaluate the polynomial for these numbers."""
     total = 0
     for monomial, coefficient in size.terms.items():
         part = coefficient
@@ -54,7 +54,7 @@ def value(size: Size, numbers: dict[str, int]) -> int:
 
 
 def multiplied(left: Size, right: Size) -> Size:
-    """`left * right`; Hypothesis draws again where the analysis refuses it as too large."""
+    """Return `left * right`; Hypothesis redraws if the analysis refuses it as too large."""
     try:
         return left * right
     except Unknown:
@@ -63,7 +63,7 @@ def multiplied(left: Size, right: Size) -> Size:
 
 @given(sizes, sizes, numbers)
 def test_arithmetic_is_that_of_numbers(left: Size, right: Size, at: dict[str, int]) -> None:
-    """A sum of polynomials is the polynomial of the sums."""
+    """Evaluating a sum of polynomials gives the sum of their values."""
     assert value(left + right, at) == value(left, at) + value(right, at)
     assert value(left - right, at) == value(left, at) - value(right, at)
     assert value(multiplied(left, right), at) == value(left, at) * value(right, at)
@@ -71,14 +71,14 @@ def test_arithmetic_is_that_of_numbers(left: Size, right: Size, at: dict[str, in
 
 @given(sizes, sizes)
 def test_a_product_is_divided_by_its_factors(left: Size, right: Size) -> None:
-    """Division finds what was multiplied."""
+    """A product can be divided by each of its factors."""
     if right != ZERO:
         assert multiplied(left, right).divided(right) == left
 
 
 @given(sizes, sizes, numbers)
 def test_a_quotient_is_exact(left: Size, right: Size, at: dict[str, int]) -> None:
-    """A quotient times its divisor is the dividend, for all numbers."""
+    """Quotient times divisor equals the dividend for all numbers."""
     quotient = left.divided(right)
     if quotient is not None:
         assert value(quotient, at) * value(right, at) == value(left, at)
@@ -86,7 +86,7 @@ def test_a_quotient_is_exact(left: Size, right: Size, at: dict[str, int]) -> Non
 
 @given(sizes, sizes, numbers)
 def test_what_is_decided_holds_for_all_numbers(left: Size, right: Size, at: dict[str, int]) -> None:
-    """Bounds and comparisons hold for each valuation."""
+    """Decided bounds and comparisons hold for every valuation."""
     low, high = lower(left), upper(left)
     assert low is None or low <= value(left, at)
     assert high is None or high >= value(left, at)
@@ -95,14 +95,14 @@ def test_what_is_decided_holds_for_all_numbers(left: Size, right: Size, at: dict
 
 
 def test_a_symbol_that_may_be_negative_has_no_bounds() -> None:
-    """Nothing is said of it until it cancels."""
+    """A symbol that may be negative has no bounds until it cancels out."""
     assert lower(U) is None
     assert not at_least(U * U, 0)
     assert at_least(U - U, 0)
 
 
 def test_a_minimum_knows_what_it_never_exceeds() -> None:
-    """It is one symbol for both orders, below both."""
+    """A minimum is one symbol for both argument orders, and at most each of them."""
     symbols = Symbols()
     t = symbols.of_input("t", 1)
     least = symbols.minimum(t, Size.of(32))
@@ -114,7 +114,7 @@ def test_a_minimum_knows_what_it_never_exceeds() -> None:
 
 
 def test_no_symbol_hides_the_number_of_rows() -> None:
-    """A symbol made from N would count as free of it."""
+    """A symbol derived from N still counts as dependent on N."""
     symbols = Symbols()
     with pytest.raises(Unknown):
         symbols.derived(("half", N * S))
@@ -123,7 +123,7 @@ def test_no_symbol_hides_the_number_of_rows() -> None:
 
 
 def test_sizes_near_overflow_are_unknown() -> None:
-    """Integers of a run would wrap where polynomials go on."""
+    """Sizes near the integer limit are unknown: run-time integers wrap, polynomials do not."""
     with pytest.raises(Unknown):
         product([N, S, S, S, S, S])
     with pytest.raises(Unknown):

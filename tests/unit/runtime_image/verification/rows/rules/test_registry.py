@@ -1,4 +1,4 @@
-"""Tests of the table of rules as a whole."""
+"""The table of rules as a whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def known_versions() -> set[tuple[str, str, int]]:
 
 
 def test_rules_name_versions_that_exist() -> None:
-    """A wrong number would be a rule that never applies, or a version nobody looked at."""
+    """A wrong opset number would be a rule that never applies, or a version that was never
+    reviewed."""
     assert analysis.FAMILIES
     ours = {key for key in RULES if key[0] != MICROSOFT and key[1] not in OWN}
     numbered = {("", *key) for key in (*numbering.EVALUATORS, *numbering.SOURCES)}
@@ -28,5 +29,5 @@ def test_rules_name_versions_that_exist() -> None:
 
 
 def test_no_rule_speaks_of_chance() -> None:
-    """Random operators differ from run to run."""
+    """No rule covers a random operator, whose results differ between runs."""
     assert {name for _, name, _ in RULES} & {*RANDOM, "RandomUniformLike"} == set()

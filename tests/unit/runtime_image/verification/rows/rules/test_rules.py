@@ -1,7 +1,7 @@
-"""Tests of the rules: each on its right and on its wrong side, by version where versions differ.
+"""Each rule on a valid and an invalid case, per opset version where versions differ.
 
-A line is an operator's opset, a body that makes `y` of `x` FP32 [n, 3, 4], and the operator to
-blame, "" where rows stay apart. What is proven is run, too: a row must not change with others.
+A line has an opset, a body that computes `y` from `x` FP32 [n, 3, 4], and the operator to blame, ""
+if rows are independent. Proven bodies also run: no row may change with the others.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ T, U = "t = Transpose <perm = [1, 0, 2]> (x)", "y = Transpose <perm = [1, 0, 2]>
 
 
 def turned(body: str) -> str:
-    """A body from `t` [3, n, 4] to `u` of the same shape."""
+    """Return a body from `t` [3, n, 4] to `u` of the same shape."""
     return f"{T} {body} {U}"
 
 
 LINES: Final = (
-    # Elementwise, and what meets what.
+    # Elementwise operators and broadcasting.
     (21, "y = Relu (x)", ""),
     (6, "y = Relu (x)", ""),
     (21, "c = Unsqueeze (w3, one) y = Add (x, c)", ""),
@@ -47,7 +47,7 @@ LINES: Final = (
     (21, "y, m = Dropout (x)", ""),
     (21, "t = Cast <to = 9> (yes) y, m = Dropout (x, scale, t)", "Dropout"),
     (21, "t = Cast <to = 9> (no) y, m = Dropout (x, scale, t)", ""),
-    # The number of rows as data.
+    # The number of rows used as data.
     (21, "c = Cast <to = 1> (n) y = Div (x, c)", "Cast"),
     (21, "c = Gather (s, two) d = Cast <to = 1> (c) y = Div (x, d)", ""),
     (21, "c = Equal (n, one) y = Where (c, x, f)", "Where"),
@@ -101,7 +101,7 @@ LINES: Final = (
     (21, "a = Concat <axis = 0> (n, one, one) e = Tile (g, a) g = Unsqueeze (w, zero)"
      " r = ReduceSum (e, one) y = Add (x, r)", ""),
     (21, "a = Concat <axis = 0> (two, one, one) y = Tile (x, a)", "Tile-output"),
-    # Cut and joined.
+    # Concatenation and splitting.
     (21, "y = Slice (x, one, far, two)", ""),
     (21, "y = Slice (x, one, far, zero)", "Slice"),
     (21, "y = Slice (x, minus, e, zero, minus) e = Mul (far, minus)", "Slice"),
@@ -191,7 +191,7 @@ LINES: Final = (
     (21, "z = ReduceSum <keepdims = 0> (w, zero) l, y = Scan <num_scan_inputs = 1, body = a"
      " (float[4] c, float[3,4] v) => (float[4] d, float[3,4] u)"
      " { m = ReduceSum <keepdims = 0> (v, zero) d = Add (c, m) u = Add (v, c) }> (z, x)", "Scan"),
-    # Without a rule.
+    # Operators without a rule.
     (21, "y = RandomNormalLike (x)", "RandomNormalLike"),
     (21, "i = NonZero (x) y = Cast <to = 1> (i)", "NonZero"),
     (21, "y = Unique (x)", "Unique"),
@@ -200,7 +200,7 @@ LINES: Final = (
 
 
 def model(opset: int, body: str) -> onnx.ModelProto:
-    """Constants first, as far as the body needs them; the order of nodes is put right."""
+    """Build the model: constants that the body uses, then the nodes in topological order."""
     text = f"""<ir_version: 8, opset_import: ["" : {max(opset, 13)}]>
     g (float[n,3,4] x) => (float y) {{ {CONSTANTS} {body} }}"""
     found = onnx.parser.parse_model(text)
@@ -211,7 +211,7 @@ def model(opset: int, body: str) -> onnx.ModelProto:
 
 
 def _sort(graph: onnx.GraphProto) -> None:
-    """Nodes that `y` needs, each behind what it reads."""
+    """Return the nodes that `y` needs, in topological order."""
     makers = {name: node for node in graph.node for name in node.output if name}
     done: dict[str, onnx.NodeProto] = {}
 
@@ -240,7 +240,7 @@ def answers(session: ort.InferenceSession, rows: Any) -> Any:
 
 @pytest.mark.parametrize(("opset", "body", "blamed"), LINES, ids=lambda value: str(value)[:60])
 def test_rows_are_proven_independent_where_they_are(opset: int, body: str, blamed: str) -> None:
-    """The verdict names the operator; what is proven holds in ONNX Runtime, bit for bit."""
+    """The verdict names the operator; proven bodies hold in ONNX Runtime, bit for bit."""
     graph = model(opset, body)
     verdict = analyse(graph)
     assert verdict.analysed, verdict
