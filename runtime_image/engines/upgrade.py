@@ -186,4 +186,6 @@ class SessionUpgrade:
 def _lower_priority() -> None:
     """Lower the priority of this thread. Threads that it has started keep theirs (on Linux, each
     thread has its own)."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    thread = threading.get_native_id()
+    niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
+    os.setpriority(os.PRIO_PROCESS, thread, niceness)
