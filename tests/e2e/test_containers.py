@@ -247,7 +247,7 @@ def test_an_image_of_another_link_version_is_refused(
         )
 
     assert refused.returncode == 1
-    assert f"speaks link version {VERSION + 1}, this server version {VERSION}" in refused.stderr
+    assert f"speaks link version {VERSION + 1}, this server speaks {VERSION}" in refused.stderr
     assert "fnctl image build cpu" in refused.stderr
 
 
