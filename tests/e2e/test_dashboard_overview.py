@@ -150,6 +150,8 @@ async def test_the_keyboard_is_enough() -> None:
 
         await keyboard.press("Escape")
         await view.until("() => document.querySelectorAll('.function-row').length > 10")
+        # While the pointer is on the list its rows keep their order, and so their numbers.
+        await view.page.locator(ROW).first.hover()
         await view.page.locator(f"{ROW}[tabindex='0']").focus()
         for key, index in (("End", "201"), ("ArrowUp", "200"), ("Home", "2"), ("ArrowDown", "3")):
             await keyboard.press(key)

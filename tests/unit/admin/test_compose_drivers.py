@@ -42,7 +42,7 @@ async def test_an_engine_with_other_users(
     options = {"SecurityOptions": ["name=seccomp,profile=builtin", "name=userns"]}
     monkeypatch.setattr("docker.APIClient.info", lambda _client: options)
 
-    with pytest.raises(DriverError, match="other users than this machine has"):
+    with pytest.raises(DriverError, match="maps user ids of containers to other ids"):
         await open_driver(Settings(driver="docker", docker_host=engine, data=tmp_path), [CPU])
 
 
