@@ -28,6 +28,8 @@ CALLERS: Final = 64
 LANES: Final = 4
 """Functions called concurrently, each by CALLERS / LANES callers, so that its replica always has a
 queue."""
+ROUNDS_MAX: Final = 4
+"""Rounds of calls; after the first, only of functions whose rows should have shared a run."""
 SLOTS: Final = 8
 DEPLOYS_AT_ONCE: Final = 2
 TIMEOUT_S: Final = 120.0
@@ -159,13 +161,15 @@ async def _load(
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     connector = aiohttp.TCPConnector(limit=0)
     each = -(-dose.calls // max(1, len(functions)))
-    async with (
-        aiohttp.ClientSession(url, timeout=timeout, connector=connector) as session,
-        asyncio.TaskGroup() as group,
-    ):
-        for lane in range(LANES):
-            own = [(one, one.drawn(chance, each)) for one in functions[lane::LANES]]
-            group.create_task(_lane(session, own, tally, ledger))
+    left = list(functions)
+    async with aiohttp.ClientSession(url, timeout=timeout, connector=connector) as session:
+        for _ in range(ROUNDS_MAX):
+            async with asyncio.TaskGroup() as group:
+                for lane in range(LANES):
+                    own = [(one, one.drawn(chance, each)) for one in left[lane::LANES]]
+                    group.create_task(_lane(session, own, tally, ledger))
+            # On a busy machine all calls of a small dose may arrive one after another.
+            left = [one for one in left if one.joins and not one.mixes and tally.rows[one.name] < 2]
 
 
 async def _lane(
