@@ -206,7 +206,7 @@ def processes(root: Path) -> list[tuple[int, str]]:
 
 
 def lives(pid: int) -> bool:
-    """Return whether a process runs. A zombie does not count, whoever has to reap it."""
+    """Return whether a process runs. A zombie counts as ended."""
     try:
         ended = os.pidfd_open(pid)
     except ProcessLookupError:

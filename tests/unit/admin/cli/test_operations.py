@@ -142,7 +142,7 @@ def test_an_operation_that_failed_is_a_refusal(
 def test_an_operation_that_was_cancelled_ends_the_command(
     api: AdminApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A cancelled operation ends the command with a text, whoever cancelled it."""
+    """The command reports a cancelled operation, also one that another client cancelled."""
     with pytest.raises(typer.Exit) as ended:
         finish(Session(Client(api.url), as_json=False), {**START, "state": "cancelled"})
 

@@ -57,7 +57,7 @@ def found(root: Path) -> dict[str, int]:
 
 
 def test_a_replica_is_known_by_its_command_line(start: Start, tmp_path: Path) -> None:
-    """A replica is found by its command line, whoever started it; in another folder it belongs to
+    """A replica is found by its command line, not by its parent; in another folder it belongs to
     another server."""
     process = start()
 
