@@ -141,6 +141,7 @@ class ConnectionHandler(RequestHandler):
             self._read_ahead(data)
             return
         count, body = self._request_count, self._last_body
+        was_whole = self._is_body_whole()
         super().data_received(data)
         if self._request_count > count and body is not None and not body.is_eof():
             self._on_bad_chunks(body)
@@ -150,8 +151,9 @@ class ConnectionHandler(RequestHandler):
             self._is_new = False
             self._head_size = self._head_age_s = 0
             self._release()
-        elif data and self.is_idle and self._is_body_whole():
+        elif data and self.is_idle and was_whole:
             # Otherwise these bytes belong to a refused body, which aiohttp discards for a while.
+            # The read that completes it belongs to it as well.
             self._head_grows(len(data))
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's own never keeps it open

@@ -157,11 +157,16 @@ async def test_100_continue_follows_the_checks(served: Served) -> None:
     await nothing_left(served)
 
 
-async def test_the_rest_of_a_refused_body_is_dropped(served: Served) -> None:
-    """The rest is not parsed as a head, however long: the next request gets its own answer."""
+@pytest.mark.parametrize("last", [1, HEAD_MAX + 1])
+async def test_the_rest_of_a_refused_body_is_dropped(served: Served, last: int) -> None:
+    """The rest is not counted as a head, however long the read that completes it is.
+
+    The next request gets its own answer.
+    """
     size = 3 * HEAD_MAX
     refused = HEAD.replace(b"digits", b"nobody") + b"Content-Length: %d\r\n\r\n" % size
-    client = await sent(served, refused, b"x" * (size - 1), b"x", refused.replace(b"POST", b"GET"))
+    rest_of_body = (b"x" * (size - last), b"x" * last)
+    client = await sent(served, refused, *rest_of_body, refused.replace(b"POST", b"GET"))
     starts = [answer.start.split()[1] for answer in answers(bytes(client.received))]
     assert starts == [b"404", b"404"]
     client.leave()
