@@ -198,6 +198,34 @@ class AnswerTooLarge(FnError):
     title = "The answer is too large"
 
 
+class UpstreamFailed(FnError):
+    """The function's server closed the connection, or sent no valid HTTP, before its answer."""
+
+    code = "upstream_failed"
+    title = "The function's server failed"
+
+
+class UpstreamTimeout(FnError):
+    """The function's server did not answer within `first_byte_s` or `max_s`."""
+
+    code = "upstream_timeout"
+    title = "The function's server did not answer in time"
+
+
+class Asleep(FnError):
+    """The function is cold, and this request is one that does not wake it."""
+
+    code = "asleep"
+    title = "The function is asleep"
+
+
+class PathDenied(FnError):
+    """The function's settings deny calls of this path."""
+
+    code = "path_denied"
+    title = "This path is denied"
+
+
 class ShuttingDown(FnError):
     """The server is shutting down and accepts nothing new."""
 

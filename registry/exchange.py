@@ -45,7 +45,8 @@ class ReplicaEndpoint(msgspec.Struct, frozen=True):
 
     `limit` is the max number of concurrent requests over all gateways. `marks_started`: it reports
     which requests have started to run; otherwise every sent request counts as started. `phases` are
-    the milliseconds of its cold start so far, without `first_run`.
+    the milliseconds of its cold start so far, without `first_run`. `is_server`: its link is that of
+    a sidecar, which hands out connected sockets.
     """
 
     id: str
@@ -54,6 +55,7 @@ class ReplicaEndpoint(msgspec.Struct, frozen=True):
     marks_started: bool
     device: str
     phases: dict[str, float]
+    is_server: bool = False
 
 
 class PoolEndpoints(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from runtime_image.contract.model import EqualAxes, InputRule, OutputRule, Preparation
+from runtime_image.contract.server import Network, SampleRequest
 from runtime_image.contract.signature import Signature
 
 NAMESPACE = "default"
@@ -19,6 +20,24 @@ class Scaling:
     min: int = 0
     max: int = 1
     idle_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeLimits:
+    """Limits of a server function's exchanges. Times in seconds.
+
+    `concurrency`: exchanges at once per replica, over all gateways. `first_byte_s` counts from the
+    request's sending to the answer's first byte, `stall_s` between two bytes (0 = no limit),
+    `max_s` the whole exchange. `drain_s`: time that open exchanges have when their replica stops.
+    `websockets`: "ignore" lets WebSockets take no slot and keep no replica awake.
+    """
+
+    concurrency: int = 32
+    first_byte_s: float = 300.0
+    stall_s: float = 0.0
+    max_s: float = 600.0
+    drain_s: float = 600.0
+    websockets: Literal["count", "ignore"] = "count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +103,8 @@ class Bundle:
 class Function:
     """A name that clients call. `revision` is the number of the revision that serves calls.
 
-    Changes of a function's settings do not create a revision.
+    Changes of a function's settings do not create a revision. `exchange` is set only for server
+    functions, which do not use `limits.timeout_s` and `limits.body_mib`.
     """
 
     name: str
@@ -95,17 +115,49 @@ class Function:
     namespace: str = NAMESPACE
     created_s: float = 0.0
     """Unix seconds."""
+    exchange: ExchangeLimits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PathRules:
+    """Which requests of a server function wake it, take no slot, or are denied.
+
+    Each rule is a path pattern ("/static/*"), or a method and one ("POST /v1/*"). An empty `wake`
+    means that every request wakes.
+    """
+
+    wake: tuple[str, ...] = ()
+    free: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """The [server] table of a revision; fields as in `ServerSpec`."""
+
+    command: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    port: int = 0
+    ready: str = ""
+    network: Network = "none"
+    start_s: float = 600.0
+    stop_grace_s: float = 10.0
+    samples: tuple[SampleRequest, ...] = ()
+    paths: PathRules = field(default_factory=PathRules)
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """Immutable definition of what runs. `model` and `handler` are bundle paths, "" for none."""
+    """Immutable definition of what runs. `model` and `handler` are bundle paths, "" for none.
+
+    `server` is set only for server functions.
+    """
 
     name: str
     number: int
     bundle: str
     signature: Signature
-    engine: Literal["onnx", "python"] = "onnx"
+    engine: Literal["onnx", "python", "server"] = "onnx"
     model: str = ""
     handler: str = ""
     inputs: dict[str, InputRule] = field(default_factory=dict)
@@ -115,6 +167,7 @@ class Revision:
     sample: dict[str, Any] = field(default_factory=dict)
     namespace: str = NAMESPACE
     created_s: float = 0.0
+    server: ServerSettings | None = None
 
     @property
     def ref(self) -> str:

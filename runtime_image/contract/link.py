@@ -1,4 +1,4 @@
-"""Constants of the link, version 4: frame layout, kinds, flags, limits.
+"""Constants of the link, version 5: frame layout, kinds, flags, limits.
 
 Every frame is a 16-byte little-endian header, `meta_len` bytes of meta, `body_len` bytes of body:
 
@@ -11,7 +11,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-VERSION: Final = 4
+VERSION: Final = 5
 HEADER: Final = Struct("<IIBBHI")
 BODY_MAX: Final = 320 * 1024 * 1024
 """Bytes; above the largest answer (256 MiB) and the largest request body that can be configured."""
@@ -64,10 +64,15 @@ class Kind(IntEnum):
     CANCEL = 21  # gateway -> replica
     CANCELLED = 22  # replica -> gateway: the id is free again
     PART = 23  # replica -> manager: one piece of the file of a FETCH; reserved for streams
-    END = 24  # replica -> manager: end of that file; reserved for streams
-    WINDOW = 25  # replica -> gateway: id 0: capacity is free again; ids > 0 reserved for streams
+    END = 24  # replica -> manager: end of that file; gateway -> sidecar: exchange `id` is over
+    WINDOW = 25  # replica -> gateway: id 0: capacity is free again; sidecar: aux = slots offered
     FREED = 26  # gateway -> replica: body = SLAB_RANGE of an answer that has been read
     FETCH = 27  # manager -> trial: aux = requested part of a prepared model
+    OPEN = 28  # gateway -> sidecar: connect exchange `id`; aux = idle connection, if flag REUSE
+    RECALL = 29  # sidecar -> gateway: close the idle connection `id`
+    QUIESCE = 30  # sidecar -> gateway: stop using the link; manager -> sidecar: drain softly
+    QUIESCED = 31  # gateway -> sidecar: aux = exchanges that are open or requested
+    RESUME = 32  # manager -> sidecar: revoke a soft drain; the sidecar answers NOT_IDLE
 
 
 class Flag(IntEnum):
@@ -78,6 +83,9 @@ class Flag(IntEnum):
     ALONE = 4  # REQUEST: run in a batch of one, and send STARTED
     FIRST = 8  # RESPONSE: from the replica's first run
     SLAB = 16  # REQUEST, RESPONSE: the frame's body is a SLAB_RANGE that locates the real body
+    REUSE = 32  # OPEN: the exchange uses the gateway's idle connection `aux` and needs no answer
+    KEPT = 64  # END: the connection stays open and idle, under the id of the exchange
+    FREE = 128  # OPEN: the exchange takes no slot and does not count as use
 
 
 class NotStarted(IntEnum):
@@ -86,7 +94,12 @@ class NotStarted(IntEnum):
     FULL = 1  # over the replica's limit; a WINDOW frame follows when capacity is free
     DRAINING = 2  # the replica is shutting down
     BATCH_TIMEOUT = 3  # another request of its batch exceeded the timeout; run this one alone
+    REFUSED = 4  # the server does not accept connections
 
+
+SOCKET_NOTICE: Final = Struct("<I")
+"""A message of a sidecar's side channel: the id of an OPEN, with the connected socket as ancillary
+data."""
 
 META_SEPARATOR: Final = b"\n"
 """Separator of the latin-1 text fields of a REQUEST's meta; header values cannot contain it.

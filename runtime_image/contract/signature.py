@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from runtime_image.contract import dtypes
 
 DYNAMIC = -1
 """A dimension whose size may differ between requests."""
 
-Kind = Literal["tensors", "json", "bytes"]
+Kind = Literal["tensors", "json", "bytes", "http"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class TensorSpec:
 class Signature:
     """Inputs and outputs of a function.
 
-    Kinds: `tensors`: typed arrays by name. `json`: any JSON object. `bytes`: one raw body.
+    Kinds: `tensors`: typed arrays by name. `json`: any JSON object. `bytes`: one raw body. `http`:
+    the requests of a server function.
     """
 
     kind: Kind
@@ -61,8 +62,8 @@ def to_json(signature: Signature) -> dict[str, Any]:
 def from_json(data: dict[str, Any]) -> Signature:
     """Rebuild a signature from `to_json`. Raises ValueError on any other data."""
     kind = data.get("kind")
-    if kind not in ("tensors", "json", "bytes"):
-        raise ValueError(f"signature kind: expected tensors, json or bytes, got {kind!r}")
+    if kind not in get_args(Kind):
+        raise ValueError(f"signature kind: expected {', '.join(get_args(Kind))}, got {kind!r}")
     return Signature(
         cast("Kind", kind),
         tuple(_tensor(item) for item in data["inputs"]),

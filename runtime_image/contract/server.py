@@ -1,0 +1,84 @@
+"""Server functions: what a sidecar needs to run one revision's HTTP server. Plain data.
+
+A server function is a command that listens on a port and speaks HTTP/1.1. The *sidecar* is the
+replica's first process: it speaks the link, starts the server, probes it, and hands connected
+sockets to gateways.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal, get_args
+
+ENGINE: Final = "server"
+"""The engine of server functions, in revisions and in replica records."""
+Network = Literal["none", "egress"]
+"""none: a network namespace of its own, with the loopback interface only. egress: the host's."""
+PORT_DEFAULT: Final = 8000
+"""Port of a server in a network namespace of its own, unless `port` names another one."""
+FREE_MAX: Final = 64
+"""Max exchanges of a replica at once that take no slot."""
+MAX_GRACE_S: Final = 5.0
+"""Seconds beyond `max_s` after which the sidecar itself ends an exchange."""
+QUIESCE_S: Final = 3.0
+"""Seconds that a gateway has to answer QUIESCE; then its link and its exchanges are ended."""
+MARKER: Final = "FN_REPLICA"
+"""Environment variable of every process of a server: the id of its replica."""
+BODY_SHOWN_MAX: Final = 1024
+"""Max bytes of a sample's answer that a trial reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """A request that a trial sends to the server, and the status that it expects.
+
+    `body` is text, or "@" and a path in the bundle. `status` 0 accepts every status below 400.
+    """
+
+    path: str = "/"
+    method: str = "GET"
+    headers: dict[str, str] = field(default_factory=dict)
+    body: str = ""
+    status: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """Everything that a sidecar needs to run the server of one revision. Times in seconds.
+
+    In `command` and the values of `env`, `${PORT}` and `${SOCKET}` are replaced. `port` 0 lets the
+    sidecar choose. `ready` is the path of the readiness probe, which expects a status from 200 to
+    399; "" probes "/" and accepts every status below 500. `concurrency` is the number of exchanges
+    at once over all gateways.
+    """
+
+    revision: str
+    command: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    port: int = 0
+    ready: str = ""
+    network: Network = "none"
+    start_s: float = 600.0
+    stop_grace_s: float = 10.0
+    max_s: float = 600.0
+    concurrency: int = 32
+    samples: tuple[SampleRequest, ...] = ()
+
+
+def to_json(spec: ServerSpec) -> dict[str, Any]:
+    """Return the spec as plain JSON data; `from_json` is its inverse."""
+    return asdict(spec)
+
+
+def from_json(data: dict[str, Any]) -> ServerSpec:
+    """Rebuild a spec from `to_json`. Raises TypeError or ValueError on anything else."""
+    plain = dict(data)
+    plain["command"] = tuple(map(str, plain.get("command", ())))
+    plain["env"] = {str(name): str(value) for name, value in dict(plain.get("env", {})).items()}
+    plain["samples"] = tuple(SampleRequest(**one) for one in plain.get("samples", ()))
+    spec = ServerSpec(**plain)
+    if not spec.command:
+        raise ValueError("command: expected at least one word, got none")
+    if spec.network not in get_args(Network):
+        raise ValueError(f"network: expected {' or '.join(get_args(Network))}, got {spec.network}")
+    return spec
