@@ -37,9 +37,10 @@ from gateway.metrics.ledger import Balance, Ledger
 from gateway.ports import CallHistory, Pools
 from gateway.server_links import ExchangeCall, ServerLinks
 from gateway.shared_memory import SlabPool
+from gateway.upstream import UpstreamConnection
 from registry.catalog import Catalog, Change, Deployed
 from registry.compatibility import breaks
-from registry.errors import FnError, Poison, ReplicaDied, WaitBudgetOver
+from registry.errors import FnError, Poison, ReplicaDied, UpstreamFailed, WaitBudgetOver
 from registry.exchange import Demand, Load, PoolEndpoints, decode_endpoints, encode
 from registry.spec import may_rerun
 from registry.tasks import Tasks, every
@@ -93,7 +94,12 @@ class Delivery:
             self._on_answered,
         )
         self._servers = ServerLinks(
-            worker, self._dispatcher, self._tasks, self._perform, self._report_soon
+            worker,
+            self._dispatcher,
+            self._tasks,
+            self._perform,
+            self._report_soon,
+            self._hand_over,
         )
         self._reports = DemandReports(
             lambda key: self._dispatcher.load(key, monotonic()), self.is_cold
@@ -216,6 +222,13 @@ class Delivery:
         """Return whether an exchange that was opened has lost the link to its replica."""
         pool = self._dispatcher.pools.get(call.pool)
         return pool is not None and call in pool.detached
+
+    def _hand_over(self, call: ExchangeCall, connection: UpstreamConnection) -> None:
+        try:
+            call.opened(connection)
+        except Exception:  # a defect of the proxy must not keep the slot
+            log.exception("an exchange could not begin", replica=connection.replica)
+            self.fail_exchange(call, UpstreamFailed("the exchange could not begin"))
 
     def _submit(self, call: HeldCall | ExchangeCall) -> None:
         if call.pool not in self._dispatcher.pools:

@@ -68,9 +68,14 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         tasks: Tasks,
         perform: Callable[[list[Command]], None],
         on_link_lost: Callable[[str], None],
+        hand_over: Callable[[ExchangeCall, UpstreamConnection], None],
     ) -> None:
-        """Create the links; see `ReplicaLinks`."""
+        """Create the links; see `ReplicaLinks`.
+
+        `hand_over(call, connection)` gives a connection to the exchange that has started with it.
+        """
         super().__init__(worker, dispatcher, tasks, perform, on_link_lost)
+        self._hand_over = hand_over
         self.sockets_max = 0
         """Max connections to servers; 0 = no limit."""
         self._logged_s = -UNUSABLE_LOG_S
@@ -87,7 +92,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         if connection is not None:
             self._dispatcher.exchanges.on_opened(link, id, monotonic())
             self._peers[link].idle_frames = 0
-            call.opened(connection)
+            self._hand_over(call, connection)
         elif self._has_room():
             sockets.request(id, is_free=call.is_free)
         else:
@@ -159,7 +164,8 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         if kind is Kind.WINDOW and not frame.id and frame.aux <= 1:
             self._perform(exchanges.on_window(id, frame.aux, now))
         elif kind is Kind.RECALL:
-            sockets.recall(frame.id)
+            if not sockets.recall(frame.id):
+                exchanges.on_recall_missed(id)
         elif kind is Kind.QUIESCE and not frame.id:
             self._perform(exchanges.on_quiesce(id))
         else:
@@ -174,7 +180,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         assert isinstance(call, ExchangeCall)
         peer.idle_frames = 0
         connection.begin(id, is_reused=False)
-        call.opened(connection)
+        self._hand_over(call, connection)
         return True
 
     def _on_unusable(self, link: str, id: int) -> None:

@@ -27,6 +27,8 @@ log = structlog.get_logger()
 
 IDLE_S: Final = 2.0
 """Seconds for which an idle connection is kept: servers close theirs after 5 s or more."""
+LATE_MAX: Final = 1000
+"""Max connections between two used ones that arrive for exchanges that have ended."""
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 _OPEN, _END, _REUSE = Kind.OPEN, Kind.END, int(Flag.REUSE)
 _KEPT, _FREE = int(Flag.KEPT), int(Flag.FREE)
@@ -62,8 +64,8 @@ class ServerSockets:
         self._idle: dict[int, UpstreamConnection] = {}
         """Idle connections, the oldest first."""
         self.connected_s = 0.0
-        self.unknown = 0
-        """Connections that arrived for exchanges that had ended."""
+        self._late = 0
+        """Connections that arrived for ended exchanges, since the last one that was used."""
 
     def __len__(self) -> int:
         return len(self._live) + len(self._idle)
@@ -139,12 +141,14 @@ class ServerSockets:
         del self._live[id]
         return True
 
-    def recall(self, id: int) -> None:
-        """Close connection `id` if it is still idle."""
+    def recall(self, id: int) -> bool:
+        """Close connection `id`; False if it is not idle any more."""
         connection = self._idle.pop(id, None)
-        if connection is not None:
-            connection.abort()
-            self._stream.send(pack(_END, id))
+        if connection is None:
+            return False
+        connection.abort()
+        self._stream.send(pack(_END, id))
+        return True
 
     def close_idle(self) -> None:
         """Close all idle connections."""
@@ -168,6 +172,7 @@ class ServerSockets:
 
     def on_connected(self, connection: UpstreamConnection) -> None:
         """Give a new connection to its exchange, or close it."""
+        self._late = 0
         if self._live.get(connection.id) is not connection:
             connection.abort()
         elif not self._on_opened(connection.id, connection):
@@ -187,7 +192,9 @@ class ServerSockets:
             return
         if not is_wanted:
             os.close(descriptor)
-            self.unknown += 1
+            self._late += 1
+            if self._late > LATE_MAX:
+                raise LinkError(f"{LATE_MAX} connections without an exchange")
             return
         sock = _socket(descriptor)
         connection = UpstreamConnection(self, id, self._endpoint, self.connected_s)

@@ -57,6 +57,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._endpoint = endpoint
         self._is_aborted = False
+        self._is_paused = False
+        self._has_ended = False
         self.id = id
         self.handler: UpstreamHandler | None = None
         self.connected_s = connected_s
@@ -86,13 +88,11 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def is_flushed(self) -> bool:
-        """Whether the kernel has accepted all written bytes, and the connection is open."""
+        """Whether the connection is open both ways and has no unsent bytes."""
         transport = self._transport
-        return (
-            transport is not None
-            and not transport.is_closing()
-            and not transport.get_write_buffer_size()
-        )
+        if transport is None or self._has_ended or transport.is_closing():
+            return False
+        return not transport.get_write_buffer_size()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write bytes; dropped silently if the connection is lost."""
@@ -101,18 +101,21 @@ class UpstreamConnection(asyncio.Protocol):
 
     def write_eof(self) -> None:
         """End this side's stream after the bytes written so far."""
-        if self.is_open:
-            cast("asyncio.Transport", self._transport).write_eof()
+        if self._transport is not None and not self._transport.is_closing():
+            self._has_ended = True
+            self._transport.write_eof()
 
     def pause_reading(self) -> None:
         """Receive no more bytes until `resume_reading`."""
-        if self.is_open:
-            cast("asyncio.Transport", self._transport).pause_reading()
+        if self._transport is not None and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Receive bytes again."""
-        if self.is_open:
-            cast("asyncio.Transport", self._transport).resume_reading()
+        if self._transport is not None and self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
 
     def abort(self) -> None:
         """Close the connection at once; unsent bytes are dropped."""
@@ -161,6 +164,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """asyncio callback: the server has ended its stream."""
+        self._has_ended = True
         if self.handler is None:
             self._owner.on_idle_ended(self)
             return False

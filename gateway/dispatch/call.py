@@ -221,7 +221,8 @@ class ServerLink(Link):
     `in_flight` has the exchanges that take a slot, `free` the others. `is_waiting`: the link waits
     in the sidecar's rotation and sends OPEN only for offered slots. `retry_s`: nothing is sent
     before that time, because the server refused a connection; `free_retry_s`: the same for free
-    exchanges; 0 = no wait. `full` is set while the link waits for either.
+    exchanges; 0 = no wait. `full` is set while the link waits for either. `recalled`: connections
+    that the sidecar recalled too late, to be closed when their exchanges end.
     """
 
     is_server: ClassVar[bool] = True
@@ -230,6 +231,7 @@ class ServerLink(Link):
     is_waiting: bool = False
     retry_s: float = 0.0
     free_retry_s: float = 0.0
+    recalled: int = 0
 
     @property
     def owed(self) -> int:

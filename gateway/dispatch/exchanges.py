@@ -61,7 +61,7 @@ class Exchanges:
 
         1. It has ended before: nothing to do.
         2. Its link was lost: nobody has to be told.
-        3. Nobody else waits for its slot, and the link stays in use: its connection is kept.
+        3. No other link waits for its slot, and its own link stays in use: the connection is kept.
         4. Otherwise the slot is given back.
         """
         if call.stage is not Stage.STARTED:  # 1
@@ -75,7 +75,9 @@ class Exchanges:
             return []
         link = self._link(call.link)
         link.release(call)
-        is_kept = kept and not (call.is_free or link.full or link.closing)  # 3, 4
+        is_kept = kept and not (call.is_free or link.full or link.closing or link.recalled)  # 3, 4
+        if link.recalled and not call.is_free:
+            link.recalled -= 1
         commands: list[Command] = [End(link.id, call.id, is_kept)]
         if pool.queue or pool.free_queue:
             commands += self._serve(pool, now)
@@ -164,6 +166,7 @@ class Exchanges:
         pool = self._pool(link.pool)
         if not offered:  # 1
             link.is_waiting = link.closing = False
+            link.recalled = 0
             link.full = link.retry_s > 0
             pool.update_waking(now)
             return self._serve(pool, now)
@@ -173,6 +176,15 @@ class Exchanges:
         link.is_waiting = False  # 3
         link.full = link.retry_s > 0
         return [Decline(link_id)]
+
+    def on_recall_missed(self, link_id: str) -> None:
+        """Give back a slot at the next end: the recalled connection had been reused before.
+
+        Otherwise a link with a long queue would reuse its connections for ever, and other gateway
+        processes would wait for ever.
+        """
+        link = self._link(link_id)
+        link.recalled = min(link.recalled + 1, len(link.in_flight))
 
     def on_quiesce(self, link_id: str) -> list[Command]:
         """Stop using a link until WINDOW, and tell how many of its exchanges are not over."""
