@@ -103,6 +103,8 @@ class Manager:
             commands.Assign: self._assign,
             commands.Bind: self._bind,
             commands.Drain: self._drain,
+            commands.Quiesce: self._quiesce,
+            commands.Resume: self._resume,
             commands.StopBatching: self._stop_batching,
             commands.RecordRefutation: lambda c: self._refuted.notify(c.key, c.reason),
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
@@ -344,6 +346,16 @@ class Manager:
         control = self._launcher.control(command.id)
         if control is not None:
             control.drain(command.if_idle_s)
+
+    def _quiesce(self, command: commands.Quiesce) -> None:
+        control = self._launcher.control(command.id)
+        if control is not None:
+            control.quiesce()
+
+    def _resume(self, command: commands.Resume) -> None:
+        control = self._launcher.control(command.id)
+        if control is not None:
+            control.resume()
 
     def _stop_batching(self, command: commands.StopBatching) -> None:
         control = self._launcher.control(command.id)
