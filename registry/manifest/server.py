@@ -15,12 +15,12 @@ from pydantic_core import PydanticCustomError
 from registry.errors import BadManifest
 from registry.manifest.checks import NOTHING, Section, refused, validate
 from registry.model import ExchangeLimits, Limits, PathRules, ServerSettings
+from registry.path_rules import RULE_FORM, RULES_MAX, parse_rule
 from runtime_image.contract.server import MARKER, Network, SampleRequest
 
 PORT, SOCKET = "${PORT}", "${SOCKET}"
 WORDS_MAX: Final = 1000
 VARIABLES_MAX: Final = 200
-RULES_MAX: Final = 100
 SAMPLES_MAX: Final = 20
 HEADERS_MAX: Final = 50
 TEXT_MAX: Final = 128 * 1024
@@ -48,7 +48,6 @@ _OWN_HEADERS: Final = frozenset(
 )
 
 Word = Annotated[str, StringConstraints(max_length=32_768)]
-Rule = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Target = Annotated[str, StringConstraints(max_length=2048)]
 
 
@@ -80,12 +79,12 @@ class ServerTable(Section):
     """Maximum seconds from the start until the server is ready."""
     stop_grace_s: float = Field(default=10.0, ge=0, le=3600)
     """Seconds between the signals TERM and KILL when the server stops."""
-    wake: list[Rule] = Field(default=[], max_length=RULES_MAX)
-    """Requests that wake the function: paths such as `"/v1/*"`, or `"POST /v1/*"`. Empty for all.
-    Other requests get the problem `asleep` while it is cold."""
-    free: list[Rule] = Field(default=[], max_length=RULES_MAX)
+    wake: list[Word] = Field(default=[], max_length=RULES_MAX)
+    """Requests that wake the function, such as `"/v1/*"` or `"POST /v1/*"`. Empty for all. Other
+    requests get the problem `asleep` while it is cold."""
+    free: list[Word] = Field(default=[], max_length=RULES_MAX)
     """Requests that take no slot of `limits.concurrency` and do not keep a replica awake."""
-    deny: list[Rule] = Field(default=[], max_length=RULES_MAX)
+    deny: list[Word] = Field(default=[], max_length=RULES_MAX)
     """Requests that are refused, such as a server's own control calls."""
     env: dict[str, Word] = Field(default={}, max_length=VARIABLES_MAX)
     """Environment variables of the server, with `${PORT}` and `${SOCKET}` as in `command`."""
@@ -232,10 +231,11 @@ def _check_target(key: str, path: str) -> None:
 
 
 def _rules(kind: str, rules: Sequence[str]) -> tuple[str, ...]:
-    for rule in rules:
-        method, _, path = rule.rpartition(" ")
-        if not _TARGET.fullmatch(path) or (method and not _METHOD.fullmatch(method)):
-            raise _bad(f"{kind}", '"/PATH" or "METHOD /PATH"', rule)
+    for number, rule in enumerate(rules):
+        try:
+            parse_rule(rule)
+        except ValueError as error:
+            raise _bad(f"{kind}.{number}", RULE_FORM, rule) from error
     return tuple(rules)
 
 

@@ -174,8 +174,11 @@ def test_the_address_may_be_a_variable_or_a_port(text: str) -> None:
         ('command = "a ${PORT}"\nnetwork = "host"', "server.network: expected 'none' or 'egress'"),
         ('command = "a ${PORT}"\nstart_s = 0', "server.start_s: expected at least 1, got 0"),
         ('command = "a ${PORT}"\nstop_grace_s = -1', "server.stop_grace_s: expected at least 0"),
-        ('command = "a ${PORT}"\nwake = ["v1"]', 'server.wake: expected "/PATH" or "METHOD /PATH"'),
-        ('command = "a ${PORT}"\nfree = ["get /x"]', "server.free: expected "),
+        (
+            'command = "a ${PORT}"\nwake = ["/", "v1"]',
+            "server.wake.1: expected [METHOD ]PATTERN of",
+        ),
+        ('command = "a ${PORT}"\nfree = ["get /x"]', "server.free.0: expected "),
         ('command = "a ${PORT}"\ndeny = [""]', "server.deny.0: expected "),
         ('command = "a ${PORT}"\nenv.A = 1', "server.env.A: expected a string, got 1"),
         ('command = "a ${PORT}"\nenv."A-B" = "1"', "server.env.A-B: expected a name of letters"),
