@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -22,10 +23,13 @@ from tests.support.process_server import ServerProcess, server_process
 from tests.support.raw_http import Connection, Got, NoHttp, ask, connected, request
 from tests.support.worker_server import worker_pids
 
-AT_ONCE = 32
+AT_ONCE = 48
 BATCH = 500
 """Connections after which the server's own records are compared."""
-ANSWER_S = 1.0
+ANSWER_S = 0.5
+"""Seconds that a connection waits for more answers to odd requests."""
+LAST = request("GET", "/fn/web/ready", None, {"Connection": "close"})
+"""Ends a connection at once, unless an odd request before it is not over."""
 GROWTH_MAX_KIB = 32 * 1024
 LIMITS = "concurrency = 64\nfirst_byte_s = 0.8\nmax_s = 3"
 NAMED = {"upstream_failed", "upstream_timeout", "replica_died"}
@@ -34,19 +38,12 @@ NAMED = {"upstream_failed", "upstream_timeout", "replica_died"}
 
 @dataclass
 class Scene:
-    """A server with the function `web`, and what came back."""
+    """A server on `port` with the function `web`, and what came back."""
 
-    server: ServerProcess
+    port: int
     seed: int
     ledger: Ledger
     counts: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def port(self) -> int:
-        """The server's port."""
-        port = urlsplit(self.server.url).port
-        assert port is not None
-        return port
 
     def violated(self, number: int, text: str) -> None:
         """Record a violation with the seed that repeats it."""
@@ -58,18 +55,13 @@ class Scene:
             if whose != number:
                 self.violated(number, f"got a token of connection {whose}")
 
-    def memory_kib(self) -> int:
-        """Return the resident memory of all gateway processes."""
-        assert self.server.process is not None
-        supervisor = self.server.process.pid
-        pids = worker_pids(supervisor) or [supervisor]
-        return sum(memory_kib(pid, "Rss") for pid in pids)
-
     async def requests(self, number: int) -> None:
         """Send one to three odd requests over one connection; check everything that comes back."""
         random = Random(f"{self.seed}/requests/{number}")
         count = random.choice((1, 1, 1, 2, 3))
         data = b"".join(odd_request(random, token(number, one)) for one in range(count))
+        if random.random() < 0.8:
+            data += LAST
         async with connected(self.port) as connection:
             for piece in pieces(random, data):
                 await connection.send(piece)
@@ -164,14 +156,16 @@ async def run(data: Path, seed: int, count: int = 100_000, workers: int = 2) -> 
     options = ("--workers", str(workers), "--cpu-slots", "3")
     with server_process(data / "data", *options) as server:
         await asyncio.to_thread(faulty_server.deploy, server, data, "web", limits=LIMITS)
-        scene = Scene(server, seed, ledger)
+        port = urlsplit(server.url).port
+        assert port is not None
+        scene = Scene(port, seed, ledger)
         for kind in (scene.requests, scene.answers):
             early_kib = 0
             for start in range(0, count, BATCH):
-                await _batch(scene, kind, range(start, min(count, start + BATCH)))
+                await batch(scene, kind, range(start, min(count, start + BATCH)))
                 if start <= count // 5:
-                    early_kib = scene.memory_kib()
-            grown = scene.memory_kib() - early_kib
+                    early_kib = _memory_kib(server)
+            grown = _memory_kib(server) - early_kib
             name = kind.__name__
             ledger.figures[f"KiB grown, {name}"] = grown
             ledger.require(grown < GROWTH_MAX_KIB, f"{name}: the gateway grew by {grown} KiB")
@@ -181,7 +175,15 @@ async def run(data: Path, seed: int, count: int = 100_000, workers: int = 2) -> 
     return ledger
 
 
-async def _batch(scene: Scene, kind: Any, numbers: range) -> None:
+def _memory_kib(server: ServerProcess) -> int:
+    """Return the resident memory of all gateway processes."""
+    assert server.process is not None
+    supervisor = server.process.pid
+    return sum(memory_kib(pid, "Rss") for pid in worker_pids(supervisor) or [supervisor])
+
+
+async def batch(scene: Scene, kind: Callable[[int], Awaitable[None]], numbers: range) -> None:
+    """Run these connections, beside honest calls; then compare the server's records."""
     waiting = iter(numbers)
 
     async def work() -> None:

@@ -71,7 +71,7 @@ class Server:
         exchange = Exchange(request, reader, writer)
         if time.monotonic() < self._ready_s:
             await exchange.answer(b"not yet\n", 503)
-        elif handler := PATHS.get(request.path):
+        elif handler := PATHS.get(request.path.removeprefix(self._given.prefix)):
             await handler(exchange, self._tally)
         else:
             await exchange.whole()
@@ -84,6 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--prefix", default="", help="prefix that paths may have")
     lives.add_options(parser)
     given = parser.parse_args()
     lives.begin(given)
