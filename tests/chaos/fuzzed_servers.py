@@ -38,11 +38,15 @@ NAMED = {"upstream_failed", "upstream_timeout", "replica_died"}
 
 @dataclass
 class Scene:
-    """A server on `port` with the function `web`, and what came back."""
+    """A server on `port` with the function `web`, and what came back.
+
+    `answer_s`: seconds that an answer may take; every limit of the function is shorter.
+    """
 
     port: int
     seed: int
     ledger: Ledger
+    answer_s: float = 10.0
     counts: Counter[str] = field(default_factory=Counter)
 
     def violated(self, number: int, text: str) -> None:
@@ -110,7 +114,7 @@ class Scene:
     async def _ask(self, connection: Connection, number: int, sent: bytes) -> Got | None:
         try:
             await connection.send(sent)
-            got = await connection.answer("GET", 10)
+            got = await connection.answer("GET", self.answer_s)
         except NoHttp as error:
             self.violated(number, f"an answer that is no HTTP: {error}")
             return None

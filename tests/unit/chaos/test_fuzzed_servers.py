@@ -39,7 +39,7 @@ async def test_a_proxy_that_forwards_everything_is_caught() -> None:
     """Where every byte reaches the server and the client, the scenario reports malformed and
     smuggled requests, and answers that are no HTTP."""
     with faulty_server.running("--prefix", "/fn/web") as port:
-        scene = Scene(port, 1, Ledger("no gateway"))
+        scene = Scene(port, 1, Ledger("no gateway"), answer_s=0.5)
         await batch(scene, scene.requests, range(COUNT))
         await batch(scene, scene.answers, range(COUNT))
 
