@@ -128,7 +128,7 @@ def asgi() -> Foreign:
     python = os.environ.get("FN_TEST_ASGI", sys.executable)
     probe = [python, "-c", "import fastapi, uvicorn, websockets"]
     if subprocess.run(probe, capture_output=True, check=False).returncode:
-        missing("fastapi, uvicorn or websockets")
+        pytest.skip("fastapi, uvicorn or websockets is not installed: FN_TEST_ASGI=PYTHON")
     words = [python, "-m", "uvicorn", "app:app", "--port", "${PORT}", "--log-level", "warning"]
     return Foreign("asgi", {"app.py": ASGI.encode()}, words, "/openapi.json")
 
