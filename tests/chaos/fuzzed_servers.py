@@ -28,7 +28,7 @@ BATCH = 500
 """Connections after which the server's own records are compared."""
 ANSWER_S = 0.5
 """Seconds that a connection waits for more answers to odd requests."""
-LAST = request("GET", "/fn/web/ready", None, {"Connection": "close"})
+LAST = request("GET", "/fn/web/", None, {"Connection": "close"})
 """Ends a connection at once, unless an odd request before it is not over."""
 GROWTH_MAX_KIB = 32 * 1024
 LIMITS = "concurrency = 64\nfirst_byte_s = 0.8\nmax_s = 3"
@@ -88,7 +88,10 @@ class Scene:
         first, later = token(number, 0), token(number, 1)
         data, wanted = odd_answer(random, first)
         end = random.choice(("keep", "keep", "fin", "rst")) if wanted is None else "keep"
-        size = random.choice((0, 0, 0, 1, 7, 100)) if len(data) < 2000 else 0
+        # A surplus answer that comes later than its forerunner, while the next call already waits,
+        # cannot be told from the right one: it is sent in one write.
+        is_split = len(data) < 2000 and (wanted is not None or end != "keep")
+        size = random.choice((0, 0, 0, 1, 7, 100)) if is_split else 0
         method = random.choice(("PUT", "PUT", "POST"))
         target = f"/fn/web/raw?end={end}&size={size}"
         async with connected(self.port) as connection:

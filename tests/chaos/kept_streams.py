@@ -134,7 +134,7 @@ async def run(data: Path, each: int = 25, events: int = 200) -> Ledger:
         fewer = ("scale", NAME, "--min", "0", "--max", "1")
         await scene.during("scale-down", each, [more, fewer, sleep], ready=2)
         changed = faulty_server.bundle(
-            data / "next", NAME, mark=str(server.data), limits=LIMITS, server="start_s = 30"
+            data / "next", NAME, mark=str(server.data), limits=LIMITS, life="start_s = 30"
         )
         await scene.during("rollout", each, [("deploy", str(changed), "--trust"), sleep])
         for line in list(server.complaints)[:5]:

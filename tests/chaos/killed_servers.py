@@ -128,7 +128,7 @@ async def run(data: Path, seed: int, cycles: int = 300) -> Ledger:
         server.port = urlsplit(server.url).port or 0
         for name in NAMES:
             await asyncio.to_thread(
-                faulty_server.deploy, server, data, name, limits=LIMITS, server=LIFE
+                faulty_server.deploy, server, data, name, limits=LIMITS, life=LIFE
             )
         scene, ended = Served(server, random.Random(seed), ledger), asyncio.Event()
         began = time.monotonic()

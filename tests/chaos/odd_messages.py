@@ -38,7 +38,7 @@ LINES = (
     *("Fn-Key: nobody", "X-Forwarded-For: 1.2.3.4", "Cookie: fngate=x"),
 )
 PATHS = (
-    *("show", "show", "show", "echo", "ready"),
+    *("show", "show", "show", "echo", "status?code=200"),
     *("sized?n=3000", "chunked?n=3", "./show", "../web/show"),
 )
 TARGETS = (

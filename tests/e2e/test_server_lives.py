@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(folder: Path) -> Iterator[ServerProcess]:
     """A server with one innocent function, `beside`."""
     with server_process(folder / "data", "--cpu-slots", "3") as server:
-        faulty_server.deploy(server, folder, "beside", server=LIFE)
+        faulty_server.deploy(server, folder, "beside", life=LIFE)
         yield server
         complaints = list(server.complaints)
     assert complaints == []
@@ -45,7 +45,7 @@ async def port(server: ServerProcess) -> AsyncIterator[int]:
     port = urlsplit(server.url).port
     assert port is not None
     yield port
-    assert (await ask(port, "GET", "/fn/beside/ready")).status == 200
+    assert (await ask(port, "GET", "/fn/beside/")).status == 200
 
 
 async def gone(server: ServerProcess, name: str) -> None:
@@ -55,12 +55,23 @@ async def gone(server: ServerProcess, name: str) -> None:
     await ended(server, name)
 
 
-async def ended(server: ServerProcess, name: str) -> None:
-    """Wait until only the innocent function's processes are left."""
+async def sleep(server: ServerProcess, name: str) -> None:
+    """Send a function to sleep; all its processes must end. A replica that has just been called
+    stays awake, so the request is repeated."""
 
     async def is_over() -> bool:
-        mine = [pid for pid, said in faulty_server.survivors(mark(server, name)).items() if said]
-        return not mine
+        done = await asyncio.to_thread(server.fnctl, "sleep", name)
+        assert done.returncode == 0, done.stderr
+        return not faulty_server.survivors(mark(server, name))
+
+    assert await until(is_over, ENDS_S), faulty_server.survivors(mark(server, name))
+
+
+async def ended(server: ServerProcess, name: str) -> None:
+    """Wait until no process of a function is left."""
+
+    async def is_over() -> bool:
+        return not faulty_server.survivors(mark(server, name))
 
     assert await until(is_over, ENDS_S), faulty_server.survivors(mark(server, name))
 
@@ -72,7 +83,7 @@ def mark(server: ServerProcess, name: str) -> str:
 
 def bundle(server: ServerProcess, folder: Path, name: str, *options: str, **tables: str) -> Path:
     """Write a bundle whose processes have a mark of their own."""
-    tables.setdefault("server", LIFE)
+    tables.setdefault("life", LIFE)
     return faulty_server.bundle(folder, name, *options, mark=mark(server, name), **tables)
 
 
@@ -104,27 +115,27 @@ async def test_a_server_that_never_gets_ready_is_not_deployed(
     reason: str,
 ) -> None:
     """The deploy fails with the reason, and leaves no process."""
-    path = bundle(server, folder, "never", *options, server=life)
+    path = bundle(server, folder, "never", *options, life=life)
     done = await asyncio.to_thread(server.fnctl, "deploy", str(path), "--trust")
 
     assert done.returncode != 0
     assert reason in done.stderr + done.stdout
     await ended(server, "never")
-    assert (await ask(port, "GET", "/fn/never/ready")).status == 404
+    assert (await ask(port, "GET", "/fn/never/")).status == 404
 
 
 async def test_calls_wait_for_a_slow_start(server: ServerProcess, folder: Path, port: int) -> None:
     """Calls of a cold function are held until its server answers its probe, and are then answered
     by it."""
     await deployed(server, folder, "slow", "--listen-after", "0.5", "--ready-after", "1")
-    await asyncio.to_thread(server.fnctl, "sleep", "slow")
+    await sleep(server, "slow")
 
     answers = await asyncio.gather(
         *(ask(port, "GET", "/fn/slow/show", fields={"Token": str(n)}) for n in range(20))
     )
 
     assert [got.status for got in answers] == [200] * 20
-    assert len({got.json()["pid"] for got in answers}) == 1
+    assert len({got.json()["instance"] for got in answers}) == 1
     for number, got in enumerate(answers):
         assert ["token", str(number)] in got.json()["fields"]
     await gone(server, "slow")
@@ -136,14 +147,12 @@ async def test_every_process_ends_with_its_replica(
 ) -> None:
     """Sleep ends servers that ignore TERM, and processes that left their session."""
     await deployed(server, folder, "clings", *options)
-    assert (await ask(port, "GET", "/fn/clings/ready")).status == 200
+    assert (await ask(port, "GET", "/fn/clings/")).status == 200
     assert len(faulty_server.survivors(mark(server, "clings"))) > int(options[-1] == "3")
 
-    done = await asyncio.to_thread(server.fnctl, "sleep", "clings")
+    await sleep(server, "clings")
 
-    assert done.returncode == 0, done.stderr
-    await ended(server, "clings")
-    assert (await ask(port, "GET", "/fn/clings/ready")).status == 200
+    assert (await ask(port, "GET", "/fn/clings/")).status == 200
     await gone(server, "clings")
 
 
@@ -152,11 +161,11 @@ async def test_a_server_that_forks_away_leaves_nothing(
 ) -> None:
     """A command that exits while a process of another session serves is refused or served, but
     leaves nothing either way."""
-    path = bundle(server, folder, "away", "--away", server="start_s = 5\nstop_grace_s = 1")
+    path = bundle(server, folder, "away", "--away", life="start_s = 5\nstop_grace_s = 1")
     done = await asyncio.to_thread(server.fnctl, "deploy", str(path), "--trust")
 
     if done.returncode == 0:
-        assert (await ask(port, "GET", "/fn/away/ready")).status == 200
+        assert (await ask(port, "GET", "/fn/away/")).status == 200
         await gone(server, "away")
     await ended(server, "away")
 
@@ -167,7 +176,7 @@ async def test_a_crash_is_told_and_the_next_call_is_answered(
     """A server that dies gives 502 to its callers, also in the middle of an answer, and the next
     call a new server."""
     await deployed(server, folder, "dies")
-    first = (await ask(port, "GET", "/fn/dies/show")).json()["pid"]
+    first = (await ask(port, "GET", "/fn/dies/show")).json()["instance"]
 
     died = await ask(port, "POST", "/fn/dies/crash", b"x")
     again = await ask(port, "GET", "/fn/dies/show")
@@ -175,7 +184,7 @@ async def test_a_crash_is_told_and_the_next_call_is_answered(
     third = await ask(port, "GET", "/fn/dies/show")
 
     assert (died.status, died.code in ("replica_died", "upstream_failed")) == (502, True), died
-    assert (again.status, again.json()["pid"] != first) == (200, True)
+    assert (again.status, again.json()["instance"] != first) == (200, True)
     assert (broken.status, broken.end in ("cut", "reset")) == (200, True), broken
     assert third.status == 200
     await gone(server, "dies")
@@ -189,7 +198,7 @@ async def test_memory_over_the_cap_ends_only_its_own_server(
     await deployed(server, folder, "eats", more=more)
 
     got = await ask(port, "POST", "/fn/eats/eat?mib=600&ms=5000", b"")
-    after = await ask(port, "GET", "/fn/eats/ready")
+    after = await ask(port, "GET", "/fn/eats/")
 
     assert got.status == 502, got
     assert after.status == 200
@@ -207,7 +216,11 @@ async def test_output_without_end_is_bounded(
     said: list[Got] = [await ask(port, "POST", "/fn/talks/talk?mib=20", b"") for _ in range(3)]
 
     assert [got.status for got in said] == [200] * 3
-    kept = sum(path.stat().st_size for path in (server.data / "logs").rglob("*.log*"))
-    assert kept < LOG_MAX
+
+    async def is_bounded() -> bool:
+        paths = (server.data / "logs").rglob("*.log*")
+        return sum(path.stat().st_blocks * 512 for path in paths) < LOG_MAX
+
+    assert await until(is_bounded, ENDS_S)
     assert (await asyncio.to_thread(server.fnctl, "logs", "talks")).stdout
     await gone(server, "talks")

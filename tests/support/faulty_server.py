@@ -29,25 +29,25 @@ def bundle(
     name: str,
     *options: str,
     mark: str = "",
-    server: str = "",
+    life: str = "",
     limits: str = "",
     more: str = "",
 ) -> Path:
     """Write a bundle of the faulty server below `folder`; return it.
 
-    `server` and `limits` are lines of these tables of the manifest, `more` further tables.
+    `life` and `limits` are lines of the tables [server] and [limits], `more` further tables.
     """
     path = folder / name
     shutil.copytree(SOURCE, path, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     words = ", ".join(f'"{word}"' for word in command(*options))
-    ready = "" if "ready =" in server else 'ready = "/ready"'
+    ready = "" if "ready =" in life else 'ready = "/ready"'
     text = f"""schema = 1
 name = "{name}"
 
 [server]
 command = [{words}]
 {ready}
-{server}
+{life}
 
 [server.env]
 {MARK} = "{mark}"

@@ -12,6 +12,8 @@ from tally import Tally
 from wire import PIECE, Exchange
 
 Handler = Callable[[Exchange, Tally], Awaitable[None]]
+INSTANCE = os.urandom(8).hex()
+"""Differs in each process of the server; process ids may be equal, in namespaces of their own."""
 PATTERN = bytes(range(256)) * (PIECE // 256)
 
 
@@ -32,7 +34,7 @@ async def show(exchange: Exchange, tally: Tally) -> None:
             "trailers": exchange.trailers,
             "bytes": len(body),
             "sha256": hashlib.sha256(body).hexdigest(),
-            "pid": os.getpid(),
+            "instance": INSTANCE,
         }
     )
 

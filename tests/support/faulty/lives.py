@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 MIB = 1 << 20
 
@@ -68,9 +69,10 @@ def _stay() -> None:
 
 
 def _talk() -> None:
-    line = b"a line that never ends being followed by another one " * 10 + b"\n"
+    lines = (b"a line that never ends being followed by another one " * 10 + b"\n") * 120
     while True:
-        os.write(2, line)
+        os.write(2, lines)
+        time.sleep(0.005)  # about 12 MiB a second
 
 
 def _end() -> None:
