@@ -19,7 +19,7 @@ from runtime_image.contract.link import Flag, Kind, NotStarted
 from runtime_image.contract.server import SampleRequest, ServerSpec
 from runtime_image.server import namespaces
 from runtime_image.server.process_tree import Process, descendants
-from tests.support.sidecars import ID, PATIENCE_S, Sidecar, ask, sidecar, tiny
+from tests.support.sidecar_process import ID, PATIENCE_S, Sidecar, ask, sidecar, tiny
 
 REFUSED = namespaces.in_child(partial(namespaces.enter, namespaces.OWN, 8000))
 """Why this machine refuses namespaces, "" if it does not."""

@@ -1,0 +1,171 @@
+"""Header fields of HTTP/1.1 messages, parsed strictly (RFC 9110 section 5, RFC 9112 section 5).
+
+Two parsers must not understand a field differently: whatever is not plainly valid is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+Field = tuple[bytes, bytes]
+"""Name as sent, and value without the white space around it."""
+
+TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+"""RFC 9110 section 5.6.2."""
+LENGTH_DIGITS_MAX: Final = 18
+# Possessive, so that a section is refused in linear time.
+_SECTION: Final = re.compile(rb"(?:" + TOKEN + rb"+:[\t\x20-\x7e\x80-\xff]*+\r\n)*+\r\n")
+_NAME: Final = re.compile(TOKEN)
+_PADDED_NAME: Final = re.compile(TOKEN + rb"[ \t]+")
+_HEAD_END: Final = re.compile(rb"\n\r?\n")
+_LENGTH: Final = re.compile(rb"0|[1-9][0-9]{0,%d}" % (LENGTH_DIGITS_MAX - 1))
+_PROTECTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})
+
+
+class Malformed(ValueError):
+    """Bytes that are not valid HTTP/1.1.
+
+    The text says what was expected; it never quotes field values, which may be secrets.
+    """
+
+
+class Fields(NamedTuple):
+    """The fields of one head or trailer section.
+
+    `lines`: all fields in their order; `names`: their names in lower case. `values`: value by
+    lower-case name. The values of a repeated field are joined (RFC 9110 section 5.3), so that a
+    field that may not repeat becomes invalid. `repeated`: lower-case names that occur more than
+    once.
+    """
+
+    lines: tuple[Field, ...]
+    names: tuple[bytes, ...]
+    values: dict[bytes, bytes]
+    repeated: frozenset[bytes] = frozenset()
+
+    def get(self, name: bytes) -> bytes:
+        """Return the value of a field by its lower-case name, b"" if there is none."""
+        return self.values.get(name, b"")
+
+    def items(self, name: bytes) -> list[bytes]:
+        """Return the lower-case items of a comma-separated list, without empty ones."""
+        value = self.values.get(name)
+        return [] if value is None else split_list(value)
+
+
+def split_list(value: bytes) -> list[bytes]:
+    """Return the lower-case items of a comma-separated list, without empty ones."""
+    return [item for part in value.lower().split(b",") if (item := part.strip(b" \t"))]
+
+
+def find_head_end(data: bytes | bytearray, start: int = 0) -> int:
+    """Return the index behind the empty line that ends a head, -1 if there is none.
+
+    A head may end at a bare LF, which its parser refuses: waiting for CRLF would only hide the
+    mistake. `start`: at most three bytes before the first byte that was not searched yet.
+    """
+    found = _HEAD_END.search(data, start)
+    return -1 if found is None else found.end()
+
+
+def parse_fields(raw: bytes, start: int, count_max: int) -> Fields:
+    """Parse the field lines of `raw` from `start` up to the empty line, which ends `raw`.
+
+    Raises Malformed, also if there are more than `count_max` fields.
+    """
+    if not _SECTION.fullmatch(raw, start):
+        raise Malformed(_what_is_wrong(raw[start:]))
+    if raw.count(b"\n", start) > count_max + 1:
+        raise Malformed(f"expected at most {count_max} fields, got more")
+    lines: list[Field] = []
+    for line in raw[start:-4].split(b"\r\n") if len(raw) - start > 2 else ():
+        name, _, value = line.partition(b":")
+        lines.append((name, value.strip(b" \t")))
+    names = tuple([name.lower() for name, _ in lines])
+    values = dict(zip(names, [value for _, value in lines], strict=True))
+    if len(values) == len(lines):
+        return Fields(tuple(lines), names, values)
+    return _joined(lines, names)
+
+
+def _joined(lines: list[Field], names: tuple[bytes, ...]) -> Fields:
+    """Return fields of which at least one is repeated."""
+    several: dict[bytes, list[bytes]] = {}
+    for low, (_, value) in zip(names, lines, strict=True):
+        several.setdefault(low, []).append(value)
+    values = {
+        low: (b"; " if low == b"cookie" else b", ").join(found) for low, found in several.items()
+    }
+    repeated = frozenset(low for low, found in several.items() if len(found) > 1)
+    return Fields(tuple(lines), names, values, repeated)
+
+
+def _what_is_wrong(section: bytes) -> str:
+    """Return what is wrong with the first malformed line of a section, without quoting it."""
+    *lines, _ = section.split(b"\n")
+    for line in lines:
+        name, colon, value = line.removesuffix(b"\r").partition(b":")
+        if line[:1] in (b" ", b"\t"):
+            return "expected one line per field, got a folded one"
+        if not line.endswith(b"\r") or b"\r" in line[:-1]:
+            return "expected CRLF at the end of each line, got a bare CR or LF"
+        if line == b"\r":
+            return "expected nothing after the empty line"
+        if not colon:
+            return "expected a colon in each field line, got none"
+        if _PADDED_NAME.fullmatch(name):
+            return "expected the colon right after a field's name, got white space"
+        if not _NAME.fullmatch(name):
+            return "expected a token as field name (RFC 9110), got other characters"
+        if not _SECTION.fullmatch(b"A:%b\r\n\r\n" % value):
+            return "expected no control characters in field values"
+    return "expected an empty line after the last field"
+
+
+class FramingFields(NamedTuple):
+    """What the fields Content-Length and Transfer-Encoding say.
+
+    `length`: None where there is no Content-Length.
+    """
+
+    length: int | None
+    is_chunked: bool
+
+
+def read_framing(fields: Fields, minor: int) -> FramingFields:
+    """Return what the fields say about a body of an HTTP/1.`minor` message.
+
+    Raises Malformed if two recipients could disagree about its end (RFC 9112 section 6).
+    """
+    length, coding = fields.values.get(b"content-length"), fields.values.get(b"transfer-encoding")
+    if length is None and coding is None:
+        return FramingFields(None, is_chunked=False)
+    if coding is None and length is not None:
+        if b"content-length" in fields.repeated:
+            raise Malformed("Content-Length: expected one field, got several")
+        if not _LENGTH.fullmatch(length):
+            raise Malformed(
+                f"Content-Length: expected a plain number of at most {LENGTH_DIGITS_MAX} digits"
+            )
+        return FramingFields(int(length), is_chunked=False)
+    if length is not None:
+        raise Malformed("expected Content-Length or Transfer-Encoding, got both")
+    if minor == 0:
+        raise Malformed("Transfer-Encoding: expected HTTP/1.1, got HTTP/1.0")
+    if coding is None or coding.lower() != b"chunked":
+        raise Malformed("Transfer-Encoding: expected exactly chunked")
+    return FramingFields(None, is_chunked=True)
+
+
+def read_connection(fields: Fields, minor: int) -> tuple[bool, frozenset[bytes]]:
+    """Return whether the connection persists, and the options of the field Connection.
+
+    Raises Malformed if an option names a field that no hop may remove.
+    """
+    if b"connection" not in fields.values:
+        return minor == 1, frozenset()
+    options = frozenset(fields.items(b"connection"))
+    if _PROTECTED & options:
+        raise Malformed("Connection: expected names of hop-by-hop fields, got one of the message")
+    return b"close" not in options and (minor == 1 or b"keep-alive" in options), options
