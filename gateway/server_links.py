@@ -173,15 +173,12 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
 
     def _on_opened(
         self, link: str, peer: Peer[ServerSockets], id: int, connection: UpstreamConnection
-    ) -> bool:
+    ) -> None:
         call = self._dispatcher.exchanges.on_opened(link, id, monotonic())
-        if call is None:
-            return False
-        assert isinstance(call, ExchangeCall)
+        assert isinstance(call, ExchangeCall), "a connection without an exchange that waits for it"
         peer.idle_frames = 0
         connection.begin(id, is_reused=False)
         self._hand_over(call, connection)
-        return True
 
     def _on_unusable(self, link: str, id: int) -> None:
         """Return an exchange to its queue: this process cannot have one more connection."""

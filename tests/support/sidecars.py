@@ -65,16 +65,20 @@ class Sidecar:
             loop.add_reader(sock, readable.set)
             await readable.wait()
             loop.remove_reader(sock)
-            hello, descriptors, _, _ = socket.recv_fds(sock, 4096, 2)
-            assert HEADER.unpack_from(hello)[2] == Kind.HELLO
-            assert HEADER.unpack_from(hello)[5] == VERSION
-            self.channels.append(socket.socket(fileno=descriptors[0]))
-            stream = FrameStream(self.frames.put_nowait, self.lost.put_nowait, "sidecar")
-            self._streams.append(stream)
-            await loop.create_unix_connection(lambda made=stream: made, sock=sock)
-            self.linked.put_nowait(None)
-            if self._greets:
-                self.send(Kind.HELLO, aux=VERSION)
+            await self._greet(sock)
+
+    async def _greet(self, sock: socket.socket) -> None:
+        """Receive HELLO with its descriptor, and answer it."""
+        hello, descriptors, _, _ = socket.recv_fds(sock, 4096, 2)
+        kind, version = HEADER.unpack_from(hello)[2], HEADER.unpack_from(hello)[5]
+        assert (kind, version) == (Kind.HELLO, VERSION)
+        self.channels.append(socket.socket(fileno=descriptors[0]))
+        stream = FrameStream(self.frames.put_nowait, self.lost.put_nowait, "sidecar")
+        self._streams.append(stream)
+        await asyncio.get_running_loop().create_unix_connection(lambda: stream, sock=sock)
+        self.linked.put_nowait(None)
+        if self._greets:
+            self.send(Kind.HELLO, aux=VERSION)
 
     async def next(self, kind: Kind) -> Frame:
         """Return the next frame; assert its kind."""

@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from gateway.delivery import Delivery
 from gateway.dispatch.call import Stage
+from gateway.dispatch.redirects import RerunPolicy
 from gateway.server_links import IDLE_FRAMES_MAX
 from gateway.server_sockets import IDLE_S, LATE_MAX
 from gateway.upstream import WRITE_BUFFER_MAX, UpstreamConnection
@@ -180,7 +181,7 @@ async def test_a_proxy_that_does_not_read_gets_nothing(
     connection.pause_reading()
     connection.pause_reading()
     sidecar.servers[id].send(b"1")
-    await asyncio.sleep(0.01)
+    await sidecar.round_trip()
     assert proxy.received.empty()
     connection.resume_reading()
     connection.resume_reading()
@@ -463,10 +464,67 @@ async def test_a_proxy_with_a_defect_gives_its_slot_back(
     assert "an exchange could not begin" in [line["event"] for line in logs]
 
 
-async def test_an_exchange_cancelled_by_another_ones_callback_is_not_requested(
+async def test_an_exchange_that_another_ones_callback_cancels_is_not_requested(
     delivery: Delivery, sidecar: Sidecar, proxy: Proxy
 ) -> None:
-    """Commands of one event are not executed for exchanges that ended meanwhile."""
+    """A command is not executed for an exchange that a command before it has ended."""
+    await keep_one(delivery, sidecar, proxy)
+    first, second = proxy.call(pool="default/old@1"), proxy.call(pool="default/old@1")
+
+    def opened(connection: UpstreamConnection) -> None:
+        delivery.cancel(second)
+        proxy.opened.put_nowait(connection)
+
+    first.opened = opened
+    delivery.submit_exchange(first)
+    delivery.submit_exchange(second)
+    delivery.move("default/old@1", KEY, RerunPolicy(may_rerun=True, timeout_s=1.0))
+
+    assert await proxy.connection()
+    assert (await sidecar.next(Kind.OPEN)).flags == Flag.REUSE
+    await sidecar.round_trip()
+    assert second.stage is Stage.DONE
+
+
+async def test_a_connection_that_the_proxy_closes_too_late_is_not_reused(
+    delivery: Delivery, sidecar: Sidecar, proxy: Proxy
+) -> None:
+    """An idle connection that is closing is ended, and another one requested."""
+    connection, id = await open_exchange(delivery, sidecar, proxy)
+    delivery.end_exchange(proxy.calls[0], kept=True)
+    await sidecar.next(Kind.END)
+    connection.abort()
+
+    delivery.submit_exchange(proxy.call())
+
+    end, opened = await sidecar.next(Kind.END), await sidecar.next(Kind.OPEN)
+    assert (end.id, end.flags, opened.flags) == (id, 0, 0)
+
+
+async def test_a_connection_that_gets_no_transport_is_requested_again(
+    delivery: Delivery, sidecar: Sidecar, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the loop cannot take the socket, END gives it back, and the exchange waits."""
+    call = proxy.call()
+    delivery.submit_exchange(call)
+    id = (await sidecar.next(Kind.OPEN)).id
+
+    async def fails(*_args: object, **_kwargs: object) -> None:
+        raise OSError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio.get_running_loop(), "create_unix_connection", fails)
+        server = sidecar.grant(id)
+        assert (await sidecar.next(Kind.END)).id == id
+    assert await is_closed(server)
+    sidecar.grant((await sidecar.next(Kind.OPEN)).id)
+    assert await proxy.connection()
+
+
+async def test_an_exchange_is_cancelled_while_others_are_resumed(
+    delivery: Delivery, sidecar: Sidecar, proxy: Proxy
+) -> None:
+    """A callback may cancel an exchange that has been requested together with its own."""
     ids = [(await open_exchange(delivery, sidecar, proxy))[1] for _ in range(2)]
     first, second = proxy.call(), proxy.call()
 
@@ -502,7 +560,7 @@ async def test_shutdown_waits_for_open_exchanges(
     sidecar.grant((await sidecar.next(Kind.OPEN)).id)
     await proxy.connection()
     waiting = asyncio.ensure_future(delivery.wait_idle())
-    await asyncio.sleep(0.01)
+    await sidecar.round_trip()
     assert not waiting.done()
     assert delivery.balance().in_flight == {KEY: 2}
 
