@@ -220,7 +220,9 @@ class Site:
         others = runner.server.request_handler
         runner.server.request_handler = route_calls(others, invoker, writer)
         seconds = self._settings.head_read_s
-        limit = ConnectionLimit(connections_max(self._settings.connections), monotonic)
+        most = connections_max(self._settings.connections)
+        invoker.delivery.limit_connections(most)
+        limit = ConnectionLimit(most, monotonic)
         self._handlers = HandlerFactory(runner.server, writer, invoker.body_budget, seconds, limit)
         self._fast_path = FastPath(invoker, writer, self._handlers.adopt, limit)
         self._tasks = Tasks("site")
