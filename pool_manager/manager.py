@@ -36,7 +36,7 @@ from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
 from pool_manager.usage import UsageMonitor
 from pool_manager.waiters import EngineWatch, PendingTrials, Warmed, WarmWaiters
-from registry.exchange import PoolEndpoints, decode_demand
+from registry.exchange import Load, PoolEndpoints, decode_demand
 from registry.tasks import Alarm, Tasks, every
 
 log = structlog.get_logger()
@@ -250,6 +250,10 @@ class Manager:
         if pool is None:
             return AT_REST
         return forecast(pool, self._machine.host.demand.load(key).busy, self._clock())
+
+    def load(self, key: str) -> Load:
+        """Return the calls of a pool as the gateways reported them last."""
+        return self._machine.host.demand.load(key)
 
     def wakes_by_standby(self, key: str) -> bool:
         """Whether the pool's starting replica was a standby; if none is starting, whether the next

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from admin.deploy.plan import Plan, profile_from_report, signature_from_report, verified_before
-from admin.pool_sync import binding
+from admin.pool_sync import binding, with_server
 from admin.store import Store
 from gateway.http.app import zeros
 from pool_manager.core.state import PoolSpec
@@ -22,11 +22,19 @@ from registry.bundles import onnx_files
 from registry.bundles.blobs import BlobStore
 from registry.bundles.foreign_formats import by_suffix, not_onnx
 from registry.catalog import Deployed
-from registry.errors import BadBundle, ModelRefused, StoreUnavailable, TrialKilled, Unknown
+from registry.errors import (
+    BadBundle,
+    ModelRefused,
+    ServerRefused,
+    StoreUnavailable,
+    TrialKilled,
+    Unknown,
+)
 from registry.files import unavailable
 from registry.model import Bundle, BundleFile, Profile, Revision
 from runtime_image.contract import model
 from runtime_image.contract.model import WEIGHTS_FILE
+from runtime_image.contract.server import SampleRequest
 from runtime_image.contract.signature import Signature
 
 log = structlog.get_logger()
@@ -39,6 +47,7 @@ PREPARING_BUNDLES = 1
 """Further bundle sizes if the model is prepared: a container's written files count as memory."""
 
 FILE_MAX = 16 * 2**20
+TEXT = "text/plain; charset=utf-8"
 ITEMS_MAX = 1_000_000
 """Max numbers of one input; each takes 4 bytes as JSON and 8 as a Python list."""
 
@@ -88,8 +97,8 @@ class Verification:
         """Load, try, prove and measure the model, unless an earlier trial did so. `trial` is a
         unique name.
 
-        A trial that is killed from outside is repeated once. Raises ModelRefused with the reason,
-        or TrialKilled.
+        A trial that is killed from outside is repeated once. Raises ModelRefused or ServerRefused
+        with the reason, or TrialKilled.
         """
         kind = draft.revision.device.kind
         known = verified_before(draft, self._store.catalog, self._expected_kind(kind))
@@ -133,20 +142,28 @@ class Verification:
             ) from error
 
     async def _report(self, draft: Plan, trial: str) -> dict[str, Any]:
-        """Return the report of a trial replica. Raises ModelRefused or TrialKilled."""
+        """Return the report of a trial replica. Raises ModelRefused, ServerRefused or
+        TrialKilled."""
         key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
         kind = draft.revision.device.kind
         size = draft.bundle.size
         bundles = TRIAL_BUNDLES + PREPARING_BUNDLES * self._prepare
         need_mib = TRIAL_MIB + bundles * size / 2**20
+        deployed = Deployed(draft.function, draft.revision)
         spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
-        bound = binding(Deployed(draft.function, draft.revision), draft.bundle)
+        bound = binding(deployed, draft.bundle)
         trial_spec = draft.trial_spec(prepare=self._prepare)
         try:
-            return await self._manager.trial(spec, replace(bound, spec=trial_spec))
-        except ModelRefused:
+            return await self._manager.trial(
+                with_server(spec, deployed), replace(bound, spec=trial_spec)
+            )
+        except ModelRefused as error:
             await asyncio.to_thread(self._check_sound, draft)
-            raise
+            if draft.revision.server is None:
+                raise
+            raise ServerRefused(
+                error.message, detail=error.detail, admin_detail=error.admin_detail
+            ) from error
 
     def _checked(self, profile: Profile) -> Profile:
         """Return the profile without its prepared files if their graph names files other than its
@@ -181,15 +198,19 @@ class Samples:
         self._blobs = blobs
 
     async def body(self, deployed: Deployed) -> tuple[str, bytes]:
-        """Return the sample's content type and bytes. Raises Unknown if it is too large."""
-        file = self._file(deployed)
+        """Return the sample's content type and bytes; of a server function, those of its first
+        sample's body. Raises Unknown if it is too large."""
+        request = _first_request(deployed.revision)
+        path = request.body if request else model.file_of(deployed.revision.sample)
+        if request and not path.startswith("@"):
+            return _type_of(request) or TEXT, path.encode()
+        file = self._file(deployed, path.removeprefix("@"))
         if file is None:
             return await asyncio.to_thread(values, deployed)
-        path = self._blobs.path(file.sha256)
-        return model.content_type(file.path), await asyncio.to_thread(_content, path)
+        kind = (_type_of(request) if request else "") or model.content_type(file.path)
+        return kind, await asyncio.to_thread(_content, self._blobs.path(file.sha256))
 
-    def _file(self, deployed: Deployed) -> BundleFile | None:
-        path = model.file_of(deployed.revision.sample)
+    def _file(self, deployed: Deployed, path: str) -> BundleFile | None:
         if not path:
             return None
         bundle = self._bundles[deployed.revision.bundle]
@@ -201,6 +222,18 @@ class Samples:
                 f"no sample: expected a file of at most {FILE_MAX} bytes, {path} has {file.size}"
             )
         return file
+
+
+def _first_request(revision: Revision) -> SampleRequest | None:
+    """Return the first sample of a server function, None for a model function."""
+    if revision.server is None:
+        return None
+    return next(iter(revision.server.samples), SampleRequest())
+
+
+def _type_of(sample: SampleRequest) -> str:
+    found = (value for name, value in sample.headers.items() if name.lower() == "content-type")
+    return next(found, "")
 
 
 def values(deployed: Deployed) -> tuple[str, bytes]:
