@@ -10,7 +10,9 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,11 +24,12 @@ from tests.chaos.killing import kill_one
 from tests.chaos.ledger import Ledger
 from tests.chaos.together import AGAIN_S, TIMEOUT_S, Scene
 from tests.support import faulty_server
+from tests.support.caller import Caller
 from tests.support.process_server import server_process
 
 WORKERS = 2
 NAMES = ("first", "second", "third")
-SLOTS = 2
+SLOTS = 3
 CLIENTS = 24
 LIMITS = "concurrency = 8"
 LIFE = "stop_grace_s = 1"
@@ -41,13 +44,32 @@ NAMED = {
 """Problem codes that callers may get while processes die."""
 EXPECTED = ('"a worker ended"',)
 GONE_S = 30.0
+COLD_S = 20.0
+LAST = 30
+"""Calls after the last kill, which must all succeed."""
 
 
+@dataclass
 class Served(Scene):
-    """The scene of `together`, with calls of server functions."""
+    """The scene of `together`, with calls of server functions. `resting`: functions that are not
+    called, so that they may sleep. `under_way`: calls without an answer, by function."""
+
+    resting: set[str] = field(default_factory=set)
+    under_way: Counter[str] = field(default_factory=Counter)
 
     async def _call(self, session: aiohttp.ClientSession, number: int) -> None:
-        name = NAMES[number % len(NAMES)]
+        awake = [name for name in NAMES if name not in self.resting]
+        if not awake:
+            await pause(AGAIN_S)
+            return
+        name = awake[number % len(awake)]
+        self.under_way[name] += 1
+        try:
+            await self._call_one(session, name, number)
+        finally:
+            self.under_way[name] -= 1
+
+    async def _call_one(self, session: aiohttp.ClientSession, name: str, number: int) -> None:
         token = f"t{number}"
         method = ("GET", "POST", "PUT")[number // len(NAMES) % 3]
         path = "show" if method != "GET" else "concurrency?ms=5"
@@ -93,18 +115,26 @@ class Served(Scene):
             except ProcessLookupError:
                 return
 
-    async def sleep_on(self, cycles: int, ended: asyncio.Event) -> None:
-        """Send functions to sleep in turns, `cycles` times in all; then end the scene."""
+    async def sleep_on(self, name: str, cycles: int) -> None:
+        """Let a function go cold `cycles` times, and wake it by calls."""
         async with client(self.server) as caller:
-            for number in range(cycles):
-                await pause(self.chance.uniform(0.1, 0.4))
-                name = NAMES[number % len(NAMES)]
-                try:
-                    answer = await caller.admin("POST", f"/functions/{name}/sleep")
-                    self.counts[f"sleeps {answer.status}"] += 1
-                except (aiohttp.ClientError, OSError):
-                    self.counts["sleeps cut off"] += 1
-        ended.set()
+            for _ in range(cycles):
+                self.resting.add(name)
+                await until(lambda: self._is_cold(caller, name), COLD_S)
+                self.resting.discard(name)
+                await pause(self.chance.uniform(0.1, 0.5))
+
+    async def _is_cold(self, caller: Caller, name: str) -> bool:
+        """Send a function to sleep once it is not called; return whether it is cold."""
+        if self.under_way[name]:
+            return False
+        try:
+            await caller.admin("POST", f"/functions/{name}/sleep")
+            is_cold = (await caller.function(name))["state"] == "cold"
+        except (aiohttp.ClientError, OSError):  # the gateway worker was killed
+            return False
+        self.counts["went cold"] += is_cold
+        return is_cold
 
 
 def _is_right(told: dict[str, object], token: str) -> bool:
@@ -119,12 +149,13 @@ def _until(ended: asyncio.Event) -> Iterator[int]:
     return itertools.takewhile(lambda _: not ended.is_set(), itertools.count())
 
 
-async def run(data: Path, seed: int, cycles: int = 300) -> Ledger:
+async def run(data: Path, seed: int, cycles: int = 100) -> Ledger:
     """Every call is answered right or refused by the rules; afterwards every function answers, and
     no process is left."""
     ledger = Ledger("servers that sleep, wake and die", {"seed": seed, "cycles": cycles})
     options = ("--workers", str(WORKERS), "--cpu-slots", str(SLOTS))
-    with server_process(data / "data", *options) as server:
+    environment = {"FN_STANDBYS": "0"}  # standbys of models would be killed, too
+    with server_process(data / "data", *options, environment=environment) as server:
         server.port = urlsplit(server.url).port or 0
         for name in NAMES:
             await asyncio.to_thread(
@@ -138,13 +169,18 @@ async def run(data: Path, seed: int, cycles: int = 300) -> Ledger:
             numbers = _until(ended)
             async with asyncio.TaskGroup() as group:
                 group.create_task(scene.kill_on(ended))
-                group.create_task(scene.sleep_on(cycles, ended))
                 for _ in range(CLIENTS):
                     group.create_task(scene.call_on(session, numbers))
+                sleeping = [group.create_task(scene.sleep_on(name, cycles)) for name in NAMES]
+                await asyncio.wait(sleeping)
+                ended.set()
             before = scene.counts["200"]
-            await scene.call_on(session, iter(range(10 * len(NAMES))))
+            await scene.call_on(session, iter(range(LAST)))
+        wanted = cycles * len(NAMES) // 2
+        cold = scene.counts["went cold"]
+        ledger.require(cold >= wanted, f"only {cold} of {wanted} times a function went cold")
         ledger.figures["seconds"] = round(time.monotonic() - began, 1)
-        ledger.require(scene.counts["200"] - before == 30, "calls fail after the last kill")
+        ledger.require(scene.counts["200"] - before == LAST, "calls fail after the last kill")
         for line in server.complaints:
             if not any(known in line for known in EXPECTED):
                 ledger.violated(f"the server's log: {line.rstrip()[-2000:]}")
