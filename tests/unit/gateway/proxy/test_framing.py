@@ -270,6 +270,7 @@ def test_each_framing_has_its_framer(framing: Framing, kind: type[object]) -> No
 
     assert type(framer) is kind
     assert getattr(framer, "missing", 3) == 3
+    assert framing.length == (3 if kind is LengthBody else 0)
 
 
 def test_content_is_encoded_as_chunks() -> None:
