@@ -150,6 +150,7 @@ def test_truncated_chunks_are_malformed(end: int) -> None:
         ),
         *(b"5;", b"5;;a", b"5;a=", b"5;=a", b"5;a=b=c", b'5;a="b"', b"5;a b", b"5;\xff", b"5; a"),
         *(b"000000000000005;" + b"x" * (EXTENSIONS_MAX + 1), b"5;a\r"),
+        b"000000000000005;" + b"x" * EXTENSIONS_MAX + b"\r",
         *(b"5;\0", b"5;\x7f", b"5;a\nb", b"5;a\rb", b"5\r", b"5;" + b"x" * (EXTENSIONS_MAX + 1)),
     ],
 )
