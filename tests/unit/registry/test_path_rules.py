@@ -90,6 +90,8 @@ def test_rules_are_limited() -> None:
         ("/*ab*ab", b"/ab", False),
         ("/*ab*ab", b"/abab", True),
         ("/*ab*b", b"/ab", False),
+        ("/*ab*ab*", b"/ab", False),
+        ("/*ab*ab*", b"/abab", True),
         ("/é", "/é".encode(), True),
     ],
 )

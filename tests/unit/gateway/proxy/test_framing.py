@@ -116,6 +116,7 @@ def test_chunks(raw: bytes, content: bytes, kind: type[Data], step: int) -> None
 
     assert taken == len(raw)
     assert b"".join(into) == content
+    assert b"" not in into
     assert framer.feed(b"next", into) == 0
     framer.eof()
 
