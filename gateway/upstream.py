@@ -64,6 +64,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_aborted = False
         self._is_paused = False
         self._has_ended = False
+        self._was_silent = False
         self.id = id
         self.handler: UpstreamHandler | None = None
         self.connected_s = connected_s
@@ -101,8 +102,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing of the server is unread: no byte, and not the end of its stream."""
-        if self._transport is None:
+        """Whether nothing of the server is unread: no byte, and not the end of its stream.
+
+        A reused connection was examined when it was chosen.
+        """
+        if self._was_silent:
+            return True
+        if self._transport is None or self._transport.is_closing():
             return False
         poll = select.poll()
         try:
@@ -150,12 +156,13 @@ class UpstreamConnection(asyncio.Protocol):
     def begin(self, id: int, *, is_reused: bool) -> None:
         """Begin exchange `id`."""
         self.id = id
-        self.is_reused = is_reused
+        self.is_reused = self._was_silent = is_reused
         self.bytes_in = 0
 
     def rest(self, now: float) -> None:
         """Become idle."""
         self.handler = None
+        self._was_silent = False
         self.idle_since_s = now
         self.resume_reading()
 

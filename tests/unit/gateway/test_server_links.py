@@ -486,6 +486,23 @@ async def test_an_exchange_that_another_ones_callback_cancels_is_not_requested(
     assert second.stage is Stage.DONE
 
 
+@pytest.mark.parametrize("how", ["byte", "eof"])
+async def test_idle_connections_that_ended_in_this_turn_are_not_reused(
+    delivery: Delivery, sidecar: Sidecar, proxy: Proxy, how: str
+) -> None:
+    """Connections are examined before they are reused: the loop may not have read their end."""
+    ids = [(await open_exchange(delivery, sidecar, proxy))[1] for _ in range(2)]
+    for call in proxy.calls:
+        delivery.end_exchange(call, kept=True)
+        await sidecar.next(Kind.END)
+    for id in ids:
+        sidecar.servers[id].send(b"x") if how == "byte" else sidecar.servers[id].close()
+    delivery.submit_exchange(proxy.call())
+
+    assert [(await sidecar.next(Kind.END)).id for _ in ids] == ids[::-1]
+    assert (await sidecar.next(Kind.OPEN)).flags == 0
+
+
 async def test_a_connection_that_the_proxy_closes_too_late_is_not_reused(
     delivery: Delivery, sidecar: Sidecar, proxy: Proxy
 ) -> None:
