@@ -98,7 +98,8 @@ class ServerSockets:
         self._idle.clear()
         for connection in connections:
             if connection is not None:
-                connection.abort()
+                # Without an error, the end of an answer of unknown length would look complete.
+                connection.abort(ConnectionAbortedError("the link to the replica was lost"))
 
     # Exchanges
 

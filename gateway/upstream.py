@@ -66,6 +66,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._endpoint = endpoint
         self._is_aborted = False
+        self._error: Exception | None = None
         self._is_paused = False
         self._has_ended = False
         self._was_silent = False
@@ -144,9 +145,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._is_paused = False
             self._transport.resume_reading()
 
-    def abort(self) -> None:
-        """Close the connection at once; unsent bytes are dropped."""
+    def abort(self, error: Exception | None = None) -> None:
+        """Close the connection at once; unsent bytes are dropped. The handler gets `error`."""
         self._is_aborted = True
+        self._error = error
         if self._transport is not None:
             self._transport.abort()
 
@@ -219,7 +221,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self.handler is None:
             self._owner.on_idle_ended(self)
         else:
-            self.handler.upstream_lost(exc)
+            self.handler.upstream_lost(exc or self._error)
 
     def _acknowledge(self) -> None:
         """Acknowledge the start of an answer that is not complete.

@@ -391,14 +391,15 @@ async def test_a_retry_beyond_its_wait_budget_expires(
 async def test_a_lost_link_closes_its_connections(
     delivery: Delivery, sidecar: Sidecar, proxy: Proxy
 ) -> None:
-    """Open exchanges lose their connection and may be retried; requested ones are sent again."""
+    """Open exchanges lose their connection with an error, so that no answer looks complete, and
+    may be retried; requested ones are sent again."""
     _, id = await open_exchange(delivery, sidecar, proxy)
     requested = proxy.call()
     delivery.submit_exchange(requested)
     await sidecar.next(Kind.OPEN)
     sidecar.hang_up()
 
-    assert await proxy.lost.get() is None
+    assert isinstance(await proxy.lost.get(), ConnectionAbortedError)
     assert delivery.has_lost_link(proxy.calls[0])
     assert await is_closed(sidecar.servers[id])
     delivery.retry_exchange(proxy.calls[0])
