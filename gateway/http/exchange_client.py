@@ -282,7 +282,7 @@ class ExchangeClient(asyncio.Protocol):
         try:
             count = framer.feed(data)
         except Malformed as error:
-            exchange.request_failed(BadRequest(f"the body cannot be read: {error}"))
+            exchange.fail(BadRequest(f"the body cannot be read: {error}"))
             return
         if framer.is_complete:
             # Before the last bytes, so that an answer to them finds a complete request.
