@@ -159,6 +159,19 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._transport.close()
 
+    def acknowledge(self) -> None:
+        """Acknowledge what was received now, not with the next bytes that are sent.
+
+        Many servers write head and body separately without TCP_NODELAY: the kernel then keeps the
+        body back until the head is acknowledged, which may take 40 ms (RFC 1122 section 4.2.3.2).
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        sock = transport.get_extra_info("socket")
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
     def begin(self, id: int, *, is_reused: bool) -> None:
         """Begin exchange `id`."""
         self.id = id
