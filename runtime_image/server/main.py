@@ -225,7 +225,7 @@ class Sidecar:
             else partial(namespaces.limit_view, model_dir, self._run_dir, self._folders.root)
         )
         own = dict(os.environ)  # noqa: TID251 - what the driver passes on to servers
-        self._processes.start(plan(spec, self._record, self._folders, port, own), view)
+        self._processes.start(plan(spec, model_dir, self._folders, port, own), view)
         if shared and socket_path is None:
             self._note = f"local users can reach the server at port {port}: {shared}"
             note(self._note)

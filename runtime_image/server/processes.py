@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import MARKER, ServerSpec
 from runtime_image.replica.loop import Loop
 from runtime_image.server import libc
@@ -77,7 +76,7 @@ def uses_socket(spec: ServerSpec) -> bool:
 
 
 def plan(
-    spec: ServerSpec, record: ReplicaRecord, folders: Folders, port: int, own: dict[str, str]
+    spec: ServerSpec, model_dir: Path, folders: Folders, port: int, own: dict[str, str]
 ) -> Launch:
     """Return what to execute. `own` is the sidecar's environment, of which little is passed on."""
     values = {"${PORT}": str(port), "${SOCKET}": str(folders.socket), "${HOST}": HOST}
@@ -96,12 +95,12 @@ def plan(
         **{name: own[name] for name in passed if name in own},
         **{name: filled(value) for name, value in spec.env.items()},
         "PORT": str(port),
-        MARKER: record.id,
+        MARKER: str(folders.root.parent),
     }
     if "CUDA_VISIBLE_DEVICES" in own:
         environment["CUDA_VISIBLE_DEVICES"] = own["CUDA_VISIBLE_DEVICES"]
     arguments = [filled(word) for word in spec.command]
-    return Launch(arguments, environment, Path(record.model_dir))
+    return Launch(arguments, environment, model_dir)
 
 
 class ServerProcesses:

@@ -19,7 +19,7 @@ from runtime_image.contract.link import Flag, Kind, NotStarted
 from runtime_image.contract.server import SampleRequest, ServerSpec
 from runtime_image.server import namespaces
 from runtime_image.server.process_tree import Process, descendants
-from tests.support.sidecar_process import ID, PATIENCE_S, Sidecar, ask, sidecar, tiny
+from tests.support.sidecar_process import PATIENCE_S, Sidecar, ask, sidecar, tiny
 
 REFUSED = namespaces.in_child(partial(namespaces.enter, namespaces.OWN, 8000))
 """Why this machine refuses namespaces, "" if it does not."""
@@ -123,7 +123,7 @@ def test_the_server_gets_a_small_environment() -> None:
 
     assert set(environment) == {"PATH", "HOME", "TMPDIR", "LANG", "PORT", "FN_REPLICA", "APP"}
     assert environment["APP"] == f"at {environment['PORT']}"
-    assert environment["FN_REPLICA"] == ID
+    assert environment["FN_REPLICA"] == str(started.run_dir)
 
 
 def test_a_full_server_offers_the_next_slot(web: Sidecar) -> None:
