@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.nouns import sha256
+from tests.support.process_server import server_process
 from tests.support.server import Answer, ServingServer, serving
 
 APP = b"""
 import sys
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+closed = threading.Event()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -21,6 +28,14 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self):
+        if self.path == "/open":
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"open")
+            closed.wait()
+            return
+        if self.path == "/close":
+            closed.set()
         content = getattr(self, "body", self.path.encode())
         self.send_response({"/missing": 404, "/loading": 503}.get(self.path, 200))
         self.send_header("Content-Type", "text/plain")
@@ -160,3 +175,64 @@ async def test_a_changed_server_takes_over(server: ServingServer) -> None:
 
     assert (result["revision"], result["switch"]) == ("web@2", "warm before traffic moved")
     await server.until_shown("web", state="warm", revision="web@2")
+
+
+@pytest.mark.parametrize("now", [False, True])
+async def test_a_full_device_waits_for_open_exchanges(tmp_path: Path, *, now: bool) -> None:
+    """Where both revisions do not fit, the old one serves until its last exchange ends; with `now`
+    the traffic moves at once, and calls are held until then."""
+    async with serving(tmp_path, standbys=0, cpu_slots=1) as server:
+        await deploy(server)
+        address = urlsplit(server.url)
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(f"GET /fn/web/open HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
+        await reader.readuntil(b"\r\n\r\n")
+        files = [
+            {"path": path, "size": len(content), "sha256": sha256(content)}
+            for path, content in FILES.items()
+        ]
+        # A rule of paths makes a revision, but needs no trial.
+        manifest = COMMAND + 'deny = ["/x"]\n'
+        request = {"files": files, "manifest": manifest, "trust": True, "now": now}
+
+        operation = (await server.admin("POST", "/functions/web/revisions", request)).json()
+        if not now:
+            while operation["phase"] != "drain":
+                path = f"/operations/{operation['id']}?wait=60&phase={operation['phase']}"
+                operation = (await server.admin("GET", path)).json()
+                assert operation["state"] == "running", operation["result"]["switch"]
+            assert (await server.function("web"))["revision"] == "web@1"
+            assert (await server.request("GET", "/fn/web/close")).status == 200
+        result = (await server.ended(operation)).json()["result"]
+
+        how = "makes room at once" if now else "had no open exchange left and makes room"
+        assert result["switch"] == f"no room for both: web@1 {how}, calls are held"
+        if now:
+            assert (await server.request("GET", "/fn/web@1/close")).status == 200
+        await server.until_shown("web", state="warm", revision="web@2")
+        writer.close()
+
+
+def test_a_folder_is_deployed_and_called_from_the_command_line(tmp_path: Path) -> None:
+    """fnctl deploys a folder with --command, and prints what the server answers."""
+    folder = tmp_path / "web"
+    folder.mkdir()
+    for path, content in FILES.items():
+        (folder / path).write_bytes(content)
+
+    with server_process(tmp_path / "data", "--driver", "process") as server:
+        command = ("--command", "python3 app.py ${PORT}", "--ready", "/up", "--trust")
+        deployed = server.fnctl("deploy", str(folder), *command)
+        answers = [
+            server.fnctl("invoke", "web", *args)
+            for args in ((), ("--path", "/x?y=1"), ("-d", "why?"), ("--path", "/missing"))
+        ]
+
+    assert deployed.returncode == 0, deployed.stderr
+    assert deployed.stderr.endswith(f"  or: curl {server.url}/fn/web/\n")
+    assert [(one.returncode, one.stdout) for one in answers] == [
+        (0, "/"),
+        (0, "/x?y=1"),
+        (0, "why?"),
+        (1, "/missing"),
+    ]

@@ -119,7 +119,7 @@ def _is_server(session: Session, name: str) -> bool:
     from admin.client.client import ApiError
 
     try:
-        return bool((session.client.describe(name).get("signature") or {}).get("kind") == "http")
+        return session.client.describe(name).get("kind") == "http"
     except ApiError:
         return False
 
