@@ -13,6 +13,8 @@ export interface Asking {
   signal?: AbortSignal;
   /** Timeout; null for streams and for calls that may be held. */
   timeout_ms?: number | null;
+  /** What a redirect means: "error" by default, "manual" gives an opaque response. */
+  redirect?: RequestRedirect;
 }
 
 /** An answer with its body read. */
@@ -50,7 +52,7 @@ export class Client {
         headers,
         cache: "no-store",
         credentials: "omit",
-        redirect: "error",
+        redirect: asking.redirect ?? "error",
         ...(body === undefined ? {} : { body }),
         ...(given.length ? { signal: AbortSignal.any(given) } : {}),
       });

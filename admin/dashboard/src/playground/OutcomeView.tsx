@@ -45,7 +45,8 @@ export function OutcomeView({ outcome }: { outcome: Outcome }) {
   );
 }
 
-function ReceiptBar({ receipt }: { receipt: Receipt }) {
+/** The receipt as one bar with a legend. */
+export function ReceiptBar({ receipt }: { receipt: Receipt }) {
   const total = receipt.totalMs || 1;
   let from = 0;
   const pieces = receipt.parts
