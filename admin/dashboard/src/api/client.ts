@@ -15,6 +15,8 @@ export interface Asking {
   timeout_ms?: number | null;
   /** What a redirect means: "error" by default, "manual" gives an opaque response. */
   redirect?: RequestRedirect;
+  /** The key goes as Fn-Key: Authorization is left to a function's server. */
+  isForServer?: boolean;
 }
 
 /** An answer with its body read. */
@@ -24,7 +26,7 @@ export interface Answered<T> {
 }
 
 /**
- * HTTP client of this page's server. Every request carries the key as a bearer token. A 401 calls `onRefused`,
+ * HTTP client of this page's server. Every request carries the key. A 401 calls `onRefused`,
  * so that the page asks for another key.
  */
 export class Client {
@@ -37,7 +39,8 @@ export class Client {
   /** The response of any status. Throws Problem if none arrived, AbortError if aborted. */
   async send(path: string, asking: Asking = {}): Promise<Response> {
     const headers = new Headers(asking.headers);
-    headers.set("Authorization", `Bearer ${this.key}`);
+    if (asking.isForServer) headers.set("Fn-Key", this.key);
+    else headers.set("Authorization", `Bearer ${this.key}`);
     let body = asking.body;
     if (asking.json !== undefined) {
       headers.set("Content-Type", "application/json");

@@ -78,7 +78,7 @@ function exact(ms: number): string {
 }
 
 function colourOf(part: Receipt["parts"][number]): string {
-  return part.isPhase ? phaseColour(part.name) : `var(--part-${part.name === "first_run" ? "compute" : part.name})`;
+  return part.isPhase ? phaseColour(part.name) : `var(--part-${part.name.startsWith("first_") ? "compute" : part.name})`;
 }
 
 function TopLabels({ row, title }: { row: Score[]; title: string }) {

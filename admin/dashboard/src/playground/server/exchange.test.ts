@@ -30,11 +30,11 @@ const stream = (pieces: string[], end?: Error) =>
     },
   });
 
-test("the request is sent as entered, with the page's key and the chosen options", async () => {
-  const body = { method: "PUT" as const, url: "/fn/web/a", headers: [["X-A", "b"]] as [string, string][], body: "{}" };
+test("the request is sent as entered, also its Authorization, with the page's key and the chosen options", async () => {
+  const body = { method: "PUT" as const, url: "/fn/web/a", headers: [["Authorization", "Basic b"]] as [string, string][], body: "{}" };
   const { url, init, headers } = await seenOf(async () => new Response("ok"), { ...body, wait_s: 3, priority: "low" });
   expect([url, init.method, init.body, init.redirect]).toEqual(["/fn/web/a", "PUT", "{}", "manual"]);
-  expect(["X-A", "Authorization", "Prefer", "Priority"].map((name) => headers.get(name))).toEqual(["b", "Bearer key", "wait=3", "u=6"]);
+  expect(["Authorization", "Fn-Key", "Prefer", "Priority"].map((name) => headers.get(name))).toEqual(["Basic b", "key", "wait=3", "u=6"]);
 });
 
 test("a Prefer of the user's own stands beside the chosen wait", async () => {

@@ -101,7 +101,7 @@ function askingOf({ method, headers, body, wait_s, priority }: Ready) {
     own[same ?? name] = same ? `${own[same]}, ${value}` : value;
   }
   const sent = body === null ? {} : { body };
-  return { method, headers: own, timeout_ms: null, redirect: "manual" as const, ...sent };
+  return { method, headers: own, timeout_ms: null, redirect: "manual" as const, isForServer: true, ...sent };
 }
 
 function headOf(response: Response): Partial<Seen> {

@@ -28,7 +28,7 @@ test("headers are lines; those that a page cannot send are told", () => {
       ["X-A", "b:c"],
     ],
   });
-  for (const line of ["no colon", ": empty", "a b: c", "Cookie: a=b", "authorization: Bearer x", "Sec-Fetch-Site: none", "X: ✓"])
+  for (const line of ["no colon", ": empty", "a b: c", "Cookie: a=b", "fn-key: x", "Sec-Fetch-Site: none", "X: ✓"])
     expect(headersOf(line)).toHaveProperty("fault");
 });
 
@@ -49,7 +49,7 @@ test("the curl line is the same request, quoted for a shell, without the key", (
     const made = ready(draft);
     return "faults" in made ? "" : curlOf(made, "http://h:1");
   };
-  const key = '-H "Authorization: Bearer $FN_KEY"';
+  const key = '-H "Fn-Key: $FN_KEY"';
   expect(line({})).toBe(`curl -N 'http://h:1/fn/web/items?q=1' ${key}`);
   expect(line({ method: "HEAD", path: "/" })).toBe(`curl -N -I http://h:1/fn/web/ ${key}`);
   expect(line({ method: "POST", path: "/", headers: "Content-Type: a/b", body: "it's" })).toBe(

@@ -32,7 +32,7 @@ export interface Faults {
 const TOKEN = /^[!#$%&'*+.^_`|~\w-]+$/;
 /** Names that a page may not set (Fetch standard, section 2.2.2), and the page's own key. */
 const OWN =
-  /^(accept-charset|accept-encoding|authorization|connection|content-length|cookie2?|date|dnt|expect|fn-key|host|keep-alive|origin|referer|te|trailer|transfer-encoding|upgrade|via|proxy-.*|sec-.*)$/i;
+  /^(accept-charset|accept-encoding|connection|content-length|cookie2?|date|dnt|expect|fn-key|host|keep-alive|origin|referer|te|trailer|transfer-encoding|upgrade|via|proxy-.*|sec-.*)$/i;
 
 export const hasBody = (method: Method): boolean => method !== "GET" && method !== "HEAD";
 
@@ -86,7 +86,7 @@ export function curlOf({ method, url, headers, body }: Ready, origin: string): s
   const words = ["curl", "-N"];
   if (method === "HEAD") words.push("-I");
   else if (method !== (body === null ? "GET" : "POST")) words.push("-X", method);
-  words.push(quoted(origin + url), "-H", '"Authorization: Bearer $FN_KEY"');
+  words.push(quoted(origin + url), "-H", '"Fn-Key: $FN_KEY"');
   for (const [name, value] of headers) words.push("-H", quoted(`${name}: ${value}`));
   if (body !== null) {
     // curl would name a form otherwise.
