@@ -19,9 +19,10 @@ import pytest
 
 from tests.support import models, promql
 from tests.support.families import families
+from tests.support.freezing import frozen
 from tests.support.process_server import ServerProcess, server_process
 from tests.support.prometheus import Prometheus, program, scraping
-from tests.support.worker_server import Line, lines, worker_pids
+from tests.support.worker_server import lines, worker_pids
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -111,30 +112,19 @@ def wait_scrapes(prometheus: Prometheus, count: int) -> None:
 
 
 def kill_worker(server: ServerProcess) -> None:
-    """Kill a gateway process that has requests in flight."""
-    with lines(server, each=2) as found:
+    """Kill a gateway process that has accepted a request, which frozen replicas cannot answer."""
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(lines(server, each=2))
         victim = found[0].pid
-        there = [line for line in found if line.pid == victim]
-        begun = [threading.Event() for _ in there]
-        threads = [
-            threading.Thread(target=call_on, args=pair, daemon=True)
-            for pair in zip(there, begun, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        # After its first answer a caller is idle only for an instant between two calls.
-        assert all(event.wait(30) for event in begun)
+        caller, asker = (line for line in found if line.pid == victim)
+        for pid in server.replica_pids("serve"):
+            stack.enter_context(frozen(pid))
+        caller.send("POST", "/fn/slow", {"inputs": ONE})
+        # The event loop reads the request no later than in the turn that reads the first question:
+        # the second one is answered after it.
+        for _ in range(2):
+            assert asker.ask("GET", "/healthz")[0] == 200
         os.kill(victim, signal.SIGKILL)
-        for thread in threads:
-            thread.join(30)
-
-
-def call_on(line: Line, begun: threading.Event) -> None:
-    """Call the slow function repeatedly until the connection breaks."""
-    with contextlib.suppress(OSError, http.client.HTTPException):
-        while True:
-            line.call("slow", ONE)
-            begun.set()
 
 
 def run(server: ServerProcess, prometheus: Prometheus) -> Load:

@@ -66,16 +66,22 @@ class Line:
     ) -> tuple[int, Any]:
         """Send one request; return the status and the decoded JSON or bytes. A dict is sent as
         JSON."""
-        given = dict(headers or {})
-        if isinstance(body, dict):
-            body = json.dumps(body).encode()
-            given.setdefault("Content-Type", "application/json")
-        self._http.request(method, path, body, given)
+        self.send(method, path, body, headers)
         answer = self._http.getresponse()
         self.headers = dict(answer.getheaders())
         data = answer.read()
         is_json = "json" in answer.headers.get("Content-Type", "")
         return answer.status, json.loads(data) if is_json and data else data
+
+    def send(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Send one request without waiting for its answer. A dict is sent as JSON."""
+        given = dict(headers or {})
+        if isinstance(body, dict):
+            body = json.dumps(body).encode()
+            given.setdefault("Content-Type", "application/json")
+        self._http.request(method, path, body, given)
 
     def call(
         self, ref: str, inputs: dict[str, Any], headers: Mapping[str, str] | None = None

@@ -1,0 +1,165 @@
+"""Heads of answers as the client gets them. Pure (RFC 9110 section 7.6, RFC 6265, RFC 9112)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from gateway.proxy.fields import Field
+from gateway.proxy.forwarding import HOP_BY_HOP, framing_line
+from gateway.proxy.framing import NO_BODY, UNTIL_CLOSE, BodyKind, Framing
+from gateway.proxy.response_head import SWITCHING, ResponseHead
+
+SANDBOX: Final = b"sandbox allow-scripts allow-forms allow-downloads"
+"""Content-Security-Policy of pages below /fn/NAME: they share the dashboard's origin."""
+ORIGIN_WIDE: Final = frozenset(
+    {b"service-worker-allowed", b"clear-site-data", b"alt-svc", b"strict-transport-security"}
+    | {b"nel", b"report-to"}
+)
+"""Fields with an effect beyond the function's paths."""
+_REWRITTEN: Final = frozenset({b"set-cookie", b"location", b"content-location"})
+_DROPPED: Final = HOP_BY_HOP | ORIGIN_WIDE | {b"content-length", b"x-request-id"}
+_ADDITIONAL: Final = frozenset({b"server-timing", b"content-security-policy"})
+
+
+class Answering(NamedTuple):
+    """What the gateway knows about an answer besides its head.
+
+    `prefix`: /fn/NAME as the client sent it. `host`: the request's. `minor`: of the client's
+    HTTP/1.`minor`. `keep_alive`: the client's connection may stay open. `is_bare`: the client's
+    target was the prefix itself. `added`: fields of the gateway.
+    """
+
+    prefix: bytes
+    host: bytes
+    minor: int = 1
+    keep_alive: bool = True
+    is_bare: bool = False
+    added: tuple[Field, ...] = ()
+
+
+class ClientAnswer(NamedTuple):
+    """Head of an answer for the client.
+
+    `keep_alive`: the connection stays open after the body. `is_dechunked`: the client gets only the
+    content of the chunks, because it speaks HTTP/1.0; the end of the connection ends the body.
+    """
+
+    head: bytes
+    keep_alive: bool
+    is_dechunked: bool = False
+
+
+def forward_answer(head: ResponseHead, given: Answering) -> ClientAnswer:
+    """Return the head that the client gets, and what the client needs of the body."""
+    framing, is_dechunked = head.framing, False
+    if framing.kind is BodyKind.CHUNKED and not given.minor:
+        framing, is_dechunked = UNTIL_CLOSE, True
+    keep_alive = given.keep_alive and framing.kind is not BodyKind.UNTIL_CLOSE
+    lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
+    own = {name.lower() for name, _ in given.added} - _ADDITIONAL
+    for name, value in head.fields.lines:
+        low = name.lower()
+        if low in _DROPPED or low in head.options or low in own:
+            continue
+        if low.startswith((b"fn-", b"proxy-")):
+            continue
+        if low in _REWRITTEN:
+            value = _rewritten(low, value, given)
+        lines.append(b"%b: %b\r\n" % (name, value))
+    lines += [b"%b: %b\r\n" % field for field in given.added]
+    lines.append(b"Content-Security-Policy: %b\r\n" % SANDBOX)
+    lines.append(_length_line(head, framing))
+    if head.status == SWITCHING:
+        lines.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+    elif keep_alive:
+        lines.append(b"Connection: keep-alive\r\n\r\n")
+    else:
+        lines.append(b"Connection: close\r\n\r\n")
+    return ClientAnswer(b"".join(lines), keep_alive, is_dechunked)
+
+
+def forward_interim(head: ResponseHead) -> bytes:
+    """Return an interim answer (1xx) for a client. HTTP/1.0 clients must not get any."""
+    lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
+    for name, value in head.fields.lines:
+        low = name.lower()
+        if low not in _DROPPED and low not in head.options and low != b"set-cookie":
+            lines.append(b"%b: %b\r\n" % (name, value))
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def _length_line(head: ResponseHead, framing: Framing) -> bytes:
+    """Return the framing field; the answers to HEAD and 304 say the length of another answer."""
+    if framing != NO_BODY:
+        return framing_line(framing)
+    length = head.fields.values.get(b"content-length")
+    if length is None or head.status < 200 or head.status == 204:
+        return b""
+    return b"Content-Length: %b\r\n" % length
+
+
+def _rewritten(low: bytes, value: bytes, given: Answering) -> bytes:
+    if low == b"set-cookie":
+        return scope_cookie(value, given)
+    return prefix_location(value, given)
+
+
+_ABSOLUTE: Final = re.compile(rb"((?:https?:)?//)([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
+_SCHEME: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+def prefix_location(value: bytes, given: Answering) -> bytes:
+    """Return a URL of the function's server as clients reach it.
+
+    Paths, also those on the request's own host, get the prefix, unless they have it already: a
+    server that respects X-Forwarded-Prefix has written it.
+    """
+    absolute = _ABSOLUTE.fullmatch(value)
+    if absolute is not None:
+        scheme, host, rest = absolute.groups()
+        if host.lower() != given.host.lower():
+            return value
+        return b"%b%b%b" % (scheme, host, _prefixed(rest or b"/", given.prefix))
+    if value.startswith(b"/"):
+        return _prefixed(value, given.prefix)
+    if given.is_bare and not _SCHEME.match(value):
+        return b"%b/%b" % (given.prefix, value)
+    return value
+
+
+def _prefixed(path: bytes, prefix: bytes) -> bytes:
+    rest = path[len(prefix) :]
+    if path.startswith(prefix) and (not rest or rest[:1] in b"/?#"):
+        return path
+    return prefix + path if path.startswith(b"/") else b"%b/%b" % (prefix, path)
+
+
+def scope_cookie(value: bytes, given: Answering) -> bytes:
+    """Return a value of Set-Cookie that is sent back to this function only (RFC 6265).
+
+    `Domain` is cut, `Path` gets the prefix. A cookie without a path gets one if the client would
+    derive a path above the function's.
+    """
+    pair, *attributes = value.split(b";")
+    kept, has_path = [pair.rstrip(b" \t")], False
+    for attribute in attributes:
+        name, _, text = attribute.partition(b"=")
+        low, text = name.strip(b" \t").lower(), text.strip(b" \t")
+        if low == b"domain":
+            continue
+        if low == b"path":
+            if not text.startswith(b"/"):
+                continue
+            has_path = True
+            kept.append(b"Path=" + _cookie_path(text, given.prefix))
+        else:
+            kept.append(attribute.strip(b" \t"))
+    if not has_path and given.is_bare:
+        kept.append(b"Path=" + given.prefix)
+    return b"; ".join(kept)
+
+
+def _cookie_path(path: bytes, prefix: bytes) -> bytes:
+    return prefix if path == b"/" else _prefixed(path, prefix)

@@ -1,0 +1,246 @@
+"""Ends of HTTP/1.1 bodies (RFC 9112 sections 6 and 7): incremental framers, and chunk encoding.
+
+A framer finds the end of a body; the bytes themselves are passed on as they were read.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+from gateway.proxy.fields import Malformed, parse_fields
+
+Data = bytes | bytearray | memoryview
+TRAILERS_MAX: Final = 16 * 1024
+TRAILER_FIELDS_MAX: Final = 100
+EXTENSIONS_MAX: Final = 256
+"""Max bytes of a chunk's extensions."""
+LAST_CHUNK: Final = b"0\r\n\r\n"
+_SIZE_LINE: Final = re.compile(
+    rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]{0,%d})?\r\n" % EXTENSIONS_MAX
+)
+_SIZE_LINE_BEGUN: Final = re.compile(
+    rb"(?:[0-9A-Fa-f]{1,15}(?:;[\t\x20-\x7e\x80-\xff]{0,%d})?\r?)?" % EXTENSIONS_MAX
+)
+_NO_TRAILERS: Final = frozenset(
+    {b"transfer-encoding", b"content-length", b"host", b"connection", b"expect", b"upgrade"}
+    | {b"te", b"trailer", b"authorization", b"cookie", b"set-cookie", b"content-encoding"}
+    | {b"content-type", b"content-range", b"forwarded", b"fn-key"}
+)
+"""Fields that a recipient must not take from trailers (RFC 9110 section 6.5.1), but some do."""
+
+
+class BodyKind(Enum):
+    """How the end of a body is found."""
+
+    NONE = "none"
+    LENGTH = "length"
+    CHUNKED = "chunked"
+    UNTIL_CLOSE = "until close"
+
+
+class Framing(NamedTuple):
+    """Framing of one body; `length` in bytes, only for LENGTH."""
+
+    kind: BodyKind
+    length: int = 0
+
+
+NO_BODY: Final = Framing(BodyKind.NONE)
+CHUNKED: Final = Framing(BodyKind.CHUNKED)
+UNTIL_CLOSE: Final = Framing(BodyKind.UNTIL_CLOSE)
+
+
+class BodyFramer(Protocol):
+    """Finds the end of one body."""
+
+    is_complete: bool
+
+    def feed(self, data: Data, into: list[Data] | None = None) -> int:
+        """Return how many bytes of `data` belong to the body; fewer than all only at its end.
+
+        `into` collects the content without chunk framing. Raises Malformed.
+        """
+
+    def eof(self) -> None:
+        """Handle the end of the connection. Raises Malformed if the body is truncated."""
+
+
+class NoBody:
+    """No body."""
+
+    __slots__ = ()
+    is_complete = True
+
+    def feed(self, data: Data, into: list[Data] | None = None) -> int:  # noqa: ARG002 - the protocol
+        """Return 0."""
+        return 0
+
+    def eof(self) -> None:
+        """Do nothing."""
+
+
+class LengthBody:
+    """Body of a known length. `missing`: bytes still to come."""
+
+    __slots__ = ("is_complete", "missing")
+
+    def __init__(self, length: int) -> None:
+        self.missing = length
+        self.is_complete = not length
+
+    def feed(self, data: Data, into: list[Data] | None = None) -> int:
+        """Return how many bytes of `data` belong to the body."""
+        count = min(len(data), self.missing)
+        self.missing -= count
+        self.is_complete = not self.missing
+        if into is not None and count:
+            into.append(data if count == len(data) else data[:count])
+        return count
+
+    def eof(self) -> None:
+        """Raise Malformed if bytes are missing."""
+        if self.missing:
+            raise Malformed(f"the body ended {self.missing} bytes too early")
+
+
+class UntilCloseBody:
+    """Body of an answer that ends with the connection."""
+
+    __slots__ = ("is_complete",)
+
+    def __init__(self) -> None:
+        self.is_complete = False
+
+    def feed(self, data: Data, into: list[Data] | None = None) -> int:
+        """Return the length of `data`: everything belongs to the body."""
+        if into is not None and data:
+            into.append(data)
+        return len(data)
+
+    def eof(self) -> None:
+        """Complete the body."""
+        self.is_complete = True
+
+
+class _Part(Enum):
+    SIZE = 0
+    DATA = 1
+    TRAILERS = 2
+
+
+class ChunkedBody:
+    """Chunked body: its chunks, the last chunk and its trailer section."""
+
+    __slots__ = ("_line", "_missing", "_part", "is_complete")
+
+    def __init__(self) -> None:
+        self.is_complete = False
+        self._part = _Part.SIZE
+        self._missing = 0
+        self._line = b""
+
+    def feed(self, data: Data, into: list[Data] | None = None) -> int:
+        """Return how many bytes of `data` belong to the body; see `BodyFramer`.
+
+        Takes time in proportion to the number of chunks, not of bytes.
+        """
+        at, end = 0, len(data)
+        while at < end and not self.is_complete:
+            if self._part is _Part.DATA:
+                at = self._skip(data, at, into)
+            elif self._part is _Part.SIZE:
+                at = self._read_size(data, at)
+            else:
+                at = self._read_trailers(data, at)
+        return at
+
+    def eof(self) -> None:
+        """Raise Malformed unless the body is complete."""
+        if not self.is_complete:
+            raise Malformed("the body ended before its last chunk")
+
+    def _read_size(self, data: Data, at: int) -> int:
+        """Read a line with the size of a chunk, or keep the part of it that is there."""
+        begun = len(self._line)
+        if begun:
+            data, offset = self._line + bytes(data[at : at + EXTENSIONS_MAX + 20]), at - begun
+            at = 0
+        else:
+            offset = 0
+        found = _SIZE_LINE.match(data, at)
+        if found is None:
+            rest = bytes(data[at : at + EXTENSIONS_MAX + 20])
+            if not _SIZE_LINE_BEGUN.fullmatch(rest):
+                raise Malformed("expected a chunk's size in hexadecimal digits and CRLF")
+            self._line = rest
+            return offset + at + len(rest)
+        self._line = b""
+        self._missing = int(found[1], 16)
+        if self._missing:
+            self._part = _Part.DATA
+            self._missing += 2  # its CRLF
+        else:
+            self._part = _Part.TRAILERS
+        return offset + found.end()
+
+    def _skip(self, data: Data, at: int, into: list[Data] | None) -> int:
+        """Skip a chunk's content and check the CRLF after it."""
+        end = min(len(data), at + self._missing)
+        content = min(end, at + self._missing - 2)
+        if into is not None and content > at:
+            into.append(data[at:content])
+        tail = max(content, at)
+        if tail < end:
+            owed = b"\r\n"[2 - min(self._missing, 2) :]
+            if bytes(data[tail:end]) != owed[: end - tail]:
+                raise Malformed("expected CRLF after a chunk's content")
+        self._missing -= end - at
+        if not self._missing:
+            self._part = _Part.SIZE
+        return end
+
+    def _read_trailers(self, data: Data, at: int) -> int:
+        """Read the trailer section up to its empty line."""
+        begun = self._line
+        section = begun + bytes(data[at : at + TRAILERS_MAX - len(begun) + 1])
+        if section[:2] == b"\r\n":
+            self.is_complete = True
+            return at + 2 - len(begun)
+        end = section.find(b"\r\n\r\n", max(len(begun) - 3, 0))
+        if end >= 0:
+            section = section[: end + 4]
+        if len(section) > TRAILERS_MAX:
+            raise Malformed(f"expected trailers of at most {TRAILERS_MAX} bytes")
+        if end < 0:
+            self._line = section
+            return at + len(section) - len(begun)
+        trailers = parse_fields(section, 0, TRAILER_FIELDS_MAX)
+        names = trailers.values.keys()
+        if names & _NO_TRAILERS or any(name.startswith(b"x-forwarded-") for name in names):
+            raise Malformed("expected no fields about framing, routing or access in trailers")
+        self._line = b""
+        self.is_complete = True
+        return at + len(section) - len(begun)
+
+
+def make_framer(framing: Framing) -> BodyFramer:
+    """Return a new framer of a body."""
+    if framing.kind is BodyKind.LENGTH:
+        return LengthBody(framing.length)
+    if framing.kind is BodyKind.CHUNKED:
+        return ChunkedBody()
+    return NoBody() if framing.kind is BodyKind.NONE else UntilCloseBody()
+
+
+def chunk_head(length: int) -> bytes:
+    """Return the bytes before the content of a chunk; `length` is above 0, since 0 ends a body."""
+    if length < 1:
+        raise ValueError("a chunk has at least one byte")
+    return b"%x\r\n" % length
+
+
+def encode_chunk(content: Data) -> bytes:
+    """Return `content` as one chunk; b"" for no content."""
+    return b"".join((b"%x\r\n" % len(content), content, b"\r\n")) if len(content) else b""

@@ -1,0 +1,136 @@
+"""Heads of requests, parsed strictly (RFC 9112 sections 2 and 3). Pure.
+
+A head that two recipients could understand differently is refused (RFC 9112 section 11).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from gateway.proxy.fields import (
+    TOKEN,
+    Fields,
+    Malformed,
+    parse_fields,
+    read_connection,
+    read_framing,
+)
+from gateway.proxy.framing import CHUNKED, NO_BODY, BodyKind, Framing
+from registry.errors import BadRequest, ExpectationFailed, HeadTooLarge
+
+HEAD_MAX: Final = 32 * 1024
+FIELDS_MAX: Final = 100
+METHOD_MAX: Final = 32
+_LINE: Final = re.compile(rb"(" + TOKEN + rb") (/[\x21-\x5b\x5d-\x7e]*) HTTP/1\.([01])\r\n")
+_VERSION: Final = re.compile(rb".* HTTP/([0-9]\.[0-9])")
+_HOST: Final = re.compile(
+    rb"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~!$&'()*+,;=%-]+)(?::[0-9]{1,5})?"
+)
+_UNSUPPORTED: Final = frozenset({b"CONNECT", b"TRACE"})
+_LATER: Final = frozenset({b"connection", b"expect", b"upgrade"})
+
+
+class RequestHead(NamedTuple):
+    """Head of one request.
+
+    `target` is in origin form: an absolute path and an optional query, as sent. `minor`: of the
+    version, HTTP/1.`minor`. `expects_continue`: the client waits for "100 Continue" before it sends
+    the body. `options`: lower-case options of the field Connection. `upgrade`: protocols of the
+    field Upgrade, in lower case, empty unless Connection names it.
+    """
+
+    method: bytes
+    target: bytes
+    minor: int
+    fields: Fields
+    framing: Framing
+    keep_alive: bool
+    expects_continue: bool = False
+    options: frozenset[bytes] = frozenset()
+    upgrade: tuple[bytes, ...] = ()
+
+
+def parse_request_head(raw: bytes) -> RequestHead:
+    """Parse the head in `raw`, which ends with its empty line.
+
+    Raises BadRequest, HeadTooLarge or ExpectationFailed. No text quotes the request: it may hold
+    keys.
+    """
+    if len(raw) > HEAD_MAX:
+        raise HeadTooLarge(f"expected a head of at most {HEAD_MAX} bytes, got {len(raw)}")
+    line = _LINE.match(raw)
+    if line is None:
+        raise BadRequest(_what_is_wrong(raw))
+    method = line[1]
+    if method.upper() in _UNSUPPORTED or len(method) > METHOD_MAX:
+        raise BadRequest(_wrong_method(method))
+    if raw.count(b"\n", line.end()) > FIELDS_MAX + 1:
+        raise HeadTooLarge(f"expected at most {FIELDS_MAX} fields")
+    minor = line[3] == b"1"
+    try:
+        fields = parse_fields(raw, line.end(), FIELDS_MAX)
+        length, is_chunked = read_framing(fields, minor)
+        framing = NO_BODY
+        if is_chunked:
+            framing = CHUNKED
+        elif length is not None:
+            framing = Framing(BodyKind.LENGTH, length)
+        _check_host(fields)
+        if not _LATER & fields.values.keys():
+            return RequestHead(method, line[2], int(minor), fields, framing, minor)
+        keep_alive, options = read_connection(fields, minor)
+    except Malformed as error:
+        raise BadRequest(str(error)) from None
+    upgrade = fields.items(b"upgrade") if minor and b"upgrade" in options else ()
+    expects = _expects_continue(fields) and minor and _has_body(framing)
+    return RequestHead(
+        method, line[2], int(minor), fields, framing, keep_alive, expects, options, tuple(upgrade)
+    )
+
+
+def _has_body(framing: Framing) -> bool:
+    return framing.kind is BodyKind.CHUNKED or framing.length > 0
+
+
+def _check_host(fields: Fields) -> None:
+    host = fields.values.get(b"host")
+    if host is None:
+        raise Malformed("Host: expected one field, got none")
+    if b"host" in fields.repeated:
+        raise Malformed("Host: expected one field, got several")
+    if not _HOST.fullmatch(host):
+        raise Malformed("Host: expected a host and an optional port")
+
+
+def _expects_continue(fields: Fields) -> bool:
+    expect = fields.values.get(b"expect")
+    if expect is None:
+        return False
+    if expect.lower() != b"100-continue":
+        raise ExpectationFailed("Expect: expected 100-continue, got another value")
+    return True
+
+
+def _wrong_method(method: bytes) -> str:
+    if len(method) > METHOD_MAX:
+        return f"method: expected at most {METHOD_MAX} characters, got {len(method)}"
+    return f"method: expected one for a function's server, got {method.decode()}"
+
+
+def _what_is_wrong(raw: bytes) -> str:
+    """Return what is wrong with the request line, without quoting it."""
+    line = raw.partition(b"\n")[0].removesuffix(b"\r")
+    version = _VERSION.fullmatch(line)
+    if version is not None and version[1] not in (b"1.0", b"1.1"):
+        return f"version: expected HTTP/1.0 or HTTP/1.1, got HTTP/{version[1].decode()}"
+    parts = line.split(b" ")
+    if len(parts) != 3 or version is None:
+        return "expected a request line of method, target and version, and CRLF"
+    if not re.fullmatch(TOKEN, parts[0]):
+        return "method: expected a token (RFC 9110)"
+    if parts[0].upper() in _UNSUPPORTED:
+        return _wrong_method(parts[0])
+    if not parts[1].startswith(b"/"):
+        return "target: expected a path that begins with /, got another form"
+    return "target: expected printable ASCII without backslashes, got other characters"

@@ -1,0 +1,94 @@
+"""Whether an exchange that lost its connection is sent again: one table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, Literal, NamedTuple
+
+from registry.errors import FnError, ReplicaDied, UpstreamFailed
+
+SENDS_MAX: Final = 2
+IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"})
+"""RFC 9110 section 9.2.2, without TRACE, which is refused."""
+
+
+class Resend(Enum):
+    """Ways to send a request again."""
+
+    FRESH = "fresh"
+    """On a new connection to the same replica."""
+    QUEUE = "queue"
+    """To any replica, from the call's old place in the queue."""
+
+
+class Fail(NamedTuple):
+    """The request is not sent again; `error` is the client's answer if none has begun."""
+
+    error: type[FnError]
+    text: str
+
+
+class Loss(NamedTuple):
+    """Facts about an exchange whose connection was refused or lost.
+
+    `was_refused`: the connection was never made, so nothing was sent. `answer_bytes`: without
+    interim answers (1xx). `is_reused`: the connection had served another exchange. `died`: the
+    replica's process is gone. `is_body_kept`: every body byte that was sent can be sent again.
+    `sends`: times that the request was sent, this one included. `is_late`: the time for another
+    try is over.
+    """
+
+    method: bytes
+    was_refused: bool = False
+    answer_bytes: int = 0
+    is_reused: bool = False
+    died: bool = False
+    is_body_kept: bool = True
+    retry: Literal["auto", "always", "never"] = "auto"
+    sends: int = 1
+    is_late: bool = False
+
+
+class Row(NamedTuple):
+    """One row of the table: `then` is the outcome where `applies`, a text for a failure."""
+
+    applies: Callable[[Loss], bool]
+    then: Resend | str
+
+
+def _may_rerun(loss: Loss) -> bool:
+    return loss.retry == "always" or loss.method in IDEMPOTENT
+
+
+ROWS: Final = (
+    # 1, 2. Nothing was sent: any method, as long as there is time.
+    Row(lambda it: it.was_refused and not it.is_late, Resend.QUEUE),
+    Row(lambda it: it.was_refused, "the function's server accepts no connections"),
+    # 3. The client may have a part of the answer.
+    Row(lambda it: it.answer_bytes > 0, "{lost} in the middle of its answer"),
+    # 4. A part of the body is gone.
+    Row(lambda it: not it.is_body_kept, "{lost} before its answer; the body was not kept"),
+    # 5. The function's settings forbid a second run.
+    Row(lambda it: it.retry == "never", "{lost} before its answer; retry is never"),
+    # 6, 7. It was sent again already, or there is no time.
+    Row(lambda it: it.sends >= SENDS_MAX, "{lost} before its answer, twice"),
+    Row(lambda it: it.is_late, "{lost} before its answer; the time to wait is over"),
+    # 8. An idle connection was closed while the request was on its way: any method.
+    Row(lambda it: it.is_reused and not it.died, Resend.FRESH),
+    # 9, 10. The request may have been run, and may be run again.
+    Row(lambda it: _may_rerun(it) and it.died, Resend.QUEUE),
+    Row(_may_rerun, Resend.FRESH),
+    # 11. The request may have been run, and must not be run twice.
+    Row(lambda _: True, "{lost} before its answer; the request may have been run"),
+)
+
+
+def decide(loss: Loss) -> Resend | Fail:
+    """Return what happens to an exchange after a loss: the first row that applies."""
+    then = next(row.then for row in ROWS if row.applies(loss))
+    if isinstance(then, Resend):
+        return then
+    if loss.died:
+        return Fail(ReplicaDied, then.format(lost="the replica died"))
+    return Fail(UpstreamFailed, then.format(lost="the function's server closed the connection"))

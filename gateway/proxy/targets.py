@@ -1,0 +1,57 @@
+"""Targets of requests to functions: /fn/NAME[@REVISION], and the rest for its server. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from registry.errors import BadRequest
+from registry.names import NAME_RULE
+
+_TARGET: Final = re.compile(
+    rb"(/fn/([a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)(?:(?:@|%40)([1-9][0-9]{0,8}))?)(/[^?]*)?(?:\?(.*))?"
+)
+_PREFIX: Final = b"/fn/"
+
+
+class FunctionTarget(NamedTuple):
+    """Target of a request to a function.
+
+    `ref`: NAME or NAME@REVISION, as the catalog resolves it. `prefix`: the part that the function's
+    server does not get, as sent. `path`: what follows, undecoded, b"" for nothing. `query`: without
+    its question mark, None where there is none.
+    """
+
+    name: str
+    ref: str
+    prefix: bytes
+    path: bytes
+    query: bytes | None
+
+    @property
+    def upstream(self) -> bytes:
+        """The target that the function's server gets."""
+        path = self.path or b"/"
+        return path if self.query is None else b"%b?%b" % (path, self.query)
+
+
+def split_target(target: bytes) -> FunctionTarget | None:
+    """Split a target in origin form; None if it is not below /fn/.
+
+    Raises BadRequest if the segment after /fn/ is no name of a function: it is compared
+    undecoded, so that the name that is authorised is the name that is routed.
+    """
+    found = _TARGET.fullmatch(target)
+    if found is None:
+        segment = re.split(rb"[/?]", target[len(_PREFIX) :], maxsplit=1)[0]
+        if not target.startswith(_PREFIX) or not segment:
+            return None
+        raise BadRequest(f"target: expected /fn/NAME or /fn/NAME@REVISION with {NAME_RULE}")
+    name = found[2].decode()
+    ref = f"{name}@{found[3].decode()}" if found[3] else name
+    return FunctionTarget(name, ref, found[1], found[4] or b"", found[5])
+
+
+def is_description(method: bytes, target: FunctionTarget) -> bool:
+    """Return whether the gateway answers a request itself, with the function's description."""
+    return not target.path and method in (b"GET", b"HEAD")

@@ -1,0 +1,444 @@
+"""Slots of a server: which gateway may open an exchange, and when the server may stop. Pure.
+
+Events in, commands out; `now` is monotonic seconds. A *slot* is one connection to the server: being
+connected, open (an exchange runs) or idle (kept by its gateway). An *offer* is a slot that a link
+of the rotation may take with its next OPEN. Exchanges with the flag FREE take no slot.
+
+Invariants, for any number of links and any order of frames:
+- connecting + open + idle + offered <= limit.
+- While a link waits, no slot is free, and of the idle slots one per waiting link without an offer
+  is recalled.
+- Every WINDOW(aux=1) is answered by one OPEN or one END(id 0), so no offer is lost; one that is
+  not answered within OFFER_S counts as declined.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from runtime_image.contract.link import BUSY_MASK, Kind, NotStarted
+from runtime_image.contract.server import FREE_MAX, MAX_GRACE_S, QUIESCE_S
+from runtime_image.link.frames import LinkError
+
+CONNECT_S: Final = 5.0
+"""Seconds after which a connection that is not established counts as refused."""
+OFFER_S: Final = 3.0
+"""Seconds that a gateway has to answer an offer."""
+IDLE_S: Final = 10.0
+"""Seconds after which an idle connection is shut. Gateways keep them 2 s."""
+
+
+class Key(NamedTuple):
+    """One exchange: number of the gateway's link, and the id of its OPEN."""
+
+    link: int
+    id: int
+
+
+class Connect(NamedTuple):
+    """Connect to the server and pass the socket; `connected` or `refused` reports the result."""
+
+    key: Key
+
+
+class Rename(NamedTuple):
+    """The connection `old` carries the exchange `key` from now on."""
+
+    old: Key
+    key: Key
+
+
+class Shut(NamedTuple):
+    """Shut the connection down for all its holders, or give up connecting; then forget it."""
+
+    key: Key
+
+
+class Send(NamedTuple):
+    """Send a frame without body to a gateway."""
+
+    link: int
+    kind: Kind
+    id: int = 0
+    aux: int = 0
+
+
+class EndLink(NamedTuple):
+    """End the link of a gateway that does not answer; `link_lost` follows."""
+
+    link: int
+
+
+class NotIdle(NamedTuple):
+    """Tell the manager that the server serves on; `idle_ms` since the last end, 0 while open."""
+
+    idle_ms: int
+
+
+class Stop(NamedTuple):
+    """Nothing is open, and no gateway uses the server any more: stop it."""
+
+
+Command = Connect | Rename | Shut | Send | EndLink | NotIdle | Stop
+
+
+class Phase(Enum):
+    """SERVING; the three kinds of drain; STOPPED after Stop.
+
+    ASKED is a conditional drain, which an OPEN refuses. SOFT may be revoked by RESUME.
+    """
+
+    SERVING = "serving"
+    ASKED = "asked"
+    SOFT = "soft"
+    HARD = "hard"
+    STOPPED = "stopped"
+
+
+class _State(Enum):
+    CONNECTING = "connecting"
+    OPEN = "open"
+    IDLE = "idle"
+
+
+@dataclass(slots=True)
+class _Slot:
+    state: _State
+    since_s: float
+    is_free: bool
+    is_recalled: bool = False
+
+
+@dataclass(slots=True)
+class _Link:
+    ids: set[int] = field(default_factory=set)
+    offers: deque[float] = field(default_factory=deque)
+    """Times of the offers that are not answered."""
+    quiesces: int = 0
+    """QUIESCE frames that are not answered. A number, because an answer to a drain that was refused
+    may arrive after the QUIESCE of the next one."""
+    quiesced_by_s: float = 0.0
+
+
+class SlotTable:
+    """Slots of one server over all gateway links.
+
+    Frames of a link must be fed in the order of their arrival. `tick` is due twice a second.
+    """
+
+    def __init__(self, limit: int, max_s: float, now: float) -> None:
+        """`limit` is the number of slots, `max_s` the longest exchange in seconds."""
+        self.limit = limit
+        self.phase = Phase.SERVING
+        self._exchange_s = max_s + MAX_GRACE_S
+        self._slots: dict[Key, _Slot] = {}
+        self._links: dict[int, _Link] = {}
+        self._rotation: deque[int] = deque()
+        self._idle: dict[Key, None] = {}
+        """Idle connections, the oldest first."""
+        self._recalled = 0
+        self._offered = 0
+        self._free = 0
+        self._in_use = 0
+        """Slots that are connecting or open."""
+        self._last_end_s = now
+        self._busy_since_s = now
+        self._busy_s = 0.0
+
+    @property
+    def taken(self) -> int:
+        """Slots that are connecting, open, idle or offered."""
+        return len(self._slots) - self._free + self._offered
+
+    @property
+    def in_use(self) -> int:
+        """Exchanges that are connecting or open, without FREE ones."""
+        return self._in_use
+
+    def busy_ms(self, now: float) -> int:
+        """Return the milliseconds with any exchange so far, modulo 2**32, for PONG."""
+        running_s = now - self._busy_since_s if self._in_use else 0.0
+        return int((self._busy_s + running_s) * 1e3) & BUSY_MASK
+
+    def idle_ms(self, now: float) -> int:
+        """Return the milliseconds since the last exchange; 0 while one runs or a link waits."""
+        if self._in_use or self._rotation or self._offered:
+            return 0
+        return min(BUSY_MASK, max(0, int((now - self._last_end_s) * 1e3)))
+
+    # Frames and connections
+
+    def join(self, link: int, now: float) -> list[Command]:
+        """Add a link that has greeted."""
+        self._links[link] = _Link()
+        return self._quiesce([link], now) if self._is_quiescing() else []
+
+    def link_lost(self, link: int, now: float) -> list[Command]:
+        """Remove a link; its connections are shut and its slots are free."""
+        gone = self._links.pop(link, None)
+        if gone is None:
+            return []
+        self._offered -= len(gone.offers)
+        self._leave_rotation(link)
+        commands: list[Command] = []
+        for id in gone.ids:
+            key = Key(link, id)
+            self._drop(key, now)
+            commands.append(Shut(key))
+        return commands + self._settle(now)
+
+    def open(self, link: int, id: int, now: float, *, is_free: bool = False) -> list[Command]:
+        """Handle OPEN. Raises LinkError if the id is 0 or in use."""
+        self._check_id(link, id)
+        if self.phase not in (Phase.SERVING, Phase.ASKED):
+            return [_not_started(Key(link, id), NotStarted.DRAINING)]
+        if is_free:
+            return [self._start(link, id, now, is_free=True, has_room=self._free < FREE_MAX)]
+        commands = self._refuse_drain(0) if self.phase is Phase.ASKED else []
+        # While a link waits, all slots are taken: nobody overtakes the rotation.
+        has_room = self._answer_offer(link) or self.taken < self.limit
+        commands.append(self._start(link, id, now, is_free=False, has_room=has_room))
+        if not has_room and link not in self._rotation:
+            self._rotation.append(link)
+        return commands + self._settle(now)
+
+    def _start(self, link: int, id: int, now: float, *, is_free: bool, has_room: bool) -> Command:
+        if not has_room:
+            return _not_started(Key(link, id), NotStarted.FULL)
+        return Connect(self._add(link, id, _Slot(_State.CONNECTING, now, is_free), now))
+
+    def reuse(self, link: int, id: int, old: int, now: float) -> list[Command]:
+        """Handle OPEN with the flag REUSE: the idle connection `old` carries exchange `id`.
+
+        The gateway has written to it already, so that a drain waits for this exchange too. A
+        connection that was shut meanwhile is ignored: the gateway reads its end. Raises LinkError
+        if the id is 0 or in use, or `old` is not idle.
+        """
+        self._check_id(link, id)
+        slot = self._slots.get(Key(link, old))
+        if slot is None:
+            return []
+        if slot.state is not _State.IDLE:
+            raise LinkError(f"expected an idle connection to reuse, got {slot.state.value} {old}")
+        commands = self._refuse_drain(0) if self.phase is Phase.ASKED else []
+        self._drop(Key(link, old), now)
+        key = self._add(link, id, _Slot(_State.OPEN, now, is_free=False), now)
+        return [*commands, Rename(Key(link, old), key), *self._settle(now)]
+
+    def end(self, link: int, id: int, now: float, *, is_kept: bool = False) -> list[Command]:
+        """Handle END; id 0 declines an offer. Unknown ids were answered or shut meanwhile.
+
+        `is_kept` has no effect on a FREE exchange, nor before its connection was passed.
+        """
+        if id == 0:
+            if self._answer_offer(link):
+                self._leave_rotation(link)
+            return self._settle(now)
+        key = Key(link, id)
+        slot = self._slots.get(key)
+        if slot is None:
+            return []
+        if is_kept and slot.state is _State.OPEN and not slot.is_free and not self._is_stopped():
+            self._drop(key, now)
+            self._add(link, id, _Slot(_State.IDLE, now, is_free=False), now)
+            return self._settle(now)
+        self._drop(key, now)
+        return [Shut(key), *self._settle(now)]
+
+    def connected(self, key: Key, now: float) -> list[Command]:
+        """Handle a connection that was established and passed to its gateway."""
+        slot = self._slots.get(key)
+        if slot is not None and slot.state is _State.CONNECTING:
+            slot.state, slot.since_s = _State.OPEN, now
+        return []
+
+    def refused(self, key: Key, now: float) -> list[Command]:
+        """Handle a connection that the server refused."""
+        slot = self._slots.get(key)
+        if slot is None or slot.state is not _State.CONNECTING:
+            return []
+        self._drop(key, now)
+        refused = _not_started(key, NotStarted.REFUSED)
+        return [Shut(key), refused, *self._settle(now)]
+
+    def tick(self, now: float) -> list[Command]:
+        """Apply the time limits of connections, exchanges, offers and answers to QUIESCE."""
+        commands: list[Command] = []
+        for key, slot in list(self._slots.items()):
+            if now - slot.since_s < self._limit_s(slot.state):
+                continue
+            if slot.state is _State.CONNECTING:
+                commands += self.refused(key, now)
+            else:
+                self._drop(key, now)
+                commands.append(Shut(key))
+        for number, link in self._links.items():
+            while link.offers and now - link.offers[0] >= OFFER_S:
+                self._answer_offer(number)
+                self._leave_rotation(number)
+            if link.quiesces and self._is_quiescing() and now >= link.quiesced_by_s:
+                commands.append(EndLink(number))
+        return commands + self._settle(now)
+
+    # Drains
+
+    def drain(self, if_idle_ms: int, now: float) -> list[Command]:
+        """Handle the manager's DRAIN; 0 is unconditional. A drain in progress is only tightened."""
+        if if_idle_ms == 0:
+            return self._begin(Phase.HARD, now)
+        if self.phase is not Phase.SERVING:
+            return []
+        idle_ms = self.idle_ms(now)
+        if idle_ms < if_idle_ms:
+            return [NotIdle(idle_ms)]
+        return self._begin(Phase.ASKED, now)
+
+    def quiesce(self, now: float) -> list[Command]:
+        """Handle the manager's QUIESCE: drain until RESUME."""
+        return [] if self.phase is Phase.HARD else self._begin(Phase.SOFT, now)
+
+    def resume(self, now: float) -> list[Command]:
+        """Handle the manager's RESUME. An unconditional drain goes on."""
+        if self.phase in (Phase.ASKED, Phase.SOFT):
+            return self._refuse_drain(self.idle_ms(now))
+        return [NotIdle(self.idle_ms(now))] if self.phase is Phase.SERVING else []
+
+    def quiesced(self, link: int, count: int, now: float) -> list[Command]:
+        """Handle QUIESCED. Raises LinkError without a QUIESCE.
+
+        `count` matters for a conditional drain only: the gateway's exchanges are in the table, as
+        its OPENs came before this frame.
+        """
+        answered = self._links[link]
+        if not answered.quiesces:
+            raise LinkError("unexpected QUIESCED")
+        answered.quiesces -= 1
+        if self.phase is Phase.ASKED and not answered.quiesces and count:
+            return self._refuse_drain(0)
+        return self._settle(now)
+
+    def _begin(self, phase: Phase, now: float) -> list[Command]:
+        if self._is_stopped():
+            return []
+        was_quiescing, self.phase = self._is_quiescing(), phase
+        # No link is full after a drain: WINDOW(aux=0) opens them all.
+        self._rotation.clear()
+        for link in self._links.values():
+            link.offers.clear()
+        self._offered = 0
+        commands = [] if was_quiescing else self._quiesce(list(self._links), now)
+        return commands + self._settle(now)
+
+    def _quiesce(self, links: list[int], now: float) -> list[Command]:
+        for link in links:
+            self._links[link].quiesces += 1
+            self._links[link].quiesced_by_s = now + QUIESCE_S
+        return [Send(link, Kind.QUIESCE) for link in links]
+
+    def _refuse_drain(self, idle_ms: int) -> list[Command]:
+        self.phase = Phase.SERVING
+        opened: list[Command] = [Send(link, Kind.WINDOW) for link in self._links]
+        return [*opened, NotIdle(idle_ms)]
+
+    def _is_quiescing(self) -> bool:
+        return self.phase in (Phase.ASKED, Phase.SOFT, Phase.HARD)
+
+    def _is_stopped(self) -> bool:
+        return self.phase is Phase.STOPPED
+
+    # Slots
+
+    def _check_id(self, link: int, id: int) -> None:
+        if id == 0 or Key(link, id) in self._slots:
+            raise LinkError(f"expected a new id of an exchange, got {id}")
+
+    def _answer_offer(self, link: int) -> bool:
+        """Take back the oldest offer of a link; False if there is none.
+
+        An answer without an offer is no error: an earlier OPEN, sent before the offer arrived, may
+        have taken it.
+        """
+        offers = self._links[link].offers
+        if not offers:
+            return False
+        offers.popleft()
+        self._offered -= 1
+        return True
+
+    def _leave_rotation(self, link: int) -> None:
+        if link in self._rotation:
+            self._rotation.remove(link)
+
+    def _limit_s(self, state: _State) -> float:
+        if state is _State.CONNECTING:
+            return CONNECT_S
+        return self._exchange_s if state is _State.OPEN else IDLE_S
+
+    def _add(self, link: int, id: int, slot: _Slot, now: float) -> Key:
+        key = Key(link, id)
+        self._slots[key] = slot
+        self._links[link].ids.add(id)
+        if slot.is_free:
+            self._free += 1
+        elif slot.state is _State.IDLE:
+            self._idle[key] = None
+        else:
+            if not self._in_use:
+                self._busy_since_s = now
+            self._in_use += 1
+        return key
+
+    def _drop(self, key: Key, now: float) -> None:
+        slot = self._slots.pop(key)
+        if key.link in self._links:
+            self._links[key.link].ids.discard(key.id)
+        if slot.is_free:
+            self._free -= 1
+        elif slot.state is _State.IDLE:
+            del self._idle[key]
+            self._recalled -= slot.is_recalled
+        else:
+            self._in_use -= 1
+            self._last_end_s = now
+            if not self._in_use:
+                self._busy_s += now - self._busy_since_s
+
+    def _settle(self, now: float) -> list[Command]:
+        """Offer what is free, recall what is idle, stop when a drain is over."""
+        if self.phase is Phase.SERVING:
+            return [*self._offer(now), *self._recall()]
+        is_quiesced = not any(link.quiesces for link in self._links.values())
+        if self._is_quiescing() and is_quiesced and not self._in_use:
+            self.phase = Phase.STOPPED
+            return [Stop()]
+        return []
+
+    def _offer(self, now: float) -> Iterator[Command]:
+        while self._rotation and self.taken < self.limit:
+            link = self._rotation[0]
+            self._rotation.rotate(-1)
+            self._links[link].offers.append(now)
+            self._offered += 1
+            yield Send(link, Kind.WINDOW, aux=1)
+
+    def _recall(self) -> Iterator[Command]:
+        if not self._rotation or not self._idle:
+            return
+        wanted = sum(not self._links[link].offers for link in self._rotation) - self._recalled
+        for key in self._idle:
+            if wanted <= 0:
+                return
+            slot = self._slots[key]
+            if not slot.is_recalled:
+                slot.is_recalled = True
+                self._recalled += 1
+                wanted -= 1
+                yield Send(key.link, Kind.RECALL, key.id)
+
+
+def _not_started(key: Key, reason: NotStarted) -> Send:
+    return Send(key.link, Kind.NOT_STARTED, key.id, reason)
