@@ -184,7 +184,7 @@ async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
         return FakeDriver()
     section = settings.pool()
     if settings.driver == "process":
-        return ProcessDriver(section.run_dir)
+        return ProcessDriver(section.run_dir, server_path=section.server_path)
     # Imported here, as servers with other drivers do not need the engine's library.
     from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
     from pool_manager.drivers.uids import parse_range

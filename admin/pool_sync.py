@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding
 from registry.batching import rows_of
 from registry.catalog import Catalog, Change, Deployed
-from registry.model import Bundle, pool_key
-from registry.spec import model_spec, prepared_of
+from registry.model import Bundle, ExchangeLimits, pool_key
+from registry.spec import prepared_of, replica_spec
 
 SUPERSEDED_IDLE_S = 10.0
 """Max idle seconds of a replica whose revision has no traffic; then it is stopped."""
@@ -53,7 +54,7 @@ def pool_spec(deployed: Deployed, bundle: Bundle) -> PoolSpec:
     is_current = function.revision == revision.number
     idle_s = function.scaling.idle_s
     batch_max = rows_of(revision, profile)
-    return PoolSpec(
+    spec = PoolSpec(
         key=revision.key,
         min=function.scaling.min if is_current else 0,
         max=function.scaling.max,
@@ -67,13 +68,30 @@ def pool_spec(deployed: Deployed, bundle: Bundle) -> PoolSpec:
         memory_mib=max(profile.memory_mib if profile else 0.0, bundle.size / 2**20),
         batches=batch_max > 1,
     )
+    return with_server(spec, deployed)
+
+
+def with_server(spec: PoolSpec, deployed: Deployed) -> PoolSpec:
+    """Return `spec` with the settings of the revision's server, unchanged for a model function."""
+    server, exchange = deployed.revision.server, deployed.function.exchange or ExchangeLimits()
+    if server is None:
+        return spec
+    return replace(
+        spec,
+        is_server=True,
+        target=exchange.concurrency,
+        start_s=server.start_s,
+        drain_s=exchange.drain_s,
+        stop_grace_s=server.stop_grace_s,
+        batches=False,
+    )
 
 
 def binding(deployed: Deployed, bundle: Bundle) -> Binding:
     """Return what a replica needs to run a revision."""
     revision, prepared = deployed.revision, prepared_of(deployed)
     return Binding(
-        model_spec(deployed),
+        replica_spec(deployed),
         bundle,
         revision.namespace,
         revision.name,

@@ -94,6 +94,9 @@ class Settings(BaseSettings):
     connections: int = Field(16_384, ge=1, le=1_000_000)
     """Client connections at once per gateway process. A lower limit of descriptors (`ulimit -Hn`)
     reduces this number. Idle connections are closed in favour of new ones."""
+    server_path: str = Field("", max_length=32_768)
+    """Folders in which the commands of server functions are looked for (PATH), separated by colons;
+    empty for the server's own PATH."""
     orphan_s: float = Field(60.0, ge=1.0)
     """Seconds that a replica keeps serving after its server died."""
     ping_s: float = Field(5.0, ge=0.05, le=3600.0)
@@ -153,6 +156,7 @@ class Settings(BaseSettings):
     def pool(self) -> PoolSettings:
         """Return the pool manager's section. CPU slots share the cores evenly (at least one)."""
         cores = os.cpu_count() or 1
+        environment = os.environ  # noqa: TID251 - this is the module that reads it
         return PoolSettings(
             run_dir=run_dir(self.data),
             model_dir=self.data / "replicas",
@@ -169,6 +173,7 @@ class Settings(BaseSettings):
             ping_s=self.ping_s,
             starts_at_once=cores,
             read_ahead_mib=self.read_ahead_mib,
+            server_path=self.server_path or environment.get("PATH", os.defpath),
         )
 
     def gateway(self) -> GatewaySettings:

@@ -1,13 +1,11 @@
 """Data links: one connection per replica carries requests out and answers back, as frames.
 
-`DataLinks` connects to every replica that the pool manager lists and sends the requests that the
-dispatcher assigns. Every received frame is validated. A frame that violates the protocol raises
-LinkError, which closes the link.
+`DataLinks` sends the requests that the dispatcher assigns. Every received frame is validated. A
+frame that violates the protocol raises LinkError, which closes the link.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import struct
 from collections.abc import Callable
@@ -20,22 +18,18 @@ import structlog
 
 from gateway.dispatch.call import Call, Command, Link
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.links import Peer, ReplicaLinks
 from gateway.shared_memory import BodySlot, SharedLink, SlabPool
 from registry.errors import FnError
-from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
 from runtime_image.contract.errors import RequestError
-from runtime_image.contract.link import ANSWER_MAX, FAILED_MAX, STARTED_MAX, VERSION, Flag, Kind
+from runtime_image.contract.link import ANSWER_MAX, FAILED_MAX, STARTED_MAX, Flag, Kind
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.meta import AnswerMeta, pack_known_request, pack_request, unpack_answer
-from runtime_image.link.stream import CLOSED, FrameStream, Greeting, connect
+from runtime_image.link.stream import FrameStream
 
 log = structlog.get_logger()
 
-CLOSING: Final = "the gateway closes"
-"""The reason with which links are aborted at shutdown."""
-CONNECT_TRIES: Final = 5
-CONNECT_RETRY_S: Final = 0.2
 IDLE_FRAMES_MAX: Final = 10_000
 """Max frames on a link between two final ones (RESPONSE, FAILED, CANCELLED). They are free for the
 replica and cost this process CPU time; an honest replica sends a few per request."""
@@ -79,24 +73,10 @@ class HeldCall(Call):
     slot: BodySlot | None = None
 
 
-@dataclass(slots=True)
-class _Peer:
-    """A replica with an established or pending link.
-
-    `connected_s`: when HELLO arrived (monotonic seconds), 0 before. `idle_frames`: frames since the
-    last final one.
-    """
-
-    endpoint: ReplicaEndpoint
-    pool: str
-    shared: SharedLink | None = None
-    stream: FrameStream | None = None
-    connected_s: float = 0.0
-    idle_frames: int = 0
-
-
-class DataLinks:
+class DataLinks(ReplicaLinks[SharedLink]):
     """All data links of this gateway process."""
+
+    body_max = ANSWER_MAX
 
     def __init__(  # noqa: PLR0913 - the collaborators of one gateway process
         self,
@@ -108,39 +88,14 @@ class DataLinks:
         on_link_lost: Callable[[str], None],
         on_answered: Callable[[str, HeldCall | None, Outcome | None], None],
     ) -> None:
-        """Create the links.
+        """Create the links; see `ReplicaLinks`.
 
-        `perform` executes the dispatcher's commands. `on_link_lost(pool)` is called for every link
-        that ends. `on_answered(pool, call, outcome)` is called for every final frame: `call` is
-        None if the client has disconnected, `outcome` is None if the replica cancelled the request.
+        `on_answered(pool, call, outcome)` is called for every final frame: `call` is None if the
+        client has disconnected, `outcome` is None if the replica cancelled the request.
         """
-        self._worker = worker
-        self._dispatcher = dispatcher
+        super().__init__(worker, dispatcher, tasks, perform, on_link_lost)
         self._slabs = slabs
-        self._tasks = tasks
-        self._perform = perform
-        self._on_link_lost = on_link_lost
         self._on_answered = on_answered
-        self._peers: dict[str, _Peer] = {}
-        self._listed: dict[str, set[str]] = {}
-        """Ids of the replicas that the manager lists, by pool."""
-
-    def reconcile(self, pool: str, endpoints: list[ReplicaEndpoint]) -> None:
-        """Connect to newly listed replicas.
-
-        Links to replicas that are no longer listed are not closed here: those replicas drain or
-        die, and the link ends with them.
-        """
-        self._listed[pool] = {endpoint.id for endpoint in endpoints}
-        if not endpoints:
-            del self._listed[pool]
-        for endpoint in endpoints:
-            peer = self._peers.get(endpoint.id)
-            if peer is not None:
-                peer.endpoint = endpoint
-                continue
-            self._peers[endpoint.id] = _Peer(endpoint, pool)
-            self._tasks.spawn(f"connect {endpoint.id}", self._connect(endpoint.id))
 
     def send(self, link: str, id: int, call: Call) -> None:
         """Send a call as request `id`."""
@@ -150,8 +105,8 @@ class DataLinks:
         assert isinstance(call, HeldCall)
         flags = _ALONE if call.alone else 0
         if call.slot is not None:
-            assert peer.shared is not None
-            body, slab = peer.shared.send(id, call.slot, body)
+            assert peer.side is not None
+            body, slab = peer.side.send(id, call.slot, body)
             flags |= slab
         if meta.traceparent:
             flags |= _TRACE
@@ -167,76 +122,13 @@ class DataLinks:
         assert stream is not None
         stream.send(pack(Kind.CANCEL, id))
 
-    def abort(self, link: str, reason: str) -> None:
-        """Close the link of a replica that violated the protocol.
+    def _make_side(self, id: str, peer: Peer[SharedLink], stream: FrameStream) -> SharedLink:
+        return SharedLink(id, peer.pool, self._slabs, stream.abort)
 
-        A replica that is still listed gets a new link.
-        """
-        stream = self._peers[link].stream
-        assert stream is not None
-        stream.abort(reason)
+    def _make_link(self, id: str, peer: Peer[SharedLink]) -> Link:
+        return Link(id, peer.pool, peer.endpoint.limit, peer.endpoint.marks_started)
 
-    def close(self) -> None:
-        """Close every link; none is re-established."""
-        self._listed.clear()
-        for peer in self._peers.values():
-            if peer.stream is not None:
-                peer.stream.abort(CLOSING)
-
-    async def _connect(self, id: str) -> None:
-        """Connect to a replica: up to CONNECT_TRIES attempts, while the manager lists it."""
-        peer = self._peers[id]
-        for attempt in range(CONNECT_TRIES):
-            if attempt:
-                await asyncio.sleep(CONNECT_RETRY_S)
-            if id not in self._listed.get(peer.pool, ()):
-                break
-            try:
-                await self._open(id, peer)
-            except OSError as error:
-                log.info("a replica cannot be reached", replica=id, reason=str(error))
-                continue
-            return
-        self._peers.pop(id, None)
-
-    async def _open(self, id: str, peer: _Peer) -> None:
-        """Connect once and send HELLO. Raises OSError."""
-        stream = FrameStream(
-            partial(self._on_frame, id, peer),
-            lambda reason: self._on_stream_lost(id, reason),
-            f"data {id}",
-            ANSWER_MAX,
-        )
-        shared = SharedLink(id, peer.pool, self._slabs, stream.abort)
-        hello = pack(Kind.HELLO, body=json.dumps({"worker": self._worker}).encode(), aux=VERSION)
-        peer.stream, peer.shared = stream, shared
-        try:
-            await connect(stream, peer.endpoint.path, Greeting(hello, shared.descriptors))
-        except BaseException:
-            peer.stream = peer.shared = None
-            shared.close()
-            raise
-        shared.hello_sent()
-
-    def _on_stream_lost(self, id: str, reason: str) -> None:
-        peer = self._peers.pop(id, None)
-        # Expected when a replica sleeps or stops, and when this gateway shuts down.
-        say = log.debug if reason in (CLOSED, CLOSING) else log.info
-        say("a data link ended", replica=id, reason=reason)
-        if peer is not None and peer.shared is not None:
-            peer.shared.on_link_lost()
-        self._perform(self._dispatcher.on_link_lost(id, monotonic()))
-        if peer is not None:
-            self._on_link_lost(peer.pool)
-        if peer is not None and id in self._listed.get(peer.pool, ()):
-            self._peers[id] = _Peer(peer.endpoint, peer.pool)
-            self._tasks.spawn(f"connect {id}", self._reconnect(id))
-
-    async def _reconnect(self, id: str) -> None:
-        await asyncio.sleep(CONNECT_RETRY_S)
-        await self._connect(id)
-
-    def _on_frame(self, id: str, peer: _Peer, frame: Frame) -> None:
+    def _on_frame(self, id: str, peer: Peer[SharedLink], frame: Frame) -> None:
         now = monotonic()
         kind, flags, request, json_length, packed, body = frame
         if kind is not _RESPONSE or not peer.connected_s:
@@ -253,7 +145,7 @@ class DataLinks:
         answer = (meta, json_length, body, is_first, id, device, since_s, endpoint.phases)
         self._on_final(id, peer, request, _delivered(answer), now)
 
-    def _on_other_frame(self, id: str, peer: _Peer, frame: Frame, now: float) -> None:
+    def _on_other_frame(self, id: str, peer: Peer[SharedLink], frame: Frame, now: float) -> None:
         """Handle any frame but an answer."""
         kind = frame.kind
         if kind is Kind.HELLO:
@@ -279,28 +171,17 @@ class DataLinks:
         else:
             raise LinkError(f"unexpected {kind.name} on a data link")
 
-    def _on_hello(self, id: str, frame: Frame, now: float) -> None:
-        peer = self._peers[id]
-        if frame.aux != VERSION or id in self._dispatcher.links:
-            raise LinkError(f"unexpected HELLO of link version {frame.aux}")
-        assert peer.shared is not None
-        peer.shared.on_hello(frame.body)
-        peer.connected_s = now
-        endpoint = peer.endpoint
-        link = Link(id, peer.pool, endpoint.limit, endpoint.marks_started)
-        self._perform(self._dispatcher.on_link_up(link, now))
-
     def _on_not_started(self, id: str, frame: Frame, now: float) -> None:
         try:
             commands = self._dispatcher.on_not_started(id, frame.id, frame.aux, now)
         except KeyError:
             raise LinkError(f"unknown request id {frame.id}") from None
-        if (shared := self._peers[id].shared) is not None:
-            shared.release(frame.id)
+        if (side := self._peers[id].side) is not None:
+            side.release(frame.id)
         self._perform(commands)
 
     def _on_final(
-        self, id: str, peer: _Peer, request: int, outcome: Outcome | None, now: float
+        self, id: str, peer: Peer[SharedLink], request: int, outcome: Outcome | None, now: float
     ) -> None:
         """Handle the last frame of a request."""
         try:
@@ -309,19 +190,19 @@ class DataLinks:
             raise LinkError(f"unknown request id {request}") from None
         assert call is None or isinstance(call, HeldCall)
         if call is None or call.slot is not None:
-            assert peer.shared is not None
-            peer.shared.release(request)
+            assert peer.side is not None
+            peer.side.release(request)
         if commands:
             self._perform(commands)
         peer.idle_frames = 0
         self._on_answered(peer.pool, call, outcome)
 
     @staticmethod
-    def _copy_answer(peer: _Peer, frame: Frame) -> bytes:
+    def _copy_answer(peer: Peer[SharedLink], frame: Frame) -> bytes:
         """Copy an answer from the replica's slab; FREED lets the replica reuse that memory."""
         assert peer.stream is not None
-        assert peer.shared is not None
-        body = peer.shared.read_answer(frame.body)
+        assert peer.side is not None
+        body = peer.side.read_answer(frame.body)
         peer.stream.send(pack(Kind.FREED, body=frame.body))
         return body
 

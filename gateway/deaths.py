@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.data_links import HeldCall
+from gateway.server_links import ExchangeCall
 from registry.errors import FnError, Poison
 
 CAUSE_TIMEOUT_S: Final = 1.0
 """Max seconds that an error waits for the cause."""
+AnyCall = HeldCall | ExchangeCall
 
 
 @dataclass(slots=True, eq=False)
 class _Deferred:
-    call: HeldCall
+    call: AnyCall
     error: FnError
     timer: asyncio.TimerHandle
 
@@ -36,7 +38,7 @@ class DeathCauses:
         self._timeout_s = timeout_s
         self._deferred: dict[str, list[_Deferred]] = {}
 
-    def defer(self, call: HeldCall, error: FnError, causes: Mapping[str, str]) -> None:
+    def defer(self, call: AnyCall, error: FnError, causes: Mapping[str, str]) -> None:
         """Answer `call` with `error` and the cause, as soon as the cause is known.
 
         `causes`: the causes known so far, by replica.
@@ -55,7 +57,7 @@ class DeathCauses:
                 one.timer.cancel()
                 one.call.done(_with_cause(one.error, causes[replica]))
 
-    def cancel(self, call: HeldCall) -> None:
+    def cancel(self, call: AnyCall) -> None:
         """Discard the error of a call whose client has disconnected."""
         self._pop(call)
 
@@ -64,11 +66,11 @@ class DeathCauses:
         for call in [one.call for several in self._deferred.values() for one in several]:
             self._expire(call)
 
-    def _expire(self, call: HeldCall) -> None:
+    def _expire(self, call: AnyCall) -> None:
         if one := self._pop(call):
             call.done(one.error)
 
-    def _pop(self, call: HeldCall) -> _Deferred | None:
+    def _pop(self, call: AnyCall) -> _Deferred | None:
         several = self._deferred.get(call.link, [])
         one = next((each for each in several if each.call is call), None)
         if one is not None:

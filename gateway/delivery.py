@@ -16,7 +16,18 @@ import structlog
 
 from gateway.data_links import DataLinks, Delivered, HeldCall, Outcome
 from gateway.deaths import DeathCauses
-from gateway.dispatch.call import Command, Fail, GiveUp, Recall, Send
+from gateway.dispatch.call import (
+    CloseIdle,
+    Command,
+    Decline,
+    End,
+    Fail,
+    GiveUp,
+    Quiesced,
+    Recall,
+    Send,
+    Stage,
+)
 from gateway.dispatch.demand import DemandReports
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.pool import UNKNOWN
@@ -24,10 +35,12 @@ from gateway.dispatch.redirects import RerunPolicy
 from gateway.metrics.counters import CounterStore, LocalStore
 from gateway.metrics.ledger import Balance, Ledger
 from gateway.ports import CallHistory, Pools
+from gateway.server_links import ExchangeCall, ServerLinks
 from gateway.shared_memory import SlabPool
+from gateway.upstream import UpstreamConnection
 from registry.catalog import Catalog, Change, Deployed
 from registry.compatibility import breaks
-from registry.errors import Poison, ReplicaDied, WaitBudgetOver
+from registry.errors import FnError, Poison, ReplicaDied, UpstreamFailed, WaitBudgetOver
 from registry.exchange import Demand, Load, PoolEndpoints, decode_endpoints, encode
 from registry.spec import may_rerun
 from registry.tasks import Tasks, every
@@ -80,6 +93,14 @@ class Delivery:
             self._report_soon,
             self._on_answered,
         )
+        self._servers = ServerLinks(
+            worker,
+            self._dispatcher,
+            self._tasks,
+            self._perform,
+            self._report_soon,
+            self._hand_over,
+        )
         self._reports = DemandReports(
             lambda key: self._dispatcher.load(key, monotonic()), self.is_cold
         )
@@ -102,6 +123,7 @@ class Delivery:
         """Stop. Calls that are still held get no answer."""
         self._is_closed = True
         self._links.close()
+        self._servers.close()
         self._death_causes.close()
         await self._tasks.close()
         self.slabs.close()
@@ -143,6 +165,72 @@ class Delivery:
 
     def submit(self, call: HeldCall) -> None:
         """Accept a call. Raises like `Dispatcher.submit`; the call is then not accepted."""
+        self._submit(call)
+
+    def submit_exchange(self, call: ExchangeCall) -> None:
+        """Accept an exchange. Raises like `Dispatcher.submit`; the call is then not accepted.
+
+        `call.opened` may be called before this returns.
+        """
+        sent = None if call.is_free else self._dispatcher.send_now(call, call.arrived_s)
+        if sent is None:
+            self._submit(call)
+            return
+        self._ledger.accept()
+        self._servers.send(sent.link, sent.id, call)
+
+    def end_exchange(self, call: ExchangeCall, *, kept: bool, outcome: str = "completed") -> None:
+        """End an exchange that was opened; without effect on one that has ended.
+
+        `kept`: its connection is in order and may serve the next exchange; otherwise it is closed.
+        `outcome` is one of the ledger's ENDINGS.
+        """
+        if call.stage is not Stage.STARTED:
+            return
+        commands = self._dispatcher.exchanges.on_ended(call, monotonic(), kept=kept)
+        self._ledger.end(outcome)
+        if self._reports.on_ended(call.pool):
+            self._report_soon(call.pool)
+        self._perform(commands)
+
+    def retry_exchange(self, call: ExchangeCall) -> None:
+        """Queue an exchange again that was opened and has lost its connection.
+
+        It keeps its place. `call.done` gets WaitBudgetOver if its wait budget is over.
+        """
+        self._perform(self._dispatcher.exchanges.retry(call, monotonic()))
+        if call.stage is Stage.QUEUED and self.is_cold(call.pool):
+            call.was_held = True
+            self._reports.on_held(call.pool)
+            self._report_soon(call.pool)
+
+    def fail_exchange(self, call: ExchangeCall, error: FnError) -> None:
+        """End an exchange that was opened with an error, which `call.done` gets.
+
+        If its replica died, this waits for the cause and adds it to the error.
+        """
+        if call.stage is not Stage.STARTED:
+            return
+        has_died = self.has_lost_link(call)
+        self.end_exchange(call, kept=False, outcome="failed")
+        if has_died:
+            self._death_causes.defer(call, error, self.endpoints(call.pool).ended)
+        else:
+            call.done(error)
+
+    def has_lost_link(self, call: ExchangeCall) -> bool:
+        """Return whether an exchange that was opened has lost the link to its replica."""
+        pool = self._dispatcher.pools.get(call.pool)
+        return pool is not None and call in pool.detached
+
+    def _hand_over(self, call: ExchangeCall, connection: UpstreamConnection) -> None:
+        try:
+            call.opened(connection)
+        except Exception:  # a defect of the proxy must not keep the slot
+            log.exception("an exchange could not begin", replica=connection.replica)
+            self.fail_exchange(call, UpstreamFailed("the exchange could not begin"))
+
+    def _submit(self, call: HeldCall | ExchangeCall) -> None:
         if call.pool not in self._dispatcher.pools:
             self._update_expected(call.pool)
         try:
@@ -154,14 +242,15 @@ class Delivery:
                 self._reports.on_held(call.pool)
                 self._report_soon(call.pool)
 
-    def cancel(self, call: HeldCall) -> None:
-        """Cancel a call whose client has disconnected."""
+    def cancel(self, call: HeldCall | ExchangeCall) -> None:
+        """Cancel a call whose client has disconnected; an open exchange is aborted."""
         before = call.stage
         self._death_causes.cancel(call)
         commands = self._dispatcher.cancel(call, monotonic())
         if call.stage is not before:
             self._ledger.end("cancelled")
-            self._reports.on_ended(call.pool)
+            if self._reports.on_ended(call.pool) and call.is_exchange:
+                self._report_soon(call.pool)
         self._perform(commands)
 
     def move(self, source: str, target: str, rerun_policy: RerunPolicy | None) -> None:
@@ -197,7 +286,7 @@ class Delivery:
     def balance(self) -> Balance:
         """Return the current ledger of all calls accepted by this process."""
         pools = self._dispatcher.pools.items()
-        held = {key: count for key, pool in pools if (count := len(pool.queue))}
+        held = {key: count for key, pool in pools if (count := pool.held)}
         owed = {key: count for key, pool in pools if (count := pool.owed)}
         return self._ledger.balance(held, owed)
 
@@ -206,7 +295,9 @@ class Delivery:
         self._perform(self._dispatcher.on_endpoints(key, endpoints, now))
         if key in self._dispatcher.pools:
             self._update_expected(key)
-        self._links.reconcile(key, endpoints.replicas)
+        replicas = endpoints.replicas
+        self._links.reconcile(key, [each for each in replicas if not each.is_server])
+        self._servers.reconcile(key, [each for each in replicas if each.is_server])
 
     def _update_expected(self, key: str) -> None:
         self._dispatcher.pool(key).cold_start = self._history.expected(key)
@@ -222,16 +313,29 @@ class Delivery:
 
     def _execute(self, command: Command) -> None:
         if isinstance(command, Send):
-            self._links.send(command.link, command.id, command.call)
+            links = self._servers if command.call.is_exchange else self._links
+            links.send(command.link, command.id, command.call)
+        elif isinstance(command, End):
+            self._servers.end(command.link, command.id, kept=command.kept)
         elif isinstance(command, Recall):
             self._links.recall(command.link, command.id)
         elif isinstance(command, GiveUp):
             self._links.abort(command.link, command.reason)
-        else:
+        elif isinstance(command, Fail):
             self._fail(command)
+        else:
+            self._execute_rare(command)
+
+    def _execute_rare(self, command: CloseIdle | Decline | Quiesced) -> None:
+        if isinstance(command, CloseIdle):
+            self._servers.close_idle(command.link)
+        elif isinstance(command, Decline):
+            self._servers.decline(command.link)
+        else:
+            self._servers.quiesced(command.link, command.count)
 
     def _fail(self, command: Fail) -> None:
-        assert isinstance(command.call, HeldCall)
+        assert isinstance(command.call, HeldCall | ExchangeCall)
         has_expired = isinstance(command.error, WaitBudgetOver)
         self._ledger.end("expired" if has_expired else "failed")
         self._reports.on_ended(command.call.pool)
@@ -246,6 +350,7 @@ class Delivery:
         now = monotonic()
         self._perform(self._dispatcher.sweep(now))
         self.slabs.sweep(now)
+        self._servers.sweep(now)
 
     def _report_soon(self, pool: str) -> None:
         """Report demand of this pool, and of its successor, before the loop's next iteration."""

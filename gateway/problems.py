@@ -53,6 +53,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.BadBundle: 422,
     errors.BadManifest: 422,
     errors.ModelRefused: 422,
+    errors.ServerRefused: 422,
     errors.TrialKilled: 503,
     errors.Incompatible: 422,
     errors.Conflict: 409,

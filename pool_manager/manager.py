@@ -36,7 +36,7 @@ from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
 from pool_manager.usage import UsageMonitor
 from pool_manager.waiters import EngineWatch, PendingTrials, Warmed, WarmWaiters
-from registry.exchange import PoolEndpoints, decode_demand
+from registry.exchange import Load, PoolEndpoints, decode_demand
 from registry.tasks import Alarm, Tasks, every
 
 log = structlog.get_logger()
@@ -103,6 +103,8 @@ class Manager:
             commands.Assign: self._assign,
             commands.Bind: self._bind,
             commands.Drain: self._drain,
+            commands.Quiesce: self._quiesce,
+            commands.Resume: self._resume,
             commands.StopBatching: self._stop_batching,
             commands.RecordRefutation: lambda c: self._refuted.notify(c.key, c.reason),
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
@@ -249,6 +251,10 @@ class Manager:
             return AT_REST
         return forecast(pool, self._machine.host.demand.load(key).busy, self._clock())
 
+    def load(self, key: str) -> Load:
+        """Return the calls of a pool as the gateways reported them last."""
+        return self._machine.host.demand.load(key)
+
     def wakes_by_standby(self, key: str) -> bool:
         """Whether the pool's starting replica was a standby; if none is starting, whether the next
         one would be."""
@@ -344,6 +350,16 @@ class Manager:
         control = self._launcher.control(command.id)
         if control is not None:
             control.drain(command.if_idle_s)
+
+    def _quiesce(self, command: commands.Quiesce) -> None:
+        control = self._launcher.control(command.id)
+        if control is not None:
+            control.quiesce()
+
+    def _resume(self, command: commands.Resume) -> None:
+        control = self._launcher.control(command.id)
+        if control is not None:
+            control.resume()
 
     def _stop_batching(self, command: commands.StopBatching) -> None:
         control = self._launcher.control(command.id)

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from pool_manager.core import commands, events
 from pool_manager.core.events import Lost
-from pool_manager.core.eviction import EVICTED, GAVE_WAY
+from pool_manager.core.eviction import EVICTED, GAVE_WAY, MAKES_ROOM
 from pool_manager.core.host import Host
 from pool_manager.core.pool import Pool
 from pool_manager.core.replicas import OVERDUE
@@ -143,7 +143,7 @@ class ReplicaCounter:
             case commands.Assign():
                 kind = "trial" if command.role == "trial" else "standby"
                 self._replicas[command.id] = _Counted(command.device, kind)
-            case commands.Drain() if command.id in self._replicas:
+            case commands.Drain() | commands.Quiesce() if command.id in self._replicas:
                 self._replicas[command.id].is_leaving = True
             case commands.Release() if command.id in self._replicas:
                 self._over(self._replicas[command.id], command.reason)
@@ -160,7 +160,7 @@ class ReplicaCounter:
             self._failed(life, reason_in(reason))
         if reason.startswith(EVICTED):
             self.counts.evictions["idle"] += 1
-        elif reason.startswith(GAVE_WAY):
+        elif reason.startswith((GAVE_WAY, MAKES_ROOM)):
             self.counts.evictions["busy"] += 1
         life.is_over = True
         self._started(life, "failed" if life.failed else "dropped")

@@ -11,17 +11,19 @@ from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
 from registry.model import Bundle, BundleFile, ColdStart, StateInterval, Use
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.server import ServerSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Everything that replicas of one revision, or a trial, need to load the model.
+    """Everything that replicas of one revision, or a trial, need to load the model or to run the
+    server.
 
     `memory_mib` is the configured memory cap, 0 for the default. `measured_mib` is what the trial
     took, 0 before the trial. `prepared` are optional files that are placed beside the bundle's.
     """
 
-    spec: ModelSpec
+    spec: ModelSpec | ServerSpec
     bundle: Bundle
     namespace: str
     name: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,8 @@ class PoolSettings:
     """Replicas without a model kept ready for the CPU slots of this host."""
     gpu_standbys: int = 0
     """Replicas without a model kept ready on each GPU of this host."""
+    server_path: str = os.defpath
+    """PATH of server functions that run as processes."""
     orphan_s: float = 60.0
     """Seconds for which a replica continues to serve without a manager before it exits."""
     ping_s: float = 5.0

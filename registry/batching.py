@@ -16,14 +16,19 @@ HANDLER = 'a handler may mix rows: [batching] mode = "always" in function.toml j
 
 
 def rows_of(revision: Revision, profile: Profile | None) -> int:
-    """Return the max rows of one run; 1 if requests run one by one."""
-    if profile is None or _why_off(revision, profile):
+    """Return the max rows of one run; 1 if requests run one by one, and for a server function."""
+    if profile is None or revision.server or _why_off(revision, profile):
         return 1
     return max(1, min(profile.batch_max, revision.batching.max_size or profile.batch_max))
 
 
 def is_current(revision: Revision, profile: Profile) -> bool:
-    """Return whether the current rules made this profile, for the model that the revision runs."""
+    """Return whether the current rules made this profile, for the model that the revision runs.
+
+    No rules concern a server function.
+    """
+    if revision.server:
+        return True
     return profile.proof >= PROOF and profile.model == revision.model
 
 
@@ -37,7 +42,10 @@ def is_stale(revision: Revision, profile: Profile | None) -> bool:
 
 
 def summary(revision: Revision, profile: Profile | None) -> str:
-    """Return the result in words: "up to 32 rows", or "off" and the reason."""
+    """Return the result in words: "up to 32 rows", or "off" and the reason; "" for a server
+    function, whose requests are never joined."""
+    if revision.server:
+        return ""
     if profile is None:
         return f"off: {NOT_ANALYSED}"
     if why := _why_off(revision, profile):

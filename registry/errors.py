@@ -289,6 +289,13 @@ class ModelRefused(Refused):
     title = "The model was refused"
 
 
+class ServerRefused(ModelRefused):
+    """The server of a function did not become ready, or did not answer a sample as expected."""
+
+    code = "server_refused"
+    title = "The server was refused"
+
+
 class TrialKilled(Refused):
     """The trial replica was killed from outside; the model was not judged."""
 

@@ -1,26 +1,56 @@
-"""Derives a replica's model specification from a revision and its profile. Pure."""
+"""Derives what a replica runs from a revision and its profile: a model, or a server. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import hashlib
+import json
+from dataclasses import asdict, replace
 from typing import Final
 
 from registry.batching import rows_of
 from registry.catalog import Deployed
-from registry.model import Prepared, Profile, Revision
+from registry.model import ExchangeLimits, Prepared, Profile, Revision, ServerSettings
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.server import ServerSpec
 from runtime_image.contract.signature import Signature
 
 INLINE_BELOW_MS: Final = 0.1
 """A shorter run costs less than passing it to a thread."""
 
 
+def replica_spec(deployed: Deployed) -> ModelSpec | ServerSpec:
+    """Return the specification that binds a replica to `deployed.revision`."""
+    return server_spec(deployed) if deployed.revision.server else model_spec(deployed)
+
+
+def server_spec(deployed: Deployed) -> ServerSpec:
+    """Return the specification of a server function. Raises ValueError for a model function."""
+    revision, server = deployed.revision, deployed.revision.server
+    if server is None:
+        raise ValueError(f"{revision.ref} is no server function")
+    exchange = deployed.function.exchange or ExchangeLimits()
+    return ServerSpec(
+        revision=revision.ref,
+        command=server.command,
+        env=server.env,
+        port=server.port,
+        ready=server.ready,
+        network=server.network,
+        start_s=server.start_s,
+        stop_grace_s=server.stop_grace_s,
+        max_s=exchange.max_s,
+        concurrency=exchange.concurrency,
+        samples=server.samples,
+    )
+
+
 def model_spec(deployed: Deployed) -> ModelSpec:
-    """Return the specification that binds a replica to `deployed.revision`.
+    """Return the specification of a model function.
 
     Rows are batched only if `registry.batching` allows it.
     """
     revision, profile = deployed.revision, deployed.profile
+    assert revision.engine != "server"
     batch_max = rows_of(revision, profile)
     return ModelSpec(
         revision=revision.ref,
@@ -57,6 +87,22 @@ def prepared_of(deployed: Deployed) -> Prepared | None:
     """
     prepared = deployed.profile.prepared if deployed.profile else None
     return prepared if prepared and prepared.model == deployed.revision.model else None
+
+
+def profile_engine(revision: Revision) -> str:
+    """Return the engine that the revision's profile is stored under.
+
+    The bundle says what a model function runs. A server function also runs what its command says,
+    and may have no file at all: its engine is followed by a digest of the settings that it runs by.
+    """
+    if revision.server is None:
+        return revision.engine
+    defaults = asdict(ServerSettings(()))
+    ran = {key: value for key, value in asdict(revision.server).items() if value != defaults[key]}
+    # Without defaults, so that a new field does not separate a profile from its revision.
+    ran.pop("paths", None)
+    text = json.dumps(ran, sort_keys=True)
+    return f"{revision.engine}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def settings_equal(a: Revision, b: Revision) -> bool:

@@ -11,7 +11,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from admin.deploy.deploys import Deploys
-from admin.deploy.plan import check_handler, parse_request
+from admin.deploy.plan import check_code, parse_request
 from admin.views import operation_json
 from gateway.access import Access
 from gateway.http.bodies import read_body, send_continue
@@ -146,7 +146,7 @@ class UploadRoutes:
         name = check_name(request.match_info["name"])
         body = await read_body(request, REQUEST_MAX, READ_S)
         scopes = self._access.scopes(request.headers.get("Authorization"))
-        check = partial(check_handler, driver=self._driver, scopes=scopes)
+        check = partial(check_code, driver=self._driver, scopes=scopes)
         operation = await self._deploys.start(name, parse_request(body), check)
         location = {"Location": f"/admin/v1/operations/{operation.id}"}
         return json_answer(operation_json(operation), ACCEPTED, location)

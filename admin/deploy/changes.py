@@ -17,6 +17,7 @@ from registry.catalog import Deployed
 from registry.errors import PreconditionFailed, PreconditionRequired, StoreUnavailable
 from registry.manifest import rescaled
 from registry.model import Function, Profile, Revision
+from registry.spec import profile_engine
 from registry.store.records import encode_record
 
 log = structlog.get_logger()
@@ -46,9 +47,13 @@ def changed_settings(before: Function, after: Function) -> list[str]:
     """Return the keys of function.toml that differ, like "labels" and "scaling.idle_s". A change of
     these keys creates no new revision."""
     found = ["labels"] if before.labels != after.labels else []
-    for table in ("scaling", "limits"):
-        old, new = asdict(getattr(before, table)), asdict(getattr(after, table))
-        found += [f"{table}.{key}" for key in new if new[key] != old[key]]
+    for name, old, new in (
+        ("scaling", before.scaling, after.scaling),
+        ("limits", before.limits, after.limits),
+        ("limits", before.exchange, after.exchange),
+    ):
+        was, now = asdict(old) if old else {}, asdict(new) if new else {}
+        found += [f"{name}.{key}" for key in now if now[key] != was.get(key)]
     return found
 
 
@@ -149,11 +154,11 @@ class Changes:
 
     def _share(self, revision: Revision, profile: Profile) -> None:
         """Give the profile to all revisions with this model of this bundle, as a restart would."""
-        ran = (revision.bundle, revision.engine, revision.model)
+        ran = (revision.bundle, profile_engine(revision), revision.model)
         catalog = self._store.catalog
         for one in list(catalog.every()):
             other = one.revision
-            if (other.bundle, other.engine, other.model) == ran:
+            if (other.bundle, profile_engine(other), other.model) == ran:
                 catalog.put(replace(one, profile=profile))
 
     async def _save(self, function: Function) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from admin.deploy.plan import (
 )
 from admin.deploy.revalidation import Revalidation
 from admin.deploy.rollout import Rollout, check_compatible
+from admin.deploy.servers import server_result, with_wait
 from admin.deploy.verify import Verification, Verified
 from admin.store import Store
 from admin.views import profile_json
@@ -124,7 +126,7 @@ class Deploys:
         if target.revision == current.revision:
             raise Conflict(f"calls of {name} go to {current.revision.ref} already")
         check_compatible(current.revision, target.revision, request.breaking)
-        wanted = {"to": number, "breaking": request.breaking}
+        wanted = {"to": number, "breaking": request.breaking, "now": request.now}
         return await self.runner.accept("rollback", name, wanted)
 
     async def rescale(self, name: str, match: str | None, changes: Mapping[str, Any]) -> Function:
@@ -177,7 +179,7 @@ class Deploys:
         was_awake = self._rollout.is_awake(operation.name)
         if current is not None and settings_equal(current.revision, draft.revision):
             await phase(SWITCH)
-            return await self._keep(current, draft)
+            return await self._keep(current, with_wait(draft, current.profile))
         if current is not None and request.derived_name:
             raise derived_name_taken(operation.name)
         staged = await self._changes.staged(operation.id, operation.name)
@@ -187,12 +189,13 @@ class Deploys:
             verified = await self._verification.verify(draft, operation.id)
             sample = verified.sample
             if current is None:
-                return await self._first(draft, verified, phase)
+                return await self._first(with_wait(draft, verified.profile), verified, phase)
             check_compatible(current.revision, verified.revision, request.breaking)
             staged = await self._changes.stage(draft, verified, operation.id)
-        how = await self._rollout.to(staged, phase, draft.function, was_awake=was_awake)
+        function = with_wait(draft, staged.profile).function
+        how = await self._rollout.to(staged, phase, function, was_awake=was_awake, now=request.now)
         await self._tidy(operation.name)
-        return self._result(staged, sample, how)
+        return self._result(replace(staged, function=function), sample, how)
 
     async def _keep(self, current: Deployed, draft: Plan) -> dict[str, Any]:
         """Apply a deploy of the same bundle and revision settings: only other settings change."""
@@ -204,6 +207,7 @@ class Deploys:
             "changed": changed,
             "profile": profile_json(current.profile),
             "switch": f"the same bundle and settings as {current.revision.ref}",
+            **server_result(replace(current, function=draft.function)),
         }
 
     async def _first(self, draft: Plan, verified: Verified, phase: Phase) -> dict[str, Any]:
@@ -225,6 +229,7 @@ class Deploys:
             "batch_max": rows_of(deployed.revision, deployed.profile),
             "batching": summary(deployed.revision, deployed.profile),
             "switch": how,
+            **server_result(deployed),
         }
 
     async def _roll_back(self, operation: Operation, phase: Phase) -> dict[str, Any]:
@@ -236,7 +241,7 @@ class Deploys:
         # True after a resume (the earlier server died after the switch) and for repeated rollbacks.
         if before != after:
             check_compatible(before, after, request.breaking)
-            how = await self._rollout.to(target, phase)
+            how = await self._rollout.to(target, phase, now=request.now)
         return {"revision": after.ref, "from": before.ref, "switch": how}
 
     async def _tidy(self, name: str) -> None:

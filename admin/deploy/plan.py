@@ -17,9 +17,10 @@ from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refuse
 from registry.manifest import Manifest
 from registry.model import Bundle, BundleFile, Function, Prepared, Profile, Revision
 from registry.names import check_name
-from registry.spec import model_spec
+from registry.spec import model_spec, profile_engine, server_spec
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.model import EqualAxes, ModelSpec, equal_axes_from_json
+from runtime_image.contract.server import ServerSpec
 from runtime_image.contract.signature import Signature
 
 UNKNOWN_SIGNATURE = Signature("json", (), ())
@@ -44,7 +45,8 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
 
     `manifest` is the text of function.toml, or null for a bare model file, named by `model`.
     `derived_name`: the client derived the name from the file's name. `breaking`: the change may
-    break callers of the current revision.
+    break callers of the current revision. `now`: where both revisions of a server function do not
+    fit, the old one does not wait for the end of its open exchanges.
     """
 
     files: list[WireFile]
@@ -53,6 +55,7 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     derived_name: bool = False
     trust: bool = False
     breaking: bool = False
+    now: bool = False
     overrides: dict[str, Any] = {}
 
 
@@ -60,25 +63,30 @@ class WireRollback(msgspec.Struct, forbid_unknown_fields=True):
     """Body of `POST /admin/v1/functions/{name}/rollback`.
 
     `to`: a revision's number, or null for the revision that had the traffic before. `breaking`: the
-    change may break callers of the current revision.
+    change may break callers of the current revision. `now` as in `WireDeploy`.
     """
 
     to: int | None = None
     breaking: bool = False
+    now: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Checked deploy. The revision has number 0 and no signature yet."""
+    """Checked deploy. The revision has number 0 and no signature yet. `names_wait_s`: the request
+    sets how long calls are held."""
 
     function: Function
     revision: Revision
     bundle: Bundle
+    names_wait_s: bool = True
 
-    def trial_spec(self, *, prepare: bool) -> ModelSpec:
+    def trial_spec(self, *, prepare: bool) -> ModelSpec | ServerSpec:
         """Return the spec of the trial replica. It always measures batching, as the profile is
         used longer than the present settings. With `prepare` it also writes the prepared files that
-        later cold starts load."""
+        later cold starts load. A server's trial runs the server as it is."""
+        if self.revision.server:
+            return server_spec(Deployed(self.function, self.revision))
         spec = model_spec(Deployed(self.function, self.revision))
         is_unproven = self.revision.batching.mode == "always"
         return replace(spec, batching=True, batch_unproven=is_unproven, prepare=prepare)
@@ -107,7 +115,8 @@ def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s:
     `idle_s` is the idle time of functions that set none. Raises Refused, BadRequest or Conflict.
     """
     check_name(name)
-    if not request.files or len(request.files) > FILES_MAX:
+    # Only a manifest can say that a function needs no file.
+    if len(request.files) > FILES_MAX or not (request.files or request.manifest):
         raise BadBundle(f"expected 1 to {FILES_MAX} files, got {len(request.files)}")
     # Without the manifest, so that a changed setting does not change the bundle's digest.
     files = [
@@ -115,7 +124,7 @@ def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s:
         for file in request.files
         if file.path != manifests.MANIFEST_FILE
     ]
-    bundle = make_bundle(files)
+    bundle = make_bundle(files, may_be_empty=True)
     manifest = _manifest(name, request, [file.path for file in bundle.files])
     if request.derived_name and catalog.find(name) is not None:
         raise derived_name_taken(name)
@@ -124,8 +133,14 @@ def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s:
             "handler.py would run on the server: in a container under the driver docker, else with"
             " the rights of the server's user; pass --trust to allow it"
         )
+    if manifest.server and not request.trust:
+        raise Refused(
+            f"the command {manifest.server.command[0]!r} would run on the server with the rights of"
+            " the server's user; pass --trust to allow it"
+        )
     revision = _revision(name, manifest, bundle, now_s)
-    return Plan(_function(name, manifest, request, catalog, now_s, idle_s), revision, bundle)
+    function = _function(name, manifest, request, catalog, now_s, idle_s)
+    return Plan(function, revision, bundle, _names(request, "limits", "wait_s"))
 
 
 def derived_name_taken(name: str) -> Conflict:
@@ -136,17 +151,26 @@ def derived_name_taken(name: str) -> Conflict:
     )
 
 
-def check_handler(draft: Plan, driver: str, scopes: Collection[str]) -> None:
-    """Raise WrongScope if the handler would gain more rights than the caller's key has.
+def check_code(draft: Plan, driver: str, scopes: Collection[str]) -> None:
+    """Raise Refused if the driver cannot run the draft's server, or WrongScope if its code would
+    gain more rights than the caller's key has.
 
-    Outside a container a handler can read the admin token and write the database, so the scope
-    `deploy` would amount to `admin`.
+    Outside a container code can read the admin token and write the database, so the scope `deploy`
+    would amount to `admin`.
     """
-    if draft.revision.handler and driver not in CONTAINED and "admin" not in scopes:
+    if draft.revision.server and driver == "docker":
+        raise Refused(
+            "server.command: expected the driver process, got docker: a command runs beside the"
+            " server's own programs, which containers do not have; start fngate with"
+            " FN_DRIVER=process to deploy it"
+        )
+    code = draft.revision.handler or ("the command" if draft.revision.server else "")
+    if code and driver not in CONTAINED and "admin" not in scopes:
+        advice = "; under the driver docker the scope deploy suffices"
         raise WrongScope(
-            f"{draft.revision.handler} would run as the server's own user under the driver"
-            f" {driver}: this needs the scope admin, the key has {', '.join(scopes)}; under the"
-            " driver docker the scope deploy suffices"
+            f"{code} would run as the server's own user under the driver {driver}: this needs the"
+            f" scope admin, the key has {', '.join(scopes)}"
+            f"{'' if draft.revision.server else advice}"
         )
 
 
@@ -185,6 +209,7 @@ def _revision(name: str, manifest: Manifest, bundle: Bundle, now_s: float) -> Re
         device=manifest.device,
         sample=manifest.sample,
         created_s=now_s,
+        server=manifest.server,
     )
 
 
@@ -197,7 +222,7 @@ def _function(
     idle_s: float,
 ) -> Function:
     scaling = manifest.scaling
-    if not _names_idle_s(request):
+    if not _names(request, "scaling", "idle_s"):
         scaling = replace(scaling, idle_s=idle_s)
     before = catalog.find(name)
     return Function(
@@ -207,22 +232,27 @@ def _function(
         limits=manifest.limits,
         labels=manifest.labels,
         created_s=before.function.created_s if before else now_s,
+        exchange=manifest.exchange,
     )
 
 
-def _names_idle_s(request: WireDeploy) -> bool:
-    """Return whether the request sets the idle time. The manifest must be checked before."""
-    if request.overrides.get("idle_s") is not None:
+def _names(request: WireDeploy, table: str, key: str) -> bool:
+    """Return whether the request sets the key. The manifest must be checked before."""
+    if request.overrides.get(key) is not None:
         return True
-    return "idle_s" in tomllib.loads(request.manifest or "").get("scaling", {})
+    return key in tomllib.loads(request.manifest or "").get(table, {})
 
 
 def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed | None:
     """Return a revision that a trial could not tell from the draft, and that passed a trial under
-    the current rules; with `batching.mode = "always"` only if that trial compared batches."""
+    the current rules; with `batching.mode = "always"` only if that trial compared batches. Of
+    server functions, everything that the server gets must be equal."""
 
-    def tried(revision: Revision) -> tuple[Any, ...]:
+    def tried(deployed: Deployed) -> tuple[Any, ...]:
+        revision = deployed.revision
+        spec = replace(server_spec(deployed), revision="") if revision.server else None
         return (
+            spec,
             revision.bundle,
             revision.engine,
             revision.model,
@@ -233,7 +263,7 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
             revision.device.memory_mib,
         )
 
-    wanted = tried(draft.revision)
+    wanted = tried(Deployed(draft.function, draft.revision))
     for deployed in catalog.every():
         if deployed.revision.bundle != draft.revision.bundle:
             continue
@@ -242,7 +272,7 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
             continue
         if draft.revision.batching.mode == "always" and not profile.compared:
             continue
-        if is_current(draft.revision, profile) and tried(deployed.revision) == wanted:
+        if is_current(draft.revision, profile) and tried(deployed) == wanted:
             return deployed
     return None
 
@@ -259,7 +289,7 @@ def profile_from_report(report: dict[str, Any], plan: Plan) -> Profile:
     try:
         return Profile(
             bundle=plan.bundle.digest,
-            engine=plan.revision.engine,
+            engine=profile_engine(plan.revision),
             device_kind=str(report["device_kind"]),
             load_ms=float(report["load_ms"]),
             memory_mib=float(report["memory_mib"]) + second_mib,

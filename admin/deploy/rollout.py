@@ -10,11 +10,12 @@ from admin.deploy.changes import Changes
 from admin.deploy.operations import SWITCH, Phase
 from admin.pool_sync import binding, pool_spec
 from admin.store import Store
+from pool_manager.manager import WARM_S as WAIT_S
 from pool_manager.manager import Manager
 from registry.catalog import Deployed
 from registry.compatibility import breaks
-from registry.errors import Incompatible, ModelRefused
-from registry.model import Function, Revision
+from registry.errors import Incompatible, ModelRefused, ServerRefused
+from registry.model import ExchangeLimits, Function, Revision
 from registry.tasks import Tasks
 
 LINES = 20
@@ -25,11 +26,15 @@ CLEAR_S = 5.0
 """Max seconds to wait for replicas to stop that are no longer needed."""
 AWAKE = frozenset({"warm", "waking"})
 READY = "warm before traffic moved"
+DRAIN = "drain"
+"""Phase in which a server's old revision finishes its open exchanges."""
+NO_ROOM = "no room for both"
 
 
 class Rollout:
     """Warms the new revision, then moves the traffic. If both revisions do not fit on the device,
-    the traffic moves first and calls are held while the new revision replaces the old one."""
+    the traffic moves first and calls are held while the new revision replaces the old one. The old
+    revision of a server function serves until it has no open exchange, at most for `drain_s`."""
 
     def __init__(self, store: Store, manager: Manager, changes: Changes) -> None:
         self._store = store
@@ -53,21 +58,26 @@ class Rollout:
         settings: Function | None = None,
         *,
         was_awake: bool = False,
+        now: bool = False,
     ) -> str:
         """Move the traffic to `target`, with `settings` if given; return a text on its warm-up.
 
-        `was_awake`: the function was awake before the operation began. Raises ModelRefused, without
-        moving the traffic, if `target` cannot be made warm.
+        `was_awake`: the function was awake before the operation began. `now`: the old revision of a
+        server function does not finish its exchanges first. Raises ModelRefused, without moving the
+        traffic, if `target` cannot be made warm.
         """
         current = self._store.catalog.resolve(target.revision.name)
         await phase("warm")
         to_warm = was_awake or self.is_awake(target.revision.name)
         how = await self._warm(current, target, settings or current.function, to_warm)
+        if how.startswith(NO_ROOM) and current.revision.server and to_warm:
+            how = await self._make_room(current, target, phase, now)
         await phase(SWITCH)
         await self._changes.move(target, settings)
-        if how.startswith("no room"):
+        if how.startswith(NO_ROOM):
             # Request a replica now: without a call nothing else would, and a warm function is cold.
-            warming = self._manager.warm(target.revision.key)
+            wait_s = _drain_s(current) if current.revision.server else 0.0
+            warming = self._manager.warm(target.revision.key, timeout_s=max(WAIT_S, wait_s))
             self._tasks.spawn(f"warm {target.revision.key}", warming)
         return how
 
@@ -85,12 +95,32 @@ class Rollout:
             return READY
         if outcome == "no_room":
             who = f"{old.ref} makes room" if self.is_awake(new.name) else reason
-            return f"no room for both: {who}, calls are held"
-        raise ModelRefused(
+            return f"{NO_ROOM}: {who}, calls are held"
+        refusal = ServerRefused if new.server else ModelRefused
+        raise refusal(
             f"{new.ref} does not become ready: {reason}; calls still go to {old.ref}",
             detail={"stage": "warm"},
             admin_detail={"log_tail": await log_tail(self._manager, new.name)},
         )
+
+    async def _make_room(self, current: Deployed, target: Deployed, phase: Phase, now: bool) -> str:
+        """Let the old revision of a server function finish its open exchanges, unless `now`; return
+        a text on the outcome, READY if there was room for both in the end."""
+        old, new = current.revision, target.revision
+        if now:
+            return f"{NO_ROOM}: {old.ref} makes room at once, calls are held"
+        await phase(DRAIN)
+        limit_s = _drain_s(current)
+        ended = await wait_until(
+            self._manager, lambda: not self._manager.load(old.key).in_flight, limit_s
+        )
+        outcome, _ = await self._manager.warm(new.key, beside=True, timeout_s=WARM_S)
+        if outcome == "ready":
+            return READY
+        left = self._manager.load(old.key).in_flight
+        what = "had no open exchange left" if ended else f"had {left} open exchanges"
+        limit = "" if ended else f" after {limit_s:g} s (drain_s)"
+        return f"{NO_ROOM}: {old.ref} {what}{limit} and makes room, calls are held"
 
     async def _clear(self, keys: set[str], name: str) -> bool:
         """Wait for replicas that are stopping anyway; return whether any has stopped.
@@ -129,6 +159,10 @@ class Rollout:
         waiting = replace(target, function=function)
         bundle = self._store.bundles[target.revision.bundle]
         self._manager.define(pool_spec(waiting, bundle), binding(waiting, bundle))
+
+
+def _drain_s(deployed: Deployed) -> float:
+    return (deployed.function.exchange or ExchangeLimits()).drain_s
 
 
 def check_compatible(current: Revision, target: Revision, breaking: bool) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from admin.deploy.plan import Plan, profile_from_report, signature_from_report, verified_before
-from admin.pool_sync import binding
+from admin.pool_sync import binding, with_server
 from admin.store import Store
 from gateway.http.app import zeros
 from pool_manager.core.state import PoolSpec
@@ -22,7 +22,14 @@ from registry.bundles import onnx_files
 from registry.bundles.blobs import BlobStore
 from registry.bundles.foreign_formats import by_suffix, not_onnx
 from registry.catalog import Deployed
-from registry.errors import BadBundle, ModelRefused, StoreUnavailable, TrialKilled, Unknown
+from registry.errors import (
+    BadBundle,
+    ModelRefused,
+    ServerRefused,
+    StoreUnavailable,
+    TrialKilled,
+    Unknown,
+)
 from registry.files import unavailable
 from registry.model import Bundle, BundleFile, Profile, Revision
 from runtime_image.contract import model
@@ -88,8 +95,8 @@ class Verification:
         """Load, try, prove and measure the model, unless an earlier trial did so. `trial` is a
         unique name.
 
-        A trial that is killed from outside is repeated once. Raises ModelRefused with the reason,
-        or TrialKilled.
+        A trial that is killed from outside is repeated once. Raises ModelRefused or ServerRefused
+        with the reason, or TrialKilled.
         """
         kind = draft.revision.device.kind
         known = verified_before(draft, self._store.catalog, self._expected_kind(kind))
@@ -133,20 +140,28 @@ class Verification:
             ) from error
 
     async def _report(self, draft: Plan, trial: str) -> dict[str, Any]:
-        """Return the report of a trial replica. Raises ModelRefused or TrialKilled."""
+        """Return the report of a trial replica. Raises ModelRefused, ServerRefused or
+        TrialKilled."""
         key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
         kind = draft.revision.device.kind
         size = draft.bundle.size
         bundles = TRIAL_BUNDLES + PREPARING_BUNDLES * self._prepare
         need_mib = TRIAL_MIB + bundles * size / 2**20
+        deployed = Deployed(draft.function, draft.revision)
         spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
-        bound = binding(Deployed(draft.function, draft.revision), draft.bundle)
+        bound = binding(deployed, draft.bundle)
         trial_spec = draft.trial_spec(prepare=self._prepare)
         try:
-            return await self._manager.trial(spec, replace(bound, spec=trial_spec))
-        except ModelRefused:
+            return await self._manager.trial(
+                with_server(spec, deployed), replace(bound, spec=trial_spec)
+            )
+        except ModelRefused as error:
             await asyncio.to_thread(self._check_sound, draft)
-            raise
+            if draft.revision.server is None:
+                raise
+            raise ServerRefused(
+                error.message, detail=error.detail, admin_detail=error.admin_detail
+            ) from error
 
     def _checked(self, profile: Profile) -> Profile:
         """Return the profile without its prepared files if their graph names files other than its

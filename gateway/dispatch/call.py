@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from registry.errors import FnError
 from runtime_image.contract.link import ID_MAX
@@ -54,7 +54,9 @@ class Call:
     `deaths`: number of replicas that died while running it. `alone`: it must run in a batch of one.
     `was_held`: no replica was connected when it arrived. `position`: its number among all accepted
     calls, which orders queues. `overdue_s`: deadline for its replica to release it after a recall,
-    0 while unknown. `attempts`: the last sends without an answer, oldest first.
+    0 while unknown. `attempts`: the last sends without an answer, oldest first. `is_exchange`: an
+    exchange with a function's server; it starts when its connection arrives, and the proxy ends it.
+    `is_free`: an exchange that takes no slot.
     """
 
     pool: str
@@ -79,6 +81,8 @@ class Call:
     position: int = 0
     overdue_s: float = 0.0
     attempts: tuple[Attempt, ...] = ()
+    is_exchange: bool = False
+    is_free: bool = False
 
     def run_alone(self, now: float) -> None:
         """Mark a call that had started, or whose batch had, to run again in a batch of one.
@@ -121,7 +125,40 @@ class GiveUp:
     reason: str
 
 
-Command = Send | Recall | Fail | GiveUp
+class End(NamedTuple):
+    """Command: tell the sidecar that exchange `id` is over.
+
+    `kept`: its connection stays open and idle, for the next exchange of this link.
+    """
+
+    link: str
+    id: int
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CloseIdle:
+    """Command: close the idle connections of a sidecar's link, and end each of them."""
+
+    link: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """Command: decline the slot that a sidecar offers."""
+
+    link: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quiesced:
+    """Command: answer QUIESCE; `count` exchanges are open or requested."""
+
+    link: str
+    count: int
+
+
+Command = Send | Recall | Fail | GiveUp | End | CloseIdle | Decline | Quiesced
 
 
 @dataclass(slots=True, eq=False)
@@ -134,6 +171,8 @@ class Link:
     `given_up`: the shell was commanded to close the link.
     """
 
+    is_server: ClassVar[bool] = False
+
     id: str
     pool: str
     limit: int
@@ -144,6 +183,11 @@ class Link:
     closing: bool = False
     settled: set[int] = field(default_factory=set)
     given_up: bool = False
+
+    @property
+    def owed(self) -> int:
+        """Number of calls at the replica whose clients are still connected."""
+        return sum(call.stage is not Stage.ABANDONED for call in self.in_flight.values())
 
     def send(self, call: Call, now: float) -> Send:
         """Put `call` in flight under an unused id; ids wrap around at ID_MAX."""
@@ -168,3 +212,51 @@ class Link:
         return [
             call for sent, call in self.in_flight.items() if 0 < (sent - id) % (ID_MAX + 1) < half
         ]
+
+
+@dataclass(slots=True, eq=False)
+class ServerLink(Link):
+    """The link of a sidecar: exchanges with a function's server.
+
+    `in_flight` has the exchanges that take a slot, `free` the others. `is_waiting`: the link waits
+    in the sidecar's rotation and sends OPEN only for offered slots. `retry_s`: nothing is sent
+    before that time, because the server refused a connection; `free_retry_s`: the same for free
+    exchanges; 0 = no wait. `full` is set while the link waits for either. `recalled`: connections
+    that the sidecar recalled too late, to be closed when their exchanges end.
+    """
+
+    is_server: ClassVar[bool] = True
+
+    free: dict[int, Call] = field(default_factory=dict)
+    is_waiting: bool = False
+    retry_s: float = 0.0
+    free_retry_s: float = 0.0
+    recalled: int = 0
+
+    @property
+    def owed(self) -> int:
+        """Number of exchanges that are open or requested."""
+        return len(self.in_flight) + len(self.free)
+
+    def find(self, id: int) -> Call | None:
+        """Return the exchange `id`, None if it has ended."""
+        return self.in_flight.get(id) or self.free.get(id)
+
+    def send(self, call: Call, now: float) -> Send:
+        """Request a connection for `call` under an unused id; ids wrap around at ID_MAX."""
+        id = self.last_id % ID_MAX + 1
+        while id in self.in_flight or id in self.free:
+            id = id % ID_MAX + 1
+        self.last_id = call.id = id
+        call.stage = Stage.SENT
+        call.link = self.id
+        call.sent_s = call.started_s = now
+        call.sends += 1
+        exchanges = self.free if call.is_free else self.in_flight
+        exchanges[id] = call
+        return Send(self.id, id, call)
+
+    def release(self, call: Call) -> None:
+        """Remove an exchange that has ended or returns to its queue."""
+        exchanges = self.free if call.is_free else self.in_flight
+        del exchanges[call.id]

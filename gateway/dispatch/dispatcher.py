@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
-from gateway.dispatch.call import Call, Command, Link, Send, Stage
+from gateway.dispatch.call import Call, Command, Link, Send, ServerLink, Stage
+from gateway.dispatch.exchanges import Exchanges
 from gateway.dispatch.failures import CallFailures, PoisonList
 from gateway.dispatch.pool import UNKNOWN, Pool
 from gateway.dispatch.redirects import RerunPolicy, TrafficRedirects
-from registry.errors import Poison, QueueFull, WaitBudgetOver
+from registry.errors import FnError, Poison, QueueFull, WaitBudgetOver
 from registry.exchange import NOTHING, Load, PoolEndpoints
 from runtime_image.contract.link import NotStarted
 
@@ -31,7 +32,10 @@ class Limits:
 
 
 class Dispatcher:
-    """Dispatcher of one gateway process. Methods return the commands that an event requires."""
+    """Dispatcher of one gateway process. Methods return the commands that an event requires.
+
+    `exchanges` handles the events of sidecars and of exchanges with functions' servers.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._bytes_max = limits.bytes_max
@@ -43,6 +47,7 @@ class Dispatcher:
         self.links: dict[str, Link] = {}
         self._called: set[str] = set()
         self._has_manager = True
+        self.exchanges = Exchanges(self.links, self.pool, self._failures, self._serve)
 
     # Events of clients
 
@@ -53,31 +58,22 @@ class Dispatcher:
         2. The pool serves no calls: UnknownFunction, ShuttingDown or FunctionFailing.
         3. The queue is full: QueueFull.
         4. The held bodies would exceed `bytes_max`: QueueFull.
-        5. The body killed replicas within REFUSED_S: Poison.
-        6. The queue is empty and a replica has room: send the call.
+        5. The body killed replicas within REFUSED_S: Poison. Exchanges are not digested: most have
+           no body, and one digest would stand for all of these.
+        6. The queue is empty and a replica has room: send the call. Exchanges that take no slot are
+           sent although others are queued.
         7. No replica is connected, and a cold start would exceed the call's wait budget:
            WaitBudgetOver. The pool is woken nevertheless, and `call.was_held` is set.
         8. Queue the call. If no replica is connected, `call.was_held` is set and the pool is woken.
         """
         pool = self._redirects.redirect(call, self.pool(call.pool), now)  # 1
-        error = pool.refusal(now)
-        if error is not None:  # 2
+        waiting = pool.queue_size(call)
+        error = self._refusal(call, pool, waiting, now)
+        if error is not None:  # 2 to 5
             raise error
-        waiting, held_bytes = len(pool.queue), self.held_bytes
-        if waiting >= call.queue_max:  # 3
-            text = f"{waiting} requests are queued already, at most {call.queue_max} may wait"
-            raise QueueFull(text, retry_after_s=pool.retry_after_s(now))
-        if held_bytes + len(call.body) > self._bytes_max:  # 4
-            text = (
-                f"the requests held have {held_bytes} bytes, at most {self._bytes_max} are allowed"
-            )
-            raise QueueFull(text, retry_after_s=pool.retry_after_s(now))
-        refused_s = self._poison.seconds_left(call, now)
-        if refused_s:  # 5
-            raise Poison("this input killed the model before", retry_after_s=refused_s)
         self._called.add(pool.key)
         call.position = next(self._positions)
-        link = None if waiting else pool.least_loaded_link()
+        link = self._link_for(call, pool, waiting, now)
         if link is not None:  # 6
             self._failures.held_bytes += len(call.body)
             return [link.send(call, now)]
@@ -91,10 +87,36 @@ class Dispatcher:
             )
             raise WaitBudgetOver(text, retry_after_s=pool.retry_after_s(now))
         self._failures.held_bytes += len(call.body)  # 8
-        pool.queue.append(call)
+        pool.enqueue(call)
         if call.was_held:
             pool.update_waking(now)
         return []
+
+    def _refusal(self, call: Call, pool: Pool, waiting: int, now: float) -> FnError | None:
+        """Return the error of cases 2 to 5 of `submit`."""
+        error = pool.refusal(now)
+        if error is not None:  # 2
+            return error
+        if waiting >= call.queue_max:  # 3
+            text = f"{waiting} requests are queued already, at most {call.queue_max} may wait"
+            return QueueFull(text, retry_after_s=pool.retry_after_s(now))
+        if self.held_bytes + len(call.body) > self._bytes_max:  # 4
+            text = (
+                f"the requests held have {self.held_bytes} bytes,"
+                f" at most {self._bytes_max} are allowed"
+            )
+            return QueueFull(text, retry_after_s=pool.retry_after_s(now))
+        refused_s = 0.0 if call.is_exchange else self._poison.seconds_left(call, now)
+        if refused_s:  # 5
+            return Poison("this input killed the model before", retry_after_s=refused_s)
+        return None
+
+    @staticmethod
+    def _link_for(call: Call, pool: Pool, waiting: int, now: float) -> Link | None:
+        """Return the link of case 6 of `submit`."""
+        if call.is_free:
+            return pool.free_link(now)
+        return None if waiting else pool.least_loaded_link()
 
     def send_now(self, call: Call, now: float) -> Send | None:
         """Fast path: case 6 of `submit`, the most frequent one, without the checks for the others.
@@ -195,8 +217,11 @@ class Dispatcher:
         pool = self.pool(link.pool)
         del pool.links[link_id]
         commands: list[Command] = []
-        for call in reversed(list(link.in_flight.values())):
-            self._failures.on_replica_died(call, pool, now, commands)
+        if isinstance(link, ServerLink):
+            self.exchanges.on_link_lost(link, pool, now, commands)
+        else:
+            for call in reversed(list(link.in_flight.values())):
+                self._failures.on_replica_died(call, pool, now, commands)
         commands += self._serve(pool, now)
         self._forget_if_gone(pool)
         return commands
@@ -268,7 +293,7 @@ class Dispatcher:
         for pool in self.pools.values():
             commands += self._failures.sweep(pool, now)
             pool.update_waking(now)
-        return commands
+        return commands + self.exchanges.sweep(now)
 
     def loads(self, now: float) -> dict[str, Load]:
         """Return the demand of every pool that has any."""
@@ -293,7 +318,8 @@ class Dispatcher:
     @property
     def is_idle(self) -> bool:
         """Whether no call is queued or in flight."""
-        return not any(pool.queue or pool.in_flight for pool in self.pools.values())
+        pools = self.pools.values()
+        return not any(pool.held or pool.in_flight or pool.detached for pool in pools)
 
     # Internals
 
@@ -306,15 +332,25 @@ class Dispatcher:
         return commands
 
     def _send_queued(self, pool: Pool, now: float) -> list[Command]:
-        """Send queued calls while a replica has room, each to the least loaded one."""
+        """Send queued calls while a replica has room, each to the least loaded one.
+
+        Exchanges that take no slot have room of their own.
+        """
         commands: list[Command] = []
         while pool.queue:
             link = pool.least_loaded_link()
             if link is None:
                 break
             commands.append(link.send(pool.queue.pop(), now))
+        while pool.free_queue:
+            link = pool.free_link(now)
+            if link is None:
+                break
+            call = next(iter(pool.free_queue))
+            pool.dequeue(call)
+            commands.append(link.send(call, now))
         return commands
 
     def _forget_if_gone(self, pool: Pool) -> None:
-        if pool.endpoints.state == "gone" and not pool.links and not pool.queue:
+        if pool.endpoints.state == "gone" and not (pool.links or pool.held or pool.detached):
             del self.pools[pool.key]

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from hashlib import blake2b
 
-from gateway.dispatch.call import Attempt, Call, Command, Fail, GiveUp, Link, Recall, Stage
+from gateway.dispatch.call import (
+    Attempt,
+    Call,
+    Command,
+    End,
+    Fail,
+    GiveUp,
+    Link,
+    Recall,
+    ServerLink,
+    Stage,
+)
 from gateway.dispatch.pool import Pool
 from gateway.dispatch.redirects import TrafficRedirects
 from registry.errors import ExecutionTimeout, FnError, Poison, ReplicaDied, WaitBudgetOver
@@ -85,7 +96,7 @@ class CallFailures:
                 self.fail(call, Poison(text), commands)
                 return
             call.run_alone(now)  # 4
-        self._requeue(call, pool, now, commands, has_died=True)  # 4, 5
+        self.requeue(call, pool, now, commands, has_died=True)  # 4, 5
 
     def on_not_started(
         self, call: Call, link: Link, pool: Pool, reason: int, now: float, commands: list[Command]
@@ -114,9 +125,9 @@ class CallFailures:
             text = "its batch was stopped after it had started, and it may not be run again"
             self.fail(call, ExecutionTimeout(text), commands)
             return
-        self._requeue(call, pool, now, commands, has_died=False)  # 6
+        self.requeue(call, pool, now, commands, has_died=False)  # 6
 
-    def _requeue(
+    def requeue(
         self, call: Call, pool: Pool, now: float, commands: list[Command], *, has_died: bool
     ) -> None:
         """Requeue a call, or fail it.
@@ -137,7 +148,7 @@ class CallFailures:
             self.fail(call, error, commands)
             return
         call.stage = Stage.QUEUED  # 4
-        pool.queue.reinsert(call)
+        pool.requeue(call)
 
     def sweep(self, pool: Pool, now: float) -> list[Command]:
         """Fail every call of a pool whose deadline has passed.
@@ -151,11 +162,16 @@ class CallFailures:
            time of one run to release it.
         5. The replica does not release it: the link is closed. Otherwise the call would occupy the
            link for good, and its pool would never be idle.
+
+        The proxy times running exchanges, so 3 to 5 do not apply to them.
         """
         commands = [] if pool.has_manager else self.refuse_queued(pool, now)  # 1
-        for call in [each for each in pool.queue if now >= each.wait_until_s]:  # 2
+        for call in [each for each in pool.queued() if now >= each.wait_until_s]:  # 2
             self._expire(call, pool, now, commands)
         for link in pool.links.values():
+            if isinstance(link, ServerLink):
+                self._expire_sent(link, pool, now, commands)  # 2
+                continue
             for call in link.in_flight.values():
                 if call.stage is Stage.SENT and now >= call.wait_until_s:  # 2
                     self._expire(call, pool, now, commands)
@@ -180,15 +196,17 @@ class CallFailures:
         error = pool.refusal(now)
         if error is not None:
             pool.wake_until_s = 0.0
-            for call in pool.queue.clear():
+            for call in pool.clear_queues():
                 self.fail(call, error, commands)
         return commands
 
     def drop(self, call: Call, pool: Pool, commands: list[Command]) -> None:
         """Remove a call that was answered or whose client has disconnected; recall it if sent."""
         if call.stage is Stage.QUEUED:
-            pool.queue.remove(call)
+            pool.dequeue(call)
             call.stage = Stage.DONE
+        elif call.is_exchange and call.stage is not Stage.DONE:
+            self._release(call, pool, commands)
         elif call.stage in (Stage.SENT, Stage.STARTED):
             call.stage = Stage.ABANDONED
             commands.append(Recall(call.link, call.id))
@@ -201,6 +219,25 @@ class CallFailures:
         call.stage = Stage.DONE
         self.held_bytes -= len(call.body)
         commands.append(Fail(call, error))
+
+    def _release(self, call: Call, pool: Pool, commands: list[Command]) -> None:
+        """Remove an exchange from its link, if that has not ended; the sidecar does not answer."""
+        call.stage = Stage.DONE
+        if call in pool.detached:
+            del pool.detached[call]
+            return
+        link = pool.links[call.link]
+        assert isinstance(link, ServerLink)
+        link.release(call)
+        commands.append(End(link.id, call.id, kept=False))
+
+    def _expire_sent(
+        self, link: ServerLink, pool: Pool, now: float, commands: list[Command]
+    ) -> None:
+        """Fail exchanges whose connection has not arrived within their wait budget."""
+        for call in [*link.in_flight.values(), *link.free.values()]:
+            if call.stage is Stage.SENT and now >= call.wait_until_s:
+                self._expire(call, pool, now, commands)
 
     def _expire(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
         waited_s = now - call.arrived_s

@@ -6,10 +6,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import ceil
 
-from gateway.dispatch.call import Link, Stage
+from gateway.dispatch.call import Call, Link, ServerLink
 from gateway.dispatch.queue import CallQueue
 from registry.errors import FnError, FunctionFailing, ShuttingDown, UnknownFunction
 from registry.exchange import Expected, Load, PoolEndpoints
+from runtime_image.contract.server import FREE_MAX
 
 WINDOW_S = 10.0
 """Seconds over which the rate of answers is measured."""
@@ -34,7 +35,8 @@ class Pool:
     of the next one. `answered_s`: times of the last answers. `waking_since_s`: since when the pool
     has been woken, None while it is not. `wake_until_s`: keep waking the pool until then for
     callers that were refused because their wait budgets were too short; 0 = off. `has_manager`:
-    replicas can be started.
+    replicas can be started. `free_queue`: exchanges that take no slot and wait for a replica.
+    `detached`: exchanges whose link has ended and that the proxy has not ended yet.
     """
 
     key: str
@@ -47,12 +49,16 @@ class Pool:
     waking_since_s: float | None = None
     wake_until_s: float = 0.0
     has_manager: bool = True
+    free_queue: dict[Call, None] = field(default_factory=dict)
+    detached: dict[Call, None] = field(default_factory=dict)
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether the pool equals an unknown one: cold, no reason, no waiting calls."""
-        is_asked = self.queue or self.wake_until_s
-        return self.endpoints == UNKNOWN and not self.links and not is_asked
+        """Whether the pool equals an unknown one, or a removed one: no links, no calls."""
+        is_asked = self.queue or self.wake_until_s or self.free_queue or self.detached
+        if self.links or is_asked:
+            return False
+        return self.endpoints == UNKNOWN or self.endpoints.state == "gone"
 
     @property
     def is_connected(self) -> bool:
@@ -79,6 +85,60 @@ class Pool:
                 best, fewest = link, count
         return best
 
+    def free_link(self, now: float) -> ServerLink | None:
+        """Return the link with the fewest exchanges that take no slot, None if none has room.
+
+        Such exchanges may be sent to a link that is full.
+        """
+        best: ServerLink | None = None
+        for link in self.links.values():
+            if not isinstance(link, ServerLink) or link.closing or now < link.free_retry_s:
+                continue
+            count = len(link.free)
+            if count < FREE_MAX and (best is None or count < len(best.free)):
+                best = link
+        return best
+
+    def queue_size(self, call: Call) -> int:
+        """Return the length of the queue in which `call` would wait."""
+        return len(self.free_queue) if call.is_free else len(self.queue)
+
+    def enqueue(self, call: Call) -> None:
+        """Queue a call whose position is higher than all others."""
+        if call.is_free:
+            self.free_queue[call] = None
+        else:
+            self.queue.append(call)
+
+    def requeue(self, call: Call) -> None:
+        """Queue a call again, at its old position; an exchange that takes no slot as the last."""
+        if call.is_free:
+            self.free_queue[call] = None
+        else:
+            self.queue.reinsert(call)
+
+    def dequeue(self, call: Call) -> None:
+        """Remove a queued call."""
+        if call.is_free:
+            del self.free_queue[call]
+        else:
+            self.queue.remove(call)
+
+    def queued(self) -> list[Call]:
+        """Return all queued calls."""
+        return [*self.queue, *self.free_queue]
+
+    def clear_queues(self) -> list[Call]:
+        """Remove and return all queued calls."""
+        calls = self.queue.clear() + list(self.free_queue)
+        self.free_queue.clear()
+        return calls
+
+    @property
+    def held(self) -> int:
+        """Number of queued calls."""
+        return len(self.queue) + len(self.free_queue)
+
     @property
     def in_flight(self) -> int:
         """Number of requests of this process at replicas, including recalled ones."""
@@ -87,8 +147,7 @@ class Pool:
     @property
     def owed(self) -> int:
         """Number of requests of this process at replicas whose clients are still connected."""
-        calls = (call for link in self.links.values() for call in link.in_flight.values())
-        return sum(call.stage is not Stage.ABANDONED for call in calls)
+        return sum(link.owed for link in self.links.values()) + len(self.detached)
 
     def refusal(self, now: float) -> FnError | None:
         """Return the error for calls that need this pool, None while calls may wait for it."""
@@ -140,7 +199,7 @@ class Pool:
         has_replica = self.has_replica
         if has_replica or now >= self.wake_until_s:
             self.wake_until_s = 0.0
-        is_asked = self.queue or self.wake_until_s or self.endpoints.state == "waking"
+        is_asked = self.held or self.wake_until_s or self.endpoints.state == "waking"
         if has_replica or not is_asked:
             self.waking_since_s = None
         elif self.waking_since_s is None:
@@ -150,12 +209,15 @@ class Pool:
         """Return the demand for this pool: queued calls, requests in flight, the longest wait.
 
         While the pool is woken for refused callers, they count as one more queued call that arrived
-        when the waking began.
+        when the waking began. Exchanges that take no slot count only while no replica is connected.
         """
         has_refused = now < self.wake_until_s
         queued, oldest_s = len(self.queue) + has_refused, 0.0
         if self.queue:
             oldest_s = now - self.queue.oldest_s()
+        if self.free_queue and not self.is_connected:
+            queued += len(self.free_queue)
+            oldest_s = max(oldest_s, now - next(iter(self.free_queue)).arrived_s)
         if has_refused:
             oldest_s = max(oldest_s, self.waking_s(now))
         return Load(queued, self.in_flight, max(0.0, oldest_s))

@@ -80,3 +80,8 @@ class TrafficRedirects:
         if moving:
             pool.queue.remove_all(moving)
             self._pool(self.successor(pool.key)).queue.merge(moving)
+        for call in list(pool.free_queue):
+            target = self.redirect(call, pool, now)
+            if target is not pool:
+                pool.dequeue(call)
+                target.enqueue(call)

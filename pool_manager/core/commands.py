@@ -51,6 +51,20 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class Quiesce:
+    """Let a server's replica take no new exchanges, finish the open ones and exit."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Revoke Quiesce; the replica answers with NotIdle."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopBatching:
     """Stop a replica from batching requests."""
 
@@ -142,6 +156,8 @@ Command = (
     | Assign
     | Bind
     | Drain
+    | Quiesce
+    | Resume
     | StopBatching
     | RecordRefutation
     | Terminate

@@ -126,7 +126,8 @@ class FirstRun:
 
 @dataclass(frozen=True, slots=True)
 class NotIdle:
-    """A replica refused a drain; its last request ended `idle_s` seconds ago."""
+    """A replica refused a drain, or takes exchanges again after Resume; its last request ended
+    `idle_s` seconds ago."""
 
     id: str
     idle_s: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import inf
 
@@ -17,6 +17,9 @@ from pool_manager.core.state import Replica, State
 RESIDENCY_S = 10.0
 """A busy replica is not drained for another pool until it has been ready for this long. An idle
 replica is kept for as long as it took to load, at most this long."""
+SERVER_RESIDENCY_MAX_S = 300.0
+"""A server, idle or busy, is kept for as long as it took to start, from RESIDENCY_S to this long:
+functions that take minutes to start would otherwise replace each other before they serve."""
 REFUSAL_S = 1.0
 """A replica that refused a drain is not asked again for this long."""
 NOT_ONLY_DISCOUNT = 1e-3
@@ -30,7 +33,9 @@ JUST_USED_S = 0.001
 """An idle replica refuses to drain if it was used more recently: only it sees every gateway."""
 
 EVICTED, GAVE_WAY = "evicted", "gives way: drained"
-"""Prefix of the reason of an eviction: of an idle replica, of a busy one. Metrics match them."""
+MAKES_ROOM = "finishes its open streams before it makes room"
+"""Prefix of the reason of an eviction: of an idle replica, of a busy one, of a busy server. Metrics
+match them."""
 
 Costs = Callable[[Pool, float], dict[str, float]]
 
@@ -74,7 +79,9 @@ class Candidates:
         be the last one left, costs the expected cold starts, each other one a thousandth of it.
     (5) `resident`: with or without load. Replicas that have been ready for RESIDENCY_S. The one
         that has served longest is the cheapest. All cost a thousandth if the pool has several.
+        `brief` are those without servers, whose exchanges may be long.
     (6) `eventual`: replicas that will be past RESIDENCY_S at some time; the sooner, the cheaper.
+    In (4) to (6), the residency of servers is that of `server_residency_s`.
 
     `wake_at(at_s, now)` is called with the time from which (4) allows a replica to be stopped.
     """
@@ -84,12 +91,14 @@ class Candidates:
         self._wake_at = wake_at
         self.idle = CandidateSet(host, partial(self._of, self._idle))
         self.resident = CandidateSet(host, partial(self._of, self._resident))
+        self.brief = CandidateSet(host, partial(self._of, self._brief))
         self.eventual = CandidateSet(host, partial(self._of, self._eventual))
 
     def forget(self) -> None:
         """Drop the cached candidates: time has passed or an event occurred."""
         self.idle.forget()
         self.resident.forget()
+        self.brief.forget()
         self.eventual.forget()
 
     def _of(self, costs: Costs, pool: Pool, now: float) -> dict[str, Candidate]:
@@ -108,7 +117,7 @@ class Candidates:
             return {}
         reload_s = pool.reload_s or pool.spec.load_s
         value = eviction_cost(pool.call_rate, reload_s, now)
-        stay_s = min(RESIDENCY_S, reload_s)
+        stay_s = server_residency_s(pool) if pool.spec.is_server else min(RESIDENCY_S, reload_s)
         ready = []
         for one in pool.replicas.values():
             free_s = max(one.ready_s + stay_s, one.refused_s + REFUSAL_S)
@@ -122,20 +131,36 @@ class Candidates:
     @staticmethod
     def _resident(pool: Pool, now: float) -> dict[str, float]:  # (5)
         discount = NOT_ONLY_DISCOUNT if pool.staying() > 1 else 1.0
+        stay_s = _busy_residency_s(pool)
         return {
             one.id: discount / (now - one.ready_s)
             for one in pool.replicas.values()
-            if one.state is State.READY and now - one.ready_s >= RESIDENCY_S
+            if one.state is State.READY and now - one.ready_s >= stay_s
         }
+
+    @classmethod
+    def _brief(cls, pool: Pool, now: float) -> dict[str, float]:  # (5)
+        return {} if pool.spec.is_server else cls._resident(pool, now)
 
     @staticmethod
     def _eventual(pool: Pool, now: float) -> dict[str, float]:  # (6)
+        # Of a residency above RESIDENCY_S, only the last RESIDENCY_S count.
+        more_s = _busy_residency_s(pool) - RESIDENCY_S
         served_s = {
-            one.id: now - one.ready_s if one.state is State.READY else 0.0
+            one.id: max(0.0, now - one.ready_s - more_s) if one.state is State.READY else 0.0
             for one in pool.replicas.values()
             if one.is_coming or one.state is State.READY
         }
         return {id: 1.0 / (1.0 + s) for id, s in served_s.items()}
+
+
+def server_residency_s(pool: Pool) -> float:
+    """Return how long a server is kept before it is stopped for another pool."""
+    return min(SERVER_RESIDENCY_MAX_S, max(RESIDENCY_S, pool.reload_s or pool.spec.load_s))
+
+
+def _busy_residency_s(pool: Pool) -> float:
+    return server_residency_s(pool) if pool.spec.is_server else RESIDENCY_S
 
 
 class Evictor:
@@ -157,6 +182,7 @@ class Evictor:
         """Cancel the pool's reservation and wait: it needs no device any more, or has one."""
         self._host.unreserve(pool)
         pool.blocked = ""
+        pool.asked = ()
         self._host.blocked.discard(pool.key)
 
     def block(self, pool: Pool, reason: str, commands: list[Command]) -> None:
@@ -170,12 +196,17 @@ class Evictor:
         """Whether victims of the pool's reservation are still leaving. Victims that refused or that
         cannot be released do not count."""
         victims = pool.reservation.victims if pool.reservation is not None else ()
-        replicas = [self._host.find(id) for id in victims]
-        return any(one is not None and one.is_leaving for one in replicas)
+        return any(one.is_leaving for one in self._found(victims))
 
-    def reusable_standbys(self) -> tuple[str, ...]:
+    def _found(self, ids: Iterable[str]) -> list[Replica]:
+        """Return those of these replicas that are not yet stopped."""
+        return [one for id in ids if (one := self._host.find(id)) is not None]
+
+    def reusable_standbys(self, pool: Pool) -> tuple[str, ...]:
         """Return the standbys that would become the new replica, one per device. The memory that
-        they are charged is available to it."""
+        they are charged is available to it. Servers never use standbys."""
+        if pool.spec.is_server:
+            return ()
         following = (self._host.next_standby(device) for device in self._host.standby_devices)
         return tuple(standby.id for standby in following if standby)
 
@@ -211,7 +242,7 @@ class Evictor:
         device."""
         there = self._except_siblings(pool, candidates.all(now))
         if among is None:
-            return plan_eviction(need, self._host.ledger, there, self.reusable_standbys())
+            return plan_eviction(need, self._host.ledger, there, self.reusable_standbys(pool))
         ids = [one.id for one in among if one.id in there]
         if not ids:
             return None
@@ -219,6 +250,17 @@ class Evictor:
         device = self._host.ledger.charge_of(victim).device
         is_fit = self._host.ledger.fits_kind(device, need)
         return EvictionPlan(device if is_fit else "", (victim,))
+
+    def plan_preemption(
+        self, pool: Pool, need: Need, among: list[Replica] | None, now: float
+    ) -> EvictionPlan | None:
+        """Return the busy replicas to drain, None if there is no such set: preferably no servers,
+        because their exchanges may be long."""
+        plan = self.plan(pool, need, self.candidates.resident, among, now)
+        victims = self._found(plan.victims) if plan is not None else []
+        if any(self._host.pools[one.pool].spec.is_server for one in victims):
+            return self.plan(pool, need, self.candidates.brief, among, now) or plan
+        return plan
 
     def reserve(self, pool: Pool, need: Need, now: float) -> None:
         """Reserve the device whose replicas will be past their residency first."""
@@ -237,24 +279,66 @@ class Evictor:
         commands: list[Command],
     ) -> None:
         """Carry out a plan: reserve its device and drain its victims. With `if_idle_s` they may
-        refuse."""
+        refuse. Otherwise busy servers are drained softly."""
         pool.reservation = Reservation(need, plan.device, plan.victims, now)
         self._host.ledger.reserve(pool.reservation)
-        names = set()
-        how = EVICTED if if_idle_s is not None else GAVE_WAY
-        for id in plan.victims:
-            victim = self._host.find(id)
-            assert victim is not None
+        names, softly_s = set(), 0.0
+        for victim in self._found(plan.victims):
+            spec = self._host.pools[victim.pool].spec
             names.add(victim.pool)
-            self._replicas.drain(victim, if_idle_s, f"{how} for {pool.key}", now, commands)
+            if if_idle_s is None and spec.is_server:
+                softly_s = max(softly_s, spec.drain_s)
+                why = f"{MAKES_ROOM} for {pool.key}"
+                self._replicas.quiesce(victim, pool.key, why, now, commands)
+            else:
+                self._drain(victim, pool, if_idle_s, now, commands)
         where = f" on {plan.device}" if plan.device else ""
         text = f"waits for {' and '.join(sorted(names))} to make room{where}"
+        if softly_s:
+            text += f": open streams may take up to {softly_s:.0f} s to end"
         self.block(pool, text, commands)
+
+    def _drain(
+        self,
+        victim: Replica,
+        pool: Pool,
+        if_idle_s: float | None,
+        now: float,
+        commands: list[Command],
+    ) -> None:
+        how = EVICTED if if_idle_s is not None else GAVE_WAY
+        self._replicas.drain(victim, if_idle_s, f"{how} for {pool.key}", now, commands)
+
+    def hasten(
+        self,
+        pool: Pool,
+        need: Need,
+        among: list[Replica] | None,
+        now: float,
+        commands: list[Command],
+    ) -> None:
+        """While a victim finishes long exchanges, drain other replicas that can make room sooner:
+        idle ones, then busy ones that are no servers. They are not reserved: the pool has waited
+        longest of those that may take their place, and the victims stay claimed until then."""
+        victims = pool.reservation.victims if pool.reservation is not None else ()
+        is_long = any(one.is_quiesced for one in self._found(victims))
+        if not is_long or any(one.is_leaving for one in self._found(pool.asked)):
+            return
+        if_idle_s: float | None = JUST_USED_S
+        plan = self.plan(pool, need, self.candidates.idle, among, now)
+        if plan is None and self.may_preempt(pool, now):
+            if_idle_s = None
+            plan = self.plan(pool, need, self.candidates.brief, among, now)
+        if plan is not None:
+            pool.asked = plan.victims
+            for victim in self._found(plan.victims):
+                self._drain(victim, pool, if_idle_s, now, commands)
 
     def may_preempt(self, pool: Pool, now: float) -> bool:
         """Whether busy replicas may be drained for the pool: it has no replica and its calls have
-        waited long enough."""
-        if pool.count() or pool.unserved_since_s is None:
+        waited long enough. A pool whose own replica makes room for another one has its turn after
+        that: otherwise one claim would make every busy server of the host stop in turn."""
+        if pool.count() or pool.unserved_since_s is None or pool.is_making_room:
             return False
         wait_s = TRIAL_PREEMPT_AFTER_S if pool.spec.role == "trial" else PREEMPT_AFTER_S
         return now - pool.unserved_since_s >= wait_s

@@ -27,8 +27,9 @@ class Host:
     """The records that every decision is based on, with indexes that make decisions cheap.
 
     `live` holds the keys of pools that time alone may change, `blocked` of those that wait for a
-    device, `changed` of those whose replicas changed since the last publication. `engine_down` is
-    the reason why the engine is away, "" while it answers. `standby_devices` lists the GPUs that
+    device, `changed` of those whose replicas changed since the last publication. `quiesced` holds
+    the ids of replicas that may be in a soft drain. `engine_down` is the reason why the engine is
+    away, "" while it answers. `standby_devices` lists the GPUs that
     standbys are kept for; "" stands for all CPU slots.
     """
 
@@ -39,6 +40,7 @@ class Host:
         self.live: dict[str, None] = {}
         self.blocked: set[str] = set()
         self.changed: set[str] = set()
+        self.quiesced: dict[str, None] = {}
         self.engine_down = ""
         self.standby_devices: list[str] = []
         # The bank to which standbys for CPU slots are charged.
@@ -159,7 +161,9 @@ class Host:
 
     def wakes_by_standby(self, pool: Pool) -> bool:
         """Whether the pool's starting replica was a standby; if none is starting, whether the next
-        one would be."""
+        one would be. Servers never use standbys."""
+        if pool.spec.is_server:
+            return False
         coming = [one for one in pool.replicas.values() if one.is_coming]
         if coming:
             one = coming[0]
@@ -210,9 +214,17 @@ class Host:
         if (state, reason) == (COLD.state, COLD.reason) and not pool.ended:
             return COLD
         replicas = [
-            ReplicaEndpoint(r.id, "", r.limit, r.marks_started, r.device, _waited_phases(r))
+            ReplicaEndpoint(
+                r.id,
+                "",
+                r.limit,
+                r.marks_started,
+                r.device,
+                _waited_phases(r),
+                pool.spec.is_server,
+            )
             for r in pool.replicas.values()
-            if r.can_serve
+            if r.is_listed
         ]
         ended = dict(pool.ended)
         if state != "failing":

@@ -5,8 +5,9 @@ needs no lock and never reads a stale record. The steps of `handle` are numbered
 and in its code.
 
 The table lists what each event changes and the commands that it causes directly. Every event also
-settles the pools that it touched, which causes Launch, Assign, Drain, EndWarm and Note. Changed
-endpoints are then published to gateways.
+settles the pools that it touched, which causes Launch, Assign, Drain, Quiesce, EndWarm and Note.
+Soft drains that are not needed any more are then revoked (Resume), and changed endpoints are
+published to gateways.
 
     event             changes                                  direct commands
     ----------------  ---------------------------------------  -----------------------------------
@@ -21,7 +22,8 @@ endpoints are then published to gateways.
     ReplicasListed    nothing; decisions may begin
     Begun             the replica's deadline
     Greeted           STARTING -> STANDBY -> LOADING           Bind, or Assign for a bound standby
-    Loaded            LOADING -> READY; a trial ends           EndTrial + Release; RecordRefutation
+    Loaded            LOADING -> READY; a trial ends           EndTrial + Release; RecordRefutation;
+                                                               Resume, if it is an adopted server
     BatchingRefuted   the pool stops batching                  RecordRefutation, StopBatching
     FirstRun          the cold start is complete               RecordColdStart
     NotIdle           DRAINING -> READY
@@ -106,7 +108,8 @@ class Machine:
         (2) Decisions begin, for all pools, the first time that enough is known after a start.
         (3) Cordoned devices are evacuated.
         (4) Every touched pool is settled; the pool that has waited longest comes first.
-        (5) Changed endpoints are published.
+        (5) Soft drains that no reservation needs any more are revoked.
+        (6) Changed endpoints are published.
 
         Commands are appended to `commands`, if that is passed. An exception in the event or in one
         pool does not prevent the other pools from being settled: all exceptions are raised at the
@@ -132,7 +135,8 @@ class Machine:
                     self._settle(pool, now, commands)
             except Exception as error:  # noqa: BLE001 - raised below
                 defects.append(error)
-        self._publish(touched, now, commands, defects)  # (5)
+        self._replicas.revoke_unclaimed(now, commands)  # (5)
+        self._publish(touched, now, commands, defects)  # (6)
         if defects:
             raise ExceptionGroup(f"defects in handling {type(event).__name__}", defects)
         return commands

@@ -111,6 +111,9 @@ class Pool:
     scaler: Scaler = field(default_factory=Scaler)
     call_rate: CallRate = field(default_factory=CallRate)
     replicas: dict[str, Replica] = field(default_factory=dict)
+    asked: tuple[str, ...] = ()
+    """Replicas that were drained besides the reservation's victims, because these finish long
+    exchanges first."""
     ended: dict[str, str] = field(default_factory=dict)
     """Cause of death by id, for the last replicas that died after they had served."""
 
@@ -130,8 +133,9 @@ class Pool:
         return self.spec.batches and not self.refuted
 
     def count(self) -> int:
-        """Return the number of replicas that serve or are becoming ready."""
-        return sum(r.is_coming or r.can_serve for r in self.replicas.values())
+        """Return the number of replicas that serve, are becoming ready or return from a revoked
+        drain."""
+        return sum(r.is_coming or r.can_serve or r.is_returning for r in self.replicas.values())
 
     def staying(self) -> int:
         """Return the number of replicas that are READY or becoming ready; draining ones are not
@@ -141,6 +145,11 @@ class Pool:
     def ready(self) -> int:
         """Return the number of replicas that can serve now."""
         return sum(replica.can_serve for replica in self.replicas.values())
+
+    @property
+    def is_making_room(self) -> bool:
+        """Whether a replica finishes its exchanges to make room for another pool."""
+        return any(replica.is_quiesced for replica in self.replicas.values())
 
     @property
     def is_warm(self) -> bool:
@@ -216,7 +225,8 @@ class Pool:
         if states & {State.STARTING, State.STANDBY, State.LOADING}:
             return "waking", self.wanted_reason
         if held and not self.removed:
-            return "waking", self.blocked or self.last_error or self.wanted_reason
+            leaving = next((r.why for r in self.replicas.values() if r.is_quiesced), "")
+            return "waking", leaving or self.blocked or self.last_error or self.wanted_reason
         if states:
             return "draining", next(r.why for r in self.replicas.values())
         return "cold", self.last_error or NOBODY_CALLS

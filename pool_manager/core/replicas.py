@@ -1,4 +1,4 @@
-"""The lifecycle of single replicas: events, losses, and the time limits of their states."""
+"""The lifecycle of single replicas: their events, their drains, their ends."""
 
 from __future__ import annotations
 
@@ -13,31 +13,26 @@ from pool_manager.core.commands import (
     Drain,
     EndTrial,
     Note,
+    Quiesce,
     RecordColdStart,
     RecordRefutation,
     Release,
+    Resume,
     StopBatching,
     Terminate,
 )
 from pool_manager.core.host import STANDBY_KEY, Host
+from pool_manager.core.limits import (
+    RELEASE_RETRY_S,
+    RESUME_S,
+    START_S,
+    drain_limit_s,
+    state_limit_s,
+    term_limit_s,
+)
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec, Replica, State, Step, advance
-from runtime_image.contract import model
 
-START_S = 60.0
-QUEUE_S = 600.0
-"""Limit of a start's wait in the start queue. START_S counts from the end of that wait."""
-GREETING_AFTER_ADOPTION_S = 10.0
-LOAD_MIN_S = 60.0
-LOAD_FACTOR = 10.0
-LOAD_S_PER_GIB = 20.0
-VERIFICATION_S = 60.0
-"""Limit of a trial's verification: the analysis of rows (30 s at most) and the comparison of runs,
-which takes some seconds for each of up to three sessions."""
-DRAIN_S = 30.0
-TERM_S = 5.0
-"""Seconds between TERM and KILL."""
-RELEASE_RETRY_S = 5.0
 OVERDUE = "lasted too long"
 """Suffix of the reason of a release after a time limit; `metrics.reason_in` looks for it."""
 CONNECT_S = 0.5
@@ -45,28 +40,6 @@ CONNECT_S = 0.5
 gateways."""
 PLACEMENT_PHASES = ("place", "evict")
 """The phases before a cold start has a device. They are not part of the reload time."""
-
-
-def load_limit_s(spec: PoolSpec) -> float:
-    """Return the time limit of a load: max(60 s, 10 x the measured load, 20 s per GiB)."""
-    return max(LOAD_MIN_S, LOAD_FACTOR * spec.load_s, LOAD_S_PER_GIB * spec.bundle_bytes / 2**30)
-
-
-def state_limit_s(replica: Replica, spec: PoolSpec) -> float:
-    """Return the seconds that the state just entered may last; infinite if it has no limit."""
-    if replica.state is State.STANDBY and replica.role == "standby":
-        return float("inf")
-    if replica.state in (State.STARTING, State.STANDBY):
-        if replica.adopted:
-            return GREETING_AFTER_ADOPTION_S
-        return QUEUE_S if replica.state is State.STARTING else START_S
-    if replica.state is State.LOADING:
-        if replica.role != "trial":
-            return load_limit_s(spec)
-        return load_limit_s(spec) + VERIFICATION_S + model.patience_s(spec.bundle_bytes)
-    if replica.state is State.DRAINING:
-        return DRAIN_S
-    return float("inf")
 
 
 class ReplicaLifecycle:
@@ -100,8 +73,10 @@ class ReplicaLifecycle:
         commands: list[Command],
     ) -> None:
         """Drain a replica. With `if_idle_s` it may refuse if it was used within that many seconds.
-        A replica without a model has nothing to finish and is released at once."""
-        replica.why = why
+        A replica without a model has nothing to finish and is released at once. A soft drain
+        becomes a final one and keeps its time limit."""
+        replica.why, was_quiesced = why, replica.is_quiesced
+        replica.claimant, replica.is_revoked = "", False
         commands.append(Note(replica.pool, f"{replica.id} is asked to stop: {why}"))
         if replica.state in (State.STARTING, State.STANDBY):
             self.release(replica, why, now, commands)
@@ -109,8 +84,45 @@ class ReplicaLifecycle:
         replica.if_idle = if_idle_s is not None
         if replica.state is not State.DRAINING:
             self._advance(replica, Step.DRAINED, now)
+        elif self._spec(replica).is_server and not was_quiesced:
+            # It has served until now: exchanges that are open have `drain_s` from now on.
+            replica.deadline_s = now + drain_limit_s(replica, self._spec(replica))
         self._host.changed.add(replica.pool)
         commands.append(Drain(replica.id, if_idle_s))
+
+    def quiesce(
+        self, replica: Replica, claimant: str, why: str, now: float, commands: list[Command]
+    ) -> None:
+        """Begin the soft drain of a ready server for the pool `claimant`."""
+        replica.why, replica.claimant, replica.if_idle = why, claimant, False
+        self._advance(replica, Step.DRAINED, now)
+        self._host.quiesced[replica.id] = None
+        text = f"{replica.id} takes no new calls: it {why}"
+        commands.append(Note(replica.pool, text))
+        commands.append(Quiesce(replica.id))
+
+    def revoke_unclaimed(self, now: float, commands: list[Command]) -> None:
+        """Revoke the soft drains whose claimant has no reservation that needs them any more."""
+        for id in list(self._host.quiesced):
+            replica = self._host.find(id)
+            if replica is None or not replica.is_quiesced:
+                del self._host.quiesced[id]
+            elif not self._is_claimed(replica):
+                replica.is_revoked = True
+                replica.deadline_s = now + RESUME_S
+                self._host.pools[replica.pool].quiet_until_s = 0.0
+                self._host.changed.add(replica.pool)
+                text = f"{id} is to take calls again: {replica.claimant} needs no room any more"
+                commands.append(Note(replica.pool, text))
+                commands.append(Resume(id))
+
+    def _is_claimed(self, replica: Replica) -> bool:
+        claimant = self._host.pools.get(replica.claimant)
+        reservation = claimant.reservation if claimant is not None else None
+        return reservation is not None and replica.id in reservation.victims
+
+    def _spec(self, replica: Replica) -> PoolSpec:
+        return self._host.pools[replica.pool].spec
 
     def enforce_deadline(self, replica: Replica, now: float, commands: list[Command]) -> None:
         """Act on a replica whose state has outlasted its limit: retry a release, terminate a drain,
@@ -122,8 +134,9 @@ class ReplicaLifecycle:
             commands.append(Release(replica.id, "tried again"))
         elif replica.state is State.DRAINING and not replica.terminated:
             replica.terminated = True
-            replica.if_idle = False
-            replica.deadline_s = now + TERM_S
+            replica.if_idle = replica.is_revoked = False
+            replica.claimant = ""
+            replica.deadline_s = now + term_limit_s(self._spec(replica))
             self._host.changed.add(replica.pool)
             reason = f"did not drain: {replica.why}"
             commands.append(Note(replica.pool, f"{replica.id} is terminated: it {reason}"))
@@ -230,8 +243,7 @@ class ReplicaLifecycle:
         if replica.state is State.STARTING:
             replica.deadline_s = now + START_S
         elif replica.state is State.LOADING:
-            spec = self._host.pools[replica.pool].spec
-            replica.deadline_s = now + state_limit_s(replica, spec)
+            replica.deadline_s = now + state_limit_s(replica, self._spec(replica))
 
     def _greeted(
         self, replica: Replica, event: events.Greeted, now: float, commands: list[Command]
@@ -284,6 +296,9 @@ class ReplicaLifecycle:
         pool.reload_s = sum(loading) / 1e3
         self._advance(replica, Step.LOADED, now)
         commands.append(Note(replica.pool, f"{replica.id} is ready"))
+        if replica.adopted and pool.spec.is_server:
+            # The earlier manager may have drained it softly, for a pool that asks anew.
+            commands.append(Resume(replica.id))
         if event.refuted:
             self._refute(replica, event.refuted, commands)
         self.stop_batching(pool, commands)
@@ -318,13 +333,17 @@ class ReplicaLifecycle:
     def _not_idle(
         self, replica: Replica, event: events.NotIdle, now: float, commands: list[Command]
     ) -> None:
-        if replica.state is State.DRAINING and replica.if_idle:
-            replica.last_used_s = now - event.idle_s
-            replica.refused_s = now
-            replica.if_idle = False
-            self._advance(replica, Step.NOT_IDLE, now)
-            text = f"{replica.id} keeps serving: used {event.idle_s:.1f} s ago"
-            commands.append(Note(replica.pool, text))
+        if replica.state is not State.DRAINING or not (replica.if_idle or replica.is_revoked):
+            return
+        text = f"{replica.id} keeps serving: used {event.idle_s:.1f} s ago"
+        if replica.is_revoked:
+            text = f"{replica.id} takes calls again"
+        replica.last_used_s = now - event.idle_s
+        replica.refused_s = now
+        replica.if_idle = replica.is_revoked = False
+        replica.claimant = ""
+        self._advance(replica, Step.NOT_IDLE, now)
+        commands.append(Note(replica.pool, text))
 
     def _lost(
         self, replica: Replica, event: events.Lost, now: float, commands: list[Command]

@@ -32,6 +32,11 @@ can be left in two ways. `not idle`, back to READY, is the only step backwards; 
 device are then made anew. A replica that may refuse and then receives an unconditional drain takes
 no step: its state stays DRAINING, and `if_idle` becomes False.
 
+A busy server is drained *softly* for another pool, the `claimant` (`ReplicaLifecycle.quiesce`): it
+takes no new exchanges and finishes the open ones. It is still listed, because gateways keep their
+links to it: when the claimant no longer needs the room, the drain is revoked (`is_returning`), and
+`not idle` leads back to READY.
+
 Deadlines are not part of the table. A state may last for `state_limit_s` (`replicas`). A Tick after
 that treats an overdue state like any other loss, except for a drain and a release.
 """
@@ -128,6 +133,11 @@ class PoolSpec:
     time, 0 if unknown. `memory_mib` is the measured memory of one replica. `share` is the part of a
     device that it needs, 1 for a whole device. `batches`: its replicas batch requests. A trial is a
     pool with one throw-away replica.
+
+    `is_server`: its replicas are sidecars with an HTTP server, and `target` is their concurrency.
+    Only then are the following used, in seconds: `start_s` is the limit of the server's start,
+    `drain_s` the time that open exchanges have to end, `stop_grace_s` the server's between TERM and
+    KILL.
     """
 
     key: str
@@ -143,6 +153,10 @@ class PoolSpec:
     share: float = 1.0
     memory_mib: float = 0.0
     batches: bool = True
+    is_server: bool = False
+    start_s: float = 600.0
+    drain_s: float = 600.0
+    stop_grace_s: float = 10.0
 
 
 @dataclass(slots=True)
@@ -153,7 +167,8 @@ class Replica:
     received, or is about to receive, the model to load. `if_idle` marks a drain that the replica
     may refuse; `refused_s` is the time of its last refusal. `ready_s` is when it became READY.
     `deadline_s` is the time limit of the present state. `terminated`: TERM was sent. `batches`: it
-    may batch requests, as far as is known.
+    may batch requests, as far as is known. `claimant` marks a soft drain: the pool that it makes
+    room for. `is_revoked`: the soft drain was revoked, and the replica has not confirmed it yet.
     """
 
     id: str
@@ -177,6 +192,8 @@ class Replica:
     waiting_since_s: float | None = None
     why: str = ""
     batches: bool = True
+    claimant: str = ""
+    is_revoked: bool = False
 
     @property
     def can_serve(self) -> bool:
@@ -184,11 +201,27 @@ class Replica:
         return self.state is State.READY or (self.state is State.DRAINING and self.if_idle)
 
     @property
+    def is_quiesced(self) -> bool:
+        """Whether it finishes its exchanges in a soft drain that is not revoked."""
+        return self.state is State.DRAINING and self.claimant != "" and not self.is_revoked
+
+    @property
+    def is_returning(self) -> bool:
+        """Whether its soft drain was revoked, so that it will soon serve again."""
+        return self.state is State.DRAINING and self.is_revoked
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether gateways keep their links to it: it can serve, or may do so again."""
+        return self.can_serve or self.is_quiesced or self.is_returning
+
+    @property
     def is_leaving(self) -> bool:
         """Whether it will be gone soon, unless it refuses. False after a failed release, which may
         keep failing for ever."""
         is_stuck = self.deadline_s < float("inf")
-        return self.state is State.DRAINING or (self.state is State.RELEASING and not is_stuck)
+        is_draining = self.state is State.DRAINING and not self.is_revoked
+        return is_draining or (self.state is State.RELEASING and not is_stuck)
 
     @property
     def is_coming(self) -> bool:

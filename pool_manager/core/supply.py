@@ -85,8 +85,8 @@ class Supply:
         if pool.warming is not None:
             self._end_warm(pool, "failed", why, commands)
         for replica in list(pool.replicas.values()):
-            # A draining replica that was free to refuse (`if_idle`) may no longer do so.
-            if replica.can_serve or replica.is_coming:
+            # A draining replica that might have served again may no longer do so.
+            if replica.is_listed or replica.is_coming:
                 self._replicas.drain(replica, None, why, now, commands)
 
     def sleep(self, pool: Pool, now: float, commands: list[Command]) -> None:
@@ -116,13 +116,15 @@ class Supply:
         (1) Nothing may be started: the engine is away or a back-off lasts. The pool's reservation
             is released, so that another pool can use the device in the meantime.
         (2) A device has room and the function is below its `max`: start there.
-        (3) Victims of the pool's reservation are still leaving: wait for them.
+        (3) Victims of the pool's reservation are still leaving: wait for them. If they finish long
+            exchanges first, ask others that may be gone sooner.
         (4) Other revisions take the function to its `max`, and one of their replicas is draining:
             wait.
         (5) Idle replicas can make room: reserve the device and drain the cheapest set; each of
             them may refuse. At `max` that is the cheapest replica of the other revisions.
         (6) The pool may preempt (it has no replica, and has waited for PREEMPT_AFTER_S; a trial
-            waits longer): drain busy replicas that are past their residency.
+            waits longer): drain busy replicas that are past their residency; servers only if
+            other replicas do not suffice, and softly.
         (7) As (6), but no sufficient set is past its residency at the same time: reserve the
             device anyway. Otherwise pools that need only one victim would keep replacing these
             replicas one by one, and this pool would wait for ever.
@@ -136,11 +138,13 @@ class Supply:
             return False
         need, ledger = self._host.need(pool), self._host.ledger
         others, is_full = evictor.other_revisions(pool)
-        device = None if is_full else find_device(need, ledger, evictor.reusable_standbys())
+        device = None if is_full else find_device(need, ledger, evictor.reusable_standbys(pool))
         if device is not None:  # (2)
             self._start(pool, device, now, commands)
             return True
+        among = others if is_full else None
         if evictor.is_evicting(pool):  # (3)
+            evictor.hasten(pool, need, among, now, commands)
             return False
         self._host.unreserve(pool)
         leaving = [one for one in others if one.state is State.DRAINING] if is_full else []
@@ -148,11 +152,10 @@ class Supply:
             text = f"waits for {leaving[0].id} of {leaving[0].pool} to drain"
             evictor.block(pool, text, commands)
             return False
-        among = others if is_full else None
         plan = evictor.plan(pool, need, candidates.idle, among, now)  # (5)
         is_idle = plan is not None
         if plan is None and evictor.may_preempt(pool, now):
-            plan = evictor.plan(pool, need, candidates.resident, among, now)  # (6)
+            plan = evictor.plan_preemption(pool, need, among, now)  # (6)
             if plan is None and not is_full:
                 evictor.reserve(pool, need, now)  # (7)
         if plan is not None:
@@ -177,7 +180,7 @@ class Supply:
         process if there is none."""
         phases = _phases(pool, now)
         self.evictor.unblock(pool)
-        replica = self._host.next_standby(device)
+        replica = None if pool.spec.is_server else self._host.next_standby(device)
         if replica is not None:
             how = "wakes standby"
             replica.phases = dict(phases)

@@ -9,12 +9,15 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Set
 from pathlib import Path
 
 from pool_manager.driver import EngineLosses, Exits
+from pool_manager.drivers.marked import end_marked, marked
 from pool_manager.drivers.process_groups import ProcessGroup, find, members
 from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.server import ENGINE, MARKER
 
 GONE_S = 5.0
 """Time limit for a killed process group to disappear."""
@@ -22,6 +25,9 @@ GONE_POLL_S = 0.005
 MODULE = "runtime_image"
 NOFILE_MAX = 4096
 """Max open files of a replica. The server may have raised its own limit far beyond that."""
+SERVER_NOFILE_MAX = 65_536
+"""Max open files of a sidecar, which holds two for each exchange, and of the server that it
+starts."""
 
 
 class ProcessDriver:
@@ -33,11 +39,15 @@ class ProcessDriver:
     kind = "process"
     has_other_users = False
 
-    def __init__(self, run_root: Path, *, python: str = sys.executable) -> None:
+    def __init__(
+        self, run_root: Path, *, python: str = sys.executable, server_path: str = os.defpath
+    ) -> None:
         """`run_root` contains the run folders, whose paths identify processes to adopt. `python` is
-        the interpreter of replicas."""
+        the interpreter of replicas, `server_path` the PATH of servers."""
         self._run_root = run_root
         self._python = python
+        self._server_path = server_path
+        self._models: set[str] = set()
         self._groups: dict[str, ProcessGroup] = {}
         self._reported: set[str] = set()
         self.exits, self.engine_losses = Exits(), EngineLosses()
@@ -47,19 +57,29 @@ class ProcessDriver:
         return str(model_dir)
 
     async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
-        """Launch a replica. The memory cap limits private memory, not mapped weights
-        (RLIMIT_DATA)."""
+        """Launch a replica. The memory cap limits private memory, not mapped weights (RLIMIT_DATA).
+        A sidecar adds up the memory of its server's processes itself."""
+        # -I ignores the caller's PYTHON* variables: with PYTHONDONTWRITEBYTECODE every cold start
+        # would compile its libraries again.
+        # -u: a handler's output appears in the log at once, not only at its exit.
+        command = [self._python, "-I", "-u", "-m", MODULE, str(run_dir)]
+        environment = _environment(record, run_dir, self._server_path)
         try:
-            group = await asyncio.to_thread(_launch, self._python, record, run_dir, log)
+            group = await asyncio.to_thread(_launch, command, environment, record, run_dir, log)
         except OSError as error:
             raise DriverError(f"cannot start a replica: {error}") from error
+        if record.engine != ENGINE:
+            self._models.add(record.id)
         self._watch(record.id, group)
 
     async def limit(self, record: ReplicaRecord) -> None:
-        """Cap private memory from now on; memory that the process already holds is not affected."""
+        """Cap private memory from now on; memory that the process already holds is not affected.
+        A sidecar has its cap in its record."""
         group = self._groups.get(record.id)
         if group is None or group.has_ended():
             raise DriverError(f"cannot limit {record.id}: it does not run")
+        if record.engine == ENGINE:
+            return
         try:
             _cap(group.pid, record.memory_mib)
         except OSError as error:
@@ -69,11 +89,17 @@ class ProcessDriver:
         """Do nothing: processes write to their logs themselves."""
 
     async def list(self) -> set[str]:
-        """Return the replicas that run in our run folders; adopt those not known yet."""
+        """Return the replicas that run in our run folders; adopt those not known yet. Kills what is
+        left of servers whose sidecar has ended; a later `release` reports what survives."""
         try:
+            # Read first: a sidecar that starts meanwhile is among the running replicas.
+            there = await asyncio.to_thread(marked, self._run_root)
             running = await asyncio.to_thread(find, self._run_root, MODULE)
         except OSError as error:
             raise DriverError(f"cannot list running replicas: {error}") from error
+        orphans = there.keys() - running.keys() - self._groups.keys()
+        with contextlib.suppress(DriverError, OSError):
+            await self._end_marked(orphans)
         for id, group in running.items():
             if id in self._groups:
                 group.close()
@@ -82,24 +108,40 @@ class ProcessDriver:
         return set(running)
 
     async def pids(self, id: str) -> frozenset[int] | None:
-        """Return the pids of the replica's process group."""
+        """Return the pids of the replica's process group, and those of a server outside of it."""
         group = self._groups.get(id)
         if group is None:
             return frozenset()
         try:
-            return await asyncio.to_thread(members, group.pid)
+            found = await asyncio.to_thread(members, group.pid)
+            if id not in self._models:
+                there = await asyncio.to_thread(marked, self._run_root)
+                found |= there.get(id, frozenset())
         except OSError as error:
             raise DriverError(f"cannot list the processes of {id}: {error}") from error
+        return found
 
     async def terminate(self, id: str) -> None:
         """Send TERM to the whole process group."""
         self._signal(id, signal.SIGTERM)
 
     async def release(self, id: str) -> None:
-        """Kill the process group and wait until no process of it is left."""
+        """Kill the process group and, of a server, what left the group; wait until no process is
+        left."""
         group = self._groups.get(id)
-        if group is None:
-            return
+        if group is not None:
+            await self._end_group(id, group)
+        if id not in self._models:
+            try:
+                await self._end_marked({id})
+            except OSError as error:
+                raise DriverError(f"cannot verify that {id} has ended: {error}") from error
+        if group is not None:
+            # Until here the pid was reserved for the group, so no signal could hit another process.
+            group.reap()
+            self._forget(id)
+
+    async def _end_group(self, id: str, group: ProcessGroup) -> None:
         self._signal(id, signal.SIGKILL)
         try:
             async with asyncio.timeout(GONE_S):
@@ -110,9 +152,10 @@ class ProcessDriver:
         except OSError as error:
             raise DriverError(f"cannot verify that {id} has ended: {error}") from error
         self._exited(id)
-        # Until here the pid was reserved for the group, so no signal could hit another process.
-        group.reap()
-        self._forget(id)
+
+    async def _end_marked(self, ids: Set[str]) -> None:
+        if ids:
+            await asyncio.to_thread(end_marked, self._run_root, ids, GONE_S)
 
     async def close(self) -> None:
         """Stop watching; the processes continue to run."""
@@ -142,27 +185,38 @@ class ProcessDriver:
     def _forget(self, id: str) -> None:
         group = self._groups.pop(id)
         self._reported.discard(id)
+        self._models.discard(id)
         asyncio.get_running_loop().remove_reader(group.pidfd)
         group.close()
 
 
-def _launch(python: str, record: ReplicaRecord, run_dir: Path, log: Path) -> ProcessGroup:
+def _environment(record: ReplicaRecord, run_dir: Path, server_path: str) -> dict[str, str]:
     environment = {
         "HOME": str(run_dir),
         "LANG": "C.UTF-8",
         "PATH": os.defpath,
         "OMP_NUM_THREADS": str(record.threads),
-        "ORT_DISABLE_TELEMETRY": "1",
     }
+    if record.engine == ENGINE:
+        environment |= {"PATH": server_path, MARKER: str(run_dir)}
+    else:
+        environment["ORT_DISABLE_TELEMETRY"] = "1"
     if record.device_kind == "cuda":
         # CUDA accepts UUIDs of GPUs and of MIG slices: the replica sees only this device.
         environment["CUDA_VISIBLE_DEVICES"] = record.device
+    return environment
+
+
+def _launch(
+    command: list[str],
+    environment: dict[str, str],
+    record: ReplicaRecord,
+    run_dir: Path,
+    log: Path,
+) -> ProcessGroup:
     with log.open("ab") as output:
-        # -I ignores the caller's PYTHON* variables: with PYTHONDONTWRITEBYTECODE every cold start
-        # would compile its libraries again.
         child = subprocess.Popen(
-            # -u: a handler's output appears in the log at once, not only at its exit.
-            [python, "-I", "-u", "-m", MODULE, str(run_dir)],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -178,9 +232,13 @@ def _launch(python: str, record: ReplicaRecord, run_dir: Path, log: Path) -> Pro
         child.wait()
         raise
     with contextlib.suppress(ProcessLookupError):
-        _cap(child.pid, record.memory_mib)
+        is_server = record.engine == ENGINE
+        if not is_server:
+            _cap(child.pid, record.memory_mib)
+        # RLIMIT_NPROC would count all processes of this user.
         _, most = resource.prlimit(child.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (min(NOFILE_MAX, most), most))
+        wanted = SERVER_NOFILE_MAX if is_server else NOFILE_MAX
+        resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (min(wanted, most), most))
     return group
 
 

@@ -117,7 +117,7 @@ class ProcessGroup:
 
 def members(group: int) -> frozenset[int]:
     """Return the pids of the processes in a group, without zombies. Raises OSError."""
-    return frozenset(pid for pid in _pids() if _is_member(pid, group))
+    return frozenset(pid for pid in pids() if _is_member(pid, group))
 
 
 def find(run_root: Path, module: str) -> dict[str, ProcessGroup]:
@@ -130,7 +130,7 @@ def find(run_root: Path, module: str) -> dict[str, ProcessGroup]:
     """
     found: dict[str, ProcessGroup] = {}
     try:
-        for pid in _pids():
+        for pid in pids():
             id = _replica(pid, run_root, module)
             group = _held(pid) if id else None
             if group is None:
@@ -156,18 +156,18 @@ def _held(pid: int) -> ProcessGroup | None:
 
 def _replica(pid: int, run_root: Path, module: str) -> str:
     """Return the id of the replica whose leader is this process, "" for none."""
-    arguments = _read(pid, "cmdline").split(b"\0")
+    arguments = read(pid, "cmdline").split(b"\0")
     if arguments[-4:-2] != [b"-m", module.encode()]:
         return ""
     run_dir = Path(os.fsdecode(arguments[-2]))
-    is_ours = run_dir.parent == run_root and _is_of(pid, os.getuid()) and _is_leader(pid)
+    is_ours = run_dir.parent == run_root and is_of(pid, os.getuid()) and _is_leader(pid)
     return run_dir.name if is_ours else ""
 
 
-def _is_of(pid: int, uid: int) -> bool:
+def is_of(pid: int, uid: int) -> bool:
     """Whether all four user ids of a process are `uid` (proc_pid_status(5)). The owner of its /proc
     folder is not sufficient: it may be root."""
-    for line in _read(pid, "status").splitlines():
+    for line in read(pid, "status").splitlines():
         if line.startswith(b"Uid:"):
             return {int(field) for field in line.split()[1:]} == {uid}
     return False
@@ -187,10 +187,10 @@ def _is_member(pid: int, group: int) -> bool:
 
 def _stat(pid: int) -> list[bytes]:
     """Return state, parent, group, session and more (proc_pid_stat(5)); empty if it is gone."""
-    return _read(pid, "stat").rpartition(b")")[2].split()
+    return read(pid, "stat").rpartition(b")")[2].split()
 
 
-def _read(pid: int, name: str) -> bytes:
+def read(pid: int, name: str) -> bytes:
     """Return a file of a process in /proc, b"" if it is gone or inaccessible. Raises OSError if
     file descriptors are exhausted."""
     try:
@@ -201,7 +201,8 @@ def _read(pid: int, name: str) -> bytes:
         return b""
 
 
-def _pids() -> Iterator[int]:
+def pids() -> Iterator[int]:
+    """Yield the pids of all processes. Raises OSError."""
     with os.scandir("/proc") as entries:
         yield from (int(entry.name) for entry in entries if entry.name.isdecimal())
 

@@ -175,6 +175,16 @@ class Control:
         self._drains += 1
         self._send(pack(Kind.DRAIN, aux=max(0, round((if_idle_s or 0.0) * 1e3))))
 
+    def quiesce(self) -> None:
+        """Ask a sidecar to finish its exchanges and exit, unless `resume` revokes it."""
+        self._ask()
+        self._send(pack(Kind.QUIESCE))
+
+    def resume(self) -> None:
+        """Revoke `quiesce`; the sidecar answers NOT_IDLE."""
+        self._drains += 1
+        self._send(pack(Kind.RESUME))
+
     def close(self) -> None:
         """Close the link without calling the receiver."""
         self._closed = True

@@ -26,6 +26,7 @@ from registry.errors import DriverError, EngineDown, FnError
 from registry.files import is_exhausted
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.model import ModelSpec
 
 log = structlog.get_logger()
 
@@ -201,11 +202,11 @@ class Launcher:
             await asyncio.to_thread(self.folders.trim_logs, binding.name)
 
     async def _materialise(self, command: Launch | Assign, binding: Binding) -> None:
-        """Hard-link the model's files, and start to read them ahead. A trial's files have just been
+        """Hard-link the files, and start to read a model's ahead. A trial's files have just been
         written, so they are not read ahead."""
         model_dir = self.folders.model_dir(command.id)
         await self._bundles.materialise(binding.bundle, model_dir, binding.prepared)
-        if command.role == "serve":
+        if command.role == "serve" and isinstance(binding.spec, ModelSpec):
             self.read_ahead.begin(command.id, model_dir, binding.spec)
 
     async def _enter(self, id: str) -> bool:

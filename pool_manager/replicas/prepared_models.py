@@ -34,6 +34,7 @@ from runtime_image.contract.model import (
     PART_MAX,
     PREPARES,
     WEIGHTS_FILE,
+    ModelSpec,
     Part,
     Preparation,
     SessionPlan,
@@ -65,6 +66,7 @@ async def fetch(path: Path, bundles: Bundles, binding: Binding) -> Prepared | st
     The trial answers when it has finished; there is no time limit here. Raises LinkError on a
     malformed answer, OSError if the trial is gone, FnError if the files cannot be stored.
     """
+    assert isinstance(binding.spec, ModelSpec), "only models are prepared"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as sock:
         await asyncio.get_running_loop().sock_connect(sock, str(path))
         asking = _Asking(sock)
@@ -235,7 +237,8 @@ class PreparedFetcher:
         if replica is None or replica.role != "trial":
             return None
         binding = self._bindings.get(replica.pool)
-        return binding if binding is not None and binding.spec.prepare else None
+        spec = binding.spec if binding is not None else None
+        return binding if isinstance(spec, ModelSpec) and spec.prepare else None
 
     def _emit_report(self, id: str, prepared: Prepared | str) -> None:
         """Emit a held report, unless the end of the replica or of the fetch has already done so."""

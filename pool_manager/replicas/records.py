@@ -12,9 +12,11 @@ from pool_manager.driver import MEMORY_KILL
 from pool_manager.ports import Binding
 from pool_manager.settings import PoolSettings
 from runtime_image.contract import model as models
+from runtime_image.contract import server as servers
 from runtime_image.contract.control import BindRequest, ReplicaRecord
 from runtime_image.contract.link import VERSION
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.server import ServerSpec
 
 StartT = TypeVar("StartT", Launch, Assign)
 
@@ -71,10 +73,16 @@ def bound(
         bound=command.pool,
         device=command.device,
         device_kind=device_kind,
-        engine="onnx" if binding.spec.model else "python",
+        engine=_engine(binding.spec),
         memory_mib=memory_mib,
         phases=command.phases,
     )
+
+
+def _engine(spec: ModelSpec | ServerSpec) -> str:
+    if isinstance(spec, ServerSpec):
+        return servers.ENGINE
+    return "onnx" if spec.model else "python"
 
 
 def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str) -> int:
@@ -122,11 +130,13 @@ def within_cap(
     return replace(event, memory_mib=min(event.memory_mib, cap), report=report)
 
 
-def bind_request(record: ReplicaRecord, spec: ModelSpec, assigned_s: float) -> BindRequest:
+def bind_request(
+    record: ReplicaRecord, spec: ModelSpec | ServerSpec, assigned_s: float
+) -> BindRequest:
     """Return the bind request for a replica; `assigned_s` is the time of the decision."""
     assert record.role != "standby", "a standby without a binding cannot be bound"
     return {
-        "spec": models.to_json(spec),
+        "spec": servers.to_json(spec) if isinstance(spec, ServerSpec) else models.to_json(spec),
         "bound": record.bound,
         "namespace": record.namespace,
         "role": record.role,

@@ -47,15 +47,19 @@ def check_sha256(sha256: str) -> str:
     return sha256
 
 
-def make_bundle(files: Iterable[BundleFile], max_bytes: int = BUNDLE_MAX) -> Bundle:
+def make_bundle(
+    files: Iterable[BundleFile], max_bytes: int = BUNDLE_MAX, *, may_be_empty: bool = False
+) -> Bundle:
     """Validate the files together and return them as a bundle, sorted by path.
 
     Raises BadBundle on a bad path, size or hash, on two paths that a filesystem may treat as one,
-    on a file that is also a folder, on no file, too many files or more than `max_bytes`.
+    on a file that is also a folder, on no file unless it `may_be_empty`, on too many files or more
+    than `max_bytes`.
     """
     ordered = sorted(files, key=lambda file: file.path)
-    if not 0 < len(ordered) <= FILES_MAX:
-        raise BadBundle(f"expected 1 to {FILES_MAX} files, got {len(ordered)}")
+    least = 0 if may_be_empty else 1
+    if not least <= len(ordered) <= FILES_MAX:
+        raise BadBundle(f"expected {least} to {FILES_MAX} files, got {len(ordered)}")
     for file in ordered:
         check_path(file.path)
         if _fold(file.path.split("/")[0]) == FOLDER:

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 
 from registry.bundles.foreign_formats import by_suffix
 from registry.errors import BadManifest, BadRequest
+from registry.manifest.checks import NOTHING, refused, validate
 from registry.manifest.schema import (
-    NOTHING,
     BatchingTable,
     DeviceTable,
     Document,
@@ -22,14 +22,23 @@ from registry.manifest.schema import (
     check_manifest_name,
     declared,
     input_rule,
-    refused,
-    validate,
+)
+from registry.manifest.server import (
+    REFUSED_KEYS,
+    ServerTable,
+    limits,
+    sample_files,
+    sample_requests,
+    server_settings,
+    server_table,
 )
 from registry.model import (
     Batching,
     DeviceNeed,
+    ExchangeLimits,
     Limits,
     Scaling,
+    ServerSettings,
 )
 from runtime_image.contract.model import InputRule, OutputRule
 
@@ -45,13 +54,14 @@ class Manifest:
     """A validated manifest.
 
     `name` is "" if the file has none. `model` and `handler` are bundle paths, "" for none. `sample`
-    maps inputs to "@file" or JSON values.
+    maps inputs to "@file" or JSON values. `server` and `exchange` are set for server functions,
+    whose samples are in `server`.
     """
 
     name: str = ""
     model: str = ""
     handler: str = ""
-    engine: Literal["onnx", "python"] = "onnx"
+    engine: Literal["onnx", "python", "server"] = "onnx"
     labels: dict[str, str] = field(default_factory=dict)
     scaling: Scaling = field(default_factory=Scaling)
     limits: Limits = field(default_factory=Limits)
@@ -60,11 +70,14 @@ class Manifest:
     inputs: dict[str, InputRule] = field(default_factory=dict)
     output: OutputRule = field(default_factory=OutputRule)
     sample: dict[str, Any] = field(default_factory=dict)
+    server: ServerSettings | None = None
+    exchange: ExchangeLimits | None = None
 
     @property
     def files(self) -> tuple[str, ...]:
         """Bundle paths that it names: model, handler, sample files. Sorted, without repeats."""
         samples = [value[1:] for value in self.sample.values() if _is_file(value)]
+        samples += sample_files(self.server.samples) if self.server else ()
         return tuple(sorted({path for path in (self.model, self.handler, *samples) if path}))
 
 
@@ -80,6 +93,12 @@ class Overrides(TypedDict, total=False):
     batch_max: int | None
     batching: str | None
     timeout_s: float | None
+    concurrency: int | None
+    command: list[str] | str | None
+    env: dict[str, str] | None
+    port: int | None
+    ready: str | None
+    network: str | None
 
 
 _OVERRIDDEN: Final[dict[str, tuple[str, str]]] = {
@@ -91,6 +110,12 @@ _OVERRIDDEN: Final[dict[str, tuple[str, str]]] = {
     "batch_max": ("batching", "max_size"),
     "batching": ("batching", "mode"),
     "timeout_s": ("limits", "timeout_s"),
+    "concurrency": ("limits", "concurrency"),
+    "command": ("server", "command"),
+    "env": ("server", "env"),
+    "port": ("server", "port"),
+    "ready": ("server", "ready"),
+    "network": ("server", "network"),
 }
 
 
@@ -105,6 +130,8 @@ def parse_manifest(text: str, files: Sequence[str]) -> Manifest:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadManifest(f"function.toml: expected TOML, got: {error}") from error
+    if "server" in data:
+        return _server_manifest(data, files)
     document = check_document(data)
     manifest = _manifest(document, files)
     _check_sample(manifest, files)
@@ -130,19 +157,36 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
         "scaling": asdict(manifest.scaling),
         "device": asdict(manifest.device),
         "batching": asdict(manifest.batching),
-        "limits": asdict(manifest.limits),
+        "limits": _limits_given(manifest),
+        "server": server_table(manifest.server) if manifest.server else {},
     }
-    for key, value in given.items():
+    for key, given_value in given.items():
         section, inner = _OVERRIDDEN[key]
+        value = given_value
+        if section == ("batching" if manifest.server else "server"):
+            whose = "without" if section == "batching" else "with"
+            raise refused(f"{section}.{inner}", f"a function {whose} [server]", value)
+        if key == "env" and isinstance(value, dict):
+            value = {**tables["server"]["env"], **value}
         tables[section][inner] = value
+    limits_table = validate(LimitsTable, tables["limits"], "limits")
+    own_limits, exchange = _limits(limits_table, is_server=manifest.server is not None)
     return replace(
         manifest,
         name=name,
         scaling=Scaling(**validate(ScalingTable, tables["scaling"], "scaling").model_dump()),
         device=DeviceNeed(**validate(DeviceTable, tables["device"], "device").model_dump()),
         batching=Batching(**validate(BatchingTable, tables["batching"], "batching").model_dump()),
-        limits=Limits(**validate(LimitsTable, tables["limits"], "limits").model_dump()),
+        limits=own_limits,
+        exchange=exchange,
+        server=_changed_server(manifest.server, tables["server"]),
     )
+
+
+def _changed_server(before: ServerSettings | None, table: dict[str, Any]) -> ServerSettings | None:
+    if before is None:
+        return None
+    return server_settings(validate(ServerTable, table, "server"), before.samples, ())
 
 
 def rescaled(scaling: Scaling, changes: Mapping[str, Any]) -> Scaling:
@@ -174,13 +218,49 @@ def _manifest(document: Document, files: Collection[str]) -> Manifest:
         engine=engine,
         labels=document.labels,
         scaling=Scaling(**document.scaling.model_dump()),
-        limits=Limits(**document.limits.model_dump()),
+        limits=_limits(document.limits, is_server=False)[0],
         device=DeviceNeed(**document.device.model_dump()),
         batching=Batching(**document.batching.model_dump()),
         inputs=declared(inputs) if engine == "python" else inputs,
         output=OutputRule(output.tensor, tuple(output.labels), output.top_k),
         sample=document.sample,
     )
+
+
+def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifest:
+    for key in REFUSED_KEYS:
+        if key in data:
+            raise refused(key, "no such key with [server]", data[key])
+    if HANDLER_FILE in files:
+        raise refused(
+            "server", f"no {HANDLER_FILE} beside it", HANDLER_FILE, "makes a model function"
+        )
+    document = check_document({key: value for key, value in data.items() if key != "sample"})
+    samples = sample_requests(data.get("sample", []), files)
+    own_limits, exchange = _limits(document.limits, is_server=True)
+    return Manifest(
+        name=document.name,
+        engine="server",
+        labels=document.labels,
+        scaling=Scaling(**document.scaling.model_dump()),
+        limits=own_limits,
+        device=DeviceNeed(**document.device.model_dump()),
+        server=server_settings(document.server, samples, files),
+        exchange=exchange,
+    )
+
+
+def _limits(table: LimitsTable, *, is_server: bool) -> tuple[Limits, ExchangeLimits | None]:
+    return limits(table.model_dump(), table.model_fields_set, is_server=is_server)
+
+
+def _limits_given(manifest: Manifest) -> dict[str, Any]:
+    """Return the limits that the manifest's kind of function has, as a table."""
+    own = asdict(manifest.limits)
+    if manifest.exchange is None:
+        return own
+    kept = {key: value for key, value in own.items() if key not in ("timeout_s", "body_mib")}
+    return {**kept, **asdict(manifest.exchange)}
 
 
 def _model(document: Document, files: Collection[str]) -> str:

@@ -1,29 +1,20 @@
 """Schema of function.toml: keys, types and ranges, and the rules of its input tables.
 
-These classes exist only while parsing: `document` converts the values to plain dataclasses. Error
-messages name the key, the expected and the actual value.
+These classes exist only while parsing: `document` converts the values to plain dataclasses.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
-from registry.errors import BadManifest
-from registry.names import NAME_RULE, is_name, nearest
+from registry.manifest.checks import NOTHING, Path, Section, Text, refused, validate
+from registry.manifest.server import ServerTable
+from registry.names import NAME_RULE, is_name
 from runtime_image.contract import dtypes
 from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
@@ -34,34 +25,8 @@ INPUTS_MAX: Final = 64
 CHANNELS_MAX: Final = 3
 RANK_MAX: Final = 16
 DIMENSION_MAX: Final = 2**31 - 1
-_SHOWN_MAX: Final = 80
 
 SCHEMA: Final = 1
-_PLAIN: Final = tuple(
-    (re.compile(pattern), plain)
-    for pattern, plain in (
-        (r"^Input should be (a valid )?", ""),
-        (r"^(List|Dictionary|String) should have ", ""),
-        (r" after validation, not \d+$", ""),
-        (r"greater than or equal to", "at least"),
-        (r"less than or equal to", "at most"),
-        (r"^dictionary.*", "a table"),
-        (r"^(?=boolean|string|list|number)", "a "),
-        (r"^(?=integer)", "an "),
-    )
-)
-"""Rewrites Pydantic's messages to phrases that fit after "expected"."""
-
-
-class _Nothing:
-    def __repr__(self) -> str:
-        return "nothing"
-
-
-NOTHING: Final = _Nothing()
-"""Stands for the actual value if a key is missing."""
-
-M = TypeVar("M", bound="Section")
 Side = Annotated[int, Field(ge=1, le=16_384)]
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]
 PerChannel = Annotated[
@@ -70,14 +35,6 @@ PerChannel = Annotated[
     BeforeValidator(lambda value: [value] if type(value) in (int, float) else value),
 ]
 """One number for all channels, or a list with one number per channel."""
-Text = Annotated[str, Field(max_length=200)]
-Path = Annotated[str, Field(max_length=512)]
-
-
-class Section(BaseModel):
-    """A table of the manifest: unknown keys are refused, values are not converted between types."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class RuntimeTable(Section):
@@ -130,19 +87,37 @@ class BatchingTable(Section):
 
 
 class LimitsTable(Section):
-    """Table [limits]."""
+    """Table [limits]; `server.limits` refuses the keys of the other kind of function."""
 
     timeout_s: float = Field(default=60.0, ge=0.1, le=86_400)
-    """Maximum seconds of one run."""
+    """Maximum seconds of one run. Refused with `[server]`, which has `max_s`."""
     wait_s: float = Field(default=55.0, ge=0, le=3600)
-    """Maximum seconds that a request is held before it starts, unless it has `Prefer: wait`."""
+    """Maximum seconds that a request is held before it starts, unless it has `Prefer: wait`. The
+    default with `[server]` is 1.5 times the start that the deploy measured, from 55 to 600."""
     queue: int = Field(default=2000, ge=1, le=100_000)
     """Maximum requests that each gateway process holds."""
     body_mib: int = Field(default=64, ge=1, le=256)
-    """Maximum size of a request body in MiB."""
+    """Maximum size of a request body in MiB. Refused with `[server]`, whose bodies are streams of
+    any size."""
     retry: Literal["auto", "always", "never"] = "auto"
     """Whether a request that had started runs again after its replica died. `auto`: unless the
-    function has a `handler.py`."""
+    function has a `handler.py`; with `[server]`, if its method is idempotent."""
+    concurrency: int = Field(default=32, ge=1, le=10_000)
+    """Maximum exchanges of a replica at once: requests, streams and WebSockets. Only with
+    `[server]`."""
+    first_byte_s: float = Field(default=300.0, ge=0.1, le=86_400)
+    """Maximum seconds from the sending of a request to the first byte of its answer. Only with
+    `[server]`."""
+    stall_s: float = Field(default=0.0, ge=0, le=86_400)
+    """Maximum seconds between two bytes of an answer; 0 for no limit. Only with `[server]`."""
+    max_s: float = Field(default=600.0, ge=0.1, le=86_400)
+    """Maximum seconds of a whole exchange, such as a stream. Only with `[server]`."""
+    drain_s: float | None = Field(default=None, ge=0, le=86_400)
+    """Seconds that open exchanges have to end when their replica stops; then they are cut. `max_s`
+    by default. Only with `[server]`."""
+    websockets: Literal["count", "ignore"] = "count"
+    """Whether WebSockets count as exchanges, or take no slot and keep no replica awake. Only with
+    `[server]`."""
 
 
 class InputTable(Section):
@@ -208,6 +183,8 @@ class Document(Section):
     """Labels of the function for people and dashboards."""
     runtime: RuntimeTable = RuntimeTable()
     """Engine."""
+    server: ServerTable = ServerTable()
+    """HTTP server of the function."""
     scaling: ScalingTable = ScalingTable()
     """Number of replicas."""
     device: DeviceTable = DeviceTable()
@@ -222,18 +199,8 @@ class Document(Section):
     """Labels in answers."""
     sample: dict[Text, Any] = Field(default={}, max_length=INPUTS_MAX)
     """Example value of each input: JSON, or `"@FILE"` for a file of the folder. A deploy runs it;
-    `fnctl invoke` without an input sends it."""
-
-
-def validate(table: type[M], data: Mapping[str, Any], at: str = "") -> M:
-    """Validate `data` as `table`, located at dotted key `at`.
-
-    Raises BadManifest: the first error.
-    """
-    try:
-        return table.model_validate(dict(data))
-    except ValidationError as error:
-        raise _explain(table, error.errors(include_url=False)[0], at) from None
+    `fnctl invoke` without an input sends it. With `[server]` it is a request, or a list of
+    requests."""
 
 
 def check_document(data: Mapping[str, Any]) -> Document:
@@ -254,53 +221,6 @@ def check_manifest_name(name: str) -> None:
     """Raise BadManifest if a name is given and is not valid."""
     if name and not is_name(name):
         raise refused("name", NAME_RULE, name)
-
-
-def refused(key: str, expected: str, got: object, note: str = "") -> BadManifest:
-    """Return the common error: this key, the expected value, the actual value, and a note."""
-    shown = _shown(got)
-    text = f"function.toml: {key}: expected {expected}, got {shown}"
-    return BadManifest(
-        f"{text}, which {note}" if note else text,
-        detail={"key": key, "expected": expected, "got": shown},
-    )
-
-
-def _explain(table: type[Section], error: ErrorDetails, at: str) -> BadManifest:
-    location = [str(part) for part in error["loc"]]
-    key = ".".join([at, *location] if at else location) or "the table"
-    if error["type"] == "extra_forbidden":
-        return _unknown_key(table, location, key)
-    expected = error["msg"]
-    for pattern, plain in _PLAIN:
-        expected = pattern.sub(plain, expected)
-    return refused(key, expected, error["input"])
-
-
-def _unknown_key(table: type[Section], location: list[str], key: str) -> BadManifest:
-    known = _known_keys(table, location[:-1])
-    near = nearest(location[-1], known, limit=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-    return BadManifest(
-        f"function.toml: {key}: unknown key; {hint}",
-        detail={"key": key, "nearest": near, "known": known},
-    )
-
-
-def _known_keys(table: type[Section], location: list[str]) -> list[str]:
-    for part in location:
-        names = {field.alias or name: field for name, field in table.model_fields.items()}
-        if part not in names:
-            continue  # the name of an input: a key of a table of tables
-        for inner in (names[part].annotation, *get_args(names[part].annotation)):
-            if isinstance(inner, type) and issubclass(inner, Section):
-                table = inner
-    return [field.alias or name for name, field in table.model_fields.items()]
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
 
 
 _KEYS_OF: Final[dict[str, frozenset[str]]] = {

@@ -14,6 +14,7 @@ from registry.batching import with_refutation
 from registry.catalog import Deployed
 from registry.errors import Conflict, UnknownFunction, UnknownRevision
 from registry.model import NAMESPACE, Bundle, BundleFile, Function, Profile, Revision
+from registry.spec import profile_engine
 from registry.store.database import Database, Transaction
 from registry.store.records import SharedParts, decode_record, encode_record
 
@@ -53,7 +54,7 @@ class Functions:
         by_name = {(one.namespace, one.name): one for one in functions}
         latest = {(one.bundle, one.engine): one for one in profiles}
         return [
-            Deployed(owner, revision, latest.get((revision.bundle, revision.engine)))
+            Deployed(owner, revision, latest.get((revision.bundle, profile_engine(revision))))
             for revision in revisions
             if (owner := by_name.get((revision.namespace, revision.name))) is not None
         ]
@@ -61,19 +62,20 @@ class Functions:
     async def load_bundles(self) -> dict[str, Bundle]:
         """Return the bundle of every revision by digest, in one query.
 
-        Equal files share one object.
+        Equal files share one object. A server function's bundle may be empty.
         """
         shared: dict[BundleFile, BundleFile] = {}
         files: dict[str, tuple[BundleFile, ...]] = {}
         async with self._database.write() as transaction:
             async for rows in transaction.stream(
-                "SELECT digest, path, size, sha256 FROM bundle_files"
-                " WHERE digest IN (SELECT bundle FROM revisions) ORDER BY digest, path"
+                "SELECT bundle, path, size, sha256 FROM (SELECT DISTINCT bundle FROM revisions)"
+                " LEFT JOIN bundle_files ON digest = bundle ORDER BY bundle, path"
             ):
-                for digest, *row in rows:
-                    file = BundleFile(*row)
-                    file = shared.setdefault(file, file)
-                    files[digest] = (*files.get(digest, ()), file)
+                for digest, path, *row in rows:
+                    there = files.setdefault(digest, ())
+                    if path is not None:
+                        file = BundleFile(path, *row)
+                        files[digest] = (*there, shared.setdefault(file, file))
         return {digest: Bundle(digest, found) for digest, found in files.items()}
 
     async def put_bundle(self, bundle: Bundle) -> None:

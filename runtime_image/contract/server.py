@@ -23,7 +23,8 @@ MAX_GRACE_S: Final = 5.0
 QUIESCE_S: Final = 3.0
 """Seconds that a gateway has to answer QUIESCE; then its link and its exchanges are ended."""
 MARKER: Final = "FN_REPLICA"
-"""Environment variable of every process of a server: the id of its replica."""
+"""Environment variable of every process of a server: the path of its replica's run folder, the
+sidecar's argument. With it the process driver finds what a server leaves behind."""
 BODY_SHOWN_MAX: Final = 1024
 """Max bytes of a sample's answer that a trial reports."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
-from registry.manifest import schema
+from pydantic import BaseModel
+
+from registry.manifest import schema, server
 from registry.manifest.schema import RESERVED_ENGINES, Document
 from tests.reference.markdown import code, described, either, items, page, wrapped
 from tests.reference.values import default_of, type_of
@@ -19,14 +22,16 @@ deploy; the error names the key, the expected and the actual value.
 `fnctl deploy` overrides some keys: see [its options](command-line.md#fnctl-deploy). Changes of
 `[scaling]`, `[limits]` and `[labels]` apply to the function without a new revision.
 """
-TABLES: dict[str, tuple[str, type]] = {
+TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "runtime": ("[runtime]", schema.RuntimeTable),
+    "server": ("[server]", server.ServerTable),
     "scaling": ("[scaling]", schema.ScalingTable),
     "device": ("[device]", schema.DeviceTable),
     "batching": ("[batching]", schema.BatchingTable),
     "limits": ("[limits]", schema.LimitsTable),
     "input.*": ("[input.NAME]", schema.InputTable),
     "output": ("[output]", schema.OutputTable),
+    "sample": ("[sample] with [server]", server.SampleTable),
 }
 GREETING = {
     "input.*": (
@@ -34,13 +39,22 @@ GREETING = {
         " refused."
     ),
     "output": "Labels make answers readable. The scores stay in the answer.",
+    "server": (
+        "The function is an HTTP server, which is started when a request comes. Exclusive with"
+        " `model`, `handler.py`, `[runtime]`, `[input]`, `[output]` and `[batching]`."
+    ),
+    "sample": (
+        "A request that a deploy sends to the server once it is ready, and that `fnctl invoke`"
+        " sends without `--path`. Several requests are tables `[[sample]]`."
+    ),
 }
 
 
 def document() -> str:
     """The page. Raises KeyError for a table without a place in TABLES."""
     found: dict[str, list[str]] = {"": []}
-    for path, one, whole in keys(Document):
+    of_samples = ((f"sample.{path}", *rest) for path, *rest in keys(server.SampleTable))
+    for path, one, whole in chain(keys(Document), of_samples):
         at, _, key = path.removesuffix(" (required)").rpartition(".")
         if key == "*":  # a table of free keys is a key itself
             at, _, key = at.rpartition(".")
@@ -49,7 +63,7 @@ def document() -> str:
     blocks = ["## Top level", *found.pop("")]
     for at, lines in found.items():
         caption, _ = TABLES[at]
-        blocks += [f"## `{caption}`", *([GREETING[at]] if at in GREETING else []), *lines]
+        blocks += [f"## `{caption}`", *([wrapped(GREETING[at])] if at in GREETING else []), *lines]
         if at == "runtime":
             blocks.append(f"The engines {reserved.replace(' or ', ' and ')} are reserved names.")
     return page(TITLE, INTRO, *blocks)
@@ -58,8 +72,8 @@ def document() -> str:
 def _key(at: str, key: str, path: str, one: dict[str, Any], whole: dict[str, Any]) -> list[str]:
     kind = TABLES[at][1] if at else Document
     name = next(field for field, info in kind.model_fields.items() if key in (field, info.alias))
-    facts = [f"Type: {_type(at, key, path, one, whole)}"]
-    if path.endswith("(required)"):
+    facts = [f"Type: {_type(kind, key, path, one, whole)}"]
+    if path.endswith("(required)") or path == "server.command":
         facts.append("Required")
     elif one.get("default") is not None:
         facts.append(f"Default: {default_of(one['default'])}")
@@ -71,7 +85,9 @@ def _key(at: str, key: str, path: str, one: dict[str, Any], whole: dict[str, Any
     return [f"### `{title}`", wrapped(described(kind)[name]), items(facts)]
 
 
-def _type(at: str, key: str, path: str, one: dict[str, Any], whole: dict[str, Any]) -> str:
-    if at or not path.endswith("*"):
+def _type(
+    kind: type[BaseModel], key: str, path: str, one: dict[str, Any], whole: dict[str, Any]
+) -> str:
+    if not path.endswith("*"):
         return type_of(one, whole)
-    return type_of(whole["properties"][key], whole)
+    return type_of(kind.model_json_schema(by_alias=True)["properties"][key], whole)

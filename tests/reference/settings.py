@@ -30,6 +30,7 @@ GROUPS = {
         "image_gpu",
         "replica_uids",
         "orphan_s",
+        "server_path",
         "ping_s",
         "shutdown_s",
     ),

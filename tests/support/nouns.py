@@ -10,12 +10,15 @@ from registry.catalog import Deployed
 from registry.model import (
     Bundle,
     BundleFile,
+    ExchangeLimits,
     Function,
     Prepared,
     Profile,
     Revision,
+    ServerSettings,
     SessionTimes,
 )
+from registry.spec import profile_engine
 from runtime_image.contract.model import Preparation, SessionPlan
 from runtime_image.contract.rows import PROOF
 from runtime_image.contract.signature import Signature, TensorSpec
@@ -23,6 +26,9 @@ from runtime_image.contract.signature import Signature, TensorSpec
 SIGNATURE = Signature(
     "tensors", (TensorSpec("x", "FP32", (-1, 4)),), (TensorSpec("y", "FP32", (-1, 4)),)
 )
+
+HTTP = Signature("http", (), ())
+EMPTY = make_bundle((), may_be_empty=True)
 
 
 def sha256(content: bytes) -> str:
@@ -50,6 +56,37 @@ def revision(name: str = "digits", number: int = 1, **changes: Any) -> Revision:
     """Return a revision of the one-file bundle."""
     defaults = {"bundle": bundle().digest, "signature": SIGNATURE, "model": "model.onnx"}
     return Revision(name=name, number=number, **{**defaults, **changes})
+
+
+def server_revision(name: str = "web", number: int = 1, **changes: Any) -> Revision:
+    """Return a revision of a server function without files; `changes` are of its settings, or the
+    revision's `bundle`, `device` and `created_s`."""
+    own = {key: changes.pop(key) for key in ("bundle", "device", "created_s") if key in changes}
+    settings = ServerSettings(**{"command": ("serve", "${PORT}"), **changes})
+    defaults = {"bundle": EMPTY.digest, "signature": HTTP}
+    return Revision(name, number, **{**defaults, **own}, engine="server", server=settings)
+
+
+def server_deployed(**changes: Any) -> Deployed:
+    """Return a server function of one revision; `changes` as for `server_revision`, or the
+    function's `exchange`, `limits` and `scaling`."""
+    keys = ("exchange", "limits", "scaling")
+    own = {key: changes.pop(key) for key in keys if key in changes}
+    owner = function("web", **{"exchange": ExchangeLimits(), **own})
+    return Deployed(owner, server_revision(**changes))
+
+
+def server_profile(one: Revision, **changes: Any) -> Profile:
+    """Return the CPU profile of a server function's revision: 2 s from start to ready."""
+    defaults: dict[str, Any] = {
+        "engine": profile_engine(one),
+        "device_kind": "cpu",
+        "load_ms": 2000.0,
+        "memory_mib": 60.0,
+        "latency_ms": {},
+        "batchable": False,
+    }
+    return Profile(one.bundle, **{**defaults, **changes})
 
 
 def profile(**changes: Any) -> Profile:

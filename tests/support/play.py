@@ -67,6 +67,23 @@ class Play:
         loads = {f"default/{name}@1": Load(0, n, 0.0) for name, n in in_flight.items()}
         return self.hear(loads, after_s, worker)
 
+    def hear_all(
+        self,
+        after_s: float = 0.0,
+        *,
+        in_flight: dict[str, int],
+        queued: dict[str, int],
+        more: dict[str, int] | None = None,
+    ) -> list[Command]:
+        """Report requests in flight and queued, `{"a": 3}` for 3 of pool a; `more` are queued ones
+        by key."""
+        loads = {
+            f"default/{name}@1": Load(queued.get(name, 0), in_flight.get(name, 0), 0.0)
+            for name in in_flight | queued
+        }
+        loads |= {key: Load(count, 0, 0.0) for key, count in (more or {}).items()}
+        return self.hear(loads, after_s)
+
     def hear(
         self, loads: dict[str, Load], after_s: float = 0.0, worker: str = "w1", *, full: bool = True
     ) -> list[Command]:

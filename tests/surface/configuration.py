@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from admin.settings import Settings
 from registry.manifest.document import Overrides
 from registry.manifest.schema import RESERVED_ENGINES, Document
+from registry.manifest.server import SampleTable
 from tests.surface.shapes import fields_of
 
 BOUNDS = (
@@ -39,6 +40,7 @@ def manifest() -> list[str]:
     """List the keys of `function.toml`, their overrides in a deploy, and the reserved engines."""
     reserved = [f"reserved engine {one}" for one in RESERVED_ENGINES]
     found = [f"{path}: {_type(one, whole)}" for path, one, whole in keys(Document)]
+    found += [f"sample.{path}: {_type(one, whole)}" for path, one, whole in keys(SampleTable)]
     return [*found, *fields_of("override", Overrides), *reserved]
 
 

@@ -269,3 +269,14 @@ def test_traces_go_to_a_url_of_http(url: str) -> None:
     """A traces URL that is not http(s) is refused at the start."""
     with pytest.raises(BadRequest, match="setting traces: "):
         load_settings({"traces": url})
+
+
+def test_commands_are_looked_for_where_the_server_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Server functions have this server's own PATH by default, and another one by choice."""
+    monkeypatch.setenv("PATH", "/opt/tools/bin:/usr/bin")
+    assert load_settings({}).pool().server_path == "/opt/tools/bin:/usr/bin"
+    monkeypatch.setenv("FN_SERVER_PATH", "/srv/bin")
+    assert load_settings({}).pool().server_path == "/srv/bin"
+    monkeypatch.delenv("FN_SERVER_PATH")
+    monkeypatch.delenv("PATH")
+    assert load_settings({}).pool().server_path == os.defpath

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.data_links import CONNECT_TRIES, Delivered, HeldCall, Outcome
+from gateway.data_links import Delivered, HeldCall, Outcome
 from gateway.delivery import Delivery
 from gateway.dispatch.call import Call
+from gateway.links import CONNECT_TRIES
 from registry.errors import Poison, QueueFull, ReplicaDied
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.link import Flag, Kind, NotStarted

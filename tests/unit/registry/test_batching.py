@@ -13,7 +13,7 @@ from registry.model import Batching, Limits, Profile, Revision
 from registry.spec import model_spec
 from registry.store.records import decode_record, encode_record
 from runtime_image.contract.rows import PROOF
-from tests.support.nouns import function, profile, revision
+from tests.support.nouns import function, profile, revision, server_profile, server_revision
 
 MIXED = {"batchable": False, "why_not": "Softmax 's' is over the rows", "operator": "Softmax"}
 ALWAYS = Batching("always")
@@ -144,3 +144,13 @@ def test_a_replica_gets_the_conditions_of_the_proof(handler: str, retry: Any, ma
 
     assert (spec.equal_axes, spec.may_rerun) == (axes, may)
     assert model_spec(Deployed(owner, one, profile(**OLD, equal_axes=axes))).equal_axes == ()
+
+
+@pytest.mark.parametrize("is_tried", [True, False])
+def test_nothing_is_said_about_servers(is_tried: bool) -> None:
+    """Requests of a server function are never joined, and no new trial could change that."""
+    one = server_revision()
+    measured = server_profile(one, batchable=True, batch_max=8) if is_tried else None
+
+    assert (rows_of(one, measured), summary(one, measured)) == (1, "")
+    assert not is_stale(one, measured)

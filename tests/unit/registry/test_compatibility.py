@@ -112,3 +112,13 @@ def test_all_breaking_changes_are_listed() -> None:
         "input 'x' was FP32 [any, 4] and is FP32 [any, 8]",
         "output 'y' was FP32 [any, 10] and is FP32 [2]",
     ]
+
+
+def test_requests_of_servers_are_not_compared() -> None:
+    """A server function's callers may send anything; a model instead of it breaks them, and the
+    reverse."""
+    old = nouns.server_revision()
+
+    assert breaks(old, nouns.server_revision(number=2, command=("other", "${PORT}"))) == []
+    assert breaks(old, revision()) == ["it took http and now takes tensors"]
+    assert breaks(revision(), old) == ["it took tensors and now takes http"]

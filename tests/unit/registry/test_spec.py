@@ -7,11 +7,20 @@ from dataclasses import replace
 import pytest
 
 from registry.catalog import Deployed
-from registry.model import Batching, InputRule, Limits, Profile, Revision
-from registry.spec import model_spec, settings_equal
+from registry.model import Batching, ExchangeLimits, InputRule, Limits, PathRules, Profile, Revision
+from registry.spec import model_spec, profile_engine, replica_spec, server_spec, settings_equal
 from runtime_image.contract.model import ImageForm, ModelSpec
+from runtime_image.contract.server import SampleRequest, ServerSpec
 from runtime_image.contract.signature import Signature
-from tests.support.nouns import function, prepared, profile, revision
+from tests.support.nouns import (
+    deployed,
+    function,
+    prepared,
+    profile,
+    revision,
+    server_deployed,
+    server_revision,
+)
 
 
 def spec_of(one: Revision, measured: Profile | None) -> ModelSpec:
@@ -113,3 +122,59 @@ def test_prepared_files_are_passed_to_their_model_only() -> None:
     assert spec_of(revision(model="other.onnx"), measured).preparation is None
     assert spec_of(revision(), profile()).preparation is None
     assert spec_of(revision(), None).preparation is None
+
+
+def test_a_server_is_passed_on() -> None:
+    """Command and probe come from the revision, the limits of exchanges from the function."""
+    one = server_deployed(
+        command=("app", "${PORT}"),
+        env={"A": "1"},
+        port=81,
+        ready="/up",
+        network="egress",
+        start_s=5.0,
+        stop_grace_s=3.0,
+        samples=(SampleRequest("/x"),),
+        exchange=ExchangeLimits(concurrency=4, max_s=9.0),
+    )
+
+    assert replica_spec(one) == ServerSpec(
+        "web@1",
+        ("app", "${PORT}"),
+        {"A": "1"},
+        81,
+        "/up",
+        "egress",
+        5.0,
+        3.0,
+        9.0,
+        4,
+        (SampleRequest("/x"),),
+    )
+
+
+def test_each_kind_of_function_has_its_own_spec() -> None:
+    """A model function has no server spec."""
+    assert isinstance(replica_spec(deployed()), ModelSpec)
+    with pytest.raises(ValueError, match="digits@1 is no server function"):
+        server_spec(deployed())
+
+
+def test_any_change_of_a_server_is_a_new_revision() -> None:
+    """Equal tables make no revision; each key of [server] does, also the rules of its paths."""
+    one = server_revision()
+
+    assert settings_equal(one, replace(one, number=7))
+    assert not settings_equal(one, server_revision(command=("serve", "${PORT}", "-v")))
+    assert not settings_equal(one, server_revision(paths=PathRules(deny=("/x",))))
+
+
+def test_profiles_of_servers_are_kept_by_what_runs() -> None:
+    """Two commands over the same files have separate profiles; rules of paths run nothing."""
+    one = server_revision()
+
+    assert profile_engine(revision()) == "onnx"
+    assert profile_engine(one).startswith("server:")
+    assert profile_engine(one) != profile_engine(server_revision(env={"A": "1"}))
+    assert profile_engine(one) == profile_engine(server_revision(paths=PathRules(deny=("/x",))))
+    assert profile_engine(one) == "server:32dd109452f6c657"

@@ -12,8 +12,8 @@ from admin.deploy.plan import (
     Plan,
     WireDeploy,
     WireFile,
+    check_code,
     check_device,
-    check_handler,
     parse_request,
     plan,
     profile_from_report,
@@ -187,13 +187,13 @@ def test_a_handler_beside_the_server_needs_admin(
     """A handler in a process beside the server needs the scope admin, since it could read the admin
     token. One in a container, and a plain model, do not."""
     wanted = request("model.onnx", "handler.py", manifest="schema = 1\n", trust=True)
-    check_handler(planned(request()), driver, scopes)
+    check_code(planned(request()), driver, scopes)
 
     if is_allowed:
-        check_handler(planned(wanted), driver, scopes)
+        check_code(planned(wanted), driver, scopes)
         return
     with pytest.raises(WrongScope) as refused:
-        check_handler(planned(wanted), driver, scopes)
+        check_code(planned(wanted), driver, scopes)
     assert refused.value.message == (
         f"handler.py would run as the server's own user under the driver {driver}: this needs the"
         f" scope admin, the key has {', '.join(scopes)}; under the driver docker the scope deploy"

@@ -13,8 +13,8 @@ from pool_manager.core.commands import (
     Release,
     Terminate,
 )
+from pool_manager.core.limits import load_limit_s, state_limit_s
 from pool_manager.core.pool import ENDED_MAX
-from pool_manager.core.replicas import load_limit_s, state_limit_s
 from pool_manager.core.state import PoolSpec, Replica, State
 from tests.support.house import House, without_notes
 

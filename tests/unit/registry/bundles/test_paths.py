@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from registry.bundles.paths import check_path, check_sha256, digest, make_bundle
+from registry.bundles.paths import FILES_MAX, check_path, check_sha256, digest, make_bundle
 from registry.errors import BadBundle
 from registry.model import BundleFile
 from tests.support.nouns import bundle_file
@@ -125,3 +125,12 @@ def test_the_folder_of_prepared_files_is_reserved(path: str) -> None:
         make_bundle([bundle_file("model.onnx"), bundle_file(path)])
 
     assert make_bundle([bundle_file(f"a/{path}")]).files[0].path == f"a/{path}"
+
+
+def test_a_bundle_may_be_empty_if_allowed() -> None:
+    """A server function may have no file; the number of files has a limit all the same."""
+    files = [bundle_file(f"{number}.txt") for number in range(FILES_MAX + 1)]
+
+    assert make_bundle((), may_be_empty=True).files == ()
+    with pytest.raises(BadBundle, match=f"expected 0 to {FILES_MAX} files, got {FILES_MAX + 1}"):
+        make_bundle(files, may_be_empty=True)

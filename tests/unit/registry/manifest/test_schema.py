@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from registry.errors import BadManifest
+from registry.manifest.checks import refused, validate
 from registry.manifest.schema import (
     RESERVED_ENGINES,
     InputTable,
@@ -16,9 +17,7 @@ from registry.manifest.schema import (
     check_document,
     declared,
     input_rule,
-    refused,
     signature_from_rules,
-    validate,
 )
 from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule
 from runtime_image.contract.signature import Signature, TensorSpec

@@ -12,7 +12,17 @@ from registry.model import Function, Profile, Revision, Scaling
 from registry.store.database import Connection, Database
 from registry.store.functions import Functions, add_revision, put_bundle, put_profile, save_function
 from registry.store.records import decode_record, encode_record
-from tests.support.nouns import bundle, function, prepared, profile, revision, sha256
+from tests.support.nouns import (
+    EMPTY,
+    bundle,
+    function,
+    prepared,
+    profile,
+    revision,
+    server_profile,
+    server_revision,
+    sha256,
+)
 
 
 @pytest.fixture
@@ -289,3 +299,16 @@ async def test_only_a_traffic_move_is_recorded(database: Database) -> None:
     assert [tuple(row) for row in await database.read("SELECT name, number FROM traffic")] == [
         ("digits", 1)
     ]
+
+
+async def test_servers_without_files_keep_their_own_profiles(functions: Functions) -> None:
+    """Two commands share the empty bundle, which is loaded; each has the profile that it got."""
+    stored = []
+    for name, command in (("one", ("a", "${PORT}")), ("two", ("b", "${PORT}"))):
+        revision = server_revision(name, 0, command=command)
+        measured = server_profile(revision, load_ms=float(len(stored)))
+        stored.append(measured)
+        await functions.deploy(function(name, 0), revision, EMPTY, measured)
+
+    assert [one.profile for one in await functions.load_all()] == stored
+    assert await functions.load_bundles() == {EMPTY.digest: EMPTY}

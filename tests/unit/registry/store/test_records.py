@@ -5,10 +5,21 @@ from __future__ import annotations
 import pytest
 
 from registry.errors import StoreUnavailable
-from registry.model import Function, InputRule, Key, Operation, OutputRule, Profile, Revision
+from registry.model import (
+    ExchangeLimits,
+    Function,
+    InputRule,
+    Key,
+    Operation,
+    OutputRule,
+    PathRules,
+    Profile,
+    Revision,
+)
 from registry.store.records import SharedParts, decode_record, encode_record
 from runtime_image.contract.model import AudioForm, BytesForm, ImageForm
-from tests.support.nouns import function, profile, revision
+from runtime_image.contract.server import SampleRequest
+from tests.support.nouns import function, profile, revision, server_deployed, server_revision
 
 FORMS = {
     "image": InputRule("image", image=ImageForm((8, 8), mean=(1.0, 2.0, 3.0))),
@@ -22,6 +33,15 @@ NOUNS = pytest.mark.parametrize(
     [
         (function(labels={"team": "vision"}), Function),
         (revision(inputs=FORMS, output=OutputRule("y", ("a",), 1), sample={"x": [1.5]}), Revision),
+        (server_deployed(exchange=ExchangeLimits(4)).function, Function),
+        (
+            server_revision(
+                env={"A": "1"},
+                samples=(SampleRequest("/x", "POST", {"a": "b"}, "x", 201),),
+                paths=PathRules(("/a",), ("GET /b",), ("/c",)),
+            ),
+            Revision,
+        ),
         (profile(latency_ms={1: 0.25, 64: 3.0}), Profile),
         (Key("ab", "cd", ("read", "invoke:digits")), Key),
         (Operation("1", "deploy", "digits", {"files": [["a", 1]]}), Operation),
@@ -68,6 +88,26 @@ def test_missing_fields_have_defaults() -> None:
     text = '{"name": "digits", "revision": 3, "later": [1]}'
 
     assert SharedParts().decode([(text,)], Function) == [function(revision=3)]
+
+
+OLD_FUNCTION = """{"name":"digits","revision":1,"scaling":{"min":0,"max":1,"idle_s":300.0},
+ "limits":{"timeout_s":60.0,"wait_s":55.0,"queue":2000,"body_mib":64,"retry":"auto"},
+ "labels":{},"namespace":"default","created_s":0.0}"""
+OLD_REVISION = """{"name":"digits","number":1,"bundle":"ab","signature":{"kind":"json","inputs":[],
+ "outputs":[]},"engine":"python","model":"","handler":"handler.py","inputs":{},"output":
+ {"tensor":"","labels":[],"top_k":0},"batching":{"mode":"auto","max_size":0,"wait_ms":0.0},
+ "device":{"kind":"any","memory_mib":0,"share":1.0},"sample":{},"namespace":"default",
+ "created_s":0.0}"""
+
+
+@pytest.mark.parametrize(("text", "kind"), [(OLD_FUNCTION, Function), (OLD_REVISION, Revision)])
+def test_rows_from_before_server_functions_are_models(text: str, kind: type) -> None:
+    """A row without the fields of server functions is read as a model function's."""
+    (shared,) = SharedParts().decode([(text,)], kind)
+
+    assert shared == decode_record(text, kind)
+    assert getattr(shared, "exchange", None) is None
+    assert getattr(shared, "server", None) is None
 
 
 @DAMAGED

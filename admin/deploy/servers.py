@@ -1,0 +1,40 @@
+"""Deploys of server functions: how long their calls are held, and what a deploy tells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from admin.deploy.plan import Plan
+from registry.catalog import Deployed
+from registry.model import Profile
+
+WAIT_LEAST_S: Final = 55.0
+WAIT_MOST_S: Final = 600.0
+WAIT_FACTOR: Final = 1.5
+"""Calls are held for this many times the start that the trial measured, within the two bounds."""
+
+
+def with_wait(draft: Plan, profile: Profile | None) -> Plan:
+    """Return the draft of a server function with a limit of held calls that fits its start, unless
+    the request names one. Other drafts are returned unchanged."""
+    if draft.names_wait_s or draft.revision.server is None:
+        return draft
+    start_s = profile.load_ms / 1e3 if profile else 0.0
+    wait_s = round(max(WAIT_LEAST_S, min(WAIT_FACTOR * start_s, WAIT_MOST_S)), 1)
+    limits = replace(draft.function.limits, wait_s=wait_s)
+    return replace(draft, function=replace(draft.function, limits=limits))
+
+
+def server_result(deployed: Deployed) -> dict[str, Any]:
+    """Return what the result of a deploy says about a server, {} for a model function."""
+    server = deployed.revision.server
+    if server is None:
+        return {}
+    return {
+        "server": {
+            "ready": server.ready,
+            "network": server.network,
+            "wait_s": deployed.function.limits.wait_s,
+        }
+    }

@@ -1,0 +1,208 @@
+"""Connecting to replicas: what data links and the links of sidecars have in common.
+
+A gateway process connects to every replica that the pool manager lists, tries again while it is
+listed, and hands a *side channel* to the replica with the first message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import Final, Generic, Protocol, TypeVar
+
+import structlog
+
+from gateway.dispatch.call import Command, Link
+from gateway.dispatch.dispatcher import Dispatcher
+from registry.exchange import ReplicaEndpoint
+from registry.tasks import Tasks
+from runtime_image.contract.link import VERSION, Kind
+from runtime_image.link.frames import Frame, LinkError, pack
+from runtime_image.link.stream import CLOSED, FrameStream, Greeting, connect
+
+log = structlog.get_logger()
+
+CLOSING: Final = "the gateway closes"
+"""The reason with which links are aborted at shutdown."""
+CONNECT_TRIES: Final = 5
+CONNECT_RETRY_S: Final = 0.2
+
+
+class Side(Protocol):
+    """This process's half of a side channel."""
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Descriptors that HELLO carries to the replica."""
+
+    def hello_sent(self) -> None:
+        """Close this process's copies of `descriptors`."""
+
+    def on_hello(self, body: bytes | bytearray) -> None:
+        """Process the replica's HELLO. Raises LinkError."""
+
+    def on_link_lost(self) -> None:
+        """Release what the lost link held."""
+
+    def close(self) -> None:
+        """Close the side channel."""
+
+
+S = TypeVar("S", bound=Side)
+
+
+@dataclass(slots=True)
+class Peer(Generic[S]):
+    """A replica with an established or pending link.
+
+    `connected_s`: when HELLO arrived (monotonic seconds), 0 before. `idle_frames`: frames since the
+    last one that the replica could not send at will.
+    """
+
+    endpoint: ReplicaEndpoint
+    pool: str
+    side: S | None = None
+    stream: FrameStream | None = None
+    connected_s: float = 0.0
+    idle_frames: int = 0
+
+
+class ReplicaLinks(ABC, Generic[S]):
+    """Links to all listed replicas of one kind. Event loop thread only."""
+
+    body_max: int
+    """Max bytes of a received frame's body."""
+
+    def __init__(
+        self,
+        worker: str,
+        dispatcher: Dispatcher,
+        tasks: Tasks,
+        perform: Callable[[list[Command]], None],
+        on_link_lost: Callable[[str], None],
+    ) -> None:
+        """Create the links.
+
+        `perform` executes the dispatcher's commands. `on_link_lost(pool)` is called for every link
+        that ends.
+        """
+        self._worker = worker
+        self._dispatcher = dispatcher
+        self._tasks = tasks
+        self._perform = perform
+        self._on_link_lost = on_link_lost
+        self._peers: dict[str, Peer[S]] = {}
+        self._listed: dict[str, set[str]] = {}
+        """Ids of the replicas that the manager lists, by pool."""
+
+    @abstractmethod
+    def _make_side(self, id: str, peer: Peer[S], stream: FrameStream) -> S:
+        """Create the side channel of a new link. Raises OSError."""
+
+    @abstractmethod
+    def _make_link(self, id: str, peer: Peer[S]) -> Link:
+        """Return the dispatcher's view of a link whose replica has greeted."""
+
+    @abstractmethod
+    def _on_frame(self, id: str, peer: Peer[S], frame: Frame) -> None:
+        """Handle a received frame. Raises LinkError."""
+
+    def reconcile(self, pool: str, endpoints: list[ReplicaEndpoint]) -> None:
+        """Connect to newly listed replicas.
+
+        Links to replicas that are no longer listed are not closed here: those replicas drain or
+        die, and the link ends with them.
+        """
+        self._listed[pool] = {endpoint.id for endpoint in endpoints}
+        if not endpoints:
+            del self._listed[pool]
+        for endpoint in endpoints:
+            peer = self._peers.get(endpoint.id)
+            if peer is not None:
+                peer.endpoint = endpoint
+                continue
+            self._peers[endpoint.id] = Peer(endpoint, pool)
+            self._tasks.spawn(f"connect {endpoint.id}", self._connect(endpoint.id))
+
+    def abort(self, link: str, reason: str) -> None:
+        """Close the link of a replica that violated the protocol.
+
+        A replica that is still listed gets a new link.
+        """
+        stream = self._peers[link].stream
+        assert stream is not None
+        stream.abort(reason)
+
+    def close(self) -> None:
+        """Close every link; none is re-established."""
+        self._listed.clear()
+        for peer in self._peers.values():
+            if peer.stream is not None:
+                peer.stream.abort(CLOSING)
+
+    async def _connect(self, id: str) -> None:
+        """Connect to a replica: up to CONNECT_TRIES attempts, while the manager lists it."""
+        peer = self._peers[id]
+        for attempt in range(CONNECT_TRIES):
+            if attempt:
+                await asyncio.sleep(CONNECT_RETRY_S)
+            if id not in self._listed.get(peer.pool, ()):
+                break
+            try:
+                await self._open(id, peer)
+            except OSError as error:
+                log.info("a replica cannot be reached", replica=id, reason=str(error))
+                continue
+            return
+        self._peers.pop(id, None)
+
+    async def _open(self, id: str, peer: Peer[S]) -> None:
+        """Connect once and send HELLO. Raises OSError."""
+        stream = FrameStream(
+            partial(self._on_frame, id, peer),
+            lambda reason: self._on_stream_lost(id, reason),
+            f"data {id}",
+            self.body_max,
+        )
+        side = self._make_side(id, peer, stream)
+        hello = pack(Kind.HELLO, body=json.dumps({"worker": self._worker}).encode(), aux=VERSION)
+        peer.stream, peer.side = stream, side
+        try:
+            await connect(stream, peer.endpoint.path, Greeting(hello, side.descriptors))
+        except BaseException:
+            peer.stream = peer.side = None
+            side.close()
+            raise
+        side.hello_sent()
+
+    def _on_hello(self, id: str, frame: Frame, now: float) -> None:
+        peer = self._peers[id]
+        if frame.aux != VERSION or id in self._dispatcher.links:
+            raise LinkError(f"unexpected HELLO of link version {frame.aux}")
+        assert peer.side is not None
+        peer.side.on_hello(frame.body)
+        peer.connected_s = now
+        self._perform(self._dispatcher.on_link_up(self._make_link(id, peer), now))
+
+    def _on_stream_lost(self, id: str, reason: str) -> None:
+        peer = self._peers.pop(id, None)
+        # Expected when a replica sleeps or stops, and when this gateway shuts down.
+        say = log.debug if reason in (CLOSED, CLOSING) else log.info
+        say("a data link ended", replica=id, reason=reason)
+        if peer is not None and peer.side is not None:
+            peer.side.on_link_lost()
+        self._perform(self._dispatcher.on_link_lost(id, monotonic()))
+        if peer is not None:
+            self._on_link_lost(peer.pool)
+        if peer is not None and id in self._listed.get(peer.pool, ()):
+            self._peers[id] = Peer(peer.endpoint, peer.pool)
+            self._tasks.spawn(f"connect {id}", self._reconnect(id))
+
+    async def _reconnect(self, id: str) -> None:
+        await asyncio.sleep(CONNECT_RETRY_S)
+        await self._connect(id)

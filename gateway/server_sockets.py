@@ -1,0 +1,238 @@
+"""The connections to one server: requested, open and idle ones, and the frames that name them.
+
+Each connection has the id of the OPEN that requested it, or of the OPEN that reused it last. END is
+sent exactly once for each id, except that END with the flag KEPT is followed by REUSE or by END.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+import structlog
+
+from gateway.socket_channel import SocketChannel
+from gateway.upstream import UpstreamConnection
+from registry.exchange import ReplicaEndpoint
+from registry.tasks import Tasks
+from runtime_image.contract.link import Flag, Kind
+from runtime_image.link.frames import LinkError, pack
+from runtime_image.link.stream import FrameStream
+
+log = structlog.get_logger()
+
+IDLE_S: Final = 2.0
+"""Seconds for which an idle connection is kept: servers close theirs after 5 s or more."""
+LATE_MAX: Final = 1000
+"""Max connections between two used ones that arrive for exchanges that have ended."""
+_FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
+_OPEN, _END, _REUSE = Kind.OPEN, Kind.END, int(Flag.REUSE)
+_KEPT, _FREE = int(Flag.KEPT), int(Flag.FREE)
+
+
+class ServerSockets:
+    """Side of one sidecar's link that has the connections. Event loop thread only.
+
+    `connected_s`: when the link was established (monotonic seconds).
+    """
+
+    def __init__(
+        self,
+        endpoint: ReplicaEndpoint,
+        stream: FrameStream,
+        tasks: Tasks,
+        on_opened: Callable[[int, UpstreamConnection], bool],
+        on_unusable: Callable[[int], None],
+    ) -> None:
+        """Create the side channel. Raises OSError if there are no descriptors left.
+
+        `on_opened(id, connection)` gives a new connection to its exchange; False if that has ended.
+        `on_unusable(id)` reports that the connection of an exchange cannot be used; END was sent.
+        """
+        self._endpoint = endpoint
+        self._stream = stream
+        self._tasks = tasks
+        self._on_opened = on_opened
+        self._on_unusable = on_unusable
+        self._channel = SocketChannel(endpoint.id, self._on_descriptor, stream.abort)
+        self._live: dict[int, UpstreamConnection | None] = {}
+        """Exchanges that are not over; None while the connection has not arrived."""
+        self._idle: dict[int, UpstreamConnection] = {}
+        """Idle connections, the oldest first."""
+        self.connected_s = 0.0
+        self._late = 0
+        """Connections that arrived for ended exchanges, since the last one that was used."""
+
+    def __len__(self) -> int:
+        return len(self._live) + len(self._idle)
+
+    # Side of a link
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The sidecar's end of the side channel, to be sent with HELLO."""
+        return self._channel.descriptors
+
+    def hello_sent(self) -> None:
+        """Close this process's copy of the sidecar's end."""
+        self._channel.hello_sent()
+
+    def on_hello(self, body: bytes | bytearray) -> None:
+        """Begin to receive connections. Raises LinkError."""
+        self._channel.on_hello(body)
+        self.connected_s = monotonic()
+
+    def on_link_lost(self) -> None:
+        """Close the side channel and all connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the side channel and all connections; the proxy reads the end of those in use."""
+        self._channel.close()
+        connections = [*self._live.values(), *self._idle.values()]
+        self._live.clear()
+        self._idle.clear()
+        for connection in connections:
+            if connection is not None:
+                connection.abort()
+
+    # Exchanges
+
+    def request(self, id: int, *, is_free: bool) -> None:
+        """Request a connection for exchange `id`."""
+        self._live[id] = None
+        self._stream.send(pack(_OPEN, id, flags=_FREE if is_free else 0))
+
+    def reuse(self, id: int) -> UpstreamConnection | None:
+        """Return the newest idle connection, for exchange `id`; None if there is none."""
+        while self._idle:
+            old, connection = self._idle.popitem()
+            if connection.is_open:
+                self._live[id] = connection
+                connection.begin(id, is_reused=True)
+                self._stream.send(pack(_OPEN, id, flags=_REUSE, aux=old))
+                return connection
+            self._stream.send(pack(_END, old))
+        return None
+
+    def end(self, id: int, *, kept: bool) -> None:
+        """End exchange `id`, unless that was done; `kept`: its connection becomes idle."""
+        if id not in self._live:
+            return
+        connection = self._live.pop(id)
+        if connection is not None:
+            if kept and connection.is_flushed:
+                connection.rest(monotonic())
+                self._idle[id] = connection
+                self._stream.send(pack(_END, id, flags=_KEPT))
+                return
+            connection.handler = None
+            connection.abort()
+        self._stream.send(pack(_END, id))
+
+    def not_started(self, id: int) -> bool:
+        """Forget a request that was not granted; False if it is not waiting for an answer."""
+        if id not in self._live or self._live[id] is not None:
+            return False
+        del self._live[id]
+        return True
+
+    def recall(self, id: int) -> bool:
+        """Close connection `id`; False if it is not idle any more."""
+        connection = self._idle.pop(id, None)
+        if connection is None:
+            return False
+        connection.abort()
+        self._stream.send(pack(_END, id))
+        return True
+
+    def close_idle(self) -> None:
+        """Close all idle connections."""
+        for id in list(self._idle):
+            self.recall(id)
+
+    def idle_since_s(self) -> float:
+        """Return since when the oldest idle connection rests; infinity without one."""
+        return next((each.idle_since_s for each in self._idle.values()), float("inf"))
+
+    def close_oldest(self) -> None:
+        """Close the oldest idle connection."""
+        self.recall(next(iter(self._idle)))
+
+    def sweep(self, now: float) -> None:
+        """Close connections that were idle for IDLE_S."""
+        while self._idle and self.idle_since_s() + IDLE_S <= now:
+            self.close_oldest()
+
+    # Connections
+
+    def on_connected(self, connection: UpstreamConnection) -> None:
+        """Give a new connection to its exchange, or close it."""
+        self._late = 0
+        if self._live.get(connection.id) is not connection:
+            connection.abort()
+        elif not self._on_opened(connection.id, connection):
+            self.end(connection.id, kept=False)
+
+    def on_idle_ended(self, connection: UpstreamConnection) -> None:
+        """Close a connection that sent bytes or ended while it was idle."""
+        if self._idle.get(connection.id) is connection:
+            self.recall(connection.id)
+
+    def _on_descriptor(self, id: int, descriptor: int | None) -> None:
+        is_wanted = id in self._live and self._live[id] is None
+        if descriptor is None:
+            if is_wanted:
+                self.end(id, kept=False)
+                self._on_unusable(id)
+            return
+        if not is_wanted:
+            os.close(descriptor)
+            self._late += 1
+            if self._late > LATE_MAX:
+                raise LinkError(f"{LATE_MAX} connections without an exchange")
+            return
+        sock = _socket(descriptor)
+        connection = UpstreamConnection(self, id, self._endpoint, self.connected_s)
+        self._live[id] = connection
+        self._tasks.spawn(f"socket {self._endpoint.id}", self._adopt(sock, connection))
+
+    async def _adopt(self, sock: socket.socket, connection: UpstreamConnection) -> None:
+        """Make a transport for a connected socket."""
+        loop = asyncio.get_running_loop()
+        try:
+            make = loop.create_unix_connection if _is_unix(sock) else loop.create_connection
+            await make(lambda: connection, sock=sock)
+        except OSError as error:
+            sock.close()
+            log.info("a connection is lost", replica=self._endpoint.id, reason=str(error))
+            if self._live.get(connection.id) is connection:
+                self.end(connection.id, kept=False)
+                self._on_unusable(connection.id)
+        except BaseException:
+            sock.close()
+            raise
+
+
+def _is_unix(sock: socket.socket) -> bool:
+    return sock.family == socket.AF_UNIX
+
+
+def _socket(descriptor: int) -> socket.socket:
+    """Return a non-blocking stream socket. Raises LinkError for any other descriptor."""
+    try:
+        sock = socket.socket(fileno=descriptor)
+    except OSError as error:
+        os.close(descriptor)
+        raise LinkError(f"expected a socket: {error}") from error
+    if sock.type != socket.SOCK_STREAM or sock.family not in _FAMILIES:
+        sock.close()
+        raise LinkError(f"expected a stream socket, got {sock.family!r} {sock.type!r}")
+    sock.setblocking(False)
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock

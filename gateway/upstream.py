@@ -1,0 +1,190 @@
+"""Connections to functions' servers, as the proxy uses them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol, cast
+
+from registry.exchange import ReplicaEndpoint
+
+WRITE_BUFFER_MAX: Final = 64 * 1024
+"""Bytes not yet accepted by the kernel above which the handler is told to pause."""
+
+
+class UpstreamHandler(Protocol):
+    """Receiver of one exchange's events. Methods are called in the event loop's thread."""
+
+    def upstream_data(self, data: bytes) -> None:
+        """Handle received bytes."""
+
+    def upstream_eof(self) -> None:
+        """Handle the end of the server's stream; this side can still be written."""
+
+    def upstream_lost(self, error: Exception | None) -> None:
+        """Handle the loss of the connection; `error` is None if it was closed in order."""
+
+    def upstream_paused(self) -> None:
+        """Stop writing: WRITE_BUFFER_MAX bytes wait for the kernel."""
+
+    def upstream_resumed(self) -> None:
+        """Write again."""
+
+
+class ConnectionOwner(Protocol):
+    """Owner of connections."""
+
+    def on_connected(self, connection: UpstreamConnection) -> None:
+        """Handle a connection whose transport is ready."""
+
+    def on_idle_ended(self, connection: UpstreamConnection) -> None:
+        """Handle bytes, EOF or loss on a connection without a handler."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to a function's server, with one exchange at a time.
+
+    `handler` receives the events of the exchange; the proxy sets it when it gets the connection.
+    Without a handler the connection is idle. `connected_s`: when the link to the replica was
+    established (monotonic seconds). `is_reused`: an earlier exchange used this connection.
+    `bytes_in`: bytes received in this exchange.
+    """
+
+    def __init__(
+        self, owner: ConnectionOwner, id: int, endpoint: ReplicaEndpoint, connected_s: float
+    ) -> None:
+        """Create the protocol. `id` is that of the exchange that requested the connection."""
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._endpoint = endpoint
+        self._is_aborted = False
+        self._is_paused = False
+        self._has_ended = False
+        self.id = id
+        self.handler: UpstreamHandler | None = None
+        self.connected_s = connected_s
+        self.is_reused = False
+        self.idle_since_s = 0.0
+        self.bytes_in = 0
+
+    @property
+    def replica(self) -> str:
+        """Id of the replica."""
+        return self._endpoint.id
+
+    @property
+    def device(self) -> str:
+        """Device of the replica."""
+        return self._endpoint.device
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Phases of the replica's cold start, in milliseconds."""
+        return self._endpoint.phases
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection can still be written."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the connection is open both ways and has no unsent bytes."""
+        transport = self._transport
+        if transport is None or self._has_ended or transport.is_closing():
+            return False
+        return not transport.get_write_buffer_size()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write bytes; dropped silently if the connection is lost."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def write_eof(self) -> None:
+        """End this side's stream after the bytes written so far."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._has_ended = True
+            self._transport.write_eof()
+
+    def pause_reading(self) -> None:
+        """Receive no more bytes until `resume_reading`."""
+        if self._transport is not None and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Receive bytes again."""
+        if self._transport is not None and self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Close the connection at once; unsent bytes are dropped."""
+        self._is_aborted = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close the connection after the bytes written so far."""
+        if self._transport is None:
+            self._is_aborted = True
+        else:
+            self._transport.close()
+
+    def begin(self, id: int, *, is_reused: bool) -> None:
+        """Begin exchange `id`."""
+        self.id = id
+        self.is_reused = is_reused
+        self.bytes_in = 0
+
+    def rest(self, now: float) -> None:
+        """Become idle."""
+        self.handler = None
+        self.idle_since_s = now
+        self.resume_reading()
+
+    # asyncio callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio callback: the socket has a transport."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_MAX)
+        if self._is_aborted:
+            self._transport.abort()
+        else:
+            self._owner.on_connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio callback: bytes were received."""
+        handler = self.handler
+        if handler is None:
+            self._owner.on_idle_ended(self)
+            return
+        self.bytes_in += len(data)
+        handler.upstream_data(data)
+
+    def eof_received(self) -> bool:
+        """asyncio callback: the server has ended its stream."""
+        self._has_ended = True
+        if self.handler is None:
+            self._owner.on_idle_ended(self)
+            return False
+        self.handler.upstream_eof()
+        return True
+
+    def pause_writing(self) -> None:
+        """asyncio callback: the write buffer is full."""
+        if self.handler is not None:
+            self.handler.upstream_paused()
+
+    def resume_writing(self) -> None:
+        """asyncio callback: the write buffer has room."""
+        if self.handler is not None:
+            self.handler.upstream_resumed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio callback: the socket is closed."""
+        self._transport = None
+        if self.handler is None:
+            self._owner.on_idle_ended(self)
+        else:
+            self.handler.upstream_lost(exc)

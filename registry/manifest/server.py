@@ -1,0 +1,259 @@
+"""Tables [server] and [sample] of a server function, and their conversion to settings."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from registry.errors import BadManifest
+from registry.manifest.checks import NOTHING, Section, refused, validate
+from registry.model import ExchangeLimits, Limits, PathRules, ServerSettings
+from registry.path_rules import RULE_FORM, RULES_MAX, parse_rule
+from runtime_image.contract.server import MARKER, Network, SampleRequest
+
+PORT, SOCKET = "${PORT}", "${SOCKET}"
+WORDS_MAX: Final = 1000
+VARIABLES_MAX: Final = 200
+SAMPLES_MAX: Final = 20
+HEADERS_MAX: Final = 50
+TEXT_MAX: Final = 128 * 1024
+"""Max bytes of all words of a command and all variables together: the kernel allows about this much
+per word, and the rest of the record is small."""
+STATUS_MAX: Final = 599
+
+_INSTEAD: Final = {
+    "timeout_s": "limits.max_s for the whole exchange, or first_byte_s, with [server]",
+    "body_mib": "no such key with [server], whose bodies are streams of any size; max_s limits"
+    " their time",
+}
+_RULES: Final = ("wake", "free", "deny")
+_AT: Final = "server"
+REFUSED_KEYS: Final = ("model", "runtime", "input", "output", "batching")
+"""Keys of the manifest that only model functions have."""
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""RFC 9110, section 5.6.2."""
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TARGET: Final = re.compile(r"/[!\"$-~]*")
+"""A path with an optional query: visible ASCII characters without "#"."""
+_METHOD: Final = re.compile(r"[A-Z]{1,20}")
+_OWN_HEADERS: Final = frozenset(
+    {"connection", "content-length", "expect", "host", "transfer-encoding", "upgrade"}
+)
+
+Word = Annotated[str, StringConstraints(max_length=32_768)]
+Target = Annotated[str, StringConstraints(max_length=2048)]
+
+
+def _split(value: object) -> object:
+    """Split a string as a shell would."""
+    try:
+        return shlex.split(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise PydanticCustomError("words", f"words as a shell splits them ({error})") from error
+
+
+class ServerTable(Section):
+    """Table [server]."""
+
+    command: Annotated[list[Word], BeforeValidator(_split)] = Field(
+        default=[], max_length=WORDS_MAX
+    )
+    """Program and arguments that start an HTTP/1.1 server, as a list of words, or as a string that
+    is split as by a shell. No shell runs it. `${PORT}` stands for the port to listen on,
+    `${SOCKET}` for the path of a Unix socket."""
+    port: int = Field(default=0, ge=0, le=65_535)
+    """Port that the server listens on. 0 where the command takes it from `${PORT}`."""
+    ready: Target = ""
+    """Path of the readiness probe, which expects a status from 200 to 399. Without it, `/` is
+    probed, and every status below 500 means ready."""
+    network: Network = "none"
+    """Network of the server: `none` for the calls alone, `egress` for whatever the host reaches."""
+    start_s: float = Field(default=600.0, ge=1, le=86_400)
+    """Maximum seconds from the start until the server is ready."""
+    stop_grace_s: float = Field(default=10.0, ge=0, le=3600)
+    """Seconds between the signals TERM and KILL when the server stops."""
+    wake: list[Word] = Field(default=[], max_length=RULES_MAX)
+    """Requests that wake the function, such as `"/v1/*"` or `"POST /v1/*"`. Empty for all. Other
+    requests get the problem `asleep` while it is cold."""
+    free: list[Word] = Field(default=[], max_length=RULES_MAX)
+    """Requests that take no slot of `limits.concurrency` and do not keep a replica awake."""
+    deny: list[Word] = Field(default=[], max_length=RULES_MAX)
+    """Requests that are refused, such as a server's own control calls."""
+    env: dict[str, Word] = Field(default={}, max_length=VARIABLES_MAX)
+    """Environment variables of the server, with `${PORT}` and `${SOCKET}` as in `command`."""
+
+
+class SampleTable(Section):
+    """Table [sample] of a server function."""
+
+    path: Target = "/"
+    """Path of the request, with its query."""
+    method: Annotated[
+        str, BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value)
+    ] = "GET"
+    """Method of the request."""
+    headers: dict[str, Target] = Field(default={}, max_length=HEADERS_MAX)
+    """Header fields of the request."""
+    body: str = Field(default="", max_length=65_536)
+    """Body of the request: text, or `"@FILE"` for a file of the folder."""
+    status: int = Field(default=0, ge=0, le=STATUS_MAX)
+    """Status that the answer must have; 0 for any from 200 to 399."""
+
+
+def server_settings(
+    table: ServerTable, samples: Sequence[SampleRequest], files: Collection[str]
+) -> ServerSettings:
+    """Convert the table to settings; `files` are the paths of the bundle. Raises BadManifest."""
+    command = _command(table.command, files)
+    _check_variables(table.env)
+    if sum(len(text.encode()) for text in (*command, *table.env, *table.env.values())) > TEXT_MAX:
+        raise _bad("command", f"at most {TEXT_MAX} bytes with server.env", "more")
+    _check_address(command, table)
+    if table.ready:
+        _check_target(f"{_AT}.ready", table.ready)
+    return ServerSettings(
+        command=command,
+        env=dict(table.env),
+        port=table.port,
+        ready=table.ready,
+        network=table.network,
+        start_s=table.start_s,
+        stop_grace_s=table.stop_grace_s,
+        samples=tuple(samples),
+        paths=PathRules(**{kind: _rules(kind, getattr(table, kind)) for kind in _RULES}),
+    )
+
+
+def server_table(settings: ServerSettings) -> dict[str, Any]:
+    """Return the table that `server_settings` converts to these settings, without samples."""
+    values = asdict(settings)
+    del values["samples"]
+    paths = values.pop("paths")
+    return {
+        **values,
+        "command": list(settings.command),
+        **{kind: list(rules) for kind, rules in paths.items()},
+    }
+
+
+def sample_requests(data: Any, files: Collection[str]) -> tuple[SampleRequest, ...]:
+    """Convert `sample`, one table or a list of tables. Raises BadManifest."""
+    if isinstance(data, Mapping):
+        return (_sample("sample", data, files),)
+    if not isinstance(data, list):
+        raise refused("sample", "a table, or a list of tables", data)
+    if len(data) > SAMPLES_MAX:
+        raise refused("sample", f"at most {SAMPLES_MAX} requests", len(data))
+    for number, one in enumerate(data):
+        if not isinstance(one, Mapping):
+            raise refused(f"sample.{number}", "a table", one)
+    return tuple(_sample(f"sample.{number}", one, files) for number, one in enumerate(data))
+
+
+def sample_files(samples: Sequence[SampleRequest]) -> Iterator[str]:
+    """Yield the bundle paths that the samples name."""
+    return (one.body[1:] for one in samples if one.body.startswith("@"))
+
+
+def limits(
+    values: Mapping[str, Any], given: Collection[str], *, is_server: bool
+) -> tuple[Limits, ExchangeLimits | None]:
+    """Convert the table [limits], whose keys `given` were set. Raises BadManifest for a key that
+    the other kind of function has."""
+    exchange = {field.name for field in fields(ExchangeLimits)}
+    own = {key: value for key, value in values.items() if key not in exchange}
+    if not is_server:
+        for key in sorted(exchange.intersection(given)):
+            advice = "timeout_s for a run's limit" if key == "max_s" else "no such key"
+            raise refused(
+                f"limits.{key}", f"{advice} without [server]", values[key], "is for servers only"
+            )
+        return Limits(**own), None
+    for key, instead in _INSTEAD.items():
+        if key in given:
+            raise refused(f"limits.{key}", instead, values[key], "is for model functions only")
+    kept = {key: value for key, value in values.items() if key in exchange}
+    if kept["drain_s"] is None:
+        kept["drain_s"] = kept["max_s"]
+    return Limits(**own), ExchangeLimits(**kept)
+
+
+def _bad(key: str, expected: str, got: object, note: str = "") -> BadManifest:
+    return refused(f"{_AT}.{key}", expected, got, note)
+
+
+def _command(words: list[str], files: Collection[str]) -> tuple[str, ...]:
+    key = "command"
+    if not words or not words[0]:
+        raise _bad(key, "a program and its arguments", words or NOTHING)
+    if any("\0" in word for word in words):
+        raise _bad(key, "words without a zero byte", words)
+    if PurePosixPath(words[0]).as_posix() in files and "/" in words[0]:
+        advice = f'an installed program, such as sh in "sh {words[0]}"'
+        raise _bad(key, advice, words[0], "is a file of the bundle: these are not executable")
+    return tuple(words)
+
+
+def _check_variables(env: Mapping[str, str]) -> None:
+    for name, value in env.items():
+        if not _VARIABLE.fullmatch(name):
+            raise _bad(f"env.{name[:40]}", "a name of letters, digits and _", name)
+        if name == MARKER:
+            raise _bad(f"env.{name}", "another name", name, "marks a replica's processes")
+        if "\0" in value:
+            raise _bad(f"env.{name}", "text without a zero byte", value)
+
+
+def _check_address(command: tuple[str, ...], table: ServerTable) -> None:
+    """The server must learn where to listen, or say it."""
+    texts = (*command, *table.env.values())
+    has_port, has_socket = (any(mark in text for text in texts) for mark in (PORT, SOCKET))
+    if has_socket and (has_port or table.port):
+        raise _bad("command", f"{SOCKET} alone, or a port", "both")
+    if not (has_port or has_socket or table.port):
+        raise _bad(
+            "command",
+            f"{PORT} in it or in server.env, or server.port, so that the server and its calls meet",
+            " ".join(command),
+        )
+
+
+def _check_target(key: str, path: str) -> None:
+    if not _TARGET.fullmatch(path):
+        raise refused(key, "a path that begins with / and has no spaces", path)
+
+
+def _rules(kind: str, rules: Sequence[str]) -> tuple[str, ...]:
+    for number, rule in enumerate(rules):
+        try:
+            parse_rule(rule)
+        except ValueError as error:
+            raise _bad(f"{kind}.{number}", RULE_FORM, rule) from error
+    return tuple(rules)
+
+
+def _sample(at: str, data: Mapping[str, Any], files: Collection[str]) -> SampleRequest:
+    table = validate(SampleTable, data, at)
+    _check_target(f"{at}.path", table.path)
+    if not _METHOD.fullmatch(table.method):
+        raise refused(f"{at}.method", "a method such as GET", table.method)
+    if 0 < table.status < 200:
+        raise refused(f"{at}.status", f"0, or a status from 200 to {STATUS_MAX}", table.status)
+    for name, value in table.headers.items():
+        key = f"{at}.headers.{name[:40]}"
+        if not _TOKEN.fullmatch(name):
+            raise refused(key, "the name of a header field", name)
+        if name.lower() in _OWN_HEADERS:
+            raise refused(key, "another field", name, "is set by fngate itself")
+        if not value.isprintable() or not value.isascii():
+            raise refused(key, "printable ASCII characters", value)
+    if table.body.startswith("@") and table.body[1:] not in files:
+        raise refused(f"{at}.body", "text, or @ and one of the bundle's files", table.body)
+    return SampleRequest(**table.model_dump())
