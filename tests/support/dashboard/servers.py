@@ -10,7 +10,7 @@ from aiohttp import web
 
 SERVER: Final = {
     "command": ["uvicorn", "app:app", "--host", "127.0.0.1", "--port", "${PORT}"],
-    "env": {"WEB_CONCURRENCY": "1"},
+    "env": ["WEB_CONCURRENCY"],
     "port": 0,
     "ready": "/health",
     "network": "none",

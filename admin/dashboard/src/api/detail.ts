@@ -96,7 +96,8 @@ export interface SampleRequest {
 /** The [server] table of a server function's revision. */
 export interface ServerSettings {
   command: string[];
-  env: Record<string, string>;
+  /** Names only: values may be secrets. */
+  env: string[];
   port: number;
   /** "" probes "/". */
   ready: string;

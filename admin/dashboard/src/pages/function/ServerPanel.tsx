@@ -10,7 +10,6 @@ const NETWORKS = { none: "none: loopback only", egress: "egress: the host's netw
 export const ServerPanel = memo(function ServerPanel({ detail, server }: { detail: FunctionDetail; server: ServerSettings }) {
   const { wake, free, deny } = server.paths;
   const profile = detail.revisions.find(({ traffic }) => traffic)?.profile;
-  const env = Object.entries(server.env).map(([name, value]) => `${name}=${value}`);
   return (
     <section className="panel" aria-labelledby="server-title">
       <div className="panel-head">
@@ -44,9 +43,9 @@ export const ServerPanel = memo(function ServerPanel({ detail, server }: { detai
             <Rules rules={deny} none="" />
           </Fact>
         )}
-        {env.length > 0 && (
-          <Fact name="environment" isWide>
-            <Rules rules={env} none="" />
+        {server.env.length > 0 && (
+          <Fact name="variables" isWide>
+            <Rules rules={server.env} none="" />
           </Fact>
         )}
       </dl>
