@@ -12,7 +12,7 @@ from pool_manager.reports import Occupancy
 from registry.batching import rows_of, summary
 from registry.catalog import Deployed
 from registry.exchange import Expected, Load, PoolEndpoints
-from registry.model import Bundle, Function, Key, Operation, Profile
+from registry.model import Bundle, Function, Key, Operation, Profile, ServerSettings
 from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 
@@ -71,6 +71,7 @@ def call_json(deployed: Deployed) -> dict[str, Any]:
     """Return how a function's revision with the traffic is called and run. `inputs` and `output`
     are the additions of function.toml to the signature; `sample` is the sample's source."""
     revision = deployed.revision
+    exchange = deployed.function.exchange
     return {
         "signature": signatures.to_json(revision.signature),
         "content_types": content_types(revision.signature, revision.inputs),
@@ -79,7 +80,17 @@ def call_json(deployed: Deployed) -> dict[str, Any]:
         "batching": asdict(revision.batching),
         "device": asdict(revision.device),
         "sample": "manifest" if revision.sample else "zeros",
+        **server_json(revision.server),
+        **({"exchange": asdict(exchange)} if exchange else {}),
     }
+
+
+def server_json(server: ServerSettings | None) -> dict[str, Any]:
+    """Return the settings of a server under `server`; {} for a model function. Of its variables
+    only the names: their values may be secrets, which the scope `read` does not show."""
+    if server is None:
+        return {}
+    return {"server": {**asdict(server), "env": sorted(server.env)}}
 
 
 def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
@@ -100,14 +111,20 @@ def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
         "profile": profile_json(deployed.profile),
         "batch_max": rows_of(revision, deployed.profile),
         "batching": summary(revision, deployed.profile),
+        **server_json(revision.server),
     }
 
 
 def profile_json(profile: Profile | None) -> dict[str, Any] | None:
-    """Return the measurements of the deploy."""
+    """Return the measurements of the deploy. Of a server's engine only the name, without the digest
+    that the profile is stored under."""
     if profile is None:
         return None
-    return {**asdict(profile), "latency_ms": {str(k): v for k, v in profile.latency_ms.items()}}
+    return {
+        **asdict(profile),
+        "engine": profile.engine.partition(":")[0],
+        "latency_ms": {str(k): v for k, v in profile.latency_ms.items()},
+    }
 
 
 def operation_json(operation: Operation) -> dict[str, Any]:

@@ -28,9 +28,9 @@ _RULE: Final = re.compile(r"(?:([A-Z][A-Z-]{0,31}) )?([/*][^\s?#;%\\\x00-\x1f\x7
 _DOT_SEGMENT: Final = re.compile(r"/\.\.?(?:/|$)")
 _UNUSUAL: Final = re.compile(rb"[%;]|//|/\.")
 _AMBIGUOUS: Final = re.compile(
-    rb"%(?:2[eEfF5]|5[cC]|[01][0-9A-Fa-f]|7[fF]|[89A-Fa-f][0-9A-Fa-f](?<!%)|(?![0-9A-Fa-f]{2}))"
+    rb"%(?:2[35eEfF]|3[fF]|5[cC]|[01][0-9A-Fa-f]|7[fF]|(?![0-9A-Fa-f]{2}))"  # escapes
+    rb"|/\.\.?(?:[;/]|$)"  # dot segments, also with parameters
 )
-_DOTS: Final = re.compile(rb"/\.{1,2}(?:;[^/]*)?(?:/|$)")
 
 
 class Rule(NamedTuple):
@@ -48,9 +48,6 @@ class Treatment(NamedTuple):
 
     wakes: bool
     is_free: bool
-
-
-WAKES: Final = Treatment(wakes=True, is_free=False)
 
 
 def parse_rule(text: str) -> Rule:
@@ -118,54 +115,54 @@ class CompiledPaths:
         """Parse the rules; `ready` is the path of the readiness probe. Raises ValueError."""
         self._wake = parse_rules(rules.wake)
         self._free = parse_rules(rules.free)
-        self._deny = tuple(_folded(rule) for rule in parse_rules(rules.deny))
-        probe = normalise(ready.partition("?")[0].encode()) if ready.startswith("/") else b"/"
-        self._never_waking = {*NEVER_WAKING, probe} - {b"/"}
+        self._deny = tuple(
+            Rule(rule.method, tuple(part.lower() for part in rule.parts))
+            for rule in parse_rules(rules.deny)
+        )
+        probe = ready.partition("?")[0].encode()
+        # A probe of "/" is no reason to keep the function's front page from waking it.
+        self._never_waking = {*NEVER_WAKING, normalise(probe or b"/")} - {b"/"}
 
     def judge(self, method: bytes, path: bytes) -> Treatment:
         """Return how a request is treated; `path` is absolute and has no query.
 
-        Raises PathDenied, and BadRequest where the function denies paths and this one could be
-        understood in several ways.
+        Raises PathDenied, and BadRequest where the function denies paths and servers could
+        understand this path in different ways.
         """
         if self._deny:
             self._check_denied(method, path)
         plain = normalise(path)
-        if not self._wake and not self._free:
-            return WAKES if plain not in self._never_waking else self._asleep(method, False)
         is_free = any(matches(rule, method, plain) for rule in self._free)
         if plain in self._never_waking and method in (b"GET", b"HEAD"):
-            return Treatment(False, is_free)
+            return Treatment(wakes=False, is_free=is_free)
         wakes = not self._wake or any(matches(rule, method, plain) for rule in self._wake)
         return Treatment(wakes, is_free)
 
-    def _asleep(self, method: bytes, is_free: bool) -> Treatment:
-        return Treatment(method not in (b"GET", b"HEAD"), is_free)
-
     def _check_denied(self, method: bytes, path: bytes) -> None:
+        """Raise if any server could take this path for a denied one.
+
+        Servers differ in case, in a final slash and in parameters of segments: each reading counts.
+        """
         if is_ambiguous(path):
             raise BadRequest(
-                "path: expected no dot segments, invalid escapes or encoded / \\ . % and control"
-                " characters, because this function denies paths"
+                "path: expected no dot segments, no invalid escapes, and none of / \\ . %"
+                " ? # or control characters as an escape, because this function denies paths"
             )
         for cuts in (True, False):
-            plain = _fold(normalise(path, cuts_parameters=cuts))
-            if any(matches(rule, method, plain) for rule in self._deny):
-                raise PathDenied("the function's settings deny calls of this path")
+            plain = normalise(path, cuts_parameters=cuts).lower().rstrip(b"/")
+            for read in (plain or b"/", plain + b"/"):
+                if any(matches(rule, method, read) for rule in self._deny):
+                    raise PathDenied("the function's settings deny calls of this path")
 
 
 def is_ambiguous(path: bytes) -> bool:
-    """Return whether servers understand a path in different ways."""
-    return bool(_AMBIGUOUS.search(path) or _DOTS.search(path))
-
-
-def _fold(path: bytes) -> bytes:
-    """Return a path without case and without a final slash, as many servers route it."""
-    return path.lower().rstrip(b"/") or b"/"
-
-
-def _folded(rule: Rule) -> Rule:
-    parts = [part.lower() for part in rule.parts]
-    if len(parts[-1]) > 1 or len(parts) == 1:
-        parts[-1] = parts[-1].rstrip(b"/") or (b"/" if len(parts) == 1 else b"")
-    return Rule(rule.method, tuple(parts))
+    """Return whether servers differ in how they resolve a path; `path` has no query."""
+    if b"%" not in path and b"/." not in path:
+        return False
+    if _AMBIGUOUS.search(path):
+        return True
+    try:
+        unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        return True
+    return False

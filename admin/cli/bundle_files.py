@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, Final
 
 from registry.bundles.foreign_formats import by_suffix, not_onnx
 from registry.bundles.onnx_files import external_locations, external_paths
-from registry.bundles.paths import check_path, make_bundle
-from registry.errors import BadBundle
+from registry.bundles.paths import FILES_MAX, check_path, make_bundle
+from registry.errors import BadBundle, BadRequest
 from registry.manifest import MANIFEST_FILE, TEXT_MAX, parse_manifest
 from registry.model import Bundle, BundleFile
 from registry.names import check_name, name_from_file
@@ -30,7 +30,7 @@ class Collected:
     """Content of a deploy. `bundle` names the files by content, `root` is their folder.
 
     `manifest` is the text of function.toml, "" for a bare model file. `is_derived`: the name was
-    derived from the file's name.
+    derived from the file's name. `is_server`: it is a server function, which may have no files.
     """
 
     name: str
@@ -40,15 +40,19 @@ class Collected:
     manifest: str = ""
     model: str = ""
     sample: dict[str, Any] = field(default_factory=dict)
+    is_server: bool = False
 
     @property
     def path(self) -> Path:
         """Deployed path: the folder, or the bare model file."""
         return self.root if self.manifest else self.root / self.model
 
-    def request(self, trust: bool, breaking: bool, overrides: dict[str, Any]) -> dict[str, Any]:
+    def request(
+        self, trust: bool, breaking: bool, overrides: dict[str, Any], *, now: bool = False
+    ) -> dict[str, Any]:
         """Return the body of `POST /admin/v1/functions/{name}/revisions`."""
         return {
+            **({"now": True} if now else {}),
             "files": [
                 {"path": file.path, "size": file.size, "sha256": file.sha256}
                 for file in self.bundle.files
@@ -62,16 +66,25 @@ class Collected:
         }
 
 
-def collect(path: Path, name: str | None = None) -> Collected:
-    """Collect the files of `path`: a model file, or a folder with function.toml.
+def collect(path: Path | None, name: str | None = None, built: str = "") -> Collected:
+    """Collect the files of `path`: a model file, or a folder with function.toml. `built` is the
+    manifest of a server function, for a folder without one or for no folder at all.
 
     Links, special files and files outside the folder are refused. Raises BadBundle,
     BadManifest, or BadRequest for a bad name.
     """
     if name is not None:
         check_name(name)
+    if path is None:
+        if name is None:
+            raise BadRequest("--name: expected a name for a command without a folder, got none")
+        parse_manifest(built, ())
+        bundle = make_bundle((), may_be_empty=True)
+        return Collected(name, False, Path(), bundle, manifest=built, is_server=True)
     if path.is_dir():
-        return _folder(path, name)
+        return _folder(path, name, built)
+    if built:
+        raise BadBundle(f"--command: expected a folder, got {path}")
     if path.suffix.lower() != _MODEL_SUFFIX:
         advice = by_suffix(path.name)
         raise BadBundle(
@@ -101,16 +114,19 @@ def open_file(root: Path, path: str) -> BinaryIO:
     return file
 
 
-def _folder(root: Path, name: str | None) -> Collected:
-    if not (root / MANIFEST_FILE).is_file():
+def _folder(root: Path, name: str | None, built: str) -> Collected:
+    has_manifest = (root / MANIFEST_FILE).is_file()
+    if not has_manifest and not built:
         error = BadBundle(f"expected {MANIFEST_FILE} in {root}, got none")
         if model := next(iter(sorted(root.glob(f"*{_MODEL_SUFFIX}"))), None):
             error.add_note(f"fnctl deploy {shlex.quote(str(model))}")
         raise error
-    text = _text(root, MANIFEST_FILE)
+    text = _text(root, MANIFEST_FILE) if has_manifest else built
     there = sorted(_scan(root))
     manifest = parse_manifest(text, there)
-    paths = {MANIFEST_FILE, *manifest.files}
+    paths = {*([MANIFEST_FILE] if has_manifest else []), *manifest.files}
+    if manifest.server:
+        paths.update(there)
     if manifest.model.lower().endswith(_MODEL_SUFFIX):
         paths.update(_external(root, manifest.model))
     if manifest.handler:
@@ -121,10 +137,11 @@ def _folder(root: Path, name: str | None) -> Collected:
         derived,
         not chosen,
         root,
-        _bundle(root, paths),
+        _bundle(root, paths, may_be_empty=manifest.server is not None),
         manifest=text,
         model=manifest.model,
         sample=manifest.sample,
+        is_server=manifest.server is not None,
     )
 
 
@@ -173,7 +190,9 @@ def _text(root: Path, path: str) -> str:
         ) from None
 
 
-def _bundle(root: Path, paths: Collection[str]) -> Bundle:
+def _bundle(root: Path, paths: Collection[str], *, may_be_empty: bool = False) -> Bundle:
+    if len(paths) > FILES_MAX:  # before they are read: a virtual environment has thousands
+        raise BadBundle(f"expected at most {FILES_MAX} files in {root}, got {len(paths)}")
     files = []
     for path in sorted(paths):
         digest, size = hashlib.sha256(), 0
@@ -182,7 +201,7 @@ def _bundle(root: Path, paths: Collection[str]) -> Bundle:
                 digest.update(chunk)
                 size += len(chunk)
         files.append(BundleFile(path, size, digest.hexdigest()))
-    return make_bundle(files)
+    return make_bundle(files, may_be_empty=may_be_empty)
 
 
 def _check_no_link(path: Path, shown: str) -> None:

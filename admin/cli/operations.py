@@ -24,6 +24,8 @@ its operations."""
 
 Step = Callable[[str, float], None]
 """Receives a finished phase and its milliseconds."""
+LONG: Final = {"drain": "  open exchanges of the old revision end first (--now cuts them) …"}
+"""Remarks at the beginning of phases that may take minutes."""
 
 
 def upload(client: Client, collected: Collected, bar: Callable[[int], Any]) -> tuple[int, int]:
@@ -46,10 +48,12 @@ def follow(
     operation: dict[str, Any],
     step: Step,
     *,
+    begin: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Return the operation once it has ended; `step` is called after every phase.
+    """Return the operation once it has ended; `begin` is called before every later phase, `step`
+    after each.
 
     Raises ApiError, or Unreachable if the server stays unreachable.
     """
@@ -64,6 +68,8 @@ def follow(
             since_s = now_s
         if ended:
             return operation
+        if latest.get("phase") != phase:
+            begin(str(latest.get("phase")))
         operation = latest
 
 
@@ -72,8 +78,13 @@ def finish(session: Session, operation: dict[str, Any]) -> dict[str, Any]:
 
     Raises ApiError with the reason of a failure, typer.Exit after a cancellation.
     """
+
+    def begin(phase: str) -> None:
+        if phase in LONG:
+            session.remark(LONG[phase])
+
     try:
-        ended = follow(session.client, operation, steps(session.remark))
+        ended = follow(session.client, operation, steps(session.remark), begin=begin)
     except KeyboardInterrupt:
         session.remark("cancelling …")
         ended = session.client.cancel(str(operation["id"]))

@@ -19,6 +19,8 @@ ERRORS_MAX: Final = 5
 COLD_STARTS_MAX: Final = 3
 WATERFALL_WIDTH: Final = 40
 """Width in columns."""
+BOUND: Final = frozenset({"limits.concurrency", "limits.max_s"})
+"""Settings of a server function that each replica gets at its start."""
 VALUE_MAX: Final = 60
 """Max characters of a sample's value in an example command."""
 
@@ -126,12 +128,20 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
     if not result.get("created", True):
         changed = ", ".join(result.get("changed") or [])
         if changed:
-            return f"same bundle as {revision}, which stays; changed: {changed}"
+            text = f"same bundle as {revision}, which stays; changed: {changed}"
+            is_bound = not BOUND.isdisjoint(result.get("changed") or [])
+            return (
+                f"{text}\n  running replicas keep their limits until they stop"
+                if is_bound
+                else text
+            )
         return f"same bundle and settings as {revision}: nothing changed"
     profile = result.get("profile") or {}
     sample = result.get("sample") or {}
     count = len(collected.bundle.files)
     files = f"{count} file{'s' if count != 1 else ''}, {size(collected.bundle.size)}"
+    if collected.is_server:
+        return f"{revision} deployed ({files})\n{fields(_server_pairs(result, profile, sample))}"
     pairs = [
         ("sample", first_line(sample) if sample else ""),
         ("load", duration(float(profile["load_ms"])) if "load_ms" in profile else ""),
@@ -142,6 +152,32 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
         ("switch", get(result, "switch")),
     ]
     return f"{revision} deployed ({files})\n{fields(pairs)}"
+
+
+def _server_pairs(
+    result: dict[str, Any], profile: dict[str, Any], sample: dict[str, Any]
+) -> list[tuple[str, str]]:
+    server = result.get("server") or {}
+    ready = get(server, "ready") or "/, any status below 500"
+    is_egress = server.get("network") == "egress"
+    return [
+        *(("sample", exchanged(one)) for one in sample.get("requests") or []),
+        ("start", f"ready after {duration(float(profile.get('load_ms') or 0))} ({ready})"),
+        ("memory", f"{number(float(profile.get('memory_mib') or 0))} MiB"),
+        ("network", "egress: it reaches whatever this host reaches" if is_egress else ""),
+        ("held", f"calls wait up to {number(float(server.get('wait_s') or 0))} s for a start"),
+        ("note", get(profile, "note")),
+        ("switch", get(result, "switch")),
+    ]
+
+
+def exchanged(request: dict[str, Any]) -> str:
+    """Render a sample request of a server with its answer: "GET /up 200 in 3 ms: ok"."""
+    head = f"{get(request, 'method')} {get(request, 'path')} {get(request, 'status')}"
+    took = duration(float(request.get("ms") or 0))
+    body = one_line(get(request, "body"))
+    shown = body if len(body) <= VALUE_MAX else body[: VALUE_MAX - 1] + "…"
+    return f"{head} in {took}: {shown}" if shown else f"{head} in {took}"
 
 
 def prepared(profile: dict[str, Any]) -> str:
@@ -166,6 +202,8 @@ def _start(times: dict[str, Any]) -> str:
 
 def example(collected: Collected) -> str:
     """Return the command that calls the function with its sample, or shows the function."""
+    if collected.is_server:
+        return command("fnctl", "invoke", collected.name)
     words = ["fnctl", "invoke", collected.name]
     for name, value in collected.sample.items():
         if isinstance(value, str) and value.startswith("@"):

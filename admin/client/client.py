@@ -5,12 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from urllib.parse import quote, urlencode
 
 from admin.client.transport import (
+    REFUSAL_MAX,
     SHOWN_MAX,
     ApiError,
     Dial,
@@ -35,6 +37,8 @@ UPLOAD_S: Final = 300.0
 """Max seconds without progress: a server syncs gigabytes, or copies and checks its database."""
 EVENTS_SILENT_S: Final = 8.0
 """Seconds without an event after which a connection counts as dead; a server beats every second."""
+_PATH_SAFE: Final = "/?&=%:@!$'()*+,;~[]"
+"""Characters of a path with its query that are sent as they are (RFC 3986)."""
 PAGES_MAX: Final = 1000
 """Max pages read of a list: a million items."""
 
@@ -54,6 +58,17 @@ class Answer:
     body: bytes
     content_type: str
     timing: str
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """Request to a function's server. `path` begins with a slash and may have a query. `body` may
+    be a file, if `headers` have its Content-Length."""
+
+    path: str
+    method: str = "GET"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | BinaryIO | None = None
 
 
 class Client:
@@ -122,10 +137,17 @@ class Client:
         tag = check(self._exchange("GET", path)).headers.get("ETag", "")
         return self._json("PATCH", path, changes, headers={"If-Match": tag})
 
-    def roll_back(self, name: str, to: int | None, breaking: bool) -> dict[str, Any]:
-        """Move the traffic to revision `to` (None: the previous one); return the operation."""
+    def roll_back(
+        self, name: str, to: int | None, breaking: bool, *, now: bool = False
+    ) -> dict[str, Any]:
+        """Move the traffic to revision `to` (None: the previous one), if `now` without a wait for
+        open exchanges of a server; return the operation."""
         path = f"/admin/v1/functions/{_part(name)}/rollback"
-        return _operation(self._json("POST", path, {"to": to, "breaking": breaking}))
+        return _operation(
+            self._json(
+                "POST", path, {"to": to, "breaking": breaking, **({"now": True} if now else {})}
+            )
+        )
 
     def warm(self, name: str, wait_s: int) -> dict[str, Any]:
         """Wait up to `wait_s` seconds for a ready replica; return how long it took."""
@@ -253,6 +275,35 @@ class Client:
         content_type = reply.headers.get("Content-Type", "")
         return Answer(reply.body, content_type, reply.headers.get("Server-Timing", ""))
 
+    @contextmanager
+    def exchange(
+        self,
+        ref: str,
+        request: HttpRequest,
+        *,
+        wait_s: float | None = None,
+        timeout_s: float = CALL_S,
+    ) -> Iterator[tuple[Reply, Iterator[bytes]]]:
+        """Send a request to the server of function or revision `ref`, and stream its answer while
+        the block runs: the head, and the body in pieces, as they arrive.
+
+        Answers of the function's server are returned whatever their status; ApiError is raised only
+        for a refusal of fngate itself. `wait_s` and `timeout_s` as in `invoke`.
+        """
+        headers = dict(request.headers)
+        if wait_s is not None:
+            headers["Prefer"] = f"wait={wait_s:g}"
+        path = f"/fn/{quote(ref, safe='@')}{quote(request.path, safe=_PATH_SAFE)}"
+        opened = self._transport.stream(request.method, path, request.body, headers, timeout_s)
+        with opened as (reply, pieces):
+            if reply.status >= http.client.BAD_REQUEST and _is_problem(reply):
+                body = b"".join(_first(pieces, REFUSAL_MAX))
+                kind = str((json_object(body) or {}).get("type", ""))
+                if kind.startswith("urn:fngate:"):
+                    check(Reply(reply.status, reply.headers, body))
+                pieces = chain([body], pieces)
+            yield reply, pieces
+
     def _stream(
         self, path: str, last_id: str, silent_s: float | None = None
     ) -> AbstractContextManager[Iterator[Event]]:
@@ -316,3 +367,18 @@ def _part(text: str) -> str:
 def _operation(document: dict[str, Any]) -> dict[str, Any]:
     inner = document.get("operation", document)
     return inner if isinstance(inner, dict) else {"id": inner, "state": "running"}
+
+
+def _is_problem(reply: Reply) -> bool:
+    kind = reply.headers.get("Content-Type", "")
+    return kind.partition(";")[0].strip().lower() == "application/problem+json"
+
+
+def _first(pieces: Iterator[bytes], most: int) -> Iterator[bytes]:
+    """Yield pieces until they have `most` bytes."""
+    left = most
+    for piece in pieces:
+        yield piece[:left]
+        left -= len(piece)
+        if left <= 0:
+            return

@@ -144,6 +144,36 @@ class Transport:
         finally:
             connection.close()
 
+    @contextmanager
+    def stream(
+        self,
+        method: str,
+        path: str,
+        body: bytes | BinaryIO | None,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> Iterator[tuple[Reply, Iterator[bytes]]]:
+        """Send a request and stream its answer while the block runs: its head, whatever its status,
+        and its body in pieces.
+
+        A `body` that is a file needs the header Content-Length. `timeout_s` bounds each wait for
+        the server. Raises Unreachable, also while the body is read.
+        """
+        connection = self._connected()
+        try:
+            try:
+                connection.sock.settimeout(timeout_s)
+                # A server may answer, and close the connection, before it has read all of it.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    connection.request(method, self._prefix + path, body, self._head(headers))
+                response = connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                raise self._unreachable(error) from error
+            with response:
+                yield Reply(response.status, response.headers, b""), self._whole(response)
+        finally:
+            connection.close()
+
     def download(self, path: str, write: Callable[[bytes], object], timeout_s: float) -> None:
         """GET an answer with a Content-Length and pass its pieces to `write`.
 
@@ -156,6 +186,15 @@ class Transport:
                 write(piece)
         if left:
             raise Unreachable(f"{self._url}: {path} was cut off, {left} bytes are missing")
+
+    def _whole(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        """Yield the body as `_pieces`. Raises Unreachable if it is shorter than announced."""
+        left = response.length or 0
+        for piece in self._pieces(response):
+            left -= len(piece)
+            yield piece
+        if left > 0:
+            raise Unreachable(f"{self._url}: the answer was cut off, {left} bytes are missing")
 
     def _pieces(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         """Yield the body in pieces of at least one byte, as they arrive."""

@@ -34,6 +34,7 @@ from registry.files import unavailable
 from registry.model import Bundle, BundleFile, Profile, Revision
 from runtime_image.contract import model
 from runtime_image.contract.model import WEIGHTS_FILE
+from runtime_image.contract.server import SampleRequest
 from runtime_image.contract.signature import Signature
 
 log = structlog.get_logger()
@@ -46,6 +47,7 @@ PREPARING_BUNDLES = 1
 """Further bundle sizes if the model is prepared: a container's written files count as memory."""
 
 FILE_MAX = 16 * 2**20
+TEXT = "text/plain; charset=utf-8"
 ITEMS_MAX = 1_000_000
 """Max numbers of one input; each takes 4 bytes as JSON and 8 as a Python list."""
 
@@ -196,15 +198,19 @@ class Samples:
         self._blobs = blobs
 
     async def body(self, deployed: Deployed) -> tuple[str, bytes]:
-        """Return the sample's content type and bytes. Raises Unknown if it is too large."""
-        file = self._file(deployed)
+        """Return the sample's content type and bytes; of a server function, those of its first
+        sample's body. Raises Unknown if it is too large."""
+        request = _first_request(deployed.revision)
+        path = request.body if request else model.file_of(deployed.revision.sample)
+        if request and not path.startswith("@"):
+            return _type_of(request) or TEXT, path.encode()
+        file = self._file(deployed, path.removeprefix("@"))
         if file is None:
             return await asyncio.to_thread(values, deployed)
-        path = self._blobs.path(file.sha256)
-        return model.content_type(file.path), await asyncio.to_thread(_content, path)
+        kind = (_type_of(request) if request else "") or model.content_type(file.path)
+        return kind, await asyncio.to_thread(_content, self._blobs.path(file.sha256))
 
-    def _file(self, deployed: Deployed) -> BundleFile | None:
-        path = model.file_of(deployed.revision.sample)
+    def _file(self, deployed: Deployed, path: str) -> BundleFile | None:
         if not path:
             return None
         bundle = self._bundles[deployed.revision.bundle]
@@ -216,6 +222,18 @@ class Samples:
                 f"no sample: expected a file of at most {FILE_MAX} bytes, {path} has {file.size}"
             )
         return file
+
+
+def _first_request(revision: Revision) -> SampleRequest | None:
+    """Return the first sample of a server function, None for a model function."""
+    if revision.server is None:
+        return None
+    return next(iter(revision.server.samples), SampleRequest())
+
+
+def _type_of(sample: SampleRequest) -> str:
+    found = (value for name, value in sample.headers.items() if name.lower() == "content-type")
+    return next(found, "")
 
 
 def values(deployed: Deployed) -> tuple[str, bytes]:

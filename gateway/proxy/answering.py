@@ -6,7 +6,7 @@ import re
 from typing import Final, NamedTuple
 
 from gateway.proxy.fields import Field
-from gateway.proxy.forwarding import HOP_BY_HOP, framing_line
+from gateway.proxy.forwarding import HOP_BY_HOP, OWN_COOKIE, framing_line
 from gateway.proxy.framing import NO_BODY, UNTIL_CLOSE, BodyKind, Framing
 from gateway.proxy.response_head import SWITCHING, ResponseHead
 
@@ -17,8 +17,9 @@ ORIGIN_WIDE: Final = frozenset(
     | {b"nel", b"report-to"}
 )
 """Fields with an effect beyond the function's paths."""
-_REWRITTEN: Final = frozenset({b"set-cookie", b"location", b"content-location"})
-_DROPPED: Final = HOP_BY_HOP | ORIGIN_WIDE | {b"content-length", b"x-request-id"}
+_URLS: Final = frozenset({b"location", b"content-location"})
+_OWN: Final = (b"fn-", b"proxy-")
+_DROPPED: Final = HOP_BY_HOP | ORIGIN_WIDE | {b"content-length"}
 _ADDITIONAL: Final = frozenset({b"server-timing", b"content-security-policy"})
 
 
@@ -27,7 +28,9 @@ class Answering(NamedTuple):
 
     `prefix`: /fn/NAME as the client sent it. `host`: the request's. `minor`: of the client's
     HTTP/1.`minor`. `keep_alive`: the client's connection may stay open. `is_bare`: the client's
-    target was the prefix itself. `added`: fields of the gateway.
+    target was the prefix itself. `added`: fields of the gateway, which replace the server's;
+    Server-Timing and Content-Security-Policy stand beside the server's. `cookie`: name of the
+    gateway's own cookie.
     """
 
     prefix: bytes
@@ -36,6 +39,7 @@ class Answering(NamedTuple):
     keep_alive: bool = True
     is_bare: bool = False
     added: tuple[Field, ...] = ()
+    cookie: bytes = OWN_COOKIE
 
 
 class ClientAnswer(NamedTuple):
@@ -58,15 +62,16 @@ def forward_answer(head: ResponseHead, given: Answering) -> ClientAnswer:
     keep_alive = given.keep_alive and framing.kind is not BodyKind.UNTIL_CLOSE
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
     own = {name.lower() for name, _ in given.added} - _ADDITIONAL
-    for name, value in head.fields.lines:
-        low = name.lower()
-        if low in _DROPPED or low in head.options or low in own:
+    for low, line in zip(head.fields.names, head.fields.lines, strict=True):
+        if low in _DROPPED or low in head.options or low in own or low.startswith(_OWN):
             continue
-        if low.startswith((b"fn-", b"proxy-")):
-            continue
-        if low in _REWRITTEN:
-            value = _rewritten(low, value, given)
-        lines.append(b"%b: %b\r\n" % (name, value))
+        if low == b"set-cookie":
+            if cookie := scope_cookie(line[1], given):
+                lines.append(b"%b: %b\r\n" % (line[0], cookie))
+        elif low in _URLS:
+            lines.append(b"%b: %b\r\n" % (line[0], prefix_location(line[1], given)))
+        else:
+            lines.append(b"%b: %b\r\n" % line)
     lines += [b"%b: %b\r\n" % field for field in given.added]
     lines.append(b"Content-Security-Policy: %b\r\n" % SANDBOX)
     lines.append(_length_line(head, framing))
@@ -82,10 +87,10 @@ def forward_answer(head: ResponseHead, given: Answering) -> ClientAnswer:
 def forward_interim(head: ResponseHead) -> bytes:
     """Return an interim answer (1xx) for a client. HTTP/1.0 clients must not get any."""
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
-    for name, value in head.fields.lines:
-        low = name.lower()
-        if low not in _DROPPED and low not in head.options and low != b"set-cookie":
-            lines.append(b"%b: %b\r\n" % (name, value))
+    for low, line in zip(head.fields.names, head.fields.lines, strict=True):
+        is_own = low in _DROPPED or low in head.options or low.startswith(_OWN)
+        if not is_own and low != b"set-cookie":
+            lines.append(b"%b: %b\r\n" % line)
     lines.append(b"\r\n")
     return b"".join(lines)
 
@@ -98,12 +103,6 @@ def _length_line(head: ResponseHead, framing: Framing) -> bytes:
     if length is None or head.status < 200 or head.status == 204:
         return b""
     return b"Content-Length: %b\r\n" % length
-
-
-def _rewritten(low: bytes, value: bytes, given: Answering) -> bytes:
-    if low == b"set-cookie":
-        return scope_cookie(value, given)
-    return prefix_location(value, given)
 
 
 _ABSOLUTE: Final = re.compile(rb"((?:https?:)?//)([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
@@ -130,9 +129,14 @@ def prefix_location(value: bytes, given: Answering) -> bytes:
 
 
 def _prefixed(path: bytes, prefix: bytes) -> bytes:
-    rest = path[len(prefix) :]
-    if path.startswith(prefix) and (not rest or rest[:1] in b"/?#"):
-        return path
+    """Return a path, or a query, below the prefix; unchanged if it is already there.
+
+    /fn/NAME counts for /fn/NAME@REVISION, too: a server may have the prefix in its settings.
+    """
+    plain = re.split(rb"@|%40", prefix, maxsplit=1)[0]
+    for known in (prefix, plain):
+        if path == known or (path.startswith(known) and path[len(known) :][:1] in b"/?#"):
+            return path
     return prefix + path if path.startswith(b"/") else b"%b/%b" % (prefix, path)
 
 
@@ -140,13 +144,16 @@ def scope_cookie(value: bytes, given: Answering) -> bytes:
     """Return a value of Set-Cookie that is sent back to this function only (RFC 6265).
 
     `Domain` is cut, `Path` gets the prefix. A cookie without a path gets one if the client would
-    derive a path above the function's.
+    derive a path above the function's. Returns b"" for the gateway's own cookie, which no function
+    may set; a cookie without a name is compared by its value, because clients send it like one.
     """
-    pair, *attributes = value.split(b";")
-    kept, has_path = [pair.rstrip(b" \t")], False
+    pair, *attributes = [part.strip(b" \t") for part in value.split(b";")]
+    if pair.lstrip(b"= \t").partition(b"=")[0].rstrip(b" \t") == given.cookie:
+        return b""
+    kept, has_path = [pair], False
     for attribute in attributes:
         name, _, text = attribute.partition(b"=")
-        low, text = name.strip(b" \t").lower(), text.strip(b" \t")
+        low, text = name.rstrip(b" \t").lower(), text.lstrip(b" \t")
         if low == b"domain":
             continue
         if low == b"path":
@@ -155,7 +162,7 @@ def scope_cookie(value: bytes, given: Answering) -> bytes:
             has_path = True
             kept.append(b"Path=" + _cookie_path(text, given.prefix))
         else:
-            kept.append(attribute.strip(b" \t"))
+            kept.append(attribute)
     if not has_path and given.is_bare:
         kept.append(b"Path=" + given.prefix)
     return b"; ".join(kept)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from gateway.proxy.fields import Field
 from gateway.proxy.framing import BodyKind, Framing
 from gateway.proxy.request_head import RequestHead
 
@@ -18,19 +17,21 @@ HOP_BY_HOP: Final = frozenset(
     | {b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"proxy-features"}
     | {b"proxy-authentication-info", b"proxy-instruction"}
 )
-_WRITTEN: Final = frozenset({b"content-length", b"expect", b"x-request-id", b"fn-key"})
-"""Fields that are written from what is known, or are meant for the gateway."""
-_ORIGINS: Final = frozenset(
-    {b"forwarded", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"}
-    | {b"x-forwarded-prefix"}
+OWN_COOKIE: Final = b"fngate"
+"""Name of the gateway's own cookie, which no function may read or set."""
+_WRITTEN: Final = frozenset(
+    {b"content-length", b"expect", b"x-request-id", b"forwarded", b"x-forwarded-for"}
+    | {b"x-forwarded-proto", b"x-forwarded-host", b"x-forwarded-prefix"}
 )
 """Fields that the gateway writes for every request."""
 _CLAIMS: Final = frozenset(
     {b"x-real-ip", b"x-original-url", b"x-rewrite-url", b"x-original-host"}
     | {b"x-client-ip", b"x-cluster-client-ip", b"true-client-ip", b"cf-connecting-ip"}
 )
-"""Fields in which servers believe what only a proxy can know."""
-_DROPPED: Final = HOP_BY_HOP | _WRITTEN | _ORIGINS
+"""Fields in which servers believe what only a proxy can know, besides X-Forwarded-*."""
+_DROPPED: Final = HOP_BY_HOP | _WRITTEN | {b"fn-key"}
+_SUSPECT: Final = (b"x-", b"proxy-", b"cookie", b"authorization", b"traceparent", b"true-", b"cf-")
+"""Beginnings of all names that need a further look. A name with an underscore does too."""
 _PATH: Final = re.compile(rb"(?:/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+/?")
 
 
@@ -53,7 +54,7 @@ class Forwarding(NamedTuple):
     traceparent: bytes = b""
     is_trusted: bool = False
     drops_authorization: bool = False
-    cookie: bytes = b"fngate"
+    cookie: bytes = OWN_COOKIE
     expects_continue: bool = False
     is_websocket: bool = False
     framing: Framing | None = None
@@ -61,75 +62,72 @@ class Forwarding(NamedTuple):
 
 def forward_request(head: RequestHead, given: Forwarding) -> bytes:
     """Return the head that the function's server gets: always HTTP/1.1, and persistent."""
-    values = head.fields.values
+    fields, options = head.fields, head.options
     lines = [b"%b %b HTTP/1.1\r\n" % (head.method, given.target)]
-    for name, value in head.fields.lines:
-        low = name.lower()
-        if low in _DROPPED or low in head.options:
+    for low, line in zip(fields.names, fields.lines, strict=True):
+        if low in _DROPPED or low in options:
             continue
-        if _is_guarded(low, given):
-            continue
-        if low == b"cookie":
-            value = without_cookie(value, given.cookie)
-            if not value:
-                continue
-        lines.append(b"%b: %b\r\n" % (name, value))
-    lines += _connection(head, given)
-    lines += _origin(values, given)
-    lines.append(b"X-Request-Id: %b\r\n" % given.request_id)
+        if low.startswith(_SUSPECT) or b"_" in low:
+            value = _permitted(low, line[1], given)
+            if value is not None:
+                lines.append(b"%b: %b\r\n" % (line[0], value))
+        else:
+            lines.append(b"%b: %b\r\n" % line)
+    lines.append(_origin(fields.values, given))
     if given.traceparent:
         lines.append(b"traceparent: %b\r\n" % given.traceparent)
     if given.expects_continue and head.expects_continue:
         lines.append(b"Expect: 100-continue\r\n")
+    if given.is_websocket:
+        lines.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
+    elif b"te" in fields.values and b"trailers" in fields.items(b"te"):
+        lines.append(b"Connection: TE\r\nTE: trailers\r\n")
     lines.append(framing_line(head.framing if given.framing is None else given.framing))
     lines.append(b"\r\n")
     return b"".join(lines)
 
 
-def _is_guarded(low: bytes, given: Forwarding) -> bool:
-    """Return whether a client may not send this field to the server.
+def _permitted(low: bytes, value: bytes, given: Forwarding) -> bytes | None:
+    """Return the value with which a client's field is forwarded, None if it is not.
 
-    Servers of the CGI family take X_Forwarded_For for X-Forwarded-For.
+    Servers of the CGI family take X_Forwarded_For for X-Forwarded-For, so it is treated alike.
     """
-    if b"_" in low:
-        plain = low.replace(b"_", b"-")
-        if plain in _DROPPED or plain in _CLAIMS or plain == b"authorization":
-            return True
-        low = plain
+    low = low.replace(b"_", b"-")
+    if low in _DROPPED or low.startswith(b"proxy-"):
+        return None
+    if low == b"cookie":
+        return without_cookie(value, given.cookie) or None
     if low == b"authorization":
-        return given.drops_authorization
+        return None if given.drops_authorization else value
     if low == b"traceparent":
-        return bool(given.traceparent)
-    if low.startswith((b"proxy-", b"fn-key")):
-        return True
-    return not given.is_trusted and (low in _CLAIMS or low.startswith(b"x-forwarded-"))
+        return None if given.traceparent else value
+    is_claim = low in _CLAIMS or low.startswith(b"x-forwarded-")
+    return None if is_claim and not given.is_trusted else value
 
 
-def _connection(head: RequestHead, given: Forwarding) -> list[bytes]:
-    if given.is_websocket:
-        return [b"Connection: Upgrade\r\nUpgrade: websocket\r\n"]
-    if b"trailers" in head.fields.items(b"te"):
-        return [b"Connection: TE\r\nTE: trailers\r\n"]
-    return []
-
-
-def _origin(values: dict[bytes, bytes], given: Forwarding) -> list[bytes]:
+def _origin(values: dict[bytes, bytes], given: Forwarding) -> bytes:
     """Return the fields that say where a request came from (RFC 7239, and the usual X- fields)."""
-    known = values if given.is_trusted else {}
-    host = values[b"host"]
-    chain = known.get(b"x-forwarded-for")
-    outer = known.get(b"x-forwarded-prefix", b"")
-    prefix = outer.rstrip(b"/") + given.prefix if _PATH.fullmatch(outer) else given.prefix
-    node = b'"[%b]"' % given.peer if b":" in given.peer else given.peer or b"unknown"
-    element = b'for=%b;host="%b";proto=%b' % (node, host, given.scheme)
-    earlier = known.get(b"forwarded")
-    return [
-        b"X-Forwarded-For: %b\r\n" % (b"%b, %b" % (chain, given.peer) if chain else given.peer),
-        b"X-Forwarded-Proto: %b\r\n" % known.get(b"x-forwarded-proto", given.scheme),
-        b"X-Forwarded-Host: %b\r\n" % known.get(b"x-forwarded-host", host),
-        b"X-Forwarded-Prefix: %b\r\n" % prefix,
-        b"Forwarded: %b\r\n" % (b"%b, %b" % (earlier, element) if earlier else element),
-    ]
+    host, peer, scheme, prefix = values[b"host"], given.peer, given.scheme, given.prefix
+    node = b'"[%b]"' % peer if b":" in peer else peer or b"unknown"
+    element = b'for=%b;host="%b";proto=%b' % (node, host, scheme)
+    chain = peer or b"unknown"
+    if given.is_trusted:
+        outer = values.get(b"x-forwarded-prefix", b"")
+        if _PATH.fullmatch(outer):
+            prefix = outer.rstrip(b"/") + prefix
+        if earlier := values.get(b"x-forwarded-for"):
+            chain = b"%b, %b" % (earlier, chain)
+        if earlier := values.get(b"forwarded"):
+            element = b"%b, %b" % (earlier, element)
+        host = values.get(b"x-forwarded-host") or host
+        scheme = values.get(b"x-forwarded-proto") or scheme
+    return _ORIGIN % (chain, scheme, host, prefix, element, given.request_id)
+
+
+_ORIGIN: Final = (
+    b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nX-Forwarded-Host: %b\r\n"
+    b"X-Forwarded-Prefix: %b\r\nForwarded: %b\r\nX-Request-Id: %b\r\n"
+)
 
 
 def framing_line(framing: Framing) -> bytes:
@@ -147,6 +145,3 @@ def without_cookie(value: bytes, name: bytes) -> bytes:
         return value
     pairs = [pair.strip(b" \t") for pair in value.split(b";")]
     return b"; ".join(pair for pair in pairs if pair and pair.partition(b"=")[0].strip() != name)
-
-
-__all__ = ["Field", "Forwarding", "forward_request", "framing_line", "without_cookie"]

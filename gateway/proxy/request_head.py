@@ -9,7 +9,6 @@ import re
 from typing import Final, NamedTuple
 
 from gateway.proxy.fields import (
-    TOKEN,
     Fields,
     Malformed,
     parse_fields,
@@ -21,8 +20,11 @@ from registry.errors import BadRequest, ExpectationFailed, HeadTooLarge
 
 HEAD_MAX: Final = 32 * 1024
 FIELDS_MAX: Final = 100
-METHOD_MAX: Final = 32
-_LINE: Final = re.compile(rb"(" + TOKEN + rb") (/[\x21-\x5b\x5d-\x7e]*) HTTP/1\.([01])\r\n")
+_METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Z-]{1,32}")
+# A target without # and backslash, which servers read in different ways.
+_LINE: Final = re.compile(
+    rb"(" + _METHOD.pattern + rb") (/[\x21\x22\x24-\x5b\x5d-\x7e]*) HTTP/1\.([01])\r\n"
+)
 _VERSION: Final = re.compile(rb".* HTTP/([0-9]\.[0-9])")
 _HOST: Final = re.compile(
     rb"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~!$&'()*+,;=%-]+)(?::[0-9]{1,5})?"
@@ -60,37 +62,32 @@ def parse_request_head(raw: bytes) -> RequestHead:
     if len(raw) > HEAD_MAX:
         raise HeadTooLarge(f"expected a head of at most {HEAD_MAX} bytes, got {len(raw)}")
     line = _LINE.match(raw)
-    if line is None:
+    if line is None or line[1] in _UNSUPPORTED:
         raise BadRequest(_what_is_wrong(raw))
-    method = line[1]
-    if method.upper() in _UNSUPPORTED or len(method) > METHOD_MAX:
-        raise BadRequest(_wrong_method(method))
-    if raw.count(b"\n", line.end()) > FIELDS_MAX + 1:
-        raise HeadTooLarge(f"expected at most {FIELDS_MAX} fields")
-    minor = line[3] == b"1"
+    if raw.count(b"\n") > FIELDS_MAX + 2:
+        raise HeadTooLarge(f"expected a head of at most {FIELDS_MAX} fields, got more")
     try:
-        fields = parse_fields(raw, line.end(), FIELDS_MAX)
-        length, is_chunked = read_framing(fields, minor)
-        framing = NO_BODY
-        if is_chunked:
-            framing = CHUNKED
-        elif length is not None:
-            framing = Framing(BodyKind.LENGTH, length)
-        _check_host(fields)
-        if not _LATER & fields.values.keys():
-            return RequestHead(method, line[2], int(minor), fields, framing, minor)
-        keep_alive, options = read_connection(fields, minor)
+        return _checked(line, parse_fields(raw, line.end(), FIELDS_MAX))
     except Malformed as error:
         raise BadRequest(str(error)) from None
-    upgrade = fields.items(b"upgrade") if minor and b"upgrade" in options else ()
-    expects = _expects_continue(fields) and minor and _has_body(framing)
+
+
+def _checked(line: re.Match[bytes], fields: Fields) -> RequestHead:
+    """Return the head after the checks of fields. Raises Malformed and ExpectationFailed."""
+    minor = int(line[3])
+    length, is_chunked = read_framing(fields, minor)
+    framing = CHUNKED if is_chunked else NO_BODY
+    if length is not None:
+        framing = Framing(BodyKind.LENGTH, length)
+    _check_host(fields)
+    if _LATER.isdisjoint(fields.values):
+        return RequestHead(line[1], line[2], minor, fields, framing, minor == 1)
+    keep_alive, options = read_connection(fields, minor)
+    upgrade = tuple(fields.items(b"upgrade")) if minor and b"upgrade" in options else ()
+    expects = _is_expecting(fields) and minor == 1 and (is_chunked or bool(length))
     return RequestHead(
-        method, line[2], int(minor), fields, framing, keep_alive, expects, options, tuple(upgrade)
+        line[1], line[2], minor, fields, framing, keep_alive, expects, options, upgrade
     )
-
-
-def _has_body(framing: Framing) -> bool:
-    return framing.kind is BodyKind.CHUNKED or framing.length > 0
 
 
 def _check_host(fields: Fields) -> None:
@@ -103,19 +100,13 @@ def _check_host(fields: Fields) -> None:
         raise Malformed("Host: expected a host and an optional port")
 
 
-def _expects_continue(fields: Fields) -> bool:
+def _is_expecting(fields: Fields) -> bool:
     expect = fields.values.get(b"expect")
     if expect is None:
         return False
     if expect.lower() != b"100-continue":
         raise ExpectationFailed("Expect: expected 100-continue, got another value")
     return True
-
-
-def _wrong_method(method: bytes) -> str:
-    if len(method) > METHOD_MAX:
-        return f"method: expected at most {METHOD_MAX} characters, got {len(method)}"
-    return f"method: expected one for a function's server, got {method.decode()}"
 
 
 def _what_is_wrong(raw: bytes) -> str:
@@ -127,10 +118,12 @@ def _what_is_wrong(raw: bytes) -> str:
     parts = line.split(b" ")
     if len(parts) != 3 or version is None:
         return "expected a request line of method, target and version, and CRLF"
-    if not re.fullmatch(TOKEN, parts[0]):
-        return "method: expected a token (RFC 9110)"
     if parts[0].upper() in _UNSUPPORTED:
-        return _wrong_method(parts[0])
+        return f"method: expected one that servers of functions get, got {parts[0].decode()}"
+    if not _METHOD.fullmatch(parts[0]):
+        return "method: expected at most 32 characters of a token in capitals (RFC 9110)"
     if not parts[1].startswith(b"/"):
         return "target: expected a path that begins with /, got another form"
-    return "target: expected printable ASCII without backslashes, got other characters"
+    if not _LINE.match(line + b"\r\n"):
+        return "target: expected printable ASCII without \\ and #, got other characters"
+    return "expected CRLF at the end of each line, got a bare CR or LF"

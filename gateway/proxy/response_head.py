@@ -11,8 +11,9 @@ from gateway.proxy.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, BodyKind, Frami
 HEAD_MAX: Final = 64 * 1024
 FIELDS_MAX: Final = 200
 SWITCHING: Final = 101
+NO_CONTENT: Final = 204
 _LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n")
-_BODILESS: Final = frozenset({204, 304})
+_BODILESS: Final = frozenset({NO_CONTENT, 304})
 
 
 class UpstreamError(Malformed):
@@ -58,6 +59,8 @@ def parse_response_head(raw: bytes, method: bytes) -> ResponseHead:
     except Malformed as error:
         raise UpstreamError(str(error)) from None
     if status < 200 or status in _BODILESS or method == b"HEAD":
+        # Some servers send a body nevertheless: only bytes that nobody reads again may follow.
+        keep_alive = keep_alive and not (is_chunked or (status == NO_CONTENT and length))
         framing = NO_BODY
     elif is_chunked:
         framing = CHUNKED

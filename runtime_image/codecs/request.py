@@ -123,7 +123,10 @@ def parse(
 
 
 def content_types(signature: Signature, rules: dict[str, InputRule]) -> list[str]:
-    """Return the content types that a function accepts, for the error about any other."""
+    """Return the content types that a function accepts, for the error about any other; [] for a
+    server function, which decides by itself."""
+    if signature.kind == "http":
+        return []
     if signature.kind == "bytes":
         return [OCTETS, "any other type but " + _URLENCODED]
     if signature.kind == "json":

@@ -9,7 +9,7 @@ Invariants, for any number of links and any order of frames:
 - While a link waits, no slot is free, and of the idle slots one per waiting link without an offer
   is recalled.
 - Every WINDOW(aux=1) is answered by one OPEN or one END(id 0), so no offer is lost; one that is
-  not answered within OFFER_S counts as declined.
+  not answered within OFFER_S counts as declined, and WINDOW(aux=0) says that the link is not full.
 """
 
 from __future__ import annotations
@@ -280,6 +280,8 @@ class SlotTable:
             while link.offers and now - link.offers[0] >= OFFER_S:
                 self._answer_offer(number)
                 self._leave_rotation(number)
+                # The gateway may still take the offer, and would then wait for the next one.
+                commands.append(Send(number, Kind.WINDOW))
             if link.quiesces and self._is_quiescing() and now >= link.quiesced_by_s:
                 commands.append(EndLink(number))
         return commands + self._settle(now)

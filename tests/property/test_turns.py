@@ -10,13 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pool_manager.core import events
-from pool_manager.core.commands import Command, Drain, Launch, Release
-from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S
+from pool_manager.core.commands import (
+    Command,
+    Drain,
+    Launch,
+    Quiesce,
+    Release,
+    Resume,
+    Terminate,
+)
+from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S, SERVER_RESIDENCY_MAX_S
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec, State
 from registry.exchange import Demand, Load
 
 TICK_S = 1.0
+LOADING = (State.STARTING, State.STANDBY, State.LOADING)
 
 
 @dataclass
@@ -24,7 +33,8 @@ class Turns:
     """Machine with processes that take time, and clients that never stop calling.
 
     Connecting and loading take `load_s`; a drained replica needs `drain_s` to finish its calls; a
-    pool without a ready replica holds one request, one with a ready replica runs one.
+    pool without a ready replica holds one request, one with a ready replica runs one. A process
+    that gets TERM ends within a second.
     """
 
     devices: list[Device]
@@ -34,6 +44,9 @@ class Turns:
     now: float = 1000.0
     due: list[tuple[float, int, events.Event]] = field(default_factory=list)
     served: dict[str, list[float]] = field(default_factory=dict)
+    resumed: int = 0
+    ended: int = 0
+    loading_s: float = 0.0
 
     def __post_init__(self) -> None:
         numbers, self.order = itertools.count(1), itertools.count()
@@ -55,9 +68,19 @@ class Turns:
         match command:
             case Launch(id):
                 self.later(0.5, events.Greeted(id, {"start": 500.0}))
-                self.later(self.load_s, events.Loaded(id, 4, True, 80.0, {"load": 1e3}))
-            case Drain(id, None):
+                self.later(
+                    self.load_s, events.Loaded(id, 4, True, 80.0, {"load": self.load_s * 1e3})
+                )
+            case Drain(id, None) | Quiesce(id):
                 self.later(self.drain_s, events.Lost(id, "exit 0"))
+            case Resume(id):
+                end = events.Lost(id, "exit 0")
+                self.due = [one for one in self.due if one[2] != end]
+                self.resumed += 1
+                self.later(0.01, events.NotIdle(id, 0.0))
+            case Terminate(id):
+                self.ended += 1
+                self.later(1.0, events.Lost(id, "exit 0"))
             case Drain(id):
                 self.later(0.01, events.NotIdle(id, 0.0))
             case Release(id):
@@ -88,6 +111,7 @@ class Turns:
             states = [r.state for r in self.machine.pools[spec.key].replicas.values()]
             if State.READY in states:
                 self.served[spec.key].append(self.now)
+            self.loading_s += TICK_S * sum(state in LOADING for state in states)
 
     def longest_wait_s(self) -> float:
         """Return the longest time for which any pool was not served."""
@@ -210,3 +234,77 @@ def test_turns_continue_on_the_remaining_devices(is_gone: bool) -> None:
     turns.go(60.0)
     assert {one.device for one in turns.machine.replicas()} == {"g0", "g1", "g2"}
     assert turns.longest_wait_s() <= 5 * turn_s + PREEMPT_AFTER_S
+
+
+def servers(count: int, drain_s: float = 60.0) -> list[PoolSpec]:
+    """Return specs of server functions."""
+    return [PoolSpec(f"f{n}", is_server=True, target=8, drain_s=drain_s) for n in range(count)]
+
+
+@given(
+    functions=st.integers(2, 4),
+    models=st.integers(0, 2),
+    devices=st.integers(1, 4),
+    load_s=st.sampled_from([1.0, 15.0, 40.0]),
+    stream_s=st.sampled_from([0.1, 25.0, 600.0]),
+)
+@settings(max_examples=15, deadline=None, derandomize=True)
+@pytest.mark.slow
+def test_busy_servers_take_turns(
+    functions: int, models: int, devices: int, load_s: float, stream_s: float
+) -> None:
+    """Servers whose callers never stop, beside models: each is served again within as many turns
+    as there are functions. A turn is a start, the residency, and the end of the open streams,
+    which `drain_s` bounds."""
+    drain_s = 60.0
+    both = [*servers(functions, drain_s), *(PoolSpec(f"m{n}") for n in range(models))]
+    count = min(devices, len(both) - 1)
+    turns = Turns([Device(f"g{number}", "cuda") for number in range(count)], both, load_s, stream_s)
+    residency_s = min(SERVER_RESIDENCY_MAX_S, max(RESIDENCY_S, load_s))
+    turn_s = residency_s + min(stream_s, drain_s + 1.0) + load_s + 1.0
+
+    turns.go(3 * len(both) * turn_s)
+
+    assert turns.longest_wait_s() <= len(both) * turn_s + PREEMPT_AFTER_S
+    assert bool(turns.ended) == (stream_s > drain_s)
+
+
+def test_slow_servers_serve_for_as_long_as_they_load() -> None:
+    """Three servers that start for 120 s share one device: it does not load for ever."""
+    turns = Turns([Device("g0", "cuda")], servers(3), load_s=120.0, drain_s=5.0)
+
+    turns.go(3600.0)
+
+    assert turns.longest_wait_s() <= 3 * (2 * 120.0 + 6.0) + PREEMPT_AFTER_S
+    assert turns.loading_s <= 3600.0 * 0.55
+
+
+def test_one_claim_stops_one_server() -> None:
+    """A function that waits for one of four busy servers takes no other one out of service."""
+    turns = Turns(
+        [Device(f"g{number}", "cuda") for number in range(4)],
+        servers(5, drain_s=600.0),
+        load_s=1.0,
+        drain_s=300.0,
+    )
+    turns.go(60.0)
+    states = [one.state for one in turns.machine.replicas()]
+
+    assert sorted(states) == [State.DRAINING, State.READY, State.READY, State.READY]
+    turns.go(2000.0)
+    assert turns.longest_wait_s() <= 5 * 320.0
+
+
+def test_a_claim_that_ends_gives_the_server_back() -> None:
+    """Callers that give up before a stream has ended cost the server's callers no cold start."""
+    turns = Turns([Device("g0", "cuda")], servers(2, drain_s=600.0), load_s=1.0, drain_s=600.0)
+    calls = turns.loads
+    turns.loads = lambda: {  # type: ignore[method-assign]
+        key: load for key, load in calls().items() if key == "f0" or turns.now % 100 < 20
+    }
+
+    turns.go(1000.0)
+
+    assert turns.resumed >= 9
+    assert turns.ended == 0
+    assert len(turns.machine.replicas()) == 1

@@ -27,8 +27,50 @@ class Device(StrEnum):
     ANY = "any"
 
 
+class Network(StrEnum):
+    """Networks of a server function."""
+
+    NONE = "none"
+    EGRESS = "egress"
+
+
 PathGiven = Annotated[
-    Path, typer.Argument(metavar="PATH", help="A model.onnx, or a folder with function.toml.")
+    Path | None,
+    typer.Argument(
+        metavar="[PATH]",
+        help="A model.onnx, or a folder with function.toml. With --command any folder, or none.",
+    ),
+]
+Command = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COMMAND",
+        help="Command of an HTTP server that listens on ${PORT}; it runs in the folder.",
+    ),
+]
+Port = Annotated[
+    int | None,
+    typer.Option(min=1, max=65_535, metavar="N", help="Port that the server listens on."),
+]
+Ready = Annotated[
+    str | None, typer.Option(metavar="PATH", help="Path that answers once the server is ready.")
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option("--env", metavar="NAME=VALUE", help="Variable of the server; may be repeated."),
+]
+NetworkGiven = Annotated[
+    Network | None, typer.Option("--network", help="What the server can reach.")
+]
+Concurrency = Annotated[
+    int | None,
+    typer.Option(min=1, max=10_000, metavar="N", help="Max exchanges of a server at once."),
+]
+Now = Annotated[
+    bool,
+    typer.Option(
+        "--now", help="Do not wait for open exchanges of a server that must make room first."
+    ),
 ]
 Name = Annotated[
     str | None,
@@ -59,7 +101,8 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Allow handler.py: it runs with the server's rights, unless the driver is docker.",
+        help="Allow handler.py or a command. It runs with fngate's rights; handler.py does not"
+        " under the driver docker.",
     ),
 ]
 Breaking = Annotated[
@@ -71,8 +114,14 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Return once the files a
 @connected
 def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     session: Session,
-    path: PathGiven,
+    path: PathGiven = None,
     name: Name = None,
+    command: Command = None,
+    port: Port = None,
+    ready: Ready = None,
+    env: Env = None,
+    network: NetworkGiven = None,
+    concurrency: Concurrency = None,
     min: Min = None,
     max: Max = None,
     idle: Idle = None,
@@ -82,20 +131,24 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     timeout: Timeout = None,
     trust: Trust = False,
     breaking: Breaking = False,
+    now: Now = False,
     no_wait: NoWait = False,
 ) -> None:
-    """Deploy a model as a function.
+    """Deploy a model or an HTTP server as a function.
 
-    The server loads it in a trial replica, runs its sample and measures it; then calls go to it. A
-    warm function stays warm: the new revision is ready before calls go to it, if both fit on the
-    device. A failed deploy changes nothing.
+    A trial replica loads the model, runs its sample and measures it; then calls go to it. A
+    server's trial starts the command until it is ready. A warm function stays warm: the new
+    revision is ready before calls go to it, if both fit on the device. A failed deploy changes
+    nothing.
 
     \b
     Examples:
       fnctl deploy model.onnx --name digits
       fnctl deploy functions/digits --max 2 --idle 60
+      fnctl deploy app/ --name web --command 'uvicorn app:app --port ${PORT}' --trust
     """
     from admin.cli.bundle_files import collect
+    from admin.cli.server_options import ServerOptions, parse_command, parse_env
 
     overrides = given(
         min=min,
@@ -107,8 +160,16 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         batching=batch if batch == ALWAYS else None,
         timeout_s=timeout,
     )
-    collected = collect(path, name)
-    _deploy(session, collected, collected.request(trust, breaking, overrides), no_wait)
+    words, variables = parse_command(command), parse_env(env or [])
+    server = ServerOptions(words, variables, port, ready, network and network.value, concurrency)
+    if path is None and not words:
+        raise typer.BadParameter("expected a folder or a model file, or --command for a server")
+    built = server.manifest()
+    collected = collect(path, name, built)
+    if collected.manifest != built or not built:
+        overrides |= server.overrides()
+    request = collected.request(trust, breaking, overrides, now=now)
+    _deploy(session, collected, request, no_wait)
 
 
 def given(**values: Any) -> dict[str, Any]:
@@ -174,7 +235,8 @@ def _curl(session: Session, collected: Collected, result: dict[str, Any]) -> str
         if not collected.sample:
             shown = str(client.function(collected.name).get("example", ""))
             # Examples of other kinds have a placeholder.
-            call = shown if " -d '" in shown and '"<' not in shown else ""
+            is_whole = " -d '" in shown and '"<' not in shown
+            call = shown if is_whole or collected.is_server else ""
     except ApiError:
         return ""
     key = "" if client.is_open_to_all(collected.name) else ' -H "Authorization: Bearer $FN_KEY"'

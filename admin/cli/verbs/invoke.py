@@ -33,7 +33,7 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
         ),
     ],
     body: Annotated[
-        str | None, typer.Option("-d", "--body", metavar="JSON|@FILE", help="The whole body.")
+        str | None, typer.Option("-d", "--body", metavar="TEXT|@FILE", help="The whole body.")
     ] = None,
     inputs: Annotated[
         list[str] | None,
@@ -42,6 +42,17 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
         ),
     ] = None,
     media: MediaType = "",
+    path: Annotated[
+        str | None, typer.Option("--path", metavar="/PATH", help="Path of a request to a server.")
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("-X", "--method", metavar="METHOD", help="Method of a request to a server."),
+    ] = None,
+    headers: Annotated[
+        list[str] | None,
+        typer.Option("-H", "--header", metavar="'K: V'", help="Header of a request to a server."),
+    ] = None,
     accept: Annotated[
         str,
         typer.Option(metavar="TYPE", help="Content type of the answer, like application/x-npy."),
@@ -66,6 +77,9 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
     picture (.png .jpg ...), a .wav, an .npy or a .bin; .json files and values are JSON. --type
     sends any file unchanged.
 
+    A server function gets one request, by default its sample, and its answer is printed as it
+    arrives. -d is then any text, and makes the request a POST.
+
     \b
     Examples:
       fnctl invoke digits
@@ -73,16 +87,37 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
       fnctl invoke sum -i a=[[1,2]] -i b=[[3,4]]
       fnctl invoke filetype -i data=@page.html
       fnctl invoke digits@2 -d @request.json --wait 10
+      fnctl invoke web --path /items?q=1 -H 'Accept: text/event-stream'
     """
     from registry.names import parse_ref
 
     parse_ref(name)
+    is_request = path is not None or method is not None or bool(headers)
+    if is_request and inputs:
+        raise typer.BadParameter("expected a model function's option alone", param_hint="-i")
+    if is_request or (not inputs and not media and _is_server(session, name)):
+        from admin.cli.requests import Wanted, send
+
+        wanted = Wanted(path, method, tuple(headers or ()), body, media, accept)
+        send(session, name, wanted, output, wait_s=wait, timeout_s=timeout)
+        return
     sent = _payload(session, name, body, inputs or [], media)
     answer = session.client.invoke(name, sent, accept=accept, wait_s=wait, timeout_s=timeout)
     if output is not None:
         _write(output, answer.body)
     session.answer(to_json(answer), lambda: render_receipt(answer, output))
     _print_receipt(session, answer)
+
+
+def _is_server(session: Session, name: str) -> bool:
+    """Return whether the function is a server; False if that cannot be told, since the call itself
+    is then refused with the reason."""
+    from admin.client.client import ApiError
+
+    try:
+        return bool((session.client.describe(name).get("signature") or {}).get("kind") == "http")
+    except ApiError:
+        return False
 
 
 def _payload(

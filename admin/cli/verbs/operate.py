@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from admin.cli.options import Session, connected
-from admin.cli.verbs.deploy import Idle, Max, Min, given
+from admin.cli.verbs.deploy import Idle, Max, Min, Now, given
 from admin.cli.verbs.show import Name
 
 To = Annotated[
@@ -24,7 +24,9 @@ Wait = Annotated[
 
 
 @connected
-def rollback(session: Session, name: Name, to: To = None, breaking: Breaking = False) -> None:
+def rollback(
+    session: Session, name: Name, to: To = None, breaking: Breaking = False, now: Now = False
+) -> None:
     """Move a function's traffic to an earlier revision.
 
     Without --to, that is the revision that had it before; a repeated rollback goes one further
@@ -38,7 +40,7 @@ def rollback(session: Session, name: Name, to: To = None, breaking: Breaking = F
     from admin.cli.operations import finish
     from admin.cli.render import render_rollback
 
-    ended = finish(session, session.client.roll_back(name, to, breaking))
+    ended = finish(session, session.client.roll_back(name, to, breaking, now=now))
     session.answer(ended, lambda: render_rollback(ended.get("result") or {}))
     session.next(f"fnctl show {name}", f"fnctl invoke {name}")
 

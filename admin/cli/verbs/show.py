@@ -10,9 +10,11 @@ import typer
 from admin.cli.completion import function_names
 from admin.cli.options import Session, connected
 from admin.cli.verbs.ls import ready_in
-from admin.text import NONE, duration, fields, get, number, size, table
+from admin.text import NONE, command, duration, fields, get, number, size, table
 
 ERRORS_MAX = 3
+_OF_MODELS = ("timeout_s", "body_mib")
+"""Limits that server functions do not use."""
 
 Name = Annotated[
     str,
@@ -24,8 +26,8 @@ Name = Annotated[
 def show(session: Session, name: Name) -> None:
     """Show one function.
 
-    Prints its state, limits, inputs and outputs, how to call it, and its revisions: the one with
-    the traffic now, and the one before, which is the target of fnctl rollback.
+    Prints its state, limits, inputs and outputs or its server, how to call it, and its revisions:
+    the one with the traffic now, and the one before, which is the target of fnctl rollback.
 
     \b
     Example:
@@ -42,7 +44,7 @@ def render(function: dict[str, Any], now_s: float) -> str:
 
     parts = [
         f"{get(function, 'revision')}  {get(function, 'state')}: {get(function, 'reason')}",
-        fields(_facts(function)),
+        fields([*_facts(function), *_server(function)]),
         _tensors(function.get("signature") or {}),
         _cold_starts(function.get("cold_starts") or []),
         _revisions(function.get("revisions") or [], function.get("previous")),
@@ -54,17 +56,46 @@ def render(function: dict[str, Any], now_s: float) -> str:
 
 
 def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
-    limits = function.get("limits") or {}
+    limits = {**(function.get("limits") or {}), **(function.get("exchange") or {})}
+    if function.get("exchange"):
+        limits = {key: value for key, value in limits.items() if key not in _OF_MODELS}
     labels = function.get("labels") or {}
     return [
         ("replicas", f"{get(function, 'ready')} ready of {get(function, 'wanted')} wanted"),
         ("scaling", f"{get(function, 'min')} to {get(function, 'max')} replicas"),
         ("idle", f"{get(function, 'idle_s')} s"),
         ("ready in", ready_in(function.get("ready_in_ms"))),
-        ("requests", f"{get(function, 'held')} held, {get(function, 'in_flight')} in flight"),
+        (
+            "requests",
+            f"{get(function, 'held')} held, {get(function, 'in_flight')} {_open(function)}",
+        ),
         ("labels", ", ".join(f"{key}={value}" for key, value in labels.items())),
         ("limits", ", ".join(f"{key} {value}" for key, value in limits.items())),
         ("prepared", _prepared(function.get("revisions") or [])),
+    ]
+
+
+def _open(function: dict[str, Any]) -> str:
+    return "open" if function.get("server") else "in flight"
+
+
+def _server(function: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the facts about the server of a server function; [] for a model function."""
+    server = function.get("server")
+    if not server:
+        return []
+    rules = server.get("paths") or {}
+    current = (one for one in function.get("revisions") or [] if one.get("traffic"))
+    profiles = (one.get("profile") or {} for one in current)
+    start_ms = next((float(one["load_ms"]) for one in profiles if "load_ms" in one), 0.0)
+    measured = f", {duration(start_ms)} in the trial" if start_ms else ""
+    return [
+        ("command", command(*server.get("command") or [])),
+        ("variables", ", ".join(server.get("env") or [])),
+        ("ready", get(server, "ready") or "/, any status below 500"),
+        ("network", get(server, "network")),
+        ("start", f"at most {get(server, 'start_s')} s{measured}"),
+        *((kind, ", ".join(rules.get(kind) or [])) for kind in ("wake", "free", "deny")),
     ]
 
 
@@ -78,6 +109,8 @@ def _prepared(revisions: list[dict[str, Any]]) -> str:
 
 def _tensors(signature: dict[str, Any]) -> str:
     kind = get(signature, "kind")
+    if kind == "http":
+        return "takes HTTP requests"
     if kind and kind != "tensors":
         return f"takes {kind}"
     rows = [

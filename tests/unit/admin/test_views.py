@@ -24,9 +24,9 @@ from pool_manager.core.state import Device, Replica
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
 from registry.exchange import NOTHING, Expected, Load, PoolEndpoints, ReplicaEndpoint
-from registry.model import Batching, Key, Operation
+from registry.model import Batching, Key, Operation, PathRules
 from runtime_image.contract.model import ImageForm, InputRule, OutputRule
-from tests.support.nouns import bundle, deployed, profile
+from tests.support.nouns import EMPTY, bundle, deployed, profile, server_deployed, server_profile
 
 
 def live(shown: PoolEndpoints, wanted: int = 0, since_s: float = 0.0, **known: Any) -> Live:
@@ -198,3 +198,33 @@ def test_a_slot_of_the_cpu_has_no_gpu() -> None:
     assert {key for key, value in shown.items() if value is None} == nulls
     assert (shown["state"], shown["memory_mib"], shown["bank"]) == ("free", 8_000, "cpu")
     assert shown["busy"] == 0.0
+
+
+def test_a_server_is_shown_without_its_values() -> None:
+    """A server function has its settings and the limits of its exchanges; of its variables only the
+    names, and of its profile's engine only the name."""
+    one = server_deployed(env={"TOKEN": "secret"}, paths=PathRules(deny=("/x",)))
+    measured = replace(one, profile=server_profile(one.revision))
+
+    called, shown = call_json(measured), revision_json(measured, EMPTY)
+
+    assert called["server"] == shown["server"]
+    assert called["server"]["command"] == ("serve", "${PORT}")
+    assert called["server"]["env"] == ["TOKEN"]
+    assert called["server"]["paths"]["deny"] == ("/x",)
+    assert called["exchange"]["concurrency"] == 32
+    assert called["content_types"] == []
+    assert (shown["engine"], shown["profile"]["engine"], shown["batching"]) == (
+        "server",
+        "server",
+        "",
+    )
+    assert "secret" not in json.dumps([called, shown])
+
+
+def test_a_model_has_nothing_of_a_server() -> None:
+    """The objects of model functions have no fields of server functions."""
+    assert not {"server", "exchange"} & {
+        *call_json(deployed()),
+        *revision_json(deployed(), bundle()),
+    }

@@ -4,11 +4,291 @@ from __future__ import annotations
 
 import pytest
 
-from registry.path_rules import parse_rule
+from registry.errors import BadRequest, FnError, PathDenied
+from registry.model import PathRules
+from registry.path_rules import (
+    RULE_MAX,
+    RULES_MAX,
+    CompiledPaths,
+    Rule,
+    Treatment,
+    is_ambiguous,
+    matches,
+    normalise,
+    parse_rule,
+    parse_rules,
+)
 
 
-@pytest.mark.parametrize("text", ["", "GET", "get /x", "x", "/a b", "/a?b", "/a//b", "/../a"])
-def test_a_malformed_rule_is_refused(text: str) -> None:
-    """The text names the expected form."""
-    with pytest.raises(ValueError, match="METHOD"):
+def is_match(rule: str, path: bytes, method: bytes = b"GET") -> bool:
+    """Return whether a rule matches."""
+    return matches(parse_rule(rule), method, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("/", Rule(b"", (b"/",))),
+        ("*", Rule(b"", (b"", b""))),
+        ("/a*", Rule(b"", (b"/a", b""))),
+        ("/*/b**c", Rule(b"", (b"/", b"/b", b"c"))),
+        ("POST /v1/*", Rule(b"POST", (b"/v1/", b""))),
+        ("M-SEARCH *", Rule(b"M-SEARCH", (b"", b""))),
+        ("/é", Rule(b"", ("/é".encode(),))),
+        ("/.well-known/a..b", Rule(b"", (b"/.well-known/a..b",))),
+    ],
+)
+def test_rules(text: str, rule: Rule) -> None:
+    """A rule is a pattern, or a method and a pattern."""
+    assert parse_rule(text) == rule
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", "GET", "GET ", "get /x", "x", "/a b", "GET  /a", " /a", "/a ", "/a\n", "/a\x7f"),
+        *("/a?b", "/a#b", "/a;b", "/a%20", "/a\\b", "/a//b", "//a", "/../a", "/a/..", "/./a", "/."),
+        *("1 /a", "GET POST /a", "/" + "a" * RULE_MAX, "/a\u2028"),
+    ],
+)
+def test_malformed_rules_are_refused(text: str) -> None:
+    """The text names the expected form and the rule."""
+    with pytest.raises(ValueError, match=r"expected \[METHOD \]PATTERN") as caught:
         parse_rule(text)
+    assert repr(text[:80]) in str(caught.value)
+
+
+def test_rules_are_limited() -> None:
+    """In length and number."""
+    assert parse_rule("/" + "a" * (RULE_MAX - 1)).parts == (b"/" + b"a" * (RULE_MAX - 1),)
+    assert len(parse_rules(("/a",) * RULES_MAX)) == RULES_MAX
+    with pytest.raises(ValueError, match="at most 64 rules, got 65"):
+        parse_rules(("/a",) * (RULES_MAX + 1))
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "expected"),
+    [
+        ("/", b"/", True),
+        ("/", b"/a", False),
+        ("/a", b"/a", True),
+        ("/a", b"/a/", False),
+        ("/a", b"/A", False),
+        ("*", b"/", True),
+        ("*", b"/a/b", True),
+        ("/a/*", b"/a/", True),
+        ("/a/*", b"/a/b/c", True),
+        ("/a/*", b"/a", False),
+        ("*.css", b"/a/x.css", True),
+        ("*.css", b"/a/x.css/", False),
+        ("/a*a", b"/a", False),
+        ("/a*a", b"/aa", True),
+        ("/*b*c", b"/bc", True),
+        ("/*b*c", b"/cb", False),
+        ("/*bb*c", b"/abbabc", True),
+        ("/*ab*ab", b"/ab", False),
+        ("/*ab*ab", b"/abab", True),
+        ("/*ab*b", b"/ab", False),
+        ("/é", "/é".encode(), True),
+    ],
+)
+def test_patterns(rule: str, path: bytes, expected: bool) -> None:
+    """A star stands for any characters, also none."""
+    assert is_match(rule, path) is expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "method", "expected"),
+    [
+        ("/a", b"POST", True),
+        ("POST /a", b"POST", True),
+        ("POST /a", b"GET", False),
+        ("GET /a", b"HEAD", True),
+        ("HEAD /a", b"GET", False),
+        ("HEAD /a", b"HEAD", True),
+        ("POST /a", b"HEAD", False),
+    ],
+)
+def test_methods(rule: str, method: bytes, expected: bool) -> None:
+    """HEAD asks for what GET would give."""
+    assert is_match(rule, b"/a", method) is expected
+
+
+def test_many_stars_take_little_time() -> None:
+    """Matching has no backtracking: this would not end otherwise."""
+    assert is_match("*a" * 120, b"/" + b"a" * 30_000 + b"b") is False
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (b"/", b"/"),
+        (b"/a/b", b"/a/b"),
+        (b"/a/b/", b"/a/b/"),
+        (b"//a///b//", b"/a/b/"),
+        (b"//", b"/"),
+        (b"/a/./b", b"/a/b"),
+        (b"/a/../b", b"/b"),
+        (b"/a/..", b"/"),
+        (b"/a/b/..", b"/a/"),
+        (b"/a/b/.", b"/a/b/"),
+        (b"/../../a", b"/a"),
+        (b"/...", b"/..."),
+        (b"/.a/..b", b"/.a/..b"),
+        (b"/%61%2Fb", b"/a/b"),
+        (b"/%2e%2e/a", b"/a"),
+        (b"/%2561", b"/%61"),
+        (b"/%zz%", b"/%zz%"),
+        (b"/%C3%A9", "/é".encode()),
+        (b"/a;x=1/b;y", b"/a/b"),
+        (b"/a;/..;/b", b"/b"),
+        (b"/a/;x", b"/a/"),
+        (b"/a%3Bx/b", b"/a/b"),
+    ],
+)
+def test_paths_are_normalised(path: bytes, expected: bytes) -> None:
+    """Decoded once, slashes merged, dot segments resolved, parameters cut."""
+    assert normalise(path) == expected
+
+
+def test_parameters_may_be_kept() -> None:
+    """Servers without parameters of segments see them as names."""
+    assert normalise(b"/a;x/b;y/", cuts_parameters=False) == b"/a;x/b;y/"
+    assert normalise(b"/a/..;x", cuts_parameters=False) == b"/a/..;x"
+    assert normalise(b"/a/b;", cuts_parameters=False) == b"/a/b;"
+
+
+ASLEEP = Treatment(wakes=False, is_free=False)
+AWAKE = Treatment(wakes=True, is_free=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        (b"GET", b"/", AWAKE),
+        (b"POST", b"/x", AWAKE),
+        (b"GET", b"/favicon.ico", ASLEEP),
+        (b"HEAD", b"/robots.txt", ASLEEP),
+        (b"GET", b"//robots%2Etxt", ASLEEP),
+        (b"GET", b"/health", ASLEEP),
+        (b"POST", b"/health", AWAKE),
+        (b"GET", b"/health/", AWAKE),
+    ],
+)
+def test_without_rules_nearly_everything_wakes(
+    method: bytes, path: bytes, expected: Treatment
+) -> None:
+    """What browsers, crawlers and probes ask for by themselves does not."""
+    assert CompiledPaths(PathRules(), "/health?full=1").judge(method, path) == expected
+
+
+@pytest.mark.parametrize("ready", ["", "/", "/?x", "//"])
+def test_a_probe_of_the_front_page_does_not_keep_it_asleep(ready: str) -> None:
+    """Otherwise no visit would wake the function."""
+    assert CompiledPaths(PathRules(), ready).judge(b"GET", b"/") == AWAKE
+
+
+def test_wake_and_free() -> None:
+    """Only what `wake` names wakes; `free` is independent of it."""
+    paths = CompiledPaths(PathRules(("/", "POST *"), ("/static/*", "/favicon.ico", "/")), "/health")
+
+    assert paths.judge(b"GET", b"/") == Treatment(wakes=True, is_free=True)
+    assert paths.judge(b"GET", b"/x") == ASLEEP
+    assert paths.judge(b"POST", b"/x") == AWAKE
+    assert paths.judge(b"POST", b"/static/x") == Treatment(wakes=True, is_free=True)
+    assert paths.judge(b"GET", b"/x/../static/x") == Treatment(wakes=False, is_free=True)
+    assert paths.judge(b"GET", b"/favicon.ico") == Treatment(wakes=False, is_free=True)
+    assert CompiledPaths(PathRules(("*",)), "/h").judge(b"GET", b"/h") == ASLEEP
+
+
+def test_malformed_rules_are_refused_when_compiled() -> None:
+    """Each kind is parsed."""
+    for rules in (PathRules(wake=("x",)), PathRules(free=("x",)), PathRules(deny=("x",))):
+        with pytest.raises(ValueError, match="METHOD"):
+            CompiledPaths(rules)
+
+
+def outcome(deny: str, path: bytes, method: bytes = b"GET") -> type[FnError] | None:
+    """Return the error with which a function that denies paths answers."""
+    try:
+        CompiledPaths(PathRules(deny=("POST /other", deny))).judge(method, path)
+    except FnError as error:
+        return type(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("deny", "path", "expected"),
+    [
+        ("/admin", b"/admin", PathDenied),
+        ("/admin", b"/Admin", PathDenied),
+        ("/ADMIN", b"/admin", PathDenied),
+        ("/admin", b"/admin/", PathDenied),
+        ("/admin", b"/admin//", PathDenied),
+        ("/admin/", b"/admin", PathDenied),
+        ("/admin/*", b"/admin", PathDenied),
+        ("/admin/*", b"/admin/x", PathDenied),
+        ("/admin", b"//admin", PathDenied),
+        ("/admin", b"/%61dmin", PathDenied),
+        ("/admin", b"/admin;x", PathDenied),
+        ("/admin", b"/admin%3Bx", PathDenied),
+        ("/admin/x", b"/admin;y/x", PathDenied),
+        ("*secret*", b"/a;secret", PathDenied),
+        ("/", b"/", PathDenied),
+        ("/", b"/;x", PathDenied),
+        ("*", b"/x", PathDenied),
+        ("GET /admin", b"/admin", PathDenied),
+        ("POST /admin", b"/admin", None),
+        ("/admin", b"/admins", None),
+        ("/admin", b"/admin/x", None),
+        ("/admin", b"/x/admin", None),
+        ("/admin/*", b"/x", None),
+        ("/admin", b"/%C3%A9", None),
+        ("/admin", b"/a.b/.c/..d", None),
+        ("/admin", b"/x/../admin", BadRequest),
+        ("/admin", b"/./admin", BadRequest),
+        ("/admin", b"/x/..", BadRequest),
+        ("/admin", b"/x/..;/admin", BadRequest),
+        ("/admin", b"/.", BadRequest),
+        ("/admin", b"/%2e", BadRequest),
+        ("/admin", b"/x%2Fadmin", BadRequest),
+        ("/admin", b"/x%2fadmin", BadRequest),
+        ("/admin", b"/x%5Cadmin", BadRequest),
+        ("/admin", b"/%2561dmin", BadRequest),
+        ("/admin", b"/admin%00", BadRequest),
+        ("/admin", b"/admin%0a", BadRequest),
+        ("/admin", b"/admin%1F", BadRequest),
+        ("/admin", b"/admin%7f", BadRequest),
+        ("/admin", b"/admin%3Fx", BadRequest),
+        ("/admin", b"/admin%23x", BadRequest),
+        ("/admin", b"/%zz", BadRequest),
+        ("/admin", b"/%6", BadRequest),
+        ("/admin", b"/%", BadRequest),
+        ("/admin", b"/%c0%afadmin", BadRequest),
+        ("/admin", b"/%ff", BadRequest),
+    ],
+)
+def test_denied_paths(deny: str, path: bytes, expected: type[FnError] | None) -> None:
+    """Every reading of a path counts; a path that servers resolve differently is refused."""
+    assert outcome(deny, path) is expected
+
+
+def test_denied_methods() -> None:
+    """HEAD is denied with GET; each rule counts."""
+    assert outcome("GET /a", b"/a", b"HEAD") is PathDenied
+    assert outcome("GET /a", b"/a", b"PUT") is None
+    assert outcome("GET /a", b"/other", b"POST") is PathDenied
+
+
+def test_without_deny_nothing_is_ambiguous() -> None:
+    """Paths are the server's affair."""
+    paths = CompiledPaths(PathRules(("/a",), ("/b",)))
+
+    assert paths.judge(b"GET", b"/x/../%61") == AWAKE
+    assert paths.judge(b"GET", b"/%ff%2F%zz") == ASLEEP
+
+
+@pytest.mark.parametrize("path", [b"/%20", b"/%3A", b"/%7E", b"/%41", b"/%24", b"/%26", b"/a%2B"])
+def test_plain_escapes_are_not_ambiguous(path: bytes) -> None:
+    """Servers agree about them."""
+    assert is_ambiguous(path) is False

@@ -148,3 +148,17 @@ def test_an_operation_that_was_cancelled_ends_the_command(
 
     assert ended.value.exit_code == INTERRUPTED
     assert capsys.readouterr().out == "cancelled: nothing changed\n"
+
+
+def test_a_phase_that_may_be_long_is_announced(
+    api: AdminApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The wait for open exchanges is told when it begins, with the option that ends it."""
+    drain = Canned({**START, "phase": "drain"})
+    api.on("GET", PATH, drain, Canned({**START, "phase": "drain", "state": "done"}))
+
+    finish(Session(Client(api.url), as_json=False), START)
+
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in lines] == ["upload", "open", "drain"]
+    assert "--now" in lines[1]

@@ -171,3 +171,46 @@ def test_an_answer_can_be_read_as_it_comes(api: AdminApi) -> None:
 
     assert api.requests[0].headers["Accept"] == "a/b"
     assert api.requests[0].headers["Authorization"] == "Bearer k1"
+
+
+def test_a_stream_arrives_piece_by_piece() -> None:
+    """A piece is passed on before the next one is sent, and the end before the connection's."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        accepted: list[socket.socket] = []
+
+        def dial(_host: str, _port: int) -> socket.socket:
+            client = socket.create_connection(listening.getsockname())
+            accepted.append(listening.accept()[0])
+            accepted[0].sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            return client
+
+        with Transport(url, None, dial).stream("GET", "/x", None, {}, TIMEOUT_S) as (reply, pieces):
+            assert reply.status == 200
+            for text in (b"one", b"two"):
+                accepted[0].sendall(b"3\r\n" + text + b"\r\n")
+                assert next(pieces) == text
+            accepted[0].sendall(b"0\r\n\r\n")
+            assert list(pieces) == []
+        accepted[0].close()
+
+
+def test_a_stream_that_ends_early_is_an_error() -> None:
+    """A connection that ends within a chunked body is no end of the answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        accepted: list[socket.socket] = []
+
+        def dial(_host: str, _port: int) -> socket.socket:
+            client = socket.create_connection(listening.getsockname())
+            accepted.append(listening.accept()[0])
+            head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+            accepted[0].sendall(head + b"3\r\none\r\n")
+            accepted[0].shutdown(socket.SHUT_WR)
+            return client
+
+        with Transport(url, None, dial).stream("GET", "/x", None, {}, TIMEOUT_S) as (_, pieces):
+            assert next(pieces) == b"one"
+            with pytest.raises(Unreachable, match="does not answer"):
+                next(pieces)
+        accepted[0].close()

@@ -14,7 +14,7 @@ from admin.deploy.changes import Changes, changed_settings
 from admin.deploy.plan import Plan, WireDeploy, WireFile, check_code, plan, verified_before
 from admin.deploy.rollout import DRAIN, Rollout
 from admin.deploy.servers import server_result, with_wait
-from admin.deploy.verify import Verification
+from admin.deploy.verify import Samples, Verification
 from admin.pool_sync import binding, pool_spec
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
@@ -24,10 +24,11 @@ from registry.catalog import Catalog, Deployed
 from registry.errors import BadBundle, ModelRefused, Refused, ServerRefused, WrongScope
 from registry.exchange import Load
 from registry.model import ExchangeLimits, Function, Limits
-from runtime_image.contract.server import ServerSpec
+from runtime_image.contract.server import SampleRequest, ServerSpec
 from tests.support.nouns import (
     EMPTY,
     HTTP,
+    bundle,
     function,
     server_deployed,
     server_profile,
@@ -211,6 +212,30 @@ async def test_a_refused_server_is_told_with_stage_and_log(tmp_path: Path) -> No
     error = caught.value
     assert (error.code, error.message) == ("server_refused", "exited with code 0")
     assert (error.detail, error.admin_detail) == ({"stage": "start"}, {"log_tail": ["bye"]})
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        ((), ("text/plain; charset=utf-8", b"")),
+        ((SampleRequest(body="hi"),), ("text/plain; charset=utf-8", b"hi")),
+        ((SampleRequest(headers={"content-type": "a/b"}, body="hi"),), ("a/b", b"hi")),
+        ((SampleRequest(body="@q.json"),), ("application/json", b"{}")),
+        ((SampleRequest(headers={"Content-Type": "a/b"}, body="@q.json"),), ("a/b", b"{}")),
+    ],
+)
+async def test_the_sample_of_a_server_is_the_body_of_its_first_request(
+    tmp_path: Path, samples: tuple[SampleRequest, ...], expected: tuple[str, bytes]
+) -> None:
+    """A body is text or a file of the bundle; a header of the sample names its type."""
+    async with operating(tmp_path) as operator:
+        files = {"q.json": b"{}"}
+        await operator.request(files)
+        stored = bundle(q__json=b"{}")
+        one = server_deployed(bundle=stored.digest, samples=samples)
+        operator.store.bundles[stored.digest] = stored
+
+        assert await Samples(operator.store.bundles, operator.store.blobs).body(one) == expected
 
 
 class Full:

@@ -20,6 +20,7 @@ from registry.exchange import PoolEndpoints
 from registry.model import Limits
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract.model import InputRule
+from runtime_image.contract.server import SampleRequest
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support import nouns
 from tests.support.peers import published
@@ -257,3 +258,35 @@ async def test_a_stopped_site_lets_its_connections_finish(front: Front) -> None:
             socket.create_connection(("127.0.0.1", port)).close()
     await site.close()
     await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        ((), [f"{ORIGIN}/fn/web/"]),
+        ((SampleRequest("/up?a=1"),), [f"{ORIGIN}/fn/web/up?a=1"]),
+        (
+            (SampleRequest("/x", "PUT", {"A": "b c"}, "it's"), SampleRequest("/y")),
+            ["-X", "PUT", "-H", "A: b c", "--data-binary", "it's", f"{ORIGIN}/fn/web/x"],
+        ),
+        (
+            (SampleRequest("/x", "POST", body="@q.json"),),
+            ["--data-binary", "@q.json", f"{ORIGIN}/fn/web/x"],
+        ),
+    ],
+)
+def test_an_example_of_a_server_is_its_sample(
+    samples: tuple[SampleRequest, ...], words: list[str]
+) -> None:
+    """The example repeats the request that the deploy tried; without one it gets `/`."""
+    text = example(nouns.server_deployed(samples=samples), ORIGIN)
+
+    assert shlex.split(text) == ["curl", *words]
+
+
+def test_a_server_describes_its_own_limits() -> None:
+    """A server function has no limit of a run or a body, and takes any content type."""
+    shown = describe(nouns.server_deployed(), PoolEndpoints([], "cold", "no calls"), ORIGIN)
+
+    assert shown["limits"] == {"wait_s": 55.0, "max_s": 600.0}
+    assert (shown["signature"]["kind"], shown["content_types"]) == ("http", [])

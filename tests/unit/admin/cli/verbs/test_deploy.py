@@ -12,6 +12,9 @@ import typer
 from typer.testing import Result
 
 from admin.cli.verbs.deploy import batch_max
+from registry.bundles.paths import FILES_MAX
+from registry.manifest import parse_manifest
+from registry.model import ExchangeLimits, ServerSettings
 from tests.support import models
 from tests.support.admin_api import AdminApi, Canned
 
@@ -199,3 +202,162 @@ def test_a_broken_bundle_is_refused_before_anything_is_sent(
     assert result.exit_code == 1
     assert "expected function.toml" in result.stderr
     assert api.requests == []
+
+
+HOOK = "/admin/v1/functions/web/revisions"
+WEB: dict[str, Any] = {
+    **DONE,
+    "result": {
+        "revision": "web@1",
+        "created": True,
+        "switch": "calls of web go to web@1, which is cold",
+        "server": {"ready": "/up", "network": "egress", "wait_s": 90.0},
+        "profile": {"profiled": True, "load_ms": 60_000, "memory_mib": 51.2},
+        "sample": {
+            "requests": [
+                {"method": "GET", "path": "/up", "status": 200, "ms": 3.2, "body": "all\nfine"},
+                {"method": "PUT", "path": "/x", "status": 204, "ms": 1.0, "body": ""},
+            ]
+        },
+    },
+}
+
+
+@pytest.fixture
+def web(api: AdminApi) -> AdminApi:
+    """Serve a deploy of a server function."""
+    api.on("POST", HOOK, Canned(RUNNING, 202))
+    api.on("GET", OPERATION, Canned(WEB))
+    api.on("GET", "/admin/v1/functions/web", Canned({"example": "curl http://here/fn/web/up"}))
+    api.on("GET", "/fn/web", Canned({}))
+    api.takes_blobs = True
+    return api
+
+
+def test_a_command_is_deployed_without_files(web: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """--command stands for a function.toml with [server]; the last line is a working call."""
+    options = ("--port", "81", "--ready", "/up", "--env", "A=b=c", "--network", "egress")
+    command = ("--command", "serve '${PORT}' \"a b\"", "--concurrency", "4")
+    result = fnctl("deploy", "--name", "web", *command, *options, "--trust", "--now")
+
+    [sent] = web.sent("POST")
+    assert result.exit_code == 0
+    assert (sent.json["files"], sent.json["overrides"], sent.json["now"]) == ([], {}, True)
+    manifest = parse_manifest(sent.json["manifest"], [])
+    assert manifest.server == ServerSettings(
+        ("serve", "${PORT}", "a b"), {"A": "b=c"}, 81, "/up", "egress"
+    )
+    assert manifest.exchange == ExchangeLimits(concurrency=4)
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines == [
+        "web@1 deployed (0 files, 0 B)",
+        "sample GET /up 200 in 3.2 ms: all fine",
+        "sample PUT /x 204 in 1 ms",
+        "start ready after 60.0 s (/up)",
+        "memory 51 MiB",
+        "network egress: it reaches whatever this host reaches",
+        "held calls wait up to 90 s for a start",
+        "switch calls of web go to web@1, which is cold",
+    ]
+    assert result.stderr.splitlines()[-2:] == [
+        "next: fnctl invoke web",
+        "  or: curl http://here/fn/web/up",
+    ]
+
+
+def test_a_folder_becomes_a_server(
+    web: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
+) -> None:
+    """With --command a folder needs no function.toml; all its files go up, except hidden ones."""
+    folder = tmp_path / "web"
+    (folder / "static").mkdir(parents=True)
+    for name in ("app.py", "static/a.css", ".secret"):
+        (folder / name).write_text(name)
+
+    result = fnctl("deploy", str(folder), "--command", "python app.py ${PORT}", "--trust")
+
+    [sent] = web.sent("POST", HOOK)
+    assert result.exit_code == 0
+    assert [file["path"] for file in sent.json["files"]] == ["app.py", "static/a.css"]
+    assert (sent.json["derived_name"], sent.json["trust"]) == (True, True)
+    assert "now" not in sent.json
+
+
+def test_options_override_the_server_of_a_folder(
+    web: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Beside a function.toml with [server], the options are overrides of its keys."""
+    text = 'schema = 1\nname = "web"\n[server]\ncommand = "app ${PORT}"\n'
+    (tmp_path / "function.toml").write_text(text)
+    command = ("--command", "app -v ${PORT}", "--port", "81", "--env", "A=b")
+
+    assert fnctl("deploy", str(tmp_path), *command, "--trust").exit_code == 0
+
+    [sent] = web.sent("POST", HOOK)
+    assert sent.json["manifest"] == text
+    assert sent.json["overrides"] == {
+        "command": ["app", "-v", "${PORT}"],
+        "env": {"A": "b"},
+        "port": 81,
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "expected a folder or a model file, or --command for a server"),
+        (("--command", "a '${PORT}"), "--command: expected words as a shell splits them"),
+        (("--command", " "), "--command: expected a program, got nothing"),
+        (("--command", "a ${PORT}"), "--name: expected a name for a command without a folder"),
+        (("--command", "a", "--env", "A"), "--env: expected NAME=VALUE, got 'A'"),
+    ],
+)
+def test_a_wrong_server_option_is_told(
+    fnctl: Callable[..., Result], args: tuple[str, ...], said: str
+) -> None:
+    """Wrong usage of the server options is told before anything is sent."""
+    result = fnctl("deploy", *args)
+
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_bad_command_is_refused_before_anything_is_sent(
+    api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
+) -> None:
+    """The manifest that the options stand for is checked like a file; a model file is no folder."""
+    for args, said in (
+        (("--name", "web", "--command", "app"), "server.command: expected ${PORT} in it"),
+        ((str(models.add_one(tmp_path)), "--command", "a ${PORT}"), "--command: expected a folder"),
+    ):
+        result = fnctl("deploy", *args)
+        assert (result.exit_code, said in result.stderr) == (1, True)
+    assert api.requests == []
+
+
+def test_a_folder_with_too_many_files_is_not_read(
+    fnctl: Callable[..., Result], tmp_path: Path
+) -> None:
+    """The number of files is checked before they are read, as in a virtual environment."""
+    for number in range(FILES_MAX + 1):
+        (tmp_path / f"{number}.py").touch()
+
+    result = fnctl("deploy", str(tmp_path), "--name", "web", "--command", "a ${PORT}")
+
+    assert result.exit_code == 1
+    assert f"expected at most {FILES_MAX} files in {tmp_path}, got {FILES_MAX + 1}" in result.stderr
+
+
+def test_a_changed_limit_of_a_server_tells_when_it_applies(
+    web: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """Replicas get some limits at their start; a deploy that changes only these says so."""
+    result = {"revision": "web@1", "created": False, "changed": ["limits.max_s"]}
+    web.on("GET", OPERATION, Canned({**DONE, "result": result}))
+
+    shown = fnctl("deploy", "--name", "web", "--command", "a ${PORT}", "--trust").stdout
+
+    assert shown == (
+        "same bundle as web@1, which stays; changed: limits.max_s\n"
+        "  running replicas keep their limits until they stop\n"
+    )

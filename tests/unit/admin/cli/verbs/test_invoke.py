@@ -106,7 +106,7 @@ def test_json_is_the_answer_with_its_receipt(api: AdminApi, fnctl: Callable[...,
 
     assert shown.pop("receipt")["cold"] is True
     assert shown == ANSWER
-    assert api.requests[0].body == b'{"inputs": {}}'
+    assert api.sent("POST")[0].body == b'{"inputs": {}}'
 
 
 def test_bytes_are_not_printed(api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path) -> None:

@@ -126,3 +126,41 @@ def test_the_gain_of_what_was_prepared_is_shown() -> None:
     shown = render({**FUNCTION, "revisions": revisions}, NOW_S)
 
     assert "  prepared  first answer after 10 ms instead of 105 ms" in shown.split("\n")
+
+
+def test_a_server_is_shown_with_its_command() -> None:
+    """A server function has its command, probe, rules and limits; those of models are left out."""
+    server = {
+        "command": ["uvicorn", "a b", "${PORT}"],
+        "env": ["HOME", "TOKEN"],
+        "ready": "",
+        "network": "egress",
+        "start_s": 600.0,
+        "paths": {"wake": [], "free": ["/static/*"], "deny": ["/x", "POST /y"]},
+    }
+    one = {
+        **FUNCTION,
+        "in_flight": 3,
+        "signature": {"kind": "http", "inputs": [], "outputs": []},
+        "server": server,
+        "limits": {"timeout_s": 60.0, "wait_s": 55.0, "body_mib": 64},
+        "exchange": {"concurrency": 4},
+        "revisions": [{**FUNCTION["revisions"][0], "profile": {"load_ms": 2500, "memory_mib": 1}}],
+    }
+
+    lines = [" ".join(line.split()) for line in render(one, NOW_S).splitlines()]
+
+    for line in (
+        "requests 0 held, 3 open",
+        "limits wait_s 55.0, concurrency 4",
+        "command uvicorn 'a b' '${PORT}'",
+        "variables HOME, TOKEN",
+        "ready /, any status below 500",
+        "network egress",
+        "start at most 600.0 s, 2.5 s in the trial",
+        "free /static/*",
+        "deny /x, POST /y",
+        "takes HTTP requests",
+    ):
+        assert line in lines
+    assert not [line for line in lines if line.startswith("wake")]

@@ -1,0 +1,229 @@
+"""Requests of `fnctl invoke` to server functions, whose answers are printed as they arrive."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import mimetypes
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import typer
+
+from admin.cli.errors import INTERRUPTED, REFUSED
+from admin.cli.options import Session
+from admin.client.client import ApiError, HttpRequest
+from admin.client.transport import Reply
+from admin.text import duration, plain, size
+
+SHOWN_MAX: Final = 16 * 1024 * 1024
+"""Max bytes of an answer that --json prints."""
+MISTAKES: Final = 400
+TYPE: Final = "Content-Type"
+OCTETS: Final = "application/octet-stream"
+TEXTS: Final = ("text/", "application/json", "application/x-ndjson", "application/xml")
+
+Write = Callable[[bytes], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Options of a request. None or "" stand for those that were not given."""
+
+    path: str | None = None
+    method: str | None = None
+    headers: tuple[str, ...] = ()
+    body: str | None = None
+    media: str = ""
+    accept: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no option says what to send, so that the function's sample is sent."""
+        return self.path is None and self.method is None and self.body is None
+
+
+def send(
+    session: Session,
+    name: str,
+    wanted: Wanted,
+    output: Path | None,
+    *,
+    wait_s: float | None,
+    timeout_s: float,
+) -> None:
+    """Send a request and print the answer's body as it arrives, or write it to `output`. A remark
+    with status, time and size follows.
+
+    Raises ApiError for a refusal, Unreachable also for an answer that was cut off, and typer.Exit
+    for a status from 400 on.
+    """
+    headers = _headers(wanted)
+    with _opened(session, name, wanted, headers) as request:
+        began_s = time.monotonic()
+        client = session.client
+        try:
+            opened = client.exchange(name, request, wait_s=wait_s, timeout_s=timeout_s)
+            with opened as (reply, pieces):
+                first_ms = (time.monotonic() - began_s) * 1e3
+                count = _deliver(session, reply, pieces, output)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+    took = f"{duration((time.monotonic() - began_s) * 1e3)}, head after {duration(first_ms)}"
+    where = f" to {output}" if output else ""
+    session.remark(f"HTTP {reply.status}, {size(count)}{where} in {took}")
+    if reply.status >= MISTAKES:
+        raise typer.Exit(REFUSED)
+
+
+@contextmanager
+def _opened(
+    session: Session, name: str, wanted: Wanted, headers: dict[str, str]
+) -> Iterator[HttpRequest]:
+    """Yield the request; a file of its body is open while the block runs."""
+    if wanted.is_empty:
+        yield _sample(session, name, headers)
+        return
+    path = wanted.path or "/"
+    if not path.startswith("/"):
+        raise typer.BadParameter(f"expected /PATH, got {path!r}", param_hint="--path")
+    method = (wanted.method or ("GET" if wanted.body is None else "POST")).upper()
+    if not (method.isascii() and method.isalpha()):
+        raise typer.BadParameter(f"expected a method such as GET, got {method!r}", param_hint="-X")
+    if wanted.body is None or not wanted.body.startswith("@"):
+        body = None if wanted.body is None else wanted.body.encode()
+        if body is not None:
+            headers.setdefault(TYPE, wanted.media or _type_of_text(body))
+        yield HttpRequest(path, method, headers, body)
+        return
+    file = Path(wanted.body[1:]).expanduser()
+    with _file(file) as source:
+        headers.setdefault(TYPE, wanted.media or mimetypes.guess_type(file.name)[0] or OCTETS)
+        headers["Content-Length"] = str(os.fstat(source.fileno()).st_size)
+        yield HttpRequest(path, method, headers, source)
+
+
+def _sample(session: Session, name: str, headers: dict[str, str]) -> HttpRequest:
+    """Return the first sample of the function; "/" if there is none, or the key may not read it."""
+    try:
+        function = session.client.function(name.partition("@")[0])
+        samples = (function.get("server") or {}).get("samples") or [{}]
+        sample: dict[str, Any] = samples[0]
+        body = session.client.sample(name) if sample.get("body") else None
+    except ApiError:
+        sample, body = {}, None
+    own = {str(key): str(value) for key, value in (sample.get("headers") or {}).items()}
+    if body is not None and TYPE.lower() not in map(str.lower, own):
+        own[TYPE] = body.content_type
+    path, method = str(sample.get("path") or "/"), str(sample.get("method") or "GET")
+    session.remark(f"no path given, {'the sample' if sample else 'this'} is sent: {method} {path}")
+    return HttpRequest(path, method, {**own, **headers}, body.body if body else None)
+
+
+def _headers(wanted: Wanted) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for item in wanted.headers:
+        name, colon, value = item.partition(":")
+        if not name.strip() or not colon or not item.isprintable():
+            raise typer.BadParameter(f"expected 'NAME: VALUE', got {item!r}", param_hint="-H")
+        title = TYPE if name.strip().lower() == TYPE.lower() else name.strip()
+        found[title] = value.strip()
+    if wanted.accept:
+        found.setdefault("Accept", wanted.accept)
+    return found
+
+
+def _type_of_text(body: bytes) -> str:
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return "text/plain; charset=utf-8"
+    return "application/json"
+
+
+def _file(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="-d") from error
+
+
+def _deliver(session: Session, reply: Reply, pieces: Iterator[bytes], output: Path | None) -> int:
+    """Pass on the body piece by piece; return its bytes."""
+    kind = reply.headers.get(TYPE, "")
+    if session.as_json and output is None:
+        return _as_json(session, reply, kind, pieces)
+    with _target(output, kind) as write:
+        count = 0
+        for piece in pieces:
+            count += len(piece)
+            write(piece)
+    if session.as_json:
+        session.answer(_head(reply, kind, count), lambda: "")
+    return count
+
+
+@contextmanager
+def _target(output: Path | None, kind: str) -> Iterator[Write]:
+    """Yield the function that writes a piece at once: to a file, or to stdout. A terminal gets
+    text without control characters; other content is left out, as `curl` does."""
+    if output is not None:
+        try:
+            file = output.open("wb")
+        except OSError as error:
+            raise typer.BadParameter(
+                f"{output}: {error.strerror}", param_hint="--output"
+            ) from error
+        with file:
+            yield file.write
+        return
+    if not sys.stdout.isatty():
+        yield _flushed
+        return
+    is_text = not kind or kind.lower().startswith(TEXTS) or "+json" in kind or "+xml" in kind
+    if not is_text:
+        typer.echo(f"{kind}: save it with --output FILE", err=True)
+        yield len
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def show(piece: bytes) -> None:
+        sys.stdout.write(plain(decoder.decode(piece).replace("\r\n", "\n")))
+        sys.stdout.flush()
+
+    yield show
+    sys.stdout.write("\n")
+
+
+def _flushed(piece: bytes) -> None:
+    sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
+def _as_json(session: Session, reply: Reply, kind: str, pieces: Iterator[bytes]) -> int:
+    body = bytearray()
+    count = 0
+    for piece in pieces:
+        count += len(piece)
+        body += piece[: SHOWN_MAX - len(body)]
+    try:
+        text = body.decode() if count == len(body) else None
+    except UnicodeDecodeError:
+        text = None
+    session.answer({**_head(reply, kind, count), "body": text}, lambda: "")
+    return count
+
+
+def _head(reply: Reply, kind: str, count: int) -> dict[str, Any]:
+    return {
+        "status": reply.status,
+        "content_type": kind,
+        "bytes": count,
+        "headers": [[name, value] for name, value in reply.headers.items()],
+    }

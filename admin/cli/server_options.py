@@ -1,0 +1,79 @@
+"""Options of `fnctl deploy` for server functions, and the function.toml that they stand for."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The [server] options of a command line; None for those that were not given."""
+
+    command: tuple[str, ...] | None = None
+    env: dict[str, str] | None = None
+    port: int | None = None
+    ready: str | None = None
+    network: str | None = None
+    concurrency: int | None = None
+
+    def overrides(self) -> dict[str, Any]:
+        """Return the given options as overrides of a function.toml."""
+        found = {
+            "command": list(self.command) if self.command else None,
+            "env": self.env,
+            "port": self.port,
+            "ready": self.ready,
+            "network": self.network,
+            "concurrency": self.concurrency,
+        }
+        return {key: value for key, value in found.items() if value is not None}
+
+    def manifest(self) -> str:
+        """Return the text of a function.toml with these options; "" without a command."""
+        if not self.command:
+            return ""
+        table = self.overrides()
+        concurrency, env = table.pop("concurrency", None), table.pop("env", {})
+        lines = ["schema = 1", "[server]", *(f"{key} = {_toml(table[key])}" for key in table)]
+        if env:
+            lines += ["[server.env]", *(f"{_toml(key)} = {_toml(env[key])}" for key in env)]
+        if concurrency is not None:
+            lines += ["[limits]", f"concurrency = {concurrency}"]
+        return "\n".join([*lines, ""])
+
+
+def parse_command(text: str | None) -> tuple[str, ...] | None:
+    """Split --command as a shell would. Raises typer.BadParameter."""
+    if text is None:
+        return None
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        message = f"expected words as a shell splits them, got {text!r}: {error}"
+        raise typer.BadParameter(message, param_hint="--command") from error
+    if not words:
+        raise typer.BadParameter("expected a program, got nothing", param_hint="--command")
+    return words
+
+
+def parse_env(items: Sequence[str]) -> dict[str, str] | None:
+    """Return the variables of --env; None without any. Raises typer.BadParameter."""
+    found: dict[str, str] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"expected NAME=VALUE, got {item!r}", param_hint="--env")
+        found[name] = value
+    return found or None
+
+
+def _toml(value: object) -> str:
+    """Return a value as TOML, whose strings have the escapes of JSON (TOML 1.0, "String"), and
+    beside these one of DEL."""
+    return json.dumps(value).replace("\x7f", "\\u007F")

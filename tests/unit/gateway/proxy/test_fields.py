@@ -1,0 +1,238 @@
+"""Header fields: what is accepted, what is refused, and what is said about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.proxy.fields import (
+    Malformed,
+    find_head_end,
+    parse_fields,
+    read_connection,
+    read_framing,
+)
+
+
+def refusal(raw: bytes, count_max: int = 100) -> str:
+    """Return the text with which a section is refused."""
+    with pytest.raises(Malformed) as caught:
+        parse_fields(raw, 0, count_max)
+    return str(caught.value)
+
+
+def test_names_and_values_are_as_sent() -> None:
+    """The case of names is kept, white space around values is not."""
+    fields = parse_fields(b"HOST: a\r\nx-b:\t b  c\t \r\nX-Empty:\r\nX-Blank:  \r\n\r\n", 0, 9)
+
+    assert fields.lines == (
+        (b"HOST", b"a"),
+        (b"x-b", b"b  c"),
+        (b"X-Empty", b""),
+        (b"X-Blank", b""),
+    )
+    assert fields.names == (b"host", b"x-b", b"x-empty", b"x-blank")
+    assert fields.values == {b"host": b"a", b"x-b": b"b  c", b"x-empty": b"", b"x-blank": b""}
+    assert fields.repeated == frozenset()
+
+
+def test_parsing_begins_at_the_start_that_is_given() -> None:
+    """The bytes before the fields are not looked at."""
+    assert parse_fields(b"\0: \nA: b\r\n\r\n", 4, 9).lines == ((b"A", b"b"),)
+
+
+def test_an_empty_section() -> None:
+    """A section of an empty line has no fields."""
+    fields = parse_fields(b"\r\n", 0, 0)
+
+    assert (fields.lines, fields.names, fields.values) == ((), (), {})
+
+
+def test_values_of_repeated_fields_are_joined() -> None:
+    """Cookies are joined by a semicolon, everything else by a comma; all lines stay apart."""
+    fields = parse_fields(b"A: 1\r\nCookie: a\r\na: 2\r\nCOOKIE: b\r\nB: 3\r\n\r\n", 0, 5)
+
+    assert fields.values == {b"a": b"1, 2", b"cookie": b"a; b", b"b": b"3"}
+    assert fields.repeated == {b"a", b"cookie"}
+    assert len(fields.lines) == 5
+
+
+def test_every_token_character_and_every_text_byte_is_accepted() -> None:
+    """RFC 9110 section 5.6.2 names the characters of names, section 5.5 those of values."""
+    name = b"!#$%&'*+-.^_`|~09azAZ"
+    value = bytes([0x21, *range(0x20, 0x7F), 9, *range(0x80, 0x100), 0x21])
+
+    assert parse_fields(b"%b:%b\r\n\r\n" % (name, value), 0, 1).lines == ((name, value),)
+
+
+@pytest.mark.parametrize("byte", [*range(0x20), 0x7F])
+def test_control_characters_in_values_are_refused(byte: int) -> None:
+    """Only the tab is accepted."""
+    raw = b"A: x%cy\r\n\r\n" % byte
+    if byte == 9:
+        assert parse_fields(raw, 0, 1).lines == ((b"A", b"x\ty"),)
+    else:
+        assert "CR or LF" in refusal(raw) if byte in b"\r\n" else "control" in refusal(raw)
+
+
+@pytest.mark.parametrize("byte", [*range(0x21), *b'"(),/;<=>?@[\\]{}', 0x7F, 0x80, 0xFF])
+def test_other_bytes_in_names_are_refused(byte: int) -> None:
+    """A name is a token."""
+    with pytest.raises(Malformed):
+        parse_fields(b"A%cB: x\r\n\r\n" % byte, 0, 9)
+
+
+@pytest.mark.parametrize(
+    ("raw", "word"),
+    [
+        (b"A: b\r\n c\r\n\r\n", "folded"),
+        (b"\tA: b\r\n\r\n", "folded"),
+        (b"A : b\r\n\r\n", "white space"),
+        (b"A\t: b\r\n\r\n", "white space"),
+        (b"A\r\n\r\n", "colon"),
+        (b": b\r\n\r\n", "token"),
+        (b"A(: b\r\n\r\n", "token"),
+        (b"A: b\n\r\n", "bare"),
+        (b"A: b\r\r\n\r\n", "bare"),
+        (b"A: b\r\n\n", "bare"),
+        (b"A: b\r\n", "empty line after"),
+        (b"A: b", "empty line after"),
+        (b"A: b\r\n\r\n\r\n", "nothing after"),
+        (b"A: b\r\n\r\nB: c\r\n\r\n", "nothing after"),
+        (b"A: b\r\nB: \0\r\n\r\n", "control"),
+        (b"", "empty line after"),
+    ],
+)
+def test_the_refusal_names_the_mistake(raw: bytes, word: str) -> None:
+    """The text says what was expected and what the first malformed line has instead."""
+    assert word in refusal(raw)
+
+
+def test_the_number_of_fields_is_limited() -> None:
+    """As many fields as the limit are accepted, one more is not."""
+    assert len(parse_fields(b"A: b\r\n" * 3 + b"\r\n", 0, 3).lines) == 3
+    assert "at most 3 fields" in refusal(b"A: b\r\n" * 4 + b"\r\n", 3)
+
+
+def test_lists_have_lower_case_items() -> None:
+    """Empty items and white space are dropped; a missing field is an empty list."""
+    fields = parse_fields(b"A: Close ,, \tX-b\r\nA: c\r\n\r\n", 0, 2)
+
+    assert fields.items(b"a") == [b"close", b"x-b", b"c"]
+    assert fields.items(b"b") == []
+    assert (fields.get(b"a"), fields.get(b"b")) == (b"Close ,, \tX-b, c", b"")
+
+
+@pytest.mark.parametrize(
+    ("raw", "end"),
+    [
+        (b"A: b\r\n\r\nrest\r\n\r\n", 8),
+        (b"A: b\n\nrest\r\n\r\n", 6),
+        (b"A: b\n\r\nrest", 7),
+        (b"A: b\r\n\nrest", 7),
+        (b"A: b\r\n", -1),
+        (b"A: b\r\n\r", -1),
+        (b"", -1),
+    ],
+)
+def test_the_end_of_a_head(raw: bytes, end: int) -> None:
+    """The first empty line ends a head, whatever its line end."""
+    assert find_head_end(raw) == end
+    assert find_head_end(bytearray(raw)) == end
+
+
+def test_the_end_of_a_head_is_searched_from_the_start_that_is_given() -> None:
+    """Three bytes before the new ones are enough."""
+    raw = b"A: b\r\n\r\n\r\n"
+
+    assert find_head_end(raw, 5) == 8
+    assert find_head_end(raw, 6) == 10
+
+
+@pytest.mark.parametrize(
+    ("raw", "minor", "expected"),
+    [
+        (b"", 1, (None, False)),
+        (b"Content-Length: 0\r\n", 1, (0, False)),
+        (b"Content-Length: 10\r\n", 0, (10, False)),
+        (b"Content-Length: %b\r\n" % (b"9" * 18), 1, (10**18 - 1, False)),
+        (b"Transfer-Encoding: chunked\r\n", 1, (None, True)),
+        (b"transfer-encoding: Chunked\r\n", 1, (None, True)),
+    ],
+)
+def test_framing(raw: bytes, minor: int, expected: tuple[int | None, bool]) -> None:
+    """A plain length or exactly `chunked` frame a body."""
+    assert read_framing(parse_fields(raw + b"\r\n", 0, 9), minor) == expected
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"Content-Length: 5\r\nContent-Length: 5\r\n",
+        b"Content-Length: 5\r\nContent-Length: 6\r\n",
+        b"Content-Length: 5, 5\r\n",
+        b"Content-Length: 05\r\n",
+        b"Content-Length: 00\r\n",
+        b"Content-Length: +5\r\n",
+        b"Content-Length: -5\r\n",
+        b"Content-Length: 0x5\r\n",
+        b"Content-Length: 5 5\r\n",
+        b"Content-Length: \xb2\r\n",
+        b"Content-Length:\r\n",
+        b"Content-Length: %b\r\n" % (b"9" * 19),
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 5\r\nTransfer-Encoding: identity\r\n",
+        b"Content-Length: 5\r\nTransfer-Encoding:\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Transfer-Encoding: chunked;a=b\r\n",
+        b"Transfer-Encoding: identity\r\n",
+        b"Transfer-Encoding:\r\n",
+    ],
+)
+def test_ambiguous_framing_is_refused(raw: bytes) -> None:
+    """Nothing is repaired."""
+    with pytest.raises(Malformed, match=r"Content-Length|Transfer-Encoding"):
+        read_framing(parse_fields(raw + b"\r\n", 0, 9), 1)
+
+
+def test_chunks_need_http_1_1() -> None:
+    """HTTP/1.0 has no Transfer-Encoding (RFC 9112 section 6.1)."""
+    with pytest.raises(Malformed, match=r"HTTP/1\.1"):
+        read_framing(parse_fields(b"Transfer-Encoding: chunked\r\n\r\n", 0, 9), 0)
+
+
+@pytest.mark.parametrize(
+    ("value", "minor", "expected"),
+    [
+        (None, 1, True),
+        (None, 0, False),
+        (b"close", 1, False),
+        (b"Close", 1, False),
+        (b"keep-alive", 1, True),
+        (b"keep-alive", 0, True),
+        (b"keep-alive, close", 0, False),
+        (b"keep-alive, close", 1, False),
+        (b"x", 1, True),
+        (b"x", 0, False),
+    ],
+)
+def test_persistence(value: bytes | None, minor: int, expected: bool) -> None:
+    """HTTP/1.1 persists unless closed, HTTP/1.0 closes unless kept (RFC 9112 section 9.3)."""
+    raw = b"\r\n" if value is None else b"Connection: %b\r\n\r\n" % value
+
+    assert read_connection(parse_fields(raw, 0, 9), minor)[0] is expected
+
+
+def test_connection_options() -> None:
+    """The options are the lower-case items of all fields Connection."""
+    fields = parse_fields(b"Connection: A, b\r\nConnection: close\r\n\r\n", 0, 9)
+
+    assert read_connection(fields, 1) == (False, {b"a", b"b", b"close"})
+
+
+@pytest.mark.parametrize("name", [b"Host", b"content-length", b"Transfer-Encoding"])
+def test_connection_cannot_remove_fields_of_the_message(name: bytes) -> None:
+    """A hop that removed them would change what the next one reads."""
+    with pytest.raises(Malformed, match="Connection"):
+        read_connection(parse_fields(b"Connection: close, %b\r\n\r\n" % name, 0, 9), 1)

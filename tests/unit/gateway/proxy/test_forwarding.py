@@ -1,0 +1,312 @@
+"""Requests as a function's server gets them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.proxy.fields import Field, parse_fields
+from gateway.proxy.forwarding import (
+    OWN_COOKIE,
+    Forwarding,
+    forward_request,
+    framing_line,
+    without_cookie,
+)
+from gateway.proxy.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, BodyKind, Framing
+from gateway.proxy.request_head import RequestHead, parse_request_head
+
+GIVEN = Forwarding(b"/x?q", b"/fn/web", b"192.0.2.1", b"id-1")
+HOST = (b"Host", b"a:8080")
+ORIGIN = (
+    (b"X-Forwarded-For", b"192.0.2.1"),
+    (b"X-Forwarded-Proto", b"http"),
+    (b"X-Forwarded-Host", b"a:8080"),
+    (b"X-Forwarded-Prefix", b"/fn/web"),
+    (b"Forwarded", b'for=192.0.2.1;host="a:8080";proto=http'),
+    (b"X-Request-Id", b"id-1"),
+)
+
+
+def parse(*lines: bytes, line: bytes = b"POST /fn/web/x?q HTTP/1.1") -> RequestHead:
+    """Parse a head with Host and these lines."""
+    return parse_request_head(b"\r\n".join((line, b"Host: a:8080", *lines, b"", b"")))
+
+
+def forwarded(head: RequestHead, given: Forwarding = GIVEN) -> tuple[Field, ...]:
+    """Return the fields that the server gets."""
+    raw = forward_request(head, given)
+    return parse_fields(raw, raw.index(b"\r\n") + 2, 200).lines
+
+
+def values(head: RequestHead, given: Forwarding = GIVEN) -> dict[bytes, bytes]:
+    """Return the fields that the server gets, by lower-case name."""
+    lines = forwarded(head, given)
+    found = {name.lower(): value for name, value in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+def test_a_plain_request() -> None:
+    """The server gets its own target, the client's fields, and where the request came from."""
+    head = parse(b"Accept: */*", b"X-A: b")
+
+    assert forward_request(head, GIVEN).startswith(b"POST /x?q HTTP/1.1\r\n")
+    assert forwarded(head) == (HOST, (b"Accept", b"*/*"), (b"X-A", b"b"), *ORIGIN)
+
+
+def test_an_http_1_0_request_is_forwarded_as_http_1_1() -> None:
+    """The version is that of this hop (RFC 9110 section 6.2)."""
+    raw = forward_request(parse(line=b"GET /fn/web HTTP/1.0"), GIVEN)
+
+    assert raw.startswith(b"GET /x?q HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Connection: close",
+        b"Connection: keep-alive",
+        b"Keep-Alive: timeout=5",
+        b"Proxy-Connection: keep-alive",
+        b"Proxy-Authorization: Basic x",
+        b"Proxy-Anything: x",
+        b"Proxy_Authorization: x",
+        b"TE: deflate",
+        b"Upgrade: h2c",
+        b"HTTP2-Settings: AAM",
+        b"Fn-Key: secret",
+        b"Fn_Key: secret",
+        b"fn-key: secret",
+        b"X-Request-Id: other",
+        b"X_Request_Id: other",
+        b"Content_Length: 5",
+        b"Transfer_Encoding: chunked",
+        b"Expect: 100-continue",
+        b"Cookie: fngate=x",
+    ],
+)
+def test_what_is_not_forwarded(line: bytes) -> None:
+    """Fields of one hop, and those that are meant for the gateway; names that servers of the CGI
+    family take for them, too."""
+    assert forwarded(parse(line)) == (HOST, *ORIGIN)
+
+
+def test_fields_that_connection_names_are_not_forwarded() -> None:
+    """Connection names fields of one hop; the other fields are."""
+    head = parse(b"X-Hop: 1", b"Connection: close, X-HOP", b"x-hop: 2", b"X-Hop-2: 3")
+
+    assert forwarded(head) == (HOST, (b"X-Hop-2", b"3"), *ORIGIN)
+
+
+def test_fields_of_the_gateway_cannot_be_removed_by_the_client() -> None:
+    """Connection removes what the client sent, not what the gateway adds."""
+    head = parse(b"Connection: X-Forwarded-For, X-Request-Id, Forwarded")
+
+    assert forwarded(head) == (HOST, *ORIGIN)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Forwarded: for=x",
+        b"X-Forwarded-For: 203.0.113.9",
+        b"X-Forwarded-Proto: https",
+        b"X-Forwarded-Host: b",
+        b"X-Forwarded-Prefix: /b",
+        b"X-Forwarded-Port: 1",
+        b"X_Forwarded_For: x",
+        b"x-forwarded_port: x",
+        b"X-Real-IP: x",
+        b"X_Real_IP: x",
+        b"X-Original-URL: /admin",
+        b"X-Rewrite-URL: /admin",
+        b"X-Original-Host: x",
+        b"X-Client-IP: x",
+        b"X-Cluster-Client-IP: x",
+        b"True-Client-IP: x",
+        b"CF-Connecting-IP: x",
+    ],
+)
+def test_claims_about_the_origin_are_replaced(line: bytes) -> None:
+    """A client that is no trusted proxy cannot say where it comes from."""
+    assert forwarded(parse(line)) == (HOST, *ORIGIN)
+
+
+def test_a_trusted_proxy_is_believed() -> None:
+    """What it says is continued."""
+    given = GIVEN._replace(is_trusted=True)
+    head = parse(
+        b"X-Forwarded-For: 203.0.113.9",
+        b"X-Forwarded-Proto: https",
+        b"X-Forwarded-Host: public",
+        b"X-Forwarded-Prefix: /gw/",
+        b"X-Forwarded-Port: 443",
+        b"X-Real-IP: 203.0.113.9",
+        b"Forwarded: for=203.0.113.9",
+    )
+    got = values(head, given)
+
+    assert got[b"x-forwarded-for"] == b"203.0.113.9, 192.0.2.1"
+    assert got[b"x-forwarded-proto"] == b"https"
+    assert got[b"x-forwarded-host"] == b"public"
+    assert got[b"x-forwarded-prefix"] == b"/gw/fn/web"
+    assert got[b"x-forwarded-port"] == b"443"
+    assert got[b"x-real-ip"] == b"203.0.113.9"
+    assert got[b"forwarded"] == b'for=203.0.113.9, for=192.0.2.1;host="a:8080";proto=http'
+    assert forwarded(parse(), given) == (HOST, *ORIGIN)
+
+
+@pytest.mark.parametrize("outer", [b"gw", b"//evil", b"/a b", b"/a, /b", b"/", b""])
+def test_an_outer_prefix_that_is_no_path_is_ignored(outer: bytes) -> None:
+    """Servers write the prefix into links."""
+    given = GIVEN._replace(is_trusted=True)
+
+    assert (
+        values(parse(b"X-Forwarded-Prefix: " + outer), given)[b"x-forwarded-prefix"] == b"/fn/web"
+    )
+
+
+@pytest.mark.parametrize(
+    ("peer", "scheme", "chain", "element"),
+    [
+        (b"::1", b"https", b"::1", b'for="[::1]";host="a:8080";proto=https'),
+        (b"", b"http", b"unknown", b'for=unknown;host="a:8080";proto=http'),
+    ],
+)
+def test_where_a_request_came_from(
+    peer: bytes, scheme: bytes, chain: bytes, element: bytes
+) -> None:
+    """IPv6 addresses are quoted in Forwarded (RFC 7239 section 6); a peer may be unknown."""
+    got = values(parse(), GIVEN._replace(peer=peer, scheme=scheme))
+
+    assert (got[b"x-forwarded-for"], got[b"x-forwarded-proto"]) == (chain, scheme)
+    assert got[b"forwarded"] == element
+
+
+@pytest.mark.parametrize(("drops", "expected"), [(True, None), (False, b"Bearer x")])
+def test_authorization_is_dropped_only_if_it_was_ours(drops: bool, expected: bytes | None) -> None:
+    """Otherwise it belongs to the function."""
+    head = parse(b"Authorization: Bearer x")
+
+    assert values(head, GIVEN._replace(drops_authorization=drops)).get(b"authorization") == expected
+
+
+def test_a_trace_is_replaced_only_by_another_one() -> None:
+    """Without a trace of the gateway the client's goes on."""
+    head = parse(b"traceparent: theirs", b"tracestate: a=b", b"Traceparent_: x")
+
+    assert values(head)[b"traceparent"] == b"theirs"
+    got = values(head, GIVEN._replace(traceparent=b"ours"))
+    assert (got[b"traceparent"], got[b"tracestate"]) == (b"ours", b"a=b")
+    assert values(parse(), GIVEN._replace(traceparent=b"ours"))[b"traceparent"] == b"ours"
+
+
+@pytest.mark.parametrize(
+    ("line", "asks", "expected"),
+    [
+        (b"Content-Length: 1", True, b"100-continue"),
+        (b"Content-Length: 1", False, None),
+        (b"Content-Length: 0", True, None),
+    ],
+)
+def test_expect_is_forwarded_if_the_server_is_to_answer_it(
+    line: bytes, asks: bool, expected: bytes | None
+) -> None:
+    """Only if the client waits for it, and the gateway has not answered it."""
+    head = parse(line, b"Expect: 100-continue")
+
+    assert values(head, GIVEN._replace(expects_continue=asks)).get(b"expect") == expected
+    assert b"expect" not in values(parse(line), GIVEN._replace(expects_continue=asks))
+
+
+def test_te_trailers() -> None:
+    """The server may send trailers; no other coding is forwarded (RFC 9110 section 10.1.4)."""
+    got = values(parse(b"TE: deflate, Trailers"))
+
+    assert (got[b"te"], got[b"connection"]) == (b"trailers", b"TE")
+
+
+def test_a_handshake_is_forwarded_as_one() -> None:
+    """Only the protocol websocket is asked for."""
+    line = b"GET /fn/web HTTP/1.1"
+    head = parse(
+        *(b"Upgrade: websocket, h2c", b"Connection: keep-alive, Upgrade, HTTP2-Settings"),
+        *(b"HTTP2-Settings: x", b"Sec-WebSocket-Key: k", b"TE: trailers"),
+        line=line,
+    )
+    got = values(head, GIVEN._replace(is_websocket=True))
+
+    assert (got[b"upgrade"], got[b"connection"]) == (b"websocket", b"Upgrade")
+    assert got[b"sec-websocket-key"] == b"k"
+    assert {b"http2-settings", b"te"} & got.keys() == set()
+    assert b"upgrade" not in values(head)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ((b"Content-Length: 5",), {b"content-length": b"5"}),
+        ((b"Content-Length: 0",), {b"content-length": b"0"}),
+        ((b"Transfer-Encoding: Chunked",), {b"transfer-encoding": b"chunked"}),
+        ((), {}),
+    ],
+)
+def test_the_body_is_framed_once(lines: tuple[bytes, ...], expected: dict[bytes, bytes]) -> None:
+    """The framing is written from what was parsed."""
+    got = values(parse(*lines))
+
+    framed = {b"content-length", b"transfer-encoding"} & got.keys()
+    assert {name: got[name] for name in framed} == expected
+
+
+@pytest.mark.parametrize(
+    ("framing", "line"),
+    [
+        (CHUNKED, b"Transfer-Encoding: chunked\r\n"),
+        (Framing(BodyKind.LENGTH, 12), b"Content-Length: 12\r\n"),
+        (NO_BODY, b""),
+        (UNTIL_CLOSE, b""),
+    ],
+)
+def test_another_framing_replaces_the_clients(framing: Framing, line: bytes) -> None:
+    """A body that was read by others is framed anew."""
+    raw = forward_request(parse(b"Content-Length: 5"), GIVEN._replace(framing=framing))
+
+    assert framing_line(framing) == line
+    assert raw.endswith(b"X-Request-Id: id-1\r\n" + line + b"\r\n")
+    assert b"Length: 5" not in raw
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"a=1; b=2", b"a=1; b=2"),
+        (b"fngate=x", b""),
+        (b"a=1; fngate=x; b=2", b"a=1; b=2"),
+        (b"fngate=x;a=1", b"a=1"),
+        (b"a=1;fngate = x;", b"a=1"),
+        (b"fngate", b""),
+        (b'a="; fngate=x; "', b'a="; "'),
+        (b"fngate2=x; my=fngate=x; FNGATE=x", b"fngate2=x; my=fngate=x; FNGATE=x"),
+        (b"fngate=x; fngate=y", b""),
+    ],
+)
+def test_the_gateways_cookie_is_cut(value: bytes, expected: bytes) -> None:
+    """Whatever is around it; cookies with similar names stay."""
+    assert without_cookie(value, OWN_COOKIE) == expected
+    assert values(parse(b"Cookie: " + value)).get(b"cookie", b"") == expected
+
+
+def test_the_name_of_the_cookie_is_given() -> None:
+    """Another name is cut instead."""
+    got = values(parse(b"Cookie: fngate=1; own=2"), GIVEN._replace(cookie=b"own"))
+
+    assert got[b"cookie"] == b"fngate=1"
+
+
+def test_other_fields_are_as_sent() -> None:
+    """Repeated fields, case and unusual names are kept."""
+    lines = (b"X-a: 1", b"x-A: 2", b"X_b: 3", b"X-Forward: 4", b"Cf: 5", b"Cookie2: 6", b"Via: 7")
+    expected = tuple(tuple(line.split(b": ")) for line in lines)
+
+    assert forwarded(parse(*lines)) == (HOST, *expected, *ORIGIN)

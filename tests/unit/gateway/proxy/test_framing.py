@@ -1,0 +1,276 @@
+"""Framers of bodies: the end of a body is found wherever reads are cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.proxy.fields import Malformed
+from gateway.proxy.framing import (
+    CHUNKED,
+    EXTENSIONS_MAX,
+    LAST_CHUNK,
+    NO_BODY,
+    TRAILER_FIELDS_MAX,
+    TRAILERS_MAX,
+    UNTIL_CLOSE,
+    BodyKind,
+    ChunkedBody,
+    Data,
+    Framing,
+    LengthBody,
+    NoBody,
+    UntilCloseBody,
+    chunk_head,
+    encode_chunk,
+    make_framer,
+)
+
+
+def refusal(raw: bytes) -> str:
+    """Return the text with which a chunked body is refused, however it is cut."""
+    with pytest.raises(Malformed) as caught:
+        ChunkedBody().feed(raw)
+    framer = ChunkedBody()
+    with pytest.raises(Malformed):
+        feed_apart(framer, raw)
+    assert framer.is_complete is False
+    return str(caught.value)
+
+
+def feed_apart(framer: ChunkedBody, raw: bytes) -> None:
+    """Feed each byte alone."""
+    for at in range(len(raw)):
+        framer.feed(raw[at : at + 1])
+
+
+def test_no_body() -> None:
+    """No byte belongs to a body that is not there."""
+    framer = NoBody()
+    content: list[Data] = []
+
+    assert framer.is_complete is True
+    assert framer.feed(b"next", content) == 0
+    assert content == []
+    framer.eof()
+
+
+def test_a_body_of_a_known_length() -> None:
+    """The bytes after the last one belong to the next message."""
+    framer, content = LengthBody(5), list[Data]()
+
+    assert framer.feed(b"abc", content) == 3
+    assert (framer.is_complete, framer.missing) == (False, 2)
+    assert framer.feed(b"defg", content) == 2
+    assert (framer.is_complete, framer.missing) == (True, 0)
+    assert framer.feed(b"g", content) == 0
+    assert content == [b"abc", b"de"]
+    framer.eof()
+
+
+def test_a_body_of_length_zero_is_complete() -> None:
+    """`Content-Length: 0` has nothing to wait for."""
+    framer = LengthBody(0)
+
+    assert framer.is_complete is True
+    assert framer.feed(b"x") == 0
+
+
+def test_a_truncated_body_is_malformed() -> None:
+    """The end of the connection is not the end of the body."""
+    framer = LengthBody(5)
+    framer.feed(b"abc")
+
+    with pytest.raises(Malformed, match="2 bytes too early"):
+        framer.eof()
+
+
+def test_a_body_until_the_end_of_the_connection() -> None:
+    """Everything belongs to the body; the end of the connection completes it."""
+    framer, content = UntilCloseBody(), list[Data]()
+
+    assert framer.feed(b"abc", content) == 3
+    assert framer.feed(b"", content) == 0
+    assert framer.feed(b"x") == 1
+    assert framer.is_complete is False
+    framer.eof()
+    assert framer.is_complete is True
+    assert content == [b"abc"]
+
+
+CHUNKS = b"5\r\nhello\r\n00A;a=b;c\r\n0123456789\r\n0\r\n\r\n"
+TRAILED = b"1\r\nx\r\n000;last\r\nX-Sum: 1\r\nX-B:\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("raw", "content"), [(CHUNKS, b"hello0123456789"), (TRAILED, b"x"), (LAST_CHUNK, b"")]
+)
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
+def test_chunks(raw: bytes, content: bytes, kind: type[Data], step: int) -> None:
+    """The end is found however the bytes are cut; what follows does not belong to the body."""
+    framer, into, taken = ChunkedBody(), list[Data](), 0
+    stream = raw + b"GET / HTTP/1.1\r\n\r\n"
+    while not framer.is_complete:
+        data = kind(stream[taken : taken + step])
+        taken += framer.feed(data, into)
+
+    assert taken == len(raw)
+    assert b"".join(into) == content
+    assert framer.feed(b"next", into) == 0
+    framer.eof()
+
+
+@pytest.mark.parametrize("end", range(len(TRAILED)))
+def test_truncated_chunks_are_malformed(end: int) -> None:
+    """A body without its last line is not complete, and every byte so far belongs to it."""
+    framer = ChunkedBody()
+
+    assert framer.feed(TRAILED[:end]) == end
+    assert framer.is_complete is False
+    with pytest.raises(Malformed, match="before its last chunk"):
+        framer.eof()
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        *(
+            b"",
+            b" 5",
+            b"5 ",
+            b"0x5",
+            b"+5",
+            b"-5",
+            b"g",
+            b"5\t",
+            b"5 ;a",
+            b"\xb2",
+            b"5,5",
+            b"0" * 16,
+        ),
+        *(b"5;\0", b"5;\x7f", b"5;a\nb", b"5;a\rb", b"5\r", b"5;" + b"x" * (EXTENSIONS_MAX + 1)),
+    ],
+)
+def test_malformed_sizes_are_refused(size: bytes) -> None:
+    """A size is a few hexadecimal digits, with a bounded extension without control characters."""
+    assert "size" in refusal(size + b"\r\nhello\r\n0\r\n\r\n")
+
+
+def test_the_longest_size_line_is_accepted() -> None:
+    """15 digits, and extensions up to the limit."""
+    line = b"000000000000005;" + b"\t" + b"\xff" * (EXTENSIONS_MAX - 1) + b"\r\n"
+    raw = line + b"hello\r\n0\r\n\r\n"
+    framer = ChunkedBody()
+
+    assert framer.feed(raw) == len(raw)
+    assert sum(ChunkedBody().feed(raw[:at]) == at for at in range(len(raw))) == len(raw)
+    framer = ChunkedBody()
+    assert [framer.feed(raw[at : at + 1]) for at in range(len(raw))] == [1] * len(raw)
+    assert framer.is_complete is True
+
+
+def test_a_size_line_ends_with_crlf() -> None:
+    """A bare LF is refused."""
+    assert "size" in refusal(b"5\nhello\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("end", [b"xx", b"\n\r", b"\n", b"\r\r", b"\rx", b"0\r"])
+def test_a_chunk_ends_with_crlf(end: bytes) -> None:
+    """Content that is longer or shorter than its size is refused."""
+    assert "CRLF after" in refusal(b"5\r\nhello" + end + b"\r\n0\r\n\r\n")
+
+
+def test_large_chunks_are_skipped() -> None:
+    """The content of a chunk is not looked at."""
+    framer = ChunkedBody()
+    framer.feed(b"fffffffffffffff\r\n")
+    data = b"\0" * 1_000_000
+
+    assert framer.feed(data) == len(data)
+    assert framer.is_complete is False
+
+
+@pytest.mark.parametrize(
+    "trailers",
+    [
+        b"Content-Length: 5\r\n",
+        b"transfer-encoding: chunked\r\n",
+        b"Host: b\r\n",
+        b"Connection: close\r\n",
+        b"Authorization: x\r\n",
+        b"Cookie: x\r\n",
+        b"Set-Cookie: x\r\n",
+        b"Content-Type: x\r\n",
+        b"Content-Encoding: x\r\n",
+        b"Content-Range: x\r\n",
+        b"Fn-Key: x\r\n",
+        b"Forwarded: x\r\n",
+        b"X-Forwarded-For: x\r\n",
+        b"Expect: x\r\nX: y\r\n",
+        b"X: y\r\nTrailer: x\r\n",
+        b"TE: x\r\n",
+        b"Upgrade: x\r\n",
+    ],
+)
+def test_trailers_cannot_change_the_message(trailers: bytes) -> None:
+    """RFC 9110 section 6.5.1; some servers join trailers and fields."""
+    assert "in trailers" in refusal(b"0\r\n" + trailers + b"\r\n")
+
+
+@pytest.mark.parametrize(
+    "trailers", [b"X : y\r\n", b"X\r\n", b" X: y\r\n", b"X: \0\r\n", b"X: a\nb\r\n"]
+)
+def test_trailers_are_as_strict_as_fields(trailers: bytes) -> None:
+    """The rules of fields hold for trailers."""
+    assert "expected" in refusal(b"0\r\n" + trailers + b"\r\n")
+
+
+def test_trailers_are_limited() -> None:
+    """Up to the limits of bytes and fields they are accepted."""
+    most = b"A: b\r\n" * TRAILER_FIELDS_MAX + b"\r\n"
+    fill = b"A: %b\r\n\r\n" % (b"x" * (TRAILERS_MAX - 7))
+
+    assert len(fill) == TRAILERS_MAX
+    for section in (most, fill):
+        framer = ChunkedBody()
+        assert framer.feed(b"0\r\n" + section + b"rest") == 3 + len(section)
+        assert framer.is_complete is True
+    assert "at most 100 fields" in refusal(b"0\r\nA: b\r\n" + most)
+    assert str(TRAILERS_MAX) in refusal(b"0\r\n" + b"A: %b\r\n\r\n" % (b"x" * (TRAILERS_MAX - 6)))
+
+
+def test_endless_trailers_are_refused() -> None:
+    """Trailers without an end are refused at the limit, not kept."""
+    framer = ChunkedBody()
+    framer.feed(b"0\r\n")
+    feed_apart(framer, b"x" * TRAILERS_MAX)
+    with pytest.raises(Malformed, match=str(TRAILERS_MAX)):
+        framer.feed(b"x")
+
+
+@pytest.mark.parametrize(
+    ("framing", "kind"),
+    [
+        (NO_BODY, NoBody),
+        (CHUNKED, ChunkedBody),
+        (UNTIL_CLOSE, UntilCloseBody),
+        (Framing(BodyKind.LENGTH, 3), LengthBody),
+    ],
+)
+def test_each_framing_has_its_framer(framing: Framing, kind: type[object]) -> None:
+    """A framer is made for the kind and length of a body."""
+    framer = make_framer(framing)
+
+    assert type(framer) is kind
+    assert getattr(framer, "missing", 3) == 3
+
+
+def test_content_is_encoded_as_chunks() -> None:
+    """Nothing is no chunk, because a chunk of size zero ends the body."""
+    assert encode_chunk(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"
+    assert encode_chunk(memoryview(b"ab")) == b"2\r\nab\r\n"
+    assert encode_chunk(b"") == b""
+    assert chunk_head(255) == b"ff\r\n"
+    assert chunk_head(1) == b"1\r\n"
+    with pytest.raises(ValueError, match="at least one byte"):
+        chunk_head(0)

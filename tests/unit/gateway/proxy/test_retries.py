@@ -1,0 +1,95 @@
+"""The table of retries: one test per row, and what holds for all facts."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Literal
+
+import pytest
+
+from gateway.proxy.retries import IDEMPOTENT, ROWS, Fail, Loss, Resend, decide
+from registry.errors import ReplicaDied, UpstreamFailed
+
+POST = Loss(b"POST")
+GET = Loss(b"GET")
+
+EXAMPLES = (
+    (POST._replace(was_refused=True, retry="never", is_body_kept=False, sends=9), Resend.QUEUE),
+    (GET._replace(was_refused=True, is_late=True), "accepts no connections"),
+    (GET._replace(answer_bytes=1, is_reused=True), "in the middle of its answer"),
+    (GET._replace(is_body_kept=False, is_reused=True), "the body was not kept"),
+    (GET._replace(retry="never", is_reused=True), "retry is never"),
+    (GET._replace(sends=2, is_reused=True), "twice"),
+    (GET._replace(is_late=True, is_reused=True), "the time to wait is over"),
+    (POST._replace(is_reused=True), Resend.FRESH),
+    (GET._replace(died=True, is_reused=True), Resend.QUEUE),
+    (GET, Resend.FRESH),
+    (POST, "may have been run"),
+)
+"""For each row, facts to which it is the first that applies, and its outcome."""
+
+
+@pytest.mark.parametrize("number", range(len(ROWS)))
+def test_a_row(number: int) -> None:
+    """Each row decides its example, and no row before it applies."""
+    loss, expected = EXAMPLES[number]
+    outcome = decide(loss)
+
+    assert [row.applies(loss) for row in ROWS[: number + 1]] == [False] * number + [True]
+    if isinstance(expected, Resend):
+        assert outcome is expected
+    else:
+        assert isinstance(outcome, Fail)
+        assert outcome.error is UpstreamFailed
+        assert expected in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("loss", "outcome"),
+    [
+        (POST._replace(retry="always"), Resend.FRESH),
+        (POST._replace(retry="always", died=True), Resend.QUEUE),
+        (POST._replace(retry="always", sends=1, is_reused=True), Resend.FRESH),
+        (Loss(b"PUT", died=True), Resend.QUEUE),
+        (Loss(b"HEAD"), Resend.FRESH),
+        (Loss(b"OPTIONS"), Resend.FRESH),
+        (Loss(b"DELETE"), Resend.FRESH),
+    ],
+)
+def test_what_may_be_run_twice(loss: Loss, outcome: Resend) -> None:
+    """Idempotent methods (RFC 9110 section 9.2.2), and all where `retry` is always."""
+    assert decide(loss) is outcome
+
+
+@pytest.mark.parametrize("method", [b"POST", b"PATCH", b"get", b"PROPFIND"])
+@pytest.mark.parametrize("is_reused", [False, True])
+def test_the_death_of_a_replica_is_named(method: bytes, is_reused: bool) -> None:
+    """A request that may have been run by a dead replica is not sent again."""
+    outcome = decide(Loss(method, died=True, is_reused=is_reused))
+
+    assert isinstance(outcome, Fail)
+    assert outcome.error is ReplicaDied
+    assert outcome.text.startswith("the replica died before its answer")
+
+
+def test_every_combination_of_facts() -> None:
+    """The rules in other words hold for all facts."""
+    flags = [False, True]
+    retries: list[Literal["auto", "always", "never"]] = ["auto", "always", "never"]
+    for method, refused, count, reused, died, kept, retry, sends, late in itertools.product(
+        (b"GET", b"POST"), flags, (0, 1), flags, flags, flags, retries, (1, 2, 3), flags
+    ):
+        loss = Loss(method, refused, count, reused, died, kept, retry, sends, late)
+        outcome = decide(loss)
+        again = isinstance(outcome, Resend)
+        if late:
+            assert not again
+        elif refused:
+            assert outcome is Resend.QUEUE
+        elif count or not kept or retry == "never" or sends > 1:
+            assert not again
+        else:
+            is_race = reused and not died
+            assert again == (is_race or retry == "always" or method in IDEMPOTENT)
+            assert not again or outcome is (Resend.QUEUE if died else Resend.FRESH)
+        assert again or outcome == Fail(ReplicaDied if died else UpstreamFailed, outcome[1])
