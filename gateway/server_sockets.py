@@ -45,12 +45,12 @@ class ServerSockets:
         endpoint: ReplicaEndpoint,
         stream: FrameStream,
         tasks: Tasks,
-        on_opened: Callable[[int, UpstreamConnection], bool],
+        on_opened: Callable[[int, UpstreamConnection], None],
         on_unusable: Callable[[int], None],
     ) -> None:
         """Create the side channel. Raises OSError if there are no descriptors left.
 
-        `on_opened(id, connection)` gives a new connection to its exchange; False if that has ended.
+        `on_opened(id, connection)` gives a new connection to its exchange.
         `on_unusable(id)` reports that the connection of an exchange cannot be used; END was sent.
         """
         self._endpoint = endpoint
@@ -171,12 +171,9 @@ class ServerSockets:
     # Connections
 
     def on_connected(self, connection: UpstreamConnection) -> None:
-        """Give a new connection to its exchange, or close it."""
+        """Give a new connection to its exchange; one whose exchange has ended was aborted."""
         self._late = 0
-        if self._live.get(connection.id) is not connection:
-            connection.abort()
-        elif not self._on_opened(connection.id, connection):
-            self.end(connection.id, kept=False)
+        self._on_opened(connection.id, connection)
 
     def on_idle_ended(self, connection: UpstreamConnection) -> None:
         """Close a connection that sent bytes or ended while it was idle."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 from typing import Final, Protocol, cast
 
 from registry.exchange import ReplicaEndpoint
 
 WRITE_BUFFER_MAX: Final = 64 * 1024
 """Bytes not yet accepted by the kernel above which the handler is told to pause."""
+READ_SIZE: Final = 64 * 1024
+LAST_MAX: Final = 4 * READ_SIZE
+"""Max bytes that are read from a connection after a failed write."""
 
 
 class UpstreamHandler(Protocol):
@@ -93,6 +98,18 @@ class UpstreamConnection(asyncio.Protocol):
         if transport is None or self._has_ended or transport.is_closing():
             return False
         return not transport.get_write_buffer_size()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing of the server is unread: no byte, and not the end of its stream."""
+        if self._transport is None:
+            return False
+        poll = select.poll()
+        try:
+            poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        except (OSError, ValueError):
+            return False
+        return not poll.poll(0)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write bytes; dropped silently if the connection is lost."""
@@ -182,9 +199,28 @@ class UpstreamConnection(asyncio.Protocol):
             self.handler.upstream_resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio callback: the socket is closed."""
+        """asyncio callback: the socket is about to be closed."""
+        if exc is not None and self.handler is not None and self._transport is not None:
+            self._read_last(self._transport)
         self._transport = None
         if self.handler is None:
             self._owner.on_idle_ended(self)
         else:
             self.handler.upstream_lost(exc)
+
+    def _read_last(self, transport: asyncio.Transport) -> None:
+        """Read what arrived before a failed write.
+
+        A server that answers early and closes resets the connection when more of the request
+        arrives; its answer may be unread then, and asyncio reads no more after a failed write.
+        """
+        descriptor, left = transport.get_extra_info("socket").fileno(), LAST_MAX
+        while left > 0 and self.handler is not None:
+            try:
+                data = os.read(descriptor, READ_SIZE)
+            except OSError:
+                return
+            if not data:
+                return
+            left -= len(data)
+            self.data_received(data)

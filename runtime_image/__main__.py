@@ -10,6 +10,16 @@ if __name__ == "__main__":
     # Imports create long-lived objects: a collection in between frees nothing and takes 5 % of a
     # start. The replica enables the collector after its imports.
     gc.disable()
+    from pathlib import Path
+
+    from runtime_image.contract.server import ENGINE
+    from runtime_image.link.record import engine_of
+
+    if engine_of(Path(sys.argv[1])) == ENGINE:
+        # The sidecar installs the filter itself, once it has its namespaces and its server.
+        from runtime_image.server import main as sidecar
+
+        sys.exit(sidecar.main(sys.argv[1], FIRST_LINE_S))
     from runtime_image.seccomp.install import install
 
     try:

@@ -23,9 +23,12 @@ from gateway.delivery import Delivery
 from gateway.http.bodies import check_framing, continue_later, is_awaiting_continue
 from gateway.http.connections import ConnectionLimit, connections_max
 from gateway.http.context import Invoker
+from gateway.http.exchange_route import proxy
+from gateway.http.exchanges import Exchanges
 from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
 from gateway.http.invocation import invoke, route_calls
+from gateway.http.server_description import describe_server, prefers_page
 from gateway.metrics.counters import PageFormat, negotiate_format
 from gateway.replies import Reply, Writer
 from gateway.settings import GatewaySettings
@@ -62,11 +65,13 @@ class Gateway:
         self.boundary = ErrorBoundary(invoker.access)
         self.writer = Writer(invoker.wall)
         self.gate = invoker.gate
+        self.exchanges = Exchanges(invoker)
 
     def add_routes(self, app: web.Application) -> None:
         """Add the routes `/fn` and `/healthz`."""
         function, healthz = self._function, self.boundary.wrap(_healthz)
         app.router.add_route("*", "/fn/{ref}", function, expect_handler=continue_later)
+        app.router.add_route("*", "/fn/{ref}/{rest:.*}", self._proxy, expect_handler=continue_later)
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
 
@@ -86,11 +91,17 @@ class Gateway:
             response.headers.update(self.gate.headers)
 
     async def _function(self, request: web.Request) -> web.StreamResponse:
+        is_server = self.exchanges.is_server(request.match_info["ref"])
+        if is_server and request.method not in ("GET", "HEAD"):
+            return await self._proxy(request)
         if request.method == "POST":
             answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
             ref = request.match_info["ref"]
             return await invoke(self.invoker, self.writer, request, ref, answer)
         return await self.boundary.wrap(self._describe)(request)
+
+    async def _proxy(self, request: web.Request) -> web.StreamResponse:
+        return await proxy(self.exchanges, self.writer, request)
 
     async def _describe(self, request: web.Request) -> web.Response:
         if request.method not in ("GET", "HEAD"):
@@ -102,9 +113,14 @@ class Gateway:
         authorization = request.headers.get("Authorization")
         self.invoker.access.check(authorization, "invoke", ref.partition("@")[0])
         deployed = self.invoker.catalog.resolve(ref)
+        if deployed.revision.server is not None and prefers_page(request.headers.get("Accept", "")):
+            location = {"Location": f"{request.rel_url.raw_path}/"}
+            return web.Response(status=problems.MOVED, headers=location)
         endpoints = self.invoker.delivery.endpoints(deployed.revision.key)
         origin = f"{request.scheme}://{request.host}"
-        return problems.json_answer(describe(deployed, endpoints, origin))
+        is_server = deployed.revision.server is not None
+        described = (describe_server if is_server else describe)(deployed, endpoints, origin)
+        return problems.json_answer(described)
 
 
 class ErrorBoundary:
@@ -220,9 +236,12 @@ class Site:
         others = runner.server.request_handler
         runner.server.request_handler = route_calls(others, invoker, writer)
         seconds = self._settings.head_read_s
-        limit = ConnectionLimit(connections_max(self._settings.connections), monotonic)
+        most = connections_max(self._settings.connections)
+        invoker.delivery.limit_connections(most)
+        limit = ConnectionLimit(most, monotonic)
         self._handlers = HandlerFactory(runner.server, writer, invoker.body_budget, seconds, limit)
         self._fast_path = FastPath(invoker, writer, self._handlers.adopt, limit)
+        self._exchanges = Exchanges(invoker)
         self._tasks = Tasks("site")
         self._server: asyncio.Server | None = None
 
@@ -250,6 +269,7 @@ class Site:
     def _sweep(self) -> None:
         self._fast_path.sweep()
         self._handlers.sweep()
+        self._exchanges.sweep()
 
     async def stop(self) -> None:
         """Stop accepting connections."""

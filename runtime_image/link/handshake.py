@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 import os
 import socket
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
 
 from runtime_image.contract import model as models
+from runtime_image.contract import server as servers
 from runtime_image.contract.control import PHASES, BindRequest, Hello
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.server import ServerSpec
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 from runtime_image.link.record import is_number
 
+Spec = TypeVar("Spec", ModelSpec, ServerSpec)
 _ROLES: Final = ("serve", "trial")
 _TEXTS: Final = ("bound", "namespace", "role", "device", "device_kind")
 _COUNTS: Final = ("threads", "memory_mib")
@@ -65,7 +69,19 @@ def pack_bind(request: BindRequest) -> list[bytes | bytearray | memoryview]:
 
 
 def read_bind(frame: Frame) -> tuple[BindRequest, ModelSpec]:
-    """Return request and spec of a BIND frame. Raises LinkError with expected and actual value."""
+    """Return request and spec of a BIND frame to a model. Raises LinkError with expected and actual
+    value."""
+    request = _request(frame)
+    return request, _spec(request, models.from_json)
+
+
+def read_server_bind(frame: Frame) -> tuple[BindRequest, ServerSpec]:
+    """Return request and spec of a BIND frame to a server. Raises LinkError as `read_bind`."""
+    request = _request(frame)
+    return request, _spec(request, servers.from_json)
+
+
+def _request(frame: Frame) -> BindRequest:
     try:
         data = json.loads(frame.body)
     except ValueError as error:
@@ -74,7 +90,7 @@ def read_bind(frame: Frame) -> tuple[BindRequest, ModelSpec]:
         raise _malformed("expected an object", data)
     _check_words(data)
     _check_numbers(data)
-    return cast("BindRequest", data), _spec(data.get("spec"))
+    return cast("BindRequest", data)
 
 
 def _check_words(data: dict[str, Any]) -> None:
@@ -100,11 +116,12 @@ def _check_numbers(data: dict[str, Any]) -> None:
         raise _malformed("expected milliseconds by phase as phases", phases)
 
 
-def _spec(data: Any) -> ModelSpec:
+def _spec(request: BindRequest, parse: Callable[[dict[str, Any]], Spec]) -> Spec:
+    data: Any = request.get("spec")
     if not isinstance(data, dict):
         raise _malformed("expected an object as spec", data)
     try:
-        return models.from_json(data)
+        return parse(data)
     except (TypeError, ValueError, AttributeError) as error:
         raise LinkError(f"malformed BIND: spec: {error}") from error
 

@@ -59,6 +59,14 @@ def read_record(run_dir: Path) -> ReplicaRecord:
     return ReplicaRecord(**data)
 
 
+def engine_of(run_dir: Path) -> str:
+    """Return the engine of a record, "" if it cannot be read; `read_record` then says why."""
+    try:
+        return read_record(run_dir).engine
+    except (RecordRefused, OSError):
+        return ""
+
+
 def _parse(text: bytes) -> dict[str, Any]:
     if len(text) > RECORD_MAX:
         raise _bad(f"expected at most {RECORD_MAX} bytes")

@@ -70,6 +70,11 @@ class SocketEnd:
         descriptor, self._descriptor = self._descriptor, None
         return descriptor
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that are queued or not yet accepted by the socket."""
+        return sum(map(len, self._sent)) + sum(map(len, self._out))
+
     def send(self, pieces: list[Piece]) -> None:
         """Queue a packed frame for the next flush."""
         self._sent.extend(pieces)

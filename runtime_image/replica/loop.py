@@ -44,6 +44,10 @@ class Loop:
         """Call `readable` in every turn in which `sock` is readable. Unwatch with `forget`."""
         self._selector.register(sock, selectors.EVENT_READ, readable)
 
+    def when_writable(self, sock: socket.socket, writable: Callback) -> None:
+        """Call `writable` in every turn in which `sock` is writable, until `forget`."""
+        self._selector.register(sock, selectors.EVENT_WRITE, writable)
+
     def want_write(self, sock: socket.socket, wanted: bool) -> None:
         """Also wake up when `sock` is writable; `turn_end` then flushes."""
         if wanted == (sock in self._writing):
@@ -90,7 +94,7 @@ class Loop:
 
     def _turn(self) -> None:
         for key, events in self._selector.select(self._patience_s()):
-            if events & selectors.EVENT_READ:
+            if events & selectors.EVENT_READ or key.events == selectors.EVENT_WRITE:
                 key.data()
         while self._posted:
             self._posted.popleft()()

@@ -9,7 +9,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,16 +21,14 @@ from runtime_image.engines.base import Engine
 from runtime_image.engines.loading import load_engine
 from runtime_image.engines.upgrade import SessionUpgrade, log_line, resident_mib
 from runtime_image.link.frames import Frame, LinkError, pack
-from runtime_image.link.handshake import greet, pack_hello, read_bind
+from runtime_image.link.handshake import greet, read_bind
 from runtime_image.link.record import RecordRefused, read_record
 from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
+from runtime_image.replica.manager_link import ManagerLink
 from runtime_image.replica.serving import Serving
 from runtime_image.replica.worker import Worker, end_process
 
-RECONNECT_S = 0.2
-"""Interval between two attempts to reconnect. Short: a restarted manager accepts calls soon after
-its start."""
 REPORT_SENT_S = 5.0
 """Seconds that a trial waits until its report is sent, before it prepares the model."""
 EXIT_ORPHANED = 70
@@ -317,86 +314,3 @@ def _failure_of(error: BaseException) -> LoadFailed:
     if isinstance(error, LoadError):
         return {"stage": error.stage, "reason": describe(error, str)[:4000]}
     return {"stage": "load", "reason": describe(error)[:4000]}
-
-
-class ManagerLink:
-    """The control link: one connection to the manager, with reconnects.
-
-    A replica without a manager keeps serving; after `orphan_s` seconds `orphaned` is called once.
-    """
-
-    def __init__(  # noqa: PLR0913 - the composition of the replica's parts
-        self,
-        loop: Loop,
-        run_dir: Path,
-        end: SocketEnd,
-        *,
-        orphan_s: float,
-        hello: Callable[[], Hello],
-        on_frame: Callable[[Frame], None],
-        orphaned: Callable[[], None],
-    ) -> None:
-        self._loop = loop
-        self._path = str(run_dir / CONTROL_SOCKET)
-        self._orphan_s = orphan_s
-        self._hello = hello
-        self._on_frame = on_frame
-        self._orphaned = orphaned
-        self._end: SocketEnd | None = None
-        self._lost_s = 0.0
-        self._adopt(end)
-
-    def send(self, frame: list[bytes | bytearray | memoryview]) -> None:
-        """Queue a frame. It is dropped if the link is lost: HELLO carries the whole state
-        anyway."""
-        if self._end is not None:
-            self._end.send(frame)
-
-    def flush(self) -> None:
-        """Write the frames of this turn."""
-        if self._end is None:
-            return
-        try:
-            self._loop.want_write(self._end.sock, not self._end.flush())
-        except LinkError:
-            self._lose()
-
-    def _adopt(self, end: SocketEnd) -> None:
-        self._end = end
-        self._loop.watch(end.sock, self._readable)
-
-    def _readable(self) -> None:
-        if self._end is None:
-            return
-        try:
-            frames = self._end.receive()
-            for frame in frames or ():
-                self._on_frame(frame)
-        except LinkError:
-            frames = None
-        if frames is None:
-            self._lose()
-
-    def _lose(self) -> None:
-        if self._end is None:
-            return
-        self._loop.forget(self._end.sock)
-        self._end.close()
-        self._end = None
-        self._lost_s = self._loop.clock()
-        self._loop.after(RECONNECT_S, self._reconnect)
-
-    def _reconnect(self) -> None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        try:
-            sock.connect(self._path)
-        except OSError:
-            sock.close()
-            if self._loop.clock() - self._lost_s >= self._orphan_s:
-                self._orphaned()
-            else:
-                self._loop.after(RECONNECT_S, self._reconnect)
-            return
-        self._adopt(SocketEnd(sock))
-        self.send(pack_hello(self._hello()))

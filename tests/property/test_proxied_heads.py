@@ -77,7 +77,7 @@ class Reading:
         self.targets[-1] += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.lines[-1].append((name, value))
+        self.lines[-1].append((name, value.rstrip(b" \t")))
 
     def on_body(self, body: bytes) -> None:
         self.bodies[-1] += body

@@ -167,10 +167,14 @@ class Gateways(RuleBasedStateMachine):
     def _shut(self, key: Key) -> None:
         self.connections.pop(key)
         gateway = self.gateways.get(key.link)
-        if gateway is not None and key.id in gateway.open:
-            gateway.finish(key.id, is_kept=False)
-        elif gateway is not None:
-            gateway.close_idle(key.id)
+        if gateway is None:
+            return
+        gateway.close_idle(key.id)
+        # A REUSE on its way carries the exchange whose connection this was.
+        reused = (id for kind, id, aux in gateway.out if kind is Kind.OPEN and aux == key.id)
+        ended = next(reused, key.id)
+        if ended in gateway.open:
+            gateway.finish(ended, is_kept=False)
 
     def _stopped(self) -> None:
         """No gateway may be left with an exchange that it has begun."""

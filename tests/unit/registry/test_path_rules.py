@@ -292,3 +292,4 @@ def test_without_deny_nothing_is_ambiguous() -> None:
 def test_plain_escapes_are_not_ambiguous(path: bytes) -> None:
     """Servers agree about them."""
     assert is_ambiguous(path) is False
+    assert is_ambiguous(b"/plain") is False

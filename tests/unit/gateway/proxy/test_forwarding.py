@@ -10,6 +10,7 @@ from gateway.proxy.forwarding import (
     Forwarding,
     forward_request,
     framing_line,
+    public_prefix,
     without_cookie,
 )
 from gateway.proxy.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, BodyKind, Framing
@@ -156,14 +157,21 @@ def test_a_trusted_proxy_is_believed() -> None:
     assert forwarded(parse(), given) == (HOST, *ORIGIN)
 
 
-@pytest.mark.parametrize("outer", [b"gw", b"//evil", b"/a b", b"/a, /b", b"/", b""])
-def test_an_outer_prefix_that_is_no_path_is_ignored(outer: bytes) -> None:
-    """Servers write the prefix into links."""
-    given = GIVEN._replace(is_trusted=True)
+@pytest.mark.parametrize(
+    ("outer", "expected"),
+    [
+        (b"/gw", b"/gw/fn/web"),
+        (b"/gw/a/", b"/gw/a/fn/web"),
+        *((odd, b"/fn/web") for odd in (b"gw", b"//evil", b"/a b", b"/a, /b", b"/", b"", b"/a?b")),
+    ],
+)
+def test_an_outer_prefix_is_a_path(outer: bytes, expected: bytes) -> None:
+    """Anything else is ignored, because servers write the prefix into links."""
+    head = parse(b"X-Forwarded-Prefix: " + outer)
+    got = values(head, GIVEN._replace(is_trusted=True))
 
-    assert (
-        values(parse(b"X-Forwarded-Prefix: " + outer), given)[b"x-forwarded-prefix"] == b"/fn/web"
-    )
+    assert got[b"x-forwarded-prefix"] == expected
+    assert public_prefix(head.fields.values, b"/fn/web") == expected
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_the_size_of_a_head_is_limited() -> None:
     raw = b"GET / HTTP/1.1\r\nHost: a\r\nX: %b\r\n\r\n"
     fill = b"x" * (HEAD_MAX - len(raw) + 2)
 
-    assert len(raw % fill) == HEAD_MAX
+    assert len(raw % fill) == HEAD_MAX == 32 * 1024
     assert parse_request_head(raw % fill).fields.get(b"x") == fill
     assert str(HEAD_MAX) in refusal(raw % (fill + b"x"), HeadTooLarge)
 
@@ -223,7 +223,7 @@ def test_the_number_of_fields_is_limited() -> None:
     """As many fields as the limit are accepted, one more is a head that is too large."""
     raw = b"GET / HTTP/1.1\r\nHost: a\r\n" + b"A: b\r\n" * (FIELDS_MAX - 1)
 
-    assert len(parse_request_head(raw + b"\r\n").fields.lines) == FIELDS_MAX
+    assert len(parse_request_head(raw + b"\r\n").fields.lines) == FIELDS_MAX == 100
     assert str(FIELDS_MAX) in refusal(raw + b"A: b\r\n\r\n", HeadTooLarge)
 
 

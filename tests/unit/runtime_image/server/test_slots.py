@@ -109,7 +109,7 @@ def test_a_late_decline_takes_nothing() -> None:
 
 
 def test_an_offer_that_is_not_answered_counts_as_declined() -> None:
-    """A gateway that hangs holds an offered slot for OFFER_S."""
+    """A gateway that hangs holds an offered slot for OFFER_S, and is then no longer full."""
     slots = table()
     opened(slots, A, 1)
     slots.open(B, 1, 0.0)
@@ -117,7 +117,7 @@ def test_an_offer_that_is_not_answered_counts_as_declined() -> None:
     slots.end(A, 1, 1.0)
 
     assert slots.tick(1.0 + OFFER_S - 0.1) == []
-    assert slots.tick(1.0 + OFFER_S) == [offer(C)]
+    assert slots.tick(1.0 + OFFER_S) == [Send(B, Kind.WINDOW), offer(C)]
 
 
 def test_a_kept_connection_is_reused_under_another_id() -> None:

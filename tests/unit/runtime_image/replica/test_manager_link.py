@@ -15,9 +15,9 @@ from runtime_image.contract.control import CONTROL_SOCKET, Hello
 from runtime_image.contract.link import VERSION, Kind
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.socket_end import SocketEnd
-from runtime_image.replica import main
+from runtime_image.replica import manager_link
 from runtime_image.replica.loop import Loop
-from runtime_image.replica.main import ManagerLink
+from runtime_image.replica.manager_link import ManagerLink
 from tests.support.blocking import BlockingLink, in_loop, turning
 
 HELLO: Hello = {
@@ -65,7 +65,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    monkeypatch.setattr(main, "RECONNECT_S", 0.001)
+    monkeypatch.setattr(manager_link, "RECONNECT_S", 0.001)
     made = Rig(tmp_path, orphan_s=60.0)
     with turning(made.loop):
         yield made
@@ -115,7 +115,7 @@ def test_frames_without_a_manager_are_dropped(rig: Rig) -> None:
 
 def test_an_orphan_is_notified_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After `orphan_s` without a listener the replica is notified once and stops retrying."""
-    monkeypatch.setattr(main, "RECONNECT_S", 0.0)
+    monkeypatch.setattr(manager_link, "RECONNECT_S", 0.0)
     rig = Rig(tmp_path, orphan_s=0.0)
     with turning(rig.loop):
         rig.manager.close()

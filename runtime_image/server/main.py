@@ -1,0 +1,422 @@
+"""Main program of a sidecar: handshake, the server's start, serving, and the server's end."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from runtime_image.contract.control import CONTROL_SOCKET, Hello, Loaded, LoadFailed
+from runtime_image.contract.errors import LoadError
+from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.server import PORT_DEFAULT, ServerSpec
+from runtime_image.link.frames import Frame, LinkError, pack
+from runtime_image.link.handshake import greet, read_server_bind
+from runtime_image.link.record import RecordRefused, read_record
+from runtime_image.link.socket_end import SocketEnd
+from runtime_image.replica.loop import Loop
+from runtime_image.replica.manager_link import ManagerLink
+from runtime_image.seccomp.install import install
+from runtime_image.server import libc, listeners, namespaces, process_tree, readiness
+from runtime_image.server.connecting import Server
+from runtime_image.server.links import Links
+from runtime_image.server.probe import Probes
+from runtime_image.server.processes import Folders, ServerProcesses, plan, uses_socket
+from runtime_image.server.readiness import Readiness
+
+EXIT_FAILED: Final = 1
+EXIT_ORPHANED: Final = 70
+"""Exit code of a sidecar without a manager for `orphan_s`, as of any replica."""
+FAILED_S: Final = 5.0
+"""Seconds that a sidecar whose server did not start waits for its release, so that the manager
+reads LOAD_FAILED before it sees the exit."""
+WATCH_S: Final = 1.0
+"""Interval between two looks at the memory of the server's processes."""
+REASON_MAX: Final = 4000
+PORTS: Final = range(20_000, 30_000)
+"""Ports of servers in the host's network; below those that the kernel gives to connections."""
+PORT_TRIES: Final = 50
+SPARE_FILES: Final = 256
+
+
+def main(run_dir: str, first_line_s: float) -> int:
+    """Run the sidecar of `run_dir` and return its exit code; see `runtime_image.replica.main`."""
+    try:
+        sidecar = Sidecar(Path(run_dir), first_line_s)
+    except RecordRefused as error:
+        say(str(error))
+        return error.exit_code
+    except (LinkError, OSError) as error:
+        say(str(error))
+        return EXIT_FAILED
+    return sidecar.run()
+
+
+def say(text: str) -> None:
+    """Write the line that is shown as the reason of an exit."""
+    print(f"fngate replica: {text}", flush=True)  # noqa: T201 - the log is its standard output
+
+
+def note(text: str) -> None:
+    """Write one line to the log."""
+    print(f"fngate: {text}", flush=True)  # noqa: T201 - see above
+
+
+class Sidecar:
+    """One sidecar: connects to its manager, starts its server, serves, drains, ends it, exits."""
+
+    def __init__(self, run_dir: Path, first_line_s: float) -> None:
+        """`first_line_s` is CLOCK_MONOTONIC at this process's first line of Python."""
+        gc.freeze()
+        gc.enable()  # disabled in `__main__`
+        self._record = read_record(run_dir)
+        self._run_dir = run_dir
+        self._folders = Folders.below(run_dir)
+        self._loop = Loop(time.monotonic)
+        self._processes = ServerProcesses(self._loop, exited=self._on_server_exit)
+        self._spec: ServerSpec | None = None
+        self._server: Server | None = None
+        self._readiness: Readiness | None = None
+        self._probes: Probes | None = None
+        self._links: Links | None = None
+        self._loaded: Loaded | None = None
+        self._note = ""
+        self._peak_mib = 0.0
+        self._is_ending = False
+        self._is_staying = False
+        self._exit_code = 0
+        self._began_s = 0.0
+        self._greeted_s = time.monotonic()
+        self._phases = {
+            **self._record.phases,
+            "start": (first_line_s - self._record.launched_s) * 1e3,
+            "import": (self._greeted_s - first_line_s) * 1e3,
+        }
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._loop.turn_end = self._turn_end
+        frames = self._greet()
+        signal.signal(signal.SIGTERM, lambda *_: self._loop.post(partial(self._end, 0)))
+        for frame in frames:
+            self._handle(frame)
+
+    def _greet(self) -> list[Frame]:
+        """Connect to the manager; return frames that came after WELCOME.
+
+        TERM keeps its default action meanwhile: there is no server yet.
+        """
+        run_dir = self._run_dir
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.connect(str(run_dir / CONTROL_SOCKET))
+        reader, descriptor, frames = greet(sock, self._hello())
+        self._listener = socket.socket(fileno=descriptor)
+        self._listener.set_inheritable(False)
+        self._manager = ManagerLink(
+            self._loop,
+            run_dir,
+            SocketEnd(sock, reader),
+            orphan_s=self._record.orphan_s,
+            hello=self._hello,
+            on_frame=self._handle,
+            orphaned=partial(self._end, EXIT_ORPHANED),
+        )
+        return frames
+
+    def run(self) -> int:
+        """Serve until drained, orphaned, terminated, or the server's end; return the exit code."""
+        self._loop.run()
+        return self._exit_code
+
+    def _turn_end(self) -> None:
+        if self._links is not None:
+            self._links.turn_end()
+        self._manager.flush()
+
+    def _hello(self) -> Hello:
+        hello: Hello = {
+            "token": self._record.token,
+            "version": VERSION,
+            "pid": os.getpid(),
+            "features": [],
+            "bound": self._record.bound,
+            "phases": self._phases,
+        }
+        if self._loaded is not None:
+            hello["loaded"] = self._loaded
+        return hello
+
+    # The manager
+
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind is Kind.PING:
+            busy_ms = self._links.busy_ms() if self._links is not None else 0
+            self._manager.send(pack(Kind.PONG, aux=busy_ms))
+        elif frame.kind is Kind.BIND:
+            self._bind(frame)
+        elif frame.kind in (Kind.DRAIN, Kind.QUIESCE, Kind.RESUME):
+            self._drain(frame)
+        elif frame.kind not in (Kind.WELCOME, Kind.BATCHING_OFF):
+            raise LinkError(f"unexpected {frame.kind.name} on the control link")
+
+    def _drain(self, frame: Frame) -> None:
+        if self._links is None:
+            if frame.kind is not Kind.RESUME:
+                self._end(0)
+        elif frame.kind is Kind.DRAIN:
+            self._links.drain(frame.aux)
+        elif frame.kind is Kind.QUIESCE:
+            self._links.quiesce()
+        else:
+            self._links.resume()
+
+    def _bind(self, frame: Frame) -> None:
+        """Start the server. A second BIND, of a manager that connected meanwhile, is ignored."""
+        if self._spec is not None or self._is_ending:
+            return
+        self._began_s = self._loop.clock()
+        try:
+            request, self._spec = read_server_bind(frame)
+        except LinkError as error:
+            self._fail(str(error), stage="load")
+            return
+        bind_ms = max(0.0, self._began_s - self._greeted_s) * 1e3
+        self._phases = {**request["phases"], **self._phases, "bind": bind_ms}
+        self._record = replace(
+            self._record,
+            role=request["role"],
+            bound=request["bound"],
+            memory_mib=request["memory_mib"],
+        )
+        try:
+            self._start(self._spec)
+        except (OSError, ValueError) as error:
+            self._fail(f"cannot start the server: {error}")
+
+    # The start
+
+    def _start(self, spec: ServerSpec) -> None:
+        """Start the server and probe it.
+
+        The order matters. The namespaces need calls that the filter refuses, and one thread. The
+        filter is inherited by children for good, and belongs to the sidecar only: so it is
+        installed after the server was started.
+        """
+        self._folders.create()
+        port = spec.port or PORT_DEFAULT
+        shared = namespaces.isolate(spec.network, port)
+        if shared:
+            port = spec.port or _free_port()
+        socket_path = self._folders.socket if uses_socket(spec) else None
+        self._server = Server(port, socket_path, is_shared=bool(shared))
+        self._readiness = Readiness(spec.ready, spec.start_s, self._began_s)
+        model_dir = Path(self._record.model_dir)
+        view: Callable[[], None] = (
+            (lambda: None)
+            if shared
+            else partial(namespaces.limit_view, model_dir, self._run_dir, self._folders.root)
+        )
+        own = dict(os.environ)  # noqa: TID251 - what the driver passes on to servers
+        self._processes.start(plan(spec, model_dir, self._folders, port, own), view)
+        if shared and socket_path is None:
+            self._note = f"local users can reach the server at port {port}: {shared}"
+            note(self._note)
+        # From here on no process of this user may read the sidecar's memory, which has the token.
+        libc.prctl(libc.PR_SET_DUMPABLE, 0)
+        install()
+        _raise_file_limit(spec.concurrency)
+        self._loop.after(WATCH_S, self._watch)
+        self._probes = Probes(
+            self._loop, self._server, self._readiness, log=note, ended=self._on_probed
+        )
+
+    def _on_probed(self) -> None:
+        assert self._spec is not None
+        assert self._readiness is not None
+        if self._is_ending:
+            return
+        if not self._readiness.is_ready:
+            self._fail(self._why_not_ready(f"not ready within {self._spec.start_s:g} s"))
+            return
+        self._measure()
+        load_ms = (self._loop.clock() - self._began_s) * 1e3
+        if self._record.role == "trial":
+            threading.Thread(target=self._try_samples, args=(load_ms,), daemon=True).start()
+        else:
+            self._serve(load_ms, None)
+
+    def _why_not_ready(self, what: str) -> str:
+        assert self._server is not None
+        assert self._readiness is not None
+        own = listeners.inodes_of(process_tree.descendants(os.getpid()))
+        at = self._server.port if self._server.socket_path is None else 0
+        found = [one for one in listeners.listeners() if one.inode in own and one.port != at]
+        return readiness.failure(self._readiness, what, at, listeners.describe(found))
+
+    def _try_samples(self, load_ms: float) -> None:
+        """Run the samples of a trial, in a thread, so that the loop still answers PING."""
+        from runtime_image.server.trial import run_samples  # its imports take as long as a start
+
+        assert self._spec is not None
+        assert self._server is not None
+        try:
+            shown = run_samples(self._spec, self._server, Path(self._record.model_dir))
+        except LoadError as error:
+            self._loop.post(partial(self._fail, str(error), stage=error.stage))
+        except Exception as error:  # noqa: BLE001 - a thread's error would be lost
+            self._loop.post(partial(self._fail, repr(error), stage="sample"))
+        else:
+            self._loop.post(partial(self._serve, load_ms, shown))
+
+    def _serve(self, load_ms: float, samples: list[dict[str, Any]] | None) -> None:
+        """Report that the server is ready and, unless this is a trial, serve."""
+        if self._is_ending:
+            return
+        assert self._spec is not None
+        assert self._server is not None
+        self._measure()
+        loaded: Loaded = {
+            "revision": self._spec.revision,
+            "limit": 0,
+            "marks_started": True,
+            "phases": {**self._phases, "load": load_ms},
+            "memory_mib": self._peak_mib,
+            "session": "none",
+        }
+        if samples is not None:
+            loaded["report"] = self._report(load_ms, samples)
+        else:
+            loaded["limit"] = self._spec.concurrency
+            self._links = Links(
+                self._loop,
+                self._listener,
+                self._server,
+                self._spec,
+                first_open=lambda: self._manager.send(pack(Kind.FIRST_RUN)),
+                not_idle=lambda ms: self._manager.send(pack(Kind.NOT_IDLE, aux=ms)),
+                stop=partial(self._end, 0),
+            )
+        self._loaded = loaded
+        self._manager.send(pack(Kind.LOADED, body=json.dumps(loaded).encode()))
+
+    def _report(self, load_ms: float, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return a trial's `Report` as JSON."""
+        return {
+            "signature": {"kind": "http", "inputs": [], "outputs": []},
+            "load_ms": load_ms,
+            "memory_mib": self._peak_mib,
+            "latency_ms": {},
+            "batchable": False,
+            "why_not": "",
+            "batch_max": 1,
+            "profiled": True,
+            "note": self._note,
+            "sample_outputs": {"requests": samples},
+        }
+
+    # Memory
+
+    def _measure(self) -> list[process_tree.Process]:
+        processes = process_tree.descendants(os.getpid())
+        self._peak_mib = max(self._peak_mib, process_tree.resident_mib(processes, is_peak=True))
+        return processes
+
+    def _watch(self) -> None:
+        """End a server over its memory. The kernel's limit is per process; this sum is not."""
+        if self._is_ending:
+            return
+        processes = self._measure()
+        cap = self._record.memory_mib
+        # The exact sum costs more, and is not above the plain one.
+        if cap and process_tree.resident_mib(processes) > cap:
+            used = process_tree.private_mib(processes)
+            if used > cap:
+                self._lose(f"the server used {used:.0f} MiB of memory, its cap is {cap} MiB")
+                return
+        self._loop.after(WATCH_S, self._watch)
+
+    # The end
+
+    def _on_server_exit(self) -> None:
+        if self._is_ending:
+            return
+        what = f"the server {self._processes.said_exit()}"
+        if self._loaded is not None or self._readiness is None:
+            self._lose(what)
+        else:
+            hint = " (it must stay in the foreground)" if what.endswith("code 0") else ""
+            self._fail(self._why_not_ready(f"{what} before it was ready{hint}"))
+
+    def _lose(self, reason: str) -> None:
+        """End without grace: the server is gone or must go. The reason is the log's last line."""
+        if self._loaded is None:
+            self._fail(reason)
+        else:
+            self._end(EXIT_FAILED, reason, grace_s=0.0)
+
+    def _fail(self, reason: str, *, stage: str = "start") -> None:
+        """Report a failed start, and end the server."""
+        if self._is_ending:
+            return
+        failure: LoadFailed = {"stage": stage, "reason": reason[:REASON_MAX]}
+        self._manager.send(pack(Kind.LOAD_FAILED, body=json.dumps(failure).encode()))
+        self._end(EXIT_FAILED, reason[:REASON_MAX].replace("\n", " "), grace_s=0.0, stay_s=FAILED_S)
+
+    def _end(
+        self, code: int, reason: str = "", *, grace_s: float | None = None, stay_s: float = 0.0
+    ) -> None:
+        """Shut what is open, end the server, then exit with `code`. The first call counts; a
+        later one ends a stay of `stay_s` seconds."""
+        if self._is_staying:
+            self._loop.stop()
+        if self._is_ending:
+            return
+        self._is_ending = True
+        self._exit_code = code
+        if self._probes is not None:
+            self._probes.cancel()
+        if self._links is not None:
+            self._links.close()
+            self._links = None
+        if grace_s is None:
+            grace_s = self._spec.stop_grace_s if self._spec is not None else 0.0
+        self._processes.end(grace_s, partial(self._ended, reason, stay_s))
+
+    def _ended(self, reason: str, stay_s: float) -> None:
+        if reason:
+            say(reason)
+        if stay_s:
+            self._is_staying = True
+            self._loop.after(stay_s, self._loop.stop)
+        else:
+            self._loop.stop()
+
+
+def _free_port() -> int:
+    """Return a port of PORTS at which nobody listens now. Raises OSError if there is none."""
+    for _ in range(PORT_TRIES):
+        port = PORTS[int.from_bytes(os.urandom(4)) % len(PORTS)]
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+            try:
+                sock.bind(("0.0.0.0", port))  # noqa: S104 - closed again, never listens
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no free port from {PORTS.start} to {PORTS.stop - 1}")
+
+
+def _raise_file_limit(concurrency: int) -> None:
+    """Allow a duplicate of every connection, as far as the hard limit goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = concurrency + SPARE_FILES
+    if soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

@@ -1,0 +1,225 @@
+"""The processes of a server: start, memory, end.
+
+The server's end is sure in every case: it dies with the sidecar (PR_SET_PDEATHSIG), its orphans
+come to the sidecar (a subreaper), and what outlives a killed sidecar carries MARKER, by which the
+driver finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from runtime_image.contract.server import MARKER, ServerSpec
+from runtime_image.replica.loop import Loop
+from runtime_image.server import libc
+from runtime_image.server.process_tree import descendants, kill
+
+HOST: Final = "127.0.0.1"
+FOLDER: Final = "server"
+"""Folder of the server below the run folder. It is all that the server may write to."""
+SOCKET: Final = "http.sock"
+KILL_POLL_S: Final = 0.01
+KILL_S: Final = 10.0
+"""Seconds after which a tree that survives KILL is given up; the driver then looks for MARKER."""
+OOM_SCORE: Final = 500
+"""The kernel ends a server before the manager and its sidecar."""
+_REASON_MAX: Final = 500
+_ERROR_FD: Final = 3
+_FD_MAX: Final = 0x7FFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Folders of one server; `home` and `temporary` are its HOME and TMPDIR."""
+
+    root: Path
+    home: Path
+    temporary: Path
+    sockets: Path
+
+    @classmethod
+    def below(cls, run_dir: Path) -> Folders:
+        """Return the folders below a run folder."""
+        root = run_dir / FOLDER
+        return cls(root, root / "home", root / "tmp", root / "socket")
+
+    @property
+    def socket(self) -> Path:
+        """Path of ${SOCKET}."""
+        return self.sockets / SOCKET
+
+    def create(self) -> None:
+        """Create the folders."""
+        for folder in (self.root, self.home, self.temporary, self.sockets):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What is executed: arguments, environment, working folder."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: Path
+
+
+def uses_socket(spec: ServerSpec) -> bool:
+    """Whether the server listens on ${SOCKET} instead of a port."""
+    return any("${SOCKET}" in text for text in (*spec.command, *spec.env.values()))
+
+
+def plan(
+    spec: ServerSpec, model_dir: Path, folders: Folders, port: int, own: dict[str, str]
+) -> Launch:
+    """Return what to execute. `own` is the sidecar's environment, of which little is passed on."""
+    values = {"${PORT}": str(port), "${SOCKET}": str(folders.socket), "${HOST}": HOST}
+
+    def filled(text: str) -> str:
+        for name, value in values.items():
+            text = text.replace(name, value)
+        return text
+
+    passed = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+    environment = {
+        "PATH": own.get("PATH", os.defpath),
+        "HOME": str(folders.home),
+        "TMPDIR": str(folders.temporary),
+        "LANG": own.get("LANG", "C.UTF-8"),
+        **{name: own[name] for name in passed if name in own},
+        **{name: filled(value) for name, value in spec.env.items()},
+        "PORT": str(port),
+        MARKER: str(folders.root.parent),
+    }
+    if "CUDA_VISIBLE_DEVICES" in own:
+        environment["CUDA_VISIBLE_DEVICES"] = own["CUDA_VISIBLE_DEVICES"]
+    arguments = [filled(word) for word in spec.command]
+    return Launch(arguments, environment, model_dir)
+
+
+class ServerProcesses:
+    """The server and everything that it starts. All methods belong to the loop's thread."""
+
+    def __init__(self, loop: Loop, *, exited: Callable[[], None]) -> None:
+        """`exited` is called once, when the server's first process has ended."""
+        self._loop = loop
+        self._exited = exited
+        self._pid = 0
+        self._status: int | None = None
+        self._ended: Callable[[], None] | None = None
+        self._kill_until_s = 0.0
+        libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
+        signal.signal(signal.SIGCHLD, lambda *_: loop.post(self.reap))
+
+    def start(self, launch: Launch, enter: Callable[[], None]) -> None:
+        """Start the server; `enter` runs in the new process before the command.
+
+        Raises OSError with the reason if the command cannot be executed.
+        """
+        readable, writable = os.pipe()
+        parent = os.getpid()
+        pid = os.fork()
+        if not pid:
+            try:
+                _become(launch, enter, parent, writable)
+            except BaseException as error:  # noqa: BLE001 - reported by the parent
+                text = error.strerror if isinstance(error, OSError) else str(error)
+                os.write(_ERROR_FD, (text or repr(error)).encode()[:_REASON_MAX])
+            os._exit(127)
+        os.close(writable)
+        # The pipe closes with the successful exec.
+        with os.fdopen(readable, "rb") as pipe:
+            refused = pipe.read(_REASON_MAX).decode("utf-8", "replace")
+        self._pid = pid
+        if refused:
+            raise OSError(f"{launch.arguments[0]}: {refused}")
+
+    @property
+    def is_started(self) -> bool:
+        """Whether there is, or was, a server."""
+        return self._pid > 0
+
+    def said_exit(self) -> str:
+        """Return how the server's first process ended."""
+        if self._status is None:
+            return "runs"
+        code = os.waitstatus_to_exitcode(self._status)
+        if code >= 0:
+            return f"exited with code {code}"
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"was killed by signal {-code}"
+
+    def reap(self) -> None:
+        """Reap the server and its orphans. Only this function waits for processes, and in the
+        loop's thread, so that no pid is reused between a look and a signal."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._finish()
+                return
+            if not pid:
+                return
+            if pid == self._pid and self._status is None:
+                self._status = status
+                self._loop.post(self._exited)
+
+    def end(self, grace_s: float, ended: Callable[[], None]) -> None:
+        """Send TERM to the server's group, after `grace_s` KILL to the whole tree; then call
+        `ended`, once no process is left."""
+        self._ended = ended
+        if grace_s > 0 and self._pid and self._status is None:
+            # Not reaped: the number still is the group's.
+            with contextlib.suppress(OSError):
+                os.killpg(self._pid, signal.SIGTERM)
+        else:
+            grace_s = 0.0
+        self._kill_until_s = self._loop.clock() + grace_s + KILL_S
+        self._loop.after(grace_s, self._kill)
+        self.reap()
+
+    def _kill(self) -> None:
+        """Kill the tree, again and again: processes may be forked while it is read."""
+        if self._ended is None:
+            return
+        if self._loop.clock() >= self._kill_until_s:
+            self._finish()
+            return
+        for process in descendants(os.getpid()):
+            kill(process)
+        self._loop.after(KILL_POLL_S, self._kill)
+        self.reap()
+
+    def _finish(self) -> None:
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
+
+
+def _become(launch: Launch, enter: Callable[[], None], parent: int, writable: int) -> None:
+    """Turn this child into the server."""
+    # No descriptor of the sidecar is passed on: neither links nor the data listener.
+    os.dup2(writable, _ERROR_FD, inheritable=False)
+    os.closerange(_ERROR_FD + 1, _FD_MAX)
+    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # the sidecar ended before the line above
+    os.setsid()
+    for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+    enter()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.chdir(launch.folder)
+    program, environment = launch.arguments[0], launch.environment
+    os.execvpe(program, launch.arguments, environment)  # noqa: S606 - no shell is intended

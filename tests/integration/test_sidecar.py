@@ -1,0 +1,500 @@
+"""Tests of a real sidecar process around a tiny HTTP server, from launch to exit."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pool_manager.replicas.control import WORDS
+from runtime_image.contract.link import Flag, Kind, NotStarted
+from runtime_image.contract.server import SampleRequest, ServerSpec
+from runtime_image.server import namespaces
+from runtime_image.server.process_tree import Process, descendants
+from tests.support.sidecar_process import PATIENCE_S, Sidecar, ask, sidecar, tiny
+
+REFUSED = namespaces.in_child(partial(namespaces.enter, namespaces.OWN, 8000))
+"""Why this machine refuses namespaces, "" if it does not."""
+ISOLATED = pytest.mark.skipif(bool(REFUSED), reason=f"namespaces are refused: {REFUSED}")
+
+
+@pytest.fixture
+def web() -> Iterator[Sidecar]:
+    """A sidecar whose server is ready."""
+    with sidecar(tiny(concurrency=2)) as started:
+        started.ready()
+        yield started
+
+
+def script(text: str, **changes: object) -> ServerSpec:
+    """Return the specification of a server that is this Python program."""
+    return tiny(command=(sys.executable, "-I", "-c", text, "${PORT}"), **changes)
+
+
+def last_line(started: Sidecar) -> str:
+    """Return the last line of the log, which is the reason that people see."""
+    line = started.log.read_text().splitlines()[-1]
+    assert line.startswith(WORDS), started.log.read_text()
+    return line.removeprefix(WORDS)
+
+
+def tree(started: Sidecar) -> dict[Process, int]:
+    """Return the server's processes, each with a pidfd."""
+    return {one: os.pidfd_open(one.pid) for one in descendants(started.process.pid)}
+
+
+def all_end(processes: dict[Process, int]) -> bool:
+    """Wait until all processes have ended, and close their pidfds; False if one does not."""
+    ended = []
+    for pidfd in processes.values():
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        ended.append(bool(poll.poll(PATIENCE_S * 1e3)))
+        os.close(pidfd)
+    return all(ended)
+
+
+def drain(started: Sidecar, if_idle_ms: int = 0) -> None:
+    """Ask for a drain."""
+    started.control.send(Kind.DRAIN, aux=if_idle_ms)
+
+
+def test_the_server_gets_ready_and_its_start_is_reported() -> None:
+    """LOADED has the limit, the phases and the memory."""
+    with sidecar(tiny(concurrency=7)) as started:
+        loaded = started.ready()
+
+        assert loaded["revision"] == "web@1"
+        assert loaded["limit"] == 7
+        assert loaded["marks_started"] is True
+        assert loaded["session"] == "none"
+        assert {"start", "import", "bind", "load"} == set(loaded["phases"])
+        assert 1 < loaded["memory_mib"] < 500
+
+
+def test_a_gateway_talks_to_the_server_over_a_socket_that_was_passed(web: Sidecar) -> None:
+    """The connection is an ordinary one, and the first grant is reported."""
+    gateway = web.gateway()
+    assert gateway.greeting == {"revision": "web@1", "limit": 2}
+
+    assert ask(gateway.open(1)) == b"hello"
+    assert web.expect(Kind.FIRST_RUN).aux == 0
+
+
+@ISOLATED
+def test_nobody_outside_reaches_the_server(web: Sidecar) -> None:
+    """The port is the server's own, in a network of its own."""
+    assert ask(web.gateway().open(1)) == b"hello"
+
+    with socket.socket() as outside, pytest.raises(ConnectionRefusedError):
+        outside.connect(("127.0.0.1", 8000))
+
+
+@ISOLATED
+def test_the_server_sees_its_bundle_read_only_and_no_run_folder(web: Sidecar) -> None:
+    """It can read neither the token nor a socket of a replica, and has no descriptor of the
+    sidecar's."""
+    seen = json.loads(ask(web.gateway().open(1), "/look"))
+
+    assert seen["bundle"] == "Read-only file system"
+    assert seen["cwd"] == str(web.model_dir)
+    assert seen["run"] == ["server"]
+    assert seen["token"] == "Permission denied"
+    assert seen["sid"] is True
+    files = [file for file in seen["fds"] if not file.startswith("socket:")]
+    assert set(files) <= {"/dev/null", str(web.log)}
+    # Its listener and this connection.
+    assert len(seen["fds"]) - len(files) == 2
+
+
+def test_the_server_gets_a_small_environment() -> None:
+    """Only what the driver passes on, the specification's variables, and ours."""
+    with sidecar(tiny(env={"APP": "at ${PORT}", "FN_REPLICA": "other"})) as started:
+        started.ready()
+        environment = json.loads(ask(started.gateway().open(1), "/environment"))
+
+    assert set(environment) == {"PATH", "HOME", "TMPDIR", "LANG", "PORT", "FN_REPLICA", "APP"}
+    assert environment["APP"] == f"at {environment['PORT']}"
+    assert environment["FN_REPLICA"] == str(started.run_dir)
+
+
+def test_a_full_server_offers_the_next_slot(web: Sidecar) -> None:
+    """FULL, then WINDOW once an exchange ends; an exchange without slot is served meanwhile."""
+    one, other = web.gateway(), web.gateway()
+    one.open(1)
+    one.open(2)
+    other.link.send(Kind.OPEN, 1)
+    assert other.link.next(Kind.NOT_STARTED).aux == NotStarted.FULL
+    assert ask(other.open(2, Flag.FREE)) == b"hello"
+
+    one.end(1)
+
+    assert other.link.next(Kind.WINDOW).aux == 1
+    assert ask(other.open(3)) == b"hello"
+
+
+def test_a_kept_connection_is_reused_and_recalled(web: Sidecar) -> None:
+    """REUSE takes no answer; a link that waits gets idle connections recalled."""
+    one, other = web.gateway(), web.gateway()
+    kept = one.open(1)
+    one.open(2)
+    assert ask(kept) == b"hello"
+    one.end(1, is_kept=True)
+    one.link.send(Kind.OPEN, 3, flags=Flag.REUSE, aux=1)
+    assert ask(kept) == b"hello"
+    one.end(3, is_kept=True)
+
+    other.link.send(Kind.OPEN, 1)
+
+    assert one.link.next(Kind.RECALL).id == 3
+    one.end(3)
+    assert other.link.next(Kind.NOT_STARTED).aux == NotStarted.FULL
+    assert other.link.next(Kind.WINDOW).aux == 1
+
+
+def test_the_end_of_a_link_ends_its_exchanges(web: Sidecar) -> None:
+    """Whoever holds the socket reads its end, and the slot is free."""
+    one, other = web.gateway(), web.gateway()
+    stream = one.open(1)
+    assert b"begun" in ask(stream, "/stream", to_end=False) or stream.recv(16) == b"begun"
+    one.open(2)
+
+    one.close()
+
+    assert stream.recv(16) == b""
+    assert ask(other.open(1)) == b"hello"
+
+
+def test_an_exchange_is_shut_after_max_s() -> None:
+    """The sidecar does it by itself, MAX_GRACE_S later."""
+    with sidecar(tiny(max_s=0.1)) as started:
+        started.ready()
+        stream = started.gateway().open(1)
+
+        assert stream.recv(16) == b""
+
+
+def test_a_conditional_drain_is_refused_while_in_use(web: Sidecar) -> None:
+    """NOT_IDLE with 0, and the server serves on."""
+    gateway = web.gateway()
+    gateway.open(1)
+    web.expect(Kind.FIRST_RUN)
+
+    drain(web, 500)
+
+    assert web.expect(Kind.NOT_IDLE).aux == 0
+    assert ask(gateway.open(2)) == b"hello"
+
+
+def test_an_idle_server_stops_once_its_gateways_agree(web: Sidecar) -> None:
+    """QUIESCE to every gateway; after the last answer the server gets TERM, and the exit is 0."""
+    gateway = web.gateway()
+    processes = tree(web)
+
+    drain(web, 1)
+    gateway.link.next(Kind.QUIESCE)
+    gateway.link.send(Kind.QUIESCED)
+
+    assert web.exit_code() == 0
+    assert all_end(processes)
+
+
+def test_a_soft_drain_is_revoked(web: Sidecar) -> None:
+    """QUIESCE and RESUME of the manager: the gateways get WINDOW, the manager NOT_IDLE."""
+    gateway = web.gateway()
+    gateway.open(1)
+    web.expect(Kind.FIRST_RUN)
+    web.control.send(Kind.QUIESCE)
+    gateway.link.next(Kind.QUIESCE)
+    gateway.link.send(Kind.QUIESCED, aux=1)
+
+    web.control.send(Kind.RESUME)
+
+    assert web.expect(Kind.NOT_IDLE).aux == 0
+    assert gateway.link.next(Kind.WINDOW).aux == 0
+    assert ask(gateway.open(2)) == b"hello"
+
+
+def test_a_gateway_that_does_not_answer_quiesce_is_ended(web: Sidecar) -> None:
+    """Its exchange is shut, and the drain ends."""
+    gateway = web.gateway()
+    stream = gateway.open(1)
+
+    drain(web)
+
+    assert stream.recv(16) == b""
+    assert web.exit_code() == 0
+
+
+def test_term_shuts_what_is_open(web: Sidecar) -> None:
+    """TERM to the sidecar's group does not reach the server's, which ends by its own TERM."""
+    stream = web.gateway().open(1)
+
+    os.killpg(web.process.pid, signal.SIGTERM)
+
+    assert stream.recv(16) == b""
+    assert web.exit_code() == 0
+
+
+def test_a_server_that_ignores_term_is_killed() -> None:
+    """After `stop_grace_s`."""
+    with sidecar(tiny("ignore-term", stop_grace_s=0.3)) as started:
+        started.ready()
+        processes = tree(started)
+
+        drain(started)
+
+        assert started.exit_code() == 0
+        assert all_end(processes)
+
+
+def test_orphans_end_with_the_server(web: Sidecar) -> None:
+    """A process that forked twice and has a session of its own is found below the subreaper."""
+    assert ask(web.gateway().open(1), "/orphan") == b"hello"
+    processes = tree(web)
+    assert len(processes) == 2
+
+    os.killpg(web.process.pid, signal.SIGTERM)
+
+    assert web.exit_code() == 0
+    assert all_end(processes)
+
+
+def test_the_server_dies_with_a_killed_sidecar(web: Sidecar) -> None:
+    """The kernel ends it, without help."""
+    processes = tree(web)
+
+    web.process.kill()
+
+    assert all_end(processes)
+
+
+def test_the_exit_of_the_server_is_the_end_of_the_replica(web: Sidecar) -> None:
+    """The log's last line says how it ended."""
+    gateway = web.gateway()
+    connection = gateway.open(1)
+
+    connection.sendall(b"GET /exit HTTP/1.1\r\n\r\n")
+
+    assert web.exit_code() == 1
+    assert last_line(web) == "the server exited with code 3"
+
+
+def test_a_server_over_its_memory_is_ended() -> None:
+    """All its processes count together, and the reason names both numbers."""
+    with sidecar(tiny(), memory_mib=200) as started:
+        started.ready()
+        started.gateway().open(1).sendall(b"GET /eat HTTP/1.1\r\n\r\n")
+
+        assert started.exit_code() == 1
+        assert last_line(started).startswith("the server used 4")
+        assert last_line(started).endswith(" MiB of memory, its cap is 200 MiB")
+
+
+def test_a_server_that_exits_at_once_is_a_failed_start() -> None:
+    """The reason says so, with what was expected and got."""
+    with sidecar(tiny("exit")) as started:
+        failure = started.failed()
+
+        assert failure["stage"] == "start"
+        assert failure["reason"].startswith(
+            "the server exited with code 0 before it was ready (it must stay in the foreground);"
+            " expected a status from 200 to 499 for /, got: "
+        )
+
+
+def test_a_command_that_does_not_exist_is_a_failed_start() -> None:
+    """The reason names it."""
+    with sidecar(tiny(command=("no-such-command",))) as started:
+        failure = started.failed()
+
+        reason = "cannot start the server: no-such-command: No such file or directory"
+        assert failure == {"stage": "start", "reason": reason}
+        drain(started)
+        assert started.exit_code() == 1
+        assert last_line(started) == reason
+
+
+def test_a_server_that_never_gets_ready_is_a_failed_start() -> None:
+    """After `start_s`, with the last answer."""
+    with sidecar(tiny(ready="/busy", start_s=0.5)) as started:
+        failure = started.failed()
+
+        assert failure["reason"] == (
+            "not ready within 0.5 s; expected a status from 200 to 399 for /busy,"
+            " got: 503 Service Unavailable"
+        )
+
+
+def test_a_server_on_another_port_is_a_failed_start() -> None:
+    """The reason names the address where it listens."""
+    elsewhere = "import http.server as s; s.test(s.SimpleHTTPRequestHandler, port=9321)"
+    with sidecar(script(elsewhere, start_s=2.0)) as started:
+        reason = started.failed()["reason"]
+
+    assert "the server listens on 0.0.0.0:9321, expected port 8000 (${PORT})" in reason
+
+
+def test_a_server_that_accepts_and_never_answers_is_not_ready() -> None:
+    """A connection proves nothing."""
+    silent = (
+        "import socket, sys\n"
+        "listener = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n"
+        "kept = [listener.accept() for _ in range(1000)]"
+    )
+    with sidecar(script(silent, start_s=1.5)) as started:
+        assert started.failed()["reason"].endswith("got: no answer within 1 s")
+
+
+def test_a_server_on_ipv6_loopback_is_reached() -> None:
+    """`localhost` may be either address."""
+    with sidecar(tiny("v6")) as started:
+        started.ready()
+
+        assert ask(started.gateway().open(1)) == b"hello"
+
+
+def test_a_server_may_listen_on_a_unix_socket() -> None:
+    """${SOCKET} is in a folder that holds nothing else."""
+    spec = tiny(command=(sys.executable, "-I", "server.py", "${SOCKET}"))
+    with sidecar(spec) as started:
+        started.ready()
+
+        assert ask(started.gateway().open(1)) == b"hello"
+
+
+def test_egress_uses_the_hosts_network_and_says_so() -> None:
+    """A port of a range, and a warning."""
+    with sidecar(tiny(network="egress")) as started:
+        started.ready()
+        connection = started.gateway().open(1)
+
+        port = connection.getpeername()[1]
+        assert ask(connection) == b"hello"
+        assert 20_000 <= port < 30_000
+        warning = f"fngate: local users can reach the server at port {port}: its network is egress"
+        assert warning in started.log.read_text().splitlines()
+
+
+def test_a_stranger_at_the_port_does_not_count_as_the_server() -> None:
+    """In the host's network another process may listen there; it gets no request of callers."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        spec = script("import time; time.sleep(600)", network="egress", port=port, start_s=0.5)
+        with sidecar(spec) as started:
+            reason = started.failed()["reason"]
+
+    assert reason.endswith(f"got: another process listens on port {port}")
+
+
+def test_a_restarted_manager_adopts_a_ready_server(web: Sidecar) -> None:
+    """HELLO carries LOADED; gateways' links and exchanges go on meanwhile."""
+    gateway = web.gateway()
+    stream = gateway.open(1)
+
+    web.restart_manager()
+
+    assert web.hello["loaded"]["limit"] == 2
+    assert web.hello["bound"] == "default/web@1"
+    assert ask(stream) == b"hello"
+    web.control.send(Kind.PING)
+    assert web.expect(Kind.PONG).aux > 0
+
+
+def test_a_sidecar_without_a_manager_ends() -> None:
+    """After `orphan_s`, with its server."""
+    with sidecar(tiny()) as started:
+        started.ready()
+        processes = tree(started)
+
+        started.control_listener.close()
+        started.control.close()
+
+        assert started.exit_code() == 70
+        assert all_end(processes)
+
+
+def test_a_trial_reports_its_samples() -> None:
+    """Status, time, content type and the beginning of the body."""
+    samples = (SampleRequest("/a"), SampleRequest("/busy", "POST", {"X": "y"}, "@server.py", 503))
+    with sidecar(tiny(samples=samples), role="trial") as started:
+        loaded = started.ready()
+
+    report = loaded["report"]
+    assert loaded["limit"] == 0
+    assert report["signature"] == {"kind": "http", "inputs": [], "outputs": []}
+    assert report["memory_mib"] > 1
+    shown = report["sample_outputs"]["requests"]
+    assert [(one["method"], one["path"], one["status"]) for one in shown] == [
+        ("GET", "/a", 200),
+        ("POST", "/busy", 503),
+    ]
+    assert shown[0]["body"] == "hello"
+
+
+def test_a_trial_with_an_endless_answer_ends() -> None:
+    """Its beginning is reported."""
+    with sidecar(tiny(samples=(SampleRequest("/stream"),)), role="trial") as started:
+        loaded = started.ready()
+
+    assert loaded["report"]["sample_outputs"]["requests"][0]["body"] == "begun"
+
+
+@pytest.mark.parametrize(
+    ("sample", "reason"),
+    [
+        (
+            SampleRequest("/busy"),
+            "GET /busy: expected a status below 400, got 503 Service Unavailable: hello",
+        ),
+        (SampleRequest("/", status=201), "GET /: expected status 201, got 200 OK: hello"),
+        (
+            SampleRequest("/", "POST", {}, "@../../log"),
+            "/: expected a file of the bundle as body, got log",
+        ),
+    ],
+)
+def test_a_sample_that_is_answered_otherwise_fails_the_trial(
+    sample: SampleRequest, reason: str
+) -> None:
+    """The reason has what was expected and got."""
+    with sidecar(tiny(samples=(sample,)), role="trial") as started:
+        assert started.failed() == {"stage": "sample", "reason": reason}
+
+
+def test_the_sidecar_has_the_filter_and_its_server_has_not(web: Sidecar) -> None:
+    """The filter is inherited for good, and belongs to the sidecar."""
+    (server,) = descendants(web.process.pid)
+
+    def mode(pid: int) -> str:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return next(line.split()[1] for line in lines if line.startswith("Seccomp:"))
+
+    assert mode(web.process.pid) == "2"
+    assert mode(server.pid) == mode(os.getpid())
+
+
+def test_a_flood_of_frames_ends_its_link_only(web: Sidecar) -> None:
+    """A gateway that reads nothing is ended; the others are served."""
+    other = web.gateway()
+    flood = web.gateway()
+    first = other.open(1)
+    other.open(2)
+    flood.link.sock.settimeout(None)
+
+    def send_all() -> None:
+        for id in range(3, 1_000_000):
+            flood.link.send(Kind.OPEN, id)
+
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        send_all()
+
+    assert ask(first) == b"hello"
