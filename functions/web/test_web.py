@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import signal
 import socket
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, ClientTimeout
 
+from tests.support.process_server import ServerProcess, server_process
 from tests.support.server_environment import environment_of
 
 FOLDER = Path(__file__).parent
@@ -102,3 +104,47 @@ async def test_the_samples_are_answered(session: ClientSession, manifest: dict[s
         data = one.get("body", "").encode()
         async with session.request(one.get("method", "GET"), one["path"], data=data) as answer:
             assert answer.status == 200
+
+
+@pytest.fixture(scope="module")
+def gateway(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """fngate with the function deployed; nothing has called it yet."""
+    environment = {"FN_SERVER_PATH": f"{programs}:/usr/bin:/bin"}
+    data = tmp_path_factory.mktemp("gateway") / "data"
+    with server_process(data, environment=environment) as server:
+        server.fnctl_json("deploy", str(FOLDER), "--trust")
+        yield server
+
+
+async def test_a_request_starts_it(gateway: ServerProcess) -> None:
+    """The first request is held while the server starts; the answer names the cold start."""
+    async with gateway.session() as session:
+        async with session.get("/fn/web/items?q=an") as answer:
+            assert await answer.json() == {"items": ["banana"]}
+            assert "cold;" in answer.headers["Server-Timing"]
+        async with session.get("/fn/web/items/9") as answer:
+            assert (answer.status, await answer.json()) == (404, {"detail": "there are 3 items"})
+            assert "cold;" not in answer.headers["Server-Timing"]
+
+
+async def test_an_upload_passes(gateway: ServerProcess) -> None:
+    """A body of 16 MB reaches the application whole."""
+    body = io.BytesIO(b"one\ntwo\n" * 2_000_000)
+    async with gateway.session() as session, session.post("/fn/web/count", data=body) as answer:
+        assert await answer.json() == {"bytes": 16_000_000, "lines": 4_000_000}
+
+
+async def test_events_pass_one_by_one(gateway: ServerProcess) -> None:
+    """The first event is here while the second is still minutes away; leaving ends the stream."""
+    path = "/fn/web/ticks?n=2&pause_s=600"
+    async with gateway.session() as session, session.get(path) as answer:
+        assert answer.content_type == "text/event-stream"
+        assert await answer.content.readline() == b"event: tick\n"
+        assert await answer.content.readline() == b'data: {"tick": 0}\n'
+
+
+async def test_a_websocket_passes(gateway: ServerProcess) -> None:
+    """Messages pass in both directions."""
+    async with gateway.session() as session, session.ws_connect("/fn/web/shout") as shout:
+        await shout.send_str("hello")
+        assert await shout.receive_str() == "HELLO"
