@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.test_dashboard_function import LOOKS, page_of
-from tests.support.browser import Scheme, need_browser
+from tests.support.browser import Scheme, need_browser, viewing
+from tests.support.process_server import server_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 PAGE = ("#/fn/web", "#server-title")
+APP = """
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class App(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        for part in ("one", "two"):
+            self.wfile.write(f"data: {part}\\n\\n".encode())
+            if self.path == "/stays":
+                self.rfile.read(1)  # until the client leaves
+
+
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), App).serve_forever()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -140,3 +161,31 @@ async def test_everybody_can_use_a_servers_page(scheme: Scheme, width: int) -> N
         assert await view.faults() == []
         wide = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert await page.evaluate(wide) <= 0
+
+
+async def test_a_real_server_is_woken_and_streams(tmp_path: Path) -> None:
+    """On a real server: a cold request, an open stream in the header, an abort, and its log."""
+    app = tmp_path / "app"
+    app.mkdir()
+    (app / "app.py").write_text(APP)
+    with server_process(tmp_path / "data") as server:
+        command = f"{sys.executable} app.py ${{PORT}}"
+        server.fnctl_json("deploy", str(app), "--name", "web", "--command", command, "--trust")
+        async with viewing(f"{server.url}/ui/#key={server.token}") as view:
+            page = view.page
+            await page.locator(".topbar").wait_for()
+            await page.evaluate("() => { location.hash = '#/fn/web' }")
+            await page.locator("#server-title").wait_for()
+            await page.get_by_role("button", name="Send").click()
+            await page.get_by_text("2 events").wait_for()
+            await page.locator(".outcome-status.good", has_text="200").wait_for()
+
+            await page.get_by_label("Path and query").fill("/stays")
+            await page.get_by_role("button", name="Send").click()
+            await page.locator(".play-events li", has_text="one").wait_for()
+            open_ones = page.locator(".fn-facts > div", has=page.get_by_text("open", exact=True))
+            await open_ones.get_by_text("1", exact=True).wait_for()
+            await page.get_by_role("button", name="Abort").click()
+            await open_ones.get_by_text("0", exact=True).wait_for()
+            await page.locator(".log-line", has_text="GET /stays").wait_for()
+            assert view.complaints == []
