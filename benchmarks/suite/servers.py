@@ -32,6 +32,16 @@ STREAMS = ((300, 100, 80), (1000, 40, 250))
 """Number of streams, events of each, milliseconds between them."""
 QUICK_STREAMS = ((20, 10, 20),)
 SETTLE_S = 1.0
+MANIFEST = """schema = 1
+name = "{name}"
+
+[server]
+command = ["{python}", "upstream.py", "${{PORT}}"]
+ready = "/small"
+
+[limits]
+concurrency = 1100
+"""
 WANTED_CALL = "ratio <= 2.5, and at most a quarter of the aiohttp proxy"
 WANTED_EVENT = "ratio <= 1.5"
 LOADS = (
@@ -128,11 +138,8 @@ def _fngate(stack: ExitStack, ours: Gateway, setting: Setting) -> Proxy:
     bundle = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fn-upstream-")))
     source = Path(__file__).parent.parent / "references" / "upstream.py"
     (bundle / source.name).write_text(source.read_text())
-    command = f"{sys.executable} {source.name} ${{PORT}}"
-    words = ("--name", NAME, "--command", command, "--trust")
-    manifest = f'schema = 1\nname = "{NAME}"\n\n[limits]\nconcurrency = 1100\n'
-    (bundle / "function.toml").write_text(manifest)
-    ours.server.fnctl_json("deploy", str(bundle), *words)
+    (bundle / "function.toml").write_text(MANIFEST.format(name=NAME, python=sys.executable))
+    ours.server.fnctl_json("deploy", str(bundle), "--trust", "--min", "1")
     headers = {"Authorization": f"Bearer {ours.key}"}
     call = Call(ours.port, f"/fn/{NAME}/small", SMALL, headers)
     generator.once(call, setting.cores[1])

@@ -141,7 +141,10 @@ async def test_calls_wait_for_a_slow_start(server: ServerProcess, folder: Path, 
     await gone(server, "slow")
 
 
-@pytest.mark.parametrize("options", [("--deaf",), ("--orphans", "3"), ("--deaf", "--orphans", "2")])
+@pytest.mark.parametrize(
+    "options",
+    [("--deaf",), ("--slow-end", "0.3"), ("--orphans", "3"), ("--deaf", "--orphans", "2")],
+)
 async def test_every_process_ends_with_its_replica(
     server: ServerProcess, folder: Path, port: int, options: tuple[str, ...]
 ) -> None:
@@ -206,6 +209,33 @@ async def test_memory_over_the_cap_ends_only_its_own_server(
     assert "memory" in why
     assert "256 MiB" in why
     await gone(server, "eats")
+
+
+async def test_memory_over_the_cap_at_the_start_is_the_reason(
+    server: ServerProcess, folder: Path, port: int
+) -> None:
+    """A server that starts with more memory than its cap is not deployed, and the reason names
+    it."""
+    more = "[device]\nmemory_mib = 128"
+    path = bundle(server, folder, "greedy", "--eats", "600", "--listen-after", "20", more=more)
+    done = await asyncio.to_thread(server.fnctl, "deploy", str(path), "--trust")
+
+    assert done.returncode != 0
+    assert "memory" in done.stderr + done.stdout
+    assert "128 MiB" in done.stderr + done.stdout
+    await ended(server, "greedy")
+
+
+async def test_answers_before_requests_mix_nobody_up(
+    server: ServerProcess, folder: Path, port: int
+) -> None:
+    """A server that answers each connection before its request makes its own calls wrong, but
+    nobody gets the answer to another caller's request."""
+    await deployed(server, folder, "hasty", "--answers-first")
+    for number in range(20):
+        got = await ask(port, "GET", "/fn/hasty/show", fields={"Token": f"t{number}"})
+        assert (got.status, bytes(got.body)) == (200, b"unasked!") or got.status == 502, got
+    await gone(server, "hasty")
 
 
 async def test_output_without_end_is_bounded(
