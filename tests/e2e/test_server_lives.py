@@ -232,7 +232,7 @@ async def test_answers_before_requests_mix_nobody_up(
     """A server that answers each connection before its request makes its own calls wrong, but
     nobody gets the answer to another caller's request."""
     await deployed(server, folder, "hasty", "--answers-first")
-    for number in range(20):
+    for number in range(50):
         got = await ask(port, "GET", "/fn/hasty/show", fields={"Token": f"t{number}"})
         assert (got.status, bytes(got.body)) == (200, b"unasked!") or got.status == 502, got
     await gone(server, "hasty")
