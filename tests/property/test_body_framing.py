@@ -38,7 +38,7 @@ def feed_pieces(framer: ChunkedBody | LengthBody, parts: Iterator[bytes]) -> tup
 
 
 @given(seed=st.integers(), content=contents, rest=st.binary(max_size=20), sizes=cuts)
-@settings(max_examples=amount(200, 5000))
+@settings(max_examples=amount(200, 2000))
 def test_chunks_are_framed_however_they_arrive(
     seed: int, content: bytes, rest: bytes, sizes: list[int]
 ) -> None:
@@ -81,7 +81,7 @@ def verdict(raw: bytes, sizes: list[int]) -> tuple[int, bytes] | None:
 
 
 @given(seed=st.integers(), noise=st.binary(max_size=4), at=st.integers(0, 600), sizes=cuts)
-@settings(max_examples=amount(400, 20_000))
+@settings(max_examples=amount(400, 4_000))
 def test_cuts_do_not_change_the_verdict(seed: int, noise: bytes, at: int, sizes: list[int]) -> None:
     """Malformed bodies are refused at any cut of the reads, and accepted ones are the same."""
     random = Random(seed)

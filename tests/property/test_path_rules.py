@@ -22,7 +22,7 @@ odd_paths = st.lists(
 
 
 @given(pattern=patterns, path=paths)
-@settings(max_examples=amount(300, 10_000))
+@settings(max_examples=amount(300, 4_000))
 def test_matching_agrees_with_a_regular_expression(pattern: str, path: bytes) -> None:
     """`*` is any characters, everything else is itself."""
     text = "/" + re.sub("//+", "/", pattern).lstrip("/")
@@ -32,7 +32,7 @@ def test_matching_agrees_with_a_regular_expression(pattern: str, path: bytes) ->
 
 
 @given(path=odd_paths)
-@settings(max_examples=amount(300, 10_000))
+@settings(max_examples=amount(300, 4_000))
 def test_normalised_paths_are_plain(path: bytes) -> None:
     """No empty segment, no dot segment and no parameter is left."""
     for cuts in (True, False):
@@ -57,7 +57,7 @@ def readings(path: bytes) -> set[bytes]:
 
 
 @given(path=odd_paths, tail=st.sampled_from([b"", b"/", b"/x"]))
-@settings(max_examples=amount(400, 20_000))
+@settings(max_examples=amount(400, 4_000))
 def test_no_spelling_avoids_a_denied_path(path: bytes, tail: bytes) -> None:
     """What any kind of server takes for a denied path is denied or refused."""
     denied = CompiledPaths(PathRules(deny=("/a", "/b/*")))
