@@ -218,6 +218,10 @@ class Delivery:
         else:
             call.done(error)
 
+    def limit_connections(self, most: int) -> None:
+        """Set the max connections to functions' servers, idle ones included."""
+        self._servers.connections_max = most
+
     def has_lost_link(self, call: ExchangeCall) -> bool:
         """Return whether an exchange that was opened has lost the link to its replica."""
         pool = self._dispatcher.pools.get(call.pool)

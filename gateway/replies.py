@@ -111,6 +111,23 @@ def server_timing(receipt: Receipt) -> str:
     )
 
 
+NO_RUN: Final = AnswerMeta("", 0, 0, 0, 0, 0)
+"""The meta of a receipt for a server function: what its server does is not known."""
+
+
+def exchange_timing(receipt: Receipt, first_byte_ms: float) -> str:
+    """Return the header's value for a server function; see `server_timing`.
+
+    `first_byte_ms`: from sending the request to the first byte of the answer.
+    """
+    cold = "".join(f"{p};dur={receipt.phases[p]:.3f}, " for p in PHASES if p in receipt.phases)
+    if cold:
+        cold = f'cold;desc="{receipt.revision} on {receipt.device}", {cold}'
+    replica, queue = receipt.replica, _ms(round(receipt.queue_ms * 1e3))
+    first_byte = _ms(round(first_byte_ms * 1e3))
+    return f'{cold}replica;desc="{replica}", queue;dur={queue}, first_byte;dur={first_byte}'
+
+
 @lru_cache(maxsize=8192)
 def _ms(us: int) -> str:
     """Format microseconds as milliseconds with three decimals. Cached: short durations recur."""

@@ -76,8 +76,8 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         """
         super().__init__(worker, dispatcher, tasks, perform, on_link_lost)
         self._hand_over = hand_over
-        self.sockets_max = 0
-        """Max connections to servers; 0 = no limit."""
+        self.connections_max = 0
+        """Max connections to servers, idle ones included; 0 = no limit."""
         self._logged_s = -UNUSABLE_LOG_S
 
     # Commands of the dispatcher
@@ -173,15 +173,12 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
 
     def _on_opened(
         self, link: str, peer: Peer[ServerSockets], id: int, connection: UpstreamConnection
-    ) -> bool:
+    ) -> None:
         call = self._dispatcher.exchanges.on_opened(link, id, monotonic())
-        if call is None:
-            return False
-        assert isinstance(call, ExchangeCall)
+        assert isinstance(call, ExchangeCall), "a connection without an exchange that waits for it"
         peer.idle_frames = 0
         connection.begin(id, is_reused=False)
         self._hand_over(call, connection)
-        return True
 
     def _on_unusable(self, link: str, id: int) -> None:
         """Return an exchange to its queue: this process cannot have one more connection."""
@@ -194,10 +191,10 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
 
     def _has_room(self) -> bool:
         """Return whether one more connection may be opened; closes the oldest idle one for it."""
-        if not self.sockets_max:
+        if not self.connections_max:
             return True
         every = [peer.side for peer in self._peers.values() if peer.side is not None]
-        if sum(map(len, every)) < self.sockets_max:
+        if sum(map(len, every)) < self.connections_max:
             return True
         oldest = min(every, key=ServerSockets.idle_since_s)
         if oldest.idle_since_s() == float("inf"):

@@ -45,12 +45,12 @@ class ServerSockets:
         endpoint: ReplicaEndpoint,
         stream: FrameStream,
         tasks: Tasks,
-        on_opened: Callable[[int, UpstreamConnection], bool],
+        on_opened: Callable[[int, UpstreamConnection], None],
         on_unusable: Callable[[int], None],
     ) -> None:
         """Create the side channel. Raises OSError if there are no descriptors left.
 
-        `on_opened(id, connection)` gives a new connection to its exchange; False if that has ended.
+        `on_opened(id, connection)` gives a new connection to its exchange.
         `on_unusable(id)` reports that the connection of an exchange cannot be used; END was sent.
         """
         self._endpoint = endpoint
@@ -98,7 +98,8 @@ class ServerSockets:
         self._idle.clear()
         for connection in connections:
             if connection is not None:
-                connection.abort()
+                # Without an error, the end of an answer of unknown length would look complete.
+                connection.abort(ConnectionAbortedError("the link to the replica was lost"))
 
     # Exchanges
 
@@ -108,14 +109,18 @@ class ServerSockets:
         self._stream.send(pack(_OPEN, id, flags=_FREE if is_free else 0))
 
     def reuse(self, id: int) -> UpstreamConnection | None:
-        """Return the newest idle connection, for exchange `id`; None if there is none."""
+        """Return the newest idle connection, for exchange `id`; None if there is none.
+
+        Those on which the server has said something, or which it has closed, are closed.
+        """
         while self._idle:
             old, connection = self._idle.popitem()
-            if connection.is_open:
+            if connection.is_silent:
                 self._live[id] = connection
                 connection.begin(id, is_reused=True)
                 self._stream.send(pack(_OPEN, id, flags=_REUSE, aux=old))
                 return connection
+            connection.abort()
             self._stream.send(pack(_END, old))
         return None
 
@@ -171,12 +176,9 @@ class ServerSockets:
     # Connections
 
     def on_connected(self, connection: UpstreamConnection) -> None:
-        """Give a new connection to its exchange, or close it."""
+        """Give a new connection to its exchange; one whose exchange has ended was aborted."""
         self._late = 0
-        if self._live.get(connection.id) is not connection:
-            connection.abort()
-        elif not self._on_opened(connection.id, connection):
-            self.end(connection.id, kept=False)
+        self._on_opened(connection.id, connection)
 
     def on_idle_ended(self, connection: UpstreamConnection) -> None:
         """Close a connection that sent bytes or ended while it was idle."""

@@ -20,6 +20,7 @@ from prometheus_client.samples import Sample as ShownSample
 from admin.workers.messages import Reckon, Reckoned, encode
 from admin.workers.shared_counters import CounterReader, Sample, summed
 from gateway.metrics.counters import TEXT, Exemplar, PageFormat, to_prometheus
+from gateway.metrics.exchanges import OPEN
 from gateway.metrics.ledger import ACCEPTED, ENDED, Balance, Ledger, total
 from gateway.metrics.requests import FUNCTIONS_MAX, OTHERS, Metrics
 from registry.catalog import Change
@@ -227,7 +228,8 @@ class MergedMetrics:
         kept = {
             sample: value
             for sample, value in counters.read().items()
-            if sample.owner[1] in ("", OTHERS) or self._is_deployed(*sample.owner)
+            if sample.name != OPEN  # its exchanges have ended with it
+            and (sample.owner[1] in ("", OTHERS) or self._is_deployed(*sample.owner))
         }
         self._ended = summed([self._ended, kept])
 

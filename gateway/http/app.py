@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import shlex
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -23,21 +22,22 @@ from gateway.delivery import Delivery
 from gateway.http.bodies import check_framing, continue_later, is_awaiting_continue
 from gateway.http.connections import ConnectionLimit, connections_max
 from gateway.http.context import Invoker
+from gateway.http.exchange_route import proxy
+from gateway.http.exchanges import Exchanges
 from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
 from gateway.http.invocation import invoke, route_calls
+from gateway.http.server_description import describe_server, prefers_page, server_example
 from gateway.metrics.counters import PageFormat, negotiate_format
 from gateway.replies import Reply, Writer
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
 from registry.errors import FnError, MethodNotAllowed, Unknown
 from registry.exchange import PoolEndpoints
-from registry.model import Function, ServerSettings
 from registry.tasks import Tasks, every
 from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.dtypes import BYTES, FLOATS
-from runtime_image.contract.server import SampleRequest
 from runtime_image.contract.signature import DYNAMIC, TensorSpec
 
 log = structlog.get_logger()
@@ -62,11 +62,13 @@ class Gateway:
         self.boundary = ErrorBoundary(invoker.access)
         self.writer = Writer(invoker.wall)
         self.gate = invoker.gate
+        self.exchanges = Exchanges(invoker)
 
     def add_routes(self, app: web.Application) -> None:
         """Add the routes `/fn` and `/healthz`."""
         function, healthz = self._function, self.boundary.wrap(_healthz)
         app.router.add_route("*", "/fn/{ref}", function, expect_handler=continue_later)
+        app.router.add_route("*", "/fn/{ref}/{rest:.*}", self._proxy, expect_handler=continue_later)
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
 
@@ -86,11 +88,17 @@ class Gateway:
             response.headers.update(self.gate.headers)
 
     async def _function(self, request: web.Request) -> web.StreamResponse:
+        is_server = self.exchanges.is_server(request.match_info["ref"])
+        if is_server and request.method not in ("GET", "HEAD"):
+            return await self._proxy(request)
         if request.method == "POST":
             answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
             ref = request.match_info["ref"]
             return await invoke(self.invoker, self.writer, request, ref, answer)
         return await self.boundary.wrap(self._describe)(request)
+
+    async def _proxy(self, request: web.Request) -> web.StreamResponse:
+        return await proxy(self.exchanges, self.writer, request)
 
     async def _describe(self, request: web.Request) -> web.Response:
         if request.method not in ("GET", "HEAD"):
@@ -102,9 +110,14 @@ class Gateway:
         authorization = request.headers.get("Authorization")
         self.invoker.access.check(authorization, "invoke", ref.partition("@")[0])
         deployed = self.invoker.catalog.resolve(ref)
+        if deployed.revision.server is not None and prefers_page(request.headers.get("Accept", "")):
+            location = {"Location": f"{request.rel_url.raw_path}/"}
+            return web.Response(status=problems.MOVED, headers=location)
         endpoints = self.invoker.delivery.endpoints(deployed.revision.key)
         origin = f"{request.scheme}://{request.host}"
-        return problems.json_answer(describe(deployed, endpoints, origin))
+        is_server = deployed.revision.server is not None
+        described = (describe_server if is_server else describe)(deployed, endpoints, origin)
+        return problems.json_answer(described)
 
 
 class ErrorBoundary:
@@ -220,9 +233,12 @@ class Site:
         others = runner.server.request_handler
         runner.server.request_handler = route_calls(others, invoker, writer)
         seconds = self._settings.head_read_s
-        limit = ConnectionLimit(connections_max(self._settings.connections), monotonic)
+        most = connections_max(self._settings.connections)
+        invoker.delivery.limit_connections(most)
+        limit = ConnectionLimit(most, monotonic)
         self._handlers = HandlerFactory(runner.server, writer, invoker.body_budget, seconds, limit)
         self._fast_path = FastPath(invoker, writer, self._handlers.adopt, limit)
+        self._exchanges = Exchanges(invoker)
         self._tasks = Tasks("site")
         self._server: asyncio.Server | None = None
 
@@ -250,6 +266,7 @@ class Site:
     def _sweep(self) -> None:
         self._fast_path.sweep()
         self._handlers.sweep()
+        self._exchanges.sweep()
 
     async def stop(self) -> None:
         """Stop accepting connections."""
@@ -292,29 +309,22 @@ def describe(deployed: Deployed, endpoints: PoolEndpoints, origin: str) -> dict[
         "reason": endpoints.reason,
         "signature": signatures.to_json(revision.signature),
         "content_types": content_types(revision.signature, revision.inputs),
-        "limits": _limits(function),
+        "limits": {
+            "timeout_s": function.limits.timeout_s,
+            "wait_s": function.limits.wait_s,
+            "body_mib": function.limits.body_mib,
+        },
         "labels": function.labels,
         "example": example(deployed, origin),
-    }
-
-
-def _limits(function: Function) -> dict[str, float]:
-    limits, exchange = function.limits, function.exchange
-    if exchange is not None:
-        return {"wait_s": limits.wait_s, "max_s": exchange.max_s}
-    return {
-        "timeout_s": limits.timeout_s,
-        "wait_s": limits.wait_s,
-        "body_mib": limits.body_mib,
     }
 
 
 def example(deployed: Deployed, origin: str) -> str:
     """Return a curl command that calls the function, with zeros for numbers; for a server its first
     sample."""
-    url = f"{origin}/fn/{deployed.function.name}"
     if deployed.revision.server is not None:
-        return _example_request(deployed.revision.server, url)
+        return server_example(deployed, origin)
+    url = f"{origin}/fn/{deployed.function.name}"
     for rule in deployed.revision.inputs.values():
         if rule.kind == "image":
             return f"curl {url} -H 'Content-Type: image/png' --data-binary @picture.png"
@@ -326,18 +336,6 @@ def example(deployed: Deployed, origin: str) -> str:
     inputs = {tensor.name: _example_value(tensor) for tensor in deployed.revision.signature.inputs}
     body = json.dumps({"inputs": inputs})
     return f"curl {url} -H 'Content-Type: application/json' -d '{body}'"
-
-
-def _example_request(server: ServerSettings, url: str) -> str:
-    sample = next(iter(server.samples), SampleRequest())
-    words = ["curl"]
-    if sample.method != ("POST" if sample.body else "GET"):
-        words += ["-X", sample.method]
-    for name, value in sample.headers.items():
-        words += ["-H", f"{name}: {value}"]
-    if sample.body:
-        words += ["--data-binary", sample.body]
-    return shlex.join([*words, f"{url}{sample.path}"])
 
 
 def zeros(tensor: TensorSpec, items_max: int) -> Any | None:

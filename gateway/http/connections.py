@@ -101,14 +101,15 @@ class ConnectionLimit:
 def connections_max(wanted: int) -> int:
     """Return the number of connections that this process may have, at least 1.
 
-    That is `wanted`, or what the limit of descriptors (RLIMIT_NOFILE) leaves besides those in use
-    and those reserved.
+    That is `wanted`, or half of what the limit of descriptors (RLIMIT_NOFILE) leaves besides those
+    in use and those reserved. The other half is for connections to functions' servers: an exchange
+    has one of each.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
     kept = max(KEPT_BACK, soft // 8) + len(os.listdir("/proc/self/fd"))
-    most = max(1, min(wanted, soft - kept))
+    most = max(1, min(wanted, (soft - kept) // 2))
     if most < wanted:
         log.info("connections are bounded by descriptors", most=most, descriptors=soft, kept=kept)
     return most

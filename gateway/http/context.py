@@ -7,7 +7,7 @@ import itertools
 import secrets
 from collections.abc import Callable
 from time import monotonic
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.access import Access
 from gateway.delivery import Delivery
@@ -26,12 +26,15 @@ from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
 from registry.errors import ShuttingDown
 
+if TYPE_CHECKING:
+    from gateway.proxy.exchange import Exchange
+
 
 class Invoker(NamedTuple):
     """Collaborators of an invocation.
 
     `wall` returns Unix seconds, `new_id` a unique request id. Without `access_log` and `tracer`,
-    single requests are not recorded.
+    single requests are not recorded. `open_exchanges`: all exchanges of this process.
     """
 
     settings: GatewaySettings
@@ -50,6 +53,7 @@ class Invoker(NamedTuple):
     failures: FailureCount
     body_budget: BodyBudget
     inflation: Inflation
+    open_exchanges: set[Exchange]
 
 
 def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
@@ -100,6 +104,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         FailureCount(wall),
         BodyBudget(delivery, settings.held_bytes_max, monotonic),
         Inflation(inflating_threads()),
+        set(),
     )
 
 

@@ -18,6 +18,8 @@ from gateway import problems
 from gateway.http.bodies import BodyDiscarder, BodyReceiver, switch_protocol
 from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading
 from gateway.http.context import Invoker
+from gateway.http.exchange_client import ExchangeClient, ExchangeParts, is_for_server
+from gateway.http.exchanges import Exchanges
 from gateway.http.handler import AHEAD_MAX, READS_MAX, connection_refused
 from gateway.http.invocation import Invocation
 from gateway.http.plain_heads import HeadCache
@@ -55,6 +57,7 @@ class FastPath:
         self.half_closed: set[Connection] = set()
         self.limit = limit
         self.parse_head = HeadCache().read
+        self.parts = ExchangeParts(Exchanges(invoker), writer, invoker.body_budget)
         self._left = asyncio.Event()
         limit.track(self.connections)
 
@@ -105,6 +108,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_ahead",
         "_body",
+        "_exchange",
         "_fast_path",
         "_invocation",
         "_is_discarding",
@@ -123,6 +127,7 @@ class Connection(asyncio.Protocol):
         self._fast_path = fast_path
         self._transport: asyncio.Transport | None = None
         self._invocation: Invocation | None = None
+        self._exchange: ExchangeClient | None = None
         self._body = bytearray()
         self._missing = 0
         self._unparsed: list[bytes] = []
@@ -138,7 +143,8 @@ class Connection(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """Whether every received request is answered."""
-        return self._invocation is None and not self._unparsed and not self._is_discarding
+        is_free = self._invocation is None and self._exchange is None
+        return is_free and not self._unparsed and not self._is_discarding
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept or refuse a new connection (asyncio)."""
@@ -189,6 +195,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
         """Cancel the request in flight: the client has disconnected (asyncio)."""
         self._detach()
+        self._exchange = None
         invocation, self._invocation = self._invocation, None
         if invocation is not None:
             invocation.cancel()
@@ -204,7 +211,11 @@ class Connection(asyncio.Protocol):
     def tick(self) -> None:
         """Count one second; close the connection if it has been quiet for too long."""
         self.quiet_s += 1
-        quiet_max = self._fast_path.invoker.settings.head_read_s if self._is_new else QUIET_MAX
+        head_read_s = self._fast_path.invoker.settings.head_read_s
+        if self._exchange is not None:
+            self._exchange.count_second(head_read_s)
+            return
+        quiet_max = head_read_s if self._is_new else QUIET_MAX
         if self.quiet_s > quiet_max and self._invocation is None:
             self.close()
 
@@ -237,8 +248,7 @@ class Connection(asyncio.Protocol):
         end = data.find(_END) + 4
         plain = self._fast_path.parse_head(data[:end]) if end > 3 else None
         if plain is None:
-            self._unparsed = [data]
-            self._hand_over()
+            self._begin_other(data)
             return
         invocation = Invocation(self._fast_path.invoker, plain.head, self._reply, plain.correlation)
         try:
@@ -247,8 +257,7 @@ class Connection(asyncio.Protocol):
             fits = False
         if not fits:
             invocation.release()
-            self._unparsed = [data]
-            self._hand_over()
+            self._begin_other(data)
             return
         self._invocation = invocation
         discard = end + plain.length - len(data)
@@ -259,6 +268,63 @@ class Connection(asyncio.Protocol):
         else:
             self._read_ahead(data[discard:])
             invocation.run(data[end:discard])
+
+    def _begin_other(self, data: bytes) -> None:
+        """Begin a request that is not plain: an exchange, or one that aiohttp reads."""
+        transport = self._transport
+        if transport is None or not is_for_server(data, self._fast_path.parts.exchanges):
+            self._unparsed = [data]
+            self._hand_over()
+            return
+        client = self._exchange = ExchangeClient(self._fast_path.parts, self, transport)
+        transport.set_protocol(client)
+        if self._is_full:
+            client.pause_writing()
+        client.data_received(data)
+
+    def take_back(self, ahead: bytes, *, is_full: bool) -> None:
+        """Read the next request: an exchange is over.
+
+        `ahead` are its first bytes; `is_full`: the client has not read its answers yet.
+        """
+        transport = self._transport
+        self._exchange = None
+        if transport is None:
+            return
+        self.quiet_s = 0
+        transport.set_protocol(self)
+        if is_full:
+            self.pause_writing()
+        else:
+            transport.resume_reading()
+        if ahead:
+            self._read_ahead(ahead)
+            # In a later loop iteration: pipelined requests must not nest.
+            asyncio.get_running_loop().call_soon(self._parse_ahead)
+
+    def _parse_ahead(self) -> None:
+        """Parse what was read ahead of the end of an exchange."""
+        if self._transport is None or self._transport.is_closing() or not self._unparsed:
+            return
+        data = b"".join(self._unparsed)
+        self._unparsed = []
+        if self._ahead is not None:
+            self._ahead.release()
+            self._ahead = None
+        if not self._is_full:
+            self._transport.resume_reading()
+        self._begin_request(data)
+
+    def discard_rest(self) -> None:
+        """Discard what the client of an exchange still sends, for at most LINGER_S, and close."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._is_discarding = True
+        self._fast_path.uploads[self] = monotonic() + LINGER_S
+        switch_protocol(transport, BodyDiscarder(self.connection_lost))
+        if transport.can_write_eof():
+            transport.write_eof()  # the end of an answer without a length
 
     def _receive(self, invocation: Invocation, begun: bytes, discard: int) -> None:
         """Receive a body that is large or incomplete; into shared memory if it is large."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -37,6 +37,25 @@ AHEAD_MAX: Final = 1024 * 1024
 answer is sent; meanwhile a client that disconnects is not detected."""
 READ_SIZE: Final = 64 * 1024
 """Bytes. aiohttp stops reading a body from the socket while twice as many are buffered."""
+
+
+class ExchangeOwner(Protocol):
+    """Owner of a connection's bytes during an exchange with a function's server."""
+
+    def paused(self) -> None:
+        """Stop the answer: the client does not read it."""
+
+    def resumed(self) -> None:
+        """Continue the answer."""
+
+    def received(self, data: bytes) -> bool:
+        """Return whether these bytes are the exchange's, which then has them."""
+
+    def ended(self) -> bool | None:
+        """Return whether the connection stays open although the client has ended its sending.
+
+        None: as for every other request.
+        """
 
 
 class HandlerFactory:
@@ -89,6 +108,7 @@ class ConnectionHandler(RequestHandler):
         "_last_body",
         "_reservation",
         "_shared",
+        "exchange",
         "opened_s",
         "quiet_s",
     )
@@ -112,6 +132,8 @@ class ConnectionHandler(RequestHandler):
         self._reservation: BodyReservation | None = None
         self._head_size = 0
         self._head_age_s = 0
+        self.exchange: ExchangeOwner | None = None
+        """Owner of the connection's bytes, if the current request is an exchange."""
         self.quiet_s = 0
         self.opened_s = monotonic()
 
@@ -137,6 +159,8 @@ class ConnectionHandler(RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Process received bytes (asyncio). aiohttp passes b"" to continue with buffered ones."""
         self.quiet_s = 0
+        if data and self.exchange is not None and self.exchange.received(data):
+            return
         if data and self._is_ahead():
             self._read_ahead(data)
             return
@@ -161,11 +185,34 @@ class ConnectionHandler(RequestHandler):
 
         Returns True to keep the connection open for the pending answer.
         """
+        if self.exchange is not None:
+            stays = self.exchange.ended()
+            if stays is not None:
+                return stays
         transport = self.transport
         if self.is_idle or transport is None or not self._is_body_whole() or self._is_http_1_0():
             return False
         self._is_ended = may_be_reading(transport)
         return self._is_ended
+
+    def pause_writing(self) -> None:
+        """Stop the answer: the client does not read it (asyncio)."""
+        super().pause_writing()
+        if self.exchange is not None:
+            self.exchange.paused()
+
+    def resume_writing(self) -> None:
+        """Continue the answer (asyncio)."""
+        super().resume_writing()
+        if self.exchange is not None:
+            self.exchange.resumed()
+
+    def take_tail(self) -> bytes:
+        """Return the bytes that followed an upgrade's head, and forget them."""
+        tail, self._message_tail = self._message_tail, b""
+        if self._buffer_paused:
+            self._resume_reading_for_buffer()
+        return tail
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None

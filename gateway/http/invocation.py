@@ -41,7 +41,7 @@ from gateway.observing.records import (
 from gateway.replies import Body, Reply, Writer, make_receipt, make_reply, server_timing
 from gateway.shared_memory import BodySlot
 from registry.catalog import Deployed
-from registry.errors import FnError
+from registry.errors import BadRequest, FnError
 from runtime_image.contract.errors import RequestError
 from runtime_image.link.meta import RequestMeta
 
@@ -117,6 +117,8 @@ class Invocation:
         admission = invoker.admissions.find(key)
         if admission is None:
             self._deployed = invoker.admissions.resolve(self._head)
+            if self._deployed.revision.server is not None:
+                raise BadRequest("this function is a server, which reads its requests by itself")
             admission = invoker.admissions.admit(key, self._head, self._deployed)
         self._admission = admission
         self._deployed = admission.deployed
@@ -398,11 +400,17 @@ def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "POST":
             found = _CALL.fullmatch(request.rel_url.raw_path)
-            if found is not None:
+            if found is not None and not is_server(invoker, found[1]):
                 return await invoke(invoker, writer, request, found[1], loop.create_future())
         return await others(request)
 
     return handle
+
+
+def is_server(invoker: Invoker, ref: str) -> bool:
+    """Return whether `ref` names a deployed server function."""
+    deployed = invoker.catalog.find(ref)
+    return deployed is not None and deployed.revision.server is not None
 
 
 async def invoke(

@@ -28,6 +28,7 @@ from gateway.metrics.counters import (
     SampleExemplar,
     newest_exemplars,
 )
+from gateway.metrics.exchanges import ExchangeFamilies
 from gateway.metrics.ledger import ENDINGS, Balance
 from gateway.replies import Receipt
 from registry.catalog import Change
@@ -130,6 +131,7 @@ class Metrics:
         text = "Access log events that were dropped because the log could not be written in time."
         left_out = CounterFamily("fngate_access_events_left_out", text, (), store)
         self._left_out = left_out.of()
+        self.exchanges = ExchangeFamilies(LABELS, store)
         for collector in (
             self._requests,
             self._duration,
@@ -139,6 +141,7 @@ class Metrics:
             self._rows,
             self._retries,
             left_out,
+            *self.exchanges.collectors,
         ):
             self._registry.register(collector)
 
@@ -190,6 +193,22 @@ class Metrics:
             series.mark(seconds, queue_s, request, self._wall())
         if receipt.phases:
             self._on_cold_start(*key, receipt.replica, receipt.phases, request)
+
+    def labels_of(self, namespace: str, function: str) -> tuple[str, str]:
+        """Return the labels under which a function is counted."""
+        series = self._series.get((namespace, function)) or self._series_of(namespace, function)
+        return series.labels
+
+    def count_exchange(
+        self, key: tuple[str, str], outcome: tuple[str, str], seconds: float, receipt: Receipt
+    ) -> None:
+        """Count an exchange that a function's server answered; `outcome` includes its reason."""
+        series = self._series.get(key) or self._series_of(*key)
+        self._outcome_counter(series, *outcome).inc(1.0)
+        series.duration.observe(seconds)
+        series.queue.observe(receipt.queue_ms / 1e3)
+        if receipt.phases:
+            self._on_cold_start(*key, receipt.replica, receipt.phases, None)
 
     def _outcome_counter(self, series: FunctionSeries, outcome: str, reason: str) -> Counter:
         counter = series.outcomes.get((outcome, reason))
@@ -254,6 +273,7 @@ class Metrics:
             self._phases.remove(*key, phase)
         series = self._series.pop(key, None)
         if series is not None:
+            self.exchanges.remove(series.labels)
             for outcome in series.outcomes:
                 self._requests.remove(*series.labels, *outcome)
             self._duration.remove(*series.labels)

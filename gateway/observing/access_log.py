@@ -26,7 +26,8 @@ class AccessEvent(
 
     A field with a default is omitted if it is unknown: no replica answered, or there was no cold
     start or no trace. `ms` and `queue_ms` have microsecond precision; `status` is 0 if nothing was
-    sent; `timestamp` is when the request ended. The garbage collector does not track events: they
+    sent; `timestamp` is when the request ended. `method` and `first_byte_ms` are logged for server
+    functions. The garbage collector does not track events: they
     are never part of a cycle.
     """
 
@@ -51,6 +52,8 @@ class AccessEvent(
     rows: int | None = None
     phases: dict[str, float] | None = None
     trace_id: str = ""
+    method: str = ""
+    first_byte_ms: float | None = None
 
 
 class AccessLog:
@@ -120,7 +123,12 @@ class AccessLog:
         self._add(event)
 
     def log_end(self, record: RequestRecord, now: float) -> None:
-        """Log a request that ended at `now` (monotonic seconds) without an answer of a replica."""
+        """Log a request that ended at `now` (monotonic seconds) without a model's answer.
+
+        Its receipt is that of a server function's exchange.
+        """
+        receipt, first_byte_ms = record.receipt, record.first_byte_ms
+        phases = receipt.phases if receipt is not None else None
         self._add(
             AccessEvent(
                 record.request_id,
@@ -134,10 +142,13 @@ class AccessLog:
                 round(record.ms, 3),
                 round(record.queue_ms, 3),
                 record.sends,
-                False,
+                bool(phases),
                 "info",
                 self._stamped(now),
+                phases=_known_phases(phases) if phases else None,
                 trace_id=record.trace_id,
+                method=record.method,
+                first_byte_ms=None if first_byte_ms is None else round(first_byte_ms, 3),
             )
         )
 

@@ -89,7 +89,8 @@ class RequestRecord(NamedTuple):
     have followed its function's traffic to another revision. `replica` is the last one that had it.
     `outcome` is "ok", an error's code, or CLIENT_LEFT. `bytes_in` is 0 unless the body was
     complete. `receipt` is set if a replica answered, `trace` and `journey` if the request is
-    traced; `trace_id` also if only its client traces it.
+    traced; `trace_id` also if only its client traces it. `method` and `first_byte_ms` (from sending
+    the request to the first byte of the answer) are set only for server functions.
     """
 
     at_s: float
@@ -108,10 +109,15 @@ class RequestRecord(NamedTuple):
     receipt: Receipt | None = None
     trace: Trace | None = None
     journey: RequestTimings | None = None
+    method: str = ""
+    first_byte_ms: float | None = None
 
 
 class RequestInfo(NamedTuple):
-    """A request as received; `function` may be any text, `size` is the body's in bytes."""
+    """A request as received; `function` may be any text, `size` is the body's in bytes.
+
+    `method`: only of a request to a server function.
+    """
 
     request_id: str
     trace_id: str
@@ -120,13 +126,14 @@ class RequestInfo(NamedTuple):
     began_s: float
     size: int
     trace: Trace | None
+    method: str = ""
 
 
 class RequestEnd(NamedTuple):
     """How a request ended.
 
     `now`: monotonic seconds. `size`: bytes of the answer's body. `connected_s`: when the link of
-    the replica that answered was established.
+    the replica that answered was established. `first_byte_ms`: only of a server function's answer.
     """
 
     outcome: str
@@ -135,6 +142,7 @@ class RequestEnd(NamedTuple):
     size: int = 0
     receipt: Receipt | None = None
     connected_s: float = 0.0
+    first_byte_ms: float | None = None
 
 
 def make_record(
@@ -144,14 +152,16 @@ def make_record(
 
     `call` is None if the request was not accepted.
     """
-    request_id, trace_id, function, revision, began_s, bytes_in, trace = asked
-    outcome, now, status, bytes_out, receipt, _ = ending
+    request_id, trace_id, function, revision, began_s, bytes_in, trace, method = asked
+    outcome, now, status, bytes_out, receipt, _, first_byte_ms = ending
     # Text that is not a valid name may contain anything, even line ends and secrets.
     function = function if is_name(function) else ""
     replica, sends, queue_ms = "", 0, 0.0
     if call is not None:
         replica, sends = call.link, call.sends
         queue_ms = ((call.sent_s or now) - call.arrived_s) * 1e3
+        if call.is_exchange and receipt is not None:
+            queue_ms = receipt.queue_ms  # until it had its connection
         # The call may have followed its function's traffic.
         revision = call.pool.partition("/")[2]
     return RequestRecord(
@@ -171,6 +181,8 @@ def make_record(
         receipt,
         trace,
         None if trace is None else _journey(began_s, ending, call),
+        method,
+        first_byte_ms,
     )
 
 

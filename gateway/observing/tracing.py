@@ -2,7 +2,7 @@
 
 `Tracer` samples requests, and passes records to a thread. `spans_of` is pure and makes this tree:
 
-POST /fn/{name}             the request, from its head to its answer
+POST /fn/{name}             the request, from its head to its answer; with its method for servers
   hold                      waiting for a replica: before the first send, and between attempts
     cold start              the part that the request waited for, with its phases
       place evict start import bind read load
@@ -21,7 +21,7 @@ from gateway import problems
 from gateway.observing import records
 from gateway.observing.batching import BatchWriter, Write
 from gateway.observing.records import CLIENT_LEFT, RequestRecord, RequestTimings, Trace
-from gateway.replies import Receipt
+from gateway.replies import NO_RUN, Receipt
 from runtime_image.contract.control import PHASES
 
 ROUTE: Final = "/fn/{name}"
@@ -125,7 +125,7 @@ class _Tree:
         record, trace, journey = self._record, self._trace, self._journey
         self.spans.append(
             Span(
-                f"POST {ROUTE}",
+                f"{record.method or 'POST'} {ROUTE}",
                 "server",
                 trace.trace_id,
                 trace.span_id,
@@ -161,7 +161,7 @@ class _Tree:
         attributes = _sent_to(self._record.replica, error_type)
         error = "" if outcome == CLIENT_LEFT else error_type
         send = self._add("send", parent, times, attributes, error)
-        if self._record.receipt is not None:
+        if self._record.receipt is not None and self._record.receipt.meta is not NO_RUN:
             self._add_batch(send, self._record.receipt)
 
     def _add_hold(self, start_s: float, end_s: float) -> None:
@@ -254,7 +254,7 @@ class _Tree:
 def _attributes(record: RequestRecord) -> Attributes:
     """Return attributes by OpenTelemetry's conventions for HTTP servers, and those of fngate."""
     found: Attributes = {
-        "http.request.method": "POST",
+        "http.request.method": record.method or "POST",
         "http.route": ROUTE,
         "url.path": f"/fn/{record.function}",
         "url.scheme": "http",
@@ -271,9 +271,12 @@ def _attributes(record: RequestRecord) -> Attributes:
         found["http.response.status_code"] = record.status
     if record.outcome != "ok":
         found["error.type"] = record.outcome
+    if record.first_byte_ms is not None:
+        found["fngate.first_byte_ms"] = record.first_byte_ms
     if record.receipt is not None:
         found["fngate.device"] = record.receipt.device
-        found["fngate.rows"] = record.receipt.meta.rows
+        if record.receipt.meta is not NO_RUN:
+            found["fngate.rows"] = record.receipt.meta.rows
         found["fngate.is_cold"] = record.receipt.is_cold
     return found
 

@@ -26,7 +26,8 @@ _ADDITIONAL: Final = frozenset({b"server-timing", b"content-security-policy"})
 class Answering(NamedTuple):
     """What the gateway knows about an answer besides its head.
 
-    `prefix`: /fn/NAME as the client sent it. `host`: the request's. `minor`: of the client's
+    `prefix`: /fn/NAME as the client sent it; of a trusted proxy's clients, their `public_prefix`.
+    `host`: the request's. `minor`: of the client's
     HTTP/1.`minor`. `keep_alive`: the client's connection may stay open. `is_bare`: the client's
     target was the prefix itself. `added`: fields of the gateway, which replace the server's;
     Server-Timing and Content-Security-Policy stand beside the server's. `cookie`: name of the

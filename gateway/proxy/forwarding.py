@@ -105,6 +105,16 @@ def _permitted(low: bytes, value: bytes, given: Forwarding) -> bytes | None:
     return None if is_claim and not given.is_trusted else value
 
 
+def public_prefix(values: dict[bytes, bytes], prefix: bytes) -> bytes:
+    """Return the prefix below which clients of a trusted proxy reach a function.
+
+    `values`: the fields of a request of that proxy, whose X-Forwarded-Prefix comes before `prefix`
+    if it is a path.
+    """
+    outer = values.get(b"x-forwarded-prefix", b"")
+    return outer.rstrip(b"/") + prefix if _PATH.fullmatch(outer) else prefix
+
+
 def _origin(values: dict[bytes, bytes], given: Forwarding) -> bytes:
     """Return the fields that say where a request came from (RFC 7239, and the usual X- fields)."""
     host, peer, scheme, prefix = values[b"host"], given.peer, given.scheme, given.prefix
@@ -112,9 +122,7 @@ def _origin(values: dict[bytes, bytes], given: Forwarding) -> bytes:
     element = b'for=%b;host="%b";proto=%b' % (node, host, scheme)
     chain = peer or b"unknown"
     if given.is_trusted:
-        outer = values.get(b"x-forwarded-prefix", b"")
-        if _PATH.fullmatch(outer):
-            prefix = outer.rstrip(b"/") + prefix
+        prefix = public_prefix(values, prefix)
         if earlier := values.get(b"x-forwarded-for"):
             chain = b"%b, %b" % (earlier, chain)
         if earlier := values.get(b"forwarded"):

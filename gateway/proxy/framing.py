@@ -9,19 +9,21 @@ import re
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from gateway.proxy.fields import Malformed, parse_fields
+from gateway.proxy.fields import TOKEN, Malformed, parse_fields
 
 Data = bytes | bytearray | memoryview
 TRAILERS_MAX: Final = 16 * 1024
 TRAILER_FIELDS_MAX: Final = 100
 EXTENSIONS_MAX: Final = 256
-"""Max bytes of a chunk's extensions."""
+"""Max bytes of a chunk's extensions. Quoted values are refused: parsers disagree about them."""
 LAST_CHUNK: Final = b"0\r\n\r\n"
+_SIZE_LINE_MAX: Final = 15 + 1 + EXTENSIONS_MAX + 2
 _SIZE_LINE: Final = re.compile(
-    rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]{0,%d})?\r\n" % EXTENSIONS_MAX
+    rb"([0-9A-Fa-f]{1,15})((?:;" + TOKEN + rb"+(?:=" + TOKEN + rb"+)?+)*+)\r\n"
 )
+# Any beginning of a size line, and a little more: the whole line is checked once it is there.
 _SIZE_LINE_BEGUN: Final = re.compile(
-    rb"(?:[0-9A-Fa-f]{1,15}(?:;[\t\x20-\x7e\x80-\xff]{0,%d})?\r?)?" % EXTENSIONS_MAX
+    rb"(?:[0-9A-Fa-f]{1,15}(?:;[!#$%%&'*+.^_`|~0-9A-Za-z;=-]{0,%d})?\r?)?" % EXTENSIONS_MAX
 )
 _NO_TRAILERS: Final = frozenset(
     {b"transfer-encoding", b"content-length", b"host", b"connection", b"expect", b"upgrade"}
@@ -144,7 +146,7 @@ class ChunkedBody:
     def feed(self, data: Data, into: list[Data] | None = None) -> int:
         """Return how many bytes of `data` belong to the body; see `BodyFramer`.
 
-        Takes time in proportion to the number of chunks, not of bytes.
+        Takes time in proportion to the number of chunks: their content is not looked at.
         """
         at, end = 0, len(data)
         while at < end and not self.is_complete:
@@ -165,17 +167,15 @@ class ChunkedBody:
         """Read a line with the size of a chunk, or keep the part of it that is there."""
         begun = len(self._line)
         if begun:
-            data, offset = self._line + bytes(data[at : at + EXTENSIONS_MAX + 20]), at - begun
-            at = 0
-        else:
-            offset = 0
-        found = _SIZE_LINE.match(data, at)
-        if found is None:
-            rest = bytes(data[at : at + EXTENSIONS_MAX + 20])
+            data, at = self._line + bytes(data[at : at + _SIZE_LINE_MAX]), at - begun
+        start = 0 if begun else at
+        found = _SIZE_LINE.match(data, start)
+        if found is None or len(found[2]) > EXTENSIONS_MAX + 1:
+            rest = bytes(data[start : start + _SIZE_LINE_MAX])
             if not _SIZE_LINE_BEGUN.fullmatch(rest):
                 raise Malformed("expected a chunk's size in hexadecimal digits and CRLF")
             self._line = rest
-            return offset + at + len(rest)
+            return at + len(rest)
         self._line = b""
         self._missing = int(found[1], 16)
         if self._missing:
@@ -183,7 +183,7 @@ class ChunkedBody:
             self._missing += 2  # its CRLF
         else:
             self._part = _Part.TRAILERS
-        return offset + found.end()
+        return at + found.end() - start
 
     def _skip(self, data: Data, at: int, into: list[Data] | None) -> int:
         """Skip a chunk's content and check the CRLF after it."""

@@ -5,9 +5,8 @@ needs no lock and never reads a stale record. The steps of `handle` are numbered
 and in its code.
 
 The table lists what each event changes and the commands that it causes directly. Every event also
-settles the pools that it touched, which causes Launch, Assign, Drain, Quiesce, EndWarm and Note.
-Soft drains that are not needed any more are then revoked (Resume), and changed endpoints are
-published to gateways.
+settles the pools that it touched, which causes Launch, Assign, Drain, Quiesce, Resume, EndWarm and
+Note. Changed endpoints are then published to gateways.
 
     event             changes                                  direct commands
     ----------------  ---------------------------------------  -----------------------------------
@@ -107,9 +106,9 @@ class Machine:
         (1) The event changes records. A Tick also terminates or releases overdue replicas.
         (2) Decisions begin, for all pools, the first time that enough is known after a start.
         (3) Cordoned devices are evacuated.
-        (4) Every touched pool is settled; the pool that has waited longest comes first.
-        (5) Soft drains that no reservation needs any more are revoked.
-        (6) Changed endpoints are published.
+        (4) Every touched pool is settled; the pool that has waited longest comes first. After each,
+            soft drains that no reservation needs any more are revoked.
+        (5) Changed endpoints are published.
 
         Commands are appended to `commands`, if that is passed. An exception in the event or in one
         pool does not prevent the other pools from being settled: all exceptions are raised at the
@@ -133,10 +132,10 @@ class Machine:
             try:
                 if pool := self.pools.get(key):
                     self._settle(pool, now, commands)
+                    self._replicas.revoke_unclaimed(now, commands)
             except Exception as error:  # noqa: BLE001 - raised below
                 defects.append(error)
-        self._replicas.revoke_unclaimed(now, commands)  # (5)
-        self._publish(touched, now, commands, defects)  # (6)
+        self._publish(touched, now, commands, defects)  # (5)
         if defects:
             raise ExceptionGroup(f"defects in handling {type(event).__name__}", defects)
         return commands

@@ -58,7 +58,7 @@ class LinkReceiver(Protocol):
 
 class Control:
     """Control link of one replica: accepts one HELLO with the right token, then turns frames into
-    events."""
+    events. `is_server`: the replica is a sidecar."""
 
     def __init__(
         self,
@@ -67,8 +67,11 @@ class Control:
         listener: socket.socket,
         data_listener: socket.socket | None,
         receiver: LinkReceiver,
+        *,
+        is_server: bool = False,
     ) -> None:
         self.id = id
+        self._is_server = is_server
         self._token = token
         self._listener = listener
         self._data_listener = data_listener
@@ -236,7 +239,8 @@ class Control:
                 self._has_loaded = True
                 self._emit(parse_load_failed(self.id, parse_frame(frame)))
             case Kind.BATCHING_OFF:
-                self._expect(self._has_loaded and not self._is_refuted, frame)
+                is_due = self._has_loaded and not self._is_refuted and not self._is_server
+                self._expect(is_due, frame)
                 self._is_refuted = True
                 self._emit(parse_batching_off(self.id, parse_frame(frame)))
             case Kind.NOT_IDLE:
@@ -253,6 +257,8 @@ class Control:
     def _tell_loaded(self, loaded: events.Loaded) -> None:
         if self._has_loaded:
             raise LinkError("unexpected LOADED")
+        if self._is_server and not (loaded.limit or loaded.report):
+            raise LinkError("malformed LOADED: limit 0 of a server")
         self._has_loaded = True
         self._emit(loaded)
 

@@ -27,6 +27,7 @@ from registry.files import is_exhausted
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.server import ENGINE
 
 log = structlog.get_logger()
 
@@ -271,6 +272,7 @@ class Launcher:
             listener,
             self.folders.listen_data(id) if data_listener else None,
             self._relay,
+            is_server=record.engine == ENGINE,
         )
         self._controls[id] = control
         control.open(self._tasks, self._settings.ping_s)

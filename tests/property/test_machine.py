@@ -22,6 +22,8 @@ from tests.support.promises import Promises, Sleepless
 
 KEYS = ["default/a@1", "default/a@2", "default/b@1", "default/c@1", "default/e@1"]
 KINDS = ["any", "any", "any", "cuda", "cuda"]
+SERVERS = {"default/b@1", "default/e@1"}
+DRAIN_S = 20.0
 TRIAL = "default/d@1"
 WORKERS = ["w1", "w2"]
 DEVICES = [
@@ -136,6 +138,11 @@ class World(Promises):
             share=share,
             memory_mib=memory_mib,
             batches=batches,
+            is_server=key in SERVERS,
+            load_s=12.0 if key in SERVERS else 0.0,
+            start_s=40.0,
+            drain_s=DRAIN_S,
+            stop_grace_s=5.0,
         )
         self.feed(events.PoolDefined(self.spec(spec)))
 
@@ -146,12 +153,14 @@ class World(Promises):
         self.feed(events.PoolRemoved(key))
         assert key not in self.asked
 
-    @rule(kind=st.sampled_from(["any", "cuda"]), memory_mib=memories)
-    def try_out(self, kind: str, memory_mib: float) -> None:
+    @rule(kind=st.sampled_from(["any", "cuda"]), memory_mib=memories, is_server=st.booleans())
+    def try_out(self, kind: str, memory_mib: float, is_server: bool) -> None:
         """A deploy requests a trial; the device kind of a running trial never changes."""
         if TRIAL in self.specs:
-            kind = self.specs[TRIAL].device_kind
-        spec = PoolSpec(TRIAL, role="trial", device_kind=kind, memory_mib=memory_mib)
+            kind, is_server = self.specs[TRIAL].device_kind, self.specs[TRIAL].is_server
+        spec = PoolSpec(
+            TRIAL, role="trial", device_kind=kind, memory_mib=memory_mib, is_server=is_server
+        )
         self.feed(events.PoolDefined(self.spec(spec)))
 
     @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]), beside=st.booleans())

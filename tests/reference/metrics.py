@@ -41,6 +41,7 @@ def _listed(values: Iterable[str]) -> str:
 
 LABELS = {
     "device": "Id of a device: a CPU slot or a GPU.",
+    "direction": "`in`: from clients; `out`: to clients.",
     "driver": "Driver that starts replicas.",
     "function": "Name of the function, `_others` beyond the first 1,000.",
     "how": (
@@ -61,7 +62,8 @@ LABELS = {
     "phase": "Phase of a cold start.",
     "pool": "Revision, or kind of standby, that the replicas are for.",
     "reason": (
-        "Code of a [problem](problems.md), or why a replica failed or a request was sent again."
+        "Code of a [problem](problems.md), `server` for a status from 400 on that a function's "
+        "server answered, or why a replica failed or a request was sent again."
     ),
     "state": (
         f"State of a device ({_listed(get_args(DeviceState))}), "
@@ -78,6 +80,7 @@ LABELS = {
 GROUPS = {
     "Requests": ("accepted", "ended", "open", "held", "in_flight", "request", "queue", "retries"),
     "Batches": ("batch",),
+    "Exchanges": ("exchange", "first_byte"),
     "Cold starts and replicas": ("cold", "replica", "waiting", "evictions", "pool", "manager"),
     "Devices": ("device",),
     "Server": ("build", "gateway", "history", "access", "tasks"),

@@ -18,8 +18,10 @@ from pool_manager.core.commands import (
     Launch,
     Note,
     Publish,
+    Quiesce,
     RecordColdStart,
     Release,
+    Resume,
     Terminate,
 )
 from pool_manager.core.eviction import (
@@ -78,6 +80,7 @@ class Promises(RuleBasedStateMachine):
         self.asked: set[str] = set()
         self.unserved: dict[str, float] = {}
         self.refused: dict[str, float] = {}
+        self.drained: dict[str, float] = {}
         self.is_list_read = False
         self.is_engine_down = False
 
@@ -126,6 +129,8 @@ class Promises(RuleBasedStateMachine):
                     self.book.measure(id, pool.spec, memory, self.now)
             case events.NotIdle(id):
                 self.refused[id] = self.now
+                if self.replica_or_none(id) and self.may_return(id):
+                    self.drained.pop(id, None)
             case events.WarmRequested(key):
                 self.asked.add(key)
             case events.WarmCancelled(key):
@@ -158,6 +163,7 @@ class Promises(RuleBasedStateMachine):
                 assert not entry.is_told, "a standby was given two models"
                 assert (entry.pool, entry.device) == (pool, device)
                 assert pool in self.specs
+                assert not self.specs[pool].is_server, "a server from a standby"
                 entry.is_told = True
             case Bind(id, pool):
                 assert self.replica(id).pool == pool
@@ -165,14 +171,53 @@ class Promises(RuleBasedStateMachine):
             case Drain(id):
                 self.check_drain(command)
                 assert self.has_reason(id, commands)
+                self.drained.setdefault(id, self.now)
+            case Quiesce(id):
+                assert self.specs[self.replica(id).pool].is_server
+                assert self.is_swap(id), "a busy server was stopped for nobody"
+                assert self.has_reason(id, commands)
+                self.drained[id] = self.now
+            case Resume(id):
+                self.check_resume(id, commands)
             case Terminate(id):
                 assert self.before[id] == "draining"
                 assert id in self.late
                 assert self.has_reason(id, commands)
+                self.check_cut(id)
             case Release(id):
                 self.check_release(id)
             case _:
                 self.check_told(command)
+
+    def check_resume(self, id: str, commands: list[Command]) -> None:
+        """A soft drain is revoked once nobody needs it; an adopted server is always told to
+        serve."""
+        replica = self.replica(id)
+        if isinstance(self.event, events.Loaded) and self.event.id == id:
+            assert replica.adopted
+            return
+        assert replica.is_returning
+        assert not self.claims(id)
+        assert self.has_reason(id, commands)
+
+    def check_cut(self, id: str) -> None:
+        """No exchange of a server is cut before `drain_s` is over."""
+        replica = self.replica(id)
+        spec = self.machine.pools[replica.pool].spec
+        assert not spec.is_server or self.now - self.drained[id] >= spec.drain_s
+
+    def claims(self, id: str) -> list[Pool]:
+        """Return the pools whose reservation needs the end of a replica."""
+        pools = self.machine.pools.values()
+        return [one for one in pools if one.reservation and id in one.reservation.victims]
+
+    def may_return(self, id: str) -> bool:
+        """Whether the replica may serve again after it reports so."""
+        replica = self.replica(id)
+        return replica.state is State.DRAINING and (replica.if_idle or replica.is_returning)
+
+    def replica_or_none(self, id: str) -> Replica | None:
+        return self.machine.replica(id)
 
     def check_told(self, command: Command) -> None:
         """Notes, receipts and ends of waits refer to known pools only."""
@@ -274,7 +319,8 @@ class Promises(RuleBasedStateMachine):
             return
         is_unwanted = key not in self.specs or self.machine.stopping
         is_left = self.replica(drain.id).device in self.cordoned and self.machine.is_open
-        assert is_unwanted or is_left or self.is_surplus(key) or self.is_swap(drain.id)
+        is_swap = self.is_swap(drain.id) and not self.specs[key].is_server
+        assert is_unwanted or is_left or self.is_surplus(key) or is_swap
 
     def is_surplus(self, key: str) -> bool:
         pool = self.machine.pools[key]
@@ -286,12 +332,21 @@ class Promises(RuleBasedStateMachine):
         served long enough."""
         victim = self.machine.pools[self.replica(id).pool]
         for pool in self.machine.pools.values():
-            if pool.reservation is not None and id in pool.reservation.victims:
+            if pool in self.claims(id) or (id in pool.asked and pool.reservation is not None):
                 patience = TRIAL_PREEMPT_AFTER_S if pool.spec.role == "trial" else PREEMPT_AFTER_S
                 has_waited = self.now - self.unserved[pool.key] >= patience
-                has_served = self.now - self.book.entries[id].ready_s >= RESIDENCY_S
+                stay_s = self.residency_s(victim) if victim.spec.is_server else RESIDENCY_S
+                has_served = self.now - self.book.entries[id].ready_s >= stay_s
                 return has_waited and has_served and victim.staying() >= victim.spec.min
         return False
+
+    @staticmethod
+    def residency_s(pool: Pool) -> float:
+        """Return how long an idle replica is kept."""
+        load_s = pool.reload_s or pool.spec.load_s
+        if pool.spec.is_server:
+            return sorted((10.0, load_s, 300.0))[1]
+        return min(10.0, load_s)
 
     def check_release(self, id: str) -> None:
         """A release needs a reason: the replica ended, is overdue, is a trial or standby, lost its
@@ -440,7 +495,7 @@ class Promises(RuleBasedStateMachine):
             is_idle = replica.state is State.READY and not load.queued + load.in_flight
             has_refused = self.now - self.refused.get(replica.id, -1.0) < REFUSAL_S
             stayed_s = self.now - self.book.entries[replica.id].ready_s
-            if stayed_s < min(RESIDENCY_S, pool.reload_s):
+            if stayed_s < self.residency_s(pool):
                 continue
             if is_idle and not has_refused and pool.staying() > pool.spec.min:
                 found.add(replica.id)
@@ -485,7 +540,7 @@ class Promises(RuleBasedStateMachine):
                 continue
             assert not self.cordoned[replica.device]
             is_found = replica.adopted and replica.is_coming
-            is_going = replica.state is State.DRAINING and not replica.can_serve
+            is_going = replica.state is State.DRAINING and not replica.is_listed
             assert is_going or is_found or not self.machine.is_open
         assert self.machine.cordons().keys() == self.cordoned.keys()
         assert not self.machine.host.ledger.reservations.keys() & self.cordoned.keys()
@@ -503,6 +558,13 @@ class Promises(RuleBasedStateMachine):
             reservation.device: reservation for reservation in reservations
         }
         assert all(key in self.specs for key, pool in pools.items() if pool.reservation)
+
+    @invariant()
+    def soft_drains_are_claimed(self) -> None:
+        """A server finishes its exchanges only for a pool that still needs its room."""
+        for replica in self.machine.replicas():
+            if replica.is_quiesced:
+                assert self.claims(replica.id), f"{replica.id} makes room for nobody"
 
     @invariant()
     def wanted_is_within_bounds(self) -> None:

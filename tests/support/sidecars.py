@@ -31,11 +31,14 @@ class Sidecar:
         self.lost: asyncio.Queue[str] = asyncio.Queue(100)
         self.servers: dict[int, socket.socket] = {}
         self.channels: list[socket.socket] = []
+        self.linked: asyncio.Queue[None] = asyncio.Queue(100)
         self._streams: list[FrameStream] = []
+        self._greets = True
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[Sidecar]:
-        """Accept links while the block runs."""
+    async def listening(self, *, greets: bool = True) -> AsyncIterator[Sidecar]:
+        """Accept links while the block runs; `greets`: answer HELLO."""
+        self._greets = greets
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.setblocking(False)
         listener.bind(str(self.path))
@@ -62,13 +65,19 @@ class Sidecar:
             loop.add_reader(sock, readable.set)
             await readable.wait()
             loop.remove_reader(sock)
-            hello, descriptors, _, _ = socket.recv_fds(sock, 4096, 2)
-            assert HEADER.unpack_from(hello)[2] == Kind.HELLO
-            assert HEADER.unpack_from(hello)[5] == VERSION
-            self.channels.append(socket.socket(fileno=descriptors[0]))
-            stream = FrameStream(self.frames.put_nowait, self.lost.put_nowait, "sidecar")
-            self._streams.append(stream)
-            await loop.create_unix_connection(lambda made=stream: made, sock=sock)
+            await self._greet(sock)
+
+    async def _greet(self, sock: socket.socket) -> None:
+        """Receive HELLO with its descriptor, and answer it."""
+        hello, descriptors, _, _ = socket.recv_fds(sock, 4096, 2)
+        kind, version = HEADER.unpack_from(hello)[2], HEADER.unpack_from(hello)[5]
+        assert (kind, version) == (Kind.HELLO, VERSION)
+        self.channels.append(socket.socket(fileno=descriptors[0]))
+        stream = FrameStream(self.frames.put_nowait, self.lost.put_nowait, "sidecar")
+        self._streams.append(stream)
+        await asyncio.get_running_loop().create_unix_connection(lambda: stream, sock=sock)
+        self.linked.put_nowait(None)
+        if self._greets:
             self.send(Kind.HELLO, aux=VERSION)
 
     async def next(self, kind: Kind) -> Frame:
@@ -85,10 +94,21 @@ class Sidecar:
         """Pass a connected socket for exchange `id`; return the server's end of it."""
         server, passed = socket.socketpair()
         server.setblocking(False)
-        socket.send_fds(self.channels[-1], [SOCKET_NOTICE.pack(id)], [passed.fileno()])
+        self.pass_descriptors(id, [passed.fileno()])
         passed.close()
         self.servers[id] = server
         return server
+
+    def pass_descriptors(self, id: int, descriptors: list[int]) -> None:
+        """Send a notice with any number of descriptors."""
+        channel = self.channels[-1]
+        channel.setblocking(False)
+        socket.send_fds(channel, [SOCKET_NOTICE.pack(id)], descriptors)
+
+    async def round_trip(self) -> None:
+        """Wait until the gateway has handled all frames sent before."""
+        self.send(Kind.WINDOW, aux=1)
+        assert (await self.next(Kind.END)).id == 0
 
     def hang_up(self) -> None:
         """Close the newest link and its side channel, as the sidecar's death does."""
@@ -121,6 +141,7 @@ class Proxy:
         self.received: asyncio.Queue[bytes] = asyncio.Queue(1000)
         self.lost: asyncio.Queue[Exception | None] = asyncio.Queue(1000)
         self.events: list[str] = []
+        self.calls: list[ExchangeCall] = []
 
     def call(self, **changes: Any) -> ExchangeCall:
         """Return an exchange with ample wait budget."""

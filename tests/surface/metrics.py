@@ -52,5 +52,9 @@ def counted() -> Metrics:
     shown.count_answer(("default", "f"), 0.1, receipt, 3, 1)
     for status in STATUS.values():
         shown.count_reply("default", "f", outcome(status), "", 0.1)
+    labels = ("default", "f")
+    shown.exchanges.opened(labels)
+    shown.exchanges.answered(labels, 0.1, None, 0.0)
+    shown.exchanges.ended(labels, (1, 1))
     shown.snapshot()
     return shown

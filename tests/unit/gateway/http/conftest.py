@@ -79,6 +79,7 @@ class Front:
             FailureCount(time.time),
             BodyBudget(self.delivery, HELD, time.monotonic),
             Inflation(inflating_threads()),
+            set(),
         )
         return Gateway(invoker)
 

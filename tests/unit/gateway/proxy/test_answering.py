@@ -52,6 +52,14 @@ def test_a_plain_answer() -> None:
     assert (answer.keep_alive, answer.is_dechunked) == (True, False)
 
 
+def test_the_usual_answer_is_the_default() -> None:
+    """Without other facts the client speaks HTTP/1.1, and its connection stays open."""
+    answer = forward_answer(parse(b"Transfer-Encoding: chunked"), Answering(b"/fn/web", b"a"))
+
+    assert (answer.keep_alive, answer.is_dechunked) == (True, False)
+    assert ClientAnswer(b"", keep_alive=True).is_dechunked is False
+
+
 def test_an_empty_reason() -> None:
     """The space after the status stays (RFC 9112 section 4)."""
     head = parse(b"Content-Length: 0", line=b"HTTP/1.1 200")

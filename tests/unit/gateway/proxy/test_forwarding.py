@@ -10,6 +10,7 @@ from gateway.proxy.forwarding import (
     Forwarding,
     forward_request,
     framing_line,
+    public_prefix,
     without_cookie,
 )
 from gateway.proxy.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, BodyKind, Framing
@@ -156,14 +157,21 @@ def test_a_trusted_proxy_is_believed() -> None:
     assert forwarded(parse(), given) == (HOST, *ORIGIN)
 
 
-@pytest.mark.parametrize("outer", [b"gw", b"//evil", b"/a b", b"/a, /b", b"/", b""])
-def test_an_outer_prefix_that_is_no_path_is_ignored(outer: bytes) -> None:
-    """Servers write the prefix into links."""
-    given = GIVEN._replace(is_trusted=True)
+@pytest.mark.parametrize(
+    ("outer", "expected"),
+    [
+        (b"/gw", b"/gw/fn/web"),
+        (b"/gw/a/", b"/gw/a/fn/web"),
+        *((odd, b"/fn/web") for odd in (b"gw", b"//evil", b"/a b", b"/a, /b", b"/", b"", b"/a?b")),
+    ],
+)
+def test_an_outer_prefix_is_a_path(outer: bytes, expected: bytes) -> None:
+    """Anything else is ignored, because servers write the prefix into links."""
+    head = parse(b"X-Forwarded-Prefix: " + outer)
+    got = values(head, GIVEN._replace(is_trusted=True))
 
-    assert (
-        values(parse(b"X-Forwarded-Prefix: " + outer), given)[b"x-forwarded-prefix"] == b"/fn/web"
-    )
+    assert got[b"x-forwarded-prefix"] == expected
+    assert public_prefix(head.fields.values, b"/fn/web") == expected
 
 
 @pytest.mark.parametrize(
@@ -217,6 +225,16 @@ def test_expect_is_forwarded_if_the_server_is_to_answer_it(
 
     assert values(head, GIVEN._replace(expects_continue=asks)).get(b"expect") == expected
     assert b"expect" not in values(parse(line), GIVEN._replace(expects_continue=asks))
+
+
+def test_nothing_is_assumed_about_a_request() -> None:
+    """Without other facts the peer is not trusted, the key is the function's, and the gateway
+    answers Expect."""
+    head = parse(b"Content-Length: 1", b"Expect: 100-continue", b"Authorization: x")
+    got = values(head, Forwarding(b"/x", b"/fn/web", b"192.0.2.1", b"id-1"))
+
+    assert (got[b"authorization"], got[b"x-forwarded-proto"]) == (b"x", b"http")
+    assert {b"expect", b"upgrade", b"traceparent"} & got.keys() == set()
 
 
 def test_te_trailers() -> None:

@@ -116,6 +116,7 @@ def test_chunks(raw: bytes, content: bytes, kind: type[Data], step: int) -> None
 
     assert taken == len(raw)
     assert b"".join(into) == content
+    assert b"" not in into
     assert framer.feed(b"next", into) == 0
     framer.eof()
 
@@ -148,6 +149,9 @@ def test_truncated_chunks_are_malformed(end: int) -> None:
             b"5,5",
             b"0" * 16,
         ),
+        *(b"5;", b"5;;a", b"5;a=", b"5;=a", b"5;a=b=c", b'5;a="b"', b"5;a b", b"5;\xff", b"5; a"),
+        *(b"000000000000005;" + b"x" * (EXTENSIONS_MAX + 1), b"5;a\r"),
+        b"000000000000005;" + b"x" * EXTENSIONS_MAX + b"\r",
         *(b"5;\0", b"5;\x7f", b"5;a\nb", b"5;a\rb", b"5\r", b"5;" + b"x" * (EXTENSIONS_MAX + 1)),
     ],
 )
@@ -158,7 +162,7 @@ def test_malformed_sizes_are_refused(size: bytes) -> None:
 
 def test_the_longest_size_line_is_accepted() -> None:
     """15 digits, and extensions up to the limit."""
-    line = b"000000000000005;" + b"\t" + b"\xff" * (EXTENSIONS_MAX - 1) + b"\r\n"
+    line = b"000000000000005;" + b"x" * (EXTENSIONS_MAX - 4) + b";a=b" + b"\r\n"
     raw = line + b"hello\r\n0\r\n\r\n"
     framer = ChunkedBody()
 
@@ -178,6 +182,11 @@ def test_a_size_line_ends_with_crlf() -> None:
 def test_a_chunk_ends_with_crlf(end: bytes) -> None:
     """Content that is longer or shorter than its size is refused."""
     assert "CRLF after" in refusal(b"5\r\nhello" + end + b"\r\n0\r\n\r\n")
+
+
+def test_the_limits() -> None:
+    """They are part of what clients may rely on."""
+    assert (EXTENSIONS_MAX, TRAILERS_MAX, TRAILER_FIELDS_MAX) == (256, 16 * 1024, 100)
 
 
 def test_large_chunks_are_skipped() -> None:
@@ -263,6 +272,7 @@ def test_each_framing_has_its_framer(framing: Framing, kind: type[object]) -> No
 
     assert type(framer) is kind
     assert getattr(framer, "missing", 3) == 3
+    assert framing.length == (3 if kind is LengthBody else 0)
 
 
 def test_content_is_encoded_as_chunks() -> None:

@@ -196,7 +196,7 @@ def test_a_connection_that_may_carry_a_forbidden_body_is_not_kept(
 def test_the_size_of_a_head_is_limited() -> None:
     """A head of exactly the limit is accepted."""
     raw = b"HTTP/1.1 200 OK\r\nX: %b\r\n\r\n"
-    fill = b"x" * (HEAD_MAX - len(raw) + 2)
+    fill = b"x" * (64 * 1024 - len(raw) + 2)
 
     assert parse_response_head(raw % fill, b"GET").fields.get(b"x") == fill
     with pytest.raises(UpstreamError, match=str(HEAD_MAX)):
@@ -205,6 +205,6 @@ def test_the_size_of_a_head_is_limited() -> None:
 
 def test_the_number_of_fields_is_limited() -> None:
     """As many fields as the limit are accepted."""
-    assert len(parse(*[b"A: b"] * FIELDS_MAX).fields.lines) == FIELDS_MAX
+    assert len(parse(*[b"A: b"] * FIELDS_MAX).fields.lines) == FIELDS_MAX == 200
     with pytest.raises(UpstreamError, match=str(FIELDS_MAX)):
         parse(*[b"A: b"] * (FIELDS_MAX + 1))

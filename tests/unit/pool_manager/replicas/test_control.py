@@ -33,7 +33,7 @@ LOADED = {"limit": 4, "marks_started": False, "memory_mib": 40.5, "phases": {"lo
 class Rig:
     """A control link that listens; what it feeds and why it was lost are kept."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_server: bool = False) -> None:
         self.path = folder / "c"
         self.events: asyncio.Queue[events.Event] = asyncio.Queue()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -44,7 +44,7 @@ class Rig:
         listener.listen()
         listener.setblocking(False)
         self.pongs: list[int] = []
-        self.control = Control(ID, "secret", listener, self._data, self)
+        self.control = Control(ID, "secret", listener, self._data, self, is_server=is_server)
         self._links: list[BlockingLink] = []
 
     def on_event(self, event: events.Event) -> None:
@@ -91,6 +91,15 @@ class Rig:
 async def rig() -> AsyncIterator[Rig]:
     with TemporaryDirectory(prefix="fn-") as folder:
         made = Rig(Path(folder))
+        yield made
+        await made.close()
+
+
+@pytest.fixture
+async def sidecar() -> AsyncIterator[Rig]:
+    """The control link of a server's replica."""
+    with TemporaryDirectory(prefix="fn-") as folder:
+        made = Rig(Path(folder), is_server=True)
         yield made
         await made.close()
 
@@ -188,6 +197,68 @@ async def test_a_replica_is_told_what_to_do(rig: Rig) -> None:
 
     assert read_bind(bind) == (json.loads(json.dumps(request)), spec)
     assert drains == [0, 1500, 0, 0]
+
+
+async def test_a_soft_drain_is_told_and_revoked(sidecar: Rig) -> None:
+    """QUIESCE and RESUME have no content; RESUME, but not QUIESCE, is answered by NOT_IDLE."""
+    sidecar.open()
+    link = await sidecar.greeted()
+
+    sidecar.control.quiesce()
+    sidecar.control.resume()
+    await read(link, Kind.PING)
+    frames = [await read(link, kind) for kind in (Kind.QUIESCE, Kind.RESUME)]
+    link.send(Kind.NOT_IDLE, aux=2000)
+
+    assert [(frame.aux, bytes(frame.body)) for frame in frames] == [(0, b""), (0, b"")]
+    assert await sidecar.events.get() == events.NotIdle(ID, 2.0)
+    link.send(Kind.NOT_IDLE)
+    assert await sidecar.lost == "unexpected NOT_IDLE"
+
+
+async def test_a_soft_drain_alone_is_not_refused(sidecar: Rig) -> None:
+    """A sidecar that answers QUIESCE by NOT_IDLE breaks the protocol."""
+    sidecar.open()
+    link = await sidecar.greeted()
+    sidecar.control.quiesce()
+
+    link.send(Kind.NOT_IDLE)
+
+    assert await sidecar.lost == "unexpected NOT_IDLE"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [
+        (Kind.LOADED, {**LOADED, "limit": 0}, "malformed LOADED: limit 0 of a server"),
+        (Kind.BATCHING_OFF, {"reason": "rows"}, "unexpected BATCHING_OFF"),
+        (Kind.QUIESCED, None, "unexpected QUIESCED on a control link"),
+        (Kind.RESUME, None, "unexpected RESUME on a control link"),
+    ],
+)
+async def test_a_sidecar_says_nothing_else(
+    sidecar: Rig, kind: Kind, body: Any, reason: str
+) -> None:
+    """A server takes exchanges and has no batches; frames of other links are refused."""
+    sidecar.open()
+    link = await sidecar.greeted()
+
+    link.send(kind, body=json.dumps(body).encode() if body else b"")
+
+    assert await sidecar.lost == reason
+
+
+async def test_a_servers_trial_has_no_exchanges(sidecar: Rig) -> None:
+    """The trial of a server reports without taking exchanges."""
+    sidecar.open()
+    link = await sidecar.greeted()
+    report = {"load_ms": 5.0, "sample_outputs": {"requests": [{"status": 200}]}}
+
+    link.send(Kind.LOADED, body=json.dumps({**LOADED, "limit": 0, "report": report}).encode())
+
+    loaded = await sidecar.events.get()
+    assert isinstance(loaded, events.Loaded)
+    assert loaded.report == report
 
 
 async def test_nobody_is_told_before_the_greeting(rig: Rig) -> None:

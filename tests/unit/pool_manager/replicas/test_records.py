@@ -15,9 +15,11 @@ from pool_manager.replicas import records
 from pool_manager.settings import PoolSettings
 from registry.model import Bundle, BundleFile
 from runtime_image.contract import model as models
+from runtime_image.contract import server as servers
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.server import SampleRequest, ServerSpec
 
 SPEC = ModelSpec("digits@1", "onnx", "digits.onnx", "")
 BINDING = Binding(SPEC, Bundle("d", ()), "default", "digits", 1, 0)
@@ -151,3 +153,32 @@ def test_callers_are_told_how_a_replica_died(tmp_path: Path, how: str, cause: st
     """Callers get the cause of a death, with the cap if that was the reason; a regular exit has
     none."""
     assert records.cause_of(how, replace(standby(tmp_path), memory_mib=64)) == cause
+
+
+SERVER = ServerSpec("web@2", ("serve", "--port", "${PORT}"), {"A": "b"}, samples=(SampleRequest(),))
+
+
+def test_a_server_is_bound_as_such(tmp_path: Path) -> None:
+    """The record of a sidecar names the engine, and BIND has the whole spec of its server."""
+    binding = replace(BINDING, spec=SERVER)
+    record = records.bound(standby(tmp_path), ASSIGN, binding, "cpu", 512)
+
+    request = records.bind_request(record, SERVER, 101.0)
+
+    assert record.engine == servers.ENGINE
+    assert (request["memory_mib"], request["bound"]) == (512, "default/digits@1")
+    assert servers.from_json(request["spec"]) == SERVER
+
+
+def test_a_server_has_the_cap_of_a_replica(tmp_path: Path) -> None:
+    """A server's memory cap is the function's, else the default, else follows from its trial if
+    every replica needs one."""
+    binding = replace(BINDING, spec=SERVER, measured_mib=100.0)
+
+    named = replace(binding, memory_mib=300)
+
+    assert records.cap_mib(named, pool_settings(tmp_path, memory_mib=700), "cpu") == 300
+    assert records.cap_mib(binding, pool_settings(tmp_path, memory_mib=700), "cpu") == 700
+    assert records.cap_mib(binding, pool_settings(tmp_path), "cpu") == 0
+    caps_all = pool_settings(tmp_path, caps_all=True)
+    assert records.cap_mib(binding, caps_all, "cpu") == 200 + records.SPARE_MIB["cpu"]

@@ -1,0 +1,367 @@
+"""Client side of exchanges on the connections of the fast path.
+
+An `ExchangeClient` owns the connection's bytes during one exchange: it reads the request's head and
+body, and writes the answer. Then the fast path's `Connection` reads the next head.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from gateway import problems
+from gateway.http.connections import is_gone, may_be_reading
+from gateway.proxy.fields import Malformed
+from gateway.proxy.framing import BodyFramer, make_framer
+from gateway.proxy.request_head import HEAD_MAX, parse_request_head
+from gateway.proxy.targets import FunctionTarget, is_description, split_target
+from gateway.replies import CLOSE, Reply
+from registry.errors import BadRequest, BodyEvicted, FnError, HeadTimeout, HeadTooLarge
+
+if TYPE_CHECKING:
+    from gateway.http.exchanges import Exchanges
+    from gateway.http.reservations import BodyBudget, BodyReservation
+    from gateway.proxy.exchange import Exchange
+    from gateway.replies import Writer
+
+AHEAD_MAX: Final = 64 * 1024
+"""Bytes of later requests at which reading stops until the exchange is over."""
+CUT_S: Final = 2.0
+"""Seconds that a client has to read the rest of an incomplete answer."""
+_END: Final = b"\r\n\r\n"
+_LINE: Final = re.compile(rb"([!-~]+) (/fn/[!-~]+) HTTP/1\.[01]\r\n")
+_RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of 0 seconds: closing the socket resets the connection."""
+
+
+def is_for_server(data: bytes, exchanges: Exchanges) -> bool:
+    """Return whether `data` begins with a complete request line for a function's server."""
+    line = _LINE.match(data)
+    if line is None:
+        return False
+    try:
+        target = split_target(line[2])
+    except BadRequest:
+        return False
+    if target is None or is_description(line[1], target):
+        return False
+    # Below the name there is nothing but servers; who may know whether it exists is checked later.
+    return bool(target.path) or exchanges.is_server(target.ref)
+
+
+class ExchangeParts(NamedTuple):
+    """What all connections of one site share."""
+
+    exchanges: Exchanges
+    writer: Writer
+    budget: BodyBudget
+
+
+class ConnectionOwner(Protocol):
+    """The fast path's connection that an `ExchangeClient` acts for."""
+
+    def take_back(self, ahead: bytes, *, is_full: bool) -> None:
+        """Read the next request.
+
+        `ahead` are its first bytes; `is_full`: the client has not read its answers yet.
+        """
+
+    def discard_rest(self) -> None:
+        """Discard what the client still sends, for a bounded time, and close."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Handle the loss of the connection."""
+
+
+class ExchangeClient(asyncio.Protocol):
+    """Client side of one exchange, as `gateway.proxy.ports.ClientSide`."""
+
+    __slots__ = (
+        "_ahead",
+        "_exchange",
+        "_framer",
+        "_has_answer",
+        "_head",
+        "_head_age_s",
+        "_is_closed_by_client",
+        "_is_full",
+        "_is_paused",
+        "_is_tunnel",
+        "_method",
+        "_owner",
+        "_reservation",
+        "_shared",
+        "_transport",
+    )
+
+    def __init__(
+        self, shared: ExchangeParts, owner: ConnectionOwner, transport: asyncio.Transport
+    ) -> None:
+        self._shared = shared
+        self._owner = owner
+        self._transport = transport
+        self._head = bytearray()
+        self._head_age_s = 0
+        self._method = b""
+        self._framer: BodyFramer | None = None
+        self._exchange: Exchange | None = None
+        self._ahead = bytearray()
+        self._reservation: BodyReservation | None = None
+        self._has_answer = self._is_tunnel = False
+        self._is_paused = self._is_full = self._is_closed_by_client = False
+
+    # asyncio
+
+    def data_received(self, data: bytes) -> None:
+        """Process received bytes (asyncio)."""
+        if self._framer is None:
+            self._read_head(data)
+        elif self._is_tunnel and self._exchange is not None:
+            self._exchange.request_data(data)
+        elif self._framer.is_complete:
+            self._read_ahead(data)
+        else:
+            self._read_body(data)
+
+    def eof_received(self) -> bool:
+        """Handle the client's end of sending (asyncio).
+
+        Returns True to keep the connection open for the answer. A client that ends its sending
+        after the answer began has left: nothing else would tell for a silent stream.
+        """
+        if self._is_tunnel and self._exchange is not None:
+            self._exchange.client_eof()
+            return True
+        is_whole = self._framer is not None and self._framer.is_complete
+        if not is_whole or self._has_answer or not may_be_reading(self._transport):
+            return False
+        self._is_closed_by_client = True
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the exchange: the client has left (asyncio)."""
+        self._forget_ahead()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.client_lost()
+        self._owner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Stop the answer: the client does not read it (asyncio)."""
+        self._is_full = True
+        if self._exchange is not None:
+            self._exchange.client_paused()
+
+    def resume_writing(self) -> None:
+        """Continue the answer (asyncio)."""
+        self._is_full = False
+        if self._exchange is not None:
+            self._exchange.client_resumed()
+
+    # The fast path
+
+    def count_second(self, head_read_s: float) -> None:
+        """Count one second; refuse a head that takes too long."""
+        if self._framer is None:
+            self._head_age_s += 1
+            if self._head_age_s > head_read_s:
+                text = f"the head did not arrive within {head_read_s:g} s"
+                self._refuse_head(HeadTimeout(text))
+
+    # ClientSide
+
+    def write(self, data: bytes) -> None:
+        """Implement `ClientSide.write`."""
+        self._has_answer = True
+        self._transport.write(data)
+
+    def pause_body(self) -> None:
+        """Implement `ClientSide.pause_body`."""
+        if not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume_body(self) -> None:
+        """Implement `ClientSide.resume_body`."""
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def answer(self, reply: Reply) -> None:
+        """Implement `ClientSide.answer`."""
+        for piece in reply_pieces(self._shared.writer, reply, self._method):
+            self.write(piece)
+
+    def begin_tunnel(self) -> None:
+        """Implement `ClientSide.begin_tunnel`."""
+        self._is_tunnel = True
+        ahead = bytes(self._ahead)
+        self._forget_ahead()
+        self.resume_body()
+        if ahead and self._exchange is not None:
+            self._exchange.request_data(ahead)
+        if self._is_closed_by_client and self._exchange is not None:
+            self._exchange.client_eof()
+
+    def write_eof(self) -> None:
+        """Implement `ClientSide.write_eof`."""
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def finish(self, *, keep: bool) -> None:
+        """Implement `ClientSide.finish`."""
+        self._exchange = None
+        transport = self._transport
+        ahead = bytes(self._ahead)
+        self._forget_ahead()
+        if transport.is_closing():
+            return
+        if keep and not self._is_closed_by_client:
+            self._owner.take_back(ahead, is_full=self._is_full)
+        elif self._framer is None or self._framer.is_complete:
+            transport.close()
+        else:
+            self._owner.discard_rest()
+
+    def cut(self, *, resets: bool) -> None:
+        """Implement `ClientSide.cut`."""
+        self._exchange = None
+        cut(self._transport, resets=resets)
+
+    def tick(self) -> bool:
+        """Implement `ClientSide.tick`."""
+        # Otherwise asyncio reports the end of the connection by itself.
+        if self._is_paused or self._is_closed_by_client:
+            return not is_gone(self._transport)
+        return True
+
+    # The request
+
+    def _read_head(self, data: bytes) -> None:
+        """Read the request's head; begin the exchange when it is complete."""
+        begun = len(self._head)
+        self._head += data
+        end = self._head.find(_END, max(0, begun - len(_END) + 1)) + len(_END)
+        if end < len(_END):
+            if len(self._head) > HEAD_MAX:
+                text = f"expected a head of at most {HEAD_MAX} bytes, got {len(self._head)} or more"
+                self._refuse_head(HeadTooLarge(text))
+            else:
+                self._count(len(data))
+            return
+        raw, rest = bytes(self._head[:end]), bytes(self._head[end:])
+        self._head = bytearray()
+        self._forget_ahead()
+        self._method = raw.partition(b" ")[0]
+        try:
+            head = parse_request_head(raw)
+            target = split_target(head.target)
+        except FnError as error:
+            self._refuse_head(error)
+            return
+        assert isinstance(target, FunctionTarget)  # `is_for_server` has seen the line
+        self._framer = make_framer(head.framing)
+        exchange = self._shared.exchanges.begin(head, target, self, self._peer())
+        if exchange is None:
+            return
+        self._exchange = exchange
+        if self._is_full:
+            exchange.client_paused()
+        if rest:
+            self.data_received(rest)
+        if not exchange.is_over:
+            exchange.start()
+
+    def _read_body(self, data: bytes) -> None:
+        framer, exchange = self._framer, self._exchange
+        if framer is None or exchange is None:
+            return
+        try:
+            count = framer.feed(data)
+        except Malformed as error:
+            exchange.fail(BadRequest(f"the body cannot be read: {error}"))
+            return
+        if framer.is_complete:
+            # Before the last bytes, so that an answer to them finds a complete request.
+            exchange.request_data(data[:count])
+            exchange.request_end()
+            if count < len(data):
+                self._read_ahead(data[count:])
+        else:
+            exchange.request_data(data)
+
+    def _read_ahead(self, data: bytes) -> None:
+        """Keep bytes of the next request.
+
+        Reading continues up to a limit, because only a read detects that the client disconnects.
+        """
+        self._ahead += data
+        self._count(len(data))
+        if len(self._ahead) >= AHEAD_MAX:
+            self.pause_body()
+
+    def _count(self, count: int) -> None:
+        """Count bytes of a head, or of a later request, in the memory for bodies."""
+        if self._reservation is None:
+            self._reservation = self._shared.budget.open(self._on_evicted)
+        try:
+            self._reservation.grow(count)
+        except BodyEvicted as error:
+            self._on_evicted(error)
+
+    def _on_evicted(self, error: FnError) -> None:
+        """Refuse the head, or drop what was read ahead: its memory is needed."""
+        self._reservation = None
+        if self._framer is None:
+            self._refuse_head(error)
+        else:
+            self._ahead = bytearray()
+            self._is_closed_by_client = True  # the connection closes after this answer
+
+    def _refuse_head(self, error: FnError) -> None:
+        """Answer a head that is no request, and close."""
+        self._head = bytearray()
+        self._forget_ahead()
+        reply = problems.reply(error)
+        if not reply.closes:
+            reply = reply._replace(headers=(*reply.headers, CLOSE))
+        self.answer(reply)
+        self._owner.discard_rest()
+
+    def _forget_ahead(self) -> None:
+        if self._ahead:
+            self._ahead = bytearray()
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
+
+    def _peer(self) -> bytes:
+        peer = self._transport.get_extra_info("peername")
+        return str(peer[0]).encode() if isinstance(peer, tuple) and peer else b""
+
+
+def reply_pieces(writer: Writer, reply: Reply, method: bytes) -> list[bytes]:
+    """Return the bytes of a reply; the answer to HEAD has no body."""
+    pieces = [bytes(piece) for piece in writer.pieces(reply)]
+    if method == b"HEAD":
+        return [pieces[0].partition(_END)[0] + _END]
+    return pieces
+
+
+def cut(transport: asyncio.Transport, *, resets: bool) -> None:
+    """Close a connection so that its client sees an incomplete answer.
+
+    `resets`: by a reset, because the answer ends with the connection.
+    """
+    if resets:
+        sock = transport.get_extra_info("socket")
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        transport.abort()
+        return
+    transport.close()
+    if transport.get_write_buffer_size():
+        asyncio.get_running_loop().call_later(CUT_S, transport.abort)

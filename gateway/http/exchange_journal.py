@@ -1,0 +1,215 @@
+"""Journal of one exchange with a function's server: metrics, access log, traces, recent errors."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from gateway import problems
+from gateway.http.admission import REQUEST_ID, Correlation
+from gateway.metrics.counters import exemplar_of
+from gateway.observing import records
+from gateway.observing.records import CLIENT_LEFT, RequestEnd, RequestInfo, make_record
+from gateway.replies import NO_RUN, Receipt, Reply, exchange_timing, make_receipt
+from registry.errors import FnError
+
+if TYPE_CHECKING:
+    from gateway.http.context import Invoker
+    from gateway.metrics.counters import Labels
+    from gateway.proxy.fields import Field
+    from gateway.server_links import ExchangeCall
+    from gateway.upstream import UpstreamConnection
+    from registry.catalog import Deployed
+
+log = structlog.get_logger()
+
+MARK_S: Final = 0.01
+"""Seconds between two exemplars."""
+SERVER: Final = "server"
+"""Reason of answers with status 400 and above that the function's server itself gave."""
+
+
+class ExchangeJournal:
+    """What is known about one exchange, and its record. `ref`: the function that was requested."""
+
+    def __init__(
+        self, invoker: Invoker, ref: str, method: str, credential: str | None, who: Correlation
+    ) -> None:
+        self._invoker = invoker
+        self._ref = ref
+        self._method = method
+        self._credential = credential
+        self._began_s = monotonic()
+        self._deployed: Deployed | None = None
+        self._labels: Labels | None = None
+        self._is_admitted = False
+        self._sent_s = 0.0
+        self._first_byte_s = 0.0
+        self._connected_s = 0.0
+        self._status = 0
+        self._receipt: Receipt | None = None
+        self.applied = ""
+        """Value of Preference-Applied."""
+        self._traceparent = who.traceparent
+        self.request_id = who.request_id or invoker.new_id()
+        tracer = invoker.tracer
+        self.trace = None if tracer is None else tracer.begin(who.traceparent)
+
+    @property
+    def traceparent(self) -> str:
+        """The header for the function's server; "" if the client sent none and nothing traces."""
+        return self._traceparent if self.trace is None else self.trace.traceparent
+
+    def enter(self) -> None:
+        """Count the request as active. Raises ShuttingDown."""
+        self._invoker.gate.enter()
+        self._is_admitted = True
+
+    def admitted(self, deployed: Deployed) -> None:
+        """Note the function and revision that the request is for."""
+        self._deployed = deployed
+
+    def began(self) -> None:
+        """Count the beginning of the exchange itself."""
+        if self._deployed is not None:
+            function = self._deployed.function
+            metrics = self._invoker.metrics
+            self._labels = metrics.labels_of(function.namespace, function.name)
+            metrics.exchanges.opened(self._labels)
+
+    def sent(self, now: float) -> None:
+        """Note that the request is sent at `now` (monotonic seconds)."""
+        self._sent_s = now
+
+    def headers(
+        self, call: ExchangeCall, upstream: UpstreamConnection, status: int
+    ) -> tuple[Field, ...]:
+        """Note the answer's head, and return the headers to add to it."""
+        self._first_byte_s = monotonic()
+        self._status = status
+        self._connected_s = upstream.connected_s
+        # The pool, not the admitted revision: the call may have followed its function's traffic.
+        ref = call.pool.partition("/")[2]
+        is_cold = call.was_held and upstream.connected_s > call.arrived_s
+        phases = upstream.phases if is_cold else {}
+        queue_ms = (self._sent_s - call.arrived_s) * 1e3
+        replica, device = upstream.replica, upstream.device
+        self._receipt = make_receipt((ref, replica, device, queue_ms, phases, False, NO_RUN))
+        timing = exchange_timing(self._receipt, self._first_byte_ms or 0.0)
+        added = [
+            (b"Fn-Revision", ref.encode()),
+            (b"Server-Timing", timing.encode("latin-1", "replace")),
+            (REQUEST_ID.encode(), self.request_id.encode()),
+        ]
+        if self.applied:
+            added.append((b"Preference-Applied", self.applied.encode()))
+        self._count_first_byte()
+        return tuple(added)
+
+    def problem(self, error: BaseException, call: ExchangeCall | None, size: int) -> Reply:
+        """Return the problem document for an exchange without an answer, and record its end.
+
+        `size`: bytes of the request's body.
+        """
+        error = self._known(error)
+        invoker, now = self._invoker, monotonic()
+        for_admin = bool(error.admin_detail) and invoker.access.is_admin(self._credential)
+        reply = problems.reply(error, for_admin=for_admin)
+        if self._deployed is not None:
+            function = self._deployed.function
+            invoker.failures.count(self._deployed, error, call, self.request_id)
+            outcome, seconds = problems.outcome(reply.status), now - self._began_s
+            invoker.metrics.count_reply(
+                function.namespace, function.name, outcome, error.code, seconds
+            )
+        more = () if reply.closes else invoker.gate.headers
+        reply = reply._replace(headers=(*reply.headers, (REQUEST_ID, self.request_id), *more))
+        self._status = reply.status
+        self._end(error.code, call, (size, len(reply.body)))
+        return reply
+
+    def ended(
+        self, error: FnError | None, call: ExchangeCall | None, sizes: tuple[int, int]
+    ) -> None:
+        """Record the end of an exchange whose answer began.
+
+        `error`: why the answer is incomplete, None if it is complete. `sizes`: bytes of the
+        request's and of the answer's body.
+        """
+        outcome, reason = problems.outcome(self._status), ""
+        if error is not None:
+            outcome, reason = "failed", error.code
+        elif outcome != "ok":
+            reason = SERVER
+        if self._deployed is not None and self._receipt is not None:
+            function, metrics = self._deployed.function, self._invoker.metrics
+            key, seconds = (function.namespace, function.name), monotonic() - self._began_s
+            metrics.count_exchange(key, (outcome, reason), seconds, self._receipt)
+            if call is not None:
+                metrics.count_sends(*key, call.sends, call.deaths)
+            if error is not None:
+                self._invoker.failures.count(self._deployed, error, call, self.request_id)
+        self._end("ok" if error is None else error.code, call, sizes)
+
+    def left(self, call: ExchangeCall | None, sizes: tuple[int, int]) -> None:
+        """Record an exchange whose client has left."""
+        self._end(CLIENT_LEFT, call, sizes)
+
+    @property
+    def _first_byte_ms(self) -> float | None:
+        if not self._first_byte_s:
+            return None
+        return (self._first_byte_s - (self._sent_s or self._began_s)) * 1e3
+
+    def _count_first_byte(self) -> None:
+        if self._labels is None or self._first_byte_ms is None:
+            return
+        metrics, request = self._invoker.metrics, None
+        if self._first_byte_s >= metrics.next_exemplar_s:
+            metrics.next_exemplar_s = self._first_byte_s + MARK_S
+            request = exemplar_of(self.request_id, self.traceparent)
+        seconds, at_s = self._first_byte_ms / 1e3, self._invoker.wall()
+        metrics.exchanges.answered(self._labels, seconds, request, at_s)
+
+    def _known(self, error: BaseException) -> FnError:
+        if isinstance(error, FnError):
+            return error
+        id = self.request_id
+        log.error("a request failed", ref=self._ref, request_id=id, exc_info=error)
+        return FnError("see the server's log")
+
+    def _end(self, outcome: str, call: ExchangeCall | None, sizes: tuple[int, int]) -> None:
+        """Release the request's place in the gate, and record it in the access log and traces."""
+        invoker, now = self._invoker, monotonic()
+        if self._is_admitted:
+            self._is_admitted = False
+            invoker.gate.exit()
+        if self._labels is not None:
+            invoker.metrics.exchanges.ended(self._labels, sizes)
+            self._labels = None
+        if invoker.access_log is None and self.trace is None:
+            return
+        name, revision = self._ref.partition("@")[0], ""
+        if self._deployed is not None:
+            name, revision = self._deployed.function.name, self._deployed.revision.ref
+        asked = RequestInfo(
+            self.request_id,
+            records.trace_id(self.traceparent),
+            name,
+            revision,
+            self._began_s,
+            sizes[0],
+            self.trace,
+            self._method,
+        )
+        status, size = self._status, sizes[1]
+        ending = RequestEnd(
+            outcome, now, status, size, self._receipt, self._connected_s, self._first_byte_ms
+        )
+        record = make_record(asked, ending, call, invoker.wall())
+        if invoker.access_log is not None:
+            invoker.access_log.log_end(record, now)
+        if invoker.tracer is not None and self.trace is not None:
+            invoker.tracer.record(record)

@@ -1,0 +1,91 @@
+"""Reading of one answer of a function's server: its heads, then its body. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.proxy.framing import BodyFramer, Data, NoBody, UntilCloseBody, make_framer
+from gateway.proxy.response_head import (
+    HEAD_MAX,
+    ResponseHead,
+    UpstreamError,
+    parse_response_head,
+)
+from registry.errors import UpstreamFailed
+
+INTERIM_MAX: Final = 32
+"""Max interim heads (1xx) of one answer."""
+_END: Final = b"\r\n\r\n"
+
+
+class AnswerReader:
+    """Reader of the answer to one request with `method`."""
+
+    __slots__ = ("_body", "_head", "_interims", "_method", "unchunks")
+
+    def __init__(self, method: bytes) -> None:
+        self._method = method
+        self._head = bytearray()
+        self._interims = 0
+        self._body: BodyFramer = NoBody()
+        self.unchunks = False
+        """Whether `take` returns the content of chunks only."""
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of a head that is not complete."""
+        return len(self._head)
+
+    def feed(self, data: bytes) -> None:
+        """Add bytes before the end of the final head."""
+        self._head += data
+
+    def next_head(self) -> ResponseHead | None:
+        """Return the next head, None if it is not complete. Raises UpstreamError."""
+        end = self._head.find(_END) + len(_END)
+        if end < len(_END):
+            if len(self._head) > HEAD_MAX:
+                raise UpstreamError(f"expected a head of at most {HEAD_MAX} bytes")
+            return None
+        raw = bytes(self._head[:end])
+        del self._head[:end]
+        head = parse_response_head(raw, self._method)
+        if head.is_interim:
+            self._interims += 1
+            if self._interims > INTERIM_MAX:
+                raise UpstreamError(f"expected at most {INTERIM_MAX} interim heads")
+        else:
+            self._body = make_framer(head.framing)
+        return head
+
+    def take_rest(self) -> bytes:
+        """Return the bytes after the final head."""
+        rest, self._head = bytes(self._head), bytearray()
+        return rest
+
+    def take(self, data: bytes) -> tuple[bytes, bool]:
+        """Return the part of `data` that the client gets, and whether all of it is the body's.
+
+        Surplus bytes reach no client. Raises Malformed.
+        """
+        if self.unchunks:
+            pieces: list[Data] = []
+            count = self._body.feed(data, pieces)
+            return b"".join(pieces), count == len(data)
+        count = self._body.feed(data)
+        return (data, True) if count == len(data) else (data[:count], False)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the body is complete."""
+        return self._body.is_complete
+
+    @property
+    def ends_with_connection(self) -> bool:
+        """Whether the end of the connection ends the body."""
+        return isinstance(self._body, UntilCloseBody)
+
+
+def not_http(text: str) -> UpstreamFailed:
+    """Return the error for bytes of a server that are no valid answer."""
+    return UpstreamFailed(f"the server's answer is not valid HTTP/1.1: {text}")

@@ -1,0 +1,499 @@
+"""One exchange, from its request's head to the end of its answer, as a state machine.
+
+States: HELD (waits for a connection) -> OPEN (the request is sent) -> ANSWERING (the answer's head
+was sent to the client), or TUNNEL (a WebSocket) -> OVER. A lost connection may lead from OPEN back
+to HELD. Both bodies are passed on as they arrive; a side that does not read stops the other one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from gateway.proxy import retries
+from gateway.proxy.answer_reader import AnswerReader, not_http
+from gateway.proxy.answering import Answering, forward_answer, forward_interim
+from gateway.proxy.deadlines import Deadlines
+from gateway.proxy.fields import Malformed
+from gateway.proxy.framing import BodyKind
+from gateway.proxy.kept_prefix import KeptPrefix, Memory, may_resend
+from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
+from gateway.proxy.retries import Loss
+from gateway.proxy.websocket import is_switched
+from gateway.replies import CLOSE
+from gateway.server_links import NO_META, ExchangeCall
+from registry.errors import FnError, UpstreamFailed
+
+if TYPE_CHECKING:
+    from gateway.proxy.plan import ExchangePlan
+    from gateway.proxy.ports import ClientSide, ExchangeDelivery, Journal
+    from gateway.upstream import UpstreamConnection
+
+CONTINUE: Final = 100
+DEATH_S: Final = 0.05
+"""Seconds within which a gateway notices that a replica died."""
+
+
+class State(Enum):
+    """Progress of an exchange."""
+
+    HELD = "held"
+    OPEN = "open"
+    ANSWERING = "answering"
+    FAILING = "failing"
+    TUNNEL = "tunnel"
+    OVER = "over"
+
+
+class Exchange:
+    """One exchange between `client` and a server of the function.
+
+    `request_data` and `request_end` bring the request's body in the form in which it goes upstream.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_bytes_out",
+        "_call",
+        "_client",
+        "_client_ended",
+        "_deadlines",
+        "_delivery",
+        "_is_client_full",
+        "_is_reused",
+        "_journal",
+        "_keeps",
+        "_kept",
+        "_open",
+        "_plan",
+        "_reader",
+        "_request_bytes",
+        "_sends",
+        "_upstream",
+        "_upstream_ended",
+        "is_request_whole",
+        "state",
+    )
+
+    def __init__(
+        self,
+        plan: ExchangePlan,
+        client: ClientSide,
+        delivery: ExchangeDelivery,
+        memory: Memory,
+        journal: Journal,
+        open_exchanges: set[Exchange],
+    ) -> None:
+        """`open_exchanges` has this exchange from `start` to its end."""
+        self._open = open_exchanges
+        self._plan = plan
+        self._client = client
+        self._delivery = delivery
+        self._journal = journal
+        self._kept = KeptPrefix(memory, self._on_evicted)
+        self._call: ExchangeCall | None = None
+        self._upstream: UpstreamConnection | None = None
+        self._answer: ResponseHead | None = None
+        self._reader = AnswerReader(plan.head.method)
+        self._deadlines = Deadlines(plan.limits)
+        self._request_bytes = self._bytes_out = 0
+        self._client_ended = self._upstream_ended = False
+        self._is_client_full = self._is_reused = False
+        self._sends = 0
+        self._keeps = plan.keeps
+        self.is_request_whole = plan.head.framing.kind is BodyKind.NONE
+        """Whether the client has sent the whole request."""
+        self.state = State.HELD
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the exchange has ended."""
+        return self.state is State.OVER
+
+    def start(self) -> None:
+        """Ask for a connection. An error is answered to the client."""
+        plan, now = self._plan, monotonic()
+        self._call = call = ExchangeCall(
+            plan.pool,
+            NO_META,
+            b"",
+            now,
+            now + plan.wait_s,
+            plan.limits.max_s,
+            plan.priority,
+            queue_max=plan.queue_max,
+            pinned=plan.is_pinned,
+            is_free=plan.is_free,
+            opened=self._on_opened,
+            done=self._on_refused,
+        )
+        self._open.add(self)
+        try:
+            self._delivery.submit_exchange(call)
+        except FnError as error:
+            self._call = None
+            self._problem(error, call)
+
+    # Events of the client
+
+    def request_data(self, data: bytes) -> None:
+        """Pass on bytes of the request's body, or of a tunnel."""
+        state, upstream = self.state, self._upstream
+        if state is State.OVER:
+            return
+        self._request_bytes += len(data)
+        if self._kept.is_whole and state in (State.HELD, State.OPEN) and not self._keep(data):
+            return
+        if upstream is not None:
+            upstream.write(data)
+
+    def request_end(self) -> None:
+        """Note that the request's body is complete."""
+        self.is_request_whole = True
+        if self._kept.is_whole and not self.is_over:
+            self._kept.settle()
+
+    def client_eof(self) -> None:
+        """Close the sending direction of a tunnel: the client has ended its own."""
+        if self.state is State.TUNNEL and self._upstream is not None and not self._client_ended:
+            self._client_ended = True
+            self._upstream.write_eof()
+            if self._upstream_ended:
+                self._complete()
+
+    def client_lost(self) -> None:
+        """End the exchange: the client has left."""
+        if self.is_over:
+            return
+        call, self._call = self._call, None
+        self._leave_upstream()
+        if call is not None:
+            self._delivery.cancel(call)
+        self._journal.left(call, self._close())
+
+    def client_paused(self) -> None:
+        """Stop reading the answer: the client does not read it."""
+        self._is_client_full = True
+        if self._upstream is not None:
+            self._upstream.pause_reading()
+
+    def client_resumed(self) -> None:
+        """Continue reading the answer."""
+        self._is_client_full = False
+        if self._upstream is not None:
+            self._upstream.resume_reading()
+
+    # Events of the delivery
+
+    def _on_opened(self, upstream: UpstreamConnection) -> None:
+        """Send the request: a connection is there."""
+        call = self._call
+        if call is None:
+            upstream.abort()
+            return
+        self._upstream = upstream
+        upstream.handler = self
+        if not upstream.is_silent:
+            self._on_spoken(upstream, call)
+            return
+        self.state = State.OPEN
+        now = monotonic()
+        self._deadlines.sent(now)
+        self._sends += 1
+        self._journal.sent(now)
+        if self._is_client_full:
+            upstream.pause_reading()
+        if not self.is_request_whole:
+            self._client.resume_body()
+        upstream.write(self._plan.request)
+        for piece in self._kept.pieces:
+            upstream.write(piece)
+        if not may_resend(self._plan.head.method, self._sends, is_reused=upstream.is_reused):
+            self._kept.drop()
+        elif self.is_request_whole:
+            self._kept.settle()
+
+    def _on_spoken(self, upstream: UpstreamConnection, call: ExchangeCall) -> None:
+        """Leave a connection on which something arrived before the request: nothing is sent.
+
+        The end of a connection that was idle, or bytes that would be taken for this answer.
+        """
+        self._leave_upstream()
+        if upstream.is_reused:
+            self._delivery.retry_exchange(call)
+        else:
+            self.state = State.OPEN
+            self.fail(not_http("bytes before the request"))
+
+    def _on_refused(self, error: FnError) -> None:
+        """Answer with the error: the call got no connection."""
+        call, self._call = self._call, None
+        if call is not None and not self.is_over:
+            self._problem(error, call)
+
+    # Events of the upstream connection
+
+    def upstream_data(self, data: bytes) -> None:
+        """Process bytes of the server."""
+        if self.state is State.ANSWERING:
+            self._relay(data)
+        elif self.state is State.TUNNEL:
+            self._bytes_out += len(data)
+            self._client.write(data)
+        elif self.state is State.OPEN:
+            self._reader.feed(data)
+            self._read_heads()
+
+    def upstream_eof(self) -> None:
+        """Handle the end of the server's bytes."""
+        if self.state is State.TUNNEL:
+            self._upstream_ended = True
+            self._client.write_eof()
+            if self._client_ended:
+                self._complete()
+            return
+        self._on_upstream_end(None)
+
+    def upstream_lost(self, exc: Exception | None) -> None:
+        """Handle the loss of the connection."""
+        if self.state is State.TUNNEL and exc is None and self._upstream_ended:
+            self._complete()
+        else:
+            self._on_upstream_end(exc)
+
+    def upstream_paused(self) -> None:
+        """Stop reading the request: the server does not read it."""
+        self._client.pause_body()
+
+    def upstream_resumed(self) -> None:
+        """Continue reading the request."""
+        if not self.is_over:
+            self._client.resume_body()
+
+    # Timers
+
+    def tick(self, now: float) -> None:
+        """Check the limits of time; to be called once a second. `now`: monotonic seconds."""
+        if self.is_over:
+            return
+        if not self._client.tick():
+            self.client_lost()
+            return
+        if self._upstream is None:
+            return
+        moved = self._request_bytes + self._bytes_out + self._reader.head_bytes
+        error = self._deadlines.check(now, moved, is_answered=self._answer is not None)
+        if error is not None:
+            self.fail(error)
+
+    # The request's kept prefix
+
+    def _keep(self, data: bytes) -> bool:
+        """Keep more bytes of the request's body. Returns False if that ended the exchange."""
+        kept, is_held = self._kept, self.state is State.HELD
+        try:
+            kept.add(data, is_sent=not is_held)
+        except FnError as error:
+            if is_held:
+                self.fail(error)
+            return not is_held
+        if is_held and kept.is_full:
+            self._client.pause_body()
+            kept.settle()
+        return True
+
+    def _on_evicted(self, error: FnError) -> None:
+        """Refuse a held request whose memory is needed. A sent one only loses its second try."""
+        if self.state is State.HELD:
+            self.fail(error)
+
+    # The answer
+
+    def _read_heads(self) -> None:
+        """Read heads of the answer until the final one."""
+        try:
+            while self.state is State.OPEN:
+                head = self._reader.next_head()
+                if head is None:
+                    return
+                if head.is_interim:
+                    self._pass_interim(head)
+                else:
+                    self._begin_answer(head)
+        except UpstreamError as error:
+            self.fail(not_http(str(error)))
+
+    def _pass_interim(self, head: ResponseHead) -> None:
+        """Pass an interim head on to clients that understand it (RFC 9110 section 15.2)."""
+        wanted = head.status != CONTINUE or self._plan.head.expects_continue
+        if wanted and self._plan.head.minor:
+            self._client.write(forward_interim(head))
+
+    def _begin_answer(self, head: ResponseHead) -> None:
+        """Send the final head to the client, and begin to pass on the body.
+
+        Raises UpstreamError for an upgrade that was not asked for.
+        """
+        upstream, call, plan = self._upstream, self._call, self._plan
+        assert upstream is not None
+        assert call is not None
+        is_tunnel = is_switched(head, plan.websocket_key)
+        self._kept.drop()
+        self._answer = head
+        added = self._journal.headers(call, upstream, head.status)
+        keeps = plan.keeps and self.is_request_whole
+        minor, prefix = plan.head.minor, plan.target.prefix
+        answer = forward_answer(
+            head, Answering(prefix, plan.host, minor, keeps, plan.is_bare, added)
+        )
+        self._keeps = answer.keep_alive and not is_tunnel
+        self._reader.unchunks = answer.is_dechunked
+        rest = self._reader.take_rest()
+        self.state = State.TUNNEL if is_tunnel else State.ANSWERING
+        self._client.write(answer.head)
+        if is_tunnel:
+            self._client.begin_tunnel()
+        if rest or not is_tunnel:
+            self.upstream_data(rest)
+        if self._upstream is not None and not rest:
+            self._upstream.acknowledge()
+
+    def _relay(self, data: bytes) -> None:
+        """Pass on bytes of the answer's body."""
+        try:
+            content, is_clean = self._reader.take(data)
+        except Malformed as error:
+            self.fail(not_http(str(error)))
+            return
+        if content:
+            self._bytes_out += len(content)
+            self._client.write(content)
+        if self._reader.is_complete:
+            self._complete(is_clean=is_clean)
+
+    # Ends
+
+    def _on_upstream_end(self, exc: Exception | None) -> None:
+        """Handle the end of the server's connection before the end of the answer."""
+        if self.is_over:
+            return
+        if self.state is State.OPEN:
+            self._on_unanswered()
+            return
+        if exc is None and self.state is State.ANSWERING and self._reader.ends_with_connection:
+            self._complete()
+            return
+        self.fail(UpstreamFailed("the server closed the connection within its answer"))
+
+    def _on_unanswered(self) -> None:
+        """Decide about a request whose connection was lost before the answer's head.
+
+        Unless a second run does no harm, it matters whether the replica died; the loss of its link
+        may be noticed a little later than that of the connection.
+        """
+        assert self._upstream is not None
+        self._is_reused = self._upstream.is_reused
+        self._leave_upstream()
+        if self._plan.head.method in retries.IDEMPOTENT and isinstance(
+            self._decide(), retries.Resend
+        ):
+            self._resend()
+        else:
+            asyncio.get_running_loop().call_later(DEATH_S, self._on_loss_settled)
+
+    def _on_loss_settled(self) -> None:
+        """Send the request again if that is safe, or refuse it."""
+        if self._call is None or self.state is not State.OPEN or self._upstream is not None:
+            return
+        decision = self._decide()
+        if isinstance(decision, retries.Fail):
+            self.fail(decision.error(decision.text))
+        else:
+            self._resend()
+
+    def _decide(self) -> retries.Resend | retries.Fail:
+        call = self._call
+        assert call is not None
+        return retries.decide(
+            Loss(
+                self._plan.head.method,
+                answer_bytes=self._reader.head_bytes,
+                is_reused=self._is_reused,
+                died=self._delivery.has_lost_link(call),
+                is_body_kept=not self._kept.is_lost,
+                sends=self._sends,
+                is_late=monotonic() >= call.wait_until_s,
+            )
+        )
+
+    def _resend(self) -> None:
+        """Queue the call again; the next connection gets the request from its beginning."""
+        self._reader = AnswerReader(self._plan.head.method)
+        self.state = State.HELD
+        if self._kept.is_full and not self.is_request_whole:
+            self._client.pause_body()
+        assert self._call is not None
+        self._delivery.retry_exchange(self._call)
+
+    def _complete(self, *, is_clean: bool = False) -> None:
+        """End the exchange: the answer is complete. `is_clean`: the server sent no surplus byte."""
+        answer, call = self._answer, self._call
+        assert answer is not None
+        self._call = None
+        is_tunnel = self.state is State.TUNNEL
+        kept = is_clean and not is_tunnel and answer.keep_alive and self.is_request_whole
+        self._leave_upstream()
+        if call is not None:
+            self._delivery.end_exchange(call, kept=kept)
+        self._journal.ended(None, call, self._close())
+        self._client.finish(keep=self._keeps)
+
+    def fail(self, error: FnError) -> None:
+        """End the exchange with an error: a problem document, or an incomplete answer."""
+        if self.is_over:
+            return
+        answer, call, is_open = self._answer, self._call, self.state is not State.HELD
+        self._leave_upstream()
+        if answer is None and call is not None and is_open:
+            # It calls `_on_refused`, at once or when it is known why the replica died.
+            self.state = State.FAILING
+            self._delivery.fail_exchange(call, error)
+            return
+        self._call = None
+        if answer is None:
+            if call is not None:
+                self._delivery.cancel(call)
+            self._problem(error, call)
+            return
+        if call is not None:
+            self._delivery.end_exchange(call, kept=False, outcome="failed")
+        resets = self._reader.ends_with_connection or self._reader.unchunks
+        self._journal.ended(error, call, self._close())
+        self._client.cut(resets=resets or answer.status == SWITCHING)
+
+    def _problem(self, error: FnError, call: ExchangeCall | None) -> None:
+        """Answer with a problem document."""
+        size, _ = self._close()
+        reply = self._journal.problem(error, call, size)
+        keep = self._plan.keeps and self.is_request_whole and not reply.closes
+        if not keep and not reply.closes:
+            reply = reply._replace(headers=(*reply.headers, CLOSE))
+        self._client.answer(reply)
+        self._client.finish(keep=keep)
+
+    def _close(self) -> tuple[int, int]:
+        """Enter OVER; return the bytes of both bodies."""
+        self.state = State.OVER
+        self._open.discard(self)
+        self._kept.drop()
+        return self._request_bytes, self._bytes_out
+
+    def _leave_upstream(self) -> None:
+        """Detach from the upstream connection, which the delivery closes or keeps."""
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.handler = None
+            # Bytes that arrive before the delivery decides are nobody's.
+            upstream.pause_reading()

@@ -1,0 +1,44 @@
+"""The plan of an exchange: what its head and the function's settings say about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gateway.dispatch.call import Priority
+from registry.model import ExchangeLimits
+
+if TYPE_CHECKING:
+    from gateway.proxy.request_head import RequestHead
+    from gateway.proxy.targets import FunctionTarget
+
+
+class ExchangePlan(NamedTuple):
+    """Everything that is decided about an exchange when its head has arrived. Times in seconds.
+
+    `request`: the head to send to the server. `websocket_key`: value of Sec-WebSocket-Key if the
+    request is a WebSocket handshake, else None. `keeps`: the client's connection may serve another
+    request.
+    """
+
+    pool: str
+    head: RequestHead
+    target: FunctionTarget
+    request: bytes
+    limits: ExchangeLimits
+    wait_s: float
+    queue_max: int
+    priority: Priority
+    is_pinned: bool = False
+    is_free: bool = False
+    websocket_key: bytes | None = None
+    keeps: bool = True
+
+    @property
+    def host(self) -> bytes:
+        """The client's Host header."""
+        return self.head.fields.get(b"host")
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether the client's target was the function's name alone."""
+        return not self.target.path

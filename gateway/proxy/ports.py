@@ -1,0 +1,121 @@
+"""Interfaces of an exchange: its client side, its delivery, its memory and its journal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gateway.proxy.fields import Field
+    from gateway.replies import Reply
+    from gateway.server_links import ExchangeCall
+    from gateway.upstream import UpstreamConnection
+    from registry.errors import FnError
+
+
+class ClientSide(Protocol):
+    """The client's connection during one exchange. Event loop thread only.
+
+    It passes the request's body to the exchange as it goes upstream (`Exchange.request_data`,
+    `request_end`), and reports when its write buffer is full or free again (`client_paused`,
+    `client_resumed`).
+    """
+
+    def write(self, data: bytes) -> None:
+        """Send bytes of the answer."""
+
+    def pause_body(self) -> None:
+        """Stop reading the request's body; idempotent."""
+
+    def resume_body(self) -> None:
+        """Continue reading the request's body; idempotent."""
+
+    def answer(self, reply: Reply) -> None:
+        """Send a complete reply of the gateway; `finish` follows."""
+
+    def begin_tunnel(self) -> None:
+        """Pass on every further byte, and the end of the client's bytes, until the exchange ends.
+
+        The bytes go to `Exchange.request_data`, the end to `Exchange.client_eof`.
+        """
+
+    def write_eof(self) -> None:
+        """Close the sending direction of a tunnel."""
+
+    def finish(self, *, keep: bool) -> None:
+        """End the exchange: the answer is complete.
+
+        `keep`: the connection may serve another request. Otherwise the rest of the request's body
+        is discarded for a bounded time, and the connection closes.
+        """
+
+    def cut(self, *, resets: bool) -> None:
+        """End the exchange so that the client sees an incomplete answer.
+
+        `resets`: the end of the connection alone would look like a complete answer, so the
+        connection is reset.
+        """
+
+    def tick(self) -> bool:
+        """Return whether the client is still there, as far as that can be known without reading."""
+
+
+class ExchangeDelivery(Protocol):
+    """The part of `gateway.delivery.Delivery` that an exchange uses."""
+
+    def submit_exchange(self, call: ExchangeCall) -> None:
+        """Accept a call; it gets a connection, at once or later. Raises FnError."""
+
+    def end_exchange(self, call: ExchangeCall, *, kept: bool, outcome: str = "completed") -> None:
+        """End the exchange of an opened call; `kept`: its connection may be used again."""
+
+    def fail_exchange(self, call: ExchangeCall, error: FnError) -> None:
+        """End an opened call with an error, which `call.done` gets, at once or later."""
+
+    def has_lost_link(self, call: ExchangeCall) -> bool:
+        """Return whether an opened call has lost the link to its replica."""
+
+    def retry_exchange(self, call: ExchangeCall) -> None:
+        """Queue an opened call again: its connection was lost."""
+
+    def cancel(self, call: ExchangeCall) -> None:
+        """End a call whose client has left."""
+
+
+class Reservation(Protocol):
+    """Reserved bytes of one arriving body; see `gateway.http.reservations`."""
+
+    def grow(self, count: int) -> None:
+        """Reserve `count` more bytes. Raises BodyEvicted."""
+
+    def release(self) -> None:
+        """Release all bytes; idempotent."""
+
+
+class Journal(Protocol):
+    """The record of one exchange: headers for its answer, problem documents, metrics, log."""
+
+    def sent(self, now: float) -> None:
+        """Note that the request is sent at `now` (monotonic seconds)."""
+
+    def headers(
+        self, call: ExchangeCall, upstream: UpstreamConnection, status: int
+    ) -> tuple[Field, ...]:
+        """Note the answer's head, and return the headers to add to it."""
+
+    def problem(self, error: BaseException, call: ExchangeCall | None, size: int) -> Reply:
+        """Return the problem document for an exchange without an answer, and record its end.
+
+        `size`: bytes of the request's body.
+        """
+
+    def ended(
+        self, error: FnError | None, call: ExchangeCall | None, sizes: tuple[int, int]
+    ) -> None:
+        """Record the end of an exchange whose answer began, or whose client has left.
+
+        `error`: why the answer is incomplete, None if it is complete. `sizes`: bytes of the
+        request's and of the answer's body.
+        """
+
+    def left(self, call: ExchangeCall | None, sizes: tuple[int, int]) -> None:
+        """Record an exchange whose client has left."""
