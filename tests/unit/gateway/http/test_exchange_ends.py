@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.settings import GatewaySettings
 from registry.catalog import Change
 from registry.model import Limits
 from tests.support.proxied import KEY, Gate, Wire, gate, until, warm
@@ -95,6 +96,21 @@ async def test_a_malformed_body(tmp_path: Path, is_fast: bool) -> None:
         wire.send(b"nonsense\r\n")
         assert code(await wire.rest()) == "bad_request"
         await asyncio.wait_for(ended.wait(), 5)
+        wire.close()
+        await one.settled()
+
+
+async def test_a_body_that_stops_arriving(tmp_path: Path, is_fast: bool) -> None:
+    """A client that sends nothing more of its body gets 408, and the slot is free."""
+    settings = GatewaySettings(port=0, fast_front=is_fast, body_read_s=0.0)
+    async with gate(tmp_path, silent, is_fast=is_fast, settings=settings) as one:
+        wire = await one.connect()
+        wire.send(POST + b"Connection: close\r\nContent-Length: 100\r\n\r\nabc")
+        await until(lambda: any(each.state.value == "open" for each in one.exchanges.all()))
+        await until(lambda: one.sweep() or not one.exchanges.all())
+        head, body = await wire.answer()
+        assert head.startswith(b"HTTP/1.1 408 ")
+        assert json.loads(body)["code"] == "body_timeout"
         wire.close()
         await one.settled()
 
