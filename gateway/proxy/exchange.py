@@ -2,7 +2,8 @@
 
 States: HELD (waits for a connection) -> OPEN (the request is sent) -> ANSWERING (the answer's head
 was sent to the client), or TUNNEL (a WebSocket) -> OVER. A lost connection may lead from OPEN back
-to HELD; FAILING waits for the cause of a replica's death. Both bodies are passed on as they arrive; a side that does not read stops the other one.
+to HELD; FAILING waits for the cause of a replica's death. Both bodies are passed on as they arrive;
+a side that does not read stops the other one.
 """
 
 from __future__ import annotations
