@@ -98,7 +98,8 @@ class ServerSockets:
         self._idle.clear()
         for connection in connections:
             if connection is not None:
-                connection.abort()
+                # Without an error, the end of an answer of unknown length would look complete.
+                connection.abort(ConnectionAbortedError("the link to the replica was lost"))
 
     # Exchanges
 
@@ -108,14 +109,18 @@ class ServerSockets:
         self._stream.send(pack(_OPEN, id, flags=_FREE if is_free else 0))
 
     def reuse(self, id: int) -> UpstreamConnection | None:
-        """Return the newest idle connection, for exchange `id`; None if there is none."""
+        """Return the newest idle connection, for exchange `id`; None if there is none.
+
+        Those on which the server has said something, or which it has closed, are closed.
+        """
         while self._idle:
             old, connection = self._idle.popitem()
-            if connection.is_open:
+            if connection.is_silent:
                 self._live[id] = connection
                 connection.begin(id, is_reused=True)
                 self._stream.send(pack(_OPEN, id, flags=_REUSE, aux=old))
                 return connection
+            connection.abort()
             self._stream.send(pack(_END, old))
         return None
 

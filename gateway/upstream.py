@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
+import socket
 from typing import Final, Protocol, cast
 
 from registry.exchange import ReplicaEndpoint
@@ -12,6 +14,8 @@ from registry.exchange import ReplicaEndpoint
 WRITE_BUFFER_MAX: Final = 64 * 1024
 """Bytes not yet accepted by the kernel above which the handler is told to pause."""
 READ_SIZE: Final = 64 * 1024
+ACKNOWLEDGED_MAX: Final = 4096
+"""Bytes of an incomplete answer up to which every part is acknowledged at once."""
 LAST_MAX: Final = 4 * READ_SIZE
 """Max bytes that are read from a connection after a failed write."""
 
@@ -62,8 +66,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._endpoint = endpoint
         self._is_aborted = False
+        self._error: Exception | None = None
         self._is_paused = False
         self._has_ended = False
+        self._was_silent = False
         self.id = id
         self.handler: UpstreamHandler | None = None
         self.connected_s = connected_s
@@ -101,8 +107,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing of the server is unread: no byte, and not the end of its stream."""
-        if self._transport is None:
+        """Whether nothing of the server is unread: no byte, and not the end of its stream.
+
+        A reused connection was examined when it was chosen.
+        """
+        if self._was_silent:
+            return True
+        if self._transport is None or self._transport.is_closing():
             return False
         poll = select.poll()
         try:
@@ -134,9 +145,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._is_paused = False
             self._transport.resume_reading()
 
-    def abort(self) -> None:
-        """Close the connection at once; unsent bytes are dropped."""
+    def abort(self, error: Exception | None = None) -> None:
+        """Close the connection at once; unsent bytes are dropped. The handler gets `error`."""
         self._is_aborted = True
+        self._error = error
         if self._transport is not None:
             self._transport.abort()
 
@@ -147,15 +159,29 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._transport.close()
 
+    def acknowledge(self) -> None:
+        """Acknowledge what was received now, not with the next bytes that are sent.
+
+        Many servers write head and body separately without TCP_NODELAY: the kernel then keeps the
+        body back until the head is acknowledged, which may take 40 ms (RFC 1122 section 4.2.3.2).
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        sock = transport.get_extra_info("socket")
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
     def begin(self, id: int, *, is_reused: bool) -> None:
         """Begin exchange `id`."""
         self.id = id
-        self.is_reused = is_reused
+        self.is_reused = self._was_silent = is_reused
         self.bytes_in = 0
 
     def rest(self, now: float) -> None:
         """Become idle."""
         self.handler = None
+        self._was_silent = False
         self.idle_since_s = now
         self.resume_reading()
 
@@ -178,6 +204,8 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self.bytes_in += len(data)
         handler.upstream_data(data)
+        if self.bytes_in <= ACKNOWLEDGED_MAX and self.handler is handler:
+            self._acknowledge()
 
     def eof_received(self) -> bool:
         """asyncio callback: the server has ended its stream."""
@@ -206,7 +234,19 @@ class UpstreamConnection(asyncio.Protocol):
         if self.handler is None:
             self._owner.on_idle_ended(self)
         else:
-            self.handler.upstream_lost(exc)
+            self.handler.upstream_lost(exc or self._error)
+
+    def _acknowledge(self) -> None:
+        """Acknowledge the start of an answer that is not complete.
+
+        A server without TCP_NODELAY that writes head and body separately sends the body after the
+        acknowledgement of the head, which the kernel delays by 40 ms on a connection in use.
+        """
+        if self._transport is not None and not self._transport.is_closing():
+            sock = self._transport.get_extra_info("socket")
+            if sock.family != socket.AF_UNIX:
+                with contextlib.suppress(OSError):
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def _read_last(self, transport: asyncio.Transport) -> None:
         """Read what arrived before a failed write.

@@ -155,10 +155,6 @@ class Exchange:
         if self._kept.is_whole and not self.is_over:
             self._kept.settle()
 
-    def request_failed(self, error: FnError) -> None:
-        """End the exchange: the request's body is malformed, or arrived too slowly."""
-        self._fail(error)
-
     def client_eof(self) -> None:
         """Close the sending direction of a tunnel: the client has ended its own."""
         if self.state is State.TUNNEL and self._upstream is not None and not self._client_ended:
@@ -229,7 +225,7 @@ class Exchange:
             self._delivery.retry_exchange(call)
         else:
             self.state = State.OPEN
-            self._fail(not_http("bytes before the request"))
+            self.fail(not_http("bytes before the request"))
 
     def _on_refused(self, error: FnError) -> None:
         """Answer with the error: the call got no connection."""
@@ -290,7 +286,7 @@ class Exchange:
         moved = self._request_bytes + self._bytes_out + self._reader.head_bytes
         error = self._deadlines.check(now, moved, is_answered=self._answer is not None)
         if error is not None:
-            self._fail(error)
+            self.fail(error)
 
     # The request's kept prefix
 
@@ -301,7 +297,7 @@ class Exchange:
             kept.add(data, is_sent=not is_held)
         except FnError as error:
             if is_held:
-                self._fail(error)
+                self.fail(error)
             return not is_held
         if is_held and kept.is_full:
             self._client.pause_body()
@@ -311,7 +307,7 @@ class Exchange:
     def _on_evicted(self, error: FnError) -> None:
         """Refuse a held request whose memory is needed. A sent one only loses its second try."""
         if self.state is State.HELD:
-            self._fail(error)
+            self.fail(error)
 
     # The answer
 
@@ -327,7 +323,7 @@ class Exchange:
                 else:
                     self._begin_answer(head)
         except UpstreamError as error:
-            self._fail(not_http(str(error)))
+            self.fail(not_http(str(error)))
 
     def _pass_interim(self, head: ResponseHead) -> None:
         """Pass an interim head on to clients that understand it (RFC 9110 section 15.2)."""
@@ -361,13 +357,15 @@ class Exchange:
             self._client.begin_tunnel()
         if rest or not is_tunnel:
             self.upstream_data(rest)
+        if self._upstream is not None and not rest:
+            self._upstream.acknowledge()
 
     def _relay(self, data: bytes) -> None:
         """Pass on bytes of the answer's body."""
         try:
             content, is_clean = self._reader.take(data)
         except Malformed as error:
-            self._fail(not_http(str(error)))
+            self.fail(not_http(str(error)))
             return
         if content:
             self._bytes_out += len(content)
@@ -387,52 +385,57 @@ class Exchange:
         if exc is None and self.state is State.ANSWERING and self._reader.ends_with_connection:
             self._complete()
             return
-        self._fail(UpstreamFailed("the server closed the connection within its answer"))
+        self.fail(UpstreamFailed("the server closed the connection within its answer"))
 
     def _on_unanswered(self) -> None:
         """Decide about a request whose connection was lost before the answer's head.
 
-        Where a second run could do harm, it matters whether the replica died; the loss of its link
+        Unless a second run does no harm, it matters whether the replica died; the loss of its link
         may be noticed a little later than that of the connection.
         """
-        upstream, call, method = self._upstream, self._call, self._plan.head.method
-        assert upstream is not None
-        assert call is not None
-        self._is_reused = upstream.is_reused
+        assert self._upstream is not None
+        self._is_reused = self._upstream.is_reused
         self._leave_upstream()
-        if method in retries.IDEMPOTENT or self._delivery.has_lost_link(call):
-            self._decide_loss()
+        if self._plan.head.method in retries.IDEMPOTENT and isinstance(
+            self._decide(), retries.Resend
+        ):
+            self._resend()
         else:
-            asyncio.get_running_loop().call_later(DEATH_S, self._decide_loss)
+            asyncio.get_running_loop().call_later(DEATH_S, self._on_loss_settled)
 
-    def _decide_loss(self) -> None:
+    def _on_loss_settled(self) -> None:
         """Send the request again if that is safe, or refuse it."""
-        call = self._call
-        if call is None or self.state is not State.OPEN or self._upstream is not None:
+        if self._call is None or self.state is not State.OPEN or self._upstream is not None:
             return
-        decision = retries.decide(
+        decision = self._decide()
+        if isinstance(decision, retries.Fail):
+            self.fail(decision.error(decision.text))
+        else:
+            self._resend()
+
+    def _decide(self) -> retries.Resend | retries.Fail:
+        call = self._call
+        assert call is not None
+        return retries.decide(
             Loss(
                 self._plan.head.method,
                 answer_bytes=self._reader.head_bytes,
                 is_reused=self._is_reused,
                 died=self._delivery.has_lost_link(call),
-                is_body_kept=self._kept.is_whole,
+                is_body_kept=not self._kept.is_lost,
                 sends=self._sends,
                 is_late=monotonic() >= call.wait_until_s,
             )
         )
-        if isinstance(decision, retries.Fail):
-            self._fail(decision.error(decision.text))
-            return
-        self._resend(call)
 
-    def _resend(self, call: ExchangeCall) -> None:
+    def _resend(self) -> None:
         """Queue the call again; the next connection gets the request from its beginning."""
         self._reader = AnswerReader(self._plan.head.method)
         self.state = State.HELD
         if self._kept.is_full and not self.is_request_whole:
             self._client.pause_body()
-        self._delivery.retry_exchange(call)
+        assert self._call is not None
+        self._delivery.retry_exchange(self._call)
 
     def _complete(self, *, is_clean: bool = False) -> None:
         """End the exchange: the answer is complete. `is_clean`: the server sent no surplus byte."""
@@ -447,7 +450,7 @@ class Exchange:
         self._journal.ended(None, call, self._close())
         self._client.finish(keep=self._keeps)
 
-    def _fail(self, error: FnError) -> None:
+    def fail(self, error: FnError) -> None:
         """End the exchange with an error: a problem document, or an incomplete answer."""
         if self.is_over:
             return

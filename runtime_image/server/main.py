@@ -351,6 +351,8 @@ class Sidecar:
         what = f"the server {self._processes.said_exit()}"
         if self._loaded is not None or self._readiness is None:
             self._lose(what)
+        elif self._readiness.is_ready:
+            self._fail(f"{what} while it answered the samples", stage="sample")
         else:
             hint = " (it must stay in the foreground)" if what.endswith("code 0") else ""
             self._fail(self._why_not_ready(f"{what} before it was ready{hint}"))

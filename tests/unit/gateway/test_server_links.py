@@ -391,14 +391,15 @@ async def test_a_retry_beyond_its_wait_budget_expires(
 async def test_a_lost_link_closes_its_connections(
     delivery: Delivery, sidecar: Sidecar, proxy: Proxy
 ) -> None:
-    """Open exchanges lose their connection and may be retried; requested ones are sent again."""
+    """Open exchanges lose their connection with an error, so that no answer looks complete, and
+    may be retried; requested ones are sent again."""
     _, id = await open_exchange(delivery, sidecar, proxy)
     requested = proxy.call()
     delivery.submit_exchange(requested)
     await sidecar.next(Kind.OPEN)
     sidecar.hang_up()
 
-    assert await proxy.lost.get() is None
+    assert isinstance(await proxy.lost.get(), ConnectionAbortedError)
     assert delivery.has_lost_link(proxy.calls[0])
     assert await is_closed(sidecar.servers[id])
     delivery.retry_exchange(proxy.calls[0])
@@ -484,6 +485,23 @@ async def test_an_exchange_that_another_ones_callback_cancels_is_not_requested(
     assert (await sidecar.next(Kind.OPEN)).flags == Flag.REUSE
     await sidecar.round_trip()
     assert second.stage is Stage.DONE
+
+
+@pytest.mark.parametrize("how", ["byte", "eof"])
+async def test_idle_connections_that_ended_in_this_turn_are_not_reused(
+    delivery: Delivery, sidecar: Sidecar, proxy: Proxy, how: str
+) -> None:
+    """Connections are examined before they are reused: the loop may not have read their end."""
+    ids = [(await open_exchange(delivery, sidecar, proxy))[1] for _ in range(2)]
+    for call in proxy.calls:
+        delivery.end_exchange(call, kept=True)
+        await sidecar.next(Kind.END)
+    for id in ids:
+        sidecar.servers[id].send(b"x") if how == "byte" else sidecar.servers[id].close()
+    delivery.submit_exchange(proxy.call())
+
+    assert [(await sidecar.next(Kind.END)).id for _ in ids] == ids[::-1]
+    assert (await sidecar.next(Kind.OPEN)).flags == 0
 
 
 async def test_a_connection_that_the_proxy_closes_too_late_is_not_reused(
