@@ -70,6 +70,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_paused = False
         self._has_ended = False
         self._was_silent = False
+        self._has_spoken = False
         self.id = id
         self.handler: UpstreamHandler | None = None
         self.connected_s = connected_s
@@ -113,7 +114,7 @@ class UpstreamConnection(asyncio.Protocol):
         """
         if self._was_silent:
             return True
-        if self._transport is None or self._transport.is_closing():
+        if self._has_spoken or self._transport is None or self._transport.is_closing():
             return False
         poll = select.poll()
         try:
@@ -188,18 +189,31 @@ class UpstreamConnection(asyncio.Protocol):
     # asyncio callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio callback: the socket has a transport."""
+        """asyncio callback: the socket has a transport; `adopted` begins its use."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(WRITE_BUFFER_MAX)
+
+    def adopted(self) -> None:
+        """Begin to use the connection: the event loop's call that made the transport is over.
+
+        uvloop attaches the socket object to the transport at the end of that call. If the transport
+        were aborted before, the socket object would close the descriptor once more, when it may be
+        that of another socket.
+        """
         if self._is_aborted:
-            self._transport.abort()
-        else:
-            self._owner.on_connected(self)
+            self.abort(self._error)
+            return
+        is_lost = self._transport is None
+        self._was_silent = is_lost and not self._has_spoken
+        self._owner.on_connected(self)
+        if is_lost and self.handler is not None:
+            self.handler.upstream_lost(self._error)
 
     def data_received(self, data: bytes) -> None:
         """asyncio callback: bytes were received."""
         handler = self.handler
         if handler is None:
+            self._has_spoken = True
             self._owner.on_idle_ended(self)
             return
         self.bytes_in += len(data)
@@ -211,6 +225,7 @@ class UpstreamConnection(asyncio.Protocol):
         """asyncio callback: the server has ended its stream."""
         self._has_ended = True
         if self.handler is None:
+            self._has_spoken = True
             self._owner.on_idle_ended(self)
             return False
         self.handler.upstream_eof()
@@ -232,6 +247,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._read_last(self._transport)
         self._transport = None
         if self.handler is None:
+            self._error = self._error or exc
             self._owner.on_idle_ended(self)
         else:
             self.handler.upstream_lost(exc or self._error)
