@@ -2,13 +2,13 @@
 
 States: HELD (waits for a connection) -> OPEN (the request is sent) -> ANSWERING (the answer's head
 was sent to the client), or TUNNEL (a WebSocket) -> OVER. A lost connection may lead from OPEN back
-to HELD. Both bodies are passed on as they arrive; a side that does not read stops the other one.
+to HELD; FAILING waits for the cause of a replica's death. Both bodies are passed on as they arrive;
+a side that does not read stops the other one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +19,7 @@ from gateway.proxy.deadlines import Deadlines
 from gateway.proxy.fields import Malformed
 from gateway.proxy.framing import BodyKind
 from gateway.proxy.kept_prefix import KeptPrefix, Memory, may_resend
+from gateway.proxy.plan import State
 from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
 from gateway.proxy.retries import Loss
 from gateway.proxy.websocket import is_switched
@@ -34,17 +35,6 @@ if TYPE_CHECKING:
 CONTINUE: Final = 100
 DEATH_S: Final = 0.05
 """Seconds within which a gateway notices that a replica died."""
-
-
-class State(Enum):
-    """Progress of an exchange."""
-
-    HELD = "held"
-    OPEN = "open"
-    ANSWERING = "answering"
-    FAILING = "failing"
-    TUNNEL = "tunnel"
-    OVER = "over"
 
 
 class Exchange:
@@ -63,6 +53,7 @@ class Exchange:
         "_delivery",
         "_is_client_full",
         "_is_reused",
+        "_is_upstream_full",
         "_journal",
         "_keeps",
         "_kept",
@@ -97,10 +88,10 @@ class Exchange:
         self._upstream: UpstreamConnection | None = None
         self._answer: ResponseHead | None = None
         self._reader = AnswerReader(plan.head.method)
-        self._deadlines = Deadlines(plan.limits)
+        self._deadlines = Deadlines(plan.limits, plan.body_s)
         self._request_bytes = self._bytes_out = 0
         self._client_ended = self._upstream_ended = False
-        self._is_client_full = self._is_reused = False
+        self._is_client_full = self._is_upstream_full = self._is_reused = False
         self._sends = 0
         self._keeps = plan.keeps
         self.is_request_whole = plan.head.framing.kind is BodyKind.NONE
@@ -132,7 +123,7 @@ class Exchange:
         self._open.add(self)
         try:
             self._delivery.submit_exchange(call)
-        except FnError as error:
+        except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             self._call = None
             self._problem(error, call)
 
@@ -201,6 +192,7 @@ class Exchange:
         self.state = State.OPEN
         now = monotonic()
         self._deadlines.sent(now)
+        self._is_upstream_full = False
         self._sends += 1
         self._journal.sent(now)
         if self._is_client_full:
@@ -265,10 +257,12 @@ class Exchange:
 
     def upstream_paused(self) -> None:
         """Stop reading the request: the server does not read it."""
+        self._is_upstream_full = True
         self._client.pause_body()
 
     def upstream_resumed(self) -> None:
         """Continue reading the request."""
+        self._is_upstream_full = False
         if not self.is_over:
             self._client.resume_body()
 
@@ -284,7 +278,11 @@ class Exchange:
         if self._upstream is None:
             return
         moved = self._request_bytes + self._bytes_out + self._reader.head_bytes
-        error = self._deadlines.check(now, moved, is_answered=self._answer is not None)
+        waits_for_body = not (self.is_request_whole or self._is_upstream_full)
+        if not self._request_bytes and self._plan.head.expects_continue:
+            waits_for_body = False
+        is_answered = self._answer is not None
+        error = self._deadlines.check(now, moved, waits_for_body, is_answered=is_answered)
         if error is not None:
             self.fail(error)
 
@@ -473,7 +471,7 @@ class Exchange:
         self._journal.ended(error, call, self._close())
         self._client.cut(resets=resets or answer.status == SWITCHING)
 
-    def _problem(self, error: FnError, call: ExchangeCall | None) -> None:
+    def _problem(self, error: BaseException, call: ExchangeCall | None) -> None:
         """Answer with a problem document."""
         size, _ = self._close()
         reply = self._journal.problem(error, call, size)

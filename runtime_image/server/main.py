@@ -256,7 +256,7 @@ class Sidecar:
     def _why_not_ready(self, what: str) -> str:
         assert self._server is not None
         assert self._readiness is not None
-        own = listeners.inodes_of(process_tree.descendants(os.getpid()))
+        own = listeners.sockets_of(process_tree.descendants(os.getpid()))
         at = self._server.port if self._server.socket_path is None else 0
         found = [one for one in listeners.listeners() if one.inode in own and one.port != at]
         return readiness.failure(self._readiness, what, at, listeners.describe(found))

@@ -355,6 +355,7 @@ def test_a_server_that_never_gets_ready_is_a_failed_start() -> None:
         )
 
 
+@ISOLATED
 def test_a_server_on_another_port_is_a_failed_start() -> None:
     """The reason names the address where it listens."""
     elsewhere = "import http.server as s; s.test(s.SimpleHTTPRequestHandler, port=9321)"

@@ -80,9 +80,16 @@ def test_in_a_shared_network_the_listener_must_be_ours(
         stranger = f"another process listens on port {server.port}"
         assert connect(loop, server) == stranger
 
-        own = {os.fstat(listener.fileno()).st_ino}
-        monkeypatch.setattr(listeners, "inodes_of", lambda _: own)
+        own = {os.fstat(listener.fileno()).st_ino: f"/proc/self/fd/{listener.fileno()}"}
+        monkeypatch.setattr(listeners, "sockets_of", lambda _: own)
         assert connect(loop, server) == ""
+        monkeypatch.setattr(listeners, "sockets_of", lambda _: {})
+        assert connect(loop, server) == ""  # still held
+        own_path = listeners.leads_to
+        monkeypatch.setattr(listeners, "leads_to", lambda *_: False)
+        assert connect(loop, server) == stranger
+        monkeypatch.setattr(listeners, "leads_to", own_path)
+        assert connect(loop, server) == stranger
 
 
 def test_a_slow_connection_is_waited_for(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:

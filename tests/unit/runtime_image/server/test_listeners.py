@@ -6,7 +6,7 @@ import os
 import socket
 
 from runtime_image.server import listeners
-from runtime_image.server.listeners import Listener, describe, inodes_of, parse
+from runtime_image.server.listeners import Listener, describe, leads_to, parse, sockets_of
 from runtime_image.server.process_tree import Process
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid ...\n"
@@ -33,10 +33,12 @@ def test_an_own_listener_is_found() -> None:
         port = sock.getsockname()[1]
         (found,) = (one for one in listeners.listeners() if one.port == port)
 
-        own = inodes_of([Process(os.getpid(), 0, False), Process(2**22 + 1, 0, False)])
+        own = sockets_of([Process(os.getpid(), 0, False), Process(2**22 + 1, 0, False)])
 
         assert found.inode == os.fstat(sock.fileno()).st_ino
-        assert found.inode in own
+        path = own[found.inode]
+        assert leads_to(path, found.inode)
+    assert not leads_to(path, found.inode)
 
 
 def test_addresses_are_named_up_to_a_limit() -> None:
