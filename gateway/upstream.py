@@ -93,11 +93,6 @@ class UpstreamConnection(asyncio.Protocol):
         return self._endpoint.phases
 
     @property
-    def is_open(self) -> bool:
-        """Whether the connection can still be written."""
-        return self._transport is not None and not self._transport.is_closing()
-
-    @property
     def is_flushed(self) -> bool:
         """Whether the connection is open both ways and has no unsent bytes."""
         transport = self._transport
