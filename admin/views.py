@@ -39,6 +39,7 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
     return {
         "name": function.name,
         "revision": deployed.revision.ref,
+        "engine": deployed.revision.engine,
         "state": shown.state,
         "reason": shown.reason,
         "phase": live.forecast.phase if shown.state == "waking" else None,

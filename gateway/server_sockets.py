@@ -218,6 +218,8 @@ class ServerSockets:
         except BaseException:
             sock.close()
             raise
+        else:
+            connection.adopted()
 
 
 def _is_unix(sock: socket.socket) -> bool:

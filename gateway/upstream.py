@@ -70,6 +70,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_paused = False
         self._has_ended = False
         self._was_silent = False
+        self._has_spoken = False
         self.id = id
         self.handler: UpstreamHandler | None = None
         self.connected_s = connected_s
@@ -108,7 +109,7 @@ class UpstreamConnection(asyncio.Protocol):
         """
         if self._was_silent:
             return True
-        if self._transport is None or self._transport.is_closing():
+        if self._has_spoken or self._transport is None or self._transport.is_closing():
             return False
         poll = select.poll()
         try:
@@ -154,6 +155,19 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._transport.close()
 
+    def acknowledge(self) -> None:
+        """Acknowledge what was received now, not with the next bytes that are sent.
+
+        Many servers write head and body separately without TCP_NODELAY: the kernel then keeps the
+        body back until the head is acknowledged, which may take 40 ms (RFC 1122 section 4.2.3.2).
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        sock = transport.get_extra_info("socket")
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
     def begin(self, id: int, *, is_reused: bool) -> None:
         """Begin exchange `id`."""
         self.id = id
@@ -170,18 +184,31 @@ class UpstreamConnection(asyncio.Protocol):
     # asyncio callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio callback: the socket has a transport."""
+        """asyncio callback: the socket has a transport; `adopted` begins its use."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(WRITE_BUFFER_MAX)
+
+    def adopted(self) -> None:
+        """Begin to use the connection: the event loop's call that made the transport is over.
+
+        uvloop attaches the socket object to the transport at the end of that call. If the transport
+        were aborted before, the socket object would close the descriptor once more, when it may be
+        that of another socket.
+        """
         if self._is_aborted:
-            self._transport.abort()
-        else:
-            self._owner.on_connected(self)
+            self.abort(self._error)
+            return
+        is_lost = self._transport is None
+        self._was_silent = is_lost and not self._has_spoken
+        self._owner.on_connected(self)
+        if is_lost and self.handler is not None:
+            self.handler.upstream_lost(self._error)
 
     def data_received(self, data: bytes) -> None:
         """asyncio callback: bytes were received."""
         handler = self.handler
         if handler is None:
+            self._has_spoken = True
             self._owner.on_idle_ended(self)
             return
         self.bytes_in += len(data)
@@ -193,6 +220,7 @@ class UpstreamConnection(asyncio.Protocol):
         """asyncio callback: the server has ended its stream."""
         self._has_ended = True
         if self.handler is None:
+            self._has_spoken = True
             self._owner.on_idle_ended(self)
             return False
         self.handler.upstream_eof()
@@ -214,6 +242,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._read_last(self._transport)
         self._transport = None
         if self.handler is None:
+            self._error = self._error or exc
             self._owner.on_idle_ended(self)
         else:
             self.handler.upstream_lost(exc or self._error)

@@ -23,6 +23,7 @@ ENVIRONMENT = {
 """Source files that may touch the environment, and why."""
 
 POLLING = {
+    "functions/web/app.py": "an example of a stream, with a pace of its own",
     "tests/chaos/attackers.py": "attackers keep their own pace",
     "tests/chaos/floods.py": "samples a server at a pace of its own",
     "tests/gpu/box.py": "a driver tells nobody that memory came back",

@@ -12,8 +12,9 @@ from random import Random
 from statistics import median
 from typing import Final
 
+from admin.advice.fleet import BIND_S
 from admin.advice.load_model import HOUR_S, MINUTE_S, Conditions, Figures, Function, spread
-from admin.advice.simulation import BIND_S, World
+from admin.advice.simulation import World
 from registry.catalog import Deployed
 from registry.model import ColdStart
 from registry.spec import model_spec

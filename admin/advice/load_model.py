@@ -88,6 +88,15 @@ class Arrival(NamedTuple):
     weight: int = 1
 
 
+class ServerShape(NamedTuple):
+    """What distinguishes a server function: exchanges at once, the time that open ones have in a
+    drain, and its callers' wait budget, in seconds."""
+
+    concurrency: int
+    drain_s: float
+    wait_s: float
+
+
 @dataclass(slots=True)
 class Function:
     """One function, with hidden values that no decision may use.
@@ -95,7 +104,7 @@ class Function:
     `next_s` is the time of its next call, `took_s` the duration of that run, and `weight` the
     number of requests that it represents. Single runs and loads deviate from their usual time by up
     to the share `jitter`. Arrivals and loads are drawn from two streams, so that no decision
-    changes the arrivals.
+    changes the arrivals. A server function has a `server`; its runs are exchanges.
     """
 
     key: str
@@ -109,6 +118,7 @@ class Function:
     next_s: float = inf
     took_s: float = 0.0
     weight: int = 1
+    server: ServerShape | None = None
 
     def advance(self) -> float:
         """Draw the next call; return its time, infinite if there is none."""
@@ -134,20 +144,24 @@ class Function:
             max=conditions.max,
             idle_s=conditions.idle_s,
             device_kind=conditions.device_kind,
-            target=2 * conditions.batch,
+            target=self.server.concurrency if self.server else 2 * conditions.batch,
             load_s=self.load_s,
             function=self.key,
             share=conditions.share,
             memory_mib=self.memory_mib,
+            is_server=self.server is not None,
+            drain_s=self.server.drain_s if self.server else 0.0,
         )
 
 
 @dataclass(slots=True, eq=False)
 class Ask(Call):
-    """Call whose run takes `service_s`, and that represents `weight` requests."""
+    """Call whose run takes `service_s`, and that represents `weight` requests. `of_server`: it is
+    an exchange with a server."""
 
     service_s: float = 0.0
     weight: int = 1
+    of_server: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -155,7 +169,8 @@ class Process:
     """State of a replica's process. Times are virtual seconds.
 
     `running` is the current batch, `waiting` the requests accepted behind it. `ready_s` is the time
-    when the model was loaded, `left_s` when it stopped taking work, both infinite until then.
+    when the model was loaded, `left_s` when it stopped taking work, both infinite until then. A
+    server runs each of its exchanges by itself; `began_s` is since when any is open.
     """
 
     id: str
@@ -172,6 +187,8 @@ class Process:
     has_run: bool = False
     draining: bool = False
     dead: bool = False
+    is_server: bool = False
+    began_s: float = 0.0
 
     @property
     def is_idle(self) -> bool:
@@ -198,6 +215,8 @@ class Figures:
     A request is `held` if no replica was ready on its arrival: its share of cold starts;
     `held_wait_s` is the total wait of these. A start is cold if its function had no other replica.
     A replica that is not ready counts as moving: `loading_s` is the part before it is ready.
+    `server_waits_s` are the waits of exchanges, which `waits_s` does not contain; `revoked` counts
+    soft swaps that were revoked, `cut` exchanges that a drain ended.
     """
 
     def __init__(self) -> None:
@@ -206,16 +225,18 @@ class Figures:
         self.cold_starts = 0
         self.held_wait_s = 0.0
         self.starts = self.evictions = self.swaps = self.refusals = self.idle_stops = 0
+        self.revoked = self.cut = 0
         self.ready_s = self.busy_s = self.moving_s = self.loading_s = 0.0
         self.ticks_skipped = 0
         self.waits_s = array("d")
+        self.server_waits_s = array("d")
         self.gaps_s: dict[str, float] = {}
         self._served_s: dict[str, float] = {}
 
     def waited(self, ask: Ask, now: float) -> None:
         """Record the wait of a call that starts to run or expires."""
         if ask.stage is not Stage.ABANDONED:
-            self.waits_s.append(now - ask.arrived_s)
+            (self.server_waits_s if ask.of_server else self.waits_s).append(now - ask.arrived_s)
             if ask.was_held:
                 self.held_wait_s += (now - ask.arrived_s) * ask.weight
 

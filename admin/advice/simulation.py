@@ -1,7 +1,7 @@
 """The real `Machine` and `Dispatcher` with simulated processes and callers, in virtual time. Pure.
 
-`Fleet` simulates the driver and its processes, `Callers` the gateway and its clients. `World` has
-both, and the clock.
+`Fleet` (`fleet.py`) simulates the driver and its processes, `Callers` the gateway and its clients.
+`World` has both, and the clock.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from math import ceil, inf
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
+from admin.advice.fleet import Fleet
 from admin.advice.load_model import Ask, Clock, Conditions, Figures, Function, Process
 from gateway.dispatch.call import Command, Fail, Link, Recall, Send, Stage
 from gateway.dispatch.demand import DemandReports
@@ -23,184 +24,11 @@ from registry.errors import FnError
 from registry.exchange import Demand, Load, PoolEndpoints
 from runtime_image.link.meta import RequestMeta
 
-MESSAGE_S = 0.0005
-"""Latency of a control message to a replica, during which a call may cross it."""
-BIND_S = 0.001
-EXIT_S = 0.02
-"""Time from a replica's last answer to its exit."""
-
 CONNECT_S = 0.001
 META = RequestMeta("application/json", "", -1, "")
 TICK_S = 1.0
 DEMAND_AT_S = 0.5
 """The gateway reports half-way between two ticks, as both clocks are independent."""
-
-
-class Gateway(Protocol):
-    """Receiver of a process's answers and exits."""
-
-    def started(self, process: Process) -> None: ...
-    def ended(self, process: Process, ask: Ask) -> None: ...
-    def goaway(self, process: Process) -> None: ...
-    def lost(self, process: Process) -> None: ...
-
-
-class Fleet:
-    """All processes of the host. Their events are passed to `feed`."""
-
-    _gateway: Gateway
-
-    def __init__(
-        self,
-        conditions: Conditions,
-        clock: Clock,
-        functions: dict[str, Function],
-        feed: Callable[[events.Event], None],
-        figures: Figures,
-    ) -> None:
-        self._conditions = conditions
-        self._clock = clock
-        self._functions = functions
-        self._feed = feed
-        self._figures = figures
-        self.processes: dict[str, Process] = {}
-
-    def attach(self, gateway: Gateway) -> None:
-        """Set the gateway, which sends calls here."""
-        self._gateway = gateway
-
-    def is_alive(self, id: str) -> bool:
-        """Return whether a process can be reached."""
-        process = self.processes.get(id)
-        return process is not None and not process.dead
-
-    # Commands of the manager
-
-    def launch(self, command: commands.Launch) -> None:
-        """Start a process."""
-        now = self._clock.now
-        others = (one for one in self.processes.values() if one.pool == command.pool)
-        self._figures.cold_starts += all(one.draining or one.dead for one in others)
-        batch, phases = self._conditions.batch, dict(command.phases)
-        process = Process(command.id, command.pool, phases, now, batch)
-        self.processes[command.id] = process
-        self._figures.starts += 1
-        self._clock.after(self._conditions.start_s, self._greet, process)
-
-    def bind(self, command: commands.Bind) -> None:
-        """Make a process load its model."""
-        self._load(self.processes[command.id])
-
-    def assign(self, command: commands.Assign) -> None:
-        """Make a standby load a model."""
-        process = self.processes[command.id]
-        process.pool, process.phases = command.pool, dict(command.phases)
-        process.launched_s = self._clock.now
-        self._load(process)
-
-    def drain(self, command: commands.Drain) -> None:
-        """Tell a process to finish and exit."""
-        self._clock.after(MESSAGE_S, self._told_to_drain, command)
-
-    def terminate(self, command: commands.Terminate) -> None:
-        """End a process at once, as SIGTERM does, whatever runs."""
-        self._exit(self.processes[command.id])
-
-    def release(self, command: commands.Release) -> None:
-        """Kill the process if it is alive, and free the device."""
-        process = self.processes[command.id]
-        self._end(process)
-        self._clock.after(self._conditions.release_s, self._released, process)
-
-    def _greet(self, process: Process) -> None:
-        if not process.dead:
-            process.phases["start"] = self._conditions.start_s * 1e3
-            self._feed(events.Greeted(process.id, dict(process.phases)))
-
-    def _load(self, process: Process) -> None:
-        load_s = self._functions[process.pool].draw_load_s()
-        process.phases |= {"bind": BIND_S * 1e3, "load": load_s * 1e3}
-        self._clock.after(BIND_S + load_s, self._loaded, process)
-
-    def _loaded(self, process: Process) -> None:
-        if process.dead or process.draining:
-            return
-        process.ready_s = process.last_end_s = self._clock.now
-        limit = 2 * process.batch
-        memory_mib = self._functions[process.pool].memory_mib
-        phases = dict(process.phases)
-        self._feed(events.Loaded(process.id, limit, True, memory_mib, phases))
-
-    def _told_to_drain(self, command: commands.Drain) -> None:
-        process = self.processes.get(command.id)
-        if process is None or process.dead:
-            return
-        now = self._clock.now
-        idle_s = now - process.last_end_s if process.is_idle else 0.0
-        is_loaded = process.ready_s <= now
-        if is_loaded and command.if_idle_s is not None and idle_s < command.if_idle_s:
-            self._figures.refusals += 1
-            self._feed(events.NotIdle(process.id, idle_s))
-            return
-        process.draining = True
-        process.left_s = min(now, process.left_s)
-        self._gateway.goaway(process)
-        if process.is_idle:
-            self._clock.after(EXIT_S, self._exit, process)
-
-    def _exit(self, process: Process) -> None:
-        if not process.dead:
-            self._end(process)
-            self._feed(events.Lost(process.id, "exit 0"))
-
-    def _end(self, process: Process) -> None:
-        if not process.dead:
-            process.dead = True
-            process.left_s = min(self._clock.now, process.left_s)
-            self._gateway.lost(process)
-
-    def _released(self, process: Process) -> None:
-        self._figures.gone(process, self._clock.now)
-        del self.processes[process.id]
-        self._feed(events.Released(process.id))
-
-    # Messages of the gateway
-
-    def accept(self, id: str, ask: Ask) -> None:
-        """Accept a request."""
-        process = self.processes[id]
-        process.waiting.append(ask)
-        if not process.running:
-            self._run(process)
-
-    def recall(self, id: str, number: int) -> None:
-        """Withdraw a request that is not running yet."""
-        process = self.processes[id]
-        for ask in process.waiting:
-            if ask.id == number:
-                process.waiting.remove(ask)
-                self._gateway.ended(process, ask)
-                return
-
-    def _run(self, process: Process) -> None:
-        took_s = process.begin()
-        process.busy_s += took_s
-        self._gateway.started(process)
-        self._clock.after(took_s, self._ran, process)
-
-    def _ran(self, process: Process) -> None:
-        if process.dead:
-            return
-        is_first = not process.has_run
-        done = process.finish(self._clock.now)
-        if process.waiting:
-            self._run(process)
-        for ask in done:
-            self._gateway.ended(process, ask)
-        if is_first:
-            self._feed(events.FirstRun(process.id, done[0].service_s * 1e3))
-        if process.draining and process.is_idle:
-            self._clock.after(EXIT_S, self._exit, process)
 
 
 class Callers:
@@ -258,9 +86,10 @@ class Callers:
 
     def _submit(self, function: Function, took_s: float, weight: int = 1) -> None:
         now = self._clock.now
-        wait_until_s = now + self._conditions.wait_s
+        server = function.server
+        wait_until_s = now + (server.wait_s if server else self._conditions.wait_s)
         ask = Ask(function.key, META, b"", now, wait_until_s, 60.0)
-        ask.service_s, ask.weight = took_s, weight
+        ask.service_s, ask.weight, ask.of_server = took_s, weight, server is not None
         self._figures.requests += weight
         try:
             commands = self.dispatcher.submit(ask, now)
@@ -317,12 +146,12 @@ class Callers:
             elif isinstance(command, Fail):
                 self._figures.failed += 1
 
-    def started(self, process: Process) -> None:
-        """Record that a batch starts to run."""
+    def started(self, process: Process, asks: list[Ask]) -> None:
+        """Record that a batch or an exchange starts to run."""
         now = self._clock.now
-        self.dispatcher.on_started(process.id, [ask.id for ask in process.running], now)
+        self.dispatcher.on_started(process.id, [ask.id for ask in asks], now)
         self._figures.served(process.pool, now)
-        for ask in process.running:
+        for ask in asks:
             self._figures.waited(ask, now)
 
     def ended(self, process: Process, ask: Ask) -> None:
@@ -340,6 +169,13 @@ class Callers:
         link = self.dispatcher.links.get(process.id)
         if link is not None:
             self.perform(self.dispatcher.on_goaway(link.id, link.last_id, self._clock.now))
+
+    def resumed(self, process: Process) -> None:
+        """Send to a server again whose drain was revoked."""
+        link = self.dispatcher.links.get(process.id)
+        if link is not None:
+            link.closing = False
+            self.perform(self.dispatcher.on_window(link.id, self._clock.now))
 
     def lost(self, process: Process) -> None:
         """Handle the end of a replica's link."""
@@ -397,6 +233,8 @@ class World:
             commands.Assign: self.fleet.assign,
             commands.Bind: self.fleet.bind,
             commands.Drain: self._drain,
+            commands.Quiesce: self._quiesce,
+            commands.Resume: self.fleet.resume,
             commands.Terminate: self.fleet.terminate,
             commands.Release: self.fleet.release,
             commands.Publish: self._publish,
@@ -476,6 +314,10 @@ class World:
         self.figures.swaps += why.startswith("gives way")
         self.figures.idle_stops += why.startswith("idle")
         self.fleet.drain(command)
+
+    def _quiesce(self, command: commands.Quiesce) -> None:
+        self.figures.swaps += 1
+        self.fleet.quiesce(command)
 
     def _publish(self, command: commands.Publish) -> None:
         for key in sorted(command.keys):

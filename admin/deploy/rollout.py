@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from admin.deploy.changes import Changes
@@ -29,6 +29,11 @@ READY = "warm before traffic moved"
 DRAIN = "drain"
 """Phase in which a server's old revision finishes its open exchanges."""
 NO_ROOM = "no room for both"
+QUIET_S = 2.0
+"""Seconds without a reported call after which a server has no open exchange. Gateways report calls
+that did not wait up to a second late."""
+LOOK_S = 0.25
+"""Seconds between two looks at the reported calls."""
 
 
 class Rollout:
@@ -36,7 +41,15 @@ class Rollout:
     the traffic moves first and calls are held while the new revision replaces the old one. The old
     revision of a server function serves until it has no open exchange, at most for `drain_s`."""
 
-    def __init__(self, store: Store, manager: Manager, changes: Changes) -> None:
+    def __init__(
+        self,
+        store: Store,
+        manager: Manager,
+        changes: Changes,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """`pause` is awaited between two looks at a server's calls."""
+        self._pause = pause
         self._store = store
         self._manager = manager
         self._changes = changes
@@ -111,9 +124,7 @@ class Rollout:
             return f"{NO_ROOM}: {old.ref} makes room at once, calls are held"
         await phase(DRAIN)
         limit_s = _drain_s(current)
-        ended = await wait_until(
-            self._manager, lambda: not self._manager.load(old.key).in_flight, limit_s
-        )
+        ended = await self._is_quiet_within(old.key, limit_s)
         outcome, _ = await self._manager.warm(new.key, beside=True, timeout_s=WARM_S)
         if outcome == "ready":
             return READY
@@ -121,6 +132,16 @@ class Rollout:
         what = "had no open exchange left" if ended else f"had {left} open exchanges"
         limit = "" if ended else f" after {limit_s:g} s (drain_s)"
         return f"{NO_ROOM}: {old.ref} {what}{limit} and makes room, calls are held"
+
+    async def _is_quiet_within(self, key: str, limit_s: float) -> bool:
+        """Wait until a pool has had no call for QUIET_S; return False if that takes `limit_s`."""
+        quiet_s = 0.0
+        for _ in range(round(limit_s / LOOK_S)):
+            quiet_s = 0.0 if self._manager.load(key).busy else quiet_s + LOOK_S
+            if quiet_s >= QUIET_S:
+                return True
+            await self._pause(LOOK_S)
+        return False
 
     async def _clear(self, keys: set[str], name: str) -> bool:
         """Wait for replicas that are stopping anyway; return whether any has stopped.

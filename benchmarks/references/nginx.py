@@ -15,8 +15,12 @@ def program() -> str | None:
     return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 
 
-def configuration(folder: Path, port: int, upstream: int) -> str:
-    """Return the configuration: one worker, no log, keep-alive on both sides, files in `folder`."""
+def configuration(folder: Path, port: int, upstream: int, *, streams: bool = False) -> str:
+    """Return the configuration: one worker, no log, keep-alive on both sides, files in `folder`.
+
+    `streams` passes bodies on as they arrive, both ways.
+    """
+    buffering = "proxy_buffering off; proxy_request_buffering off;" if streams else ""
     temporary = "\n".join(f"  {name}_temp_path {folder}/{name};" for name in PATHS)
     # Otherwise its worker would switch to the user nobody, who cannot access the folder.
     user = "user root;" if os.getuid() == 0 else ""
@@ -44,17 +48,18 @@ http {{
       proxy_pass http://behind;
       proxy_http_version 1.1;
       proxy_set_header Connection "";
+      {buffering}
     }}
   }}
 }}
 """
 
 
-def command(folder: Path, port: int, upstream: int) -> list[str]:
+def command(folder: Path, port: int, upstream: int, *, streams: bool = False) -> list[str]:
     """Write the configuration; return the command. Raises FileNotFoundError without nginx."""
     path = program()
     if path is None:
         raise FileNotFoundError("nginx is not installed")
     file = folder / "nginx.conf"
-    file.write_text(configuration(folder, port, upstream))
+    file.write_text(configuration(folder, port, upstream, streams=streams))
     return [path, "-p", str(folder), "-e", str(folder / "start.log"), "-c", str(file)]

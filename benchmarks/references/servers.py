@@ -1,4 +1,4 @@
-"""Reference servers as processes: aiohttp, nginx in front of it, aiohttp with the engine."""
+"""Reference servers as processes: aiohttp, aiohttp with the engine, proxies before a server."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.measuring.processes import family, pin
 from benchmarks.models.subjects import Subject
+from benchmarks.references import haproxy as haproxies
 from benchmarks.references import nginx as proxy
 
 START_S = 10.0
@@ -58,16 +59,48 @@ def engine_server(subject: Subject) -> Iterator[Reference]:
 
 
 @contextmanager
-def nginx(upstream: int) -> Iterator[Reference]:
-    """Run nginx in front of a server on port `upstream`."""
+def upstream() -> Iterator[Reference]:
+    """Run the server that is called through proxies."""
+    with _saying_port([sys.executable, "-m", "benchmarks.references.upstream", "0"], {}) as server:
+        yield server
+
+
+@contextmanager
+def aiohttp_proxy(upstream: int) -> Iterator[Reference]:
+    """Run a proxy of aiohttp in front of a server on port `upstream`."""
+    words = ["-m", "benchmarks.references.aiohttp_proxy", "0", str(upstream)]
+    with _saying_port([sys.executable, *words], {}) as server:
+        yield server
+
+
+@contextmanager
+def nginx(upstream: int, *, streams: bool = False) -> Iterator[Reference]:
+    """Run nginx in front of a server on port `upstream`; see `nginx.configuration`."""
     with tempfile.TemporaryDirectory(prefix="fn-nginx-") as name:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        process = subprocess.Popen(proxy.command(Path(name), port, upstream))
+        port = _free_port()
+        command = proxy.command(Path(name), port, upstream, streams=streams)
+        process = subprocess.Popen(command)
         with _ending(process):
-            _await_worker(process, port)
+            _await(process, port, processes=2)
             yield Reference(port, process.pid)
+
+
+@contextmanager
+def haproxy(upstream: int) -> Iterator[Reference]:
+    """Run HAProxy in front of a server on port `upstream`."""
+    with tempfile.TemporaryDirectory(prefix="fn-haproxy-") as name:
+        port = _free_port()
+        command = haproxies.command(Path(name), port, upstream)
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        with _ending(process):
+            _await(process, port, processes=1)
+            yield Reference(port, process.pid)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -96,15 +129,16 @@ def _ending(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> Iterato
             process.communicate()
 
 
-def _await_worker(process: subprocess.Popen[bytes], port: int) -> None:
-    """Wait until nginx accepts connections and has a worker. The master opens the port first; a
-    list of its processes taken at that time would lack the worker."""
+def _await(process: subprocess.Popen[bytes], port: int, processes: int) -> None:
+    """Wait until a server accepts connections and has all its processes. The master of nginx opens
+    the port first; a list of its processes taken at that time would lack the worker."""
     until_s = time.monotonic() + START_S
     while time.monotonic() < until_s and process.poll() is None:
-        if len(family(process.pid)) > 1 and _accepts(port):
+        if len(family(process.pid)) >= processes and _accepts(port):
             return
         time.sleep(0.01)
-    raise RuntimeError(f"nginx: expected it on port {port} within {START_S:.0f} s")
+    program = process.args[0] if isinstance(process.args, list) else process.args
+    raise RuntimeError(f"{program!s}: expected it on port {port} within {START_S:.0f} s")
 
 
 def _accepts(port: int) -> bool:

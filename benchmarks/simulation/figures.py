@@ -32,7 +32,18 @@ def as_report(figures: Figures, devices_s: float) -> dict[str, Any]:
         "moving_device_s": figures.moving_s,
         "idle_share": idle_s / devices_s,
         "loading_share": figures.loading_s / devices_s,
+        **_server_waits(sorted(figures.server_waits_s)),
+        "revoked": figures.revoked,
+        "cut": figures.cut,
         "longest_gap_s": max(figures.gaps_s.values(), default=0.0),
+    }
+
+
+def _server_waits(waits: list[float]) -> dict[str, float]:
+    return {
+        "server_wait_mean_s": sum(waits) / max(1, len(waits)),
+        "server_wait_p95_s": percentile(waits, 95),
+        "server_wait_max_s": waits[-1] if waits else 0.0,
     }
 
 

@@ -26,6 +26,14 @@ COLUMNS = {
     "idle device": ("idle_share", "{:.0%}"),
     "loading": ("loading_share", "{:.0%}"),
 }
+SERVER_COLUMNS = {
+    "server wait mean s": ("server_wait_mean_s", "{:.1f}"),
+    "server p95": ("server_wait_p95_s", "{:.0f}"),
+    "server max": ("server_wait_max_s", "{:.0f}"),
+    "revoked": ("revoked", "{:.0f}"),
+    "cut": ("cut", "{:.0f}"),
+}
+"""Columns of runs with servers: waits of their exchanges, soft swaps revoked, exchanges cut."""
 
 
 def play(settings: Settings) -> Report:
@@ -39,15 +47,18 @@ def play(settings: Settings) -> Report:
 def show_table(reports: Iterable[Report]) -> None:
     """Print one row per policy and kind of arrivals: means over the seeds, and for several seeds
     the range of the mean wait."""
-    print(f"| arrivals | policy | requests | {' | '.join(COLUMNS)} |")
-    print("|---" * (len(COLUMNS) + 3) + "|")
+    reports = list(reports)
+    has_servers = any(report["settings"]["servers"] for report in reports)
+    columns = COLUMNS | (SERVER_COLUMNS if has_servers else {})
+    print(f"| arrivals | policy | requests | {' | '.join(columns)} |")
+    print("|---" * (len(columns) + 3) + "|")
     rows: dict[tuple[str, str], list[Report]] = {}
     for report in reports:
         run = report["settings"]
         rows.setdefault((run["arrivals"], run["policy"]), []).append(report)
     for (arrivals, policy_name), runs in rows.items():
         cells = [arrivals, policy_name, f"{_mean(runs, 'requests'):.0f}"]
-        cells += [form.format(_mean(runs, name)) for name, form in COLUMNS.values()]
+        cells += [form.format(_mean(runs, name)) for name, form in columns.values()]
         if len(runs) > 1:
             waits = [run["wait_mean_s"] for run in runs]
             cells[4] += f" ({min(waits):.2f} to {max(waits):.2f})"

@@ -12,7 +12,9 @@ class Settings(Conditions):
     """One run with randomly drawn functions.
 
     `rate` is requests per second over all functions; `zipf` the exponent of their popularity.
-    `spread`: how much functions differ in their times and memory, 0 for equal ones.
+    `spread`: how much functions differ in their times and memory, 0 for equal ones. Every n-th of
+    them is a server, `servers` in total; `stream_s` is the median length of its exchanges,
+    `server_start_s` that of its start.
     """
 
     functions: int = 50
@@ -25,3 +27,6 @@ class Settings(Conditions):
     load_s: float = 2.0
     spread: float = 1.0
     memory_mib: float = 4096.0
+    servers: int = 0
+    stream_s: float = 30.0
+    server_start_s: float = 90.0

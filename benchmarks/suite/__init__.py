@@ -12,6 +12,7 @@ NAMES = (
     "plain",
     "batching",
     "bodies",
+    "servers",
     "burst",
     "limit",
     "workers",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import shlex
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -28,19 +27,17 @@ from gateway.http.exchanges import Exchanges
 from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
 from gateway.http.invocation import invoke, route_calls
-from gateway.http.server_description import describe_server, prefers_page
+from gateway.http.server_description import describe_server, prefers_page, server_example
 from gateway.metrics.counters import PageFormat, negotiate_format
 from gateway.replies import Reply, Writer
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
 from registry.errors import FnError, MethodNotAllowed, Unknown
 from registry.exchange import PoolEndpoints
-from registry.model import Function, ServerSettings
 from registry.tasks import Tasks, every
 from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.dtypes import BYTES, FLOATS
-from runtime_image.contract.server import SampleRequest
 from runtime_image.contract.signature import DYNAMIC, TensorSpec
 
 log = structlog.get_logger()
@@ -312,29 +309,22 @@ def describe(deployed: Deployed, endpoints: PoolEndpoints, origin: str) -> dict[
         "reason": endpoints.reason,
         "signature": signatures.to_json(revision.signature),
         "content_types": content_types(revision.signature, revision.inputs),
-        "limits": _limits(function),
+        "limits": {
+            "timeout_s": function.limits.timeout_s,
+            "wait_s": function.limits.wait_s,
+            "body_mib": function.limits.body_mib,
+        },
         "labels": function.labels,
         "example": example(deployed, origin),
-    }
-
-
-def _limits(function: Function) -> dict[str, float]:
-    limits, exchange = function.limits, function.exchange
-    if exchange is not None:
-        return {"wait_s": limits.wait_s, "max_s": exchange.max_s}
-    return {
-        "timeout_s": limits.timeout_s,
-        "wait_s": limits.wait_s,
-        "body_mib": limits.body_mib,
     }
 
 
 def example(deployed: Deployed, origin: str) -> str:
     """Return a curl command that calls the function, with zeros for numbers; for a server its first
     sample."""
-    url = f"{origin}/fn/{deployed.function.name}"
     if deployed.revision.server is not None:
-        return _example_request(deployed.revision.server, url)
+        return server_example(deployed, origin)
+    url = f"{origin}/fn/{deployed.function.name}"
     for rule in deployed.revision.inputs.values():
         if rule.kind == "image":
             return f"curl {url} -H 'Content-Type: image/png' --data-binary @picture.png"
@@ -346,18 +336,6 @@ def example(deployed: Deployed, origin: str) -> str:
     inputs = {tensor.name: _example_value(tensor) for tensor in deployed.revision.signature.inputs}
     body = json.dumps({"inputs": inputs})
     return f"curl {url} -H 'Content-Type: application/json' -d '{body}'"
-
-
-def _example_request(server: ServerSettings, url: str) -> str:
-    sample = next(iter(server.samples), SampleRequest())
-    words = ["curl"]
-    if sample.method != ("POST" if sample.body else "GET"):
-        words += ["-X", sample.method]
-    for name, value in sample.headers.items():
-        words += ["-H", f"{name}: {value}"]
-    if sample.body:
-        words += ["--data-binary", sample.body]
-    return shlex.join([*words, f"{url}{sample.path}"])
 
 
 def zeros(tensor: TensorSpec, items_max: int) -> Any | None:

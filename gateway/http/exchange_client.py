@@ -255,6 +255,7 @@ class ExchangeClient(asyncio.Protocol):
         raw, rest = bytes(self._head[:end]), bytes(self._head[end:])
         self._head = bytearray()
         self._forget_ahead()
+        self._method = raw.partition(b" ")[0]
         try:
             head = parse_request_head(raw)
             target = split_target(head.target)
@@ -263,7 +264,6 @@ class ExchangeClient(asyncio.Protocol):
             return
         assert isinstance(target, FunctionTarget)  # `is_for_server` has seen the line
         self._framer = make_framer(head.framing)
-        self._method = head.method
         exchange = self._shared.exchanges.begin(head, target, self, self._peer())
         if exchange is None:
             return
@@ -282,7 +282,7 @@ class ExchangeClient(asyncio.Protocol):
         try:
             count = framer.feed(data)
         except Malformed as error:
-            exchange.request_failed(BadRequest(f"the body cannot be read: {error}"))
+            exchange.fail(BadRequest(f"the body cannot be read: {error}"))
             return
         if framer.is_complete:
             # Before the last bytes, so that an answer to them finds a complete request.

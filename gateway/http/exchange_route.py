@@ -107,7 +107,7 @@ class RoutedClient:
                 await self._may_read.wait()
         except web.RequestPayloadError as error:
             reason = str(error).partition("\n")[2].strip() or "it is truncated"
-            exchange.request_failed(BadRequest(f"the body cannot be read: {reason[:200]}"))
+            exchange.fail(BadRequest(f"the body cannot be read: {reason[:200]}"))
             return
         except OSError:
             return  # the client has left: aiohttp cancels the request

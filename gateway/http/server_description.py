@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from registry.model import ExchangeLimits
+from runtime_image.contract.server import SampleRequest
 
 if TYPE_CHECKING:
     from registry.catalog import Deployed
@@ -46,8 +48,12 @@ def describe_server(deployed: Deployed, endpoints: PoolEndpoints, origin: str) -
 def server_example(deployed: Deployed, origin: str) -> str:
     """Return a curl command that calls the function: its first sample, or its root."""
     server = deployed.revision.server
-    method, path = "GET", "/"
-    if server is not None and server.samples:
-        method, path = server.samples[0].method, server.samples[0].path
-    url = f"{origin}/fn/{deployed.function.name}{path}"
-    return f"curl '{url}'" if method == "GET" else f"curl -X {method} '{url}'"
+    sample = server.samples[0] if server and server.samples else SampleRequest()
+    words = ["curl"]
+    if sample.method != ("POST" if sample.body else "GET"):
+        words += ["-X", sample.method]
+    for name, value in sample.headers.items():
+        words += ["-H", f"{name}: {value}"]
+    if sample.body:
+        words += ["--data-binary", sample.body]
+    return shlex.join([*words, f"{origin}/fn/{deployed.function.name}{sample.path}"])

@@ -2,13 +2,13 @@
 
 States: HELD (waits for a connection) -> OPEN (the request is sent) -> ANSWERING (the answer's head
 was sent to the client), or TUNNEL (a WebSocket) -> OVER. A lost connection may lead from OPEN back
-to HELD. Both bodies are passed on as they arrive; a side that does not read stops the other one.
+to HELD; FAILING waits for the cause of a replica's death. Both bodies are passed on as they arrive;
+a side that does not read stops the other one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +19,7 @@ from gateway.proxy.deadlines import Deadlines
 from gateway.proxy.fields import Malformed
 from gateway.proxy.framing import BodyKind
 from gateway.proxy.kept_prefix import KeptPrefix, Memory, may_resend
+from gateway.proxy.plan import State
 from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
 from gateway.proxy.retries import Loss
 from gateway.proxy.websocket import is_switched
@@ -34,17 +35,6 @@ if TYPE_CHECKING:
 CONTINUE: Final = 100
 DEATH_S: Final = 0.05
 """Seconds within which a gateway notices that a replica died."""
-
-
-class State(Enum):
-    """Progress of an exchange."""
-
-    HELD = "held"
-    OPEN = "open"
-    ANSWERING = "answering"
-    FAILING = "failing"
-    TUNNEL = "tunnel"
-    OVER = "over"
 
 
 class Exchange:
@@ -63,6 +53,7 @@ class Exchange:
         "_delivery",
         "_is_client_full",
         "_is_reused",
+        "_is_upstream_full",
         "_journal",
         "_keeps",
         "_kept",
@@ -97,10 +88,10 @@ class Exchange:
         self._upstream: UpstreamConnection | None = None
         self._answer: ResponseHead | None = None
         self._reader = AnswerReader(plan.head.method)
-        self._deadlines = Deadlines(plan.limits)
+        self._deadlines = Deadlines(plan.limits, plan.body_s)
         self._request_bytes = self._bytes_out = 0
         self._client_ended = self._upstream_ended = False
-        self._is_client_full = self._is_reused = False
+        self._is_client_full = self._is_upstream_full = self._is_reused = False
         self._sends = 0
         self._keeps = plan.keeps
         self.is_request_whole = plan.head.framing.kind is BodyKind.NONE
@@ -132,7 +123,7 @@ class Exchange:
         self._open.add(self)
         try:
             self._delivery.submit_exchange(call)
-        except FnError as error:
+        except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             self._call = None
             self._problem(error, call)
 
@@ -154,10 +145,6 @@ class Exchange:
         self.is_request_whole = True
         if self._kept.is_whole and not self.is_over:
             self._kept.settle()
-
-    def request_failed(self, error: FnError) -> None:
-        """End the exchange: the request's body is malformed, or arrived too slowly."""
-        self._fail(error)
 
     def client_eof(self) -> None:
         """Close the sending direction of a tunnel: the client has ended its own."""
@@ -205,6 +192,7 @@ class Exchange:
         self.state = State.OPEN
         now = monotonic()
         self._deadlines.sent(now)
+        self._is_upstream_full = False
         self._sends += 1
         self._journal.sent(now)
         if self._is_client_full:
@@ -229,7 +217,7 @@ class Exchange:
             self._delivery.retry_exchange(call)
         else:
             self.state = State.OPEN
-            self._fail(not_http("bytes before the request"))
+            self.fail(not_http("bytes before the request"))
 
     def _on_refused(self, error: FnError) -> None:
         """Answer with the error: the call got no connection."""
@@ -269,10 +257,12 @@ class Exchange:
 
     def upstream_paused(self) -> None:
         """Stop reading the request: the server does not read it."""
+        self._is_upstream_full = True
         self._client.pause_body()
 
     def upstream_resumed(self) -> None:
         """Continue reading the request."""
+        self._is_upstream_full = False
         if not self.is_over:
             self._client.resume_body()
 
@@ -288,9 +278,13 @@ class Exchange:
         if self._upstream is None:
             return
         moved = self._request_bytes + self._bytes_out + self._reader.head_bytes
-        error = self._deadlines.check(now, moved, is_answered=self._answer is not None)
+        waits_for_body = not (self.is_request_whole or self._is_upstream_full)
+        if not self._request_bytes and self._plan.head.expects_continue:
+            waits_for_body = False
+        is_answered = self._answer is not None
+        error = self._deadlines.check(now, moved, waits_for_body, is_answered=is_answered)
         if error is not None:
-            self._fail(error)
+            self.fail(error)
 
     # The request's kept prefix
 
@@ -301,7 +295,7 @@ class Exchange:
             kept.add(data, is_sent=not is_held)
         except FnError as error:
             if is_held:
-                self._fail(error)
+                self.fail(error)
             return not is_held
         if is_held and kept.is_full:
             self._client.pause_body()
@@ -311,7 +305,7 @@ class Exchange:
     def _on_evicted(self, error: FnError) -> None:
         """Refuse a held request whose memory is needed. A sent one only loses its second try."""
         if self.state is State.HELD:
-            self._fail(error)
+            self.fail(error)
 
     # The answer
 
@@ -327,7 +321,7 @@ class Exchange:
                 else:
                     self._begin_answer(head)
         except UpstreamError as error:
-            self._fail(not_http(str(error)))
+            self.fail(not_http(str(error)))
 
     def _pass_interim(self, head: ResponseHead) -> None:
         """Pass an interim head on to clients that understand it (RFC 9110 section 15.2)."""
@@ -361,13 +355,15 @@ class Exchange:
             self._client.begin_tunnel()
         if rest or not is_tunnel:
             self.upstream_data(rest)
+        if self._upstream is not None and not rest:
+            self._upstream.acknowledge()
 
     def _relay(self, data: bytes) -> None:
         """Pass on bytes of the answer's body."""
         try:
             content, is_clean = self._reader.take(data)
         except Malformed as error:
-            self._fail(not_http(str(error)))
+            self.fail(not_http(str(error)))
             return
         if content:
             self._bytes_out += len(content)
@@ -387,52 +383,57 @@ class Exchange:
         if exc is None and self.state is State.ANSWERING and self._reader.ends_with_connection:
             self._complete()
             return
-        self._fail(UpstreamFailed("the server closed the connection within its answer"))
+        self.fail(UpstreamFailed("the server closed the connection within its answer"))
 
     def _on_unanswered(self) -> None:
         """Decide about a request whose connection was lost before the answer's head.
 
-        Where a second run could do harm, it matters whether the replica died; the loss of its link
+        Unless a second run does no harm, it matters whether the replica died; the loss of its link
         may be noticed a little later than that of the connection.
         """
-        upstream, call, method = self._upstream, self._call, self._plan.head.method
-        assert upstream is not None
-        assert call is not None
-        self._is_reused = upstream.is_reused
+        assert self._upstream is not None
+        self._is_reused = self._upstream.is_reused
         self._leave_upstream()
-        if method in retries.IDEMPOTENT or self._delivery.has_lost_link(call):
-            self._decide_loss()
+        if self._plan.head.method in retries.IDEMPOTENT and isinstance(
+            self._decide(), retries.Resend
+        ):
+            self._resend()
         else:
-            asyncio.get_running_loop().call_later(DEATH_S, self._decide_loss)
+            asyncio.get_running_loop().call_later(DEATH_S, self._on_loss_settled)
 
-    def _decide_loss(self) -> None:
+    def _on_loss_settled(self) -> None:
         """Send the request again if that is safe, or refuse it."""
-        call = self._call
-        if call is None or self.state is not State.OPEN or self._upstream is not None:
+        if self._call is None or self.state is not State.OPEN or self._upstream is not None:
             return
-        decision = retries.decide(
+        decision = self._decide()
+        if isinstance(decision, retries.Fail):
+            self.fail(decision.error(decision.text))
+        else:
+            self._resend()
+
+    def _decide(self) -> retries.Resend | retries.Fail:
+        call = self._call
+        assert call is not None
+        return retries.decide(
             Loss(
                 self._plan.head.method,
                 answer_bytes=self._reader.head_bytes,
                 is_reused=self._is_reused,
                 died=self._delivery.has_lost_link(call),
-                is_body_kept=self._kept.is_whole,
+                is_body_kept=not self._kept.is_lost,
                 sends=self._sends,
                 is_late=monotonic() >= call.wait_until_s,
             )
         )
-        if isinstance(decision, retries.Fail):
-            self._fail(decision.error(decision.text))
-            return
-        self._resend(call)
 
-    def _resend(self, call: ExchangeCall) -> None:
+    def _resend(self) -> None:
         """Queue the call again; the next connection gets the request from its beginning."""
         self._reader = AnswerReader(self._plan.head.method)
         self.state = State.HELD
         if self._kept.is_full and not self.is_request_whole:
             self._client.pause_body()
-        self._delivery.retry_exchange(call)
+        assert self._call is not None
+        self._delivery.retry_exchange(self._call)
 
     def _complete(self, *, is_clean: bool = False) -> None:
         """End the exchange: the answer is complete. `is_clean`: the server sent no surplus byte."""
@@ -447,7 +448,7 @@ class Exchange:
         self._journal.ended(None, call, self._close())
         self._client.finish(keep=self._keeps)
 
-    def _fail(self, error: FnError) -> None:
+    def fail(self, error: FnError) -> None:
         """End the exchange with an error: a problem document, or an incomplete answer."""
         if self.is_over:
             return
@@ -470,7 +471,7 @@ class Exchange:
         self._journal.ended(error, call, self._close())
         self._client.cut(resets=resets or answer.status == SWITCHING)
 
-    def _problem(self, error: FnError, call: ExchangeCall | None) -> None:
+    def _problem(self, error: BaseException, call: ExchangeCall | None) -> None:
         """Answer with a problem document."""
         size, _ = self._close()
         reply = self._journal.problem(error, call, size)

@@ -40,7 +40,16 @@ class KeptPrefix:
     called, and the prefix is empty. `settle` ends that.
     """
 
-    __slots__ = ("_charged", "_memory", "_on_evicted", "_reservation", "is_whole", "pieces", "size")
+    __slots__ = (
+        "_charged",
+        "_memory",
+        "_on_evicted",
+        "_reservation",
+        "is_lost",
+        "is_whole",
+        "pieces",
+        "size",
+    )
 
     def __init__(self, memory: Memory, on_evicted: Callable[[FnError], None]) -> None:
         self._memory = memory
@@ -51,6 +60,8 @@ class KeptPrefix:
         self.size = 0
         self.is_whole = True
         """Whether every byte of the body so far is kept."""
+        self.is_lost = False
+        """Whether bytes were dropped for their size or for the memory they take."""
 
     @property
     def is_full(self) -> bool:
@@ -64,6 +75,7 @@ class KeptPrefix:
         dropped.
         """
         if is_sent and self.size + len(data) > KEPT_MAX:
+            self.is_lost = True
             self.drop()
             return
         if self._reservation is None:
@@ -71,6 +83,7 @@ class KeptPrefix:
         try:
             self._reservation.grow(len(data))
         except Exception:
+            self.is_lost = True
             self.drop()
             raise
         self.pieces.append(data)
@@ -99,5 +112,6 @@ class KeptPrefix:
 
     def _evicted(self, error: FnError) -> None:
         self._reservation = None
+        self.is_lost = True
         self.drop()
         self._on_evicted(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.dispatch.call import Priority
@@ -12,12 +13,23 @@ if TYPE_CHECKING:
     from gateway.proxy.targets import FunctionTarget
 
 
+class State(Enum):
+    """Progress of an exchange."""
+
+    HELD = "held"
+    OPEN = "open"
+    ANSWERING = "answering"
+    FAILING = "failing"
+    TUNNEL = "tunnel"
+    OVER = "over"
+
+
 class ExchangePlan(NamedTuple):
     """Everything that is decided about an exchange when its head has arrived. Times in seconds.
 
     `request`: the head to send to the server. `websocket_key`: value of Sec-WebSocket-Key if the
     request is a WebSocket handshake, else None. `keeps`: the client's connection may serve another
-    request.
+    request. `body_s`: max time without a byte of the request's body.
     """
 
     pool: str
@@ -32,6 +44,7 @@ class ExchangePlan(NamedTuple):
     is_free: bool = False
     websocket_key: bytes | None = None
     keeps: bool = True
+    body_s: float = 30.0
 
     @property
     def host(self) -> bytes:

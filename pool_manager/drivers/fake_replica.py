@@ -1,4 +1,4 @@
-"""A fake replica without a model: its life and its control link."""
+"""A fake replica without a model or a server: its life and its control link."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from pool_manager.drivers.fake_service import FakeService, Phase, Script, Sleep
+from pool_manager.drivers.fake_sidecar import FakeSidecar
 from registry.tasks import Tasks
+from runtime_image.contract import server as servers
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.control import (
     CONTROL_SOCKET,
@@ -27,6 +30,8 @@ from runtime_image.contract.control import (
 from runtime_image.contract.link import BUSY_MASK, VERSION, Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.rows import PROOF
+from runtime_image.contract.server import ServerSpec
+from runtime_image.contract.signature import Signature
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 from runtime_image.link.handshake import greet, read_bind
 from runtime_image.link.socket_end import SocketEnd
@@ -36,6 +41,7 @@ EXITED: Final = "exited with code 0"
 MEMORY_MIB: Final = 16.0
 """Memory that a fake replica reports."""
 
+Spec = ModelSpec | ServerSpec
 Greeting = tuple[FrameReader, int, list[Frame]]
 
 
@@ -66,10 +72,10 @@ class FakeReplica:
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(f"fake replica {record.id}")
         self._ended: asyncio.Future[str] = self._loop.create_future()
-        self._bound: asyncio.Future[ModelSpec] = self._loop.create_future()
+        self._bound: asyncio.Future[Spec] = self._loop.create_future()
         self._link: SocketEnd | None = None
         self._listener: socket.socket | None = None
-        self._service: FakeService | None = None
+        self._service: FakeService | FakeSidecar | None = None
 
     async def live(self) -> str:
         """Run from launch to end; return the description of the exit."""
@@ -87,11 +93,12 @@ class FakeReplica:
                 self._close_sockets()
 
     def terminate(self) -> None:
-        """Handle TERM: finish running requests, hand back waiting ones, then exit."""
-        if self._service is None:
-            self._end(EXITED)
-        else:
+        """Handle TERM: finish running requests, hand back waiting ones, then exit. A sidecar shuts
+        its exchanges."""
+        if isinstance(self._service, FakeService):
             self._service.drain(hand_back=True)
+        else:
+            self._end(EXITED)
 
     async def _work(self) -> str:
         try:
@@ -158,14 +165,15 @@ class FakeReplica:
         start_ms = self._script.start_s * 1e3
         return {**self._record.phases, "start": start_ms, "import": 0.0}
 
-    async def _settle(self, spec: ModelSpec) -> None:
+    async def _settle(self, spec: Spec) -> None:
         """Report the result of loading, then serve until drained. A trial or a refused load waits
         for its release."""
         if self._script.refuse_load:
-            failure: LoadFailed = {"stage": "load", "reason": self._script.refuse_load}
+            stage = "start" if isinstance(spec, ServerSpec) else "load"
+            failure: LoadFailed = {"stage": stage, "reason": self._script.refuse_load}
             self._send(Kind.LOAD_FAILED, json.dumps(failure).encode())
         elif self._record.role == "trial":
-            self._send_loaded(spec, 0, self._report())
+            self._send_loaded(spec, 0, self._report(spec))
         else:
             service = self._serve(spec)
             self._send_loaded(spec, service.limit, None)
@@ -173,41 +181,71 @@ class FakeReplica:
             return
         await asyncio.Event().wait()
 
-    def _serve(self, spec: ModelSpec) -> FakeService:
-        assert self._listener is not None
-        service = FakeService(
-            self._listener,
-            self._script,
-            spec.revision,
-            run=lambda: self._pass("run", self._script.run_s),
-            first_run=lambda us: self._send(Kind.FIRST_RUN, aux=us),
-        )
-        self._service = service
+    def _serve(self, spec: Spec) -> FakeService | FakeSidecar:
+        service = self._service = self._make_service(spec)
         self._tasks.spawn("accept", service.accept())
         self._tasks.spawn("run", self._run(service))
         return service
 
-    async def _run(self, service: FakeService) -> None:
+    def _make_service(self, spec: Spec) -> FakeService | FakeSidecar:
+        assert self._listener is not None
+        run = partial(self._pass, "run", self._script.run_s)
+
+        def first_run(us: int) -> None:
+            self._send(Kind.FIRST_RUN, aux=us)
+
+        if isinstance(spec, ModelSpec):
+            return FakeService(
+                self._listener, self._script, spec.revision, run=run, first_run=first_run
+            )
+        return FakeSidecar(
+            self._listener,
+            spec,
+            run=self._run_exchange,
+            first_run=first_run,
+            not_idle=lambda ms: self._send(Kind.NOT_IDLE, aux=ms),
+        )
+
+    async def _run_exchange(self) -> None:
+        try:
+            await self._pass("run", self._script.run_s)
+        except _Crash:
+            self._end(CRASHED)
+            await asyncio.Event().wait()
+
+    async def _run(self, service: FakeService | FakeSidecar) -> None:
         try:
             await service.work()
         except _Crash:
             self._end(CRASHED)
 
-    def _send_loaded(self, spec: ModelSpec, limit: int, report: Report | None) -> None:
+    def _send_loaded(self, spec: Spec, limit: int, report: Report | None) -> None:
         loaded: Loaded = {
             "revision": spec.revision,
             "limit": limit,
             "marks_started": True,
             "phases": {**self._phases(), "bind": 0.0, "load": self._script.load_s * 1e3},
             "memory_mib": MEMORY_MIB,
-            "session": "original",
+            "session": "original" if isinstance(spec, ModelSpec) else "none",
         }
         if report is not None:
             loaded["report"] = asdict(report)
         self._send(Kind.LOADED, json.dumps(loaded).encode())
 
-    def _report(self) -> Report:
+    def _report(self, spec: Spec) -> Report:
         script = self._script
+        if isinstance(spec, ServerSpec):
+            return Report(
+                signature=signatures.to_json(Signature("http", (), ())),
+                load_ms=script.load_s * 1e3,
+                memory_mib=MEMORY_MIB,
+                latency_ms={},
+                batchable=False,
+                why_not="",
+                batch_max=1,
+                profiled=True,
+                sample_outputs={"requests": []},
+            )
         return Report(
             signature=signatures.to_json(script.signature),
             load_ms=script.load_s * 1e3,
@@ -239,15 +277,25 @@ class FakeReplica:
                 busy_s = self._service.busy_s if self._service else 0.0
                 self._send(Kind.PONG, aux=int(busy_s * 1e3) & BUSY_MASK)
             case Kind.BIND:
-                self._bind(*read_bind(frame))
+                self._bind(*self._read_bind(frame))
             case Kind.DRAIN:
                 self._drain(frame.aux)
+            case Kind.QUIESCE if isinstance(self._service, FakeSidecar):
+                self._service.quiesce()
+            case Kind.RESUME if isinstance(self._service, FakeSidecar):
+                self._service.resume()
             case Kind.BATCHING_OFF:
                 pass  # it has no real batches to stop
             case _:
                 raise LinkError(f"unexpected {frame.kind.name} on the control link")
 
-    def _bind(self, request: BindRequest, spec: ModelSpec) -> None:
+    def _read_bind(self, frame: Frame) -> tuple[BindRequest, Spec]:
+        if self._record.engine != servers.ENGINE:
+            return read_bind(frame)
+        request: BindRequest = json.loads(frame.body)
+        return request, servers.from_json(request["spec"])
+
+    def _bind(self, request: BindRequest, spec: Spec) -> None:
         if self._bound.done():
             return
         self._record = replace(
@@ -258,6 +306,9 @@ class FakeReplica:
     def _drain(self, if_idle_ms: int) -> None:
         if self._service is None:
             self._end(EXITED)
+            return
+        if isinstance(self._service, FakeSidecar):
+            self._service.drain(if_idle_ms)
             return
         idle_ms = int(self._service.idle_s * 1e3)
         if idle_ms < if_idle_ms:

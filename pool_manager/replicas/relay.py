@@ -132,7 +132,9 @@ class EventRelay:
         that is added to the event's reason, otherwise `hint`."""
         tail = await self._output.tail(event.id)
         words = last_words(tail)
-        reason = event.reason + (f": {words}" if words else hint)
+        reason = event.reason
+        if not words or words not in reason:  # a sidecar's last line repeats what it reported
+            reason += f": {words}" if words else hint
         self._emit(replace(event, reason=reason, log_tail=tail))
 
     async def _explain(self, id: str, reason: str) -> None:

@@ -75,9 +75,9 @@ class ServerTable(Section):
     probed, and every status below 500 means ready."""
     network: Network = "none"
     """Network of the server: `none` for the calls alone, `egress` for whatever the host reaches."""
-    start_s: float = Field(default=600.0, ge=1, le=86_400)
+    start_s: float = Field(default=600.0, ge=1, le=3600)
     """Maximum seconds from the start until the server is ready."""
-    stop_grace_s: float = Field(default=10.0, ge=0, le=3600)
+    stop_grace_s: float = Field(default=10.0, ge=0, le=600)
     """Seconds between the signals TERM and KILL when the server stops."""
     wake: list[Word] = Field(default=[], max_length=RULES_MAX)
     """Requests that wake the function, such as `"/v1/*"` or `"POST /v1/*"`. Empty for all. Other

@@ -40,7 +40,8 @@ class Server:
         self.host = HOSTS[0]
         self.socket_path = socket_path
         self.is_shared = is_shared
-        self._folder: int | None = None
+        self._held: list[tuple[int, str]] = []
+        """The server's listening sockets at the port, as found last."""
 
     @property
     def name(self) -> str:
@@ -67,9 +68,11 @@ class Server:
         a link in it could lead anywhere."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            if self._folder is None:
-                self._folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
-            file = os.open(path.name, os.O_PATH | os.O_NOFOLLOW, dir_fd=self._folder)
+            folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                file = os.open(path.name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
+            finally:
+                os.close(folder)
         except OSError as error:
             return sock, error.errno or errno.EIO
         try:
@@ -91,11 +94,15 @@ class Server:
         return self._stranger() if self.is_shared else ""
 
     def _stranger(self) -> str:
-        at_port = [one for one in listeners.listeners() if one.port == self.port]
-        own = listeners.inodes_of(descendants(os.getpid()))
-        if at_port and own.issuperset(one.inode for one in at_port):
+        # As long as the server holds its listening sockets, nobody else gets the port; the whole
+        # search takes milliseconds.
+        if self._held and all(listeners.leads_to(path, inode) for inode, path in self._held):
             return ""
-        return f"another process listens on port {self.port}"
+        at_port = {one.inode for one in listeners.listeners() if one.port == self.port}
+        own = listeners.sockets_of(descendants(os.getpid()))
+        is_own = bool(at_port) and at_port <= own.keys()
+        self._held = [(inode, own[inode]) for inode in at_port] if is_own else []
+        return "" if is_own else f"another process listens on port {self.port}"
 
 
 class Connecting:

@@ -55,9 +55,10 @@ def _host(address: str) -> str:
     return socket.inet_ntop(socket.AF_INET6 if len(words) > 1 else socket.AF_INET, packed)
 
 
-def inodes_of(processes: Iterable[Process]) -> set[int]:
-    """Return the inodes of all sockets that these processes have open."""
-    found: set[int] = set()
+def sockets_of(processes: Iterable[Process]) -> dict[int, str]:
+    """Return the inodes of all sockets that these processes have open, each with the path of one
+    descriptor, for `leads_to`."""
+    found: dict[int, str] = {}
     for process in processes:
         folder = f"/proc/{process.pid}/fd"
         try:
@@ -65,13 +66,22 @@ def inodes_of(processes: Iterable[Process]) -> set[int]:
         except OSError:
             continue
         for name in names:
-            try:
-                target = str(Path(f"{folder}/{name}").readlink())
-            except OSError:
-                continue
+            target = _target(f"{folder}/{name}")
             if target.startswith("socket:["):
-                found.add(int(target[8:-1]))
+                found[int(target[8:-1])] = f"{folder}/{name}"
     return found
+
+
+def leads_to(path: str, inode: int) -> bool:
+    """Whether a path from `sockets_of` still is that socket."""
+    return _target(path) == f"socket:[{inode}]"
+
+
+def _target(path: str) -> str:
+    try:
+        return str(Path(path).readlink())
+    except OSError:
+        return ""
 
 
 def describe(found: Iterable[Listener]) -> str:

@@ -256,7 +256,7 @@ class Sidecar:
     def _why_not_ready(self, what: str) -> str:
         assert self._server is not None
         assert self._readiness is not None
-        own = listeners.inodes_of(process_tree.descendants(os.getpid()))
+        own = listeners.sockets_of(process_tree.descendants(os.getpid()))
         at = self._server.port if self._server.socket_path is None else 0
         found = [one for one in listeners.listeners() if one.inode in own and one.port != at]
         return readiness.failure(self._readiness, what, at, listeners.describe(found))
@@ -351,6 +351,8 @@ class Sidecar:
         what = f"the server {self._processes.said_exit()}"
         if self._loaded is not None or self._readiness is None:
             self._lose(what)
+        elif self._readiness.is_ready:
+            self._fail(f"{what} while it answered the samples", stage="sample")
         else:
             hint = " (it must stay in the foreground)" if what.endswith("code 0") else ""
             self._fail(self._why_not_ready(f"{what} before it was ready{hint}"))

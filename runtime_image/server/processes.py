@@ -25,7 +25,9 @@ HOST: Final = "127.0.0.1"
 FOLDER: Final = "server"
 """Folder of the server below the run folder. It is all that the server may write to."""
 SOCKET: Final = "http.sock"
-KILL_POLL_S: Final = 0.01
+KILL_POLL_S: Final = 0.005
+KILL_ROUND_S: Final = 0.02
+"""Pause between two rounds of KILL, and the length of one."""
 KILL_S: Final = 10.0
 """Seconds after which a tree that survives KILL is given up; the driver then looks for MARKER."""
 OOM_SCORE: Final = 500
@@ -114,6 +116,7 @@ class ServerProcesses:
         self._status: int | None = None
         self._ended: Callable[[], None] | None = None
         self._kill_until_s = 0.0
+        self._is_killing = False
         libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
         signal.signal(signal.SIGCHLD, lambda *_: loop.post(self.reap))
 
@@ -166,14 +169,20 @@ class ServerProcesses:
                 self._finish()
                 return
             if not pid:
-                return
+                break
             if pid == self._pid and self._status is None:
                 self._status = status
                 self._loop.post(self._exited)
+        if self._ended is not None and self._status is not None and not self._has_group():
+            self._begin_kill()
 
     def end(self, grace_s: float, ended: Callable[[], None]) -> None:
-        """Send TERM to the server's group, after `grace_s` KILL to the whole tree; then call
-        `ended`, once no process is left."""
+        """Send TERM to the server's group, then KILL to the whole tree; call `ended` once no
+        process is left.
+
+        KILL follows after `grace_s`, or as soon as the group has ended: what is left then is in
+        another session and got no TERM.
+        """
         self._ended = ended
         if grace_s > 0 and self._pid and self._status is None:
             # Not reaped: the number still is the group's.
@@ -182,8 +191,24 @@ class ServerProcesses:
         else:
             grace_s = 0.0
         self._kill_until_s = self._loop.clock() + grace_s + KILL_S
-        self._loop.after(grace_s, self._kill)
+        self._loop.after(grace_s, self._begin_kill)
         self.reap()
+
+    def _begin_kill(self) -> None:
+        if not self._is_killing:
+            self._is_killing = True
+            self._kill()
+
+    def _has_group(self) -> bool:
+        """Whether a process of the server's group is left. Once the group is gone its number may
+        be another one's: that only means to wait."""
+        try:
+            os.killpg(self._pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:
+            return True
+        return True
 
     def _kill(self) -> None:
         """Kill the tree, again and again: processes may be forked while it is read."""
@@ -192,8 +217,12 @@ class ServerProcesses:
         if self._loop.clock() >= self._kill_until_s:
             self._finish()
             return
-        for process in descendants(os.getpid()):
-            kill(process)
+        # Without a pause as long as there is something: a process may fork and exit for ever, and
+        # each of them lives for less than a millisecond.
+        until_s = self._loop.clock() + KILL_ROUND_S
+        while (found := descendants(os.getpid())) and self._loop.clock() < until_s:
+            for process in found:
+                kill(process)
         self._loop.after(KILL_POLL_S, self._kill)
         self.reap()
 

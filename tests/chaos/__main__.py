@@ -20,9 +20,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests.chaos import (
+    exact_servers,
     floods,
     fronts,
     frozen,
+    fuzzed_servers,
+    kept_streams,
+    killed_servers,
     late_run,
     poison,
     restarts,
@@ -59,6 +63,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=4, help="containers: turns of every fault")
     parser.add_argument("--hostile", type=int, default=100, help="hostile: functions")
     parser.add_argument("--streams", type=int, default=fronts.STREAMS, help="fronts: connections")
+    parser.add_argument(
+        "--messages", type=int, default=100_000, help="odd-servers: requests, and answers"
+    )
     parser.add_argument("--graphs", type=int, default=row_graphs.GRAPHS, help="row-graphs: number")
     parser.add_argument("--calls", type=int, default=strangers.Dose.calls, help="strangers: number")
     parser.add_argument("--all-busy", action="store_true", help="call all functions at once")
@@ -134,6 +141,10 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
         data, strangers.Dose(given.seed, calls=given.calls)
     ),
     "together": lambda data, given: together.run(data, given.seed, 3 * given.requests),
+    "odd-servers": lambda data, given: fuzzed_servers.run(data, given.seed, given.messages),
+    "killed-servers": lambda data, given: killed_servers.run(data, given.seed),
+    "kept-streams": lambda data, _given: kept_streams.run(data),
+    "exact-servers": lambda data, _given: exact_servers.run(data),
     "containers": containers,
     "neighbours": lambda data, given: neighbours.run(data, given.seed, image()),
     "hostile": functools.partial(besieged, is_root=True),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.loading import generator
+from benchmarks.loading import generator, streams
 from benchmarks.loading.call import Call, Load
 from benchmarks.loading.generator import Refused
+from benchmarks.loading.streams import Streams
 from benchmarks.references import servers
 
 ROOT = Path(__file__).parent.parent.parent
@@ -65,3 +67,26 @@ def test_answers_that_are_errors_are_no_result(own: bool) -> None:
         load = Load(Call(hello.port, "/fn/other", b"{}"), 2, 1)
         with pytest.raises(Refused, match="errors"):
             generator.run(load, generator.everywhere(), own=own)
+
+
+def test_streams_are_counted_to_their_last_event() -> None:
+    """The load of streams counts every event through a proxy, and measures its delay."""
+    plan = Streams(0, "/sse", count=20, events=5, period_ms=10)
+    with servers.upstream() as behind, servers.aiohttp_proxy(behind.port) as proxy:
+        plan = replace(plan, port=proxy.port)
+        with streams.running(plan, generator.everywhere()) as process:
+            found = streams.figures(process, plan)
+
+    assert (found.whole, found.events) == (20, 100)
+    assert 0 < found.p50_ms <= found.p99_ms
+
+
+def test_streams_that_are_none_are_no_result() -> None:
+    """An answer without events is no result: a proxy that cuts streams must not look fast."""
+    with servers.hello("/sse") as hello:
+        plan = Streams(hello.port, "/sse", count=2, events=1, period_ms=10)
+        with (
+            streams.running(plan, generator.everywhere()) as process,
+            pytest.raises(Refused, match="0 of 2"),
+        ):
+            streams.figures(process, plan)

@@ -337,8 +337,8 @@ async def test_everybody_can_use_the_timeline(scheme: Scheme, width: int) -> Non
 
 async def test_the_example_can_be_copied_or_taken() -> None:
     """The page has a shell command to call the function, to copy."""
-    async with page_of("#/fn/digits", ".fn-example") as (dashboard, view):
-        text = await view.page.locator(".fn-example pre").inner_text()
+    async with page_of("#/fn/digits", ".copy-text") as (dashboard, view):
+        text = await view.page.locator(".copy-text pre").inner_text()
 
         assert text.startswith(f"curl {dashboard.url}/fn/digits ")
         assert json.loads(text.rpartition("-d '")[2].rstrip("'")) == {}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pool_manager.drivers.marked import marked
 from pool_manager.replicas.control import WORDS
 from runtime_image.contract.link import Flag, Kind, NotStarted
 from runtime_image.contract.server import SampleRequest, ServerSpec
@@ -268,6 +269,26 @@ def test_orphans_end_with_the_server(web: Sidecar) -> None:
     assert all_end(processes)
 
 
+def test_a_process_that_forks_for_ever_is_caught() -> None:
+    """Each one forks and exits, in a session of its own: a list of processes is always too old."""
+    hopping = (
+        "import os, sys\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    while True:\n"
+        "        if os.fork():\n"
+        "            os._exit(0)\n"
+        "os.execv(sys.executable, ['python', '-I', 'server.py', sys.argv[1]])"
+    )
+    with sidecar(script(hopping, stop_grace_s=0.1)) as started:
+        started.ready()
+
+        drain(started)
+
+        assert started.exit_code() == 0
+        assert marked(started.run_dir.parent) == {}
+
+
 def test_the_server_dies_with_a_killed_sidecar(web: Sidecar) -> None:
     """The kernel ends it, without help."""
     processes = tree(web)
@@ -334,6 +355,7 @@ def test_a_server_that_never_gets_ready_is_a_failed_start() -> None:
         )
 
 
+@ISOLATED
 def test_a_server_on_another_port_is_a_failed_start() -> None:
     """The reason names the address where it listens."""
     elsewhere = "import http.server as s; s.test(s.SimpleHTTPRequestHandler, port=9321)"
@@ -446,6 +468,14 @@ def test_a_trial_with_an_endless_answer_ends() -> None:
         loaded = started.ready()
 
     assert loaded["report"]["sample_outputs"]["requests"][0]["body"] == "begun"
+
+
+def test_a_server_that_exits_at_a_sample_fails_the_trial() -> None:
+    """The reason does not say that it never got ready."""
+    with sidecar(tiny(samples=(SampleRequest("/exit"),)), role="trial") as started:
+        failure = started.failed()
+
+    assert failure["stage"] == "sample"
 
 
 @pytest.mark.parametrize(

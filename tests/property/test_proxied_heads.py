@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import httptools
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.proxy.answering import Answering, forward_answer
@@ -27,6 +27,7 @@ from registry.errors import BadRequest, ExpectationFailed, HeadTooLarge
 from tests.support.doses import amount
 from tests.support.odd_http import odd_request, odd_response
 
+SLOW = [HealthCheck.too_slow]
 KNOWN = frozenset(
     b"GET HEAD POST PUT DELETE OPTIONS PATCH PROPFIND M-SEARCH SEARCH LOCK MKCOL".split()
 )
@@ -121,7 +122,7 @@ def serialise(line: bytes, fields: list[Field]) -> bytes:
     fields=plain_fields,
     framing=framings,
 )
-@settings(max_examples=amount(200, 5000))
+@settings(max_examples=amount(200, 2000), deadline=None, suppress_health_check=SLOW)
 def test_a_serialised_request_is_parsed_to_itself(
     method: bytes, target: bytes, minor: int, fields: list[Field], framing: Framing
 ) -> None:
@@ -141,7 +142,7 @@ def test_a_serialised_request_is_parsed_to_itself(
     fields=plain_fields,
     framing=framings,
 )
-@settings(max_examples=amount(200, 5000))
+@settings(max_examples=amount(200, 2000), deadline=None, suppress_health_check=SLOW)
 def test_a_serialised_answer_is_parsed_to_itself(
     status: int, reason: bytes, fields: list[Field], framing: Framing
 ) -> None:
@@ -172,8 +173,9 @@ def compare_request(raw: bytes) -> bool:
     assert read.parser.get_method() == head.method
     assert read.parser.get_http_version() == f"1.{head.minor}"
     assert tuple(read.lines[0][: len(head.fields.lines)]) == head.fields.lines
-    # The independent parser takes a body after Upgrade for the other protocol's bytes.
-    assert head.upgrade or read.bodies == [content]
+    # The independent parser takes a body after Upgrade for the other protocol's bytes,
+    # even in HTTP/1.0, which has no Upgrade.
+    assert b"upgrade" in head.options or read.bodies == [content]
     return True
 
 
@@ -212,7 +214,7 @@ def check_fields(lines: list[Field]) -> None:
 
 def test_accepted_requests_mean_the_same_to_another_parser() -> None:
     """Of requests with every known trick, those that are accepted are unambiguous."""
-    seeds = range(amount(4_000, 200_000))
+    seeds = range(amount(4_000, 40_000))
     accepted = sum(compare_request(odd_request(Random(f"request/{seed}"))) for seed in seeds)
 
     assert 0.2 < accepted / len(seeds) < 0.8
@@ -220,7 +222,7 @@ def test_accepted_requests_mean_the_same_to_another_parser() -> None:
 
 def test_forwarded_requests_are_exactly_one_request() -> None:
     """The request after it on the same connection is not touched; no secret is passed on."""
-    seeds = range(amount(4_000, 200_000))
+    seeds = range(amount(4_000, 40_000))
     count = 0
     for seed in seeds:
         with contextlib.suppress(BadRequest):
@@ -229,7 +231,7 @@ def test_forwarded_requests_are_exactly_one_request() -> None:
 
 
 @given(st.binary(max_size=300), st.randoms(use_true_random=False))
-@settings(max_examples=amount(300, 20_000))
+@settings(max_examples=amount(300, 5_000), deadline=None, suppress_health_check=SLOW)
 def test_any_bytes_are_refused_or_mean_the_same(noise: bytes, random: Random) -> None:
     """Bytes that are changed anywhere in a request lead to a refusal, or to a request that both
     parsers read alike."""
@@ -241,7 +243,7 @@ def test_any_bytes_are_refused_or_mean_the_same(noise: bytes, random: Random) ->
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=amount(300, 20_000))
+@settings(max_examples=amount(300, 5_000), deadline=None, suppress_health_check=SLOW)
 def test_any_head_is_accepted_or_refused(noise: bytes) -> None:
     """Only the documented errors leave the parsers."""
     for raw in (noise, b"GET / HTTP/1.1\r\nHost: a\r\n" + noise + b"\r\n\r\n"):
@@ -277,7 +279,7 @@ def compare_answer(raw: bytes, given_: Answering) -> bool:
     assert not re.search(
         rb"(?im)^(clear-site-data|strict-transport-security|keep-alive):", answer.head
     )
-    assert not re.search(rb"(?im)^set-cookie:.*domain=", answer.head)
+    assert not re.search(rb"(?im)^set-cookie:.*;\s*domain\s*=", answer.head)
     read = Reading(httptools.HttpResponseParser)
     read.parser.feed_data(answer.head + (content if answer.is_dechunked else body))
     assert read.parser.get_status_code() == head.status
@@ -293,7 +295,7 @@ def compare_answer(raw: bytes, given_: Answering) -> bool:
 
 def test_forwarded_answers_are_exactly_one_answer() -> None:
     """The client reads the same content and finds the same end."""
-    seeds = range(amount(4_000, 200_000))
+    seeds = range(amount(4_000, 40_000))
     count = 0
     for seed in seeds:
         random = Random(f"answer/{seed}")
@@ -306,7 +308,7 @@ def test_forwarded_answers_are_exactly_one_answer() -> None:
 
 
 @given(seed=st.integers())
-@settings(max_examples=amount(30, 300))
+@settings(max_examples=amount(30, 300), deadline=None, suppress_health_check=SLOW)
 def test_odd_messages_depend_on_the_seed_alone(seed: int) -> None:
     """A printed seed repeats a failure."""
     assert odd_request(Random(seed)) == odd_request(Random(seed))

@@ -27,6 +27,7 @@ from registry.model import Bundle, BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.link import VERSION, Flag, Kind
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.server import ServerSpec
 from runtime_image.link.frames import Frame, pack
 from runtime_image.link.meta import RequestMeta, pack_request
 from runtime_image.link.stream import FrameStream, open_stream
@@ -49,7 +50,7 @@ def pool_settings(**changes: Any) -> Iterator[PoolSettings]:
         yield PoolSettings(**{**folders, **changes})
 
 
-def binding(spec: ModelSpec | None = None, **changes: Any) -> Binding:
+def binding(spec: ModelSpec | ServerSpec | None = None, **changes: Any) -> Binding:
     """Return a binding of the function digits, with a model file unless `spec` says otherwise."""
     spec = spec or ModelSpec("digits@1", model="add_one.onnx")
     return Binding(spec, NO_BUNDLE, "default", "digits", 1, **changes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import tempfile
 import time
 from dataclasses import dataclass
@@ -14,11 +15,14 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from admin.advice.advice import Row
-from admin.views import occupancy_json
+from admin.deploy.servers import server_result
+from admin.views import call_json, occupancy_json
 from pool_manager.core.state import Device
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
-from registry.model import Arrivals, Use
+from registry.model import Arrivals, PathRules, Use
+from runtime_image.contract.server import SampleRequest
+from tests.support.nouns import server_deployed
 from tests.support.operator import MODEL
 from tests.surface.cli_output import CliOutput
 from tests.surface.protocol import routes
@@ -166,8 +170,22 @@ async def _read(server: Recorder) -> None:
         await server.request(route)
     await server.request("GET /", Accept="application/json")
     server.answers.add(f"GET {ADMIN}/devices.items[]", occupancy_json(_gpu(), 0.5))
+    _add_server(server)
     server.values["id"] = key.json()["id"]
     await server.request(f"DELETE {ADMIN}/keys/{{id}}")
+
+
+def _add_server(server: Recorder) -> None:
+    """Add what the objects of server functions have beside those of model functions."""
+    rules = PathRules(("/a",), ("/b",), ("/c",))
+    one = server_deployed(env={"A": ""}, samples=(SampleRequest(headers={"*": ""}),), paths=rules)
+    shown = call_json(one)
+    for caption, found in (
+        (f"GET {FUNCTION}", {key: shown[key] for key in ("server", "exchange")}),
+        (f"GET {FUNCTION}/revisions.items[]", {"server": shown["server"]}),
+        (f"GET {ADMIN}/operations.items[].result", server_result(one)),
+    ):
+        server.answers.add(caption, json.loads(json.dumps(found)))
 
 
 def _gpu() -> Occupancy:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from admin.cli.live.state import TREND_MAX, LiveState, seconds
 from admin.cli.top.lines import STATES, Line, Span, cut, fit, meter, shown, spark
 from admin.text import NONE, duration, get, number
+from runtime_image.contract.server import ENGINE
 
 NAME_MIN: Final = 12
 TREND_MIN: Final = 8
@@ -97,7 +98,8 @@ def _grow(kept: list[Column], title: str, most: int, spare: int) -> int:
 
 
 def upcoming(item: FunctionRow, context: RowContext) -> str:
-    """Return the next change and its time: ready, asleep, or how long a call would wait now."""
+    """Return the next change and its time: ready, asleep, or how long a call would wait now. A
+    server stays awake while exchanges are open, which may take long: their number is shown."""
     state = item.get("state")
     ready_ms = item.get("ready_in_ms")
     if state == "waking":
@@ -110,6 +112,8 @@ def upcoming(item: FunctionRow, context: RowContext) -> str:
     if item.get("sleeps_at_s") and context.server_s:
         left_s = seconds(item["sleeps_at_s"]) - context.server_s
         return f"sleeps in {_clock(left_s)}" if left_s > 0 else "goes to sleep"
+    if state == "warm" and item.get("engine") == ENGINE and seconds(item.get("in_flight")):
+        return f"{number(seconds(item['in_flight']))} open"
     if state == "cold" and ready_ms:
         return f"wakes ~{duration(float(ready_ms))}"
     return shown(get(item, "reason")) if state in ("failing", "draining") else ""

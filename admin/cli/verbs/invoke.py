@@ -22,6 +22,18 @@ MediaType = Annotated[
     str, typer.Option("--type", metavar="TYPE", help="Content type of the file, whatever its name.")
 ]
 
+PathGiven = Annotated[
+    str | None, typer.Option("--path", metavar="/PATH", help="Path of a request to a server.")
+]
+Method = Annotated[
+    str | None,
+    typer.Option("-X", "--method", metavar="METHOD", help="Method of a request to a server."),
+]
+Headers = Annotated[
+    list[str] | None,
+    typer.Option("-H", "--header", metavar="'K: V'", help="Header of a request to a server."),
+]
+
 
 @connected
 def invoke(  # noqa: PLR0913 - typer takes one parameter per option
@@ -42,17 +54,9 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
         ),
     ] = None,
     media: MediaType = "",
-    path: Annotated[
-        str | None, typer.Option("--path", metavar="/PATH", help="Path of a request to a server.")
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option("-X", "--method", metavar="METHOD", help="Method of a request to a server."),
-    ] = None,
-    headers: Annotated[
-        list[str] | None,
-        typer.Option("-H", "--header", metavar="'K: V'", help="Header of a request to a server."),
-    ] = None,
+    path: PathGiven = None,
+    method: Method = None,
+    headers: Headers = None,
     accept: Annotated[
         str,
         typer.Option(metavar="TYPE", help="Content type of the answer, like application/x-npy."),
@@ -115,7 +119,7 @@ def _is_server(session: Session, name: str) -> bool:
     from admin.client.client import ApiError
 
     try:
-        return bool((session.client.describe(name).get("signature") or {}).get("kind") == "http")
+        return session.client.describe(name).get("kind") == "http"
     except ApiError:
         return False
 

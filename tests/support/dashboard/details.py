@@ -12,6 +12,8 @@ import zlib
 from random import Random
 from typing import Any, Final
 
+from tests.support.dashboard import servers
+
 PHASES: Final = {
     "place": 1.2,
     "start": 96.0,
@@ -37,6 +39,8 @@ def kind_of(name: str) -> str:
 
 def detail(line: dict[str, Any], origin: str) -> dict[str, Any]:
     """Return GET /functions/{name}."""
+    if line["engine"] == "server":
+        return servers.detail(line, origin)
     name, number = line["name"], int(line["revision"].partition("@")[2])
     signature, inputs = takes(kind_of(name))
     has_labels = kind_of(name) in ("image", "audio")

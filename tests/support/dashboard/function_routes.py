@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gateway.problems import answer, json_answer
 from registry.errors import BadInput, Unknown
-from tests.support.dashboard import details
+from tests.support.dashboard import details, servers
 from tests.support.dashboard.world import PHASES, Event, World
 
 WARM: Final = (
@@ -34,6 +34,12 @@ class FunctionRoutes:
         self.etag = '"1"'
         self.calls: list[tuple[str, bytes]] = []
         """Content type and body of every call received."""
+        self.exchanges: list[tuple[str, str, bytes]] = []
+        """Method, path with query, and body of every exchange with a server function."""
+        self.tick = asyncio.Semaphore(0)
+        """Lets one event of an open stream go out per release."""
+        self.ended = asyncio.Semaphore(0)
+        """Released at the end of each stream."""
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Register all routes."""
@@ -47,6 +53,7 @@ class FunctionRoutes:
         router.add_get(f"{one}/advice", self._advice)
         router.add_get("/admin/v1/timeline", self._all)
         router.add_post("/fn/{name}", self._invoke)
+        router.add_route("*", "/fn/{name}/{path:.*}", self._exchange)
 
     def _line(self, request: web.Request) -> dict[str, Any]:
         name = request.match_info["name"]
@@ -108,6 +115,13 @@ class FunctionRoutes:
         shown = {"outputs": outputs, "revision": line["revision"], "top": [labels]}
         headers = {"Fn-Revision": line["revision"], "Server-Timing": timing}
         return json_answer(shown, headers={**headers, "X-Request-Id": "req-7f3a"})
+
+    async def _exchange(self, request: web.Request) -> web.StreamResponse:
+        name = self._line(request)["name"]
+        self.exchanges.append((request.method, request.path_qs, await request.read()))
+        if self._world.functions[name]["state"] != "warm":
+            await self._wake(name)
+        return await servers.exchange(request, self.tick, self.ended)
 
     async def _wake(self, name: str) -> str:
         world = self._world

@@ -32,8 +32,10 @@ NOUNS: Final = [
     "plates",
     "captions",
     "denoise",
-    "forecast",
+    "web",
 ]
+SERVER: Final = "web"
+"""The only server function among the nouns."""
 ERRORS: Final = (
     ("execution_timeout", "the run took longer than 10 s"),
     ("replica_died", "replica {replica} was killed by SIGKILL while it ran the request"),
@@ -304,6 +306,7 @@ class World:
             "max": 1 + at % 4,
             "idle_s": (60.0, 300.0, 900.0)[at % 3],
             "labels": {"team": ("vision", "voice", "text")[at % 3]} if at % 2 else {},
+            "engine": "server" if noun == SERVER else "onnx",
             "since_s": self.now_s - at,
             "cold_start_ms": 800.0 + at % 900,
             "ready_in_ms": None,

@@ -52,6 +52,12 @@ def test_a_function_without_a_pool_is_cold() -> None:
     json.dumps(shown)
 
 
+def test_a_function_says_whether_it_is_a_server() -> None:
+    """The engine of the revision with the traffic tells server functions from models."""
+    assert function_json(deployed(), live(UNKNOWN))["engine"] == "onnx"
+    assert function_json(server_deployed(), live(UNKNOWN))["engine"] == "server"
+
+
 def test_a_function_shows_its_pool_and_load() -> None:
     """A function shows ready and wanted replicas, held requests and requests in flight."""
     endpoint = ReplicaEndpoint("r1", "/socket", 2, True, "cpu:0", {})

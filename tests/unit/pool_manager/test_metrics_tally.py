@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pool_manager.core import commands, events
+from pool_manager.core.eviction import MAKES_ROOM
 from pool_manager.core.limits import RELEASE_RETRY_S, START_S
 from pool_manager.core.state import PoolSpec
 from pool_manager.metrics import COLD_STARTS, EVICTIONS, KINDS, OUTCOMES, WHEN, ReplicaCounter
@@ -122,6 +123,23 @@ def test_an_end_that_was_asked_for_is_no_failure() -> None:
     play.lose("r2", "was killed by SIGSEGV")
 
     assert play.failures == {("serving", "killed"): 1}
+
+
+def test_a_soft_swap_counts_when_the_server_goes() -> None:
+    """A server that made room counts as a busy eviction and not as a failure; one that was called
+    back does not count."""
+    counter = ReplicaCounter()
+    counter.note(commands.Launch("r1", A.key, "cpu0", "serve", {}))
+    counter.note(commands.Quiesce("r1"))
+    counter.note(commands.Resume("r1"))
+    counter.note(events.NotIdle("r1", 0.0))
+    assert counter.counts.evictions == {}
+    counter.note(commands.Quiesce("r1"))
+    counter.note(events.Lost("r1", "exited with code 0"))
+    counter.note(commands.Release("r1", f"{MAKES_ROOM} for {B.key}"))
+
+    assert counter.counts.evictions == {"busy": 1}
+    assert not counter.counts.failures
 
 
 def test_an_eviction_counts_when_the_victim_goes() -> None:

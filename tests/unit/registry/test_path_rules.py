@@ -60,6 +60,7 @@ def test_malformed_rules_are_refused(text: str) -> None:
 
 def test_rules_are_limited() -> None:
     """In length and number."""
+    assert (RULE_MAX, RULES_MAX) == (256, 64)
     assert parse_rule("/" + "a" * (RULE_MAX - 1)).parts == (b"/" + b"a" * (RULE_MAX - 1),)
     assert len(parse_rules(("/a",) * RULES_MAX)) == RULES_MAX
     with pytest.raises(ValueError, match="at most 64 rules, got 65"):
@@ -89,6 +90,8 @@ def test_rules_are_limited() -> None:
         ("/*ab*ab", b"/ab", False),
         ("/*ab*ab", b"/abab", True),
         ("/*ab*b", b"/ab", False),
+        ("/*ab*ab*", b"/ab", False),
+        ("/*ab*ab*", b"/abab", True),
         ("/é", "/é".encode(), True),
     ],
 )

@@ -13,6 +13,10 @@ export interface Asking {
   signal?: AbortSignal;
   /** Timeout; null for streams and for calls that may be held. */
   timeout_ms?: number | null;
+  /** What a redirect means: "error" by default, "manual" gives an opaque response. */
+  redirect?: RequestRedirect;
+  /** The key goes as Fn-Key: Authorization is left to a function's server. */
+  isForServer?: boolean;
 }
 
 /** An answer with its body read. */
@@ -22,7 +26,7 @@ export interface Answered<T> {
 }
 
 /**
- * HTTP client of this page's server. Every request carries the key as a bearer token. A 401 calls `onRefused`,
+ * HTTP client of this page's server. Every request carries the key. A 401 calls `onRefused`,
  * so that the page asks for another key.
  */
 export class Client {
@@ -35,7 +39,8 @@ export class Client {
   /** The response of any status. Throws Problem if none arrived, AbortError if aborted. */
   async send(path: string, asking: Asking = {}): Promise<Response> {
     const headers = new Headers(asking.headers);
-    headers.set("Authorization", `Bearer ${this.key}`);
+    if (asking.isForServer) headers.set("Fn-Key", this.key);
+    else headers.set("Authorization", `Bearer ${this.key}`);
     let body = asking.body;
     if (asking.json !== undefined) {
       headers.set("Content-Type", "application/json");
@@ -50,7 +55,7 @@ export class Client {
         headers,
         cache: "no-store",
         credentials: "omit",
-        redirect: "error",
+        redirect: asking.redirect ?? "error",
         ...(body === undefined ? {} : { body }),
         ...(given.length ? { signal: AbortSignal.any(given) } : {}),
       });

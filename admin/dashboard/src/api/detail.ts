@@ -10,7 +10,7 @@ export interface TensorSpec {
 }
 
 export interface Signature {
-  kind: "tensors" | "json" | "bytes";
+  kind: "tensors" | "json" | "bytes" | "http";
   inputs: TensorSpec[];
   outputs: TensorSpec[];
 }
@@ -84,6 +84,40 @@ export interface Limits {
   retry: string;
 }
 
+/** Request that a deploy's trial sends to a server. `status` 0 accepts every status below 400. */
+export interface SampleRequest {
+  path: string;
+  method: string;
+  headers: Record<string, string>;
+  body: string;
+  status: number;
+}
+
+/** The [server] table of a server function's revision. */
+export interface ServerSettings {
+  command: string[];
+  /** Names only: values may be secrets. */
+  env: string[];
+  port: number;
+  /** "" probes "/". */
+  ready: string;
+  network: "none" | "egress";
+  start_s: number;
+  stop_grace_s: number;
+  samples: SampleRequest[];
+  paths: { wake: string[]; free: string[]; deny: string[] };
+}
+
+/** Limits of a server function's exchanges. */
+export interface ExchangeLimits {
+  concurrency: number;
+  first_byte_s: number;
+  stall_s: number;
+  max_s: number;
+  drain_s: number;
+  websockets: "count" | "ignore";
+}
+
 export interface FunctionDetail extends FunctionLine {
   limits: Limits;
   signature: Signature;
@@ -98,6 +132,9 @@ export interface FunctionDetail extends FunctionLine {
   previous: number | null;
   cold_starts: ColdStartRow[];
   example: string;
+  /** Set only for server functions. */
+  server?: ServerSettings | null;
+  exchange?: ExchangeLimits | null;
 }
 
 export interface Why {

@@ -22,6 +22,8 @@ export interface FunctionLine {
   max: number;
   idle_s: number;
   labels: Record<string, string>;
+  /** "server" for a server function. */
+  engine?: string;
   since_s: number;
   cold_start_ms: number | null;
   ready_in_ms: number | null;

@@ -45,7 +45,8 @@ export function OutcomeView({ outcome }: { outcome: Outcome }) {
   );
 }
 
-function ReceiptBar({ receipt }: { receipt: Receipt }) {
+/** The receipt as one bar with a legend. */
+export function ReceiptBar({ receipt }: { receipt: Receipt }) {
   const total = receipt.totalMs || 1;
   let from = 0;
   const pieces = receipt.parts
@@ -77,7 +78,7 @@ function exact(ms: number): string {
 }
 
 function colourOf(part: Receipt["parts"][number]): string {
-  return part.isPhase ? phaseColour(part.name) : `var(--part-${part.name === "first_run" ? "compute" : part.name})`;
+  return part.isPhase ? phaseColour(part.name) : `var(--part-${part.name.startsWith("first_") ? "compute" : part.name})`;
 }
 
 function TopLabels({ row, title }: { row: Score[]; title: string }) {

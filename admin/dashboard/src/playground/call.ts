@@ -29,7 +29,7 @@ export interface Outcome {
 }
 
 /** RFC 9218: fngate treats urgency 0-2 as high, 4-7 as low. */
-const URGENCY: Record<Priority, string | null> = { high: "u=1", normal: null, low: "u=6" };
+export const URGENCY: Record<Priority, string | null> = { high: "u=1", normal: null, low: "u=6" };
 const NOTHING: Shown = { top: [], text: "", cut: 0 };
 
 /** Call the function. Throws only AbortError, when `signal` aborts. */

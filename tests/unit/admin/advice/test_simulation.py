@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from admin.advice.load_model import Arrival, Ask, Clock, Conditions, Figures, Function, Process
-from admin.advice.simulation import Callers, Fleet, World
+from admin.advice.fleet import Fleet
+from admin.advice.load_model import (
+    Arrival,
+    Ask,
+    Clock,
+    Conditions,
+    Figures,
+    Function,
+    Process,
+    ServerShape,
+)
+from admin.advice.simulation import Callers, World
 from pool_manager.core import commands, events
 from pool_manager.core.events import DemandReported
 from tests.unit.admin.advice.test_load_model import ask
@@ -125,7 +135,7 @@ class Gateway:
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def started(self, process: Process) -> None:
+    def started(self, process: Process, asks: list[Ask]) -> None:
         self.heard.append("started")
 
     def ended(self, process: Process, ask: Ask) -> None:
@@ -210,3 +220,61 @@ def test_a_request_recalled_in_time_is_not_run() -> None:
 
     assert rig.gateway.heard == ["started", "ended", "lost"]
     assert (process.dead, list(process.waiting)) == (True, [])
+
+
+def servers(calls: dict[str, list[Arrival]], stream_s: float, **changes: Any) -> World:
+    """Simulate server functions that start for 60 s and serve two exchanges at once."""
+    given = {"start_s": 1.0, "release_s": 0.1, "hours": 0.4, "idle_s": 60.0, "max": 1, "devices": 1}
+    made = [
+        Function(f"default/{key}@1", stream_s, 60.0, 0.0, iter(those), Random(0), Random(0))
+        for key, those in calls.items()
+    ]
+    for function in made:
+        function.server = ServerShape(2, 300.0, 600.0)
+    return World(Conditions(**{**given, **changes}), made).run()
+
+
+def test_a_server_runs_exchanges_at_once() -> None:
+    """Exchanges of a server do not wait for each other, up to its concurrency, and are no batch;
+    the replica is busy while any is open."""
+    figures = servers({"a": [Arrival(5.0), Arrival(6.0), Arrival(7.0)]}, 100.0).figures
+
+    first, second, third = figures.server_waits_s
+    assert (round(first), round(second)) == (61, 60)
+    assert round(third) == round(first + 100.0) - 2
+    assert (figures.answered, figures.cut, len(figures.waits_s)) == (3, 0, 0)
+    assert round(figures.busy_s) == 200
+
+
+def test_a_busy_server_is_swapped_softly() -> None:
+    """Another function waits until the open exchange has ended, and cuts nothing."""
+    calls = {"a": [Arrival(5.0), Arrival(200.0)], "b": [Arrival(100.0)]}
+    figures = servers(calls, 150.0).figures
+
+    assert (figures.answered, figures.cut, figures.swaps) == (3, 0, 2)
+    # The exchange of a began at 66 s; b starts when it has ended, and a again after b.
+    assert figures.server_waits_s[1] == pytest.approx(216.0 - 100.0 + 61.0, abs=3.0)
+
+
+def test_a_soft_swap_is_revoked() -> None:
+    """A caller that leaves before the exchange has ended gives the server back to its callers."""
+    calls = {"a": [Arrival(5.0), Arrival(300.0)], "b": [Arrival(100.0)]}
+    made = [
+        Function(f"default/{key}@1", 280.0, 60.0, 0.0, iter(those), Random(0), Random(0))
+        for key, those in calls.items()
+    ]
+    made[0].server, made[1].server = ServerShape(2, 300.0, 600.0), ServerShape(2, 300.0, 60.0)
+    conditions = Conditions(start_s=1.0, hours=0.4, idle_s=600.0, max=1, devices=1)
+
+    figures = World(conditions, made).run().figures
+
+    assert (figures.revoked, figures.expired, figures.answered) == (1, 1, 2)
+    assert figures.starts == 1
+
+
+def test_an_exchange_beyond_the_drain_is_cut() -> None:
+    """A swap ends an exchange after `drain_s`, and that is counted."""
+    calls = {"a": [Arrival(5.0)], "b": [Arrival(100.0)]}
+    figures = servers(calls, 1000.0, hours=0.2).figures
+
+    assert figures.cut >= 1

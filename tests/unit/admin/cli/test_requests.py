@@ -15,7 +15,7 @@ from typer.testing import Result
 from admin.cli.requests import _target
 from tests.support.admin_api import AdminApi, Canned
 
-HTTP: dict[str, Any] = {"signature": {"kind": "http", "inputs": [], "outputs": []}}
+HTTP: dict[str, Any] = {"kind": "http"}
 PROBLEM = {"Content-Type": "application/problem+json"}
 
 

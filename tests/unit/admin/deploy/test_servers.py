@@ -12,7 +12,7 @@ import pytest
 
 from admin.deploy.changes import Changes, changed_settings
 from admin.deploy.plan import Plan, WireDeploy, WireFile, check_code, plan, verified_before
-from admin.deploy.rollout import DRAIN, Rollout
+from admin.deploy.rollout import QUIET_S, Rollout
 from admin.deploy.servers import server_result, with_wait
 from admin.deploy.verify import Samples, Verification
 from admin.pool_sync import binding, pool_spec
@@ -239,28 +239,24 @@ async def test_the_sample_of_a_server_is_the_body_of_its_first_request(
 
 
 class Full:
-    """Manager of one device, which the old revision of web holds. `in_flight` are its exchanges;
-    `outcomes` are those of successive warm-ups."""
+    """Manager of one device, which the old revision of web holds. `in_flight` are its exchanges,
+    `later` those after each pause; `outcomes` are those of successive warm-ups."""
 
     def __init__(self, in_flight: int, *outcomes: Warmed) -> None:
         self.in_flight = in_flight
+        self.later: list[int] = []
+        self.paused_s = 0.0
         self.asked: list[tuple[str, bool, float]] = []
         self._outcomes = list(outcomes)
-        self._receivers: list[Callable[[bytes], None]] = []
 
-    def end_exchanges(self) -> None:
-        """The last exchange of the old revision ends."""
-        self.in_flight = 0
-        for receiver in list(self._receivers):
-            receiver(b"")
+    async def pause(self, seconds: float) -> None:
+        """Let a second pass in which exchanges may end, or begin."""
+        self.paused_s += seconds
+        self.in_flight = self.later.pop(0) if self.later else self.in_flight
 
     async def warm(self, key: str, *, beside: bool = False, timeout_s: float = 1.0) -> Warmed:
         self.asked.append((key, beside, timeout_s))
         return self._outcomes.pop(0) if self._outcomes else Warmed("no_room", "")
-
-    def subscribe(self, receiver: Callable[[bytes], None]) -> Callable[[], None]:
-        self._receivers.append(receiver)
-        return lambda: self._receivers.remove(receiver)
 
     def load(self, key: str) -> Load:
         return Load(0, self.in_flight, 0.0)
@@ -306,7 +302,7 @@ async def rolled_out(
     catalog.put(old)
     target = Deployed(old.function, server_revision(number=2, ready="/up"))
     moves = Moves(manager)
-    rollout = Rollout(operator.store, manager, moves)  # type: ignore[arg-type]
+    rollout = Rollout(operator.store, manager, moves, manager.pause)  # type: ignore[arg-type]
 
     async def clear(_keys: set[str], _name: str) -> bool:
         return False
@@ -323,18 +319,16 @@ async def rolled_out(
 
 
 async def test_calls_stay_until_the_old_server_has_nothing_open(tmp_path: Path) -> None:
-    """Where both do not fit, the old revision finishes its exchanges; then it makes room."""
+    """Where both do not fit, the old revision finishes its exchanges; then it makes room. Calls are
+    reported late, so that it must have none for two seconds."""
     manager = Full(3)
+    manager.later = [3, 0, 0, 1, 0]
     phases: list[str] = []
 
-    def phase(name: str) -> None:
-        phases.append(name)
-        if name == DRAIN:
-            asyncio.get_running_loop().call_soon(manager.end_exchanges)
-
     async with operating(tmp_path) as operator:
-        how, moves = await rolled_out(operator, manager, phase=phase)
+        how, moves = await rolled_out(operator, manager, phase=phases.append)
 
+    assert manager.paused_s == 0.25 * 5 + QUIET_S - 0.25
     assert phases == ["warm", "drain", "switch"]
     assert moves.moved == [0]
     assert how == (
@@ -356,11 +350,11 @@ async def test_room_that_appears_meanwhile_is_used(tmp_path: Path) -> None:
 async def test_an_old_server_has_its_drain_time_at_most(tmp_path: Path) -> None:
     """Exchanges that are open after `drain_s` do not keep the traffic from moving."""
     async with operating(tmp_path) as operator:
-        how, moves = await rolled_out(operator, Full(2), drain_s=0.01)
+        how, moves = await rolled_out(operator, Full(2), drain_s=4)
 
     assert moves.moved == [2]
     assert how == (
-        "no room for both: web@1 had 2 open exchanges after 0.01 s (drain_s) and makes room,"
+        "no room for both: web@1 had 2 open exchanges after 4 s (drain_s) and makes room,"
         " calls are held"
     )
 
@@ -398,6 +392,6 @@ def test_a_result_tells_the_wait() -> None:
 
 def test_a_manager_has_what_the_double_has() -> None:
     """The double above stands for a manager: every method of it exists there."""
-    names = {name for name in vars(Full) if not name.startswith("_")} - {"end_exchanges"}
+    names = {name for name in vars(Full) if not name.startswith("_")} - {"pause"}
 
     assert {name for name in names if not hasattr(Manager, name)} == set()

@@ -117,6 +117,17 @@ def test_a_worker_that_ended_stays_counted(rig: Rig) -> None:
     assert rig.samples()[REQUESTS] == 3
 
 
+def test_open_exchanges_of_a_worker_end_with_it(rig: Rig) -> None:
+    """Open exchanges are added up over workers, and those of a worker that ended are gone."""
+    labels = ("default", "f")
+    for name in ("a", "b"):
+        rig.worker(name).exchanges.opened(labels)
+    assert rig.samples()["fngate_exchanges_open", "f", "default"] == 2
+
+    rig.page.remove_worker("a")
+    assert rig.samples()["fngate_exchanges_open", "f", "default"] == 1
+
+
 def test_counts_of_a_removed_function_disappear(rig: Rig) -> None:
     """The counts of a removed function disappear, those of dead workers included."""
     rig.worker("a")

@@ -32,3 +32,12 @@ def test_it_writes_into_its_folder_only() -> None:
     assert len(paths) == 7
     assert all(path.startswith("/tmp/fn-nginx/") for path in paths)
     assert text.count("{") == text.count("}")
+
+
+def test_bodies_are_passed_on_as_they_arrive_only_for_streams() -> None:
+    """nginx buffers bodies, except where streams are compared."""
+    folder = Path("/tmp/fn-nginx")
+
+    assert "buffering off" not in configuration(folder, 8001, 8002)
+    text = configuration(folder, 8001, 8002, streams=True)
+    assert "proxy_buffering off; proxy_request_buffering off;" in text

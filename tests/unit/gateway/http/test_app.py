@@ -282,11 +282,3 @@ def test_an_example_of_a_server_is_its_sample(
     text = example(nouns.server_deployed(samples=samples), ORIGIN)
 
     assert shlex.split(text) == ["curl", *words]
-
-
-def test_a_server_describes_its_own_limits() -> None:
-    """A server function has no limit of a run or a body, and takes any content type."""
-    shown = describe(nouns.server_deployed(), PoolEndpoints([], "cold", "no calls"), ORIGIN)
-
-    assert shown["limits"] == {"wait_s": 55.0, "max_s": 600.0}
-    assert (shown["signature"]["kind"], shown["content_types"]) == ("http", [])

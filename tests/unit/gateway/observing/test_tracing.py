@@ -14,6 +14,7 @@ from gateway.dispatch.call import Attempt
 from gateway.observing.batching import BATCH
 from gateway.observing.records import CLIENT_LEFT, RequestRecord, parse_traceparent
 from gateway.observing.tracing import BATCHES_MAX, Span, Tracer, spans_of
+from gateway.replies import NO_RUN
 from tests.support.records import META, RECEIPT, RECORD, TRACE, TRACED
 
 ID, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -262,3 +263,15 @@ def test_spans_with_a_remote_parent_are_marked() -> None:
     ours = TRACED._replace(trace=TRACED.trace._replace(parent_id="ef" * 8))
     root = spans_of(ours, ids())[0]
     assert (root.is_remote, root.parent_id) == (True, "ef" * 8)
+
+
+def test_an_exchange_has_its_method_and_no_batch() -> None:
+    """A server's spans name the method and the first byte; what its server did is not known."""
+    receipt = RECEIPT._replace(meta=NO_RUN)
+    record = TRACED._replace(receipt=receipt, method="PUT", first_byte_ms=4.0)
+    spans = spans_of(record, lambda: "0" * 16)
+
+    assert [span.name for span in spans] == ["PUT /fn/{name}", "send"]
+    assert spans[0].attributes["http.request.method"] == "PUT"
+    assert spans[0].attributes["fngate.first_byte_ms"] == 4.0
+    assert "fngate.rows" not in spans[0].attributes

@@ -196,6 +196,21 @@ def test_ambiguous_framing_is_refused(raw: bytes) -> None:
         read_framing(parse_fields(raw + b"\r\n", 0, 9), 1)
 
 
+@pytest.mark.parametrize(
+    ("raw", "word"),
+    [
+        (b"Content-Length: 5\r\nContent-Length: 5\r\n", "got several"),
+        (b"Content-Length: 5, 5\r\n", "plain number of at most 18 digits"),
+        (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "got both"),
+        (b"Transfer-Encoding: gzip\r\n", "exactly chunked"),
+    ],
+)
+def test_the_refusal_of_framing_names_the_mistake(raw: bytes, word: str) -> None:
+    """The text says what was expected."""
+    with pytest.raises(Malformed, match=word):
+        read_framing(parse_fields(raw + b"\r\n", 0, 9), 1)
+
+
 def test_chunks_need_http_1_1() -> None:
     """HTTP/1.0 has no Transfer-Encoding (RFC 9112 section 6.1)."""
     with pytest.raises(Malformed, match=r"HTTP/1\.1"):

@@ -227,6 +227,16 @@ def test_expect_is_forwarded_if_the_server_is_to_answer_it(
     assert b"expect" not in values(parse(line), GIVEN._replace(expects_continue=asks))
 
 
+def test_nothing_is_assumed_about_a_request() -> None:
+    """Without other facts the peer is not trusted, the key is the function's, and the gateway
+    answers Expect."""
+    head = parse(b"Content-Length: 1", b"Expect: 100-continue", b"Authorization: x")
+    got = values(head, Forwarding(b"/x", b"/fn/web", b"192.0.2.1", b"id-1"))
+
+    assert (got[b"authorization"], got[b"x-forwarded-proto"]) == (b"x", b"http")
+    assert {b"expect", b"upgrade", b"traceparent"} & got.keys() == set()
+
+
 def test_te_trailers() -> None:
     """The server may send trailers; no other coding is forwarded (RFC 9110 section 10.1.4)."""
     got = values(parse(b"TE: deflate, Trailers"))

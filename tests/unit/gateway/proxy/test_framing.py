@@ -116,6 +116,7 @@ def test_chunks(raw: bytes, content: bytes, kind: type[Data], step: int) -> None
 
     assert taken == len(raw)
     assert b"".join(into) == content
+    assert b"" not in into
     assert framer.feed(b"next", into) == 0
     framer.eof()
 
@@ -150,6 +151,7 @@ def test_truncated_chunks_are_malformed(end: int) -> None:
         ),
         *(b"5;", b"5;;a", b"5;a=", b"5;=a", b"5;a=b=c", b'5;a="b"', b"5;a b", b"5;\xff", b"5; a"),
         *(b"000000000000005;" + b"x" * (EXTENSIONS_MAX + 1), b"5;a\r"),
+        b"000000000000005;" + b"x" * EXTENSIONS_MAX + b"\r",
         *(b"5;\0", b"5;\x7f", b"5;a\nb", b"5;a\rb", b"5\r", b"5;" + b"x" * (EXTENSIONS_MAX + 1)),
     ],
 )
@@ -270,6 +272,7 @@ def test_each_framing_has_its_framer(framing: Framing, kind: type[object]) -> No
 
     assert type(framer) is kind
     assert getattr(framer, "missing", 3) == 3
+    assert framing.length == (3 if kind is LengthBody else 0)
 
 
 def test_content_is_encoded_as_chunks() -> None:

@@ -33,6 +33,14 @@ def test_a_plain_head() -> None:
     assert (head.options, head.upgrade) == (frozenset(), ())
 
 
+def test_a_head_with_connection() -> None:
+    """The options of the connection change nothing else."""
+    head = parse(b"Connection: keep-alive", b"Content-Length: 7")
+    plain = parse(b"Content-Length: 7")
+
+    assert head == plain._replace(fields=head.fields, options=frozenset({b"keep-alive"}))
+
+
 def test_http_1_0() -> None:
     """An HTTP/1.0 connection persists only by request; it has no Expect and no Upgrade."""
     line = b"POST /x HTTP/1.0"

@@ -25,6 +25,7 @@ from registry.errors import BadBundle, DriverError
 from registry.model import Bundle
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.server import ENGINE, ServerSpec
 from tests.support.replicas import KEY, Stage, binding, pool_settings
 
 ID = "aaaa0001"
@@ -427,6 +428,20 @@ async def test_a_model_is_read_ahead(stage: Stage) -> None:
     assert reading.begun == [(id, folder(id)) for id in ("aaaa0001", "aaaa0002")]
     assert {"aaaa0001", "aaaa0002"} <= set(loaded)
     assert reading.cancelled[-1] == "aaaa0003"
+
+
+async def test_a_servers_files_are_not_read_ahead(stage: Stage) -> None:
+    """Which files a server reads is unknown, so none is read for it; its record names the
+    engine."""
+    await stage.launcher.read_ahead.close()
+    reading = stage.launcher.read_ahead = ReadingList()
+    await stage.ready("aaaa0001", binding(ServerSpec("digits@1", ("serve",))))
+
+    record = stage.launcher.folders.read_records()["aaaa0001"]
+
+    assert reading.begun == []
+    assert record is not None
+    assert record.engine == ENGINE
 
 
 @pytest.fixture

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from runtime_image.contract import server as servers
 from runtime_image.contract.link import HEADER, Kind
 from runtime_image.contract.model import ImageForm, InputRule, ModelSpec
+from runtime_image.contract.server import SampleRequest, ServerSpec
 from runtime_image.link.frames import Frame, LinkError, pack
-from runtime_image.link.handshake import greet, pack_bind, read_bind
+from runtime_image.link.handshake import greet, pack_bind, read_bind, read_server_bind
 from runtime_image.link.reception import read_hello, welcome
 from tests.support.greetings import HELLO, Pair, bind_request
 
@@ -134,3 +136,15 @@ def test_a_malformed_bind_is_refused(body: bytes, reason: str) -> None:
     """A malformed BIND is refused with the expected and the actual value."""
     with pytest.raises(LinkError, match=reason):
         read_bind(frame(body))
+
+
+def test_a_bind_to_a_server_has_its_specification() -> None:
+    """By the record's engine: a model's specification is refused."""
+    spec = ServerSpec("web@1", ("x", "${PORT}"), samples=(SampleRequest("/a"),))
+
+    request, read = read_server_bind(frame(changed(spec=servers.to_json(spec))))
+
+    assert read == spec
+    assert request["role"] == "serve"
+    with pytest.raises(LinkError, match="malformed BIND: spec: "):
+        read_server_bind(frame(changed()))

@@ -16,6 +16,7 @@ from runtime_image.link.record import (
     EXIT_OTHER_LINK,
     RECORD_MAX,
     RecordRefused,
+    engine_of,
     read_record,
 )
 
@@ -103,3 +104,13 @@ def test_no_record_is_an_os_error(tmp_path: Path) -> None:
     """A missing record is an OSError, unlike a malformed one."""
     with pytest.raises(FileNotFoundError):
         read_record(tmp_path)
+
+
+def test_the_engine_chooses_the_program(tmp_path: Path) -> None:
+    """Without a readable record there is none; the replica's program then says why."""
+    assert engine_of(tmp_path) == ""
+    (tmp_path / RECORD_FILE).write_text("{")
+    assert engine_of(tmp_path) == ""
+    (tmp_path / RECORD_FILE).write_text(json.dumps(asdict(RECORD)))
+
+    assert engine_of(tmp_path) == "onnx"

@@ -94,6 +94,7 @@ def test_a_full_socket_keeps_the_rest(pair: Pair) -> None:
     body = bytes(range(256)) * 20_000
     pair[0].send(pack(Kind.RESPONSE, 1, body))
 
+    assert pair[0].waiting_bytes > len(body)
     done, flushes = False, 0
     frames: list[Frame] = []
     while not frames:
@@ -102,6 +103,7 @@ def test_a_full_socket_keeps_the_rest(pair: Pair) -> None:
         flushes += 1
 
     assert done
+    assert pair[0].waiting_bytes == 0
     assert flushes > 1
     assert frames[0].body == body
 

@@ -131,3 +131,21 @@ def test_a_writable_socket_wakes(loop: Loop) -> None:
     other.close()
 
     assert heard == []
+
+
+def test_a_socket_is_waited_for_until_it_is_writable(loop: Loop) -> None:
+    """The callback runs although nothing can be read, and no more once it is forgotten."""
+    one, other = socket.socketpair()
+    heard: list[str] = []
+
+    def writable() -> None:
+        heard.append("writable")
+        loop.forget(one)
+        loop.post(loop.stop)
+
+    loop.when_writable(one, writable)
+    loop.run()
+    one.close()
+    other.close()
+
+    assert heard == ["writable"]

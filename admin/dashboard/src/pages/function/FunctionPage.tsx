@@ -3,6 +3,7 @@ import { RollbackDialog } from "../../actions/RollbackDialog.tsx";
 import type { Session } from "../../api/types.ts";
 import { LogPanel } from "../../logs/LogPanel.tsx";
 import { Playground } from "../../playground/Playground.tsx";
+import { ServerPlayground } from "../../playground/server/ServerPlayground.tsx";
 import { ColdStarts } from "../../receipts/ColdStarts.tsx";
 import { useConnection, useFunction, useMayDeploy, useNamesVersion, useSite } from "../../store/hooks.ts";
 import { AdvicePanel } from "../../timeline/AdvicePanel.tsx";
@@ -12,6 +13,7 @@ import { FunctionActions } from "./FunctionActions.tsx";
 import { Header } from "./Header.tsx";
 import { ReplicasPanel } from "./ReplicasPanel.tsx";
 import { RevisionsPanel } from "./RevisionsPanel.tsx";
+import { ServerPanel } from "./ServerPanel.tsx";
 import { SettingsPanel } from "./SettingsPanel.tsx";
 import { SignaturePanel } from "./SignaturePanel.tsx";
 import { useFunctionData } from "./useFunctionData.ts";
@@ -26,6 +28,7 @@ export function FunctionPage({ name }: { name: string; query: URLSearchParams })
   const mayDeploy = useMayDeploy();
   if (!line) return <Missing name={name} why={detail.problem?.message ?? ""} />;
   const known = detail.data;
+  const Form = known?.server ? ServerPlayground : Playground;
   return (
     <div className="page live fn-page">
       <nav aria-label="Back" className="small">
@@ -35,7 +38,7 @@ export function FunctionPage({ name }: { name: string; query: URLSearchParams })
       {detail.problem && <p className={known ? "note warn" : "note bad"}>{detail.problem.message}</p>}
       <div className="fn-columns">
         <div className="fn-column">
-          {known && <Playground detail={known} whyNot={whyNotInvoke(session, name)} />}
+          {known && <Form detail={known} whyNot={whyNotInvoke(session, name)} />}
           <section className="panel" aria-labelledby="starts-title">
             <div className="panel-head">
               <h2 id="starts-title">Cold starts</h2>
@@ -50,7 +53,7 @@ export function FunctionPage({ name }: { name: string; query: URLSearchParams })
           <ReplicasPanel name={name} />
           <DecisionsPanel name={name} why={why} />
           <ErrorsPanel errors={errors} />
-          {known && <SignaturePanel detail={known} />}
+          {known && (known.server ? <ServerPanel detail={known} server={known.server} /> : <SignaturePanel detail={known} />)}
           {known && <SettingsPanel detail={known} line={line} />}
         </div>
       </div>

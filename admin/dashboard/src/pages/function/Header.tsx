@@ -21,6 +21,7 @@ export function Header({ line, actions }: { line: FunctionLine; actions: ReactNo
         </div>
         <p className="muted">
           <span className="mono">{line.revision}</span>
+          {line.engine === "server" && " · server"}
           {line.reason && ` · ${line.reason}`}
           {Object.entries(line.labels).map(([key, value]) => (
             <span key={key} className="tag fn-label">
@@ -68,7 +69,7 @@ function Facts({ line }: { line: FunctionLine }) {
   const facts: [string, string][] = [
     ["replicas", `${line.ready} of ${line.wanted} wanted`],
     ["held", String(line.held)],
-    ["in flight", String(line.in_flight)],
+    [line.engine === "server" ? "open" : "in flight", String(line.in_flight)],
     ["requests/s", rate(line.rate)],
     ["p50", millis(line.p50_ms)],
     ["p95", millis(line.p95_ms)],

@@ -15,6 +15,7 @@ export const RevisionsPanel = memo(function RevisionsPanel({
   whyNot: string;
   onRollback: (to: number) => void;
 }) {
+  const isServer = detail.signature.kind === "http";
   const newest = [...detail.revisions].sort((a, b) => b.number - a.number);
   return (
     <section className="panel" aria-labelledby="revisions-title">
@@ -31,14 +32,18 @@ export const RevisionsPanel = memo(function RevisionsPanel({
                 size
               </th>
               <th scope="col" className="right">
-                load
+                {isServer ? "start" : "load"}
               </th>
               <th scope="col" className="right">
                 memory
               </th>
-              <th scope="col">latency by batch</th>
-              <th scope="col">batching</th>
-              <th scope="col">prepared</th>
+              {!isServer && (
+                <>
+                  <th scope="col">latency by batch</th>
+                  <th scope="col">batching</th>
+                  <th scope="col">prepared</th>
+                </>
+              )}
               <th scope="col">
                 <span className="unseen">action</span>
               </th>
@@ -50,6 +55,7 @@ export const RevisionsPanel = memo(function RevisionsPanel({
                 key={revision.number}
                 name={detail.name}
                 revision={revision}
+                isServer={isServer}
                 whyNot={whyNot}
                 onRollback={onRollback}
               />
@@ -64,11 +70,14 @@ export const RevisionsPanel = memo(function RevisionsPanel({
 function Row({
   name,
   revision,
+  isServer,
   whyNot,
   onRollback,
 }: {
   name: string;
   revision: Revision;
+  /** A server is not measured by batch, and not prepared. */
+  isServer: boolean;
   whyNot: string;
   onRollback: (to: number) => void;
 }) {
@@ -91,9 +100,13 @@ function Row({
       <td className="right">{bytes(revision.size)}</td>
       <td className="right">{millis(profile?.load_ms)}</td>
       <td className="right">{mebibytes(profile?.memory_mib)}</td>
-      <td>{profile ? <LatencyChart latency_ms={profile.latency_ms} knee={revision.batch_max} /> : "–"}</td>
-      <td className="revision-words">{revision.batching}</td>
-      <td className="revision-words">{profile ? preparedOf(profile) : "–"}</td>
+      {!isServer && (
+        <>
+          <td>{profile ? <LatencyChart latency_ms={profile.latency_ms} knee={revision.batch_max} /> : "–"}</td>
+          <td className="revision-words">{revision.batching}</td>
+          <td className="revision-words">{profile ? preparedOf(profile) : "–"}</td>
+        </>
+      )}
       <td className="right">
         {!traffic && (
           <button

@@ -1,20 +1,12 @@
-import type { FunctionDetail } from "../../api/detail.ts";
+import type { ExchangeLimits, FunctionDetail } from "../../api/detail.ts";
 import type { FunctionLine } from "../../api/types.ts";
 import { count, mebibytes } from "../../design/format.ts";
 import { exactly } from "../../timeline/words.ts";
 
-/** Settings of function.toml and `fnctl scale`. Scaling comes from the function's line, which is live. */
-export function SettingsPanel({ detail, line }: { detail: FunctionDetail; line: FunctionLine }) {
-  const { limits, batching, device } = detail;
-  const groups: [string, [string, string][]][] = [
-    [
-      "scaling",
-      [
-        ["min", String(line.min)],
-        ["max", String(line.max)],
-        ["idle", exactly(line.idle_s)],
-      ],
-    ],
+type Group = [string, [string, string][]];
+
+function modelGroups({ limits, batching }: FunctionDetail): Group[] {
+  return [
     [
       "limits",
       [
@@ -33,6 +25,46 @@ export function SettingsPanel({ detail, line }: { detail: FunctionDetail; line: 
         ["wait", `${batching.wait_ms} ms`],
       ],
     ],
+  ];
+}
+
+function exchangeGroups({ limits }: FunctionDetail, exchange: ExchangeLimits): Group[] {
+  return [
+    [
+      "limits",
+      [
+        ["concurrency", count(exchange.concurrency)],
+        ["wait", exactly(limits.wait_s)],
+        ["queue", count(limits.queue)],
+        ["retry", limits.retry],
+        ["WebSockets", exchange.websockets === "count" ? "take a slot" : "take no slot"],
+      ],
+    ],
+    [
+      "times",
+      [
+        ["first byte", exactly(exchange.first_byte_s)],
+        ["stall", exchange.stall_s ? exactly(exchange.stall_s) : "no limit"],
+        ["exchange", exactly(exchange.max_s)],
+        ["drain", exactly(exchange.drain_s)],
+      ],
+    ],
+  ];
+}
+
+/** Settings of function.toml and `fnctl scale`. Scaling comes from the function's line, which is live. */
+export function SettingsPanel({ detail, line }: { detail: FunctionDetail; line: FunctionLine }) {
+  const { device, exchange } = detail;
+  const groups: Group[] = [
+    [
+      "scaling",
+      [
+        ["min", String(line.min)],
+        ["max", String(line.max)],
+        ["idle", exactly(line.idle_s)],
+      ],
+    ],
+    ...(exchange ? exchangeGroups(detail, exchange) : modelGroups(detail)),
     [
       "device",
       [

@@ -1,5 +1,6 @@
-import { memo, useState } from "react";
+import { memo } from "react";
 import type { FunctionDetail, InputRule, TensorSpec } from "../../api/detail.ts";
+import { CopyText } from "../../design/CopyText.tsx";
 
 /** Inputs and outputs of the function, and a curl command to copy. */
 export const SignaturePanel = memo(function SignaturePanel({ detail }: { detail: FunctionDetail }) {
@@ -36,7 +37,7 @@ export const SignaturePanel = memo(function SignaturePanel({ detail }: { detail:
           {signature.kind === "json" ? "Any JSON object of inputs." : "One body of any bytes."}
         </p>
       )}
-      <Example text={detail.example} />
+      <CopyText text={detail.example} label="A call with curl" />
       <p className="panel-body small muted">
         Takes{" "}
         {detail.content_types.map((type, at) => (
@@ -80,30 +81,4 @@ function labelsOf(detail: FunctionDetail, name: string): string {
   const isIt = tensor ? tensor === name : detail.signature.outputs[0]?.name === name;
   if (!isIt || !(labels.length || top_k)) return "";
   return `top ${top_k || 1}${labels.length ? ` of ${labels.length} labels` : ""}`;
-}
-
-function Example({ text }: { text: string }) {
-  const [said, setSaid] = useState("");
-  const copy = async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-      setSaid("copied");
-    } catch {
-      // The clipboard is available only over https or on localhost.
-      setSaid("select the text and copy it");
-    }
-  };
-  return (
-    <div className="fn-example">
-      <pre tabIndex={0} role="region" aria-label="A call with curl">
-        {text}
-      </pre>
-      <button className="button" type="button" onClick={() => void copy()}>
-        Copy
-      </button>
-      <span className="small muted" role="status">
-        {said}
-      </span>
-    </div>
-  );
 }

@@ -74,6 +74,7 @@ function Name({ line }: { line: FunctionLine }) {
       </a>
       <span className="second cut">
         @{line.revision.split("@")[1]}
+        {line.engine === "server" && " · server"}
         {labels.map(([key, value]) => ` · ${key}=${value}`)}
       </span>
     </>

@@ -1,0 +1,80 @@
+import { memo, type ReactNode } from "react";
+import type { FunctionDetail, ServerSettings } from "../../api/detail.ts";
+import { CopyText } from "../../design/CopyText.tsx";
+import { mebibytes, millis } from "../../design/format.ts";
+import { exactly } from "../../timeline/words.ts";
+
+const NETWORKS = { none: "none: loopback only", egress: "egress: the host's network" } as const;
+
+/** Command, readiness and path rules of a server function, and a curl command to copy. */
+export const ServerPanel = memo(function ServerPanel({ detail, server }: { detail: FunctionDetail; server: ServerSettings }) {
+  const { wake, free, deny } = server.paths;
+  const profile = detail.revisions.find(({ traffic }) => traffic)?.profile;
+  return (
+    <section className="panel" aria-labelledby="server-title">
+      <div className="panel-head">
+        <h2 id="server-title">Server</h2>
+        <span className="tag">http</span>
+      </div>
+      <dl className="server-facts panel-body">
+        <Fact name="command" isWide>
+          <span className="mono">{commandOf(server.command)}</span>
+        </Fact>
+        <Fact name="ready">
+          {server.ready ? <span className="mono">{server.ready}</span> : "/ with any status below 500"}
+        </Fact>
+        <Fact name="start, at the deploy">
+          {millis(profile?.load_ms)}
+          <span className="muted">, at most {exactly(server.start_s)}</span>
+        </Fact>
+        <Fact name="memory, at the deploy">{mebibytes(profile?.memory_mib)}</Fact>
+        <Fact name="network">{NETWORKS[server.network]}</Fact>
+        <Fact name="stop grace">{exactly(server.stop_grace_s)}</Fact>
+        <Fact name="wakes" isWide={wake.length > 0}>
+          <Rules rules={wake} none="every request" />
+        </Fact>
+        {free.length > 0 && (
+          <Fact name="takes no slot" isWide>
+            <Rules rules={free} none="" />
+          </Fact>
+        )}
+        {deny.length > 0 && (
+          <Fact name="denied" isWide>
+            <Rules rules={deny} none="" />
+          </Fact>
+        )}
+        {server.env.length > 0 && (
+          <Fact name="variables" isWide>
+            <Rules rules={server.env} none="" />
+          </Fact>
+        )}
+      </dl>
+      <CopyText text={detail.example} label="A call with curl" />
+    </section>
+  );
+});
+
+function Fact({ name, isWide = false, children }: { name: string; isWide?: boolean; children: ReactNode }) {
+  return (
+    <div className={isWide ? "is-wide" : ""}>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}
+
+function Rules({ rules, none }: { rules: readonly string[]; none: string }) {
+  if (!rules.length) return none;
+  return (
+    <ul>
+      {rules.map((rule) => (
+        <li key={rule}>{rule}</li>
+      ))}
+    </ul>
+  );
+}
+
+/** The command's words, quoted as for a shell where a word needs it. */
+export function commandOf(words: readonly string[]): string {
+  return words.map((word) => (/^[\w./:@%+=,${}-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" ");
+}

@@ -1,0 +1,44 @@
+"""Tests of server functions in chaos, in small doses, as `make chaos` has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import exact_servers, fuzzed_servers, kept_streams, killed_servers
+from tests.support.doses import amount
+
+SEED = 20261123
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+async def test_odd_messages_are_neither_smuggled_nor_mixed_up(tmp_path: Path) -> None:
+    """Odd requests reach the server whole or not at all, odd answers their own client or nobody;
+    the gateway's memory stays flat."""
+    ledger = await fuzzed_servers.run(tmp_path, SEED, amount(300, 3_000))
+
+    assert ledger.violations == []
+
+
+async def test_servers_that_sleep_and_die_answer_right(tmp_path: Path) -> None:
+    """While three servers sleep and wake, and servers, sidecars and gateway
+    workers are killed, each answer is right or a documented refusal, and no process is left."""
+    ledger = await killed_servers.run(tmp_path, SEED, cycles=amount(3, 20))
+
+    assert ledger.violations == []
+
+
+async def test_open_streams_are_never_cut(tmp_path: Path) -> None:
+    """Event streams and WebSockets stay open over sleep, scale-down and rollout."""
+    ledger = await kept_streams.run(tmp_path, each=amount(3, 25), events=amount(40, 100))
+
+    assert ledger.violations == []
+
+
+async def test_a_server_never_sees_more_than_its_limit(tmp_path: Path) -> None:
+    """With four gateway workers and 200 clients, the server sees exactly its limit at once."""
+    ledger = await exact_servers.run(tmp_path, calls=amount(3, 20))
+
+    assert ledger.violations == []

@@ -1,0 +1,303 @@
+"""How exchanges end: refused, evicted, given up by either side, at shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from asyncio import StreamReader as Reader
+from asyncio import StreamWriter as Writer
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import GatewaySettings
+from registry.catalog import Change
+from registry.model import Limits
+from tests.support.proxied import KEY, Gate, Wire, gate, until, warm
+
+HOST = b"Host: 127.0.0.1\r\n"
+GET = b"GET /fn/web/x HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
+POST = b"POST /fn/web/x HTTP/1.1\r\n" + HOST
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])
+def is_fast(request: pytest.FixtureRequest) -> bool:
+    """Which of the two client sides reads the requests."""
+    return bool(request.param)
+
+
+def code(answer: bytes) -> str:
+    """Return the code of a problem document."""
+    return str(json.loads(answer.partition(b"\r\n\r\n")[2])["code"])
+
+
+async def silent(reader: Reader, _writer: Writer) -> None:
+    """Read everything, and answer nothing."""
+    await reader.read()
+
+
+async def held(one: Gate, count: int = 1) -> None:
+    """Wait until so many calls are held."""
+    await until(lambda: KEY in one.delivery.loads() and one.delivery.loads()[KEY].queued == count)
+
+
+async def test_a_full_queue(tmp_path: Path, is_fast: bool) -> None:
+    """A request beyond the function's queue gets 429 at once."""
+    async with gate(tmp_path, silent, is_fast=is_fast, is_cold=True, limits=Limits(queue=1)) as one:
+        wire = await one.connect()
+        wire.send(GET)
+        await held(one)
+        assert code(await one.ask(GET)) == "queue_full"
+        wire.close()
+        await one.settled()
+
+
+async def test_a_held_upload_is_evicted_for_others(tmp_path: Path, is_fast: bool) -> None:
+    """When the memory for bodies is needed, a held request whose body still arrives gets 429."""
+    async with gate(tmp_path, silent, is_fast=is_fast, is_cold=True) as one:
+        wire = await one.connect()
+        wire.send(POST + b"Content-Length: 90000\r\n\r\n" + bytes(80_000))
+        await until(lambda: one.delivery.held_bytes >= 80_000)
+        one.gateway.invoker.body_budget.make_room(256 * 2**20)
+        head, body = await wire.answer()
+        assert head.startswith(b"HTTP/1.1 429 ")
+        assert json.loads(body)["code"] == "body_evicted"
+        wire.close()
+        await one.settled()
+
+
+async def test_half_a_head_is_evicted_for_others(tmp_path: Path) -> None:
+    """Bytes of half a head count, and are given up when the memory is needed."""
+    async with gate(tmp_path, silent) as one:
+        wire = await one.connect()
+        wire.send(b"GET /fn/web/x HTTP/1.1\r\nX: " + b"y" * 20_000)
+        await until(lambda: one.delivery.held_bytes >= 20_000)
+        one.gateway.invoker.body_budget.make_room(256 * 2**20)
+        assert code(await wire.rest()) == "body_evicted"
+        wire.close()
+        await one.settled()
+
+
+async def test_a_malformed_body(tmp_path: Path, is_fast: bool) -> None:
+    """Malformed chunks get 400 and end the server's work."""
+    ended = asyncio.Event()
+
+    async def serve(reader: Reader, _writer: Writer) -> None:
+        try:
+            await reader.read()
+        finally:
+            ended.set()
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
+        wire = await one.connect()
+        wire.send(POST + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
+        await until(lambda: any(each.state.value == "open" for each in one.exchanges.all()))
+        wire.send(b"nonsense\r\n")
+        assert code(await wire.rest()) == "bad_request"
+        await asyncio.wait_for(ended.wait(), 5)
+        wire.close()
+        await one.settled()
+
+
+async def test_a_body_that_stops_arriving(tmp_path: Path, is_fast: bool) -> None:
+    """A client that sends nothing more of its body gets 408, and the slot is free."""
+    settings = GatewaySettings(port=0, fast_front=is_fast, body_read_s=0.0)
+    async with gate(tmp_path, silent, is_fast=is_fast, settings=settings) as one:
+        wire = await one.connect()
+        wire.send(POST + b"Connection: close\r\nContent-Length: 100\r\n\r\nabc")
+        await until(lambda: any(each.state.value == "open" for each in one.exchanges.all()))
+        await until(lambda: one.sweep() or not one.exchanges.all())
+        head, body = await wire.answer()
+        assert head.startswith(b"HTTP/1.1 408 ")
+        assert json.loads(body)["code"] == "body_timeout"
+        wire.close()
+        await one.settled()
+
+
+async def test_a_client_that_leaves_in_its_upload(tmp_path: Path, is_fast: bool) -> None:
+    """An upload that ends too early is no request: the server sees a reset or an end."""
+    got = asyncio.Event()
+    ended = asyncio.Event()
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"abc")
+        got.set()
+        try:
+            await reader.read()
+        finally:
+            ended.set()
+        writer.write(OK)
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
+        wire = await one.connect()
+        wire.send(POST + b"Content-Length: 100\r\n\r\nabc")
+        await got.wait()
+        wire.close()
+        await asyncio.wait_for(ended.wait(), 5)
+        await one.settled()
+        assert one.delivery.balance().ended["cancelled"] == 1
+
+
+async def test_a_half_closed_client_gets_its_answer(tmp_path: Path, is_fast: bool) -> None:
+    """A client that ends its stream right after the request still reads the answer."""
+    release = asyncio.Event()
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await release.wait()
+        writer.write(OK)
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
+        wire = await one.connect()
+        wire.send(GET)
+        wire.writer.write_eof()
+        await until(lambda: any(each.state.value == "open" for each in one.exchanges.all()))
+        release.set()
+        assert (await wire.rest()).endswith(b"\r\n\r\nok")
+        wire.close()
+        await one.settled()
+
+
+async def test_a_half_closed_client_that_is_gone_is_noticed(tmp_path: Path) -> None:
+    """A client that closed both ends while its request was held does not keep its place."""
+    async with gate(tmp_path, silent, is_cold=True) as one:
+        wire = await one.connect()
+        wire.send(GET)
+        await held(one)
+        wire.writer.write_eof()
+        (exchange,) = one.exchanges.all()
+        await until(lambda: getattr(exchange._client, "_is_closed_by_client", False))
+        wire.writer.transport.abort()
+        await until(lambda: one.sweep() or not one.exchanges.all())
+        await one.settled()
+
+
+async def test_an_answer_to_a_client_that_does_not_read_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of an incomplete answer waits for a slow reader only for a while."""
+    monkeypatch.setattr("gateway.http.exchange_client.CUT_S", 0.01)
+    fail = asyncio.Event()
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
+        sending = asyncio.create_task(_send_much(writer))
+        await fail.wait()
+        sending.cancel()
+        writer.transport.abort()
+
+    async with gate(tmp_path, serve) as one:
+        wire = await one.connect()
+        wire.send(GET)
+        await wire.head()
+        fail.set()
+        await one.settled()
+        assert one.fast is not None
+        connections = one.fast.connections
+        await until(lambda: not connections)
+        wire.close()
+
+
+async def _send_much(writer: Writer) -> None:
+    while True:
+        writer.write(bytes(2**20))
+        await writer.drain()
+
+
+async def test_shutdown_refuses_and_drains(tmp_path: Path, is_fast: bool) -> None:
+    """A closed gate refuses new exchanges; the one that is open ends in its own time."""
+    release = asyncio.Event()
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await release.wait()
+        writer.write(OK)
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
+        wire = await one.connect()
+        wire.send(GET)
+        await until(lambda: any(each.state.value == "open" for each in one.exchanges.all()))
+        closing = asyncio.create_task(one.gateway.gate.close())
+        await until(lambda: not one.gateway.gate.is_open)
+        assert code(await one.ask(GET)) == "shutting_down"
+        release.set()
+        assert (await wire.rest()).endswith(b"ok")
+        await asyncio.wait_for(closing, 5)
+        wire.close()
+        await one.settled()
+
+
+async def test_a_refused_connection_is_tried_again(tmp_path: Path) -> None:
+    """A server that accepts no connection for a moment costs time, and no request."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+
+    async with gate(tmp_path, serve) as one:
+        port, one.sidecar.port = one.sidecar.port, 1
+        wire = await one.connect()
+        wire.send(GET)
+        await until(lambda: "OPEN" in one.sidecar.kinds())
+        one.sidecar.port = port
+        assert (await wire.rest()).endswith(b"ok")
+        wire.close()
+        await one.settled()
+
+
+async def test_a_removed_function_leaves_no_numbers(tmp_path: Path) -> None:
+    """An exchange that ends after its function was removed does not count below zero."""
+    async with gate(tmp_path, silent) as one:
+        wire = await one.connect()
+        wire.send(GET)
+        await until(lambda: any(each.state.value == "open" for each in one.exchanges.all()))
+        metrics = one.gateway.invoker.metrics
+        metrics.on_change(Change("remove", "default", "web", None, None))
+        wire.close()
+        await one.settled()
+        metrics.snapshot()
+        assert 'fngate_exchanges_open{function="web"' not in metrics.render().decode()
+
+
+async def test_requests_wait_for_a_slot_in_turn(tmp_path: Path, is_fast: bool) -> None:
+    """Held requests get their answers when the sidecar grants connections."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(OK)
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
+        one.sidecar.holds = True
+        wires: list[Wire] = [await one.connect() for _ in range(5)]
+        for wire in wires:
+            wire.send(GET)
+        await until(lambda: one.sidecar.kinds().count("OPEN") == 5)
+        wires.pop().close()
+        await until(lambda: "END" in one.sidecar.kinds())
+        one.sidecar.release()
+        for wire in wires:
+            assert (await wire.rest()).endswith(b"ok")
+            wire.close()
+        await one.settled()
+
+
+async def test_a_cold_function_starts_for_a_request_with_a_long_body(tmp_path: Path) -> None:
+    """A POST that was held is sent whole, and its kept bytes are given back."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(300_000)
+        writer.write(OK)
+
+    async with gate(tmp_path, serve, is_cold=True) as one:
+        wire = await one.connect()
+        wire.send(POST + b"Content-Length: 300000\r\n\r\n" + bytes(300_000))
+        await until(lambda: one.delivery.held_bytes == 300_000)
+        await warm(one)
+        assert (await wire.answer())[1] == b"ok"
+        assert one.delivery.held_bytes == 0
+        wire.close()
+        await one.settled()

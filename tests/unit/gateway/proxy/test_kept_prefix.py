@@ -1,0 +1,98 @@
+"""The kept prefix: what it counts, keeps and forgets."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.http.reservations import BodyBudget
+from gateway.proxy.kept_prefix import KEPT_MAX, KeptPrefix, may_resend
+from registry.errors import BodyEvicted, FnError
+
+
+class Held:
+    """Fake count of held bytes."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+
+    def reserve(self, count: int) -> None:
+        """Add to the count."""
+        self.held_bytes += count
+
+
+def kept(capacity: int = 10 * KEPT_MAX) -> tuple[Held, BodyBudget, KeptPrefix, list[FnError]]:
+    """Return a prefix, its memory, and the errors of its evictions."""
+    held, errors = Held(), list[FnError]()
+    budget = BodyBudget(held, capacity, lambda: 0.0)
+    return held, budget, KeptPrefix(budget, errors.append), errors
+
+
+def test_bytes_are_counted_until_they_are_dropped() -> None:
+    """Arriving, settled and added bytes are counted once, and not at all after `drop`."""
+    held, _, prefix, _ = kept()
+    prefix.add(b"abc", is_sent=False)
+    assert held.held_bytes == 3
+    prefix.settle()
+    prefix.settle()
+    assert held.held_bytes == 3
+    prefix.add(b"de", is_sent=True)
+    assert held.held_bytes == 5
+    prefix.settle()
+    assert held.held_bytes == 5
+    assert prefix.pieces == [b"abc", b"de"]
+    prefix.drop()
+    prefix.drop()
+    assert held.held_bytes == 0
+    assert not prefix.is_whole
+    assert not prefix.is_lost
+
+
+def test_an_eviction_tells_the_owner() -> None:
+    """Arriving bytes are evicted for others; settled ones are not."""
+    held, budget, prefix, errors = kept(capacity=100)
+    prefix.add(b"x" * 60, is_sent=False)
+    budget.make_room(80)
+    assert [type(error) for error in errors] == [BodyEvicted]
+    assert prefix.is_lost
+    assert held.held_bytes == 0
+    held, budget, prefix, errors = kept(capacity=100)
+    prefix.add(b"x" * 60, is_sent=False)
+    prefix.settle()
+    budget.make_room(80)
+    assert not errors
+    assert prefix.is_whole
+
+
+def test_no_memory_is_an_error_and_loses_the_prefix() -> None:
+    """Bytes that do not fit raise BodyEvicted, and nothing stays counted."""
+    held, _, prefix, errors = kept(capacity=100)
+    held.reserve(90)
+    with pytest.raises(BodyEvicted):
+        prefix.add(b"x" * 20, is_sent=False)
+    assert held.held_bytes == 90
+    assert prefix.is_lost
+    assert not errors
+
+
+def test_a_sent_request_is_not_kept_beyond_the_limit() -> None:
+    """A held request keeps what was read; a sent one forgets a body that grows too long."""
+    _, _, prefix, _ = kept()
+    prefix.add(bytes(KEPT_MAX), is_sent=False)
+    assert prefix.is_full
+    prefix.add(b"x", is_sent=True)
+    assert prefix.is_lost
+    assert prefix.size == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "sends", "is_reused", "may"),
+    [
+        (b"GET", 1, False, True),
+        (b"POST", 1, False, False),
+        (b"POST", 1, True, True),
+        (b"GET", 2, True, False),
+    ],
+)
+def test_what_is_worth_keeping(method: bytes, sends: int, is_reused: bool, may: bool) -> None:
+    """Bytes are kept exactly as long as the table of retries could send them again."""
+    assert may_resend(method, sends, is_reused=is_reused) is may

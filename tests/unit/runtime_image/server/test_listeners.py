@@ -1,0 +1,51 @@
+"""Listening sockets, as the kernel lists them."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from runtime_image.server import listeners
+from runtime_image.server.listeners import Listener, describe, leads_to, parse, sockets_of
+from runtime_image.server.process_tree import Process
+
+HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid ...\n"
+LINE = "   0: {} 00000000:0000 {} 00000000:00000000 00:00000000 00000000  0 0 {} 1 0 100 0 0 10 0\n"
+
+
+def test_listening_sockets_are_parsed() -> None:
+    """Both families; connections are no listeners, and a cut line is skipped."""
+    v6 = "00000000000000000000000001000000:0050"
+    text = (
+        HEAD
+        + LINE.format("0100007F:1F40", "0A", 11)
+        + LINE.format("0100007F:1F41", "01", 12)
+        + LINE.format(v6, "0A", 13)
+        + "  3: 0100007F\n"
+    )
+
+    assert list(parse(text)) == [Listener("127.0.0.1", 8000, 11), Listener("::1", 80, 13)]
+
+
+def test_an_own_listener_is_found() -> None:
+    """By the inode among the open files of its process."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+        (found,) = (one for one in listeners.listeners() if one.port == port)
+
+        own = sockets_of([Process(os.getpid(), 0, False), Process(2**22 + 1, 0, False)])
+
+        assert found.inode == os.fstat(sock.fileno()).st_ino
+        path = own[found.inode]
+        assert leads_to(path, found.inode)
+    assert not leads_to(path, found.inode)
+
+
+def test_addresses_are_named_up_to_a_limit() -> None:
+    """Each once, IPv6 in brackets."""
+    few = [Listener("::1", 80, 1), Listener("0.0.0.0", 80, 2), Listener("0.0.0.0", 80, 3)]
+    many = [Listener("0.0.0.0", 1000 + port, port) for port in range(7)]
+
+    assert describe(few) == "0.0.0.0:80, [::1]:80"
+    assert describe(many).endswith("0.0.0.0:1004 and 2 more")
+    assert describe([]) == ""
