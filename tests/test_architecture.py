@@ -28,6 +28,10 @@ POLLING = {
     "tests/chaos/floods.py": "samples a server at a pace of its own",
     "tests/gpu/box.py": "a driver tells nobody that memory came back",
     "tests/support/dashboard/pictures.py": "callers keep a pace that the picture shows",
+    "tests/support/faulty/answers.py": "slow answers are one of its behaviours",
+    "tests/support/faulty/faulty.py": "it listens late if it is told to",
+    "tests/support/faulty/lies.py": "it breaks off answers that have begun to arrive",
+    "tests/support/faulty/lives.py": "log lines come at a bounded pace",
     "tests/support/nvml/stand_ins/torch.py": "another process follows its files",
 }
 """Files of the suite that may sleep, and why."""

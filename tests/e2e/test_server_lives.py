@@ -55,7 +55,7 @@ async def gone(server: ServerProcess, name: str) -> None:
     await ended(server, name)
 
 
-async def sleep(server: ServerProcess, name: str) -> None:
+async def put_to_sleep(server: ServerProcess, name: str) -> None:
     """Send a function to sleep; all its processes must end. A replica that has just been called
     stays awake, so the request is repeated."""
 
@@ -128,7 +128,7 @@ async def test_calls_wait_for_a_slow_start(server: ServerProcess, folder: Path, 
     """Calls of a cold function are held until its server answers its probe, and are then answered
     by it."""
     await deployed(server, folder, "slow", "--listen-after", "0.5", "--ready-after", "1")
-    await sleep(server, "slow")
+    await put_to_sleep(server, "slow")
 
     answers = await asyncio.gather(
         *(ask(port, "GET", "/fn/slow/show", fields={"Token": str(n)}) for n in range(20))
@@ -153,7 +153,7 @@ async def test_every_process_ends_with_its_replica(
     assert (await ask(port, "GET", "/fn/clings/")).status == 200
     assert len(faulty_server.survivors(mark(server, "clings"))) > int(options[-1] == "3")
 
-    await sleep(server, "clings")
+    await put_to_sleep(server, "clings")
 
     assert (await ask(port, "GET", "/fn/clings/")).status == 200
     await gone(server, "clings")
