@@ -94,11 +94,6 @@ class UpstreamConnection(asyncio.Protocol):
         return self._endpoint.phases
 
     @property
-    def is_open(self) -> bool:
-        """Whether the connection can still be written."""
-        return self._transport is not None and not self._transport.is_closing()
-
-    @property
     def is_flushed(self) -> bool:
         """Whether the connection is open both ways and has no unsent bytes."""
         transport = self._transport
@@ -171,7 +166,8 @@ class UpstreamConnection(asyncio.Protocol):
             return
         sock = transport.get_extra_info("socket")
         if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def begin(self, id: int, *, is_reused: bool) -> None:
         """Begin exchange `id`."""
@@ -219,7 +215,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.bytes_in += len(data)
         handler.upstream_data(data)
         if self.bytes_in <= ACKNOWLEDGED_MAX and self.handler is handler:
-            self._acknowledge()
+            self.acknowledge()
 
     def eof_received(self) -> bool:
         """asyncio callback: the server has ended its stream."""
@@ -251,18 +247,6 @@ class UpstreamConnection(asyncio.Protocol):
             self._owner.on_idle_ended(self)
         else:
             self.handler.upstream_lost(exc or self._error)
-
-    def _acknowledge(self) -> None:
-        """Acknowledge the start of an answer that is not complete.
-
-        A server without TCP_NODELAY that writes head and body separately sends the body after the
-        acknowledgement of the head, which the kernel delays by 40 ms on a connection in use.
-        """
-        if self._transport is not None and not self._transport.is_closing():
-            sock = self._transport.get_extra_info("socket")
-            if sock.family != socket.AF_UNIX:
-                with contextlib.suppress(OSError):
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def _read_last(self, transport: asyncio.Transport) -> None:
         """Read what arrived before a failed write.
