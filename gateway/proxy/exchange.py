@@ -355,8 +355,6 @@ class Exchange:
             self._client.begin_tunnel()
         if rest or not is_tunnel:
             self.upstream_data(rest)
-        if self._upstream is not None and not rest:
-            self._upstream.acknowledge()
 
     def _relay(self, data: bytes) -> None:
         """Pass on bytes of the answer's body."""

@@ -12,8 +12,8 @@ import pytest
 
 from gateway.settings import GatewaySettings
 from registry.catalog import Change
-from registry.model import Limits
-from tests.support.proxied import KEY, Gate, Wire, gate, until, warm
+from registry.model import ExchangeLimits, Limits
+from tests.support.proxied import KEY, Gate, Wire, gate, quiet, until, warm
 
 HOST = b"Host: 127.0.0.1\r\n"
 GET = b"GET /fn/web/x HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
@@ -178,32 +178,28 @@ async def test_an_answer_to_a_client_that_does_not_read_is_cut(
 ) -> None:
     """The rest of an incomplete answer waits for a slow reader only for a while."""
     monkeypatch.setattr("gateway.http.exchange_client.CUT_S", 0.01)
-    fail = asyncio.Event()
+    written = 0
 
     async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal written
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
-        sending = asyncio.create_task(_send_much(writer))
-        await fail.wait()
-        sending.cancel()
-        writer.transport.abort()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+        while True:
+            writer.write(bytes(2**20))
+            written += 2**20
+            await writer.drain()
 
-    async with gate(tmp_path, serve) as one:
+    async with gate(tmp_path, serve, exchange=ExchangeLimits(max_s=0.0)) as one:
         wire = await one.connect()
         wire.send(GET)
         await wire.head()
-        fail.set()
+        await quiet(lambda: written)
+        one.sweep()
         await one.settled()
         assert one.fast is not None
         connections = one.fast.connections
         await until(lambda: not connections)
         wire.close()
-
-
-async def _send_much(writer: Writer) -> None:
-    while True:
-        writer.write(bytes(2**20))
-        await writer.drain()
 
 
 async def test_shutdown_refuses_and_drains(tmp_path: Path, is_fast: bool) -> None:
