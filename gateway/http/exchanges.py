@@ -174,6 +174,7 @@ class Exchanges:
             # A client whose handshake is refused may have sent frames already.
             head.keep_alive and key is None and not invoker.gate.headers,
             settings.body_read_s,
+            function.limits.retry,
         )
 
 

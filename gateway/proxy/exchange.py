@@ -24,12 +24,12 @@ from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
 from gateway.proxy.retries import Loss
 from gateway.proxy.websocket import is_switched
 from gateway.replies import CLOSE
-from gateway.server_links import NO_META, ExchangeCall
 from registry.errors import FnError, UpstreamFailed
 
 if TYPE_CHECKING:
     from gateway.proxy.plan import ExchangePlan
     from gateway.proxy.ports import ClientSide, ExchangeDelivery, Journal
+    from gateway.server_links import ExchangeCall
     from gateway.upstream import UpstreamConnection
 
 CONTINUE: Final = 100
@@ -105,21 +105,8 @@ class Exchange:
 
     def start(self) -> None:
         """Ask for a connection. An error is answered to the client."""
-        plan, now = self._plan, monotonic()
-        self._call = call = ExchangeCall(
-            plan.pool,
-            NO_META,
-            b"",
-            now,
-            now + plan.wait_s,
-            plan.limits.max_s,
-            plan.priority,
-            queue_max=plan.queue_max,
-            pinned=plan.is_pinned,
-            is_free=plan.is_free,
-            opened=self._on_opened,
-            done=self._on_refused,
-        )
+        call = self._plan.call(monotonic(), self._on_opened, self._on_refused)
+        self._call = call
         self._open.add(self)
         try:
             self._delivery.submit_exchange(call)
@@ -202,7 +189,8 @@ class Exchange:
         upstream.write(self._plan.request)
         for piece in self._kept.pieces:
             upstream.write(piece)
-        if not may_resend(self._plan.head.method, self._sends, is_reused=upstream.is_reused):
+        plan = self._plan
+        if not may_resend(plan.head.method, plan.retry, self._sends, upstream.is_reused):
             self._kept.drop()
         elif self.is_request_whole:
             self._kept.settle()
@@ -379,7 +367,9 @@ class Exchange:
             self._on_unanswered()
             return
         if exc is None and self.state is State.ANSWERING and self._reader.ends_with_connection:
-            self._complete()
+            # A process that died ends its connections like one that has said everything.
+            self._leave_upstream()
+            asyncio.get_running_loop().call_later(DEATH_S, self._on_settled)
             return
         self.fail(UpstreamFailed("the server closed the connection within its answer"))
 
@@ -397,17 +387,23 @@ class Exchange:
         ):
             self._resend()
         else:
-            asyncio.get_running_loop().call_later(DEATH_S, self._on_loss_settled)
+            asyncio.get_running_loop().call_later(DEATH_S, self._on_settled)
 
-    def _on_loss_settled(self) -> None:
-        """Send the request again if that is safe, or refuse it."""
-        if self._call is None or self.state is not State.OPEN or self._upstream is not None:
+    def _on_settled(self) -> None:
+        """Decide about a lost connection; by now it is known whether the replica died."""
+        call, state = self._call, self.state
+        if call is None or self._upstream is not None:
             return
-        decision = self._decide()
-        if isinstance(decision, retries.Fail):
-            self.fail(decision.error(decision.text))
-        else:
-            self._resend()
+        if state is State.OPEN:
+            decision = self._decide()
+            if isinstance(decision, retries.Fail):
+                self.fail(decision.error(decision.text))
+            else:
+                self._resend()
+        elif state is State.ANSWERING and self._delivery.has_lost_link(call):
+            self.fail(UpstreamFailed("the replica died within its answer"))
+        elif state is State.ANSWERING:
+            self._complete()
 
     def _decide(self) -> retries.Resend | retries.Fail:
         call = self._call
@@ -419,6 +415,7 @@ class Exchange:
                 is_reused=self._is_reused,
                 died=self._delivery.has_lost_link(call),
                 is_body_kept=not self._kept.is_lost,
+                retry=self._plan.retry,
                 sends=self._sends,
                 is_late=monotonic() >= call.wait_until_s,
             )

@@ -15,9 +15,11 @@ KEPT_MAX: Final = 1024 * 1024
 """Max bytes of a kept prefix. While a request is held, reading its body stops there."""
 
 
-def may_resend(method: bytes, sends: int, *, is_reused: bool) -> bool:
+def may_resend(method: bytes, retry: retries.Retry, sends: int, is_reused: bool) -> bool:
     """Return whether `retries.decide` may send a request again that was sent `sends` times."""
-    return sends < retries.SENDS_MAX and (is_reused or method in retries.IDEMPOTENT)
+    if sends >= retries.SENDS_MAX or retry == "never":
+        return False
+    return is_reused or retry == "always" or method in retries.IDEMPOTENT
 
 
 class Memory(Protocol):

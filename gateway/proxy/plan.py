@@ -6,11 +6,17 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.dispatch.call import Priority
+from gateway.proxy.retries import Retry
+from gateway.server_links import NO_META, ExchangeCall
 from registry.model import ExchangeLimits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.proxy.request_head import RequestHead
     from gateway.proxy.targets import FunctionTarget
+    from gateway.upstream import UpstreamConnection
+    from registry.errors import FnError
 
 
 class State(Enum):
@@ -29,7 +35,8 @@ class ExchangePlan(NamedTuple):
 
     `request`: the head to send to the server. `websocket_key`: value of Sec-WebSocket-Key if the
     request is a WebSocket handshake, else None. `keeps`: the client's connection may serve another
-    request. `body_s`: max time without a byte of the request's body.
+    request. `body_s`: max time without a byte of the request's body. `retry`: the function's
+    setting.
     """
 
     pool: str
@@ -45,6 +52,29 @@ class ExchangePlan(NamedTuple):
     websocket_key: bytes | None = None
     keeps: bool = True
     body_s: float = 30.0
+    retry: Retry = "auto"
+
+    def call(
+        self,
+        now: float,
+        opened: Callable[[UpstreamConnection], None],
+        done: Callable[[FnError], None],
+    ) -> ExchangeCall:
+        """Return the call that asks for a connection; `now` is monotonic seconds."""
+        return ExchangeCall(
+            self.pool,
+            NO_META,
+            b"",
+            now,
+            now + self.wait_s,
+            self.limits.max_s,
+            self.priority,
+            queue_max=self.queue_max,
+            pinned=self.is_pinned,
+            is_free=self.is_free,
+            opened=opened,
+            done=done,
+        )
 
     @property
     def host(self) -> bytes:

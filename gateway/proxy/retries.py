@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 from registry.errors import FnError, ReplicaDied, UpstreamFailed
 
+Retry = Literal["auto", "always", "never"]
 SENDS_MAX: Final = 2
 IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"})
 """RFC 9110 section 9.2.2, without TRACE, which is refused."""
@@ -45,7 +46,7 @@ class Loss(NamedTuple):
     is_reused: bool = False
     died: bool = False
     is_body_kept: bool = True
-    retry: Literal["auto", "always", "never"] = "auto"
+    retry: Retry = "auto"
     sends: int = 1
     is_late: bool = False
 

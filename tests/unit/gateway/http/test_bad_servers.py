@@ -9,10 +9,11 @@ import tracemalloc
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from registry.model import ExchangeLimits
+from registry.model import ExchangeLimits, Limits
 from tests.support.proxied import gate, quiet, until
 
 HOST = b"Host: 127.0.0.1\r\n"
@@ -248,6 +249,53 @@ async def test_a_post_on_a_fresh_connection_is_not_sent_twice(
     async with gate(tmp_path, serve, is_fast=is_fast) as one:
         assert code(await one.ask(post)) == "upstream_failed"
         assert count == 1
+        await one.settled()
+
+
+async def test_the_end_of_a_dead_server_is_no_end_of_an_answer(
+    tmp_path: Path, is_fast: bool
+) -> None:
+    """An unframed answer whose replica dies is reset, although its connection ended normally."""
+    seen = asyncio.Event()
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nsome")
+        await seen.wait()
+        writer.close()
+        await writer.wait_closed()
+        one.sidecar.hang_up()
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
+        wire = await one.connect()
+        wire.send(GET)
+        await wire.head()
+        seen.set()
+        with pytest.raises(ConnectionError):
+            await wire.rest()
+        wire.close()
+        await one.settled()
+        assert one.delivery.balance().ended["failed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "retry", "sends"), [("POST", "always", 2), ("GET", "never", 1), ("GET", "auto", 2)]
+)
+async def test_the_functions_setting_decides_about_second_sends(
+    tmp_path: Path, is_fast: bool, method: str, retry: Any, sends: int
+) -> None:
+    """`retry` of function.toml: always sends a POST twice, never sends a GET once."""
+    count = 0
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal count
+        count += 1
+        await reader.readuntil(b"\r\n\r\na")
+
+    head = method.encode() + b" /fn/web/x HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n"
+    async with gate(tmp_path, serve, is_fast=is_fast, limits=Limits(retry=retry)) as one:
+        answer = await one.ask(head + b"Connection: close\r\n\r\na")
+        assert (code(answer), count) == ("upstream_failed", sends)
         await one.settled()
 
 

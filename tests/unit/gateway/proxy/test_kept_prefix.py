@@ -6,6 +6,7 @@ import pytest
 
 from gateway.http.reservations import BodyBudget
 from gateway.proxy.kept_prefix import KEPT_MAX, KeptPrefix, may_resend
+from gateway.proxy.retries import Retry
 from registry.errors import BodyEvicted, FnError
 
 
@@ -85,14 +86,19 @@ def test_a_sent_request_is_not_kept_beyond_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "sends", "is_reused", "may"),
+    ("method", "retry", "sends", "is_reused", "may"),
     [
-        (b"GET", 1, False, True),
-        (b"POST", 1, False, False),
-        (b"POST", 1, True, True),
-        (b"GET", 2, True, False),
+        (b"GET", "auto", 1, False, True),
+        (b"POST", "auto", 1, False, False),
+        (b"POST", "auto", 1, True, True),
+        (b"GET", "auto", 2, True, False),
+        (b"POST", "always", 1, False, True),
+        (b"POST", "always", 2, False, False),
+        (b"GET", "never", 1, True, False),
     ],
 )
-def test_what_is_worth_keeping(method: bytes, sends: int, is_reused: bool, may: bool) -> None:
+def test_what_is_worth_keeping(
+    method: bytes, retry: Retry, sends: int, is_reused: bool, may: bool
+) -> None:
     """Bytes are kept exactly as long as the table of retries could send them again."""
-    assert may_resend(method, sends, is_reused=is_reused) is may
+    assert may_resend(method, retry, sends, is_reused) is may
