@@ -62,7 +62,6 @@ async def descriptors_of_others(sockets: ServerSockets, *, gives_up: bool) -> No
             theirs.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 @pytest.mark.parametrize("gives_up", [True, False])
 def test_no_descriptor_is_closed_twice(run: Run, gives_up: bool) -> None:
