@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.proxy import retries
 from gateway.proxy.answer_reader import AnswerReader, not_http
-from gateway.proxy.answering import Answering, forward_answer, forward_interim
+from gateway.proxy.answering import forward_answer, forward_interim
 from gateway.proxy.deadlines import Deadlines
 from gateway.proxy.fields import Malformed
 from gateway.proxy.framing import BodyKind
@@ -330,10 +330,7 @@ class Exchange:
         self._answer = head
         added = self._journal.headers(call, upstream, head.status)
         keeps = plan.keeps and self.is_request_whole
-        minor, prefix = plan.head.minor, plan.target.prefix
-        answer = forward_answer(
-            head, Answering(prefix, plan.host, minor, keeps, plan.is_bare, added)
-        )
+        answer = forward_answer(head, plan.answering(upstream.port, added, keeps=keeps))
         self._keeps = answer.keep_alive and not is_tunnel
         self._reader.unchunks = answer.is_dechunked
         rest = self._reader.take_rest()
