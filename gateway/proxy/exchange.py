@@ -173,8 +173,8 @@ class Exchange:
             return
         self._upstream = upstream
         upstream.handler = self
-        if not upstream.is_silent:
-            self._on_spoken(upstream, call)
+        if not upstream.is_silent or (upstream.is_reused and self._wants_fresh):
+            self._on_unfit(upstream, call)
             return
         self.state = State.OPEN
         now = monotonic()
@@ -195,10 +195,16 @@ class Exchange:
         elif self.is_request_whole:
             self._kept.settle()
 
-    def _on_spoken(self, upstream: UpstreamConnection, call: ExchangeCall) -> None:
-        """Leave a connection on which something arrived before the request: nothing is sent.
+    @property
+    def _wants_fresh(self) -> bool:
+        """Whether no connection may be reused, because its loss could not be made good."""
+        return self._sends > 0 or self._plan.retry == "never"
 
-        The end of a connection that was idle, or bytes that would be taken for this answer.
+    def _on_unfit(self, upstream: UpstreamConnection, call: ExchangeCall) -> None:
+        """Leave a connection that cannot have this request: nothing is sent.
+
+        It is used and a fresh one is wanted, or something arrived before the request: the end of a
+        connection that was idle, or bytes that would be taken for this answer.
         """
         self._leave_upstream()
         if upstream.is_reused:
@@ -434,6 +440,7 @@ class Exchange:
         self._call = None
         is_tunnel = self.state is State.TUNNEL
         kept = is_clean and not is_tunnel and answer.keep_alive and self.is_request_whole
+        kept = kept and self._plan.retry != "never"  # see `_wants_fresh`
         self._leave_upstream()
         if call is not None:
             self._delivery.end_exchange(call, kept=kept)

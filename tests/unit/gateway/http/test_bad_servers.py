@@ -9,11 +9,10 @@ import tracemalloc
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from registry.model import ExchangeLimits, Limits
+from registry.model import ExchangeLimits
 from tests.support.proxied import gate, quiet, until
 
 HOST = b"Host: 127.0.0.1\r\n"
@@ -351,27 +350,6 @@ async def test_the_end_of_a_dead_server_is_no_end_of_an_answer(
         wire.close()
         await one.settled()
         assert one.delivery.balance().ended["failed"] == 1
-
-
-@pytest.mark.parametrize(
-    ("method", "retry", "sends"), [("POST", "always", 2), ("GET", "never", 1), ("GET", "auto", 2)]
-)
-async def test_the_functions_setting_decides_about_second_sends(
-    tmp_path: Path, is_fast: bool, method: str, retry: Any, sends: int
-) -> None:
-    """`retry` of function.toml: always sends a POST twice, never sends a GET once."""
-    count = 0
-
-    async def serve(reader: Reader, writer: Writer) -> None:
-        nonlocal count
-        count += 1
-        await reader.readuntil(b"\r\n\r\na")
-
-    head = method.encode() + b" /fn/web/x HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n"
-    async with gate(tmp_path, serve, is_fast=is_fast, limits=Limits(retry=retry)) as one:
-        answer = await one.ask(head + b"Connection: close\r\n\r\na")
-        assert (code(answer), count) == ("upstream_failed", sends)
-        await one.settled()
 
 
 async def test_a_lost_replica_is_named(tmp_path: Path, is_fast: bool) -> None:
