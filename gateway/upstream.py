@@ -71,6 +71,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._has_ended = False
         self._was_silent = False
         self._has_spoken = False
+        self._poll: select.poll | None = None
+        """Used for every reuse: to make one takes longer than to poll."""
         self.id = id
         self.handler: UpstreamHandler | None = None
         self.connected_s = connected_s
@@ -111,11 +113,14 @@ class UpstreamConnection(asyncio.Protocol):
             return True
         if self._has_spoken or self._transport is None or self._transport.is_closing():
             return False
-        poll = select.poll()
-        try:
-            poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        except (OSError, ValueError):
-            return False
+        poll = self._poll
+        if poll is None:
+            poll = select.poll()
+            try:
+                poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+            except (OSError, ValueError):
+                return False
+            self._poll = poll
         return not poll.poll(0)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:

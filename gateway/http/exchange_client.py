@@ -63,21 +63,22 @@ class ExchangeParts(NamedTuple):
 class ConnectionOwner(Protocol):
     """The fast path's connection that an `ExchangeClient` acts for."""
 
-    def take_back(self, ahead: bytes, *, is_full: bool) -> None:
+    def take_back(self, ahead: bytes, *, is_paused: bool) -> None:
         """Read the next request.
 
-        `ahead` are its first bytes; `is_full`: the client has not read its answers yet.
+        `ahead` are its first bytes; `is_paused`: the exchange has paused reading.
         """
 
     def discard_rest(self) -> None:
         """Discard what the client still sends, for a bounded time, and close."""
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the loss of the connection."""
 
+class ExchangeClient:
+    """Client side of one exchange, as `gateway.proxy.ports.ClientSide`.
 
-class ExchangeClient(asyncio.Protocol):
-    """Client side of one exchange, as `gateway.proxy.ports.ClientSide`."""
+    The fast path's connection passes the transport's events on: to exchange the transport's
+    protocol would take longer.
+    """
 
     __slots__ = (
         "_ahead",
@@ -113,10 +114,10 @@ class ExchangeClient(asyncio.Protocol):
         self._has_answer = self._is_tunnel = False
         self._is_paused = self._is_full = self._is_closed_by_client = False
 
-    # asyncio
+    # Events of the transport
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes (asyncio)."""
+        """Process received bytes."""
         if self._framer is None:
             self._read_head(data)
         elif self._is_tunnel and self._exchange is not None:
@@ -127,7 +128,7 @@ class ExchangeClient(asyncio.Protocol):
             self._read_body(data)
 
     def eof_received(self) -> bool:
-        """Handle the client's end of sending (asyncio).
+        """Handle the client's end of sending.
 
         Returns True to keep the connection open for the answer. A client that ends its sending
         after the answer began has left: nothing else would tell for a silent stream.
@@ -141,22 +142,21 @@ class ExchangeClient(asyncio.Protocol):
         self._is_closed_by_client = True
         return True
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End the exchange: the client has left (asyncio)."""
+    def connection_lost(self) -> None:
+        """End the exchange: the client has left."""
         self._forget_ahead()
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.client_lost()
-        self._owner.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Stop the answer: the client does not read it (asyncio)."""
+        """Stop the answer: the client does not read it."""
         self._is_full = True
         if self._exchange is not None:
             self._exchange.client_paused()
 
     def resume_writing(self) -> None:
-        """Continue the answer (asyncio)."""
+        """Continue the answer."""
         self._is_full = False
         if self._exchange is not None:
             self._exchange.client_resumed()
@@ -220,7 +220,7 @@ class ExchangeClient(asyncio.Protocol):
         if transport.is_closing():
             return
         if keep and not self._is_closed_by_client:
-            self._owner.take_back(ahead, is_full=self._is_full)
+            self._owner.take_back(ahead, is_paused=self._is_paused)
         elif self._framer is None or self._framer.is_complete:
             transport.close()
         else:

@@ -160,7 +160,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Process received bytes (asyncio)."""
         self.quiet_s = 0
-        if self._invocation is None and not self._unparsed:
+        if self._exchange is not None:
+            self._exchange.data_received(data)
+        elif self._invocation is None and not self._unparsed:
             self._begin_request(data)
         elif self._missing:
             self._continue_body(data)
@@ -170,13 +172,17 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop reading requests: the client does not read its answers (asyncio)."""
         self._is_full = True
-        if self._transport is not None:
+        if self._exchange is not None:
+            self._exchange.pause_writing()
+        elif self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Continue reading: the client reads its answers again (asyncio)."""
         self._is_full = False
-        if self._transport is not None and not self._unparsed:
+        if self._exchange is not None:
+            self._exchange.resume_writing()
+        elif self._transport is not None and not self._unparsed:
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
@@ -184,6 +190,8 @@ class Connection(asyncio.Protocol):
 
         Returns True to keep the connection open for the pending answer.
         """
+        if self._exchange is not None:
+            return self._exchange.eof_received()
         transport = self._transport
         is_owed = self._invocation is not None or bool(self._unparsed)
         if transport is None or not is_owed or self._missing or not may_be_reading(transport):
@@ -194,8 +202,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
         """Cancel the request in flight: the client has disconnected (asyncio)."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.connection_lost()
         self._detach()
-        self._exchange = None
         invocation, self._invocation = self._invocation, None
         if invocation is not None:
             invocation.cancel()
@@ -277,25 +287,23 @@ class Connection(asyncio.Protocol):
             self._hand_over()
             return
         client = self._exchange = ExchangeClient(self._fast_path.parts, self, transport)
-        transport.set_protocol(client)
         if self._is_full:
             client.pause_writing()
         client.data_received(data)
 
-    def take_back(self, ahead: bytes, *, is_full: bool) -> None:
+    def take_back(self, ahead: bytes, *, is_paused: bool) -> None:
         """Read the next request: an exchange is over.
 
-        `ahead` are its first bytes; `is_full`: the client has not read its answers yet.
+        `ahead` are its first bytes; `is_paused`: the exchange has paused reading.
         """
         transport = self._transport
         self._exchange = None
         if transport is None:
             return
         self.quiet_s = 0
-        transport.set_protocol(self)
-        if is_full:
-            self.pause_writing()
-        else:
+        if self._is_full:
+            transport.pause_reading()
+        elif is_paused:
             transport.resume_reading()
         if ahead:
             self._read_ahead(ahead)

@@ -18,6 +18,7 @@ from gateway.proxy.answering import Answering, forward_answer, forward_interim
 from gateway.proxy.deadlines import Deadlines
 from gateway.proxy.fields import Malformed
 from gateway.proxy.framing import BodyKind
+from gateway.proxy.joining import write_joined
 from gateway.proxy.kept_prefix import KeptPrefix, Memory, may_resend
 from gateway.proxy.plan import State
 from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
@@ -186,10 +187,8 @@ class Exchange:
             upstream.pause_reading()
         if not self.is_request_whole:
             self._client.resume_body()
-        upstream.write(self._plan.request)
-        for piece in self._kept.pieces:
-            upstream.write(piece)
-        plan = self._plan
+        plan, kept = self._plan, self._kept
+        write_joined(upstream.write, plan.request, kept.pieces)
         if not may_resend(plan.head.method, plan.retry, self._sends, upstream.is_reused):
             self._kept.drop()
         elif self.is_request_whole:
@@ -337,23 +336,29 @@ class Exchange:
         self._keeps = answer.keep_alive and not is_tunnel
         self._reader.unchunks = answer.is_dechunked
         rest = self._reader.take_rest()
-        self.state = State.TUNNEL if is_tunnel else State.ANSWERING
+        if not is_tunnel:
+            self.state = State.ANSWERING
+            self._relay(rest, answer.head)
+            return
+        self.state = State.TUNNEL
         self._client.write(answer.head)
-        if is_tunnel:
-            self._client.begin_tunnel()
-        if rest or not is_tunnel:
+        self._client.begin_tunnel()
+        if rest:
             self.upstream_data(rest)
 
-    def _relay(self, data: bytes) -> None:
-        """Pass on bytes of the answer's body."""
+    def _relay(self, data: bytes, head: bytes = b"") -> None:
+        """Pass on bytes of the answer's body, after its head if that was not sent yet."""
         try:
             content, is_clean = self._reader.take(data)
         except Malformed as error:
+            self._client.write(head)
             self.fail(not_http(str(error)))
             return
-        if content:
-            self._bytes_out += len(content)
+        if head:
+            write_joined(self._client.write, head, (content,))
+        elif content:
             self._client.write(content)
+        self._bytes_out += len(content)
         if self._reader.is_complete:
             self._complete(is_clean=is_clean)
 
@@ -437,7 +442,9 @@ class Exchange:
         self._call = None
         is_tunnel = self.state is State.TUNNEL
         kept = is_clean and not is_tunnel and answer.keep_alive and self.is_request_whole
-        self._leave_upstream()
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.handler = None  # the delivery decides at once: nothing can arrive before
         if call is not None:
             self._delivery.end_exchange(call, kept=kept)
         self._journal.ended(None, call, self._close())
