@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from gateway import problems
 from gateway.http.connections import is_gone, may_be_reading
 from gateway.proxy.fields import Malformed
-from gateway.proxy.framing import BodyFramer, make_framer
+from gateway.proxy.framing import BodyFramer, LengthBody, make_framer
 from gateway.proxy.request_head import HEAD_MAX, parse_request_head
 from gateway.proxy.targets import FunctionTarget, is_description, split_target
 from gateway.replies import CLOSE, Reply
@@ -23,6 +23,7 @@ from registry.errors import BadRequest, BodyEvicted, FnError, HeadTimeout, HeadT
 
 if TYPE_CHECKING:
     from gateway.http.exchanges import Exchanges
+    from gateway.http.known_heads import KnownHead
     from gateway.http.reservations import BodyBudget, BodyReservation
     from gateway.proxy.exchange import Exchange
     from gateway.replies import Writer
@@ -62,6 +63,10 @@ class ExchangeParts(NamedTuple):
 
 class ConnectionOwner(Protocol):
     """The fast path's connection that an `ExchangeClient` acts for."""
+
+    @property
+    def peer(self) -> bytes:
+        """IP address of the client, b"" if it has none."""
 
     def take_back(self, ahead: bytes, *, is_paused: bool) -> None:
         """Read the next request.
@@ -264,13 +269,29 @@ class ExchangeClient:
             return
         assert isinstance(target, FunctionTarget)  # `is_for_server` has seen the line
         self._framer = make_framer(head.framing)
-        exchange = self._shared.exchanges.begin(head, target, self, self._peer())
+        exchanges, peer = self._shared.exchanges, self._owner.peer
+        self._start(exchanges.begin(head, target, self, peer, raw), rest)
+
+    def begin_known(self, known: KnownHead, rest: bytes) -> None:
+        """Begin an exchange with a known head; `rest` is what follows the head."""
+        head = known.plan.head
+        self._method = head.method
+        self._framer = make_framer(head.framing)
+        exchange = self._shared.exchanges.begin_known(known, self, self._owner.peer)
+        self._start(exchange, rest)
+
+    def _start(self, exchange: Exchange | None, rest: bytes) -> None:
+        """Start the exchange, None if it was answered already; `rest` is what follows its head."""
         if exchange is None:
             return
         self._exchange = exchange
         if self._is_full:
             exchange.client_paused()
-        if rest:
+        framer = self._framer
+        if isinstance(framer, LengthBody) and framer.missing == len(rest) > 0:
+            framer.feed(rest)
+            exchange.request_whole(rest)
+        elif rest:
             self.data_received(rest)
         if not exchange.is_over:
             exchange.start()
@@ -337,10 +358,6 @@ class ExchangeClient:
         if self._reservation is not None:
             self._reservation.release()
             self._reservation = None
-
-    def _peer(self) -> bytes:
-        peer = self._transport.get_extra_info("peername")
-        return str(peer[0]).encode() if isinstance(peer, tuple) and peer else b""
 
 
 def reply_pieces(writer: Writer, reply: Reply, method: bytes) -> list[bytes]:

@@ -16,7 +16,7 @@ from typing import Final, cast
 
 from gateway import problems
 from gateway.http.bodies import BodyDiscarder, BodyReceiver, switch_protocol
-from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading
+from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading, peer_of
 from gateway.http.context import Invoker
 from gateway.http.exchange_client import ExchangeClient, ExchangeParts, is_for_server
 from gateway.http.exchanges import Exchanges
@@ -58,6 +58,7 @@ class FastPath:
         self.limit = limit
         self.parse_head = HeadCache().read
         self.parts = ExchangeParts(Exchanges(invoker), writer, invoker.body_budget)
+        self.known_heads = self.parts.exchanges.known
         self._left = asyncio.Event()
         limit.track(self.connections)
 
@@ -120,6 +121,7 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_unparsed",
         "opened_s",
+        "peer",
         "quiet_s",
     )
 
@@ -137,6 +139,7 @@ class Connection(asyncio.Protocol):
         self._is_last = False
         self._is_ended = False
         self._is_discarding = False
+        self.peer = b""
         self.quiet_s = 0
         self.opened_s = monotonic()
 
@@ -150,6 +153,7 @@ class Connection(asyncio.Protocol):
         """Accept or refuse a new connection (asyncio)."""
         self._transport = cast("asyncio.Transport", transport)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.peer = peer_of(transport)
         fast_path = self._fast_path
         fast_path.connections.add(self)
         if not fast_path.limit.admit(self):
@@ -256,6 +260,10 @@ class Connection(asyncio.Protocol):
         """
         self._is_new = False
         end = data.find(_END) + 4
+        known = self._fast_path.known_heads.find(data[:end])
+        if known is not None and self._transport is not None:
+            self._exchange_client(self._transport).begin_known(known, data[end:])
+            return
         plain = self._fast_path.parse_head(data[:end]) if end > 3 else None
         if plain is None:
             self._begin_other(data)
@@ -286,10 +294,14 @@ class Connection(asyncio.Protocol):
             self._unparsed = [data]
             self._hand_over()
             return
+        self._exchange_client(transport).data_received(data)
+
+    def _exchange_client(self, transport: asyncio.Transport) -> ExchangeClient:
+        """Return the client side of a new exchange, which gets the connection's events."""
         client = self._exchange = ExchangeClient(self._fast_path.parts, self, transport)
         if self._is_full:
             client.pause_writing()
-        client.data_received(data)
+        return client
 
     def take_back(self, ahead: bytes, *, is_paused: bool) -> None:
         """Read the next request: an exchange is over.
