@@ -55,7 +55,8 @@ class UpstreamConnection(asyncio.Protocol):
     `handler` receives the events of the exchange; the proxy sets it when it gets the connection.
     Without a handler the connection is idle. `connected_s`: when the link to the replica was
     established (monotonic seconds). `is_reused`: an earlier exchange used this connection.
-    `bytes_in`: bytes received in this exchange.
+    `bytes_in`: bytes received in this exchange. `is_idle`: kept for the next exchange. `known_id`,
+    `opened_s`, `idle_since_s` and `is_told` belong to `gateway.dispatch.keeping`.
     """
 
     def __init__(
@@ -77,7 +78,10 @@ class UpstreamConnection(asyncio.Protocol):
         self.handler: UpstreamHandler | None = None
         self.connected_s = connected_s
         self.is_reused = False
-        self.idle_since_s = 0.0
+        self.is_idle = False
+        self.known_id = id
+        self.opened_s = self.idle_since_s = 0.0
+        self.is_told = False
         self.bytes_in = 0
 
     @property
@@ -177,14 +181,15 @@ class UpstreamConnection(asyncio.Protocol):
     def begin(self, id: int, *, is_reused: bool) -> None:
         """Begin exchange `id`."""
         self.id = id
+        self.is_idle = False
         self.is_reused = self._was_silent = is_reused
         self.bytes_in = 0
 
-    def rest(self, now: float) -> None:
+    def rest(self) -> None:
         """Become idle."""
         self.handler = None
+        self.is_idle = True
         self._was_silent = False
-        self.idle_since_s = now
         self.resume_reading()
 
     # asyncio callbacks
