@@ -72,6 +72,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._has_ended = False
         self._was_silent = False
         self._has_spoken = False
+        self._sock: socket.socket | None = None
         self._poll: select.poll | None = None
         """Used for every reuse: to make one takes longer than to poll."""
         self.id = id
@@ -173,7 +174,9 @@ class UpstreamConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        sock = transport.get_extra_info("socket")
+        sock = self._sock
+        if sock is None:
+            sock = self._sock = transport.get_extra_info("socket")
         if sock.family != socket.AF_UNIX:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
