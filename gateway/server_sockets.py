@@ -29,6 +29,8 @@ log = structlog.get_logger()
 
 IDLE_S: Final = 2.0
 """Seconds for which an idle connection is kept: servers close theirs after 5 s or more."""
+TELL_MIN_S: Final = 0.001
+"""Min seconds between two looks at ends to be told: the resolution of the event loop's timers."""
 LATE_MAX: Final = 1000
 """Max connections between two used ones that arrive for exchanges that have ended."""
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
@@ -148,8 +150,10 @@ class ServerSockets:
         """Tell the sidecar of ends that are due."""
         now = monotonic()
         next_s = self._kept.tell_due(now)
-        is_next = next_s != float("inf")
-        self._telling = self._loop.call_later(next_s - now, self._tell_ends) if is_next else None
+        self._telling = None
+        if next_s != float("inf"):
+            delay_s = max(next_s - now, TELL_MIN_S)
+            self._telling = self._loop.call_later(delay_s, self._tell_ends)
 
     def _tell(self, kind: Kind, id: int, flags: int, aux: int) -> None:
         self._stream.send(pack(kind, id, flags=flags, aux=aux))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.http.known_heads import KnownHead
     from gateway.http.reservations import BodyBudget, BodyReservation
     from gateway.proxy.exchange import Exchange
+    from gateway.proxy.request_head import RequestHead
     from gateway.replies import Writer
 
 AHEAD_MAX: Final = 64 * 1024
@@ -268,7 +269,7 @@ class ExchangeClient:
             self._refuse_head(error)
             return
         assert isinstance(target, FunctionTarget)  # `is_for_server` has seen the line
-        self._framer = make_framer(head.framing)
+        self._expect_body(head, rest)
         exchanges, peer = self._shared.exchanges, self._owner.peer
         self._start(exchanges.begin(head, target, self, peer, raw), rest)
 
@@ -276,15 +277,26 @@ class ExchangeClient:
         """Begin an exchange with a known head; `rest` is what follows the head."""
         head = known.plan.head
         self._method = head.method
-        self._framer = make_framer(head.framing)
+        self._expect_body(head, rest)
         exchange = self._shared.exchanges.begin_known(known, self, self._owner.peer)
         self._start(exchange, rest)
+
+    def _expect_body(self, head: RequestHead, rest: bytes) -> None:
+        """Expect the body of a request; without a body, `rest` belongs to the next request.
+
+        That is not lost if this one is refused.
+        """
+        self._framer = make_framer(head.framing)
+        if rest and self._framer.is_complete:
+            self._ahead += rest
 
     def _start(self, exchange: Exchange | None, rest: bytes) -> None:
         """Start the exchange, None if it was answered already; `rest` is what follows its head."""
         if exchange is None:
             return
         self._exchange = exchange
+        if self._ahead:
+            self._ahead = bytearray()  # read again below, and counted
         if self._is_full:
             exchange.client_paused()
         framer = self._framer
