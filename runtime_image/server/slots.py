@@ -449,9 +449,15 @@ class SlotTable:
         if not self._rotation:
             return
         for number, link in self._links.items():
-            if link.ids and not link.is_hastened and number not in self._rotation:
-                link.is_hastened = True
-                yield Send(number, Kind.RECALL)
+            if link.is_hastened or number in self._rotation or not self._has_open(number, link):
+                continue
+            link.is_hastened = True
+            yield Send(number, Kind.RECALL)
+
+    def _has_open(self, number: int, link: _Link) -> bool:
+        """Return whether a link has slots that are not known to be idle."""
+        slots = [self._slots[Key(number, id)] for id in link.ids]
+        return any(slot.state is not _State.IDLE and not slot.is_free for slot in slots)
 
     def _recall(self) -> Iterator[Command]:
         if not self._rotation or not self._idle:

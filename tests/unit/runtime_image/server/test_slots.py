@@ -173,10 +173,10 @@ def test_an_idle_connection_is_recalled_for_each_waiting_link() -> None:
         opened(slots, A, id)
         slots.end(A, id, 1.0, is_kept=True)
 
-    assert slots.open(B, 1, 2.0) == [full(B, 1), HASTE, Send(A, Kind.RECALL, 1)]
+    assert slots.open(B, 1, 2.0) == [full(B, 1), Send(A, Kind.RECALL, 1)]
     assert slots.open(C, 1, 2.0) == [full(C, 1), Send(A, Kind.RECALL, 2)]
     recalled = slots.reuse(A, 4, 1, 2.0)
-    assert recalled == [Rename(Key(A, 1), Key(A, 4)), Send(A, Kind.RECALL, 3)]
+    assert recalled == [Rename(Key(A, 1), Key(A, 4)), HASTE, Send(A, Kind.RECALL, 3)]
     assert slots.end(A, 2, 2.0) == [Shut(Key(A, 2)), offer(B)]
 
 
