@@ -290,8 +290,11 @@ class Dispatcher:
         self._poison.sweep(now)
         self.pools = {key: pool for key, pool in self.pools.items() if not pool.is_at_rest}
         commands: list[Command] = []
-        for pool in self.pools.values():
-            commands += self._failures.sweep(pool, now)
+        for pool in list(self.pools.values()):
+            expired = self._failures.sweep(pool, now)
+            commands += expired
+            if expired:  # an exchange leaves its link at once, and a waiting one has room
+                commands += self._serve(pool, now)
             pool.update_waking(now)
         return commands + self.exchanges.sweep(now)
 

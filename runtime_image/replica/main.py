@@ -6,26 +6,24 @@ import gc
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from runtime_image.contract.control import CONTROL_SOCKET, BatchingOff, Hello, Loaded, LoadFailed
+from runtime_image.contract.control import BatchingOff, Hello, Loaded, LoadFailed
 from runtime_image.contract.errors import LoadError, describe
-from runtime_image.contract.link import BUSY_MASK, REFUTATION_MAX, VERSION, Kind
+from runtime_image.contract.link import BUSY_MASK, REFUTATION_MAX, Kind
 from runtime_image.contract.model import PREPARES, ModelSpec
 from runtime_image.engines.base import Engine
 from runtime_image.engines.loading import load_engine
 from runtime_image.engines.upgrade import SessionUpgrade, log_line, resident_mib
 from runtime_image.link.frames import Frame, LinkError, pack
-from runtime_image.link.handshake import greet, read_bind
+from runtime_image.link.handshake import read_bind
 from runtime_image.link.record import RecordRefused, read_record
-from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
-from runtime_image.replica.manager_link import ManagerLink
+from runtime_image.replica.manager_link import ManagerLink, connect, hello_of
 from runtime_image.replica.serving import Serving
 from runtime_image.replica.worker import Worker, end_process
 
@@ -87,14 +85,11 @@ class Replica:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # TERM keeps its default action until the loop exists: a Python handler that runs just
         # before the blocking wait for WELCOME could not interrupt it.
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.connect(str(run_dir / CONTROL_SOCKET))
-        reader, descriptor, frames = greet(sock, self._hello())
-        self._listener = socket.socket(fileno=descriptor)
+        end, self._listener, frames = connect(run_dir, self._hello())
         self._manager = ManagerLink(
             self._loop,
             run_dir,
-            SocketEnd(sock, reader),
+            end,
             orphan_s=self._record.orphan_s,
             hello=self._hello,
             on_frame=self._handle,
@@ -133,17 +128,7 @@ class Replica:
             self._loaded_sent = None
 
     def _hello(self) -> Hello:
-        hello: Hello = {
-            "token": self._record.token,
-            "version": VERSION,
-            "pid": os.getpid(),
-            "features": [],
-            "bound": self._record.bound,
-            "phases": self._phases,
-        }
-        if self._loaded is not None:
-            hello["loaded"] = self._loaded
-        return hello
+        return hello_of(self._record, self._phases, self._loaded)
 
     def _handle(self, frame: Frame) -> None:
         if frame.kind is Kind.PING:

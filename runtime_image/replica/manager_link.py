@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime_image.contract.control import CONTROL_SOCKET, Hello
+from runtime_image.contract.control import CONTROL_SOCKET, Hello, Loaded, ReplicaRecord
+from runtime_image.contract.link import VERSION
 from runtime_image.link.frames import Frame, LinkError
-from runtime_image.link.handshake import pack_hello
+from runtime_image.link.handshake import greet, pack_hello
 from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
 
 RECONNECT_S = 0.2
 """Interval between two attempts to reconnect. Short: a restarted manager accepts calls soon after
 its start."""
+
+
+def hello_of(record: ReplicaRecord, phases: dict[str, float], loaded: Loaded | None) -> Hello:
+    """Return the HELLO of this process; `phases` in milliseconds, `loaded` None before the load."""
+    hello: Hello = {
+        "token": record.token,
+        "version": VERSION,
+        "pid": os.getpid(),
+        "features": [],
+        "bound": record.bound,
+        "phases": phases,
+    }
+    if loaded is not None:
+        hello["loaded"] = loaded
+    return hello
+
+
+def connect(run_dir: Path, hello: Hello) -> tuple[SocketEnd, socket.socket, list[Frame]]:
+    """Connect to the manager and exchange the handshake, blocking.
+
+    Returns the end of the link, the listener of data links, and frames that came after WELCOME.
+    Raises LinkError if the manager refuses, OSError if it is gone.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.connect(str(run_dir / CONTROL_SOCKET))
+    reader, descriptor, frames = greet(sock, hello)
+    return SocketEnd(sock, reader), socket.socket(fileno=descriptor), frames
 
 
 class ManagerLink:

@@ -16,16 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from runtime_image.contract.control import CONTROL_SOCKET, Hello, Loaded, LoadFailed
+from runtime_image.contract.control import Hello, Loaded, LoadFailed
 from runtime_image.contract.errors import LoadError
-from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.link import Kind
 from runtime_image.contract.server import PORT_DEFAULT, ServerSpec
 from runtime_image.link.frames import Frame, LinkError, pack
-from runtime_image.link.handshake import greet, read_server_bind
+from runtime_image.link.handshake import read_server_bind
 from runtime_image.link.record import RecordRefused, read_record
-from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
-from runtime_image.replica.manager_link import ManagerLink
+from runtime_image.replica.manager_link import ManagerLink, connect, hello_of
 from runtime_image.seccomp.install import install
 from runtime_image.server import libc, listeners, namespaces, process_tree, readiness
 from runtime_image.server.connecting import Server
@@ -115,15 +114,12 @@ class Sidecar:
         TERM keeps its default action meanwhile: there is no server yet.
         """
         run_dir = self._run_dir
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.connect(str(run_dir / CONTROL_SOCKET))
-        reader, descriptor, frames = greet(sock, self._hello())
-        self._listener = socket.socket(fileno=descriptor)
+        end, self._listener, frames = connect(run_dir, self._hello())
         self._listener.set_inheritable(False)
         self._manager = ManagerLink(
             self._loop,
             run_dir,
-            SocketEnd(sock, reader),
+            end,
             orphan_s=self._record.orphan_s,
             hello=self._hello,
             on_frame=self._handle,
@@ -142,17 +138,7 @@ class Sidecar:
         self._manager.flush()
 
     def _hello(self) -> Hello:
-        hello: Hello = {
-            "token": self._record.token,
-            "version": VERSION,
-            "pid": os.getpid(),
-            "features": [],
-            "bound": self._record.bound,
-            "phases": self._phases,
-        }
-        if self._loaded is not None:
-            hello["loaded"] = self._loaded
-        return hello
+        return hello_of(self._record, self._phases, self._loaded)
 
     # The manager
 

@@ -1,7 +1,7 @@
 """Odd HTTP/1.1 requests and answers, from seeds: ambiguous framing, odd heads, surplus bytes.
 
 Every message carries a token of its own. What a proxy must never take for a request or an answer of
-its own, because it lies in a body or behind one, carries the token with an "s" at its end.
+its own, because it lies in a body or behind one, carries the token with SMUGGLED at its end.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ STATUSES = (
     *("1000 X", "200", "abc", "299 \x00", "500 Oh", "599 X"),
 )
 ANSWERED = ("HTTP/1.1",) * 9 + ("HTTP/1.0", "HTTP/2", "http/1.1", "ICY", "HTTP/1.1\t")
-_TOKEN = re.compile(rb"(k(\d+)q\d+)z([0-9a-f]{8})(s?)")
+SMUGGLED = "-smuggled"
+_TOKEN = re.compile(rb"(k(\d+)q\d+)z([0-9a-f]{8})(-smuggled)?")
 
 
 def token(number: int, place: int) -> str:
@@ -66,17 +67,17 @@ def tokens(data: bytes) -> Iterator[tuple[int, bool]]:
     """Yield the tokens in `data`: the connection's number, and whether it was smuggled."""
     for match in _TOKEN.finditer(data):
         if int(match[3], 16) == zlib.crc32(match[1]):
-            yield int(match[2]), match[4] == b"s"
+            yield int(match[2]), match[4] is not None
 
 
 def smuggled(token: str) -> bytes:
     """Return a request that may only ever be seen as a part of a body."""
-    return f"GET /show?smuggled HTTP/1.1\r\nHost: x\r\nToken: {token}s\r\n\r\n".encode()
+    return f"GET /show?smuggled HTTP/1.1\r\nHost: x\r\nToken: {token}{SMUGGLED}\r\n\r\n".encode()
 
 
 def stolen(token: str) -> bytes:
     """Return an answer that may only ever be seen as a part of a body, or dropped."""
-    body = f"stolen {token}s"
+    body = f"stolen {token}{SMUGGLED}"
     return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
 

@@ -99,7 +99,11 @@ class Load:
 
 
 def deploy(server: ServerProcess, folder: Path) -> None:
-    """Deploy a quick function, and one that takes about a tenth of a second."""
+    """Deploy a quick function, one that takes about a tenth of a second, and a server function
+    that has answered once."""
+    command = "python3 -m http.server --bind 127.0.0.1 ${PORT}"
+    server.fnctl_json("deploy", "--name", "web", "--command", command, "--trust")
+    ask(server, "/fn/web/")
     server.fnctl_json("deploy", str(models.affine(folder, 2, 0)), "--name", "quick")
     server.fnctl_json("deploy", str(models.slow(folder, 10_000)), "--name", "slow")
 

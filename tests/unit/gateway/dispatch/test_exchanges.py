@@ -155,6 +155,19 @@ def test_a_cancelled_exchange_leaves_its_link_at_once(
     assert each.stage is Stage.DONE
 
 
+def test_an_exchange_that_expires_before_its_connection_makes_room(dispatcher: Dispatcher) -> None:
+    """A waiting exchange is sent in the sweep that expires the one before it."""
+    up(dispatcher, limit=1)
+    hasty, patient = exchange(wait_until_s=NOW + 1.0), exchange()
+    dispatcher.submit(hasty, NOW)
+    dispatcher.submit(patient, NOW)
+
+    commands = dispatcher.sweep(NOW + 1.0)
+
+    assert errors(commands) == [WaitBudgetOver]
+    assert commands[-1] == Send("r1", 2, patient)
+
+
 def test_a_queued_exchange_is_cancelled_without_a_command(dispatcher: Dispatcher) -> None:
     """A queued exchange leaves its queue."""
     each, free = exchange(), exchange(is_free=True)

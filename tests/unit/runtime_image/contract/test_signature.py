@@ -42,7 +42,10 @@ def test_inputs_are_found_by_name() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        ({"kind": "openai", "inputs": [], "outputs": []}, "expected tensors, json or bytes"),
+        (
+            {"kind": "openai", "inputs": [], "outputs": []},
+            "expected tensors, json, bytes, http, got",
+        ),
         (
             {"kind": "tensors", "inputs": [{"name": "x", "dtype": "F", "shape": []}]},
             "tensor x: unknown dtype 'F'",
