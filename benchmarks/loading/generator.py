@@ -39,16 +39,21 @@ def running(
     with tempfile.TemporaryDirectory(prefix="fn-load-") as name:
         folder = Path(name)
         words = _command(load, folder, detailed=detailed, own=own)
-        launch = [sys.executable, "-I", "-S", "-c", ON_CORES.format(cores=sorted(cores)), *words]
-        process = subprocess.Popen(
-            launch, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        try:
+        with pinned(words, cores) as process:
             yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
+
+
+@contextmanager
+def pinned(words: list[str], cores: Set[int]) -> Iterator[subprocess.Popen[str]]:
+    """Run a command on these cores in the background; kill it at the end of the block."""
+    launch = [sys.executable, "-I", "-S", "-c", ON_CORES.format(cores=sorted(cores)), *words]
+    process = subprocess.Popen(launch, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
 
 
 def figures(process: subprocess.Popen[str], load: Load) -> Loaded:

@@ -22,7 +22,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.loading.generator import ON_CORES, Refused
+from benchmarks.loading.generator import Refused, pinned
 from benchmarks.measuring.record import percentile
 
 OK = b"HTTP/1.1 200"
@@ -142,16 +142,8 @@ def running(plan: Streams, cores: Set[int]) -> Iterator[subprocess.Popen[str]]:
         file = Path(name) / "plan.json"
         file.write_text(json.dumps(asdict(plan)))
         words = [sys.executable, "-m", "benchmarks.loading.streams", str(file)]
-        launch = [sys.executable, "-I", "-S", "-c", ON_CORES.format(cores=sorted(cores)), *words]
-        process = subprocess.Popen(
-            launch, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        try:
+        with pinned(words, cores) as process:
             yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
 
 
 def figures(process: subprocess.Popen[str], plan: Streams) -> Streamed:

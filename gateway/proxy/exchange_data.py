@@ -121,5 +121,5 @@ class ExchangeData(ABC):
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             upstream.handler = None
-            # Bytes that arrive before the delivery decides are nobody's.
+            # Bytes that arrive before the delivery decides belong to no exchange.
             upstream.pause_reading()

@@ -7,6 +7,7 @@ path of its replica's run folder. The path tells replicas of several data folder
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -65,6 +66,31 @@ def end_marked(
             raise DriverError(f"processes of a server survive KILL: {names}")
         empty = 0
         _kill(doomed)
+
+
+def hold(run_root: Path, id: str) -> list[int]:
+    """Return pidfds of the marked processes of a replica, which the caller closes.
+
+    A process that is ending has no environment any more, but may still have a device open: only a
+    pidfd from before shows its end. Raises OSError if /proc cannot be read.
+    """
+    held = []
+    for pid in marked(run_root).get(id, ()):
+        with contextlib.suppress(ProcessLookupError):
+            held.append(os.pidfd_open(pid))
+    return held
+
+
+def await_ends(
+    pidfds: Collection[int], limit_s: float, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Wait until these processes have ended. Blocks. Raises DriverError after `limit_s`."""
+    until_s = clock() + limit_s
+    for fd in pidfds:
+        end = select.poll()
+        end.register(fd, select.POLLIN)
+        if not end.poll(max(0.0, until_s - clock()) * 1e3):
+            raise DriverError("a process of a server does not end after KILL")
 
 
 def _kill(doomed: dict[int, Path]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Set
 from pathlib import Path
 
 from pool_manager.driver import EngineLosses, Exits
-from pool_manager.drivers.marked import end_marked, marked
+from pool_manager.drivers.marked import await_ends, end_marked, hold, marked
 from pool_manager.drivers.process_groups import ProcessGroup, find, members
 from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
@@ -129,11 +129,12 @@ class ProcessDriver:
         """Kill the process group and, of a server, what left the group; wait until no process is
         left."""
         group = self._groups.get(id)
-        if group is not None:
-            await self._end_group(id, group)
-        if id not in self._models:
+        if id in self._models:
+            if group is not None:
+                await self._end_group(id, group)
+        else:
             try:
-                await self._end_marked({id})
+                await self._end_server(id, group)
             except OSError as error:
                 raise DriverError(f"cannot verify that {id} has ended: {error}") from error
         if group is not None:
@@ -152,6 +153,17 @@ class ProcessDriver:
         except OSError as error:
             raise DriverError(f"cannot verify that {id} has ended: {error}") from error
         self._exited(id)
+
+    async def _end_server(self, id: str, group: ProcessGroup | None) -> None:
+        held = await asyncio.to_thread(hold, self._run_root, id)
+        try:
+            if group is not None:
+                await self._end_group(id, group)
+            await self._end_marked({id})
+            await asyncio.to_thread(await_ends, held, GONE_S)
+        finally:
+            for fd in held:
+                os.close(fd)
 
     async def _end_marked(self, ids: Set[str]) -> None:
         if ids:

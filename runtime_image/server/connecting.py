@@ -178,7 +178,7 @@ def _is_writable(sock: socket.socket) -> bool:
 
 
 def shut(sock: socket.socket) -> None:
-    """Shut a connection down, whoever else holds it, and close this descriptor."""
+    """Shut a connection down for every holder of its socket, and close this descriptor."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()

@@ -1,8 +1,8 @@
 """The sidecar's data plane: links to gateways, connections to the server, sockets passed on.
 
 The sidecar relays no bytes. It connects, passes the connected socket over the link's side channel
-(SCM_RIGHTS, unix(7)), and keeps a duplicate, with which it can shut the connection down whoever
-holds it.
+(SCM_RIGHTS, unix(7)), and keeps a duplicate, with which it can shut the connection down for every
+holder.
 """
 
 from __future__ import annotations

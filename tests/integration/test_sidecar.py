@@ -163,7 +163,7 @@ def test_a_kept_connection_is_reused_and_recalled(web: Sidecar) -> None:
 
 
 def test_the_end_of_a_link_ends_its_exchanges(web: Sidecar) -> None:
-    """Whoever holds the socket reads its end, and the slot is free."""
+    """Every holder of the socket reads its end, and the slot is free."""
     one, other = web.gateway(), web.gateway()
     stream = one.open(1)
     assert b"begun" in ask(stream, "/stream", to_end=False) or stream.recv(16) == b"begun"

@@ -16,18 +16,9 @@ export function OutcomeView({ outcome }: { outcome: Outcome }) {
         {outcome.revision && <span className="tag mono">{outcome.revision}</span>}
         {receipt?.cold && <span className="tag">cold start on {receipt.cold.split(" on ").at(-1)}</span>}
         {outcome.applied && <span className="tag">{outcome.applied}</span>}
-        {outcome.request_id && (
-          <span className="small muted">
-            X-Request-Id <span className="mono">{outcome.request_id}</span>
-          </span>
-        )}
+        <RequestId id={outcome.request_id} />
       </p>
-      {problem && (
-        <p className="note bad">
-          <b>{problem.title || problem.code}</b>
-          {problem.detail && `: ${problem.detail}`}
-        </p>
-      )}
+      <ProblemNote problem={problem} />
       {receipt && <ReceiptBar receipt={receipt} />}
       {shown.top.map((row, at) => (
         <TopLabels key={at} row={row} title={shown.top.length > 1 ? `Row ${at + 1}` : ""} />
@@ -100,5 +91,26 @@ function TopLabels({ row, title }: { row: Score[]; title: string }) {
         ))}
       </tbody>
     </table>
+  );
+}
+
+/** Text of a problem document; nothing for null. */
+export function ProblemNote({ problem }: Pick<Outcome, "problem">) {
+  if (!problem) return null;
+  return (
+    <p className="note bad">
+      <b>{problem.title || problem.code}</b>
+      {problem.detail && `: ${problem.detail}`}
+    </p>
+  );
+}
+
+/** The X-Request-Id of an answer; nothing for "". */
+export function RequestId({ id }: { id: string }) {
+  if (!id) return null;
+  return (
+    <span className="small muted">
+      X-Request-Id <span className="mono">{id}</span>
+    </span>
   );
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pool_manager.drivers import marked as module
-from pool_manager.drivers.marked import end_marked, marked
+from pool_manager.drivers.marked import await_ends, end_marked, hold, marked
 from registry.errors import DriverError
 from runtime_image.contract.server import MARKER
 
@@ -177,3 +177,22 @@ def test_a_process_that_executes_another_program_is_not_missed(
 
     assert killed == [{5}]
     assert next(scans, None) is None
+
+
+def test_the_end_of_a_process_shows_on_a_pidfd_from_before(
+    processes: Processes, tmp_path: Path
+) -> None:
+    """Held processes are waited for until they have ended, which an unreadable environment alone
+    does not prove; one that does not end is an error."""
+    one = processes.start(**{MARKER: str(tmp_path / "r1")})
+    held = hold(tmp_path, "r1")
+    try:
+        assert (len(held), hold(tmp_path, "r2")) == (1, [])
+        with pytest.raises(DriverError, match="does not end"):
+            await_ends(held, 0.01)
+        one.kill()
+        await_ends(held, LIMIT_S)
+        assert Path(f"/proc/{one.pid}/stat").read_text().rpartition(") ")[2][0] == "Z"
+    finally:
+        for fd in held:
+            os.close(fd)

@@ -1,6 +1,6 @@
 import { memo, useEffect, useRef } from "react";
 import { bytes, count, millis } from "../../design/format.ts";
-import { ReceiptBar } from "../OutcomeView.tsx";
+import { ProblemNote, ReceiptBar, RequestId } from "../OutcomeView.tsx";
 import type { Seen } from "./exchange.ts";
 import { EVENTS_MAX, type Arrived } from "./stream.ts";
 
@@ -19,18 +19,9 @@ export function AnswerView({ seen }: { seen: Seen }) {
         {seen.size > 0 && <span className="muted">{bytes(seen.size)}</span>}
         {seen.firstMs !== null && <span className="muted">first byte after {millis(seen.firstMs)}</span>}
         {seen.isEvents && <span className="muted">{count(seen.eventCount)} events</span>}
-        {seen.request_id && (
-          <span className="small muted">
-            X-Request-Id <span className="mono">{seen.request_id}</span>
-          </span>
-        )}
+        <RequestId id={seen.request_id} />
       </p>
-      {problem && (
-        <p className="note bad">
-          <b>{problem.title || problem.code}</b>
-          {problem.detail && `: ${problem.detail}`}
-        </p>
-      )}
+      <ProblemNote problem={problem} />
       {seen.receipt && <ReceiptBar receipt={seen.receipt} />}
       {seen.headers.length > 0 && <Headers headers={seen.headers} />}
       {seen.isEvents ? <Events seen={seen} /> : <Text seen={seen} />}
