@@ -278,7 +278,7 @@ class ExchangeClient:
         head = known.plan.head
         self._method = head.method
         self._expect_body(head, rest)
-        exchange = self._shared.exchanges.begin_known(known, self, self._owner.peer)
+        exchange = self._shared.exchanges.begin_known(known, self)
         self._start(exchange, rest)
 
     def _expect_body(self, head: RequestHead, rest: bytes) -> None:

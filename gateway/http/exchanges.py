@@ -7,7 +7,6 @@ the heads of such requests to `Exchanges.begin`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -109,17 +108,19 @@ class Exchanges:
             expects_continue=True,
             is_websocket=plan.websocket_key is not None,
         )
-        if raw and who is NOT_CORRELATED and self._is_repeatable(plan):
+        is_plain = bool(raw) and who is NOT_CORRELATED and self._is_repeatable(plan)
+        if is_plain and self.known.is_repeated(peer, raw):
             plan = plan._replace(answers=KnownAnswers())
-            known = KnownHead(
-                plan, deployed, credential, journal.applied, partial(_forward, head, forwarding)
-            )
-            self.known.learn(raw, known)
+            request = forward_request(head, forwarding._replace(request_id=VARYING))
+            before, _, after = request.partition(VARYING)
+            applied = journal.applied
+            known = KnownHead(plan, deployed, credential, applied, method, before, after)
+            self.known.learn(peer, raw, known)
         if invoker.gate.headers:
             plan = plan._replace(keeps=False, answers=None)
         return self._exchange(plan, forward_request(head, forwarding), client, journal)
 
-    def begin_known(self, known: KnownHead, client: ClientSide, peer: bytes) -> Exchange | None:
+    def begin_known(self, known: KnownHead, client: ClientSide) -> Exchange | None:
         """Begin an exchange with a known head; see `begin`."""
         invoker, plan = self._invoker, known.plan
         ref = plan.target.ref
@@ -136,7 +137,7 @@ class Exchanges:
             invoker.history.arrived(function.namespace, function.name)
         if invoker.gate.headers:
             plan = plan._replace(keeps=False, answers=None)
-        return self._exchange(plan, known.request(peer, journal.request_id), client, journal)
+        return self._exchange(plan, known.request(journal.request_id), client, journal)
 
     def _exchange(
         self, plan: ExchangePlan, request: bytes, client: ClientSide, journal: ExchangeJournal
@@ -227,11 +228,6 @@ class Exchanges:
             function.limits.retry,
             rule.wakes,
         )
-
-
-def _forward(head: RequestHead, forwarding: Forwarding, peer: bytes) -> bytes:
-    """Return the head for the server with VARYING as the request's id."""
-    return forward_request(head, forwarding._replace(peer=peer, request_id=VARYING))
 
 
 def refuse(

@@ -260,7 +260,7 @@ class Connection(asyncio.Protocol):
         """
         self._is_new = False
         end = data.find(_END) + 4
-        known = self._fast_path.known_heads.find(data[:end])
+        known = self._fast_path.known_heads.find(self.peer, data[:end])
         if known is not None and self._transport is not None:
             self._exchange_client(self._transport).begin_known(known, data[end:])
             return

@@ -442,17 +442,17 @@ class SlotTable:
         return Send(link, Kind.WINDOW)
 
     def _hasten(self) -> Iterator[Command]:
-        """While a link waits, have the others tell at once which of their connections are idle.
+        """While a link waits, have all tell at once which of their connections are idle.
 
-        A link that waits keeps none.
+        A link that knows that it waits keeps none. But one in the rotation may not know: FULL is
+        ignored where the exchange has ended meanwhile.
         """
         if not self._rotation:
             return
         for number, link in self._links.items():
-            if link.is_hastened or number in self._rotation or not self._has_open(number, link):
-                continue
-            link.is_hastened = True
-            yield Send(number, Kind.RECALL)
+            if not link.is_hastened and self._has_open(number, link):
+                link.is_hastened = True
+                yield Send(number, Kind.RECALL)
 
     def _has_open(self, number: int, link: _Link) -> bool:
         """Return whether a link has slots that are not known to be idle."""

@@ -461,7 +461,7 @@ class House:
             started = [(one, call) for one in self.gateways for call in one.started()]
             for gateway, call in started:
                 gateway.end(call, kept=call.position % 2 == 0)
-            if not started and not any(one.dispatcher.pool(KEY).held for one in self.gateways):
+            if not started and all(one.dispatcher.is_idle for one in self.gateways):
                 self.settle()
                 return
         raise AssertionError("a call is never served")

@@ -85,6 +85,18 @@ async def test_ids_and_times_are_those_of_the_request(tmp_path: Path) -> None:
         wire.close()
 
 
+async def test_a_known_head_is_that_of_one_address(tmp_path: Path) -> None:
+    """The server gets the address of each client, and nothing that was decided about another."""
+    async with gate(tmp_path, echo) as one:
+        for address in ("127.0.0.1", "127.0.0.2", "127.0.0.1"):
+            wire = await one.connect(address)
+            for _ in range(4):
+                _, body = await ask(wire, POST + b"ab")
+                assert f"\r\nX-Forwarded-For: {address}\r\n".encode() in body
+            wire.close()
+        assert known(one) == 2
+
+
 async def test_heads_that_name_their_request_are_not_remembered(tmp_path: Path) -> None:
     """The client's own id goes to the server and back, and takes no memory."""
     async with gate(tmp_path, echo) as one:
