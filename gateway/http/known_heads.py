@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 HEAD_MAX: Final = 2048
 """Max bytes of a head that is remembered."""
-HEADS_MAX: Final = 512
-"""Max heads. At the limit all are forgotten, and each is decided about once more."""
+HEADS_MAX: Final = 256
+"""Max heads, with answers 10 to 50 KiB each. At the limit all are forgotten, and each is decided
+about once more."""
 SEEN_MAX: Final = 4096
 """Max hashes of heads that were seen once: a head is remembered at its second arrival."""
 VARYING: Final = b"\0"

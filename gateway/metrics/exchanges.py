@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableSequence
+from collections.abc import MutableSequence
 from typing import Final
-
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from gateway.metrics.counters import (
     CounterFamily,
     CounterStore,
+    GaugeFamily,
     Histogram,
     HistogramFamily,
     Labels,
@@ -19,39 +17,6 @@ from gateway.metrics.counters import (
 OPEN: Final = "fngate_exchanges_open"
 SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
 DIRECTIONS: Final = ("in", "out")
-
-
-class GaugeFamily(Collector):
-    """Numbers that rise and fall, one per combination of label values."""
-
-    def __init__(
-        self, name: str, text: str, labelnames: tuple[str, ...], store: CounterStore
-    ) -> None:
-        self._name_and_text = (name, text)
-        self._labelnames = labelnames
-        self._store = store
-        self._places: dict[tuple[str, ...], int] = {}
-
-    def place(self, *labelvalues: str) -> int:
-        """Return the place of the number with these labels."""
-        place = self._places.get(labelvalues)
-        if place is None:
-            place = self._store.allocate(self._name_and_text[0], self._labelnames, labelvalues)
-            self._places[labelvalues] = place
-        return place
-
-    def remove(self, *labelvalues: str) -> None:
-        """Remove the number with these labels from the page."""
-        place = self._places.pop(labelvalues, None)
-        if place is not None:
-            self._store.free(place)
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the family (prometheus_client)."""
-        family = GaugeMetricFamily(*self._name_and_text, labels=self._labelnames)
-        for labelvalues, place in list(self._places.items()):
-            family.add_metric(labelvalues, self._store.values[place])
-        return [family]
 
 
 class ExchangeNumbers:
@@ -116,7 +81,7 @@ class ExchangeFamilies:
         if numbers is None:
             counters = [self._bytes.of(*labels, direction) for direction in DIRECTIONS]
             first_byte = self._first_byte.of(*labels)
-            places = (self._open.place(*labels), counters[0].place, counters[1].place)
+            places = (self._open.of(*labels).place, counters[0].place, counters[1].place)
             numbers = self._numbers[labels] = ExchangeNumbers(self._values, places, first_byte)
         return numbers
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.proxy.answering import Answering, forward_answer
+from gateway.proxy.fields import Fields
 
 if TYPE_CHECKING:
     from gateway.proxy.fields import Field
@@ -20,11 +21,13 @@ HEAD_MAX: Final = 2048
 """Max bytes of a server's head that is remembered."""
 KNOWN_MAX: Final = 4
 """Max heads that are remembered for one plan. Most servers have one per second, for its Date."""
+_NO_FIELDS: Final = Fields((), (), {})
 
 
 class AnswerTemplate(NamedTuple):
-    """The head of a server's answer, and what the client gets around the two varying values.
+    """What the client gets of a server's head, around the two varying values.
 
+    `head`: the server's, whose fields are forgotten: they take more memory than all the rest.
     `keep_alive` and `is_dechunked` are those of `gateway.proxy.answering.ClientAnswer`.
     """
 
@@ -51,6 +54,7 @@ def make_template(
     prefix, minor = plan.target.prefix, plan.head.minor
     answer = forward_answer(head, Answering(prefix, plan.host, minor, keeps, plan.is_bare, added))
     before, between, after = answer.head.split(VARYING)
+    head = head._replace(fields=_NO_FIELDS)
     return AnswerTemplate(head, before, between, after, answer.keep_alive, answer.is_dechunked)
 
 
