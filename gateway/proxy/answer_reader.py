@@ -18,19 +18,22 @@ from registry.errors import UpstreamFailed
 INTERIM_MAX: Final = 32
 """Max interim heads (1xx) of one answer."""
 _BEGINNING: Final = b"HTTP/1."
+_NO_BODY: Final = NoBody()
 
 
 class AnswerReader:
     """Reader of the answer to one request with `method`."""
 
-    __slots__ = ("_body", "_head", "_interims", "_method", "_searched", "unchunks")
+    __slots__ = ("_body", "_head", "_interims", "_method", "_searched", "raw", "unchunks")
 
     def __init__(self, method: bytes) -> None:
         self._method = method
         self._head = bytearray()
         self._searched = 0
         self._interims = 0
-        self._body: BodyFramer = NoBody()
+        self._body: BodyFramer = _NO_BODY
+        self.raw = b""
+        """The last complete head."""
         self.unchunks = False
         """Whether `take` returns the content of chunks only."""
 
@@ -57,7 +60,7 @@ class AnswerReader:
                 raise UpstreamError(f"expected a head of at most {HEAD_MAX} bytes")
             return None
         self._searched = 0
-        raw = bytes(self._head[:end])
+        raw = self.raw = bytes(self._head[:end])
         del self._head[:end]
         head = parse_response_head(raw, self._method)
         if head.is_interim:
@@ -65,8 +68,12 @@ class AnswerReader:
             if self._interims > INTERIM_MAX:
                 raise UpstreamError(f"expected at most {INTERIM_MAX} interim heads")
         else:
-            self._body = make_framer(head.framing)
+            self.begin(head)
         return head
+
+    def begin(self, head: ResponseHead) -> None:
+        """Begin the body behind the final head."""
+        self._body = make_framer(head.framing)
 
     def take_rest(self) -> bytes:
         """Return the bytes after the final head."""

@@ -17,7 +17,8 @@ ORIGIN_WIDE: Final = frozenset(
     | {b"nel", b"report-to"}
 )
 """Fields with an effect beyond the function's paths."""
-_URLS: Final = frozenset({b"location", b"content-location"})
+URLS: Final = frozenset({b"location", b"content-location"})
+"""Fields whose values get the function's prefix."""
 _OWN: Final = (b"fn-", b"proxy-")
 _DROPPED: Final = HOP_BY_HOP | ORIGIN_WIDE | {b"content-length"}
 _ADDITIONAL: Final = frozenset({b"server-timing", b"content-security-policy"})
@@ -73,7 +74,7 @@ def forward_answer(head: ResponseHead, given: Answering) -> ClientAnswer:
         if low == b"set-cookie":
             if cookie := scope_cookie(line[1], given):
                 lines.append(b"%b: %b\r\n" % (line[0], cookie))
-        elif low in _URLS:
+        elif low in URLS:
             lines.append(b"%b: %b\r\n" % (line[0], prefix_location(line[1], given)))
         else:
             lines.append(b"%b: %b\r\n" % line)
