@@ -198,7 +198,7 @@ class Sidecar:
         """
         self._folders.create()
         port = spec.port or PORT_DEFAULT
-        shared = namespaces.isolate(spec.network, port)
+        shared, no_namespace = namespaces.isolate(spec.network, port)
         if shared:
             port = spec.port or _free_port()
         socket_path = self._folders.socket if uses_socket(spec) else None
@@ -208,13 +208,23 @@ class Sidecar:
         view: Callable[[], None] = (
             (lambda: None)
             if shared
-            else partial(namespaces.limit_view, model_dir, self._run_dir, self._folders.root)
+            else partial(
+                namespaces.limit_view,
+                model_dir,
+                self._run_dir,
+                self._folders.root,
+                has_processes=not no_namespace,
+            )
         )
         own = dict(os.environ)  # noqa: TID251 - what the driver passes on to servers
-        self._processes.start(plan(spec, model_dir, self._folders, port, own), view)
+        self._processes.start(
+            plan(spec, model_dir, self._folders, port, own), view, has_namespace=not no_namespace
+        )
         if shared and socket_path is None:
             self._note = f"local users can reach the server at port {port}: {shared}"
             note(self._note)
+        elif no_namespace:
+            note(f"the server has no PID namespace of its own: {no_namespace}")
         # From here on no process of this user may read the sidecar's memory, which has the token.
         libc.prctl(libc.PR_SET_DUMPABLE, 0)
         install()
@@ -242,7 +252,7 @@ class Sidecar:
     def _why_not_ready(self, what: str) -> str:
         assert self._server is not None
         assert self._readiness is not None
-        own = listeners.sockets_of(process_tree.descendants(os.getpid()))
+        own = listeners.sockets_of(self._processes.running())
         at = self._server.port if self._server.socket_path is None else 0
         found = [one for one in listeners.listeners() if one.inode in own and one.port != at]
         return readiness.failure(self._readiness, what, at, listeners.describe(found))
@@ -311,7 +321,7 @@ class Sidecar:
     # Memory
 
     def _measure(self) -> list[process_tree.Process]:
-        processes = process_tree.descendants(os.getpid())
+        processes = self._processes.running()
         self._peak_mib = max(self._peak_mib, process_tree.resident_mib(processes, is_peak=True))
         return processes
 

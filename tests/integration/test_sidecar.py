@@ -18,10 +18,25 @@ from pool_manager.drivers.marked import marked
 from pool_manager.replicas.control import WORDS
 from runtime_image.contract.link import Flag, Kind, NotStarted
 from runtime_image.contract.server import SampleRequest, ServerSpec
-from runtime_image.server import namespaces
+from runtime_image.server import namespaces, reaper
 from runtime_image.server.process_tree import Process, descendants
+from tests.support import foreign_servers
 from tests.support.sidecar_process import PATIENCE_S, Sidecar, ask, sidecar, tiny
 
+HIDING = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if not os.fork():
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    if os.getuid() == 0:
+        os.setuid(65534)
+    os.execve("/bin/sleep", ["sleep", "1000"], {})
+os.execve(sys.executable, ["python", "-I", "server.py", sys.argv[1]], {"HOME": os.environ["HOME"]})
+"""
+"""A server of which a process is an orphan with another user, a session of its own and an empty
+environment, and ignores TERM."""
 REFUSED = namespaces.in_child(partial(namespaces.enter, namespaces.OWN, 8000))
 """Why this machine refuses namespaces, "" if it does not."""
 ISOLATED = pytest.mark.skipif(bool(REFUSED), reason=f"namespaces are refused: {REFUSED}")
@@ -48,8 +63,14 @@ def last_line(started: Sidecar) -> str:
 
 
 def tree(started: Sidecar) -> dict[Process, int]:
-    """Return the server's processes, each with a pidfd."""
+    """Return all processes below the sidecar, each with a pidfd."""
     return {one: os.pidfd_open(one.pid) for one in descendants(started.process.pid)}
+
+
+def of_server(started: Sidecar) -> list[int]:
+    """Return the pids of the server's processes."""
+    pids = [one.pid for one in descendants(started.process.pid)]
+    return [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().strip() != reaper.NAME]
 
 
 def all_end(processes: dict[Process, int]) -> bool:
@@ -109,6 +130,7 @@ def test_the_server_sees_its_bundle_read_only_and_no_run_folder(web: Sidecar) ->
     assert seen["cwd"] == str(web.model_dir)
     assert seen["run"] == ["server"]
     assert seen["token"] == "Permission denied"
+    assert seen["pids"] == [1, 2]
     assert seen["sid"] is True
     files = [file for file in seen["fds"] if not file.startswith("socket:")]
     assert set(files) <= {"/dev/null", str(web.log)}
@@ -261,7 +283,7 @@ def test_orphans_end_with_the_server(web: Sidecar) -> None:
     """A process that forked twice and has a session of its own is found below the subreaper."""
     assert ask(web.gateway().open(1), "/orphan") == b"hello"
     processes = tree(web)
-    assert len(processes) == 2
+    assert len(of_server(web)) == 2
 
     os.killpg(web.process.pid, signal.SIGTERM)
 
@@ -295,6 +317,64 @@ def test_the_server_dies_with_a_killed_sidecar(web: Sidecar) -> None:
 
     web.process.kill()
 
+    assert all_end(processes)
+
+
+@ISOLATED
+def test_what_hides_dies_with_a_killed_sidecar() -> None:
+    """In a PID namespace the kernel ends also what no search finds."""
+    with sidecar(script(HIDING)) as started:
+        started.ready()
+        processes = tree(started)
+        assert len(processes) == 3
+        assert marked(started.run_dir.parent) == {}
+
+        started.process.kill()
+
+        assert all_end(processes)
+
+
+@ISOLATED
+def test_workers_of_nginx_die_with_a_killed_sidecar(tmp_path: Path) -> None:
+    """They write over their environment, so that no marker is left in it."""
+    foreign = foreign_servers.nginx(tmp_path, 8000)
+    with sidecar(tiny(command=tuple(foreign.command), port=8000)) as started:
+        started.ready()
+        processes = tree(started)
+        assert len(processes) == 3
+        names = {Path(f"/proc/{one.pid}/comm").read_text().strip() for one in processes}
+        assert names == {reaper.NAME, "nginx"}
+
+        started.process.kill()
+
+        assert all_end(processes)
+
+
+def test_what_hides_ends_with_its_sidecar() -> None:
+    """Also without namespaces: it is below the sidecar, a subreaper."""
+    with sidecar(script(HIDING, network="egress", stop_grace_s=0.1)) as started:
+        started.ready()
+        processes = tree(started)
+        assert len(processes) == 2
+
+        drain(started)
+
+        assert started.exit_code() == 0
+        assert all_end(processes)
+
+
+def test_the_end_of_the_reaper_is_that_of_the_server(web: Sidecar) -> None:
+    """The kernel ends all others; the sidecar exits as for any end of its server."""
+    processes = tree(web)
+    hidden = {one.pid for one in processes} - {*of_server(web)}
+    if not hidden:
+        pytest.skip("there is no PID namespace")
+    (first,) = hidden
+
+    os.kill(first, signal.SIGKILL)
+
+    assert web.exit_code() == 1
+    assert last_line(web) == "the server was killed by SIGKILL"
     assert all_end(processes)
 
 
@@ -502,14 +582,14 @@ def test_a_sample_that_is_answered_otherwise_fails_the_trial(
 
 def test_the_sidecar_has_the_filter_and_its_server_has_not(web: Sidecar) -> None:
     """The filter is inherited for good, and belongs to the sidecar."""
-    (server,) = descendants(web.process.pid)
+    (server,) = of_server(web)
 
     def mode(pid: int) -> str:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         return next(line.split()[1] for line in lines if line.startswith("Seccomp:"))
 
     assert mode(web.process.pid) == "2"
-    assert mode(server.pid) == mode(os.getpid())
+    assert mode(server) == mode(os.getpid())
 
 
 def test_a_flood_of_frames_ends_its_link_only(web: Sidecar) -> None:
