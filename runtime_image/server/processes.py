@@ -155,6 +155,16 @@ class ServerProcesses:
         if refused:
             raise OSError(f"{launch.arguments[0]}: {refused}")
 
+    def end_to_restart(self, ended: Callable[[], None]) -> None:
+        """End what is left of a server that has exited; call `ended` when another may start. For a
+        server without a namespace."""
+
+        def reset() -> None:
+            self._pid, self._code, self._is_killing = 0, None, False
+            ended()
+
+        self.end(0.0, reset)
+
     def running(self) -> list[Process]:
         """Return the server's processes."""
         own = self._reaper.pid if self._reaper is not None else 0
@@ -228,7 +238,8 @@ class ServerProcesses:
         self._look()
 
     def _begin_kill(self) -> None:
-        if not self._is_killing:
+        # A timer of a server that has been restarted meanwhile finds nothing to end.
+        if self._ended is not None and not self._is_killing:
             self._is_killing = True
             self._kill()
 

@@ -445,6 +445,85 @@ def test_a_server_on_another_port_is_a_failed_start() -> None:
     assert "the server listens on 0.0.0.0:9321, expected port 8000 (${PORT})" in reason
 
 
+@ISOLATED
+def test_a_trial_of_a_server_that_answers_elsewhere_fails_early() -> None:
+    """Long before `start_s`: it is idle, and answers at another port."""
+    elsewhere = "import http.server as s; s.test(s.SimpleHTTPRequestHandler, port=9321)"
+    with sidecar(script(elsewhere, start_s=600.0), role="trial") as started:
+        failure = started.failed()
+
+    assert failure["stage"] == "start"
+    assert failure["reason"] == (
+        "not ready, and idle for 10 s; expected a status from 200 to 499 for /, got: connection"
+        " refused; the server listens on 0.0.0.0:9321, expected port 8000 (${PORT})"
+    )
+
+
+@ISOLATED
+@pytest.mark.parametrize(
+    ("role", "first"),
+    [
+        ("serve", "s.HTTPServer(('', 9321), s.SimpleHTTPRequestHandler)"),
+        ("trial", "socket.create_server(('', 9321))"),
+    ],
+)
+def test_a_slow_server_with_another_port_gets_ready(role: str, first: str) -> None:
+    """A cold start goes on, and so does a trial if the other port does not speak HTTP. The log has
+    the address."""
+    slow = (
+        "import http.server as s, signal, socket, sys, threading\n"
+        f"first = {first}\n"
+        "if hasattr(first, 'serve_forever'):\n"
+        "    threading.Thread(target=first.serve_forever, daemon=True).start()\n"
+        "signal.sigtimedwait([], 12)\n"
+        "s.HTTPServer(('127.0.0.1', int(sys.argv[1])), s.SimpleHTTPRequestHandler).serve_forever()"
+    )
+    with sidecar(script(slow, start_s=60.0), role=role) as started:
+        started.ready()
+
+        told = "fngate: the server listens on 0.0.0.0:9321, expected port 8000 (${PORT})"
+        assert told in started.log.read_text().splitlines()
+
+
+def test_a_server_whose_port_was_taken_is_started_again(tmp_path: Path) -> None:
+    """In the host's network another process may take the port until the server listens there."""
+    told, go = tmp_path / "told", tmp_path / "go"
+    os.mkfifo(told)
+    os.mkfifo(go)
+    waiting = (
+        "import os, sys\n"
+        f"if os.path.exists({str(told)!r}):\n"
+        f"    open({str(told)!r}, 'w').write(sys.argv[1])\n"
+        f"    open({str(go)!r}).read()\n"
+        "os.execv(sys.executable, ['python', '-I', 'server.py', sys.argv[1]])"
+    )
+    with sidecar(script(waiting, network="egress")) as started:
+        started.bind()
+        port = int(told.read_text())
+        told.unlink()
+        with socket.create_server(("127.0.0.1", port)):
+            go.write_text("")
+            started.expect(Kind.LOADED)
+        connection = started.gateway().open(1)
+
+        assert ask(connection) == b"hello"
+        assert connection.getpeername()[1] != port
+        log = started.log.read_text()
+        assert f"another process listens on port {port}: the server is started again" in log
+        lines = Path(f"/proc/{started.process.pid}/status").read_text().splitlines()
+        assert "Seccomp:\t2" in lines
+
+
+def test_a_port_that_is_named_is_not_changed(tmp_path: Path) -> None:
+    """The start fails, and the reason is the server's exit."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        with sidecar(tiny(network="egress", port=port)) as started:
+            reason = started.failed()["reason"]
+
+    assert reason.startswith("the server exited with code 1 before it was ready;")
+
+
 def test_a_server_that_accepts_and_never_answers_is_not_ready() -> None:
     """A connection proves nothing."""
     silent = (
