@@ -63,7 +63,7 @@ def isolate(network: Network, port: int) -> Isolation:
         return Isolation(reason, reason)
     reason = ""
     for flags in (OWN, libc.CLONE_NEWNET):
-        no_processes = in_child(partial(_try, flags, port))
+        no_processes = in_child(partial(enter_all, flags, port))
         refused = in_child(partial(enter, flags, port)) if no_processes else ""
         if not refused:
             enter(flags, port)
@@ -72,7 +72,7 @@ def isolate(network: Network, port: int) -> Isolation:
     return Isolation(reason, reason)
 
 
-def _try(flags: int, port: int) -> None:
+def enter_all(flags: int, port: int) -> None:
     """Enter all namespaces, also those of the processes and mounts. Raises OSError."""
     enter(flags, port)
     libc.unshare(libc.CLONE_NEWPID)
