@@ -17,14 +17,14 @@ from urllib.parse import urlsplit
 
 from tests.chaos.footprint import memory_kib
 from tests.chaos.ledger import Ledger
-from tests.chaos.odd_messages import odd_answer, odd_request, pieces, token, tokens
 from tests.support import faulty_server
+from tests.support.odd_http import odd_answer, odd_request, pieces, token, tokens
 from tests.support.process_server import ServerProcess, server_process
 from tests.support.raw_http import Connection, Got, NoHttp, ask, connected, request
 from tests.support.worker_server import worker_pids
 
 AT_ONCE = 48
-BATCH = 500
+BATCH = 2500
 """Connections after which the server's own records are compared."""
 ANSWER_S = 0.5
 """Seconds that a connection waits for more answers to odd requests."""
