@@ -26,6 +26,9 @@ SENDS_MAX = 12
 """Max sends of one call, not counting those rejected by a full replica; more indicate a loop."""
 TIMEOUT_GRACE_S = 5.0
 """Seconds beyond the timeout that the gateway waits: the replica itself ends a late run first."""
+START_GRACE_S = 1.0
+"""Seconds that a replica has to report the start of a call it was sent, also beyond the call's wait
+budget: the report is on its way even where a budget of 0 s was enough."""
 REFUSED_S = 60.0
 REFUSED_MAX = 1000
 
@@ -154,8 +157,8 @@ class CallFailures:
         """Fail every call of a pool whose deadline has passed.
 
         1. No replica is left and none can be started: all queued calls are refused.
-        2. A call is queued, or was sent and has not started, beyond its wait budget:
-           WaitBudgetOver.
+        2. A call is queued beyond its wait budget, or was sent, has not started beyond it, and was
+           not sent within START_GRACE_S: WaitBudgetOver.
         3. A call runs TIMEOUT_GRACE_S beyond its timeout: ExecutionTimeout. The replica has another
            TIMEOUT_GRACE_S to release it.
         4. A recalled call may be part of a run that continues for other calls: the replica has the
@@ -173,7 +176,7 @@ class CallFailures:
                 self._expire_sent(link, pool, now, commands)  # 2
                 continue
             for call in link.in_flight.values():
-                if call.stage is Stage.SENT and now >= call.wait_until_s:  # 2
+                if _is_unstarted(call, now):  # 2
                     self._expire(call, pool, now, commands)
                 elif call.stage is Stage.STARTED and (
                     now >= call.started_s + call.timeout_s + TIMEOUT_GRACE_S  # 3
@@ -236,7 +239,7 @@ class CallFailures:
     ) -> None:
         """Fail exchanges whose connection has not arrived within their wait budget."""
         for call in [*link.in_flight.values(), *link.free.values()]:
-            if call.stage is Stage.SENT and now >= call.wait_until_s:
+            if _is_unstarted(call, now):
                 self._expire(call, pool, now, commands)
 
     def _expire(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
@@ -246,6 +249,12 @@ class CallFailures:
         how = f"{pool.endpoints.state}: {pool.endpoints.reason}"
         text = f"not started within {waited_s:.1f} s; the function is {how}"
         commands.append(Fail(call, WaitBudgetOver(text, retry_after_s=retry_s)))
+
+
+def _is_unstarted(call: Call, now: float) -> bool:
+    """Return whether a call was sent and should have started by now."""
+    latest_s = max(call.wait_until_s, call.sent_s + START_GRACE_S)
+    return call.stage is Stage.SENT and now >= latest_s
 
 
 def _digest(call: Call) -> bytes:

@@ -537,6 +537,17 @@ def test_an_expired_wait_budget_fails_unstarted_calls(dispatcher: Dispatcher) ->
     assert error.retry_after_s == 5
 
 
+def test_the_start_of_a_sent_call_has_time_to_be_reported(dispatcher: Dispatcher) -> None:
+    """A call without wait budget that was sent at once fails only if its start is not reported
+    within a second."""
+    up(dispatcher)
+    each = call(wait_until_s=NOW)
+    dispatcher.submit(each, NOW)
+
+    assert dispatcher.sweep(NOW + 0.9) == []
+    assert failed(dispatcher.sweep(NOW + 1.0)) == [(each, WaitBudgetOver)]
+
+
 def test_a_run_that_never_ends_is_given_up(dispatcher: Dispatcher) -> None:
     """A run fails a grace period after its timeout, within which the replica may report the timeout
     itself."""

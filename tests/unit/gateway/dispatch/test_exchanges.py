@@ -168,6 +168,16 @@ def test_an_exchange_that_expires_before_its_connection_makes_room(dispatcher: D
     assert commands[-1] == Send("r1", 2, patient)
 
 
+def test_a_connection_has_time_to_arrive(dispatcher: Dispatcher) -> None:
+    """An exchange without wait budget that was sent at once fails only if its connection does not
+    arrive within a second."""
+    up(dispatcher)
+    dispatcher.submit(exchange(wait_until_s=NOW), NOW)
+
+    assert dispatcher.sweep(NOW + 0.9) == []
+    assert errors(dispatcher.sweep(NOW + 1.0)) == [WaitBudgetOver]
+
+
 def test_a_queued_exchange_is_cancelled_without_a_command(dispatcher: Dispatcher) -> None:
     """A queued exchange leaves its queue."""
     each, free = exchange(), exchange(is_free=True)
