@@ -23,7 +23,8 @@ from tests.support.process_server import ServerProcess, server_process
 from tests.support.raw_http import Connection, Got, NoHttp, ask, connected, request
 from tests.support.worker_server import worker_pids
 
-AT_ONCE = 48
+AT_ONCE = 96
+"""Connections at once: more than the server has slots."""
 BATCH = 2500
 """Connections after which the server's own records are compared."""
 ANSWER_S = 0.5
