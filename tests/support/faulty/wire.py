@@ -85,7 +85,7 @@ def _length(fields: list[tuple[str, str]]) -> int:
     return int(lengths[0]) if lengths else 0
 
 
-def _encode(status: int, fields: Mapping[str, str]) -> bytes:
+def encode_head(status: int, fields: Mapping[str, str]) -> bytes:
     """Encode an answer's head."""
     lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Status')}"]
     lines += [f"{name}: {value}" for name, value in fields.items()]
@@ -160,7 +160,7 @@ class Exchange:
 
     def head(self, status: int, fields: Mapping[str, str] | None = None) -> None:
         """Write an answer's head."""
-        self.writer.write(_encode(status, fields or {}))
+        self.writer.write(encode_head(status, fields or {}))
 
     def chunked(self, fields: Mapping[str, str] | None = None, status: int = 200) -> None:
         """Write the head of a chunked answer."""
@@ -186,7 +186,7 @@ class Exchange:
 
         In one piece: a server that is killed has sent all of it, or nothing.
         """
-        head = _encode(status, {**(fields or {}), "Content-Length": str(len(body))})
+        head = encode_head(status, {**(fields or {}), "Content-Length": str(len(body))})
         await self.send(head if self.request.method == "HEAD" else head + body)
 
     async def json(self, data: Any) -> None:
