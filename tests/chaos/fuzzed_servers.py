@@ -101,7 +101,8 @@ class Scene:
             )
             if got is None:
                 return
-            if wanted is not None and (got.status, bytes(got.body)) != (200, wanted):
+            came = (got.status, bytes(got.body), got.end)
+            if wanted is not None and came != (200, wanted, "whole"):
                 self.violated(number, f"a right answer became {got}")
             self.counts[f"answers {got.status} {got.end}"] += 1
             if got.end == "whole" and not got.closes and got.status != 101:

@@ -131,11 +131,15 @@ class Served(Scene):
             return False
         try:
             await caller.admin("POST", f"/functions/{name}/sleep")
-            is_cold = (await caller.function(name))["state"] == "cold"
+            shown = await caller.function(name)
         except (aiohttp.ClientError, OSError):  # the gateway worker was killed
             return False
-        self.counts["went cold"] += is_cold
-        return is_cold
+        if "state" not in shown:  # a worker without its supervisor
+            self.counts[f"admin: {shown['status']} {shown['code']}"] += 1
+            self.ledger.require(shown["code"] in NAMED[503], f"the admin API: {shown}")
+            return False
+        self.counts["went cold"] += shown["state"] == "cold"
+        return bool(shown["state"] == "cold")
 
 
 def _is_right(told: dict[str, object], token: str) -> bool:

@@ -157,7 +157,8 @@ def odd_answer(random: Random, token: str) -> tuple[bytes, bytes | None]:
     lines = random.choices(ANSWERED, k=random.choice((0, 0, 1, 2, 5)))
     framing, body = _framed(chance, content)
     if not chance.rate:
-        return _message(chance, b"HTTP/1.1 200 OK", lines + framing, body), content
+        lines += framing or [b"Content-Length: 0"]
+        return _message(chance, b"HTTP/1.1 200 OK", lines, body), content
     status = chance.pick(STATUSES, ODD_STATUSES)
     if status[:3] in (b"204", b"304") and not chance.is_odd():
         body = b""
@@ -217,9 +218,9 @@ def _content(random: Random, inner: bytes) -> bytes:
 
 
 def _framed(chance: Chance, content: bytes) -> tuple[list[bytes], bytes]:
-    """Return the lines that frame a body, and the body; none for an empty one in a request.
+    """Return the lines that frame a body, and the body. Odd lines contradict each other or it.
 
-    Odd lines contradict each other or the body.
+    An empty body may have none: in an answer it lasts until the end of the connection.
     """
     random = chance.random
     length = b"Content-Length: %d" % len(content)
