@@ -265,7 +265,7 @@ def _open_admin(
     """Return the admin API of a server whose only gateway process is this one."""
     metrics, store = gateway.invoker.metrics, context.store
     add_families(metrics, context, OneGateway())
-    health, sampler = make_health(context), RateSampler(metrics.durations)
+    health, sampler = make_health(context), RateSampler(metrics.durations, metrics.first_bytes)
     sources = [health.reasons, store.backups.reasons, *(one.reasons for one in tasks)]
     return open_admin(context, sampler.sample, sources, stack)
 

@@ -221,10 +221,8 @@ class Worker:
             # Warm functions must be known as warm before the first call arrives.
             await self._seen.wait()
             await site.start(reuse_port=True)
-            sampler, failures = (
-                RateSampler(gateway.invoker.metrics.durations),
-                gateway.invoker.failures,
-            )
+            metrics, failures = gateway.invoker.metrics, gateway.invoker.failures
+            sampler = RateSampler(metrics.durations, metrics.first_bytes)
 
             def beat() -> None:
                 supervisor.beat(sampler.sample(), failures.drain())

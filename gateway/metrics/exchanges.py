@@ -8,10 +8,20 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.metrics.counters import CounterFamily, CounterStore, HistogramFamily, Labels
+from gateway.metrics.counters import (
+    CounterFamily,
+    CounterStore,
+    Histogram,
+    HistogramFamily,
+    Labels,
+)
 
 OPEN: Final = "fngate_exchanges_open"
-SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
+SECONDS: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+    300.0,
+)
+"""Bounds of the time to the first byte: those of a request's duration, and the usual limit."""
 DIRECTIONS: Final = ("in", "out")
 
 
@@ -82,6 +92,10 @@ class ExchangeFamilies:
     def answered(self, labels: Labels, seconds: float, request: Labels | None, at_s: float) -> None:
         """Count the first byte of an answer; `request`: labels of its exemplar."""
         self._first_byte.of(*labels).observe(seconds, request, at_s)
+
+    def first_byte(self, labels: Labels) -> Histogram | None:
+        """Return the times to the first byte of a function that has answered."""
+        return self._first_byte.known(*labels)
 
     def remove(self, labels: Labels) -> None:
         """Remove the numbers of a function that was removed."""

@@ -287,6 +287,12 @@ class Metrics:
         """Return the duration histogram of every function with its own series."""
         return ((key, series.duration) for key, series in self._series.items())
 
+    def first_bytes(self) -> Iterator[tuple[tuple[str, str], Histogram]]:
+        """Return the time to the first byte of every server function that has answered."""
+        for key, series in self._series.items():
+            if (known := self.exchanges.first_byte(series.labels)) is not None:
+                yield key, known
+
     def _series_of(self, namespace: str, function: str) -> FunctionSeries:
         """Return the series of a function that is counted for the first time.
 
@@ -442,30 +448,48 @@ def _ledger(balance: Balance) -> list[Metric]:
 
 
 class RateSample(NamedTuple):
-    """Requests of one function since the last sample, by duration bucket.
+    """Requests of one function since the last sample, by bucket of their duration, and first bytes
+    of its answers, by bucket of the time to them; () for none.
 
-    The bounds are SECONDS; there is one more bucket than there are bounds.
+    The bounds are SECONDS, and those of `gateway.metrics.exchanges`; there is one more bucket than
+    there are bounds.
     """
 
     namespace: str
     name: str
-    counts: tuple[int, ...]
+    counts: tuple[int, ...] = ()
+    first_bytes: tuple[int, ...] = ()
 
 
 class RateSampler:
-    """Samples the duration histograms: O(functions) per sample, no cost per request.
+    """Samples histograms: O(functions) per sample, no cost per request.
 
-    `durations` returns the histograms by namespace and name.
+    `durations` and `first_bytes` return the histograms by namespace and name.
     """
 
-    def __init__(self, durations: Durations) -> None:
-        self._durations = durations
-        self._before: dict[tuple[str, str], tuple[Histogram, float, list[int]]] = {}
+    def __init__(self, durations: Durations, first_bytes: Durations) -> None:
+        self._durations, self._first_bytes = _Changes(durations), _Changes(first_bytes)
 
     def sample(self) -> list[RateSample]:
-        """Return the requests since the last sample, of functions that had any."""
-        found, now = [], {}
-        for key, distribution in self._durations():
+        """Return what was counted since the last sample, of functions that had anything."""
+        durations, first_bytes = self._durations.take(), self._first_bytes.take()
+        return [
+            RateSample(*key, durations.get(key, ()), first_bytes.get(key, ()))
+            for key in {**durations, **first_bytes}
+        ]
+
+
+class _Changes:
+    """Changes of histograms since the last time."""
+
+    def __init__(self, source: Durations) -> None:
+        self._source = source
+        self._before: dict[tuple[str, str], tuple[Histogram, float, list[int]]] = {}
+
+    def take(self) -> dict[tuple[str, str], tuple[int, ...]]:
+        """Return the new counts per bucket, of functions that have any."""
+        found, now = {}, {}
+        for key, distribution in self._source():
             known = self._before.get(key)
             if known is None or known[0] is not distribution:
                 known = (distribution, 0.0, [])
@@ -473,8 +497,7 @@ class RateSampler:
             if total != known[1]:
                 counts = distribution.buckets()
                 before = known[2] or [0] * len(counts)
-                since = tuple(a - b for a, b in zip(counts, before, strict=True))
-                found.append(RateSample(*key, since))
+                found[key] = tuple(a - b for a, b in zip(counts, before, strict=True))
                 known = (distribution, total, counts)
             now[key] = known
         self._before = now

@@ -185,6 +185,8 @@ async def test_a_real_server_is_woken_and_streams(tmp_path: Path) -> None:
             await page.locator(".play-events li", has_text="one").wait_for()
             open_ones = page.locator(".fn-facts > div", has=page.get_by_text("open", exact=True))
             await open_ones.get_by_text("1", exact=True).wait_for()
+            first = page.locator(".fn-facts > div", has=page.get_by_text("first byte p50"))
+            await first.get_by_text(" ms").wait_for()
             await page.get_by_role("button", name="Abort").click()
             await open_ones.get_by_text("0", exact=True).wait_for()
             await page.locator(".log-line", has_text="GET /stays").wait_for()

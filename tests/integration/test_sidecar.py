@@ -333,12 +333,14 @@ def test_a_server_that_exits_at_once_is_a_failed_start() -> None:
 
 
 def test_a_command_that_does_not_exist_is_a_failed_start() -> None:
-    """The reason names it."""
+    """The reason names it, the folders that were searched, and the setting of these."""
     with sidecar(tiny(command=("no-such-command",))) as started:
         failure = started.failed()
 
-        reason = "cannot start the server: no-such-command: No such file or directory"
-        assert failure == {"stage": "start", "reason": reason}
+        reason = failure["reason"]
+        assert failure["stage"] == "start"
+        assert reason.startswith("cannot start the server: no-such-command: not found in /")
+        assert "(FN_SERVER_PATH)" in reason
         drain(started)
         assert started.exit_code() == 1
         assert last_line(started) == reason
