@@ -12,7 +12,7 @@ from admin.history import ServerHistory
 from admin.rates import FunctionRates
 from admin.views import Live, function_json, occupancy_json, replica_json
 from gateway.dispatch.pool import UNKNOWN
-from gateway.metrics.requests import RateSample
+from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
 from pool_manager.manager import Manager
 from pool_manager.reports import Decision

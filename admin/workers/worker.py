@@ -62,7 +62,8 @@ from gateway.http.app import Gateway, Site, stop_serving
 from gateway.http.bodies import continue_later
 from gateway.metrics.counters import Labels
 from gateway.metrics.ledger import Balance
-from gateway.metrics.requests import Metrics, RateSample, RateSampler
+from gateway.metrics.requests import Metrics
+from gateway.metrics.samples import RateSample, RateSampler
 from gateway.observing.errors import Failure
 from registry.catalog import Catalog
 from registry.exchange import Expected, decode_endpoints

@@ -23,7 +23,7 @@ from gateway.replies import CLOSE
 from registry.catalog import Deployed
 from registry.errors import Asleep, NoKey, Unknown
 from registry.model import ExchangeLimits, Revision
-from registry.path_rules import CompiledPaths
+from registry.path_rules import NEVER_WAKING, CompiledPaths
 
 if TYPE_CHECKING:
     from gateway.http.context import Invoker
@@ -230,7 +230,10 @@ def _asleep(revision: Revision) -> str:
     """Return why a request does not wake the function, and which ones do."""
     assert revision.server is not None
     rules = revision.server.paths.wake
-    expected = "any path but /favicon.ico, /robots.txt and the one of its readiness probe"
+    never = [path.decode() for path in NEVER_WAKING]
+    if revision.server.ready not in ("", "/"):
+        never.append(revision.server.ready)
+    expected = f"another path than {', '.join(never)}"
     if rules:
         more = ", ..." if len(rules) > RULES_SHOWN else ""
         expected = f"one of {', '.join(rules[:RULES_SHOWN])}{more}"

@@ -20,7 +20,7 @@ from runtime_image.contract.link import Flag, Kind, NotStarted
 from runtime_image.contract.server import SampleRequest, ServerSpec
 from runtime_image.server import namespaces
 from runtime_image.server.process_tree import Process, descendants
-from tests.support.sidecar_process import PATIENCE_S, Sidecar, ask, sidecar, tiny
+from tests.support.sidecar_process import PATIENCE_S, PATIENT_FOR_LESS, Sidecar, ask, sidecar, tiny
 
 REFUSED = namespaces.in_child(partial(namespaces.enter, namespaces.OWN, 8000))
 """Why this machine refuses namespaces, "" if it does not."""
@@ -176,7 +176,7 @@ def test_the_end_of_a_link_ends_its_exchanges(web: Sidecar) -> None:
 
 def test_an_exchange_is_shut_after_max_s() -> None:
     """The sidecar does it by itself, MAX_GRACE_S later."""
-    with sidecar(tiny(max_s=0.1)) as started:
+    with sidecar(tiny(max_s=0.1), preamble=PATIENT_FOR_LESS) as started:
         started.ready()
         stream = started.gateway().open(1)
 
@@ -224,15 +224,16 @@ def test_a_soft_drain_is_revoked(web: Sidecar) -> None:
     assert ask(gateway.open(2)) == b"hello"
 
 
-def test_a_gateway_that_does_not_answer_quiesce_is_ended(web: Sidecar) -> None:
+def test_a_gateway_that_does_not_answer_quiesce_is_ended() -> None:
     """Its exchange is shut, and the drain ends."""
-    gateway = web.gateway()
-    stream = gateway.open(1)
+    with sidecar(tiny(), preamble=PATIENT_FOR_LESS) as started:
+        started.ready()
+        stream = started.gateway().open(1)
 
-    drain(web)
+        drain(started)
 
-    assert stream.recv(16) == b""
-    assert web.exit_code() == 0
+        assert stream.recv(16) == b""
+        assert started.exit_code() == 0
 
 
 def test_term_shuts_what_is_open(web: Sidecar) -> None:
@@ -466,7 +467,8 @@ def test_a_trial_reports_its_samples() -> None:
 
 def test_a_trial_with_an_endless_answer_ends() -> None:
     """Its beginning is reported."""
-    with sidecar(tiny(samples=(SampleRequest("/stream"),)), role="trial") as started:
+    spec = tiny(samples=(SampleRequest("/stream"),))
+    with sidecar(spec, role="trial", preamble=PATIENT_FOR_LESS) as started:
         loaded = started.ready()
 
     assert loaded["report"]["sample_outputs"]["requests"][0]["body"] == "begun"

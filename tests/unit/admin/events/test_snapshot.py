@@ -10,7 +10,8 @@ import pytest
 
 from admin.events.snapshot import explained, failure_json, function_of, pool_of
 from gateway.metrics import exchanges
-from gateway.metrics.requests import SECONDS, RateSample
+from gateway.metrics.requests import SECONDS
+from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
 from pool_manager.reports import Decision
 from tests.support.followed import following
