@@ -11,17 +11,24 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from gateway.access import Access
-from gateway.http.admission import correlate, requested_priority, requested_wait_s
+from gateway.http.admission import (
+    NOT_CORRELATED,
+    correlate,
+    requested_priority,
+    requested_wait_s,
+)
 from gateway.http.exchange_journal import ExchangeJournal
+from gateway.http.known_heads import VARYING, KnownHead, KnownHeads
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind
+from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.plan import ExchangePlan
 from gateway.proxy.targets import FunctionTarget
 from gateway.proxy.websocket import check_handshake, is_handshake
 from gateway.replies import CLOSE
 from registry.catalog import Deployed
-from registry.errors import Asleep, NoKey, Unknown
+from registry.errors import Asleep, NoKey, ShuttingDown, Unknown
 from registry.model import ExchangeLimits, Revision
 from registry.path_rules import NEVER_WAKING, CompiledPaths
 
@@ -43,6 +50,8 @@ class Exchanges:
         self._open = invoker.open_exchanges
         self._paths: dict[str, CompiledPaths] = {}
         self._paths_as_of = -1
+        self.known = KnownHeads(invoker.catalog, invoker.access)
+        """The heads that clients repeat."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -63,12 +72,17 @@ class Exchanges:
         return found is not None and found.revision.server is not None
 
     def begin(
-        self, head: RequestHead, target: FunctionTarget, client: ClientSide, peer: bytes
+        self,
+        head: RequestHead,
+        target: FunctionTarget,
+        client: ClientSide,
+        peer: bytes,
+        raw: bytes = b"",
     ) -> Exchange | None:
         """Begin an exchange; `start` must follow, when the client can take an answer.
 
         An error is answered to the client at once, and None is returned. `peer`: IP address of the
-        client.
+        client. `raw`: the bytes of the head, if the same bytes may begin another request.
         """
         invoker = self._invoker
         header = _header_of(head)
@@ -76,7 +90,8 @@ class Exchanges:
             invoker.access, header("Fn-Key"), header("Authorization")
         )
         method = head.method.decode()
-        journal = ExchangeJournal(invoker, target.ref, method, credential, correlate(header))
+        who = correlate(header)
+        journal = ExchangeJournal(invoker, target.ref, method, credential, who)
         try:
             journal.enter()
             deployed = self._resolve(header, target, credential, method)
@@ -85,22 +100,59 @@ class Exchanges:
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             refuse(head, client, journal, error)
             return None
-        request = forward_request(
-            head,
-            Forwarding(
-                target.upstream,
-                target.prefix,
-                peer,
-                journal.request_id.encode(),
-                traceparent=journal.traceparent.encode(),
-                drops_authorization=is_ours,
-                expects_continue=True,
-                is_websocket=plan.websocket_key is not None,
-            ),
+        forwarding = Forwarding(
+            target.upstream,
+            target.prefix,
+            peer,
+            journal.request_id.encode(),
+            traceparent=journal.traceparent.encode(),
+            drops_authorization=is_ours,
+            expects_continue=True,
+            is_websocket=plan.websocket_key is not None,
         )
+        is_plain = bool(raw) and who is NOT_CORRELATED and self._is_repeatable(plan)
+        if is_plain and self.known.is_repeated(peer, raw):
+            plan = plan._replace(answers=KnownAnswers())
+            request = forward_request(head, forwarding._replace(request_id=VARYING))
+            before, _, after = request.partition(VARYING)
+            applied = journal.applied
+            known = KnownHead(plan, deployed, credential, applied, method, before, after)
+            self.known.learn(peer, raw, known)
+        if invoker.gate.headers:
+            plan = plan._replace(keeps=False, answers=None)
+        return self._exchange(plan, forward_request(head, forwarding), client, journal)
+
+    def begin_known(self, known: KnownHead, client: ClientSide) -> Exchange | None:
+        """Begin an exchange with a known head; see `begin`."""
+        invoker, plan = self._invoker, known.plan
+        ref = plan.target.ref
+        journal = ExchangeJournal(invoker, ref, known.method, known.credential, NOT_CORRELATED)
+        journal.applied = known.applied
+        try:
+            journal.enter()
+        except ShuttingDown as error:
+            refuse(plan.head, client, journal, error)
+            return None
+        journal.admitted(known.deployed)
+        if not plan.is_free:
+            function = known.deployed.function
+            invoker.history.arrived(function.namespace, function.name)
+        if invoker.gate.headers:
+            plan = plan._replace(keeps=False, answers=None)
+        return self._exchange(plan, known.request(journal.request_id), client, journal)
+
+    def _exchange(
+        self, plan: ExchangePlan, request: bytes, client: ClientSide, journal: ExchangeJournal
+    ) -> Exchange:
         journal.began()
-        plan = plan._replace(request=request)
-        return Exchange(plan, client, invoker.delivery, invoker.body_budget, journal, self._open)
+        invoker = self._invoker
+        return Exchange(
+            plan, request, client, invoker.delivery, invoker.body_budget, journal, self._open
+        )
+
+    def _is_repeatable(self, plan: ExchangePlan) -> bool:
+        """Return whether the next request with the same head is treated alike."""
+        return plan.wakes and plan.websocket_key is None and self._invoker.tracer is None
 
     def _resolve(
         self,
@@ -165,7 +217,6 @@ class Exchanges:
             pool,
             head,
             target,
-            b"",
             limits,
             wait_s,
             function.limits.queue,
@@ -174,9 +225,10 @@ class Exchanges:
             is_free,
             key,
             # A client whose handshake is refused may have sent frames already.
-            head.keep_alive and key is None and not invoker.gate.headers,
+            head.keep_alive and key is None,
             settings.body_read_s,
             function.limits.retry,
+            rule.wakes,
         )
 
 

@@ -28,7 +28,7 @@ from gateway.metrics.counters import (
     SampleExemplar,
     newest_exemplars,
 )
-from gateway.metrics.exchanges import ExchangeFamilies
+from gateway.metrics.exchanges import ExchangeFamilies, ExchangeNumbers
 from gateway.metrics.ledger import ENDINGS, Balance
 from gateway.replies import Receipt
 from registry.catalog import Change
@@ -193,10 +193,10 @@ class Metrics:
         if receipt.phases:
             self._on_cold_start(*key, receipt.replica, receipt.phases, request)
 
-    def labels_of(self, namespace: str, function: str) -> tuple[str, str]:
-        """Return the labels under which a function is counted."""
+    def exchange_numbers(self, namespace: str, function: str) -> ExchangeNumbers:
+        """Return the numbers under which a function's exchanges are counted."""
         series = self._series.get((namespace, function)) or self._series_of(namespace, function)
-        return series.labels
+        return self.exchanges.of(series.labels)
 
     def count_exchange(
         self, key: tuple[str, str], outcome: tuple[str, str], seconds: float, receipt: Receipt

@@ -16,18 +16,21 @@ from registry.errors import UpstreamFailed
 INTERIM_MAX: Final = 32
 """Max interim heads (1xx) of one answer."""
 _END: Final = b"\r\n\r\n"
+_NO_BODY: Final = NoBody()
 
 
 class AnswerReader:
     """Reader of the answer to one request with `method`."""
 
-    __slots__ = ("_body", "_head", "_interims", "_method", "unchunks")
+    __slots__ = ("_body", "_head", "_interims", "_method", "raw", "unchunks")
 
     def __init__(self, method: bytes) -> None:
         self._method = method
         self._head = bytearray()
         self._interims = 0
-        self._body: BodyFramer = NoBody()
+        self._body: BodyFramer = _NO_BODY
+        self.raw = b""
+        """The last complete head."""
         self.unchunks = False
         """Whether `take` returns the content of chunks only."""
 
@@ -47,7 +50,7 @@ class AnswerReader:
             if len(self._head) > HEAD_MAX:
                 raise UpstreamError(f"expected a head of at most {HEAD_MAX} bytes")
             return None
-        raw = bytes(self._head[:end])
+        raw = self.raw = bytes(self._head[:end])
         del self._head[:end]
         head = parse_response_head(raw, self._method)
         if head.is_interim:
@@ -55,8 +58,12 @@ class AnswerReader:
             if self._interims > INTERIM_MAX:
                 raise UpstreamError(f"expected at most {INTERIM_MAX} interim heads")
         else:
-            self._body = make_framer(head.framing)
+            self.begin(head)
         return head
+
+    def begin(self, head: ResponseHead) -> None:
+        """Begin the body behind the final head."""
+        self._body = make_framer(head.framing)
 
     def take_rest(self) -> bytes:
         """Return the bytes after the final head."""

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.dispatch.call import Priority
+from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.retries import Retry
 from gateway.server_links import NO_META, ExchangeCall
 from registry.model import ExchangeLimits
@@ -33,16 +34,15 @@ class State(Enum):
 class ExchangePlan(NamedTuple):
     """Everything that is decided about an exchange when its head has arrived. Times in seconds.
 
-    `request`: the head to send to the server. `websocket_key`: value of Sec-WebSocket-Key if the
-    request is a WebSocket handshake, else None. `keeps`: the client's connection may serve another
-    request. `body_s`: max time without a byte of the request's body. `retry`: the function's
-    setting.
+    `websocket_key`: value of Sec-WebSocket-Key if the request is a WebSocket handshake, else None.
+    `keeps`: the client's connection may serve another request. `body_s`: max time without a byte of
+    the request's body. `retry`: the function's setting. `wakes`: the request may wake the function.
+    `answers`: known answers to requests of this plan, None where nothing is remembered.
     """
 
     pool: str
     head: RequestHead
     target: FunctionTarget
-    request: bytes
     limits: ExchangeLimits
     wait_s: float
     queue_max: int
@@ -53,6 +53,8 @@ class ExchangePlan(NamedTuple):
     keeps: bool = True
     body_s: float = 30.0
     retry: Retry = "auto"
+    wakes: bool = True
+    answers: KnownAnswers | None = None
 
     def call(
         self,

@@ -137,6 +137,18 @@ async def test_connections_are_reused_on_both_sides(tmp_path: Path) -> None:
         assert sum(not frame.flags for frame in opened) == 1
 
 
+async def test_a_request_behind_a_refused_one_is_answered(tmp_path: Path) -> None:
+    """Pipelined requests are answered in turn, also if the first one is denied."""
+    async with gate(tmp_path, echo, paths=PathRules(deny=("/x",))) as one:
+        wire = await one.connect()
+        for _ in range(3):
+            wire.send(GET + GET.replace(b"/x", b"/y") + GET)
+            statuses = [(await wire.answer())[0][9:12] for _ in range(3)]
+            assert statuses == [b"403", b"200", b"403"]
+        wire.close()
+        await one.settled()
+
+
 async def test_heads_in_pieces_stay_on_the_fast_side(tmp_path: Path) -> None:
     """A head that arrives byte by byte after its first line is read by the fast side."""
     async with gate(tmp_path, echo) as one:
