@@ -200,8 +200,10 @@ def _target(output: Path | None, kind: str) -> Iterator[Write]:
         sys.stdout.write(plain(decoder.decode(piece).replace("\r\n", "\n")))
         sys.stdout.flush()
 
-    yield show
-    sys.stdout.write("\n")
+    try:
+        yield show
+    finally:  # an error begins a line of its own
+        sys.stdout.write("\n")
 
 
 def _flushed(piece: bytes) -> None:

@@ -243,7 +243,7 @@ def _not_found(launch: Launch, text: str | None) -> str:
         return text or "not found"
     if "/" in program:
         return f"{text}; expected an absolute path, or the name of an installed program"
-    path = launch.environment.get("PATH", "")[:_PATH_SHOWN]
+    path = ":".join(dict.fromkeys(launch.environment.get("PATH", "").split(":")))[:_PATH_SHOWN]
     return f"not found in {path}; expected a program there (FN_SERVER_PATH), or an absolute path"
 
 
