@@ -9,8 +9,6 @@ from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from pathlib import Path
 
-import pytest
-
 from gateway.http import exchange_client
 from gateway.metrics.counters import TEXT
 from gateway.settings import GatewaySettings
@@ -30,12 +28,6 @@ SWITCHED = (
     b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
 )
 KEYS = {"fn_key-of-a-caller": ("invoke:web",), "fn_key-of-another": ("invoke:digits",)}
-
-
-@pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])
-def is_fast(request: pytest.FixtureRequest) -> bool:
-    """Which of the two client sides reads the requests."""
-    return bool(request.param)
 
 
 async def head_of(reader: Reader) -> bytes:
