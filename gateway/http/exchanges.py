@@ -20,17 +20,18 @@ from gateway.http.admission import (
 from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.known_heads import VARYING, KnownHead, KnownHeads
 from gateway.proxy.exchange import Exchange
-from gateway.proxy.forwarding import Forwarding, forward_request
+from gateway.proxy.forwarding import Forwarding, forward_request, outer_prefix
 from gateway.proxy.framing import BodyKind
 from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.plan import ExchangePlan
 from gateway.proxy.targets import FunctionTarget
+from gateway.proxy.trusted import TrustedProxies
 from gateway.proxy.websocket import check_handshake, is_handshake
 from gateway.replies import CLOSE
 from registry.catalog import Deployed
 from registry.errors import Asleep, NoKey, ShuttingDown, Unknown
 from registry.model import ExchangeLimits, Revision
-from registry.path_rules import CompiledPaths
+from registry.path_rules import NEVER_WAKING, CompiledPaths
 
 if TYPE_CHECKING:
     from gateway.http.context import Invoker
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from gateway.proxy.request_head import RequestHead
 
 DEFAULT_LIMITS: Final = ExchangeLimits()
+RULES_SHOWN: Final = 3
+"""Max rules in an error."""
 
 
 class Exchanges:
@@ -48,6 +51,7 @@ class Exchanges:
         self._open = invoker.open_exchanges
         self._paths: dict[str, CompiledPaths] = {}
         self._paths_as_of = -1
+        self._trusted = TrustedProxies(invoker.settings.trusted_proxies)
         self.known = KnownHeads(invoker.catalog, invoker.access)
         """The heads that clients repeat."""
 
@@ -98,12 +102,18 @@ class Exchanges:
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             refuse(head, client, journal, error)
             return None
+        is_trusted = self._trusted.has(peer)
+        if is_trusted:
+            values = head.fields.values
+            host = values.get(b"x-forwarded-host", b"")
+            plan = plan._replace(outer=outer_prefix(values), public_host=host)
         forwarding = Forwarding(
             target.upstream,
             target.prefix,
             peer,
             journal.request_id.encode(),
             traceparent=journal.traceparent.encode(),
+            is_trusted=is_trusted,
             drops_authorization=is_ours,
             expects_continue=True,
             is_websocket=plan.websocket_key is not None,
@@ -199,7 +209,7 @@ class Exchanges:
         limits = function.exchange or DEFAULT_LIMITS
         rule = self._paths_of(deployed.revision).judge(head.method, target.path or b"/")
         if not rule.wakes and invoker.delivery.is_cold(pool):
-            raise Asleep("the function is asleep, and a request of this path does not wake it")
+            raise Asleep(_asleep(deployed.revision))
         key = check_handshake(head) if is_handshake(head) else None
         is_free = rule.is_free or not rule.wakes
         if key is not None and limits.websockets == "ignore":
@@ -274,3 +284,17 @@ def _header_of(head: RequestHead) -> Callable[[str], str | None]:
         return None if value is None else value.decode("latin-1")
 
     return header
+
+
+def _asleep(revision: Revision) -> str:
+    """Return why a request does not wake the function, and which ones do."""
+    assert revision.server is not None
+    rules = revision.server.paths.wake
+    never = [path.decode() for path in NEVER_WAKING]
+    if revision.server.ready not in ("", "/"):
+        never.append(revision.server.ready)
+    expected = f"another path than {', '.join(never)}"
+    if rules:
+        more = ", ..." if len(rules) > RULES_SHOWN else ""
+        expected = f"one of {', '.join(rules[:RULES_SHOWN])}{more}"
+    return f"the function is asleep, and this request does not wake it: expected {expected}"
