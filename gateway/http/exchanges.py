@@ -18,7 +18,13 @@ from gateway.http.admission import (
     requested_wait_s,
 )
 from gateway.http.exchange_journal import ExchangeJournal
-from gateway.http.known_heads import VARYING, KnownHead, KnownHeads
+from gateway.http.known_heads import (
+    CutHead,
+    KnownHead,
+    KnownHeads,
+    cut_head,
+    make_known_head,
+)
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind
@@ -111,17 +117,15 @@ class Exchanges:
         is_plain = bool(raw) and who is NOT_CORRELATED and self._is_repeatable(plan)
         if is_plain and self.known.is_repeated(peer, raw):
             plan = plan._replace(answers=KnownAnswers())
-            request = forward_request(head, forwarding._replace(request_id=VARYING))
-            before, _, after = request.partition(VARYING)
-            applied = journal.applied
-            known = KnownHead(plan, deployed, credential, applied, method, before, after)
-            self.known.learn(peer, raw, known)
+            cut, decided = cut_head(raw), (credential, journal.applied)
+            known = make_known_head(plan, deployed, decided, forwarding, cut)
+            self.known.learn(peer, cut.key, known)
         if invoker.gate.headers:
             plan = plan._replace(keeps=False, answers=None)
         return self._exchange(plan, forward_request(head, forwarding), client, journal)
 
-    def begin_known(self, known: KnownHead, client: ClientSide) -> Exchange | None:
-        """Begin an exchange with a known head; see `begin`."""
+    def begin_known(self, known: KnownHead, cut: CutHead, client: ClientSide) -> Exchange | None:
+        """Begin an exchange with a known head; see `begin`. `cut`: this request's."""
         invoker, plan = self._invoker, known.plan
         ref = plan.target.ref
         journal = ExchangeJournal(invoker, ref, known.method, known.credential, NOT_CORRELATED)
@@ -137,7 +141,7 @@ class Exchanges:
             invoker.history.arrived(function.namespace, function.name)
         if invoker.gate.headers:
             plan = plan._replace(keeps=False, answers=None)
-        return self._exchange(plan, known.request(journal.request_id), client, journal)
+        return self._exchange(plan, known.request(cut, journal.request_id), client, journal)
 
     def _exchange(
         self, plan: ExchangePlan, request: bytes, client: ClientSide, journal: ExchangeJournal

@@ -1,15 +1,19 @@
 """Heads of requests to functions' servers that were admitted before.
 
-Clients repeat the same head. While neither the catalog nor the keys change, everything that was
-decided about it holds: who may call, which revision answers, and what the server gets. The key is
-all that these decisions read: the bytes of the head, and the client's address.
+Clients repeat the same head, except for its query and the length of the body. While neither the
+catalog nor the keys change, everything that was decided about it holds: who may call, which
+revision answers, and what the server gets. The key is all that these decisions read: the other
+bytes of the head, and the client's address.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.access import Access
+from gateway.proxy.forwarding import Forwarding, forward_request
+from gateway.proxy.framing import BodyKind, Framing
 from registry.catalog import Catalog
 
 if TYPE_CHECKING:
@@ -17,21 +21,58 @@ if TYPE_CHECKING:
     from registry.catalog import Deployed
 
 HEAD_MAX: Final = 2048
-"""Max bytes of a head that is remembered."""
+"""Max bytes of a head that is known, all of it: less than what a request may have."""
 HEADS_MAX: Final = 256
 """Max heads, with answers 10 to 50 KiB each. At the limit all are forgotten, and each is decided
 about once more."""
 SEEN_MAX: Final = 4096
 """Max hashes of heads that were seen once: a head is remembered at its second arrival."""
 VARYING: Final = b"\0"
-"""Stands for the request's id. No parsed head has this character."""
+"""Stands for the request's id and its query. No parsed head has this character."""
+# The characters that `gateway.proxy.request_head` accepts; not of a head that it would refuse.
+_QUERY: Final = re.compile(
+    rb"[A-Z]{1,32} /fn/[\x21\x22\x24-\x3e\x40-\x5b\x5d-\x7e]*"
+    rb"(\?[\x21\x22\x24-\x5b\x5d-\x7e]*) HTTP/1\.[01]\r\n"
+)
+_LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([1-9][0-9]{0,8})\r\n")
+_IS_CUT: Final = b"-"
+_END: Final = b"%d\r\n\r\n"
+
+
+class CutHead(NamedTuple):
+    """A head without what differs between requests that are treated alike.
+
+    `key`: the other bytes, and whether a length was cut out. `query`: with its question mark, b""
+    for none. `length`: the value of Content-Length, 0 if it was not cut out.
+
+    Two heads with the same key are both valid or both not: a valid one has one Content-Length, so
+    the line from which a number was cut is the same in both. No head ends like the key of one from
+    which it was cut, so a field without a value is something else.
+    """
+
+    key: bytes
+    query: bytes
+    length: int
+
+
+def cut_head(raw: bytes) -> CutHead:
+    """Cut a head, which ends with its empty line. Takes no notice of whether it is valid."""
+    query, length = b"", 0
+    if b"?" in raw and (found := _QUERY.match(raw)):
+        query = found[1]
+        raw = raw[: found.start(1)] + raw[found.end(1) :]
+    if found := _LENGTH.search(raw):
+        length = int(found[1])
+        raw = raw[: found.start(1)] + raw[found.end(1) :] + _IS_CUT
+    return CutHead(raw, query, length)
 
 
 class KnownHead(NamedTuple):
     """What was decided about one head from one address.
 
-    `credential`, `applied`: as the journal of its exchanges needs them. `before` and `after`: the
-    head for the server around the request's id.
+    `credential`, `applied`: as the journal of its exchanges needs them. `before`, `between` and
+    `after`: the head for the server around the query and the request's id. Its end is the value of
+    Content-Length where that was cut out.
     """
 
     plan: ExchangePlan
@@ -40,11 +81,40 @@ class KnownHead(NamedTuple):
     applied: str
     method: str
     before: bytes
+    between: bytes
     after: bytes
 
-    def request(self, request_id: str) -> bytes:
+    def framing(self, cut: CutHead) -> Framing:
+        """Return the framing of the body of a request with this head."""
+        return Framing(BodyKind.LENGTH, cut.length) if cut.length else self.plan.head.framing
+
+    def request(self, cut: CutHead, request_id: str) -> bytes:
         """Return the head for the server."""
-        return b"".join((self.before, request_id.encode(), self.after))
+        end = _END % cut.length if cut.length else b""
+        return b"".join(
+            (self.before, cut.query, self.between, request_id.encode(), self.after, end)
+        )
+
+
+def make_known_head(
+    plan: ExchangePlan,
+    deployed: Deployed,
+    decided: tuple[str | None, str],
+    forwarding: Forwarding,
+    cut: CutHead,
+) -> KnownHead:
+    """Return what was decided about a head.
+
+    `decided`: its credential and the value of Preference-Applied.
+    """
+    target = forwarding.target.removesuffix(cut.query) + VARYING
+    given = forwarding._replace(target=target, request_id=VARYING)
+    before, between, after = forward_request(plan.head, given).split(VARYING)
+    if cut.length:
+        end = _END % cut.length
+        assert after.endswith(b" " + end), "the framing is the last field"
+        after = after[: -len(end)]
+    return KnownHead(plan, deployed, *decided, plan.head.method.decode(), before, between, after)
 
 
 class KnownHeads:
@@ -60,19 +130,27 @@ class KnownHeads:
     def __len__(self) -> int:
         return len(self._known)
 
-    def find(self, peer: bytes, raw: bytes) -> KnownHead | None:
+    def find(self, peer: bytes, raw: bytes) -> tuple[KnownHead, CutHead] | None:
         """Return what is known of a head, None if that is nothing or outdated."""
-        known = self._known.get((peer, raw))
-        if known is None or self._is_current():
-            return known
+        if not self._known or len(raw) > HEAD_MAX:
+            return None
+        cut = cut_head(raw)
+        known = self._known.get((peer, cut.key))
+        if known is None:
+            return None
+        if self._is_current():
+            return known, cut
         self._known.clear()
         return None
 
     def is_repeated(self, peer: bytes, raw: bytes) -> bool:
-        """Return whether a head has arrived before and may be learned, and note its arrival."""
+        """Return whether a head like this has arrived before, and note its arrival.
+
+        False for a head that may not be learned.
+        """
         if len(raw) > HEAD_MAX:
             return False
-        mark = hash((peer, raw))
+        mark = hash((peer, cut_head(raw).key))
         if mark in self._seen:
             return True
         if len(self._seen) >= SEEN_MAX:
@@ -80,14 +158,14 @@ class KnownHeads:
         self._seen.add(mark)
         return False
 
-    def learn(self, peer: bytes, raw: bytes, known: KnownHead) -> None:
+    def learn(self, peer: bytes, key: bytes, known: KnownHead) -> None:
         """Remember what was just decided about a head."""
         if not self._is_current():
             self._known.clear()
             self._as_of, self._keys_as_of = self._catalog.version, self._access.ring.version
         if len(self._known) >= HEADS_MAX:
             self._known.clear()
-        self._known[peer, raw] = known
+        self._known[peer, key] = known
 
     def _is_current(self) -> bool:
         is_current = self._as_of == self._catalog.version

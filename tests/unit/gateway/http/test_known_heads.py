@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from dataclasses import replace
@@ -67,6 +68,34 @@ async def test_a_repeated_head_is_treated_as_at_first(tmp_path: Path) -> None:
         log.close()
         logged = [(event.outcome, event.status, event.bytes_in) for event in one.events]
         assert logged == [("ok", 200, 2)] * 6
+
+
+async def test_queries_and_lengths_are_those_of_the_request(tmp_path: Path) -> None:
+    """Heads that differ in nothing else are one known head."""
+
+    async def echo_any(reader: Reader, writer: Writer) -> None:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            found = re.search(rb"\r\nContent-Length: (\d+)\r\n\r\n", head)
+            text = head + await reader.readexactly(int(found[1]) if found else 0)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
+
+    async with gate(tmp_path, echo_any) as one:
+        wire = await one.connect()
+        for query, body in ((b"", b"ab"), (b"?a=1", b"c"), (b"?", b"d" * 9), (b"?b", b"e" * 99)):
+            request = POST.replace(b"/x", b"/x" + query).replace(b": 2", b": %d" % len(body))
+            wire.send(request + body)
+            head, answer = await wire.answer()
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert answer.startswith(b"POST /x" + query + b" HTTP/1.1\r\n")
+            assert answer.endswith(b"\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            for odd in (b"Content-Length: ", b"Content-Length: 02", b"Content-Length: 2, 2"):
+                refused = await one.ask(POST.replace(b"Content-Length: 2", odd) + b"ab")
+                assert refused.startswith(b"HTTP/1.1 400 ")
+        assert known(one) == 1
+        long = POST.replace(b"/x", b"/x?" + b"y" * 40_000)
+        assert (await one.ask(long)).startswith(b"HTTP/1.1 431 ")
+        wire.close()
 
 
 async def test_ids_and_times_are_those_of_the_request(tmp_path: Path) -> None:
