@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.access import Access
 from gateway.http.admission import (
-    NOT_CORRELATED,
+    Correlation,
     correlate,
     requested_priority,
     requested_wait_s,
@@ -22,7 +22,6 @@ from gateway.http.known_heads import (
     CutHead,
     KnownHead,
     KnownHeads,
-    cut_head,
     make_known_head,
 )
 from gateway.proxy.exchange import Exchange
@@ -114,10 +113,11 @@ class Exchanges:
             expects_continue=True,
             is_websocket=plan.websocket_key is not None,
         )
-        is_plain = bool(raw) and who is NOT_CORRELATED and self._is_repeatable(plan)
-        if is_plain and self.known.is_repeated(peer, raw):
+        may_learn = raw and self._is_repeatable(plan, who)
+        cut = self.known.repeated(peer, raw, who) if may_learn else None
+        if cut is not None:
             plan = plan._replace(answers=KnownAnswers())
-            cut, decided = cut_head(raw), (credential, journal.applied)
+            decided = (credential, journal.applied)
             known = make_known_head(plan, deployed, decided, forwarding, cut)
             self.known.learn(peer, cut.key, known)
         if invoker.gate.headers:
@@ -128,7 +128,7 @@ class Exchanges:
         """Begin an exchange with a known head; see `begin`. `cut`: this request's."""
         invoker, plan = self._invoker, known.plan
         ref = plan.target.ref
-        journal = ExchangeJournal(invoker, ref, known.method, known.credential, NOT_CORRELATED)
+        journal = ExchangeJournal(invoker, ref, known.method, known.credential, cut.who)
         journal.applied = known.applied
         try:
             journal.enter()
@@ -152,8 +152,16 @@ class Exchanges:
             plan, request, client, invoker.delivery, invoker.body_budget, journal, self._open
         )
 
-    def _is_repeatable(self, plan: ExchangePlan) -> bool:
-        """Return whether the next request with the same head is treated alike."""
+    def _is_repeatable(self, plan: ExchangePlan, who: Correlation) -> bool:
+        """Return whether the next request with the same head is treated alike.
+
+        Not those with an invalid id, which is not cut out of the head.
+        """
+        fields = plan.head.fields.values
+        if bool(who.request_id) is not (b"x-request-id" in fields):
+            return False
+        if bool(who.traceparent) is not (b"traceparent" in fields):
+            return False
         return plan.wakes and plan.websocket_key is None and self._invoker.tracer is None
 
     def _resolve(

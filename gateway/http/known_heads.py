@@ -1,9 +1,9 @@
 """Heads of requests to functions' servers that were admitted before.
 
-Clients repeat the same head, except for its query and the length of the body. While neither the
-catalog nor the keys change, everything that was decided about it holds: who may call, which
-revision answers, and what the server gets. The key is all that these decisions read: the other
-bytes of the head, and the client's address.
+Clients repeat the same head, except for its query, the length of the body, and the ids that
+correlate a request. While neither the catalog nor the keys change, everything that was decided
+about it holds: who may call, which revision answers, and what the server gets. The key is all that
+these decisions read: the other bytes of the head, and the client's address.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.access import Access
+from gateway.http.admission import NOT_CORRELATED, Correlation
+from gateway.observing import records
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind, Framing
 from registry.catalog import Catalog
@@ -28,13 +30,18 @@ about once more."""
 SEEN_MAX: Final = 4096
 """Max hashes of heads that were seen once: a head is remembered at its second arrival."""
 VARYING: Final = b"\0"
-"""Stands for the request's id and its query. No parsed head has this character."""
+"""Stands for the query and the ids of a request. No parsed head has this character."""
 # The characters that `gateway.proxy.request_head` accepts; not of a head that it would refuse.
 _QUERY: Final = re.compile(
     rb"[A-Z]{1,32} /fn/[\x21\x22\x24-\x3e\x40-\x5b\x5d-\x7e]*"
     rb"(\?[\x21\x22\x24-\x5b\x5d-\x7e]*) HTTP/1\.[01]\r\n"
 )
-_LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([1-9][0-9]{0,8})\r\n")
+_CUT: Final = re.compile(
+    rb"\r\n(?:content-length: ?([1-9][0-9]{0,8})|x-request-id: ?([A-Za-z0-9._-]{1,128})"
+    rb"|traceparent: ?(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}))(?=\r\n)",
+    re.IGNORECASE,
+)
+_LENGTH, _REQUEST_ID, _TRACEPARENT = 1, 2, 3
 _IS_CUT: Final = b"-"
 _END: Final = b"%d\r\n\r\n"
 
@@ -43,7 +50,8 @@ class CutHead(NamedTuple):
     """A head without what differs between requests that are treated alike.
 
     `key`: the other bytes, and whether a length was cut out. `query`: with its question mark, b""
-    for none. `length`: the value of Content-Length, 0 if it was not cut out.
+    for none. `length`: the value of Content-Length, 0 if it was not cut out. `who`: the ids that
+    were cut out, each with its line.
 
     Two heads with the same key are both valid or both not: a valid one has one Content-Length, so
     the line from which a number was cut is the same in both. No head ends like the key of one from
@@ -53,25 +61,50 @@ class CutHead(NamedTuple):
     key: bytes
     query: bytes
     length: int
+    who: Correlation
 
 
-def cut_head(raw: bytes) -> CutHead:
-    """Cut a head, which ends with its empty line. Takes no notice of whether it is valid."""
-    query, length = b"", 0
+def cut_head(raw: bytes) -> CutHead | None:
+    """Cut a head, which ends with its empty line. Takes no notice of whether it is valid.
+
+    None if something that would be cut out is repeated.
+    """
+    query, length, at = b"", 0, 0
+    pieces: list[bytes] = []
+    ids: dict[int, str] = {}
     if b"?" in raw and (found := _QUERY.match(raw)):
-        query = found[1]
-        raw = raw[: found.start(1)] + raw[found.end(1) :]
-    if found := _LENGTH.search(raw):
-        length = int(found[1])
-        raw = raw[: found.start(1)] + raw[found.end(1) :] + _IS_CUT
-    return CutHead(raw, query, length)
+        query, at = found[1], found.end(1)
+        pieces.append(raw[: found.start(1)])
+    for found in _CUT.finditer(raw, at):
+        kind = found.lastindex or 0
+        if kind == _LENGTH:
+            if length:
+                return None
+            length = int(found[_LENGTH])
+            pieces.append(raw[at : found.start(_LENGTH)])
+        else:
+            if kind in ids:
+                return None
+            ids[kind] = found[kind].decode()
+            pieces.append(raw[at : found.start()])
+        at = found.end()
+    pieces.append(raw[at:])
+    if length:
+        pieces.append(_IS_CUT)
+    who = NOT_CORRELATED
+    if ids:
+        traceparent = records.parse_traceparent(ids.get(_TRACEPARENT, ""))
+        if not traceparent and _TRACEPARENT in ids:
+            return None
+        who = Correlation(ids.get(_REQUEST_ID, ""), traceparent)
+    return CutHead(b"".join(pieces), query, length, who)
 
 
 class KnownHead(NamedTuple):
     """What was decided about one head from one address.
 
     `credential`, `applied`: as the journal of its exchanges needs them. `before`, `between` and
-    `after`: the head for the server around the query and the request's id. Its end is the value of
+    `after`: the head for the server around the query and the ids. Its end is the value of
     Content-Length where that was cut out.
     """
 
@@ -90,10 +123,11 @@ class KnownHead(NamedTuple):
 
     def request(self, cut: CutHead, request_id: str) -> bytes:
         """Return the head for the server."""
+        ids = request_id
+        if cut.who.traceparent:
+            ids = f"{ids}\r\ntraceparent: {cut.who.traceparent}"
         end = _END % cut.length if cut.length else b""
-        return b"".join(
-            (self.before, cut.query, self.between, request_id.encode(), self.after, end)
-        )
+        return b"".join((self.before, cut.query, self.between, ids.encode(), self.after, end))
 
 
 def make_known_head(
@@ -108,8 +142,9 @@ def make_known_head(
     `decided`: its credential and the value of Preference-Applied.
     """
     target = forwarding.target.removesuffix(cut.query) + VARYING
-    given = forwarding._replace(target=target, request_id=VARYING)
-    before, between, after = forward_request(plan.head, given).split(VARYING)
+    given = forwarding._replace(target=target, request_id=VARYING, traceparent=VARYING)
+    before, between, line, after = forward_request(plan.head, given).split(VARYING)
+    assert line == b"\r\ntraceparent: ", "the trace follows the id"
     if cut.length:
         end = _END % cut.length
         assert after.endswith(b" " + end), "the framing is the last field"
@@ -135,28 +170,30 @@ class KnownHeads:
         if not self._known or len(raw) > HEAD_MAX:
             return None
         cut = cut_head(raw)
-        known = self._known.get((peer, cut.key))
-        if known is None:
+        known = None if cut is None else self._known.get((peer, cut.key))
+        if known is None or cut is None:
             return None
         if self._is_current():
             return known, cut
         self._known.clear()
         return None
 
-    def is_repeated(self, peer: bytes, raw: bytes) -> bool:
-        """Return whether a head like this has arrived before, and note its arrival.
+    def repeated(self, peer: bytes, raw: bytes, who: Correlation) -> CutHead | None:
+        """Return a head like which another one has arrived before, and note its arrival.
 
-        False for a head that may not be learned.
+        None also for a head that may not be learned: it is long, or has ids that are not cut out.
+        `who`: its ids.
         """
-        if len(raw) > HEAD_MAX:
-            return False
-        mark = hash((peer, cut_head(raw).key))
+        cut = cut_head(raw) if len(raw) <= HEAD_MAX else None
+        if cut is None or cut.who != who:
+            return None
+        mark = hash((peer, cut.key))
         if mark in self._seen:
-            return True
+            return cut
         if len(self._seen) >= SEEN_MAX:
             self._seen.clear()
         self._seen.add(mark)
-        return False
+        return None
 
     def learn(self, peer: bytes, key: bytes, known: KnownHead) -> None:
         """Remember what was just decided about a head."""

@@ -126,16 +126,26 @@ async def test_a_known_head_is_that_of_one_address(tmp_path: Path) -> None:
         assert known(one) == 2
 
 
-async def test_heads_that_name_their_request_are_not_remembered(tmp_path: Path) -> None:
-    """The client's own id goes to the server and back, and takes no memory."""
+async def test_ids_of_the_client_are_kept(tmp_path: Path) -> None:
+    """The client's own id goes to the server and back, its trace to the server, known or not."""
+    trace = b"00-" + b"a1" * 16 + b"-" + b"b2" * 8 + b"-01"
     async with gate(tmp_path, echo) as one:
         wire = await one.connect()
-        for _ in range(3):
-            wire.send(POST[:-2] + b"X-Request-Id: mine\r\n\r\nab")
+        for number in range(4):
+            own = b"X-Request-Id: mine-%d\r\n" % number
+            traced = b"traceparent: " + trace.replace(b"a1", b"c%d" % number) + b"\r\n"
+            wire.send(POST[:-2] + own + traced + b"\r\nab")
             head, body = await wire.answer()
-            assert b"\r\nX-Request-Id: mine\r\n" in head
-            assert b"\r\nX-Request-Id: mine\r\n" in body
-        assert known(one) == 0
+            assert b"\r\n" + own in head
+            assert body.count(own) == body.count(traced) == 1
+            _, body = await ask(wire, POST + b"ab")
+            assert b"traceparent" not in body
+        assert known(one) == 1
+        for odd in (b"X-Request-Id: no id\r\n", b"traceparent: 00-0\r\n"):
+            for _ in range(4):
+                head, body = await ask(wire, POST[:-2] + odd + b"\r\nab")
+                assert b"no id" not in head + body
+        assert known(one) == 1
         wire.close()
 
 
