@@ -26,7 +26,6 @@ from gateway.http.known_heads import (
 )
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarding import Forwarding, forward_request
-from gateway.proxy.framing import BodyKind
 from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.plan import ExchangePlan
 from gateway.proxy.targets import FunctionTarget
@@ -247,7 +246,7 @@ def refuse(
 ) -> None:
     """Answer a request that gets no exchange."""
     reply = journal.problem(error, None, 0)
-    keep = head.keep_alive and head.framing.kind is BodyKind.NONE and not reply.closes
+    keep = head.keep_alive and head.framing.is_empty and not reply.closes
     if not keep and not reply.closes:
         reply = reply._replace(headers=(*reply.headers, CLOSE))
     client.answer(reply)

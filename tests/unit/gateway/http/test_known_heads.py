@@ -126,6 +126,18 @@ async def test_a_known_head_is_that_of_one_address(tmp_path: Path) -> None:
         assert known(one) == 2
 
 
+async def test_a_body_of_length_zero_is_whole(tmp_path: Path) -> None:
+    """Such a request waits for nothing of its client, and both connections serve the next one."""
+    async with gate(tmp_path, echo) as one:
+        wire = await one.connect()
+        for _ in range(4):
+            head, _ = await ask(wire, POST.replace(b": 2", b": 0"))
+            assert b"\r\nConnection: keep-alive\r\n" in head
+        wire.close()
+        await one.settled()
+        assert one.sidecar.kinds().count("OPEN") == 1
+
+
 async def test_ids_of_the_client_are_kept(tmp_path: Path) -> None:
     """The client's own id goes to the server and back, its trace to the server, known or not."""
     trace = b"00-" + b"a1" * 16 + b"-" + b"b2" * 8 + b"-01"
