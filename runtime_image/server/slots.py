@@ -10,7 +10,8 @@ Invariants, for any number of links and any order of frames:
   is recalled. Links tell late that a connection is idle; RECALL(id 0) has them tell it at once,
   until WINDOW(aux=0). So a slot is idle and not recalled for at most two exchanges of frames.
 - Every WINDOW(aux=1) is answered by one OPEN or one END(id 0), so no offer is lost; one that is
-  not answered within OFFER_S counts as declined, and WINDOW(aux=0) says that the link is not full.
+  not answered within OFFER_S counts as declined.
+- A link that was told FULL is in the rotation, or was told WINDOW(aux=0) later: not full.
 """
 
 from __future__ import annotations
@@ -241,9 +242,7 @@ class SlotTable:
         the exchange ended so many milliseconds ago.
         """
         if id == 0:
-            if self._answer_offer(link):
-                self._leave_rotation(link)
-            return self._settle(now)
+            return self._decline(link) + self._settle(now)
         key = Key(link, id)
         slot = self._slots.get(key)
         if slot is None:
@@ -378,6 +377,17 @@ class SlotTable:
         offers.popleft()
         self._offered -= 1
         return True
+
+    def _decline(self, link: int) -> list[Command]:
+        """Take back an offer that a link declines, and take the link out of the rotation.
+
+        An earlier OPEN may have taken the offer that is meant; then this takes back the next one.
+        The gateway, which has yet to answer that one, still waits: WINDOW(aux=0) ends its wait.
+        """
+        if not self._answer_offer(link) or link not in self._rotation:
+            return []
+        self._leave_rotation(link)
+        return [self._window(link)]
 
     def _leave_rotation(self, link: int) -> None:
         if link in self._rotation:

@@ -450,6 +450,7 @@ class House:
                 continue
             in_use = sum(len(one.link.in_flight) for one in self.gateways)
             assert not (pool.queue and in_use < LIMIT), "a free or idle slot, and a waiting call"
+            assert not (link.is_waiting and self.table.taken < LIMIT), "a wait without an offer"
             assert not pool.free_queue
 
     def drain_calls(self) -> None:
@@ -640,3 +641,41 @@ def test_a_gateway_with_a_long_queue_does_not_keep_its_connections() -> None:
         for call in greedy.started():
             greedy.end(call, kept=True)
     assert modest.started()
+
+
+def test_a_decline_that_meets_the_next_offer_leaves_nobody_waiting() -> None:
+    """A gateway declines an offer that its own earlier request has taken. If the decline meets the
+    next offer, that gateway's later requests are served nevertheless."""
+    house = House(2)
+    holder, waiter = house.gateways
+    for gateway in (holder, holder, waiter, waiter):
+        gateway.submit(1e6, is_free=False)
+    to_holder, to_waiter = holder.wire, waiter.wire
+    assert to_holder is not None
+    assert to_waiter is not None
+    house.receive(to_holder)
+    house.receive(to_holder)
+    for key in list(house.connecting):
+        house.finish_connect(key, is_granted=True)
+        holder.adopt(*to_holder.arriving.popleft())
+    waiter.cancel(waiter.calls[0])
+    waiter.submit(1e6, is_free=False)
+
+    house.receive(to_waiter)  # the first request: full
+    holder.end(holder.started()[0], kept=False)
+    house.receive(to_holder)  # a slot is free: an offer to the waiter
+    for _ in range(3):  # its second request takes the offer; the first has ended; the third: full
+        house.receive(to_waiter)
+    for _ in range(3):  # the offer is declined, as nothing is queued; the third request is queued
+        waiter.receive(to_waiter.to_gateway.popleft())
+    holder.end(holder.started()[0], kept=False)
+    house.receive(to_holder)  # another offer, which the decline meets
+    house.settle()
+    assert len(waiter.started()) == LIMIT
+
+    for call in waiter.started():
+        waiter.end(call, kept=False)
+    waiter.submit(1e6, is_free=False)
+    house.settle()
+    house.check_settled()
+    assert len(waiter.started()) == 1

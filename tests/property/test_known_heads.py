@@ -47,6 +47,7 @@ CORRELATING = (
     *(b"X-Request-Id: one", b"x-request-id:two", b"X-Request-Id: no id", b"X-Request-Id: "),
     *(b"traceparent: " + TRACE, b"Traceparent: " + TRACE.replace(b"a1", b"c3")),
     *(b"traceparent: " + TRACE.upper(), b"traceparent: " + TRACE.replace(b"a1", b"00")),
+    *(b"X-Forwarded-For: 1.2.3.4, ::2", b"X-Forwarded-Prefix: /a", b"X-Forwarded-Host: b"),
     *(b"traceparent: 01-x", b"traceparent:  " + TRACE, b"X_Request_Id: a", b"tracestate: a=b"),
 )
 good_ids = st.tuples(st.sampled_from(CORRELATING[:2]), st.sampled_from(CORRELATING[4:6])).flatmap(
@@ -105,11 +106,11 @@ def correlation(head: RequestHead) -> Correlation:
     )
 
 
-@given(heads=alike())
+@given(heads=alike(), is_trusted=st.booleans())
 @settings(
     max_examples=amount(500, 20_000), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-def test_heads_with_one_key_are_treated_alike(heads: tuple[bytes, bytes]) -> None:
+def test_heads_with_one_key_are_treated_alike(heads: tuple[bytes, bytes], is_trusted: bool) -> None:
     """Both are valid or none is. What is known from one gives for the other exactly the head that
     the server gets otherwise, and the same framing of the body."""
     first, second = heads
@@ -125,7 +126,9 @@ def test_heads_with_one_key_are_treated_alike(heads: tuple[bytes, bytes]) -> Non
     is_cut = all(bool(id) is (name.encode() in head.fields.values) for name, id in ids.items())
     if correlation(head) != cut.who or not is_cut:
         return  # is not learned
-    forwarding = Forwarding(target.upstream, target.prefix, b"::1", ID, expects_continue=True)
+    forwarding = Forwarding(
+        *(target.upstream, target.prefix, b"::1", ID), is_trusted=is_trusted, expects_continue=True
+    )
     plan = ExchangePlan(
         "p", head, target, ExchangeLimits(), 1.0, 1, Priority.NORMAL, False, False, None
     )

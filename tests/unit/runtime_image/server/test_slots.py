@@ -87,15 +87,15 @@ def test_waiting_links_take_turns() -> None:
 
 
 def test_a_declined_offer_goes_to_the_next_link() -> None:
-    """END with id 0 leaves the rotation."""
+    """END with id 0 leaves the rotation, and the answer says so."""
     slots = table()
     opened(slots, A, 1)
     slots.open(B, 1, 0.0)
     slots.open(C, 1, 0.0)
     slots.end(A, 1, 1.0)
 
-    assert slots.end(B, 0, 1.0) == [offer(C)]
-    assert slots.end(C, 0, 1.0) == []
+    assert slots.end(B, 0, 1.0) == [Send(B, Kind.WINDOW), offer(C)]
+    assert slots.end(C, 0, 1.0) == [Send(C, Kind.WINDOW)]
     assert slots.taken == 0
 
 
@@ -111,6 +111,22 @@ def test_a_late_decline_takes_nothing() -> None:
 
     assert slots.end(B, 0, 1.0) == []
     assert slots.end(B, 2, 2.0) == [Shut(Key(B, 2)), offer(B)]
+
+
+def test_a_late_decline_that_meets_the_next_offer_ends_the_wait() -> None:
+    """It takes that offer back, which its gateway has yet to answer: the gateway must not go on
+    waiting for one, because it is in the rotation no more."""
+    slots = table()
+    opened(slots, A, 1)
+    slots.open(B, 1, 0.0)
+    slots.end(A, 1, 1.0)
+    slots.open(B, 2, 1.0)
+    assert slots.open(B, 3, 1.0) == [full(B, 3)]
+    assert slots.end(B, 2, 2.0) == [Shut(Key(B, 2)), offer(B)]
+
+    assert slots.end(B, 0, 2.0) == [Send(B, Kind.WINDOW)]
+    assert slots.open(B, 4, 2.0) == [Connect(Key(B, 4))]
+    assert slots.end(B, 4, 3.0) == [Shut(Key(B, 4))]
 
 
 def test_an_offer_that_is_not_answered_counts_as_declined() -> None:
