@@ -36,10 +36,11 @@ _QUERY: Final = re.compile(
     rb"[A-Z]{1,32} /fn/[\x21\x22\x24-\x3e\x40-\x5b\x5d-\x7e]*"
     rb"(\?[\x21\x22\x24-\x5b\x5d-\x7e]*) HTTP/1\.[01]\r\n"
 )
+# Other spellings than these are rare, and take longer to look for.
 _CUT: Final = re.compile(
-    rb"\r\n(?:content-length: ?([1-9][0-9]{0,8})|x-request-id: ?([A-Za-z0-9._-]{1,128})"
-    rb"|traceparent: ?(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}))(?=\r\n)",
-    re.IGNORECASE,
+    rb"\r\n(?:[Cc]ontent-[Ll]ength: ?([1-9][0-9]{0,8})"
+    rb"|[Xx]-[Rr]equest-[Ii][Dd]: ?([A-Za-z0-9._-]{1,128})"
+    rb"|[Tt]raceparent: ?(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}))(?=\r\n)"
 )
 _LENGTH, _REQUEST_ID, _TRACEPARENT = 1, 2, 3
 _IS_CUT: Final = b"-"
