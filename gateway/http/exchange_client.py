@@ -23,10 +23,10 @@ from registry.errors import BadRequest, BodyEvicted, FnError, HeadTimeout, HeadT
 
 if TYPE_CHECKING:
     from gateway.http.exchanges import Exchanges
-    from gateway.http.known_heads import KnownHead
+    from gateway.http.known_heads import CutHead, KnownHead
     from gateway.http.reservations import BodyBudget, BodyReservation
     from gateway.proxy.exchange import Exchange
-    from gateway.proxy.request_head import RequestHead
+    from gateway.proxy.framing import Framing
     from gateway.replies import Writer
 
 AHEAD_MAX: Final = 64 * 1024
@@ -262,24 +262,23 @@ class ExchangeClient:
             self._refuse_head(error)
             return
         assert isinstance(target, FunctionTarget)  # `is_for_server` has seen the line
-        self._expect_body(head, rest)
+        self._expect_body(head.framing, rest)
         exchanges, peer = self._shared.exchanges, self._owner.peer
         self._start(exchanges.begin(head, target, self, peer, raw), rest)
 
-    def begin_known(self, known: KnownHead, rest: bytes) -> None:
+    def begin_known(self, known: KnownHead, cut: CutHead, rest: bytes) -> None:
         """Begin an exchange with a known head; `rest` is what follows the head."""
-        head = known.plan.head
-        self._method = head.method
-        self._expect_body(head, rest)
-        exchange = self._shared.exchanges.begin_known(known, self)
+        self._method = known.plan.head.method
+        self._expect_body(known.framing(cut), rest)
+        exchange = self._shared.exchanges.begin_known(known, cut, self)
         self._start(exchange, rest)
 
-    def _expect_body(self, head: RequestHead, rest: bytes) -> None:
+    def _expect_body(self, framing: Framing, rest: bytes) -> None:
         """Expect the body of a request; without a body, `rest` belongs to the next request.
 
         That is not lost if this one is refused.
         """
-        self._framer = make_framer(head.framing)
+        self._framer = make_framer(framing)
         if rest and self._framer.is_complete:
             self._ahead += rest
 

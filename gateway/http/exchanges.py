@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.access import Access
 from gateway.http.admission import (
-    NOT_CORRELATED,
+    Correlation,
     correlate,
     requested_priority,
     requested_wait_s,
 )
 from gateway.http.exchange_journal import ExchangeJournal
-from gateway.http.known_heads import VARYING, KnownHead, KnownHeads
+from gateway.http.known_heads import (
+    CutHead,
+    KnownHead,
+    KnownHeads,
+    make_known_head,
+)
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarding import Forwarding, forward_request, outer_prefix
-from gateway.proxy.framing import BodyKind
 from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.plan import ExchangePlan
 from gateway.proxy.targets import FunctionTarget
@@ -118,23 +122,22 @@ class Exchanges:
             expects_continue=True,
             is_websocket=plan.websocket_key is not None,
         )
-        is_plain = bool(raw) and who is NOT_CORRELATED and self._is_repeatable(plan)
-        if is_plain and self.known.is_repeated(peer, raw):
+        may_learn = raw and self._is_repeatable(plan, who)
+        cut = self.known.repeated(peer, raw, who) if may_learn else None
+        if cut is not None:
             plan = plan._replace(answers=KnownAnswers())
-            request = forward_request(head, forwarding._replace(request_id=VARYING))
-            before, _, after = request.partition(VARYING)
-            applied = journal.applied
-            known = KnownHead(plan, deployed, credential, applied, method, before, after)
-            self.known.learn(peer, raw, known)
+            decided = (credential, journal.applied)
+            known = make_known_head(plan, deployed, decided, forwarding, cut)
+            self.known.learn(peer, cut.key, known)
         if invoker.gate.headers:
             plan = plan._replace(keeps=False, answers=None)
         return self._exchange(plan, forward_request(head, forwarding), client, journal)
 
-    def begin_known(self, known: KnownHead, client: ClientSide) -> Exchange | None:
-        """Begin an exchange with a known head; see `begin`."""
+    def begin_known(self, known: KnownHead, cut: CutHead, client: ClientSide) -> Exchange | None:
+        """Begin an exchange with a known head; see `begin`. `cut`: this request's."""
         invoker, plan = self._invoker, known.plan
         ref = plan.target.ref
-        journal = ExchangeJournal(invoker, ref, known.method, known.credential, NOT_CORRELATED)
+        journal = ExchangeJournal(invoker, ref, known.method, known.credential, cut.who)
         journal.applied = known.applied
         try:
             journal.enter()
@@ -147,7 +150,7 @@ class Exchanges:
             invoker.history.arrived(function.namespace, function.name)
         if invoker.gate.headers:
             plan = plan._replace(keeps=False, answers=None)
-        return self._exchange(plan, known.request(journal.request_id), client, journal)
+        return self._exchange(plan, known.request(cut, journal.request_id), client, journal)
 
     def _exchange(
         self, plan: ExchangePlan, request: bytes, client: ClientSide, journal: ExchangeJournal
@@ -158,8 +161,16 @@ class Exchanges:
             plan, request, client, invoker.delivery, invoker.body_budget, journal, self._open
         )
 
-    def _is_repeatable(self, plan: ExchangePlan) -> bool:
-        """Return whether the next request with the same head is treated alike."""
+    def _is_repeatable(self, plan: ExchangePlan, who: Correlation) -> bool:
+        """Return whether the next request with the same head is treated alike.
+
+        Not those with an invalid id, which is not cut out of the head.
+        """
+        fields = plan.head.fields.values
+        if bool(who.request_id) is not (b"x-request-id" in fields):
+            return False
+        if bool(who.traceparent) is not (b"traceparent" in fields):
+            return False
         return plan.wakes and plan.websocket_key is None and self._invoker.tracer is None
 
     def _resolve(
@@ -245,7 +256,7 @@ def refuse(
 ) -> None:
     """Answer a request that gets no exchange."""
     reply = journal.problem(error, None, 0)
-    keep = head.keep_alive and head.framing.kind is BodyKind.NONE and not reply.closes
+    keep = head.keep_alive and head.framing.is_empty and not reply.closes
     if not keep and not reply.closes:
         reply = reply._replace(headers=(*reply.headers, CLOSE))
     client.answer(reply)

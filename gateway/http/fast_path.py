@@ -260,9 +260,9 @@ class Connection(asyncio.Protocol):
         """
         self._is_new = False
         end = data.find(_END) + 4
-        known = self._fast_path.known_heads.find(self.peer, data[:end])
-        if known is not None and self._transport is not None:
-            self._exchange_client(self._transport).begin_known(known, data[end:])
+        found = self._fast_path.known_heads.find(self.peer, data[:end])
+        if found is not None and self._transport is not None:
+            self._exchange_client(self._transport).begin_known(*found, data[end:])
             return
         plain = self._fast_path.parse_head(data[:end]) if end > 3 else None
         if plain is None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from gateway.proxy import retries
 from gateway.proxy.answer_reader import AnswerReader
 from gateway.proxy.deadlines import Deadlines
-from gateway.proxy.framing import BodyKind
 from gateway.proxy.kept_prefix import KeptPrefix, Memory
 from gateway.proxy.plan import State
 from gateway.proxy.retries import Loss
@@ -80,7 +79,7 @@ class ExchangeData(ABC):
         self._is_client_full = self._is_upstream_full = self._is_reused = False
         self._sends = 0
         self._keeps = plan.keeps
-        self.is_request_whole = plan.head.framing.kind is BodyKind.NONE
+        self.is_request_whole = plan.head.framing.is_empty
         """Whether the client has sent the whole request."""
         self.state = State.HELD
 

@@ -49,6 +49,11 @@ class Framing(NamedTuple):
     kind: BodyKind
     length: int = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is known from the head that no byte follows."""
+        return self.kind is BodyKind.NONE or (self.kind is BodyKind.LENGTH and not self.length)
+
 
 NO_BODY: Final = Framing(BodyKind.NONE)
 CHUNKED: Final = Framing(BodyKind.CHUNKED)

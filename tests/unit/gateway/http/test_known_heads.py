@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from dataclasses import replace
@@ -69,6 +70,34 @@ async def test_a_repeated_head_is_treated_as_at_first(tmp_path: Path) -> None:
         assert logged == [("ok", 200, 2)] * 6
 
 
+async def test_queries_and_lengths_are_those_of_the_request(tmp_path: Path) -> None:
+    """Heads that differ in nothing else are one known head."""
+
+    async def echo_any(reader: Reader, writer: Writer) -> None:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            found = re.search(rb"\r\nContent-Length: (\d+)\r\n\r\n", head)
+            text = head + await reader.readexactly(int(found[1]) if found else 0)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
+
+    async with gate(tmp_path, echo_any) as one:
+        wire = await one.connect()
+        for query, body in ((b"", b"ab"), (b"?a=1", b"c"), (b"?", b"d" * 9), (b"?b", b"e" * 99)):
+            request = POST.replace(b"/x", b"/x" + query).replace(b": 2", b": %d" % len(body))
+            wire.send(request + body)
+            head, answer = await wire.answer()
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert answer.startswith(b"POST /x" + query + b" HTTP/1.1\r\n")
+            assert answer.endswith(b"\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            for odd in (b"Content-Length: ", b"Content-Length: 02", b"Content-Length: 2, 2"):
+                refused = await one.ask(POST.replace(b"Content-Length: 2", odd) + b"ab")
+                assert refused.startswith(b"HTTP/1.1 400 ")
+        assert known(one) == 1
+        long = POST.replace(b"/x", b"/x?" + b"y" * 40_000)
+        assert (await one.ask(long)).startswith(b"HTTP/1.1 431 ")
+        wire.close()
+
+
 async def test_ids_and_times_are_those_of_the_request(tmp_path: Path) -> None:
     """Each request has an id of its own, which the server gets, too."""
     async with gate(tmp_path, echo) as one:
@@ -97,16 +126,38 @@ async def test_a_known_head_is_that_of_one_address(tmp_path: Path) -> None:
         assert known(one) == 2
 
 
-async def test_heads_that_name_their_request_are_not_remembered(tmp_path: Path) -> None:
-    """The client's own id goes to the server and back, and takes no memory."""
+async def test_a_body_of_length_zero_is_whole(tmp_path: Path) -> None:
+    """Such a request waits for nothing of its client, and both connections serve the next one."""
     async with gate(tmp_path, echo) as one:
         wire = await one.connect()
-        for _ in range(3):
-            wire.send(POST[:-2] + b"X-Request-Id: mine\r\n\r\nab")
+        for _ in range(4):
+            head, _ = await ask(wire, POST.replace(b": 2", b": 0"))
+            assert b"\r\nConnection: keep-alive\r\n" in head
+        wire.close()
+        await one.settled()
+        assert one.sidecar.kinds().count("OPEN") == 1
+
+
+async def test_ids_of_the_client_are_kept(tmp_path: Path) -> None:
+    """The client's own id goes to the server and back, its trace to the server, known or not."""
+    trace = b"00-" + b"a1" * 16 + b"-" + b"b2" * 8 + b"-01"
+    async with gate(tmp_path, echo) as one:
+        wire = await one.connect()
+        for number in range(4):
+            own = b"X-Request-Id: mine-%d\r\n" % number
+            traced = b"traceparent: " + trace.replace(b"a1", b"c%d" % number) + b"\r\n"
+            wire.send(POST[:-2] + own + traced + b"\r\nab")
             head, body = await wire.answer()
-            assert b"\r\nX-Request-Id: mine\r\n" in head
-            assert b"\r\nX-Request-Id: mine\r\n" in body
-        assert known(one) == 0
+            assert b"\r\n" + own in head
+            assert body.count(own) == body.count(traced) == 1
+            _, body = await ask(wire, POST + b"ab")
+            assert b"traceparent" not in body
+        assert known(one) == 1
+        for odd in (b"X-Request-Id: no id\r\n", b"traceparent: 00-0\r\n"):
+            for _ in range(4):
+                head, body = await ask(wire, POST[:-2] + odd + b"\r\nab")
+                assert b"no id" not in head + body
+        assert known(one) == 1
         wire.close()
 
 
