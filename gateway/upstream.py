@@ -101,6 +101,12 @@ class UpstreamConnection(asyncio.Protocol):
         return self._endpoint.phases
 
     @property
+    def port(self) -> int:
+        """TCP port of the server, 0 for a Unix socket."""
+        peer = self._transport.get_extra_info("peername") if self._transport else None
+        return int(peer[1]) if isinstance(peer, tuple) else 0
+
+    @property
     def is_flushed(self) -> bool:
         """Whether the connection is open both ways and has no unsent bytes."""
         transport = self._transport

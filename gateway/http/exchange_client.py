@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gateway import problems
 from gateway.http.connections import is_gone, may_be_reading
-from gateway.proxy.fields import Malformed
+from gateway.proxy.fields import Malformed, find_head_end
 from gateway.proxy.framing import BodyFramer, LengthBody, make_framer
 from gateway.proxy.request_head import HEAD_MAX, parse_request_head
 from gateway.proxy.targets import FunctionTarget, is_description, split_target
@@ -248,15 +248,8 @@ class ExchangeClient:
 
     def _read_head(self, data: bytes) -> None:
         """Read the request's head; begin the exchange when it is complete."""
-        begun = len(self._head)
-        self._head += data
-        end = self._head.find(_END, max(0, begun - len(_END) + 1)) + len(_END)
-        if end < len(_END):
-            if len(self._head) > HEAD_MAX:
-                text = f"expected a head of at most {HEAD_MAX} bytes, got {len(self._head)} or more"
-                self._refuse_head(HeadTooLarge(text))
-            else:
-                self._count(len(data))
+        end = self._find_head_end(data)
+        if end < 0:
             return
         raw, rest = bytes(self._head[:end]), bytes(self._head[end:])
         self._head = bytearray()
@@ -307,6 +300,22 @@ class ExchangeClient:
             self.data_received(rest)
         if not exchange.is_over:
             exchange.start()
+
+    def _find_head_end(self, data: bytes) -> int:
+        """Add bytes of the head; return the index of its end, -1 if it is not there yet."""
+        begun = len(self._head)
+        self._head += data
+        try:
+            end = find_head_end(self._head, begun)
+        except Malformed as error:
+            self._refuse_head(BadRequest(str(error)))
+            return -1
+        if end < 0 and len(self._head) > HEAD_MAX:
+            text = f"expected a head of at most {HEAD_MAX} bytes, got {len(self._head)} or more"
+            self._refuse_head(HeadTooLarge(text))
+        elif end < 0:
+            self._count(len(data))
+        return end
 
     def _read_body(self, data: bytes) -> None:
         framer, exchange = self._framer, self._exchange

@@ -20,11 +20,12 @@ from gateway.http.admission import (
 from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.known_heads import VARYING, KnownHead, KnownHeads
 from gateway.proxy.exchange import Exchange
-from gateway.proxy.forwarding import Forwarding, forward_request
+from gateway.proxy.forwarding import Forwarding, forward_request, outer_prefix
 from gateway.proxy.framing import BodyKind
 from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.plan import ExchangePlan
 from gateway.proxy.targets import FunctionTarget
+from gateway.proxy.trusted import TrustedProxies
 from gateway.proxy.websocket import check_handshake, is_handshake
 from gateway.replies import CLOSE
 from registry.catalog import Deployed
@@ -48,6 +49,7 @@ class Exchanges:
         self._open = invoker.open_exchanges
         self._paths: dict[str, CompiledPaths] = {}
         self._paths_as_of = -1
+        self._trusted = TrustedProxies(invoker.settings.trusted_proxies)
         self.known = KnownHeads(invoker.catalog, invoker.access)
         """The heads that clients repeat."""
 
@@ -98,12 +100,18 @@ class Exchanges:
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             refuse(head, client, journal, error)
             return None
+        is_trusted = self._trusted.has(peer)
+        if is_trusted:
+            values = head.fields.values
+            host = values.get(b"x-forwarded-host", b"")
+            plan = plan._replace(outer=outer_prefix(values), public_host=host)
         forwarding = Forwarding(
             target.upstream,
             target.prefix,
             peer,
             journal.request_id.encode(),
             traceparent=journal.traceparent.encode(),
+            is_trusted=is_trusted,
             drops_authorization=is_ours,
             expects_continue=True,
             is_websocket=plan.websocket_key is not None,

@@ -19,7 +19,7 @@ from gateway.proxy.exchange_data import ExchangeData
 from gateway.proxy.fields import Malformed
 from gateway.proxy.joining import write_joined
 from gateway.proxy.kept_prefix import may_resend
-from gateway.proxy.known_answers import make_template
+from gateway.proxy.known_answers import is_repeatable, make_template
 from gateway.proxy.plan import State
 from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
 from gateway.proxy.websocket import is_switched
@@ -124,8 +124,8 @@ class Exchange(ExchangeData):
             return
         self._upstream = upstream
         upstream.handler = self
-        if not upstream.is_silent:
-            self._on_spoken(upstream, call)
+        if not upstream.is_silent or (upstream.is_reused and self._wants_fresh):
+            self._on_unfit(upstream, call)
             return
         self.state = State.OPEN
         now = monotonic()
@@ -144,10 +144,16 @@ class Exchange(ExchangeData):
         elif self.is_request_whole:
             self._kept.settle()
 
-    def _on_spoken(self, upstream: UpstreamConnection, call: ExchangeCall) -> None:
-        """Leave a connection on which something arrived before the request: nothing is sent.
+    @property
+    def _wants_fresh(self) -> bool:
+        """Whether no connection may be reused, because its loss could not be made good."""
+        return self._sends > 0 or self._plan.retry == "never"
 
-        The end of a connection that was idle, or bytes that would be taken for this answer.
+    def _on_unfit(self, upstream: UpstreamConnection, call: ExchangeCall) -> None:
+        """Leave a connection that cannot have this request: nothing is sent.
+
+        It is used and a fresh one is wanted, or something arrived before the request: the end of a
+        connection that was idle, or bytes that would be taken for this answer.
         """
         self._leave_upstream()
         if upstream.is_reused:
@@ -288,8 +294,9 @@ class Exchange(ExchangeData):
         assert call is not None
         is_tunnel = is_switched(head, plan.websocket_key)
         keeps, added = plan.keeps and is_whole, self._journal.fields(call)
-        template = make_template(plan, head, keeps=keeps, added=added)
-        if plan.answers is not None and is_whole and call.pool == plan.pool:
+        port = 0 if self._upstream is None else self._upstream.port
+        template = make_template(plan.answering(port, added, keeps=keeps), head)
+        if plan.answers is not None and is_whole and call.pool == plan.pool and is_repeatable(head):
             plan.answers.learn(reader.raw, template)
         self._answer_with(template, reader.take_rest(), is_tunnel=is_tunnel)
 
@@ -396,6 +403,7 @@ class Exchange(ExchangeData):
         self._call = None
         is_tunnel = self.state is State.TUNNEL
         kept = is_clean and not is_tunnel and answer.keep_alive and self.is_request_whole
+        kept = kept and self._plan.retry != "never"  # see `_wants_fresh`
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             upstream.handler = None  # the delivery decides at once: nothing can arrive before

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.proxy.answering import Answering, forward_answer
+from gateway.proxy.answering import URLS, Answering, forward_answer
 from gateway.proxy.fields import Fields
 
 if TYPE_CHECKING:
-    from gateway.proxy.fields import Field
-    from gateway.proxy.plan import ExchangePlan
     from gateway.proxy.response_head import ResponseHead
 
 VARYING: Final = b"\0"
@@ -43,19 +41,23 @@ class AnswerTemplate(NamedTuple):
         return b"".join((self.before, timing, self.between, request_id, self.after))
 
 
-def make_template(
-    plan: ExchangePlan, head: ResponseHead, *, keeps: bool, added: tuple[Field, ...]
-) -> AnswerTemplate:
-    """Return the template of an answer to a request of `plan`.
+def make_template(given: Answering, head: ResponseHead) -> AnswerTemplate:
+    """Return the template of an answer.
 
-    `keeps`: the client's connection may stay open. `added`: the gateway's fields; two have the
-    value VARYING, for Server-Timing and then for X-Request-Id.
+    Two fields in `given.added` have the value VARYING, for Server-Timing and then for X-Request-Id.
     """
-    prefix, minor = plan.target.prefix, plan.head.minor
-    answer = forward_answer(head, Answering(prefix, plan.host, minor, keeps, plan.is_bare, added))
+    answer = forward_answer(head, given)
     before, between, after = answer.head.split(VARYING)
     head = head._replace(fields=_NO_FIELDS)
     return AnswerTemplate(head, before, between, after, answer.keep_alive, answer.is_dechunked)
+
+
+def is_repeatable(head: ResponseHead) -> bool:
+    """Return whether the template of an answer holds for the same head of every replica.
+
+    The meaning of a URL depends on the port of the server that sends it.
+    """
+    return URLS.isdisjoint(head.fields.values)
 
 
 class KnownAnswers:

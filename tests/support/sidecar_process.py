@@ -85,11 +85,13 @@ def look():
     except OSError as error:
         seen["bundle"] = error.strerror
     root = os.path.dirname(os.path.dirname(os.environ["HOME"]))
+    seen["pids"] = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
     seen["run"] = sorted(os.listdir(root))
     open(os.environ["HOME"] + "/x", "w").close()
     open(os.environ["TMPDIR"] + "/x", "w").close()
     try:
-        seen["token"] = open("/proc/%d/root%s/replica.json" % (os.getppid(), root)).read()
+        # Without a PID namespace the parent is the sidecar; in one, it has none, and pid 1 is ours.
+        seen["token"] = open("/proc/%d/root%s/replica.json" % (os.getppid() or 1, root)).read()
     except OSError as error:
         seen["token"] = error.strerror
     return seen
