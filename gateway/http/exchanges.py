@@ -31,7 +31,7 @@ from gateway.replies import CLOSE
 from registry.catalog import Deployed
 from registry.errors import Asleep, NoKey, ShuttingDown, Unknown
 from registry.model import ExchangeLimits, Revision
-from registry.path_rules import CompiledPaths
+from registry.path_rules import NEVER_WAKING, CompiledPaths
 
 if TYPE_CHECKING:
     from gateway.http.context import Invoker
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from gateway.proxy.request_head import RequestHead
 
 DEFAULT_LIMITS: Final = ExchangeLimits()
+RULES_SHOWN: Final = 3
+"""Max rules in an error."""
 
 
 class Exchanges:
@@ -207,7 +209,7 @@ class Exchanges:
         limits = function.exchange or DEFAULT_LIMITS
         rule = self._paths_of(deployed.revision).judge(head.method, target.path or b"/")
         if not rule.wakes and invoker.delivery.is_cold(pool):
-            raise Asleep("the function is asleep, and a request of this path does not wake it")
+            raise Asleep(_asleep(deployed.revision))
         key = check_handshake(head) if is_handshake(head) else None
         is_free = rule.is_free or not rule.wakes
         if key is not None and limits.websockets == "ignore":
@@ -282,3 +284,17 @@ def _header_of(head: RequestHead) -> Callable[[str], str | None]:
         return None if value is None else value.decode("latin-1")
 
     return header
+
+
+def _asleep(revision: Revision) -> str:
+    """Return why a request does not wake the function, and which ones do."""
+    assert revision.server is not None
+    rules = revision.server.paths.wake
+    never = [path.decode() for path in NEVER_WAKING]
+    if revision.server.ready not in ("", "/"):
+        never.append(revision.server.ready)
+    expected = f"another path than {', '.join(never)}"
+    if rules:
+        more = ", ..." if len(rules) > RULES_SHOWN else ""
+        expected = f"one of {', '.join(rules[:RULES_SHOWN])}{more}"
+    return f"the function is asleep, and this request does not wake it: expected {expected}"

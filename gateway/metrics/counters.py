@@ -265,6 +265,10 @@ class HistogramFamily(Collector):
             child = self._children[labelvalues] = self._make(labelvalues)
         return child
 
+    def known(self, *labelvalues: str) -> Histogram | None:
+        """Return the histogram with these labels if there is one."""
+        return self._children.get(labelvalues)
+
     def _make(self, labelvalues: tuple[str, ...]) -> Histogram:
         name, names, take = self._name_and_text[0], (*self._labelnames, "le"), self._store.allocate
         buckets = [take(f"{name}_bucket", names, (*labelvalues, bound)) for bound in self._shown]

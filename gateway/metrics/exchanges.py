@@ -15,7 +15,11 @@ from gateway.metrics.counters import (
 )
 
 OPEN: Final = "fngate_exchanges_open"
-SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
+SECONDS: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+    300.0,
+)
+"""Bounds of the time to the first byte: those of a request's duration, and the usual limit."""
 DIRECTIONS: Final = ("in", "out")
 
 
@@ -84,6 +88,10 @@ class ExchangeFamilies:
             places = (self._open.of(*labels).place, counters[0].place, counters[1].place)
             numbers = self._numbers[labels] = ExchangeNumbers(self._values, places, first_byte)
         return numbers
+
+    def first_byte(self, labels: Labels) -> Histogram | None:
+        """Return the times to the first byte of a function that has answered."""
+        return self._first_byte.known(*labels)
 
     def remove(self, labels: Labels) -> None:
         """Remove the numbers of a function that was removed."""

@@ -35,6 +35,8 @@ KILL_S: Final = 10.0
 OOM_SCORE: Final = 500
 """The kernel ends a server before the manager and its sidecar."""
 _REASON_MAX: Final = 500
+_PATH_SHOWN: Final = 300
+"""Max characters of a PATH in a reason."""
 _ERROR_FD: Final = 3
 _FD_MAX: Final = 0x7FFF_FFFF
 
@@ -88,7 +90,7 @@ def plan(
     def filled(text: str) -> str:
         for name, value in values.items():
             text = text.replace(name, value)
-        return text
+        return text or "not found"
 
     passed = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
     environment = {
@@ -137,6 +139,8 @@ class ServerProcesses:
                 _become(launch, enter, parent, writable)
             except BaseException as error:  # noqa: BLE001 - reported by the parent
                 text = error.strerror if isinstance(error, OSError) else str(error)
+                if isinstance(error, FileNotFoundError):
+                    text = _not_found(launch, error.strerror)
                 os.write(_ERROR_FD, (text or repr(error)).encode()[:_REASON_MAX])
             os._exit(127)
 
@@ -275,6 +279,17 @@ class ServerProcesses:
         ended, self._ended = self._ended, None
         if ended is not None:
             ended()
+
+
+def _not_found(launch: Launch, text: str | None) -> str:
+    """Return why the program was not found, and what to do; `text` is the system's reason."""
+    program = launch.arguments[0]
+    if program.startswith("/"):
+        return text or "not found"
+    if "/" in program:
+        return f"{text}; expected an absolute path, or the name of an installed program"
+    path = ":".join(dict.fromkeys(launch.environment.get("PATH", "").split(":")))[:_PATH_SHOWN]
+    return f"not found in {path}; expected a program there (FN_SERVER_PATH), or an absolute path"
 
 
 def _become(launch: Launch, enter: Callable[[], None], parent: int, writable: int) -> None:

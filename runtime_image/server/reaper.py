@@ -44,7 +44,10 @@ class Reaper:
     def take_exit(self) -> int:
         """Return the exit code of the server, negative for a signal. Its pid may be reused from now
         on. For a readable `sock`."""
-        data = self.sock.recv(_CODE.size)
+        try:
+            data = self.sock.recv(_CODE.size)
+        except ConnectionResetError:
+            data = b""  # the reaper ended before it read everything
         if not data:
             return -signal.SIGKILL  # with the reaper
         with contextlib.suppress(OSError):

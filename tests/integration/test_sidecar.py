@@ -21,7 +21,7 @@ from runtime_image.contract.server import SampleRequest, ServerSpec
 from runtime_image.server import namespaces, reaper
 from runtime_image.server.process_tree import Process, descendants
 from tests.support import foreign_servers
-from tests.support.sidecar_process import PATIENCE_S, Sidecar, ask, sidecar, tiny
+from tests.support.sidecar_process import PATIENCE_S, PATIENT_FOR_LESS, Sidecar, ask, sidecar, tiny
 
 HIDING = """
 import os, signal, sys
@@ -202,7 +202,7 @@ def test_the_end_of_a_link_ends_its_exchanges(web: Sidecar) -> None:
 
 def test_an_exchange_is_shut_after_max_s() -> None:
     """The sidecar does it by itself, MAX_GRACE_S later."""
-    with sidecar(tiny(max_s=0.1)) as started:
+    with sidecar(tiny(max_s=0.1), preamble=PATIENT_FOR_LESS) as started:
         started.ready()
         stream = started.gateway().open(1)
 
@@ -250,15 +250,16 @@ def test_a_soft_drain_is_revoked(web: Sidecar) -> None:
     assert ask(gateway.open(2)) == b"hello"
 
 
-def test_a_gateway_that_does_not_answer_quiesce_is_ended(web: Sidecar) -> None:
+def test_a_gateway_that_does_not_answer_quiesce_is_ended() -> None:
     """Its exchange is shut, and the drain ends."""
-    gateway = web.gateway()
-    stream = gateway.open(1)
+    with sidecar(tiny(), preamble=PATIENT_FOR_LESS) as started:
+        started.ready()
+        stream = started.gateway().open(1)
 
-    drain(web)
+        drain(started)
 
-    assert stream.recv(16) == b""
-    assert web.exit_code() == 0
+        assert stream.recv(16) == b""
+        assert started.exit_code() == 0
 
 
 def test_term_shuts_what_is_open(web: Sidecar) -> None:
@@ -415,12 +416,14 @@ def test_a_server_that_exits_at_once_is_a_failed_start() -> None:
 
 
 def test_a_command_that_does_not_exist_is_a_failed_start() -> None:
-    """The reason names it."""
+    """The reason names it, the folders that were searched, and the setting of these."""
     with sidecar(tiny(command=("no-such-command",))) as started:
         failure = started.failed()
 
-        reason = "cannot start the server: no-such-command: No such file or directory"
-        assert failure == {"stage": "start", "reason": reason}
+        reason = failure["reason"]
+        assert failure["stage"] == "start"
+        assert reason.startswith("cannot start the server: no-such-command: not found in /")
+        assert "(FN_SERVER_PATH)" in reason
         drain(started)
         assert started.exit_code() == 1
         assert last_line(started) == reason
@@ -625,7 +628,8 @@ def test_a_trial_reports_its_samples() -> None:
 
 def test_a_trial_with_an_endless_answer_ends() -> None:
     """Its beginning is reported."""
-    with sidecar(tiny(samples=(SampleRequest("/stream"),)), role="trial") as started:
+    spec = tiny(samples=(SampleRequest("/stream"),))
+    with sidecar(spec, role="trial", preamble=PATIENT_FOR_LESS) as started:
         loaded = started.ready()
 
     assert loaded["report"]["sample_outputs"]["requests"][0]["body"] == "begun"

@@ -22,6 +22,7 @@ from runtime_image.server.slots import (
     SlotTable,
     Stop,
 )
+from tests.support.doses import amount
 
 LIMIT = 3
 MAX_S = 30.0
@@ -320,7 +321,7 @@ class DrainedGateways(Gateways):
         self._do(self.table.resume(self.now))
 
 
-SETTINGS = settings(max_examples=200, stateful_step_count=60, deadline=None)
+SETTINGS = settings(max_examples=amount(100, 400), stateful_step_count=60, deadline=None)
 Gateways.TestCase.settings = SETTINGS
 DrainedGateways.TestCase.settings = SETTINGS
 TestGateways = Gateways.TestCase

@@ -20,12 +20,6 @@ GET = b"GET /fn/web/x HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-@pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])
-def is_fast(request: pytest.FixtureRequest) -> bool:
-    """Which of the two client sides reads the requests."""
-    return bool(request.param)
-
-
 def code(answer: bytes) -> str:
     """Return the code of a problem document, checked to be a complete answer."""
     head, _, body = answer.partition(b"\r\n\r\n")

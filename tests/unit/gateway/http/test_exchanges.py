@@ -9,8 +9,6 @@ from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from pathlib import Path
 
-import pytest
-
 from gateway.http import exchange_client
 from gateway.metrics.counters import TEXT
 from gateway.settings import GatewaySettings
@@ -30,12 +28,6 @@ SWITCHED = (
     b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
 )
 KEYS = {"fn_key-of-a-caller": ("invoke:web",), "fn_key-of-another": ("invoke:digits",)}
-
-
-@pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])
-def is_fast(request: pytest.FixtureRequest) -> bool:
-    """Which of the two client sides reads the requests."""
-    return bool(request.param)
 
 
 async def head_of(reader: Reader) -> bytes:
@@ -502,6 +494,17 @@ async def test_hosts_and_origins(tmp_path: Path, is_fast: bool) -> None:
         await one.settled()
 
 
+async def test_paths_that_never_wake_are_named(tmp_path: Path, is_fast: bool) -> None:
+    """Without `wake` a refusal names the few paths that wake nothing."""
+    async with gate(tmp_path, echo, is_fast=is_fast, is_cold=True) as one:
+        page = await one.ask(
+            b"GET /fn/web/robots.txt HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
+        )
+
+        detail = problem(page)["detail"]
+        assert detail.endswith("expected another path than /favicon.ico, /robots.txt")
+
+
 async def test_path_rules(tmp_path: Path, is_fast: bool) -> None:
     """Denied paths get 403; paths that do not wake get 503 while the function sleeps."""
     paths = PathRules(wake=("/api/*",), free=("/static/*",), deny=("/admin/*",))
@@ -514,6 +517,7 @@ async def test_path_rules(tmp_path: Path, is_fast: bool) -> None:
         assert problem(await ask(b"/admin/x"))["code"] == "path_denied"
         asleep = await ask(b"/favicon.ico")
         assert problem(asleep)["code"] == "asleep"
+        assert problem(asleep)["detail"].endswith("does not wake it: expected one of /api/*")
         assert b"Retry-After" not in asleep
         assert not one.delivery.loads().get(KEY)
         await warm(one)

@@ -13,12 +13,6 @@ from tests.support.proxied import gate, quiet
 HOST = b"Host: 127.0.0.1\r\n"
 
 
-@pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])
-def is_fast(request: pytest.FixtureRequest) -> bool:
-    """Which of the two client sides reads the requests."""
-    return bool(request.param)
-
-
 async def echo(reader: Reader, writer: Writer) -> None:
     """Answer with the request line."""
     line = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")[0]

@@ -19,12 +19,6 @@ POST = b"POST /fn/web/x HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\na"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-@pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])
-def is_fast(request: pytest.FixtureRequest) -> bool:
-    """Which of the two client sides reads the requests."""
-    return bool(request.param)
-
-
 @pytest.mark.parametrize(
     ("method", "retry", "sends"), [("POST", "always", 2), ("GET", "never", 1), ("GET", "auto", 2)]
 )

@@ -20,12 +20,6 @@ CLAIMS = (
 ASKED = b"GET /fn/web/x HTTP/1.1\r\nHost: 127.0.0.1:9\r\n%bConnection: close\r\n\r\n"
 
 
-@pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])
-def is_fast(request: pytest.FixtureRequest) -> bool:
-    """Which of the two client sides reads the requests."""
-    return bool(request.param)
-
-
 async def moved(reader: Reader, writer: Writer) -> None:
     """Answer with the fields of the request, a link, a cookie and an own address."""
     port = writer.get_extra_info("sockname")[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -135,3 +136,13 @@ def test_a_refused_namespace_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(launched) == 1
     with pytest.raises(ChildProcessError):
         os.waitpid(launched[0], 0)
+
+
+def test_a_reaper_that_ends_before_it_has_read_everything_was_killed() -> None:
+    """Its end is reported by the kernel as a reset connection, which counts as SIGKILL."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        ours.send(b"1")
+        theirs.close()
+
+        assert Reaper(1, 2, ours).take_exit() == -signal.SIGKILL
