@@ -42,6 +42,8 @@ NAMED = {
     504: {"upstream_timeout"},
 }
 """Problem codes that callers may get while processes die."""
+AWAY = ("supervisor_away", "shutting_down")
+"""Problem codes of the admin API while there is no supervisor."""
 EXPECTED = ('"a worker ended"', '"the supervisor is gone')
 GONE_S = 30.0
 COLD_S = 20.0
@@ -136,7 +138,7 @@ class Served(Scene):
             return False
         if "state" not in shown:  # a worker without its supervisor
             self.counts[f"admin: {shown['status']} {shown['code']}"] += 1
-            self.ledger.require(shown["code"] in NAMED[503], f"the admin API: {shown}")
+            self.ledger.require(shown["code"] in AWAY, f"the admin API: {shown}")
             return False
         self.counts["went cold"] += shown["state"] == "cold"
         return bool(shown["state"] == "cold")

@@ -170,10 +170,12 @@ class Gateways(RuleBasedStateMachine):
         gateway = self.gateways.get(key.link)
         if gateway is None:
             return
-        gateway.close_idle(key.id)
-        # A REUSE on its way carries the exchange whose connection this was.
-        reused = (id for kind, id, aux in gateway.out if kind is Kind.OPEN and aux == key.id)
-        ended = next(reused, key.id)
+        # Each REUSE on its way carries the connection on to another exchange.
+        ended = key.id
+        for kind, id, aux in gateway.out:
+            if kind is Kind.OPEN and aux == ended:
+                ended = id
+        gateway.close_idle(ended)
         if ended in gateway.open:
             gateway.finish(ended, is_kept=False)
 
