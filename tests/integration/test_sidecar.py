@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -399,8 +400,11 @@ def test_a_server_over_its_memory_is_ended() -> None:
         started.gateway().open(1).sendall(b"GET /eat HTTP/1.1\r\n\r\n")
 
         assert started.exit_code() == 1
-        assert last_line(started).startswith("the server used 4")
-        assert last_line(started).endswith(" MiB of memory, its cap is 200 MiB")
+        # The eater may be seen before it has everything.
+        said = r"the server used (\d+) MiB of memory, its cap is 200 MiB"
+        found = re.fullmatch(said, last_line(started))
+        assert found
+        assert int(found[1]) > 200
 
 
 def test_a_server_that_exits_at_once_is_a_failed_start() -> None:
