@@ -24,6 +24,15 @@ def standby(id: str, state: State = State.STANDBY) -> Replica:
     return Replica(id, STANDBY_KEY, "", "standby", 0.0, state, is_bound=False)
 
 
+def test_an_id_of_a_living_replica_is_not_given_again() -> None:
+    """The next id that no replica has is taken."""
+    there = host(PoolSpec(STANDBY_KEY))
+    there.add(standby("s1"))
+    ids = iter(["s1", "s1", "s2"])
+
+    assert there.unused_id(lambda: next(ids)) == "s2"
+
+
 def test_a_definition_makes_a_pool_or_changes_it() -> None:
     """A redefined pool keeps its replicas and has the new settings."""
     there = host(PoolSpec(A1))
