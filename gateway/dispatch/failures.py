@@ -169,15 +169,17 @@ class CallFailures:
         The proxy times running exchanges, so 3 to 5 do not apply to them.
         """
         commands = [] if pool.has_manager else self.refuse_queued(pool, now)  # 1
-        for call in [each for each in pool.queued() if now >= each.wait_until_s]:  # 2
-            self._expire(call, pool, now, commands)
+        expired = [each for each in pool.queued() if now >= each.wait_until_s]  # 2
+        self._expire(expired, pool, now, commands)
         for link in pool.links.values():
             if isinstance(link, ServerLink):
-                self._expire_sent(link, pool, now, commands)  # 2
+                sent = [*link.in_flight.values(), *link.free.values()]
+                expired = [call for call in sent if _is_unstarted(call, now)]  # 2
+                self._expire(expired, pool, now, commands)
                 continue
             for call in link.in_flight.values():
                 if _is_unstarted(call, now):  # 2
-                    self._expire(call, pool, now, commands)
+                    self._expire([call], pool, now, commands)
                 elif call.stage is Stage.STARTED and (
                     now >= call.started_s + call.timeout_s + TIMEOUT_GRACE_S  # 3
                 ):
@@ -234,21 +236,18 @@ class CallFailures:
         link.release(call)
         commands.append(End(link.id, call.id, kept=False))
 
-    def _expire_sent(
-        self, link: ServerLink, pool: Pool, now: float, commands: list[Command]
-    ) -> None:
-        """Fail exchanges whose connection has not arrived within their wait budget."""
-        for call in [*link.in_flight.values(), *link.free.values()]:
-            if _is_unstarted(call, now):
-                self._expire(call, pool, now, commands)
-
-    def _expire(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
-        waited_s = now - call.arrived_s
-        retry_s = pool.retry_after_s(now)
-        self.drop(call, pool, commands)
-        how = f"{pool.endpoints.state}: {pool.endpoints.reason}"
-        text = f"not started within {waited_s:.1f} s; the function is {how}{pool.open_text(now)}"
-        commands.append(Fail(call, WaitBudgetOver(text, retry_after_s=retry_s)))
+    def _expire(self, calls: list[Call], pool: Pool, now: float, commands: list[Command]) -> None:
+        """Fail calls that did not start within their wait budgets."""
+        if not calls:
+            return
+        # The same for all of them, and takes time in proportion to the open exchanges.
+        how = f"{pool.endpoints.state}: {pool.endpoints.reason}{pool.open_text(now)}"
+        for call in calls:
+            waited_s = now - call.arrived_s
+            retry_s = pool.retry_after_s(now)
+            self.drop(call, pool, commands)
+            text = f"not started within {waited_s:.1f} s; the function is {how}"
+            commands.append(Fail(call, WaitBudgetOver(text, retry_after_s=retry_s)))
 
 
 def _is_unstarted(call: Call, now: float) -> bool:

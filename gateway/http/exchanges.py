@@ -129,8 +129,6 @@ class Exchanges:
             decided = (credential, journal.applied)
             known = make_known_head(plan, deployed, decided, forwarding, cut)
             self.known.learn(peer, cut.key, known)
-        if invoker.gate.headers:
-            plan = plan._replace(keeps=False, answers=None)
         return self._exchange(plan, forward_request(head, forwarding), client, journal)
 
     def begin_known(self, known: KnownHead, cut: CutHead, client: ClientSide) -> Exchange | None:
@@ -148,8 +146,6 @@ class Exchanges:
         if not plan.is_free:
             function = known.deployed.function
             invoker.history.arrived(function.namespace, function.name)
-        if invoker.gate.headers:
-            plan = plan._replace(keeps=False, answers=None)
         return self._exchange(plan, known.request(cut, journal.request_id), client, journal)
 
     def _exchange(
@@ -157,6 +153,8 @@ class Exchanges:
     ) -> Exchange:
         journal.began()
         invoker = self._invoker
+        if invoker.gate.headers:  # the process is shutting down
+            plan = plan._replace(keeps=False, answers=None)
         return Exchange(
             plan, request, client, invoker.delivery, invoker.body_budget, journal, self._open
         )
