@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
-from registry.model import Bundle, BundleFile, ColdStart, StateInterval, Use
+from registry.model import Bundle, BundleFile, ColdStart, Mount, StateInterval, Use
 from runtime_image.contract.model import ModelSpec
-from runtime_image.contract.server import ServerSpec
+from runtime_image.contract.server import Network, ServerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContainer:
+    """The container of a server that is apart from its sidecar; fields as in `ServerSettings`.
+
+    `image` is the engine's id of a pinned image. `env` has no values of secrets: these are read
+    from `Secrets` at each start.
+    """
+
+    image: str
+    arguments: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    network: Network = "none"
+    user: str = ""
+    capabilities: tuple[str, ...] = ()
+    writable: dict[str, int] = field(default_factory=dict)
+    shm_mib: int = 64
+    stop_signal: str = ""
+    stop_grace_s: float = 10.0
+    mounts: tuple[Mount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +42,8 @@ class Binding:
 
     `memory_mib` is the configured memory cap, 0 for the default. `measured_mib` is what the trial
     took, 0 before the trial. `prepared` are optional files that are placed beside the bundle's.
+    `container` is set if the server is apart. `secrets` maps the server's variables to names of
+    secrets.
     """
 
     spec: ModelSpec | ServerSpec
@@ -31,6 +54,16 @@ class Binding:
     memory_mib: int = 0
     measured_mib: float = 0.0
     prepared: tuple[BundleFile, ...] = ()
+    container: ServerContainer | None = None
+    secrets: dict[str, str] = field(default_factory=dict)
+
+
+class Secrets(Protocol):
+    """Store of secrets, as replicas need it."""
+
+    async def values(self, names: Collection[str]) -> dict[str, str]:
+        """Return the present values of secrets by name. Raises FnError that names the missing
+        ones."""
 
 
 class Bundles(Protocol):
