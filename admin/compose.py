@@ -208,12 +208,13 @@ async def make_manager(
     """Return the pool manager, not started yet."""
     section = settings.pool()
     _check_private(section.run_dir)
+    section.mounts.check()
     memory_mib = section.host_memory_mib or host_memory_mib()
     found, slots = await find_gpus(section.gpus), cpu_slots(section.cpu_slots, memory_mib)
     driver = driver or await open_driver(settings, [*found.devices(), *slots])
     gpus = await open_gpus(found, driver, RunFolders(section).read_records())
     devices = [*gpus.devices(), *slots]
-    return Manager(section, driver, devices, _Linked(store.blobs), history, gpus)
+    return Manager(section, driver, devices, _Linked(store.blobs), history, gpus, store.secrets)
 
 
 async def _open_pools(
@@ -245,6 +246,7 @@ async def open_deploys(
         wall=time.time,  # noqa: TID251 - the shell passes the clock in
         settled=settled,
         prepare=settings.prepare,
+        mounts=settings.pool().mounts,
     )
     stack.push_async_callback(deploys.close)
     # In this order: the sweep spares files of resumed operations.

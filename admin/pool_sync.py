@@ -99,4 +99,5 @@ def binding(deployed: Deployed, bundle: Bundle) -> Binding:
         revision.device.memory_mib,
         deployed.profile.memory_mib if deployed.profile else 0.0,
         prepared.files if prepared else (),
+        secrets=dict(revision.server.secrets) if revision.server else {},
     )

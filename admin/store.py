@@ -22,6 +22,8 @@ from registry.store.operations import Operations, Traffic
 from registry.store.recovery.backups import Backups
 from registry.store.recovery.folder import check_folder, enter, explained, keep_earlier_schema
 from registry.store.recovery.restoring import remove_partial
+from registry.store.sealing import KeyFile
+from registry.store.secrets import SecretStore
 from registry.store.timeline import Timeline
 from registry.tasks import Tasks
 
@@ -42,6 +44,7 @@ class Store:
     traffic: Traffic
     operations: Operations
     keys: Keys
+    secrets: SecretStore
     history: History
     timeline: Timeline
     blobs: BlobStore
@@ -85,6 +88,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         traffic=Traffic(database),
         operations=Operations(database, ended_max=settings.operations_max),
         keys=keys,
+        secrets=SecretStore(database, KeyFile.of(settings)),
         history=history,
         timeline=Timeline(database),
         blobs=BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max),

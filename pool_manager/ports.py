@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
+from registry.errors import Unknown
 from registry.model import Bundle, BundleFile, ColdStart, Mount, StateInterval, Use
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import Network, ServerSpec
@@ -64,6 +65,16 @@ class Secrets(Protocol):
     async def values(self, names: Collection[str]) -> dict[str, str]:
         """Return the present values of secrets by name. Raises FnError that names the missing
         ones."""
+
+
+class NoSecrets:
+    """Store without secrets."""
+
+    async def values(self, names: Collection[str]) -> dict[str, str]:
+        """Return {} for no names. Raises Unknown for any other."""
+        if names:
+            raise Unknown(f"no secret {' and '.join(sorted(names))}")
+        return {}
 
 
 class Bundles(Protocol):

@@ -101,6 +101,7 @@ def profile_engine(revision: Revision) -> str:
     ran = {key: value for key, value in asdict(revision.server).items() if value != defaults[key]}
     # Without defaults, so that a new field does not separate a profile from its revision.
     ran.pop("paths", None)
+    ran.pop("origins", None)
     text = json.dumps(ran, sort_keys=True)
     return f"{revision.engine}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

@@ -20,6 +20,7 @@ from admin.api.keys import KeyRoutes, SessionRoutes
 from admin.api.logs import ErrorRoutes, LogRoutes
 from admin.api.operate import BackupRoutes, OperateRoutes
 from admin.api.pools import PoolRoutes
+from admin.api.secrets import SecretRoutes
 from admin.api.streaming import REVALIDATE_KEY
 from admin.deploy.deploys import Settled, at_once
 from admin.events.snapshot import FunctionRows, StateReader
@@ -61,6 +62,7 @@ class Handlers(NamedTuple):
     events: EventRoutes
     session: SessionRoutes
     backup: BackupRoutes
+    secrets: SecretRoutes
 
 
 def table(to: Handlers) -> list[Row]:
@@ -96,6 +98,9 @@ def table(to: Handlers) -> list[Row]:
         ("GET", "/keys", "admin", to.keys.list_keys),
         ("POST", "/keys", "admin", to.keys.add_key),
         ("DELETE", "/keys/{id}", "admin", to.keys.remove_key),
+        ("GET", "/secrets", "admin", to.secrets.list_secrets),
+        ("POST", "/secrets", "admin", to.secrets.set_secret),
+        ("DELETE", "/secrets/{name}", "admin", to.secrets.remove_secret),
     ]
 
 
@@ -185,6 +190,7 @@ class Admin:
             events,
             SessionRoutes(boundary.access, server_facts(context.settings)),
             BackupRoutes(store.backups),
+            SecretRoutes(store, manager, wall),
         )
         AdminApi(boundary.access, handlers, context.settled).add_routes(app, boundary)
         UiPages(boundary, read_files()).add_routes(app)

@@ -20,6 +20,7 @@ from admin.cli.verbs import (
     logs,
     ls,
     operate,
+    secret,
     serve,
     show,
     top,
@@ -60,6 +61,7 @@ for verb in (
 ):
     app.command(verb.__name__)(verb)
 app.add_typer(key.app, name="key")
+app.add_typer(secret.app, name="secret")
 app.add_typer(image.app, name="image")
 app.command("doctor")(doctor.doctor)
 

@@ -17,6 +17,8 @@ class ServerOptions:
 
     command: tuple[str, ...] | None = None
     env: dict[str, str] | None = None
+    secrets: dict[str, str] | None = None
+    mounts: dict[str, str] | None = None
     port: int | None = None
     ready: str | None = None
     network: str | None = None
@@ -27,6 +29,8 @@ class ServerOptions:
         found = {
             "command": list(self.command) if self.command else None,
             "env": self.env,
+            "secrets": self.secrets,
+            "mounts": self.mounts,
             "port": self.port,
             "ready": self.ready,
             "network": self.network,
@@ -39,10 +43,11 @@ class ServerOptions:
         if not self.command:
             return ""
         table = self.overrides()
-        concurrency, env = table.pop("concurrency", None), table.pop("env", {})
+        concurrency = table.pop("concurrency", None)
+        tables = {key: table.pop(key) for key in ("env", "secrets", "mounts") if key in table}
         lines = ["schema = 1", "[server]", *(f"{key} = {_toml(table[key])}" for key in table)]
-        if env:
-            lines += ["[server.env]", *(f"{_toml(key)} = {_toml(env[key])}" for key in env)]
+        for key, pairs in tables.items():
+            lines += [f"[server.{key}]", *(f"{_toml(k)} = {_toml(v)}" for k, v in pairs.items())]
         if concurrency is not None:
             lines += ["[limits]", f"concurrency = {concurrency}"]
         return "\n".join([*lines, ""])
@@ -62,13 +67,14 @@ def parse_command(text: str | None) -> tuple[str, ...] | None:
     return words
 
 
-def parse_env(items: Sequence[str]) -> dict[str, str] | None:
-    """Return the variables of --env; None without any. Raises typer.BadParameter."""
+def parse_pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str, str] | None:
+    """Return the pairs of a repeated option; None without any. Raises typer.BadParameter that names
+    the `option` and its `form`."""
     found: dict[str, str] = {}
-    for item in items:
+    for item in items or ():
         name, equals, value = item.partition("=")
         if not name or not equals:
-            raise typer.BadParameter(f"expected NAME=VALUE, got {item!r}", param_hint="--env")
+            raise typer.BadParameter(f"expected {form}, got {item!r}", param_hint=option)
         found[name] = value
     return found or None
 

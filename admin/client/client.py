@@ -232,6 +232,19 @@ class Client:
         """Revoke a key."""
         check(self._exchange("DELETE", f"/admin/v1/keys/{_part(id)}"))
 
+    def secrets(self) -> list[dict[str, Any]]:
+        """Return every secret, without values."""
+        return self._items("/admin/v1/secrets")
+
+    def set_secret(self, name: str, value: str) -> dict[str, Any]:
+        """Create a secret or replace its value; return which functions still have the old one."""
+        return self._json("POST", "/admin/v1/secrets", {"name": name, "value": value})
+
+    def remove_secret(self, name: str, *, force: bool = False) -> dict[str, Any]:
+        """Remove a secret, with `force` even if a function needs it; return what needs it."""
+        query = "?force=true" if force else ""
+        return self._json("DELETE", f"/admin/v1/secrets/{_part(name)}{query}")
+
     def backup(self, write: Callable[[bytes], object]) -> None:
         """Download a copy of the database in pieces."""
         self._transport.download("/admin/v1/backup", write, UPLOAD_S)

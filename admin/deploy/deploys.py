@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from admin.deploy.changes import Changes, Removal, changed_settings
+from admin.deploy.needs import HostNeeds
 from admin.deploy.operations import SWITCH, OperationRunner, Phase, Work
 from admin.deploy.plan import (
     Plan,
@@ -26,6 +27,7 @@ from admin.deploy.verify import Verification, Verified
 from admin.store import Store
 from admin.views import profile_json
 from pool_manager.manager import Manager
+from pool_manager.mounts import MountRules
 from registry.batching import rows_of, summary
 from registry.catalog import Deployed
 from registry.errors import Conflict
@@ -57,17 +59,20 @@ class Deploys:
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         settled: Settled = at_once,
         prepare: bool = True,
+        mounts: MountRules | None = None,
     ) -> None:
         """`idle_s` is the idle time of functions that set none. `wall` returns Unix seconds.
         `pause` is awaited between two attempts to store an operation's end. `settled` is awaited
         before an operation is done, until every gateway process has applied its change. With
-        `prepare`, trials also prepare the files that later cold starts load."""
+        `prepare`, trials also prepare the files that later cold starts load. `mounts` are the
+        folders that servers may mount."""
         self._store = store
         self._manager = manager
         self._idle_s = idle_s
         self._wall = wall
         self._settled = settled
         self._removal = Removal(store)
+        self._needs = HostNeeds(store, mounts or MountRules())
         self._verification = Verification(store, manager, prepare=prepare)
         self._changes = Changes(store)
         self._rollout = Rollout(store, manager, self._changes)
@@ -98,19 +103,21 @@ class Deploys:
     ) -> Operation:
         """Check and accept a deploy; `check` raises if the caller may not deploy this plan.
 
-        Raises Refused, BadRequest or Conflict, changing nothing.
+        Raises Refused, BadRequest or Conflict, changing nothing. A secret or a folder that the
+        server needs must be there.
         """
         draft = self._plan(name, request)
         check(draft)
         await asyncio.to_thread(self._verification.check_files, draft)
+        await self._needs.check(draft.revision)
         return await self.runner.accept("deploy", name, msgspec.to_builtins(request))
 
     async def roll_back(self, name: str, request: WireRollback) -> Operation:
         """Check and accept a rollback to the named revision, or to the one that had the traffic
         before.
 
-        Raises UnknownFunction, UnknownRevision, Incompatible, or Conflict if no revision had the
-        traffic before.
+        Raises UnknownFunction, UnknownRevision, Incompatible, Refused if a secret or a folder that
+        the revision needs is missing, or Conflict if no revision had the traffic before.
         """
         current = self._store.catalog.resolve(check_name(name))
         number = request.to
@@ -126,6 +133,7 @@ class Deploys:
         if target.revision == current.revision:
             raise Conflict(f"calls of {name} go to {current.revision.ref} already")
         check_compatible(current.revision, target.revision, request.breaking)
+        await self._needs.check(target.revision)
         wanted = {"to": number, "breaking": request.breaking, "now": request.now}
         return await self.runner.accept("rollback", name, wanted)
 
@@ -174,6 +182,7 @@ class Deploys:
         request = msgspec.convert(operation.request, WireDeploy)
         # A name that did not exist at accept time may exist now, created by this very deploy.
         draft = self._plan(operation.name, msgspec.structs.replace(request, derived_name=False))
+        draft = await self._needs.resolved(draft)
         current = self._store.catalog.find(operation.name)
         # Read before the trial: the trial may evict the function's idle replica.
         was_awake = self._rollout.is_awake(operation.name)

@@ -106,6 +106,7 @@ class Launcher:
         self._driver = driver
         self._bundles = bundles
         self._emit, self._occupancy = wiring.emit, wiring.occupancy
+        self._secrets = wiring.secrets
         self._tasks = tasks
         self._clock = clock
         self.folders = RunFolders(settings, for_others=driver.has_other_users)
@@ -131,9 +132,21 @@ class Launcher:
 
     def bind(self, command: Bind, binding: Binding) -> None:
         """Command a replica that was launched for its model to load it."""
-        record, control = self._relay.records.get(command.id), self._controls.get(command.id)
+        if binding.secrets and binding.container is None:
+            work = self._bind_with_secrets(command.id, binding)
+            self._begin(f"bind {command.id}", command.id, work)
+        else:
+            self._bind(command.id, binding, {})
+
+    async def _bind_with_secrets(self, id: str, binding: Binding) -> None:
+        with self._lost_on_error(id, "a server could not be given its secrets"):
+            values = await self._secrets.values(set(binding.secrets.values()))
+            self._bind(id, binding, records.variables(binding, values))
+
+    def _bind(self, id: str, binding: Binding, secrets: dict[str, str]) -> None:
+        record, control = self._relay.records.get(id), self._controls.get(id)
         if record is not None and control is not None:
-            control.bind(records.bind_request(record, binding.spec, self._clock()))
+            control.bind(records.bind_request(record, binding.spec, self._clock(), secrets))
 
     def _begin(self, name: str, id: str, work: Coroutine[None, None, None]) -> None:
         """Run slow work on a replica in the background; its release waits for the end of it."""
@@ -154,6 +167,7 @@ class Launcher:
             begun_s = self._clock()
             self._emit(events.Begun(id))
             self._occupancy.begin(id, command.device)
+            await self._check_container(binding)
             model_dir = self.folders.model_dir(id)
             if binding is None:
                 self.folders.empty_models(id)
@@ -201,6 +215,13 @@ class Launcher:
             if control := self._controls.get(id):  # None if it was released in the meantime
                 control.bind(records.bind_request(record, binding.spec, begun_s))
             await asyncio.to_thread(self.folders.trim_logs, binding.name)
+
+    async def _check_container(self, binding: Binding | None) -> None:
+        """Raise DriverError unless the mounts of a server in a container of its own are as they
+        were deployed."""
+        if binding is not None and binding.container is not None:
+            check = self._settings.mounts.check_unchanged
+            await asyncio.to_thread(check, binding.container.mounts)
 
     async def _materialise(self, command: Launch | Assign, binding: Binding) -> None:
         """Hard-link the files, and start to read a model's ahead. A trial's files have just been

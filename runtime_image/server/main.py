@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -183,14 +183,14 @@ class Sidecar:
             memory_mib=request["memory_mib"],
         )
         try:
-            self._start(self._spec)
+            self._start(self._spec, request.get("secrets", {}))
         except (OSError, ValueError) as error:
             self._fail(f"cannot start the server: {error}")
 
     # The start
 
-    def _start(self, spec: ServerSpec) -> None:
-        """Start the server and probe it.
+    def _start(self, spec: ServerSpec, secrets: Mapping[str, str]) -> None:
+        """Start the server and probe it. `secrets` are variables, used as they are.
 
         The order matters. The namespaces need calls that the filter refuses, and one thread. The
         filter is inherited by children for good, and belongs to the sidecar only: so it is
@@ -211,7 +211,8 @@ class Sidecar:
             else partial(namespaces.limit_view, model_dir, self._run_dir, self._folders.root)
         )
         own = dict(os.environ)  # noqa: TID251 - what the driver passes on to servers
-        self._processes.start(plan(spec, model_dir, self._folders, port, own), view)
+        launch = plan(spec, model_dir, self._folders, port, own, secrets)
+        self._processes.start(launch, view)
         if shared and socket_path is None:
             self._note = f"local users can reach the server at port {port}: {shared}"
             note(self._note)

@@ -22,7 +22,7 @@ The options of the command line are in [Command line](command-line.md#fnctl-serv
 """
 GROUPS = {
     "Network": ("port", "listen", "public_hosts", "workers", "connections", "fast_front"),
-    "Data": ("data",),
+    "Data": ("data", "secret_key_file"),
     "Replicas": (
         "driver",
         "docker_host",
@@ -31,6 +31,7 @@ GROUPS = {
         "replica_uids",
         "orphan_s",
         "server_path",
+        "mount_roots",
         "ping_s",
         "shutdown_s",
     ),

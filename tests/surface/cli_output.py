@@ -47,6 +47,9 @@ class CliOutput:
         key = self._run_verb("key add", "--scope", "read")
         self._run_verb("key ls")
         self._run_verb("key rm", key["id"])
+        self._run_verb("secret set", "s", input="value\n")
+        self._run_verb("secret ls")
+        self._run_verb("secret rm", "s")
         self._run_verb("backup", str(self._backup))
         self._run_verb("show", "nothing", exit_code=1)
 
@@ -67,10 +70,15 @@ class CliOutput:
         return found
 
     def _run_verb(
-        self, verb: str, *words: str, exit_code: int = 0, uses_server: bool = True
+        self,
+        verb: str,
+        *words: str,
+        exit_code: int = 0,
+        uses_server: bool = True,
+        input: str | None = None,
     ) -> Any:
         options = self._connection if uses_server else []
-        result = self._runner.invoke(app, [*verb.split(), *words, *options, "--json"])
+        result = self._runner.invoke(app, [*verb.split(), *words, *options, "--json"], input=input)
         assert result.exit_code == exit_code, (verb, result.output, result.exception)
         printed = json.loads(result.stderr if exit_code else result.stdout)
         self._shape.add("failure" if exit_code else verb, printed)

@@ -166,6 +166,9 @@ async def _read(server: Recorder) -> None:
     server.values["file"] = ""
     key = await server.request(f"POST {ADMIN}/keys", {"scopes": ["read"], "note": "n"})
     await server.request(f"GET {ADMIN}/keys")
+    await server.request(f"POST {ADMIN}/secrets", {"name": "f", "value": "v"})
+    await server.request(f"GET {ADMIN}/secrets")
+    await server.request(f"DELETE {ADMIN}/secrets/{{name}}")
     for route in READ:
         await server.request(route)
     await server.request("GET /", Accept="application/json")

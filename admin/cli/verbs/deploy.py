@@ -59,6 +59,23 @@ Env = Annotated[
     list[str] | None,
     typer.Option("--env", metavar="NAME=VALUE", help="Variable of the server; may be repeated."),
 ]
+SecretGiven = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--secret",
+        metavar="VARIABLE=NAME",
+        help="Variable of the server whose value is the secret NAME (fnctl secret set); may be"
+        " repeated.",
+    ),
+]
+MountGiven = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mount",
+        metavar="NAME=SOURCE:TARGET[:rw]",
+        help="Folder of the server's machine that an image's server sees; may be repeated.",
+    ),
+]
 NetworkGiven = Annotated[
     Network | None, typer.Option("--network", help="What the server can reach.")
 ]
@@ -120,6 +137,8 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     port: Port = None,
     ready: Ready = None,
     env: Env = None,
+    secret: SecretGiven = None,
+    mount: MountGiven = None,
     network: NetworkGiven = None,
     concurrency: Concurrency = None,
     min: Min = None,
@@ -148,7 +167,7 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
       fnctl deploy app/ --name web --command 'uvicorn app:app --port ${PORT}' --trust
     """
     from admin.cli.bundle_files import collect
-    from admin.cli.server_options import ServerOptions, parse_command, parse_env
+    from admin.cli.server_options import ServerOptions, parse_command, parse_pairs
 
     overrides = given(
         min=min,
@@ -160,8 +179,17 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         batching=batch if batch == ALWAYS else None,
         timeout_s=timeout,
     )
-    words, variables = parse_command(command), parse_env(env or [])
-    server = ServerOptions(words, variables, port, ready, network and network.value, concurrency)
+    words = parse_command(command)
+    server = ServerOptions(
+        command=words,
+        env=parse_pairs(env, "--env", "NAME=VALUE"),
+        secrets=parse_pairs(secret, "--secret", "VARIABLE=NAME"),
+        mounts=parse_pairs(mount, "--mount", "NAME=SOURCE:TARGET[:rw]"),
+        port=port,
+        ready=ready,
+        network=network and network.value,
+        concurrency=concurrency,
+    )
     if path is None and not words:
         raise typer.BadParameter("expected a folder or a model file, or --command for a server")
     built = server.manifest()
