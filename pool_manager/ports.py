@@ -11,7 +11,7 @@ from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
 from registry.model import Bundle, BundleFile, ColdStart, Mount, StateInterval, Use
 from runtime_image.contract.model import ModelSpec
-from runtime_image.contract.server import Network, ServerSpec
+from runtime_image.contract.server import PORT_DEFAULT, Network, ServerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class ServerContainer:
     """The container of a server that is apart from its sidecar; fields as in `ServerSettings`.
 
     `image` is the engine's id of a pinned image. `env` has no values of secrets: these are read
-    from `Secrets` at each start.
+    from `Secrets` at each start, and only the driver gets them. `port` is that of the server;
+    `concurrency` is the number of exchanges at once.
     """
 
     image: str
@@ -33,6 +34,8 @@ class ServerContainer:
     stop_signal: str = ""
     stop_grace_s: float = 10.0
     mounts: tuple[Mount, ...] = ()
+    port: int = PORT_DEFAULT
+    concurrency: int = 32
 
 
 @dataclass(frozen=True, slots=True)
