@@ -45,7 +45,7 @@ class Driver(Protocol):
         server: ServerContainer | None = None,
     ) -> None:
         """Launch the replica whose record is in `run_dir`; with `server`, also the container of the
-        server beside its sidecar. `server.env` has the values of secrets.
+        server beside its sidecar.
 
         Its output is written to `log`, at the latest by `save_log`.
         """

@@ -25,7 +25,7 @@ from pool_manager.driver import Driver
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.metrics import Counters, Step
-from pool_manager.ports import Binding, Bundles, Gpus, Recorder
+from pool_manager.ports import Binding, Bundles, Gpus, NoSecrets, Recorder, Secrets
 from pool_manager.replicas.adoption import adopt_all
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.logs import Follow
@@ -54,7 +54,7 @@ class Manager:
     `worker_lost`, and receive endpoints through callbacks passed to `subscribe`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings and the ports
         self,
         settings: PoolSettings,
         driver: Driver,
@@ -62,6 +62,7 @@ class Manager:
         bundles: Bundles,
         recorder: Recorder,
         gpus: Gpus | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         """`devices` are all devices that replicas may be placed on, including those of `gpus`."""
         self._settings, self._driver, self._clock = settings, driver, time.monotonic
@@ -81,6 +82,7 @@ class Manager:
             GpuOccupancy(driver, self._gpus, partial(charges, host.ledger)),
             self._use.on_pong,
             host.start_priority,
+            secrets or NoSecrets(),
         )
         self._launcher = Launcher(settings, driver, bundles, wiring, self._tasks, self._clock)
         self.counters = Counters(host, self._launcher.starts)

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
+from registry.errors import Unknown
 from registry.model import Bundle, BundleFile, ColdStart, Mount, StateInterval, Use
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import PORT_DEFAULT, Network, ServerSpec
@@ -18,9 +19,9 @@ from runtime_image.contract.server import PORT_DEFAULT, Network, ServerSpec
 class ServerContainer:
     """The container of a server that is apart from its sidecar; fields as in `ServerSettings`.
 
-    `image` is the engine's id of a pinned image. `env` has no values of secrets: these are read
-    from `Secrets` at each start, and only the driver gets them. `port` is that of the server;
-    `concurrency` is the number of exchanges at once.
+    `image` is the engine's id of a pinned image. `port` is that of the server; `concurrency` is the
+    number of exchanges at once. `secrets` are values by variable, used as they are: they are read
+    at each start, for the driver alone.
     """
 
     image: str
@@ -36,6 +37,7 @@ class ServerContainer:
     mounts: tuple[Mount, ...] = ()
     port: int = PORT_DEFAULT
     concurrency: int = 32
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,16 @@ class Secrets(Protocol):
     async def values(self, names: Collection[str]) -> dict[str, str]:
         """Return the present values of secrets by name. Raises FnError that names the missing
         ones."""
+
+
+class NoSecrets:
+    """Store without secrets."""
+
+    async def values(self, names: Collection[str]) -> dict[str, str]:
+        """Return {} for no names. Raises Unknown for any other."""
+        if names:
+            raise Unknown(f"no secret {' and '.join(sorted(names))}")
+        return {}
 
 
 class Bundles(Protocol):

@@ -133,7 +133,7 @@ def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s:
             "handler.py would run on the server: in a container under the driver docker, else with"
             " the rights of the server's user; pass --trust to allow it"
         )
-    if manifest.server and not request.trust:
+    if manifest.server and not manifest.server.image and not request.trust:
         raise Refused(
             f"the command {manifest.server.command[0]!r} would run on the server with the rights of"
             " the server's user; pass --trust to allow it"
@@ -158,11 +158,17 @@ def check_code(draft: Plan, driver: str, scopes: Collection[str]) -> None:
     Outside a container code can read the admin token and write the database, so the scope `deploy`
     would amount to `admin`.
     """
-    if draft.revision.server and driver == "docker":
+    server = draft.revision.server
+    if server and not server.image and driver == "docker":
         raise Refused(
             "server.command: expected the driver process, got docker: a command runs beside the"
-            " server's own programs, which containers do not have; start fngate with"
-            " FN_DRIVER=process to deploy it"
+            " server's own programs, which containers do not have; name an image with server.image,"
+            " or start fngate with FN_DRIVER=process"
+        )
+    if server and server.image and driver == "process":
+        raise Refused(
+            "server.image: expected the driver docker, got process: an image runs in a container;"
+            " name a program with server.command, or start fngate with FN_DRIVER=docker"
         )
     code = draft.revision.handler or ("the command" if draft.revision.server else "")
     if code and driver not in CONTAINED and "admin" not in scopes:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pool_manager.core import events
 from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.driver import Driver
 from pool_manager.gpus.occupancy import GpuOccupancy
+from pool_manager.ports import NoSecrets, Secrets
 from pool_manager.replicas import records
 from pool_manager.replicas.control import last_words
 from pool_manager.replicas.output import ReplicaOutput
@@ -36,13 +37,15 @@ class Wiring:
     """The receivers and services that the owner of a launcher supplies.
 
     `emit` gets every event, `on_pong(id, busy_ms)` each PONG; `turn(id)` returns the priority of a
-    replica's start; `occupancy` measures the owner's GPUs.
+    replica's start; `occupancy` measures the owner's GPUs. `secrets` is read when a server that
+    needs some is bound.
     """
 
     emit: Emit
     occupancy: GpuOccupancy
     on_pong: Callable[[str, int], None] = lambda _id, _busy_ms: None
     turn: Callable[[str], StartPriority] = lambda _id: StartPriority(Rank.WAITER, 0.0)
+    secrets: Secrets = field(default_factory=NoSecrets)
 
 
 class EventRelay:

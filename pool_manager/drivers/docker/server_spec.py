@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -74,11 +74,10 @@ class Abilities:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What both containers of a replica are made from. `env` of `server` has the values of secrets,
-    so a pair is never logged."""
+    """What both containers of a replica are made from."""
 
     record: ReplicaRecord
-    server: ServerContainer = field(repr=False)
+    server: ServerContainer
     owner: Owner
     place: MountPaths
 
@@ -161,6 +160,7 @@ def _variables(record: ReplicaRecord, given: ServerContainer) -> list[str]:
     found = {
         "OMP_NUM_THREADS": str(record.threads),
         **{name: _filled(value, given.port) for name, value in given.env.items()},
+        **given.secrets,
         "PORT": str(given.port),
         _VISIBLE: device,
     }
