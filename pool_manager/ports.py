@@ -12,15 +12,16 @@ from pool_manager.core.state import Device
 from registry.errors import Unknown
 from registry.model import Bundle, BundleFile, ColdStart, Mount, StateInterval, Use
 from runtime_image.contract.model import ModelSpec
-from runtime_image.contract.server import Network, ServerSpec
+from runtime_image.contract.server import PORT_DEFAULT, Network, ServerSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ServerContainer:
     """The container of a server that is apart from its sidecar; fields as in `ServerSettings`.
 
-    `image` is the engine's id of a pinned image. `env` has no values of secrets: these are read
-    from `Secrets` at each start.
+    `image` is the engine's id of a pinned image. `port` is that of the server; `concurrency` is the
+    number of exchanges at once. `secrets` are values by variable, used as they are: they are read
+    at each start, for the driver alone.
     """
 
     image: str
@@ -34,6 +35,9 @@ class ServerContainer:
     stop_signal: str = ""
     stop_grace_s: float = 10.0
     mounts: tuple[Mount, ...] = ()
+    port: int = PORT_DEFAULT
+    concurrency: int = 32
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.marked import await_ends, end_marked, hold, marked
 from pool_manager.drivers.process_groups import ProcessGroup, find, members
+from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import ENGINE, MARKER
@@ -56,9 +57,20 @@ class ProcessDriver:
         """Return the folder itself."""
         return str(model_dir)
 
-    async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
+    async def start(
+        self,
+        record: ReplicaRecord,
+        run_dir: Path,
+        log: Path,
+        server: ServerContainer | None = None,
+    ) -> None:
         """Launch a replica. The memory cap limits private memory, not mapped weights (RLIMIT_DATA).
-        A sidecar adds up the memory of its server's processes itself."""
+        A sidecar adds up the memory of its server's processes itself. Raises DriverError for a
+        server that is apart."""
+        if server is not None:
+            raise DriverError(
+                "an image as a function needs the driver docker: set FN_DRIVER=docker"
+            )
         # -I ignores the caller's PYTHON* variables: with PYTHONDONTWRITEBYTECODE every cold start
         # would compile its libraries again.
         # -u: a handler's output appears in the log at once, not only at its exit.

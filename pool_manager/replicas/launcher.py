@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.core.start_queue import Rank, StartPriority, StartQueue
 from pool_manager.driver import Driver
-from pool_manager.ports import Binding, Bundles
+from pool_manager.ports import Binding, Bundles, ServerContainer
 from pool_manager.read_ahead import ReadAhead
 from pool_manager.replicas import records
 from pool_manager.replicas.control import Control
@@ -88,6 +89,13 @@ class StartGate:
         if due_s < inf:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, due_s - now), self._admit)
+
+
+def without(text: str, secrets: Iterable[str]) -> str:
+    """Return a text in which *** replaces the values of secrets."""
+    for value in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
 
 
 class Launcher:
@@ -181,7 +189,25 @@ class Launcher:
             self.folders.record(record)
             log_file = self.folders.log_file(binding.name if binding else STANDBY_LOGS, id)
             self._open_control(record, log_file, data_listener=True)
-            await self._driver.start(record, self.folders.run_dir(id), self.output.logs[id])
+            await self._start(record, await self._container(binding))
+
+    async def _container(self, binding: Binding | None) -> ServerContainer | None:
+        """Return the container of a server that is apart, with the values of its secrets."""
+        if binding is None or binding.container is None:
+            return None
+        values = await self._secrets.values(set(binding.secrets.values()))
+        secrets = {name: values[secret] for name, secret in binding.secrets.items()}
+        return replace(binding.container, secrets=secrets)
+
+    async def _start(self, record: ReplicaRecord, server: ServerContainer | None) -> None:
+        run_dir, log_file = self.folders.run_dir(record.id), self.output.logs[record.id]
+        try:
+            await self._driver.start(record, run_dir, log_file, server)
+        except DriverError as error:
+            if server is None or not server.secrets:
+                raise
+            # An engine may quote the variables that it refuses.
+            raise type(error)(without(error.message, server.secrets.values())) from None
 
     async def _assign(
         self,

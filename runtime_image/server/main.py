@@ -183,7 +183,10 @@ class Sidecar:
             memory_mib=request["memory_mib"],
         )
         try:
-            self._start(self._spec, request.get("secrets", {}))
+            if self._spec.is_apart:
+                self._await_server(self._spec)
+            else:
+                self._start(self._spec, request.get("secrets", {}))
         except (OSError, ValueError) as error:
             self._fail(f"cannot start the server: {error}")
 
@@ -216,14 +219,22 @@ class Sidecar:
         if shared and socket_path is None:
             self._note = f"local users can reach the server at port {port}: {shared}"
             note(self._note)
+        self._loop.after(WATCH_S, self._watch)
+        self._probe(self._server, self._readiness, spec)
+
+    def _await_server(self, spec: ServerSpec) -> None:
+        """Probe a server that the driver starts in this container's network. The driver also ends
+        it and caps its memory: this process neither sees nor signals another one."""
+        self._server = Server(spec.port or PORT_DEFAULT, None, is_shared=False)
+        self._readiness = Readiness(spec.ready, spec.start_s, self._began_s)
+        self._probe(self._server, self._readiness, spec)
+
+    def _probe(self, server: Server, readiness: Readiness, spec: ServerSpec) -> None:
         # From here on no process of this user may read the sidecar's memory, which has the token.
         libc.prctl(libc.PR_SET_DUMPABLE, 0)
         install()
         _raise_file_limit(spec.concurrency)
-        self._loop.after(WATCH_S, self._watch)
-        self._probes = Probes(
-            self._loop, self._server, self._readiness, log=note, ended=self._on_probed
-        )
+        self._probes = Probes(self._loop, server, readiness, log=note, ended=self._on_probed)
 
     def _on_probed(self) -> None:
         assert self._spec is not None
@@ -234,6 +245,7 @@ class Sidecar:
             self._fail(self._why_not_ready(f"not ready within {self._spec.start_s:g} s"))
             return
         self._measure()
+        self._warn_of_strangers(self._spec)
         load_ms = (self._loop.clock() - self._began_s) * 1e3
         if self._record.role == "trial":
             threading.Thread(target=self._try_samples, args=(load_ms,), daemon=True).start()
@@ -243,10 +255,33 @@ class Sidecar:
     def _why_not_ready(self, what: str) -> str:
         assert self._server is not None
         assert self._readiness is not None
-        own = listeners.sockets_of(process_tree.descendants(os.getpid()))
         at = self._server.port if self._server.socket_path is None else 0
-        found = [one for one in listeners.listeners() if one.inode in own and one.port != at]
+        found = [one for one in self._listeners() if one.port != at]
         return readiness.failure(self._readiness, what, at, listeners.describe(found))
+
+    def _listeners(self) -> list[listeners.Listener]:
+        """Return where the server listens. One that is apart has the whole network to itself: the
+        sidecar listens on nothing."""
+        assert self._spec is not None
+        found = listeners.listeners()
+        if self._spec.is_apart:
+            return found
+        own = listeners.sockets_of(process_tree.descendants(os.getpid()))
+        return [one for one in found if one.inode in own]
+
+    def _warn_of_strangers(self, spec: ServerSpec) -> None:
+        """Note that others than the sidecar can reach a server that is apart, if they can: on the
+        engine's network, unless it listens on the loopback interface."""
+        if not spec.is_apart or spec.network == "none":
+            return
+        found = [one for one in self._listeners() if not one.is_local]
+        if found:
+            self._note = (
+                "local users and other containers can reach the server at"
+                f" {listeners.describe(found)}; one that listens on 127.0.0.1 is reached by its"
+                " calls only"
+            )
+            note(self._note)
 
     def _try_samples(self, load_ms: float) -> None:
         """Run the samples of a trial, in a thread, so that the loop still answers PING."""
