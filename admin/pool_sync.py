@@ -127,4 +127,6 @@ def server_container(deployed: Deployed) -> ServerContainer | None:
         mounts=server.mounts,
         port=server.port or PORT_DEFAULT,
         concurrency=exchange.concurrency,
+        reference=server.image.reference,
+        digest=server.image.digest,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from pool_manager.subscribers import Subscribers
 from runtime_image.contract.control import ReplicaRecord
@@ -28,6 +29,8 @@ class Driver(Protocol):
     """
 
     kind: str
+    images: Images | None
+    """Images that servers may run, None under a driver that runs none."""
     exits: Exits
     engine_losses: EngineLosses
     has_other_users: bool

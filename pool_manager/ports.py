@@ -19,9 +19,10 @@ from runtime_image.contract.server import PORT_DEFAULT, Network, ServerSpec
 class ServerContainer:
     """The container of a server that is apart from its sidecar; fields as in `ServerSettings`.
 
-    `image` is the engine's id of a pinned image. `port` is that of the server; `concurrency` is the
-    number of exchanges at once. `secrets` are values by variable, used as they are: they are read
-    at each start, for the driver alone.
+    `image` is the engine's id of a pinned image; `reference` is its name in the manifest, `digest`
+    what a registry has it by, "" for an image that was built here. `port` is that of the server;
+    `concurrency` is the number of exchanges at once. `secrets` are values by variable, used as they
+    are: they are read at each start, for the driver alone.
     """
 
     image: str
@@ -38,6 +39,8 @@ class ServerContainer:
     port: int = PORT_DEFAULT
     concurrency: int = 32
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    reference: str = ""
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from admin.api.deploys import UploadRoutes
 from admin.api.events import EventRoutes, make_rows, open_watch, server_facts
 from admin.api.functions import FunctionRoutes
 from admin.api.history import AdviceRoutes, TimelineRoutes
+from admin.api.images import ImageRoutes
 from admin.api.keys import KeyRoutes, SessionRoutes
 from admin.api.logs import ErrorRoutes, LogRoutes
 from admin.api.operate import BackupRoutes, OperateRoutes
@@ -63,6 +64,7 @@ class Handlers(NamedTuple):
     session: SessionRoutes
     backup: BackupRoutes
     secrets: SecretRoutes
+    images: ImageRoutes
 
 
 def table(to: Handlers) -> list[Row]:
@@ -101,6 +103,7 @@ def table(to: Handlers) -> list[Row]:
         ("GET", "/secrets", "admin", to.secrets.list_secrets),
         ("POST", "/secrets", "admin", to.secrets.set_secret),
         ("DELETE", "/secrets/{name}", "admin", to.secrets.remove_secret),
+        ("POST", "/images/prune", "admin", to.images.prune),
     ]
 
 
@@ -191,6 +194,7 @@ class Admin:
             SessionRoutes(boundary.access, server_facts(context.settings)),
             BackupRoutes(store.backups),
             SecretRoutes(store, manager, wall),
+            ImageRoutes(deploys),
         )
         AdminApi(boundary.access, handlers, context.settled).add_routes(app, boundary)
         UiPages(boundary, read_files()).add_routes(app)

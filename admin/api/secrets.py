@@ -28,7 +28,8 @@ class _WireSecret(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SecretRoutes:
-    """Handlers for secrets. A changed value counts from the next start of a replica."""
+    """Handlers for secrets. A changed value counts from the next start of a replica; functions
+    that failed without it are started at once."""
 
     def __init__(self, store: Store, manager: Manager, wall: Callable[[], float]) -> None:
         self._catalog = store.catalog
@@ -60,6 +61,9 @@ class SecretRoutes:
             # Without the decoder's reason, which may quote the value.
             raise BadRequest("the secret cannot be read: expected {name, value} as text") from None
         change = await self._secrets.set(wanted.name, wanted.value, now_s=self._wall())
+        if change.is_changed:
+            for one in self._needing(wanted.name):
+                self._manager.retry(one.revision.key)
         answer = {
             "name": change.secret.name,
             "set_s": change.secret.set_s,

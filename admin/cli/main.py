@@ -27,6 +27,7 @@ from admin.cli.verbs import (
     ui,
     why,
 )
+from admin.cli.words import WithWords
 
 app = typer.Typer(
     name="fnctl",
@@ -59,7 +60,7 @@ for verb in (
     backup.backup,
     backup.restore,
 ):
-    app.command(verb.__name__)(verb)
+    app.command(verb.__name__, cls=WithWords if verb is deploy.deploy else None)(verb)
 app.add_typer(key.app, name="key")
 app.add_typer(secret.app, name="secret")
 app.add_typer(image.app, name="image")

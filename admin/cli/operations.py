@@ -53,7 +53,7 @@ def follow(
     pause: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
     """Return the operation once it has ended; `begin` is called before every later phase, `step`
-    after each.
+    after each. A phase is named by its first word: `begin` is called again when the others change.
 
     Raises ApiError, or Unreachable if the server stays unreachable.
     """
@@ -62,14 +62,16 @@ def follow(
         phase = str(operation.get("phase", ""))
         ended = operation.get("state") != "running"
         latest = operation if ended else _changed(client, str(operation["id"]), phase, pause)
-        if ended or latest.get("phase") != phase:
+        coming = str(latest.get("phase"))
+        is_other = coming.partition(" ")[0] != phase.partition(" ")[0]
+        if ended or is_other:
             now_s = clock()
-            step(phase, (now_s - since_s) * 1e3)
+            step(phase.partition(" ")[0], (now_s - since_s) * 1e3)
             since_s = now_s
         if ended:
             return operation
-        if latest.get("phase") != phase:
-            begin(str(latest.get("phase")))
+        if coming != phase:
+            begin(coming)
         operation = latest
 
 
@@ -80,8 +82,8 @@ def finish(session: Session, operation: dict[str, Any]) -> dict[str, Any]:
     """
 
     def begin(phase: str) -> None:
-        if phase in LONG:
-            session.remark(LONG[phase])
+        if phase in LONG or " " in phase:
+            session.remark(LONG.get(phase, f"  {phase}"))
 
     try:
         ended = follow(session.client, operation, steps(session.remark), begin=begin)

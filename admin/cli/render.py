@@ -21,6 +21,10 @@ WATERFALL_WIDTH: Final = 40
 """Width in columns."""
 BOUND: Final = frozenset({"limits.concurrency", "limits.max_s"})
 """Settings of a server function that each replica gets at its start."""
+EGRESS: Final = (
+    "egress: it reaches whatever this host reaches: its services, the local network, cloud metadata"
+)
+HIDDEN: Final = ": volumes of the image, empty folders in memory hide what it has there"
 VALUE_MAX: Final = 60
 """Max characters of a sample's value in an example command."""
 
@@ -140,6 +144,8 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
     sample = result.get("sample") or {}
     count = len(collected.bundle.files)
     files = f"{count} file{'s' if count != 1 else ''}, {size(collected.bundle.size)}"
+    if image := (result.get("server") or {}).get("image"):
+        files = get(image, "reference")
     if collected.is_server:
         return f"{revision} deployed ({files})\n{fields(_server_pairs(result, profile, sample))}"
     pairs = [
@@ -164,7 +170,9 @@ def _server_pairs(
         *(("sample", exchanged(one)) for one in sample.get("requests") or []),
         ("start", f"ready after {duration(float(profile.get('load_ms') or 0))} ({ready})"),
         ("memory", f"{number(float(profile.get('memory_mib') or 0))} MiB"),
-        ("network", "egress: it reaches whatever this host reaches" if is_egress else ""),
+        ("image", get(server.get("image") or {}, "digest") or get(server.get("image") or {}, "id")),
+        ("hidden", ", ".join(server.get("hidden") or []) + HIDDEN if server.get("hidden") else ""),
+        ("network", EGRESS if is_egress else ""),
         ("held", f"calls wait up to {number(float(server.get('wait_s') or 0))} s for a start"),
         ("note", get(profile, "note")),
         ("switch", get(result, "switch")),

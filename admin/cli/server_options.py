@@ -16,6 +16,7 @@ class ServerOptions:
     """The [server] options of a command line; None for those that were not given."""
 
     command: tuple[str, ...] | None = None
+    image: str | None = None
     env: dict[str, str] | None = None
     secrets: dict[str, str] | None = None
     mounts: dict[str, str] | None = None
@@ -28,6 +29,7 @@ class ServerOptions:
         """Return the given options as overrides of a function.toml."""
         found = {
             "command": list(self.command) if self.command else None,
+            "image": self.image,
             "env": self.env,
             "secrets": self.secrets,
             "mounts": self.mounts,
@@ -39,8 +41,8 @@ class ServerOptions:
         return {key: value for key, value in found.items() if value is not None}
 
     def manifest(self) -> str:
-        """Return the text of a function.toml with these options; "" without a command."""
-        if not self.command:
+        """Return the text of a function.toml with these options; "" without command and image."""
+        if not (self.command or self.image):
             return ""
         table = self.overrides()
         concurrency = table.pop("concurrency", None)
@@ -53,10 +55,13 @@ class ServerOptions:
         return "\n".join([*lines, ""])
 
 
-def parse_command(text: str | None) -> tuple[str, ...] | None:
-    """Split --command as a shell would. Raises typer.BadParameter."""
+def parse_command(text: str | None, words: Sequence[str] = ()) -> tuple[str, ...] | None:
+    """Split --command as a shell would, or return the `words` after --; None without any. Raises
+    typer.BadParameter."""
     if text is None:
-        return None
+        return tuple(words) or None
+    if words:
+        raise typer.BadParameter("expected --command or words after --, got both")
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:

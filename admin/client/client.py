@@ -232,6 +232,11 @@ class Client:
         """Revoke a key."""
         check(self._exchange("DELETE", f"/admin/v1/keys/{_part(id)}"))
 
+    def prune_images(self) -> list[dict[str, Any]]:
+        """Remove pulled images that no function needs; return them."""
+        found = self._json("POST", "/admin/v1/images/prune", timeout_s=UPLOAD_S).get("removed")
+        return found if isinstance(found, list) else []
+
     def secrets(self) -> list[dict[str, Any]]:
         """Return every secret, without values."""
         return self._items("/admin/v1/secrets")

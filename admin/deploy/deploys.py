@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from admin.deploy.changes import Changes, Removal, changed_settings
+from admin.deploy.images import ImagePins
 from admin.deploy.needs import HostNeeds
 from admin.deploy.operations import SWITCH, OperationRunner, Phase, Work
 from admin.deploy.plan import (
@@ -73,6 +74,7 @@ class Deploys:
         self._settled = settled
         self._removal = Removal(store)
         self._needs = HostNeeds(store, mounts or MountRules())
+        self.pins = ImagePins(store, manager.images)
         self._verification = Verification(store, manager, prepare=prepare)
         self._changes = Changes(store)
         self._rollout = Rollout(store, manager, self._changes)
@@ -80,7 +82,7 @@ class Deploys:
         self.runner = OperationRunner(
             store.operations,
             {"deploy": self._known(self._deploy), "rollback": self._known(self._roll_back)},
-            lambda operation: self._changes.unstage(operation.id),
+            self._undo,
             wall,
             pause,
         )
@@ -97,6 +99,7 @@ class Deploys:
         await self._revalidation.close()
         await self.runner.close()
         await self._rollout.close()
+        await self.pins.close()
 
     async def start(
         self, name: str, request: WireDeploy, check: Callable[[Plan], object]
@@ -159,6 +162,7 @@ class Deploys:
         bundles = (one.request.get("files", ()) for one in self.runner.running())
         in_use = {file["sha256"] for files in bundles for file in files}
         await self._removal.sweep(in_use, self._wall())
+        await self.pins.sweep()
 
     def _known(self, work: Work) -> Work:
         """Return `work` followed by a wait until every gateway process has applied its change."""
@@ -178,11 +182,32 @@ class Deploys:
     def _revisions(self, name: str) -> tuple[Deployed, ...]:
         return self._store.catalog.revisions(name)
 
+    async def _undo(self, operation: Operation) -> None:
+        """Remove what an operation left behind that did not succeed."""
+        await self._changes.unstage(operation.id)
+        await self.pins.sweep()
+
     async def _deploy(self, operation: Operation, phase: Phase) -> dict[str, Any]:
         request = msgspec.convert(operation.request, WireDeploy)
         # A name that did not exist at accept time may exist now, created by this very deploy.
         draft = self._plan(operation.name, msgspec.structs.replace(request, derived_name=False))
         draft = await self._needs.resolved(draft)
+        server = draft.revision.server
+        if server is None or server.image is None:
+            return await self._deployed(draft, request, operation, phase)
+        try:
+            pinned = await self.pins.pinned(server, operation.id, phase, pull=request.pull)
+            draft = replace(draft, revision=replace(draft.revision, server=pinned))
+            result = await self._deployed(draft, request, operation, phase)
+            result["server"]["hidden"] = await self.pins.hidden(pinned)
+        finally:
+            self.pins.release(operation.id)
+        return result
+
+    async def _deployed(
+        self, draft: Plan, request: WireDeploy, operation: Operation, phase: Phase
+    ) -> dict[str, Any]:
+        """Try a draft whose needs are there, and move the traffic to it; return the result."""
         current = self._store.catalog.find(operation.name)
         # Read before the trial: the trial may evict the function's idle replica.
         was_awake = self._rollout.is_awake(operation.name)

@@ -55,7 +55,8 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     `manifest` is the text of function.toml, or null for a bare model file, named by `model`.
     `derived_name`: the client derived the name from the file's name. `breaking`: the change may
     break callers of the current revision. `now`: where both revisions of a server function do not
-    fit, the old one does not wait for the end of its open exchanges.
+    fit, the old one does not wait for the end of its open exchanges. `pull`: a server's image is
+    pulled also if the engine has it.
     """
 
     files: list[WireFile]
@@ -65,6 +66,7 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     trust: bool = False
     breaking: bool = False
     now: bool = False
+    pull: bool = False
     overrides: dict[str, Any] = {}
 
 

@@ -10,6 +10,7 @@ from typing import Final, TextIO
 from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.fake_replica import FakeReplica
 from pool_manager.drivers.fake_service import Phase, Script, Sleep
+from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
@@ -29,6 +30,7 @@ class FakeDriver:
 
     kind = "fake"
     has_other_users = False
+    images: Images | None = None
 
     def __init__(self, script: Script = BEHAVES, *, sleep: Sleep = asyncio.sleep) -> None:
         """`sleep` is awaited for every delay of the script."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.marked import await_ends, end_marked, hold, marked
 from pool_manager.drivers.process_groups import ProcessGroup, find, members
+from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
@@ -39,6 +40,7 @@ class ProcessDriver:
 
     kind = "process"
     has_other_users = False
+    images: Images | None = None
 
     def __init__(
         self, run_root: Path, *, python: str = sys.executable, server_path: str = os.defpath

@@ -15,6 +15,7 @@ from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.core.start_queue import Rank, StartPriority, StartQueue
 from pool_manager.driver import Driver
+from pool_manager.images import missing_image
 from pool_manager.ports import Binding, Bundles, ServerContainer
 from pool_manager.read_ahead import ReadAhead
 from pool_manager.replicas import records
@@ -243,11 +244,14 @@ class Launcher:
             await asyncio.to_thread(self.folders.trim_logs, binding.name)
 
     async def _check_container(self, binding: Binding | None) -> None:
-        """Raise DriverError unless the mounts of a server in a container of its own are as they
-        were deployed."""
-        if binding is not None and binding.container is not None:
-            check = self._settings.mounts.check_unchanged
-            await asyncio.to_thread(check, binding.container.mounts)
+        """Raise DriverError unless the mounts and the image of a server in a container of its own
+        are there as they were deployed."""
+        if binding is None or binding.container is None:
+            return
+        container, images = binding.container, self._driver.images
+        await asyncio.to_thread(self._settings.mounts.check_unchanged, container.mounts)
+        if images is not None and await images.find(container.image) is None:
+            raise DriverError(missing_image(binding.name, container))
 
     async def _materialise(self, command: Launch | Assign, binding: Binding) -> None:
         """Hard-link the files, and start to read a model's ahead. A trial's files have just been

@@ -55,6 +55,7 @@ SUBJECTS = {
     "session": "Keys and session",
     "keys": "Keys and session",
     "secrets": "Secrets",
+    "images": "Images",
     "backup": "Backup",
 }
 """Headings by the first word of a path."""

@@ -11,10 +11,15 @@ from typer.testing import CliRunner
 from admin.cli.doctor.machine import Check
 from admin.cli.main import app
 from admin.image.build import BuiltImage
+from pool_manager.images import RemovedImage
 from tests.surface.cli import with_json
 from tests.surface.shapes import JsonShape, fields_of
 
-DECLARED: dict[str, Any] = {"doctor.items[]": Check, "image build": BuiltImage}
+DECLARED: dict[str, Any] = {
+    "doctor.items[]": Check,
+    "image build": BuiltImage,
+    "image prune.removed[]": RemovedImage,
+}
 """Types printed by verbs that depend on this machine or take minutes; these are not run."""
 
 
@@ -50,6 +55,7 @@ class CliOutput:
         self._run_verb("secret set", "s", input="value\n")
         self._run_verb("secret ls")
         self._run_verb("secret rm", "s")
+        self._run_verb("image prune")
         self._run_verb("backup", str(self._backup))
         self._run_verb("show", "nothing", exit_code=1)
 

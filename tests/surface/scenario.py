@@ -20,7 +20,7 @@ from admin.views import call_json, occupancy_json
 from pool_manager.core.state import Device
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
-from registry.model import Arrivals, PathRules, Use
+from registry.model import Arrivals, Mount, PathRules, ServerImage, Use
 from runtime_image.contract.server import SampleRequest
 from tests.support.nouns import server_deployed
 from tests.support.operator import MODEL
@@ -169,6 +169,7 @@ async def _read(server: Recorder) -> None:
     await server.request(f"POST {ADMIN}/secrets", {"name": "f", "value": "v"})
     await server.request(f"GET {ADMIN}/secrets")
     await server.request(f"DELETE {ADMIN}/secrets/{{name}}")
+    await server.request(f"POST {ADMIN}/images/prune")
     for route in READ:
         await server.request(route)
     await server.request("GET /", Accept="application/json")
@@ -181,7 +182,17 @@ async def _read(server: Recorder) -> None:
 def _add_server(server: Recorder) -> None:
     """Add what the objects of server functions have beside those of model functions."""
     rules = PathRules(("/a",), ("/b",), ("/c",))
-    one = server_deployed(env={"A": ""}, samples=(SampleRequest(headers={"*": ""}),), paths=rules)
+    one = server_deployed(
+        env={"A": ""},
+        samples=(SampleRequest(headers={"*": ""}),),
+        paths=rules,
+        image=ServerImage("nginx", "sha256:a", "nginx@sha256:b"),
+        mounts=(Mount("m", "/a", "/b"),),
+        capabilities=("CHOWN",),
+        writable={"*": 1},
+        secrets={"*": ""},
+        origins=("https://a.example",),
+    )
     shown = call_json(one)
     for caption, found in (
         (f"GET {FUNCTION}", {key: shown[key] for key in ("server", "exchange")}),

@@ -48,6 +48,13 @@ Command = Annotated[
         help="Command of an HTTP server that listens on ${PORT}; it runs in the folder.",
     ),
 ]
+ImageGiven = Annotated[
+    str | None,
+    typer.Option("--image", metavar="REF", help="Image of an HTTP server, for the driver docker."),
+]
+Pull = Annotated[
+    bool, typer.Option("--pull", help="Pull the image even if the server's engine has it.")
+]
 Port = Annotated[
     int | None,
     typer.Option(min=1, max=65_535, metavar="N", help="Port that the server listens on."),
@@ -134,6 +141,8 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     path: PathGiven = None,
     name: Name = None,
     command: Command = None,
+    image: ImageGiven = None,
+    pull: Pull = False,
     port: Port = None,
     ready: Ready = None,
     env: Env = None,
@@ -156,15 +165,16 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     """Deploy a model or an HTTP server as a function.
 
     A trial replica loads the model, runs its sample and measures it; then calls go to it. A
-    server's trial starts the command until it is ready. A warm function stays warm: the new
-    revision is ready before calls go to it, if both fit on the device. A failed deploy changes
-    nothing.
+    server's trial starts the command, or the image, until it is ready. Words after -- are the
+    command; for an image they replace its arguments. A warm function stays warm: the new revision
+    is ready before calls go to it, if both fit on the device. A failed deploy changes nothing.
 
     \b
     Examples:
       fnctl deploy model.onnx --name digits
       fnctl deploy functions/digits --max 2 --idle 60
       fnctl deploy app/ --name web --command 'uvicorn app:app --port ${PORT}' --trust
+      fnctl deploy --name qwen --image vllm/vllm-openai:v0.33.0 -- --model /models/qwen
     """
     from admin.cli.bundle_files import collect
     from admin.cli.server_options import ServerOptions, parse_command, parse_pairs
@@ -179,9 +189,9 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         batching=batch if batch == ALWAYS else None,
         timeout_s=timeout,
     )
-    words = parse_command(command)
     server = ServerOptions(
-        command=words,
+        command=parse_command(command, session.words),
+        image=image,
         env=parse_pairs(env, "--env", "NAME=VALUE"),
         secrets=parse_pairs(secret, "--secret", "VARIABLE=NAME"),
         mounts=parse_pairs(mount, "--mount", "NAME=SOURCE:TARGET[:rw]"),
@@ -190,13 +200,15 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         network=network and network.value,
         concurrency=concurrency,
     )
-    if path is None and not words:
-        raise typer.BadParameter("expected a folder or a model file, or --command for a server")
     built = server.manifest()
+    if path is None and not built:
+        raise typer.BadParameter(
+            "expected a folder or a model file, or --command or --image for a server"
+        )
     collected = collect(path, name, built)
     if collected.manifest != built or not built:
         overrides |= server.overrides()
-    request = collected.request(trust, breaking, overrides, now=now)
+    request = collected.request(trust, breaking, overrides, now=now, pull=pull)
     _deploy(session, collected, request, no_wait)
 
 

@@ -33,11 +33,13 @@ from pool_manager.drivers.docker.events import (
     KnownContainer,
     read_event,
 )
+from pool_manager.drivers.docker.images import DockerImages
 from pool_manager.drivers.docker.network_holders import NetworkHolders
 from pool_manager.drivers.docker.pairs import ImageUsers, PairEnd, PairStart, begin_pair
 from pool_manager.drivers.docker.server_spec import Pair
 from pool_manager.drivers.docker.spec import OWNER, MountPaths, Owner, Way, ways
 from pool_manager.drivers.uids import DEFAULT, SLICE, UidAllocator, parse_range, slice_of
+from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from pool_manager.replicas.logs import Spool
 from pool_manager.settings import PoolSettings
@@ -84,6 +86,7 @@ class DockerDriver:
         self._settings, self._engine = settings, engine
         self._ways: list[Way] = ways(info)
         self._owner = Owner.of(settings.data.resolve())
+        self.images: Images | None = DockerImages(engine, settings.url, self._owner.name)
         uids = slice_of(settings.uids, self._owner.name)
         self._uids = UidAllocator(uids, secrets.randbelow(SLICE))
         self._containers: dict[str, KnownContainer] = {}
