@@ -10,7 +10,7 @@ import docker
 import requests
 
 from pool_manager.drivers.docker import spec
-from pool_manager.drivers.docker.containers import holder_number, owned, replica_id
+from pool_manager.drivers.docker.containers import holder_number, owned, part, replica_id
 from pool_manager.drivers.docker.engine import ENGINE_ERRORS, translate
 from pool_manager.settings import PoolSettings
 from registry.tasks import Tasks
@@ -35,6 +35,16 @@ class Containers:
     def holders(self) -> set[str]:
         """Return the containers that hold a network."""
         return {one["Id"] for one in owned(self.api, self.owner.name) if holder_number(one)}
+
+    def parts(self) -> dict[tuple[str, str], str]:
+        """Return the containers by replica and part, in any state."""
+        listed = owned(self.api, self.owner.name)
+        return {(replica_id(one), part(one)): one["Id"] for one in listed if replica_id(one)}
+
+    def part(self, replica: str, name: str) -> dict[str, Any]:
+        """Return `docker inspect` of one of the two containers of a replica."""
+        shown: dict[str, Any] = self.api.inspect_container(self.parts()[replica, name])
+        return shown
 
     def inspect(self, replica: str) -> dict[str, Any]:
         """Return `docker inspect` of a replica's container."""
