@@ -115,7 +115,9 @@ class Recorder:
         if errors and (error := errors.pop(0)) is not None:
             raise error
 
-    def create_container_from_config(self, config: dict[str, Any], name: str) -> dict[str, str]:
+    def create_container_from_config(
+        self, config: dict[str, Any], name: str = ""
+    ) -> dict[str, str]:
         self.configs.append(config)
         self.modes.append(config["HostConfig"].get("NetworkMode", ""))
         self._do("create", name)
