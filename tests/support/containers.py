@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import docker
@@ -152,6 +152,45 @@ class Recorder:
     def containers(self, **query: Any) -> list[dict[str, Any]]:
         self._do("list", "all")
         return self.listed
+
+
+class ImageRecorder(Recorder):
+    """Recorder with one image.
+
+    `config`: the image's Config; `files`: archives of its files; `ended`: exit codes of containers
+    that have ended; `kept`: Config of containers; `output`: the output of each.
+    """
+
+    def __init__(self, config: dict[str, Any] | None = None, **errors: Any) -> None:
+        super().__init__(**errors)
+        self.config = config or {}
+        self.files: dict[str, bytes] = {}
+        self.ended: dict[str, int] = {}
+        self.kept: dict[str, dict[str, Any]] = {}
+        self.output = b""
+        self.api_version = "1.41"
+
+    def inspect_image(self, image: str) -> dict[str, Any]:
+        self._do("image", image)
+        return {"Config": self.config}
+
+    def get_archive(self, container: str, path: str) -> tuple[Iterator[bytes], dict[str, Any]]:
+        self._do("read", path)
+        if path not in self.files:
+            raise refusal(NOT_FOUND, "no such file")
+        return (part for part in [self.files[path]]), {}
+
+    def inspect_container(self, container: str) -> dict[str, Any]:
+        super().inspect_container(container)
+        state = {"Running": container not in self.ended, "ExitCode": self.ended.get(container, 0)}
+        return {"State": state, "Config": self.kept.get(container, {})}
+
+    def logs(self, container: str, **query: Any) -> bytes:
+        self._do("logs", container)
+        return self.output
+
+    def kill(self, container: str, signal: str) -> None:
+        self._do("kill", f"{container} {signal}")
 
 
 class RecordedEngine:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,48 +18,14 @@ from pool_manager.drivers.docker.spec import MountPaths, Owner, by_cdi, by_reque
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
 from registry.model import Mount
-from tests.support.containers import RecordedEngine, Recorder, refusal
+from tests.support.containers import ImageRecorder as Client
+from tests.support.containers import RecordedEngine, refusal
 from tests.support.scenes import a_record
 
 NOWHERE = Path("/nowhere")
 RECORD = replace(a_record(), engine="server")
 NO_CDI = 'could not select device driver "cdi" with capabilities: []'
 NOT_RUNNING = refusal(409, "cannot join network of a non running container: c1")
-
-
-class Client(Recorder):
-    """A recorder with one image, and containers that the test ends."""
-
-    def __init__(self, config: dict[str, Any] | None = None, **errors: Any) -> None:
-        super().__init__(**errors)
-        self.config = config or {}
-        self.files: dict[str, bytes] = {}
-        self.ended: dict[str, int] = {}
-        self.kept: dict[str, dict[str, Any]] = {}
-        self.output = b""
-        self.api_version = "1.41"
-
-    def inspect_image(self, image: str) -> dict[str, Any]:
-        self._do("image", image)
-        return {"Config": self.config}
-
-    def get_archive(self, container: str, path: str) -> tuple[Iterator[bytes], dict[str, Any]]:
-        self._do("read", path)
-        if path not in self.files:
-            raise refusal(404, "no such file")
-        return (part for part in [self.files[path]]), {}
-
-    def inspect_container(self, container: str) -> dict[str, Any]:
-        super().inspect_container(container)
-        state = {"Running": container not in self.ended, "ExitCode": self.ended.get(container, 0)}
-        return {"State": state, "Config": self.kept.get(container, {})}
-
-    def logs(self, container: str, **query: Any) -> bytes:
-        self._do("logs", container)
-        return self.output
-
-    def kill(self, container: str, signal: str) -> None:
-        self._do("kill", f"{container} {signal}")
 
 
 def packed(text: str, kind: bytes = tarfile.REGTYPE) -> bytes:
