@@ -313,6 +313,8 @@ class DockerDriver:
 
     async def save_log(self, id: str, log: Path) -> None:
         """Append the replica's output since the last call, as kept by the engine, to `log`."""
+        if known := self._containers.get(id):
+            known.log = log
         if container := (await self._find(id)).main:
             read = containers.output
             await self._spool.fetch(id, log, lambda s: self._call("read a log", read, container, s))
@@ -344,6 +346,7 @@ class DockerDriver:
         parts = await self._find(id)
         if parts.is_pair:
             await self._pair_end.stop(parts)
+            await self._save_last_words(id)
         for container in filter(None, (parts.main, parts.sidecar)):
             await self._call("remove a container", containers.remove, container)
             self._ended.note(container)
@@ -351,6 +354,13 @@ class DockerDriver:
         self._uids.free(id)
         if known := self._containers.pop(id, None):
             self._report_exit(id, known, known.id, None)
+
+    async def _save_last_words(self, id: str) -> None:
+        """Save what a server has written at its stop signal."""
+        known = self._containers.get(id)
+        if known is not None and known.log is not None:
+            with contextlib.suppress(DriverError, OSError):
+                await self.save_log(id, known.log)
 
     async def _find(self, id: str) -> Parts:
         """Return the containers of a replica, also if an earlier server left them."""

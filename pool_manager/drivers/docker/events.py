@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import docker
@@ -149,7 +150,7 @@ class KnownContainer:
     the one beside a server. Earlier events are kept in `early`, because a start may try several
     containers. `is_reported`: its exit was reported, or it was never created. `out_of_memory`
     concerns `id`, `is_sidecar_short` the sidecar. `settled` is set when the start has returned or
-    failed.
+    failed. `log` is where its output was saved last.
     """
 
     id: str = ""
@@ -159,6 +160,7 @@ class KnownContainer:
     is_sidecar_short: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     early: list[ContainerEvent] = field(default_factory=list)
+    log: Path | None = None
 
     def start_returned(self, container: str, sidecar: str = "") -> list[ContainerEvent]:
         """Record what was started; return its early events."""
