@@ -64,18 +64,20 @@ class SecretStore:
             sealed = await asyncio.to_thread(key.seal, data, _about(namespace, name))
             async with self._database.write() as transaction:
                 rows = await transaction.query(
-                    "SELECT name, key, sealed FROM secrets WHERE namespace = ?", (namespace,)
+                    "SELECT name, key FROM secrets WHERE namespace = ?", (namespace,)
                 )
-                before = next((row for row in rows if row[0] == name), None)
-                if before is None and len(rows) >= SECRETS_MAX:
+                before = await transaction.query(
+                    "SELECT sealed FROM secrets WHERE namespace = ? AND name = ?", (namespace, name)
+                )
+                if not before and len(rows) >= SECRETS_MAX:
                     raise Conflict(f"there are {SECRETS_MAX} secrets already; remove one first")
                 await transaction.query(
                     "INSERT OR REPLACE INTO secrets VALUES (?, ?, ?, ?, ?)",
                     (namespace, name, key.id, sealed, now_s),
                 )
-        is_equal = before is not None and key.unseal(before[2], _about(namespace, name)) == data
+        is_equal = bool(before) and key.unseal(before[0][0], _about(namespace, name)) == data
         unreadable = tuple(sorted(row[0] for row in rows if row[1] != key.id and row[0] != name))
-        return SecretChange(StoredSecret(name, now_s), before is None, not is_equal, unreadable)
+        return SecretChange(StoredSecret(name, now_s), not before, not is_equal, unreadable)
 
     async def list(self, namespace: str = NAMESPACE) -> list[StoredSecret]:
         """Return every secret by name. Raises StoreUnavailable."""
