@@ -22,7 +22,7 @@ from admin.deploy.plan import (
     plan,
 )
 from admin.deploy.revalidation import Revalidation
-from admin.deploy.rollout import Rollout, check_compatible
+from admin.deploy.rollout import WARM_S, Rollout, check_compatible
 from admin.deploy.servers import server_result, with_wait
 from admin.deploy.verify import Verification, Verified
 from admin.store import Store
@@ -197,9 +197,10 @@ class Deploys:
             return await self._deployed(draft, request, operation, phase)
         try:
             pinned = await self.pins.pinned(server, operation.id, phase, pull=request.pull)
+            hidden = await self.pins.hidden(pinned)
             draft = replace(draft, revision=replace(draft.revision, server=pinned))
             result = await self._deployed(draft, request, operation, phase)
-            result["server"]["hidden"] = await self.pins.hidden(pinned)
+            result["server"]["hidden"] = hidden
         finally:
             self.pins.release(operation.id)
         return result
@@ -275,6 +276,7 @@ class Deploys:
         # True after a resume (the earlier server died after the switch) and for repeated rollbacks.
         if before != after:
             check_compatible(before, after, request.breaking)
+            await self.pins.restore(target, WARM_S)
             how = await self._rollout.to(target, phase, now=request.now)
         return {"revision": after.ref, "from": before.ref, "switch": how}
 

@@ -211,6 +211,21 @@ async def test_a_slow_pull_outlives_the_request_to_warm(rig: Rig) -> None:
     assert rig.images.pulls == [image(1).digest]
 
 
+async def test_a_rollback_pulls_a_lost_image(rig: Rig) -> None:
+    """A rollback is the operator's, as `warm` is: the earlier image is pulled by its digest."""
+    rig.images.there[APP] = image(1)
+    await rig.deploy()
+    rig.images.there[APP] = image(2)
+    await rig.deploy()
+    rig.images.remote[APP] = image(1)
+
+    back = await rig.server.admin("POST", "/functions/web/rollback", {})
+    ended = (await rig.server.ended(back.json())).json()
+
+    assert ended["result"]["revision"] == "web@1"
+    assert rig.images.pulls == [image(1).digest]
+
+
 async def test_an_image_that_was_built_here_cannot_be_pulled_again(rig: Rig) -> None:
     """Without a digest, `warm` says to build and deploy it anew."""
     rig.images.there[APP] = image(1, digest="")
