@@ -133,6 +133,10 @@ class ProcessDriver:
             raise DriverError(f"cannot list the processes of {id}: {error}") from error
         return found
 
+    async def used_mib(self, id: str) -> float | None:  # noqa: ARG002 - the same for all
+        """Return None: sidecars measure their servers."""
+        return None
+
     async def terminate(self, id: str) -> None:
         """Send TERM to the whole process group."""
         self._signal(id, signal.SIGTERM)
