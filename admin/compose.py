@@ -35,7 +35,8 @@ from admin.telemetry.tracing import check_traces
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
 from gateway.http.app import Gateway, StatePages, stop_serving
-from gateway.metrics.requests import Metrics, RateSampler
+from gateway.metrics.requests import Metrics
+from gateway.metrics.samples import RateSampler
 from gateway.observing.errors import RecentFailures
 from pool_manager.core.state import Device
 from pool_manager.devices import cpu_slots, host_memory_mib
@@ -267,7 +268,7 @@ def _open_admin(
     """Return the admin API of a server whose only gateway process is this one."""
     metrics, store = gateway.invoker.metrics, context.store
     add_families(metrics, context, OneGateway())
-    health, sampler = make_health(context), RateSampler(metrics.durations)
+    health, sampler = make_health(context), RateSampler(metrics.durations, metrics.first_bytes)
     sources = [health.reasons, store.backups.reasons, *(one.reasons for one in tasks)]
     return open_admin(context, sampler.sample, sources, stack)
 

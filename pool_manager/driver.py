@@ -68,6 +68,10 @@ class Driver(Protocol):
         """Return the pids of a replica's processes on this host, None if they are unknown; empty if
         the replica is gone. Those of a server are included."""
 
+    async def used_mib(self, id: str) -> float | None:
+        """Return the MiB of memory that the server of a sidecar takes if it is apart, None for
+        any other replica, which measures itself, and if they are unknown."""
+
     async def save_log(self, id: str, log: Path) -> None:
         """Write all kept output of the replica to `log`, of its server if that is apart. Does
         nothing if the replica is gone."""

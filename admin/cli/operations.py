@@ -17,6 +17,8 @@ from admin.text import duration, get
 
 POLL_S: Final = 20
 """Max seconds that the server holds a poll for a change."""
+LINGER_S: Final = 10
+"""The same for the first poll of a phase; a remark follows if the phase then goes on."""
 RETRIES_MAX: Final = 60
 RETRY_S: Final = 0.5
 """Retries and the seconds between them while the server is unreachable: a restarted server resumes
@@ -48,30 +50,35 @@ def follow(
     operation: dict[str, Any],
     step: Step,
     *,
-    begin: Callable[[str], None] = lambda _: None,
+    note: Callable[[str, bool], None] = lambda *_: None,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Return the operation once it has ended; `begin` is called before every later phase, `step`
-    after each. A phase is named by its first word: `begin` is called again when the others change.
+    """Return the operation once it has ended; `step` is called after each phase. `note` is called
+    with False before every later phase, and with True once in a phase longer than LINGER_S. A phase
+    is named by its first word: `note` is called with False again when the others change.
 
     Raises ApiError, or Unreachable if the server stays unreachable.
     """
     since_s = clock()
+    poll_s = LINGER_S
     while True:
         phase = str(operation.get("phase", ""))
         ended = operation.get("state") != "running"
-        latest = operation if ended else _changed(client, str(operation["id"]), phase, pause)
+        latest = operation if ended else _changed(client, operation, poll_s, pause)
         coming = str(latest.get("phase"))
-        is_other = coming.partition(" ")[0] != phase.partition(" ")[0]
-        if ended or is_other:
+        if ended or coming.partition(" ")[0] != phase.partition(" ")[0]:
             now_s = clock()
             step(phase.partition(" ")[0], (now_s - since_s) * 1e3)
             since_s = now_s
         if ended:
             return operation
         if coming != phase:
-            begin(coming)
+            note(coming, False)
+            poll_s = LINGER_S
+        elif latest.get("state") == "running" and poll_s == LINGER_S:
+            note(phase, True)
+            poll_s = POLL_S
         operation = latest
 
 
@@ -81,12 +88,14 @@ def finish(session: Session, operation: dict[str, Any]) -> dict[str, Any]:
     Raises ApiError with the reason of a failure, typer.Exit after a cancellation.
     """
 
-    def begin(phase: str) -> None:
-        if phase in LONG or " " in phase:
+    def note(phase: str, is_long: bool) -> None:
+        if (phase in LONG or " " in phase) and not is_long:
             session.remark(LONG.get(phase, f"  {phase}"))
+        elif phase not in LONG and " " not in phase and is_long:
+            session.remark(f"  {phase:<8} takes long: fnctl top shows why, Ctrl-C cancels it …")
 
     try:
-        ended = follow(session.client, operation, steps(session.remark), begin=begin)
+        ended = follow(session.client, operation, steps(session.remark), note=note)
     except KeyboardInterrupt:
         session.remark("cancelling …")
         ended = session.client.cancel(str(operation["id"]))
@@ -124,11 +133,14 @@ def bar(total: int, quiet: bool = False) -> Iterator[Progress]:
         yield lambda count: progress.advance(task, count)
 
 
-def _changed(client: Client, id: str, phase: str, pause: Callable[[float], None]) -> dict[str, Any]:
-    """Return the operation after its phase changed, or after POLL_S."""
+def _changed(
+    client: Client, operation: dict[str, Any], poll_s: int, pause: Callable[[float], None]
+) -> dict[str, Any]:
+    """Return the operation after its phase changed, or after `poll_s`."""
+    id, phase = str(operation["id"]), str(operation.get("phase", ""))
     for _ in range(RETRIES_MAX):
         try:
-            return client.operation(id, POLL_S, phase)
+            return client.operation(id, poll_s, phase)
         except Unreachable:
             pause(RETRY_S)
-    return client.operation(id, POLL_S, phase)
+    return client.operation(id, poll_s, phase)

@@ -62,7 +62,8 @@ from gateway.http.app import Gateway, Site, stop_serving
 from gateway.http.bodies import continue_later
 from gateway.metrics.counters import Labels
 from gateway.metrics.ledger import Balance
-from gateway.metrics.requests import Metrics, RateSample, RateSampler
+from gateway.metrics.requests import Metrics
+from gateway.metrics.samples import RateSample, RateSampler
 from gateway.observing.errors import Failure
 from registry.catalog import Catalog
 from registry.exchange import Expected, decode_endpoints
@@ -221,10 +222,8 @@ class Worker:
             # Warm functions must be known as warm before the first call arrives.
             await self._seen.wait()
             await site.start(reuse_port=True)
-            sampler, failures = (
-                RateSampler(gateway.invoker.metrics.durations),
-                gateway.invoker.failures,
-            )
+            metrics, failures = gateway.invoker.metrics, gateway.invoker.failures
+            sampler = RateSampler(metrics.durations, metrics.first_bytes)
 
             def beat() -> None:
                 supervisor.beat(sampler.sample(), failures.drain())

@@ -111,7 +111,8 @@ class Gateway:
         self.invoker.access.check(authorization, "invoke", ref.partition("@")[0])
         deployed = self.invoker.catalog.resolve(ref)
         if deployed.revision.server is not None and prefers_page(request.headers.get("Accept", "")):
-            location = {"Location": f"{request.rel_url.raw_path}/"}
+            # Relative: a proxy before this server may offer it below a path of its own.
+            location = {"Location": f"{request.rel_url.raw_path.rpartition('/')[2]}/"}
             return web.Response(status=problems.MOVED, headers=location)
         endpoints = self.invoker.delivery.endpoints(deployed.revision.key)
         origin = f"{request.scheme}://{request.host}"

@@ -11,19 +11,31 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from gateway.access import Access
-from gateway.http.admission import correlate, requested_priority, requested_wait_s
+from gateway.http.admission import (
+    Correlation,
+    correlate,
+    requested_priority,
+    requested_wait_s,
+)
 from gateway.http.exchange_journal import ExchangeJournal
+from gateway.http.known_heads import (
+    CutHead,
+    KnownHead,
+    KnownHeads,
+    make_known_head,
+)
 from gateway.proxy.exchange import Exchange
-from gateway.proxy.forwarding import Forwarding, forward_request
-from gateway.proxy.framing import BodyKind
+from gateway.proxy.forwarding import Forwarding, forward_request, outer_prefix
+from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.plan import ExchangePlan
 from gateway.proxy.targets import FunctionTarget
+from gateway.proxy.trusted import TrustedProxies
 from gateway.proxy.websocket import check_handshake, is_handshake
 from gateway.replies import CLOSE
 from registry.catalog import Deployed
-from registry.errors import Asleep, NoKey, Unknown
+from registry.errors import Asleep, NoKey, ShuttingDown, Unknown
 from registry.model import ExchangeLimits, Revision
-from registry.path_rules import CompiledPaths
+from registry.path_rules import NEVER_WAKING, CompiledPaths
 
 if TYPE_CHECKING:
     from gateway.http.context import Invoker
@@ -31,6 +43,8 @@ if TYPE_CHECKING:
     from gateway.proxy.request_head import RequestHead
 
 DEFAULT_LIMITS: Final = ExchangeLimits()
+RULES_SHOWN: Final = 3
+"""Max rules in an error."""
 
 
 class Exchanges:
@@ -41,6 +55,9 @@ class Exchanges:
         self._open = invoker.open_exchanges
         self._paths: dict[str, CompiledPaths] = {}
         self._paths_as_of = -1
+        self._trusted = TrustedProxies(invoker.settings.trusted_proxies)
+        self.known = KnownHeads(invoker.catalog, invoker.access)
+        """The heads that clients repeat."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -61,12 +78,17 @@ class Exchanges:
         return found is not None and found.revision.server is not None
 
     def begin(
-        self, head: RequestHead, target: FunctionTarget, client: ClientSide, peer: bytes
+        self,
+        head: RequestHead,
+        target: FunctionTarget,
+        client: ClientSide,
+        peer: bytes,
+        raw: bytes = b"",
     ) -> Exchange | None:
         """Begin an exchange; `start` must follow, when the client can take an answer.
 
         An error is answered to the client at once, and None is returned. `peer`: IP address of the
-        client.
+        client. `raw`: the bytes of the head, if the same bytes may begin another request.
         """
         invoker = self._invoker
         header = _header_of(head)
@@ -74,7 +96,8 @@ class Exchanges:
             invoker.access, header("Fn-Key"), header("Authorization")
         )
         method = head.method.decode()
-        journal = ExchangeJournal(invoker, target.ref, method, credential, correlate(header))
+        who = correlate(header)
+        journal = ExchangeJournal(invoker, target.ref, method, credential, who)
         try:
             journal.enter()
             deployed = self._resolve(header, target, credential, method)
@@ -83,22 +106,72 @@ class Exchanges:
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             refuse(head, client, journal, error)
             return None
-        request = forward_request(
-            head,
-            Forwarding(
-                target.upstream,
-                target.prefix,
-                peer,
-                journal.request_id.encode(),
-                traceparent=journal.traceparent.encode(),
-                drops_authorization=is_ours,
-                expects_continue=True,
-                is_websocket=plan.websocket_key is not None,
-            ),
+        is_trusted = self._trusted.has(peer)
+        if is_trusted:
+            values = head.fields.values
+            host = values.get(b"x-forwarded-host", b"")
+            plan = plan._replace(outer=outer_prefix(values), public_host=host)
+        forwarding = Forwarding(
+            target.upstream,
+            target.prefix,
+            peer,
+            journal.request_id.encode(),
+            traceparent=journal.traceparent.encode(),
+            is_trusted=is_trusted,
+            drops_authorization=is_ours,
+            expects_continue=True,
+            is_websocket=plan.websocket_key is not None,
         )
+        may_learn = raw and self._is_repeatable(plan, who)
+        cut = self.known.repeated(peer, raw, who) if may_learn else None
+        if cut is not None:
+            plan = plan._replace(answers=KnownAnswers())
+            decided = (credential, journal.applied)
+            known = make_known_head(plan, deployed, decided, forwarding, cut)
+            self.known.learn(peer, cut.key, known)
+        if invoker.gate.headers:
+            plan = plan._replace(keeps=False, answers=None)
+        return self._exchange(plan, forward_request(head, forwarding), client, journal)
+
+    def begin_known(self, known: KnownHead, cut: CutHead, client: ClientSide) -> Exchange | None:
+        """Begin an exchange with a known head; see `begin`. `cut`: this request's."""
+        invoker, plan = self._invoker, known.plan
+        ref = plan.target.ref
+        journal = ExchangeJournal(invoker, ref, known.method, known.credential, cut.who)
+        journal.applied = known.applied
+        try:
+            journal.enter()
+        except ShuttingDown as error:
+            refuse(plan.head, client, journal, error)
+            return None
+        journal.admitted(known.deployed)
+        if not plan.is_free:
+            function = known.deployed.function
+            invoker.history.arrived(function.namespace, function.name)
+        if invoker.gate.headers:
+            plan = plan._replace(keeps=False, answers=None)
+        return self._exchange(plan, known.request(cut, journal.request_id), client, journal)
+
+    def _exchange(
+        self, plan: ExchangePlan, request: bytes, client: ClientSide, journal: ExchangeJournal
+    ) -> Exchange:
         journal.began()
-        plan = plan._replace(request=request)
-        return Exchange(plan, client, invoker.delivery, invoker.body_budget, journal, self._open)
+        invoker = self._invoker
+        return Exchange(
+            plan, request, client, invoker.delivery, invoker.body_budget, journal, self._open
+        )
+
+    def _is_repeatable(self, plan: ExchangePlan, who: Correlation) -> bool:
+        """Return whether the next request with the same head is treated alike.
+
+        Not those with an invalid id, which is not cut out of the head.
+        """
+        fields = plan.head.fields.values
+        if bool(who.request_id) is not (b"x-request-id" in fields):
+            return False
+        if bool(who.traceparent) is not (b"traceparent" in fields):
+            return False
+        return plan.wakes and plan.websocket_key is None and self._invoker.tracer is None
 
     def _resolve(
         self,
@@ -147,7 +220,7 @@ class Exchanges:
         limits = function.exchange or DEFAULT_LIMITS
         rule = self._paths_of(deployed.revision).judge(head.method, target.path or b"/")
         if not rule.wakes and invoker.delivery.is_cold(pool):
-            raise Asleep("the function is asleep, and a request of this path does not wake it")
+            raise Asleep(_asleep(deployed.revision))
         key = check_handshake(head) if is_handshake(head) else None
         is_free = rule.is_free or not rule.wakes
         if key is not None and limits.websockets == "ignore":
@@ -163,7 +236,6 @@ class Exchanges:
             pool,
             head,
             target,
-            b"",
             limits,
             wait_s,
             function.limits.queue,
@@ -172,9 +244,10 @@ class Exchanges:
             is_free,
             key,
             # A client whose handshake is refused may have sent frames already.
-            head.keep_alive and key is None and not invoker.gate.headers,
+            head.keep_alive and key is None,
             settings.body_read_s,
             function.limits.retry,
+            rule.wakes,
         )
 
 
@@ -183,7 +256,7 @@ def refuse(
 ) -> None:
     """Answer a request that gets no exchange."""
     reply = journal.problem(error, None, 0)
-    keep = head.keep_alive and head.framing.kind is BodyKind.NONE and not reply.closes
+    keep = head.keep_alive and head.framing.is_empty and not reply.closes
     if not keep and not reply.closes:
         reply = reply._replace(headers=(*reply.headers, CLOSE))
     client.answer(reply)
@@ -222,3 +295,17 @@ def _header_of(head: RequestHead) -> Callable[[str], str | None]:
         return None if value is None else value.decode("latin-1")
 
     return header
+
+
+def _asleep(revision: Revision) -> str:
+    """Return why a request does not wake the function, and which ones do."""
+    assert revision.server is not None
+    rules = revision.server.paths.wake
+    never = [path.decode() for path in NEVER_WAKING]
+    if revision.server.ready not in ("", "/"):
+        never.append(revision.server.ready)
+    expected = f"another path than {', '.join(never)}"
+    if rules:
+        more = ", ..." if len(rules) > RULES_SHOWN else ""
+        expected = f"one of {', '.join(rules[:RULES_SHOWN])}{more}"
+    return f"the function is asleep, and this request does not wake it: expected {expected}"

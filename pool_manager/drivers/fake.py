@@ -92,6 +92,10 @@ class FakeDriver:
         self._reach()
         return None if id in self._replicas else frozenset()
 
+    async def used_mib(self, id: str) -> float | None:  # noqa: ARG002 - the same for all
+        """Return None: sidecars measure their servers."""
+        return None
+
     async def terminate(self, id: str) -> None:
         """Act like TERM for a process."""
         self._reach()

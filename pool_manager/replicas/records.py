@@ -94,13 +94,16 @@ def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str) -> int:
     It is the function's cap, else the server's default. If neither is configured and every replica
     needs a cap: twice the memory measured in the trial, at least four times the bundle, plus
     SPARE_MIB. A trial on a GPU measured GPU memory, which still indicates the size of the model.
+    What a server may write to folders in memory is added.
     """
     if named := binding.memory_mib or settings.memory_mib:
         return named
     if not settings.caps_all:
         return 0
     size_mib = max(2 * binding.measured_mib, 4 * binding.bundle.size / 2**20)
-    return round(size_mib) + SPARE_MIB[device_kind]
+    container = binding.container
+    files_mib = container.shm_mib + sum(container.writable.values()) if container else 0
+    return round(size_mib) + SPARE_MIB[device_kind] + files_mib
 
 
 def cap_hint(record: ReplicaRecord | None) -> str:
@@ -116,6 +119,8 @@ def cause_of(how: str, record: ReplicaRecord | None) -> str:
         return ""
     if how.startswith(MEMORY_KILL):
         return f"was killed because it ran out of memory{cap_hint(record)}"
+    if record is not None and record.engine == servers.ENGINE and how.startswith("exited"):
+        return "ended with its server"  # the code is the sidecar's
     return how
 
 

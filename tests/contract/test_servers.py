@@ -27,6 +27,7 @@ async def test_a_server_gets_ready_and_answers(web: Web) -> None:
     one = await web.gateway(stage)
 
     assert loaded.limit == 4
+    assert 1 < loaded.memory_mib < 500
     assert {"start", "import", "bind", "load"} <= set(loaded.phases)
     assert one.greeting == {"revision": "digits@1", "limit": 4}
     assert await asyncio.to_thread(lambda: ask(one.open(1))) == b"hello"
@@ -121,6 +122,7 @@ async def test_a_trial_runs_its_samples(web: Web) -> None:
 
     [sample] = loaded.report["sample_outputs"]["requests"]
     assert (loaded.limit, sample["status"], sample["body"]) == (0, 200, "hello")
+    assert 1 < loaded.report["memory_mib"] == loaded.memory_mib
 
 
 async def test_a_later_manager_adopts_a_server(web: Web) -> None:

@@ -176,7 +176,6 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
       fnctl deploy app/ --name web --command 'uvicorn app:app --port ${PORT}' --trust
       fnctl deploy --name qwen --image vllm/vllm-openai:v0.33.0 -- --model /models/qwen
     """
-    from admin.cli.bundle_files import collect
     from admin.cli.server_options import ServerOptions, parse_command, parse_pairs
 
     overrides = given(
@@ -201,15 +200,30 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         concurrency=concurrency,
     )
     built = server.manifest()
-    if path is None and not built:
-        raise typer.BadParameter(
-            "expected a folder or a model file, or --command or --image for a server"
-        )
-    collected = collect(path, name, built)
+    collected = collect_files(path, name, built)
     if collected.manifest != built or not built:
         overrides |= server.overrides()
     request = collected.request(trust, breaking, overrides, now=now, pull=pull)
     _deploy(session, collected, request, no_wait)
+
+
+def collect_files(path: Path | None, name: str | None, built: str) -> Collected:
+    """Collect the files of a deploy; `built` is the manifest that the options stand for. Raises
+    typer.BadParameter without files and options, and what `collect` raises."""
+    from admin.cli.bundle_files import collect
+    from registry.errors import BadManifest
+    from registry.manifest.server import PORT
+
+    if path is None and not built:
+        raise typer.BadParameter(
+            "expected a folder or a model file, or --command or --image for a server"
+        )
+    try:
+        return collect(path, name, built)
+    except BadManifest as error:
+        if built and PORT in str(error.detail.get("expected")):
+            error.add_note(f"add {PORT} to --command, in single quotes, or give --port or --env")
+        raise
 
 
 def given(**values: Any) -> dict[str, Any]:

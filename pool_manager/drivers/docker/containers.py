@@ -359,6 +359,31 @@ def output(client: docker.APIClient, container: str, since_s: int) -> bytes | No
     return written
 
 
+def used_mib(client: docker.APIClient, container: str) -> float | None:
+    """Return the MiB of memory that a container takes; None if it does not run."""
+    try:
+        stats = client.stats(container, stream=False, one_shot=True)
+    except ENGINE_ERRORS as error:
+        if is_gone(error) or is_conflict(error):
+            return None
+        raise
+    return memory_of(stats.get("memory_stats") or {})
+
+
+def memory_of(stats: dict[str, Any]) -> float | None:
+    """Return the MiB in use by the field memory_stats of GET /containers/ID/stats.
+
+    As `docker stats` does it, without files in the page cache that were not used lately, which the
+    kernel gives up first.
+    """
+    usage = stats.get("usage")
+    if not usage:
+        return None
+    more = stats.get("stats") or {}
+    cached = more.get("total_inactive_file", more.get("inactive_file", 0))
+    return max(0, int(usage) - int(cached)) / spec.MIB
+
+
 def pids(client: docker.APIClient, container: str) -> frozenset[int] | None:
     """Return the host's pids of a container's processes; None if it does not run."""
     try:

@@ -331,6 +331,13 @@ class DockerDriver:
         beside = await self._call("list processes", containers.pids, parts.sidecar)
         return found.union(beside or ())
 
+    async def used_mib(self, id: str) -> float | None:
+        """Return the memory of a server's container, without the files that it has read."""
+        parts = await self._find(id)
+        if not (parts.is_pair and parts.main):
+            return None
+        return await self._call("measure a container", containers.used_mib, parts.main)
+
     async def terminate(self, id: str) -> None:
         """Send TERM to the container's first process, which forwards it; of a pair, to the
         sidecar's, which shuts what is open and exits."""

@@ -155,8 +155,9 @@ def _look_at(client: docker.APIClient, start: PairStart) -> ImageFacts:
     volumes = tuple(config.get("Volumes") or ())
     if not (volumes or server.writable):
         return ImageFacts()
-    labels = spec.common_labels(owner) | {REPLICA: start.pair.record.id, PART: USER}
+    labels = {REPLICA: start.pair.record.id, PART: USER, **server_spec.FOREIGN}
     user = server.user or str(config.get("User") or "")
+    labels |= spec.common_labels(owner)
     return ImageFacts(volumes, start.users.find(client, server.image, user, labels))
 
 

@@ -42,6 +42,8 @@ _BUFFERS: Final = {
 """Sizes of TCP buffers: minimum, initial, maximum bytes. An answer that nobody reads takes kernel
 memory, with the usual sizes up to 4 MiB for each connection (tcp(7))."""
 _IPV6: Final = "net.ipv6.conf.all.disable_ipv6"
+FOREIGN: Final = {spec.HOLDER: "", spec.UID: ""}
+"""Labels of other containers of ours, which an image must not set."""
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 _NO_DEVICE: Final = "void"
 """Value of _VISIBLE for no device: images of CUDA say `all`, which NVIDIA's runtime follows."""
@@ -126,7 +128,8 @@ def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities)
         "Image": given.image,
         "Env": _variables(record, given),
         "Labels": spec.common_labels(owner)
-        | {REPLICA: record.id, PART: SERVER, spec.FUNCTION: record.bound},
+        | {REPLICA: record.id, PART: SERVER, spec.FUNCTION: record.bound}
+        | FOREIGN,
         "Healthcheck": spec.NO_HEALTHCHECK,
         "StopTimeout": math.ceil(given.stop_grace_s),
         "HostConfig": spec.isolation(owner.server_nofile)

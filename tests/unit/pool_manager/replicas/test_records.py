@@ -10,7 +10,7 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Launch
-from pool_manager.ports import Binding
+from pool_manager.ports import Binding, ServerContainer
 from pool_manager.replicas import records
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
@@ -111,6 +111,15 @@ def test_a_cap_by_size(
 
     settings = pool_settings(tmp_path, caps_all=True)
     assert records.cap_mib(binding, settings, kind) == expected
+
+
+def test_a_cap_has_room_for_files_in_memory(tmp_path: Path) -> None:
+    """Folders that a server may write to are kept in its memory."""
+    container = ServerContainer("sha256:1", writable={"/a": 30, "/b": 20}, shm_mib=5)
+    settings = pool_settings(tmp_path, caps_all=True)
+
+    without = records.cap_mib(BINDING, settings, "cpu")
+    assert records.cap_mib(replace(BINDING, container=container), settings, "cpu") == without + 55
 
 
 @pytest.mark.parametrize(

@@ -509,7 +509,7 @@ async def test_a_pair_has_one_user_of_its_own(paired: Played) -> None:
     sidecar, server = paired.client.configs
     assert sidecar["Labels"][UID] == sidecar["User"].partition(":")[0]
     assert "User" not in server
-    assert UID not in server["Labels"]
+    assert (server["Labels"][UID], server["Labels"][HOLDER]) == ("", "")
 
 
 async def test_a_pair_counts_if_both_run(played: Played) -> None:
@@ -603,3 +603,39 @@ async def test_a_pair_of_an_earlier_server_is_released(played: Played) -> None:
 
     removed = [one for one in client.done if one.startswith("remove")]
     assert removed == ["remove c8", "remove c7"]
+
+
+@pytest.mark.parametrize(
+    ("stats", "mib"),
+    [
+        ({"usage": 30 * 2**20, "stats": {"total_inactive_file": 10 * 2**20}}, 20.0),
+        ({"usage": 30 * 2**20, "stats": {"inactive_file": 5 * 2**20}}, 25.0),
+        ({"usage": 2**20}, 1.0),
+        ({"usage": 1, "stats": {"inactive_file": 2**20}}, 0.0),
+        ({}, None),
+        (None, None),
+    ],
+)
+async def test_the_engine_measures_a_server(
+    paired: Played, stats: dict[str, Any] | None, mib: float | None
+) -> None:
+    """Without files that were not used lately; cgroup v1 and v2 name these differently."""
+    paired.client.stats = lambda *_, **__: {"memory_stats": stats}  # type: ignore[attr-defined]
+
+    assert await paired.driver.used_mib(ID) == mib
+
+
+async def test_what_cannot_be_measured(paired: Played, played: Played) -> None:
+    """A container that is gone, and a model, which measures itself; other errors are passed on."""
+    answers = [refusal(404, "gone"), refusal(500, "busy")]
+
+    def stats(*_: object, **__: object) -> None:
+        raise answers.pop(0)
+
+    paired.client.stats = stats  # type: ignore[attr-defined]
+    await played.driver.start(RECORD, NOWHERE, NOWHERE)
+
+    assert await paired.driver.used_mib(ID) is None
+    with pytest.raises(DriverError, match="busy"):
+        await paired.driver.used_mib(ID)
+    assert await played.driver.used_mib(ID) is None

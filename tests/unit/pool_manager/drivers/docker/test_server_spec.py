@@ -136,6 +136,8 @@ def test_an_image_is_run_as_it_is() -> None:
             "fngate.replica": "aaaa0009",
             "fngate.part": "server",
             "fngate.function": "default/digits@1",
+            "fngate.holder": "",
+            "fngate.uid": "",
         },
         "Healthcheck": {"Test": ["NONE"]},
         "StopTimeout": 10,
