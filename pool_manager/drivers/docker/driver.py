@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,7 +36,13 @@ from pool_manager.drivers.docker.events import (
 )
 from pool_manager.drivers.docker.images import DockerImages
 from pool_manager.drivers.docker.network_holders import NetworkHolders
-from pool_manager.drivers.docker.pairs import ImageUsers, PairEnd, PairStart, begin_pair
+from pool_manager.drivers.docker.pairs import (
+    STRANGER_S,
+    ImageUsers,
+    PairEnd,
+    PairStart,
+    begin_pair,
+)
 from pool_manager.drivers.docker.server_spec import Pair
 from pool_manager.drivers.docker.spec import OWNER, MountPaths, Owner, Way, ways
 from pool_manager.drivers.uids import DEFAULT, SLICE, UidAllocator, parse_range, slice_of
@@ -352,7 +359,7 @@ class DockerDriver:
             await known.settled.wait()
         parts = await self._find(id)
         if parts.is_pair:
-            await self._pair_end.stop(parts)
+            await self._pair_end.stop(parts, math.inf if id in self._containers else STRANGER_S)
             await self._save_last_words(id)
         for container in filter(None, (parts.main, parts.sidecar)):
             await self._call("remove a container", containers.remove, container)

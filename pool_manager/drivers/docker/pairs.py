@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import math
 import tarfile
 import time
 from collections.abc import Awaitable, Callable
@@ -34,6 +35,8 @@ FILE_MAX: Final = 1024 * 1024
 """Max bytes of an image's passwd(5) or group(5)."""
 IDS_MAX: Final = 256
 """Max images whose users are remembered."""
+STRANGER_S: Final = 10.0
+"""Longest grace of a server that no manager knows: the next manager's start waits for it."""
 SHUT_S: Final = 2.0
 """Seconds in which a sidecar shuts its connections and exits."""
 POLL_S: Final = (0.02, 0.5)
@@ -198,9 +201,9 @@ class PairEnd:
         self._sleep = sleep
         self._clock = clock
 
-    async def stop(self, parts: Parts) -> None:
+    async def stop(self, parts: Parts, most_s: float = math.inf) -> None:
         """Let the sidecar shut what is open, then stop the server; what does not end in time is
-        left to the removal. Raises DriverError.
+        left to the removal. The server has its grace, at most `most_s`. Raises DriverError.
 
         Waits by looking again: a thread of the engine's client is not held for the grace.
         """
@@ -213,7 +216,7 @@ class PairEnd:
             signal, grace_s = server_spec.stop_of(stops)
             if grace_s > 0:
                 await self._signal(parts.main, signal)
-                await self._await_end(parts.main, grace_s)
+                await self._await_end(parts.main, min(grace_s, most_s))
 
     async def _state(self, container: str) -> dict[str, Any] | None:
         """Return the Config of a container that runs, else None."""

@@ -259,6 +259,17 @@ async def test_nobody_is_waited_for_without_end() -> None:
     assert ending.now == pytest.approx(5.0)
 
 
+async def test_a_grace_may_be_cut() -> None:
+    """The start of a manager does not wait for minutes."""
+    client = Client()
+    client.kept["server"] = {"StopTimeout": 600}
+    ending = Ending(client, {"sidecar": 0.1})
+
+    await ending.end.stop(PAIR, 10.0)
+
+    assert 10.0 < ending.now < 11.0
+
+
 @pytest.mark.parametrize(
     ("parts", "ended", "signals"),
     [
