@@ -21,6 +21,7 @@ schema = 1
 name = "web"
 [server]
 image = "{image}"
+port = 8000
 ready = "/"
 [server.env]
 GREETING = "at ${{PORT}}"
