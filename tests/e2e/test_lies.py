@@ -194,9 +194,9 @@ async def test_an_answer_of_nothing_costs_no_more_than_one_of_something(
 
 def open_memory(pid: int) -> int:
     """Return the number of descriptors of shared memory, and of other kinds that a replica may
-    pass. The gateway's own slabs come and go with the load."""
+    pass. The server's own slabs, and its connections to the database, come and go."""
     found = descriptors(pid)
-    kinds = ("/memfd:lie", "/tmp", "pipe")
+    kinds = ("/memfd:lie", "/tmp/lie", "pipe")
     return sum(count for name, count in found.items() if name.startswith(kinds))
 
 
