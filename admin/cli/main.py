@@ -19,6 +19,7 @@ from admin.cli.verbs import (
     key,
     logs,
     ls,
+    open_page,
     operate,
     serve,
     show,
@@ -59,6 +60,7 @@ for verb in (
     backup.restore,
 ):
     app.command(verb.__name__)(verb)
+app.command("open")(open_page.open_page)
 app.add_typer(key.app, name="key")
 app.add_typer(image.app, name="image")
 app.command("doctor")(doctor.doctor)

@@ -27,6 +27,7 @@ from gateway.http.exchanges import Exchanges
 from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
 from gateway.http.invocation import invoke, route_calls
+from gateway.http.page_route import route_pages
 from gateway.http.server_description import describe_server, prefers_page, server_example
 from gateway.metrics.counters import PageFormat, negotiate_format
 from gateway.replies import Reply, Writer
@@ -231,7 +232,8 @@ class Site:
         self._events = invoker.access_log
         self._tracer = invoker.tracer
         others = runner.server.request_handler
-        runner.server.request_handler = route_calls(others, invoker, writer)
+        calls = route_calls(others, invoker, writer)
+        runner.server.request_handler = route_pages(calls, invoker, writer)
         seconds = self._settings.head_read_s
         most = connections_max(self._settings.connections)
         invoker.delivery.limit_connections(most)

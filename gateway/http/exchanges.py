@@ -1,27 +1,39 @@
 """Exchanges with the servers of functions: admission, and all that are open in this process.
 
 A *server function* answers with an HTTP server of its own. Both readers of client connections pass
-the heads of such requests to `Exchanges.begin`.
+the heads of such requests to `Exchanges.begin`. A function's own host is NAME.BASE, see `Access`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gateway.access import Access
+from gateway import problems
+from gateway.access import Access, Caller
 from gateway.http.admission import correlate, requested_priority, requested_wait_s
 from gateway.http.exchange_journal import ExchangeJournal
+from gateway.http.server_description import prefers_page
+from gateway.pages.entering import CLOSED_HEADERS, closed_page
+from gateway.pages.origins import (
+    Asked,
+    Sender,
+    asked_by,
+    cors_fields,
+    judge,
+    preflight_fields,
+)
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind
 from gateway.proxy.plan import ExchangePlan
-from gateway.proxy.targets import FunctionTarget
+from gateway.proxy.targets import FunctionTarget, host_target, split_target
 from gateway.proxy.websocket import check_handshake, is_handshake
-from gateway.replies import CLOSE
+from gateway.replies import CLOSE, Reply
 from registry.catalog import Deployed
-from registry.errors import Asleep, NoKey, Unknown
+from registry.errors import Asleep, ForeignHost, NoKey, Unknown
 from registry.model import ExchangeLimits, Revision
 from registry.path_rules import CompiledPaths
 
@@ -31,6 +43,9 @@ if TYPE_CHECKING:
     from gateway.proxy.request_head import RequestHead
 
 DEFAULT_LIMITS: Final = ExchangeLimits()
+VARIES: Final = (("Vary", "Origin"),)
+_END: Final = b"\r\n\r\n"
+_HOST_LINE: Final = re.compile(rb"\r\n[Hh][Oo][Ss][Tt]:[ \t]*+([!-~]++)[ \t]*+\r\n")
 
 
 class Exchanges:
@@ -60,13 +75,27 @@ class Exchanges:
         found = self._invoker.catalog.find(ref)
         return found is not None and found.revision.server is not None
 
+    def page_of(self, head: bytes) -> str | None:
+        """Return the function whose own host the first bytes of a request name, None for others.
+
+        None also if the bytes end before the field Host.
+        """
+        end = head.find(_END)
+        found = _HOST_LINE.search(head, 0, len(head) if end < 0 else end + 2)
+        return None if found is None else self._invoker.access.function_of(found[1].decode())
+
+    def target_of(self, head: RequestHead) -> FunctionTarget | None:
+        """Return a request's target; None if it is not for a function. Raises BadRequest."""
+        name = self._invoker.access.function_of(head.fields.get(b"host").decode("latin-1"))
+        return split_target(head.target) if name is None else host_target(name, head.target)
+
     def begin(
         self, head: RequestHead, target: FunctionTarget, client: ClientSide, peer: bytes
     ) -> Exchange | None:
         """Begin an exchange; `start` must follow, when the client can take an answer.
 
-        An error is answered to the client at once, and None is returned. `peer`: IP address of the
-        client.
+        None if the client has been answered already: with an error, or as a preflight. `peer`: IP
+        address of the client.
         """
         invoker = self._invoker
         header = _header_of(head)
@@ -75,13 +104,19 @@ class Exchanges:
         )
         method = head.method.decode()
         journal = ExchangeJournal(invoker, target.ref, method, credential, correlate(header))
+        asked = asked_by(method, header)
         try:
             journal.enter()
-            deployed = self._resolve(header, target, credential, method)
+            if self._judge(asked, target, journal) is Sender.PREFLIGHT:
+                names = header("Access-Control-Request-Headers")
+                answer(head, client, journal.preflight(preflight_fields(asked, names)))
+                return None
+            caller = self._check(head, target, credential, is_ours=is_ours)
+            deployed = self._resolve(target, method)
             journal.admitted(deployed)
             plan = self._plan(head, target, deployed, journal)
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
-            refuse(head, client, journal, error)
+            answer(head, client, _for_browsers(journal.problem(error, None, 0), target, header))
             return None
         request = forward_request(
             head,
@@ -97,24 +132,44 @@ class Exchanges:
             ),
         )
         journal.began()
-        plan = plan._replace(request=request)
+        plan = plan._replace(request=request, key_id=caller.id, began_s=invoker.wall())
         return Exchange(plan, client, invoker.delivery, invoker.body_budget, journal, self._open)
 
-    def _resolve(
-        self,
-        header: Callable[[str], str | None],
-        target: FunctionTarget,
-        credential: str | None,
-        method: str,
-    ) -> Deployed:
-        """Return the function and revision, after all access checks.
+    def _judge(self, asked: Asked, target: FunctionTarget, journal: ExchangeJournal) -> Sender:
+        """Return who sends a request, after the checks of Host and Origin. Raises FnError.
 
-        Raises FnError; Unknown if it is not a server function.
+        Before any check of a key: browsers send none with a preflight.
         """
-        access, host = self._invoker.access, header("Host") or ""
-        access.check_host(host)
-        access.check_origin(header("Origin"), header("Sec-Fetch-Site"), host)
-        access.check(credential, "invoke", target.name)
+        found = self._invoker.catalog.find(target.ref)
+        server = None if found is None else found.revision.server
+        if not target.is_own_host:
+            self._invoker.access.check_host(asked.host)
+        elif server is None:
+            raise ForeignHost(f"Host: {target.name} is not a server function that is deployed")
+        origins = () if server is None else server.origins
+        sender = judge(asked, origins, is_linked=target.is_own_host)
+        if sender is Sender.OWN:
+            journal.added = VARIES if origins else ()
+        else:
+            journal.added = cors_fields(asked.origin or "")
+        return sender
+
+    def _check(
+        self, head: RequestHead, target: FunctionTarget, credential: str | None, *, is_ours: bool
+    ) -> Caller:
+        """Return the caller. Raises NoKey or WrongScope.
+
+        On the function's own host a browser's cookie counts, if no key was sent: Authorization may
+        belong to the function's server.
+        """
+        access, name, fields = self._invoker.access, target.name, head.fields
+        is_sent = is_ours or b"fn-key" in fields.values
+        if target.is_own_host and not is_sent and not access.is_open:
+            return access.check_cookie(fields.get(b"cookie"), name, self._invoker.wall())
+        return access.check(credential, "invoke", name)
+
+    def _resolve(self, target: FunctionTarget, method: str) -> Deployed:
+        """Return the function and revision. Raises Unknown if it is not a server function."""
         deployed = self._invoker.catalog.resolve(target.ref)
         if deployed.revision.server is None:
             path = (target.prefix + target.path).decode()
@@ -146,12 +201,14 @@ class Exchanges:
         pool = deployed.revision.key
         limits = function.exchange or DEFAULT_LIMITS
         rule = self._paths_of(deployed.revision).judge(head.method, target.path or b"/")
-        if not rule.wakes and invoker.delivery.is_cold(pool):
-            raise Asleep("the function is asleep, and a request of this path does not wake it")
         key = check_handshake(head) if is_handshake(head) else None
-        is_free = rule.is_free or not rule.wakes
-        if key is not None and limits.websockets == "ignore":
-            is_free = True
+        # A page that is left open connects again and again: that must not wake the function either.
+        is_ignored = key is not None and limits.websockets == "ignore"
+        wakes = rule.wakes and not is_ignored
+        if not wakes and invoker.delivery.is_cold(pool):
+            what = "a WebSocket" if is_ignored else "a request of this path"
+            raise Asleep(f"the function is asleep, and {what} does not wake it")
+        is_free = rule.is_free or not wakes
         if not is_free:
             invoker.history.arrived(function.namespace, function.name)
         header = _header_of(head)
@@ -178,16 +235,24 @@ class Exchanges:
         )
 
 
-def refuse(
-    head: RequestHead, client: ClientSide, journal: ExchangeJournal, error: BaseException
-) -> None:
+def answer(head: RequestHead, client: ClientSide, reply: Reply) -> None:
     """Answer a request that gets no exchange."""
-    reply = journal.problem(error, None, 0)
     keep = head.keep_alive and head.framing.kind is BodyKind.NONE and not reply.closes
     if not keep and not reply.closes:
         reply = reply._replace(headers=(*reply.headers, CLOSE))
     client.answer(reply)
     client.finish(keep=keep)
+
+
+def _for_browsers(
+    reply: Reply, target: FunctionTarget, header: Callable[[str], str | None]
+) -> Reply:
+    """Return a problem document as a page, if a browser opens a function's host without a key."""
+    is_refused = reply.status in problems.CLOSED
+    if not (target.is_own_host and is_refused and prefers_page(header("Accept") or "")):
+        return reply
+    headers = [pair for pair in reply.headers if pair[0] != "Content-Type"]
+    return Reply(reply.status, (*headers, *CLOSED_HEADERS.items()), closed_page(target.name))
 
 
 def find_credential(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from gateway.proxy.fields import Field
-from gateway.proxy.forwarding import HOP_BY_HOP, OWN_COOKIE, framing_line
+from gateway.pages.cookies import NAMES as OWN_COOKIES
+from gateway.proxy.fields import Field, Fields
+from gateway.proxy.forwarding import HOP_BY_HOP, framing_line
 from gateway.proxy.framing import NO_BODY, UNTIL_CLOSE, BodyKind, Framing
 from gateway.proxy.response_head import SWITCHING, ResponseHead
 
@@ -16,22 +17,28 @@ ORIGIN_WIDE: Final = frozenset(
     {b"service-worker-allowed", b"clear-site-data", b"alt-svc", b"strict-transport-security"}
     | {b"nel", b"report-to"}
 )
-"""Fields with an effect beyond the function's paths."""
+"""Fields with an effect beyond the function's paths, or on how clients connect."""
+UNFRAMED: Final = b"frame-ancestors 'self'"
+"""Content-Security-Policy of pages on a function's own host, unless its server says who may frame
+them."""
 _URLS: Final = frozenset({b"location", b"content-location"})
 _OWN: Final = (b"fn-", b"proxy-")
 _DROPPED: Final = HOP_BY_HOP | ORIGIN_WIDE | {b"content-length"}
-_ADDITIONAL: Final = frozenset({b"server-timing", b"content-security-policy"})
+_DROPPED_ON_OWN_HOST: Final = _DROPPED - {b"service-worker-allowed"}
+_ADDITIONAL: Final = frozenset({b"server-timing", b"content-security-policy", b"vary"})
+_CORS: Final = b"access-control-allow-"
+_ANCESTORS: Final = re.compile(rb"(?:^|[;,])[ \t]*frame-ancestors(?:[ \t;,]|$)", re.IGNORECASE)
+_FRAME_OPTIONS: Final = frozenset({b"deny", b"sameorigin"})
 
 
 class Answering(NamedTuple):
     """What the gateway knows about an answer besides its head.
 
-    `prefix`: /fn/NAME as the client sent it; of a trusted proxy's clients, their `public_prefix`.
-    `host`: the request's. `minor`: of the client's
-    HTTP/1.`minor`. `keep_alive`: the client's connection may stay open. `is_bare`: the client's
-    target was the prefix itself. `added`: fields of the gateway, which replace the server's;
-    Server-Timing and Content-Security-Policy stand beside the server's. `cookie`: name of the
-    gateway's own cookie.
+    `prefix`: /fn/NAME as the client sent it, b"" on the function's own host; of a trusted proxy's
+    clients, their `public_prefix`. `host`: the request's. `minor`: of the client's HTTP/1.`minor`.
+    `keep_alive`: the client's connection may stay open. `is_bare`: the client's target was the
+    prefix itself. `added`: fields of the gateway, which replace the server's; Server-Timing, Vary
+    and Content-Security-Policy stand beside the server's. One Access-Control-Allow-* replaces all.
     """
 
     prefix: bytes
@@ -40,7 +47,6 @@ class Answering(NamedTuple):
     keep_alive: bool = True
     is_bare: bool = False
     added: tuple[Field, ...] = ()
-    cookie: bytes = OWN_COOKIE
 
 
 class ClientAnswer(NamedTuple):
@@ -63,8 +69,10 @@ def forward_answer(head: ResponseHead, given: Answering) -> ClientAnswer:
     keep_alive = given.keep_alive and framing.kind is not BodyKind.UNTIL_CLOSE
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
     own = {name.lower() for name, _ in given.added} - _ADDITIONAL
+    foreign = (*_OWN, _CORS) if any(name.startswith(_CORS) for name in own) else _OWN
+    dropped = own | (_DROPPED if given.prefix else _DROPPED_ON_OWN_HOST)
     for low, line in zip(head.fields.names, head.fields.lines, strict=True):
-        if low in _DROPPED or low in head.options or low in own or low.startswith(_OWN):
+        if low in dropped or low in head.options or low.startswith(foreign):
             continue
         if low == b"set-cookie":
             if cookie := scope_cookie(line[1], given):
@@ -74,7 +82,7 @@ def forward_answer(head: ResponseHead, given: Answering) -> ClientAnswer:
         else:
             lines.append(b"%b: %b\r\n" % line)
     lines += [b"%b: %b\r\n" % field for field in given.added]
-    lines.append(b"Content-Security-Policy: %b\r\n" % SANDBOX)
+    lines.append(_policy(head.fields, given.prefix))
     lines.append(_length_line(head, framing))
     if head.status == SWITCHING:
         lines.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
@@ -83,6 +91,22 @@ def forward_answer(head: ResponseHead, given: Answering) -> ClientAnswer:
     else:
         lines.append(b"Connection: close\r\n\r\n")
     return ClientAnswer(b"".join(lines), keep_alive, is_dechunked)
+
+
+def _policy(fields: Fields, prefix: bytes) -> bytes:
+    """Return the field that keeps pages apart from the pages of others.
+
+    On the function's own host a server's X-Frame-Options stays in force only without
+    frame-ancestors (CSP level 3 section 6.4.2).
+    """
+    if prefix:
+        return b"Content-Security-Policy: %b\r\n" % SANDBOX
+    options = fields.items(b"x-frame-options")
+    if options and _FRAME_OPTIONS.issuperset(options):
+        return b""
+    if _ANCESTORS.search(fields.get(b"content-security-policy")):
+        return b""
+    return b"Content-Security-Policy: %b\r\n" % UNFRAMED
 
 
 def forward_interim(head: ResponseHead) -> bytes:
@@ -114,8 +138,11 @@ def prefix_location(value: bytes, given: Answering) -> bytes:
     """Return a URL of the function's server as clients reach it.
 
     Paths, also those on the request's own host, get the prefix, unless they have it already: a
-    server that respects X-Forwarded-Prefix has written it.
+    server that respects X-Forwarded-Prefix has written it. On the function's own host nothing
+    changes.
     """
+    if not given.prefix:
+        return value
     absolute = _ABSOLUTE.fullmatch(value)
     if absolute is not None:
         scheme, host, rest = absolute.groups()
@@ -144,12 +171,13 @@ def _prefixed(path: bytes, prefix: bytes) -> bytes:
 def scope_cookie(value: bytes, given: Answering) -> bytes:
     """Return a value of Set-Cookie that is sent back to this function only (RFC 6265).
 
-    `Domain` is cut, `Path` gets the prefix. A cookie without a path gets one if the client would
-    derive a path above the function's. Returns b"" for the gateway's own cookie, which no function
-    may set; a cookie without a name is compared by its value, because clients send it like one.
+    `Domain` is cut, `Path` gets the prefix if there is one. A cookie without a path gets one if the
+    client would derive a path above the function's. Returns b"" for the gateway's own cookies,
+    which no function may set; a cookie without a name is compared by its value, because clients
+    send it like one.
     """
     pair, *attributes = [part.strip(b" \t") for part in value.split(b";")]
-    if pair.lstrip(b"= \t").partition(b"=")[0].rstrip(b" \t") == given.cookie:
+    if pair.lstrip(b"= \t").partition(b"=")[0].rstrip(b" \t") in OWN_COOKIES:
         return b""
     kept, has_path = [pair], False
     for attribute in attributes:
@@ -157,14 +185,14 @@ def scope_cookie(value: bytes, given: Answering) -> bytes:
         low, text = name.rstrip(b" \t").lower(), text.lstrip(b" \t")
         if low == b"domain":
             continue
-        if low == b"path":
+        if low == b"path" and given.prefix:
             if not text.startswith(b"/"):
                 continue
             has_path = True
             kept.append(b"Path=" + _cookie_path(text, given.prefix))
         else:
             kept.append(attribute)
-    if not has_path and given.is_bare:
+    if not has_path and given.is_bare and given.prefix:
         kept.append(b"Path=" + given.prefix)
     return b"; ".join(kept)
 

@@ -103,6 +103,11 @@ class Exchange:
         """Whether the exchange has ended."""
         return self.state is State.OVER
 
+    @property
+    def facts(self) -> tuple[ExchangePlan, ResponseHead | None]:
+        """The plan, and the head of the answer once it has begun."""
+        return self._plan, self._answer
+
     def start(self) -> None:
         """Ask for a connection. An error is answered to the client."""
         call = self._plan.call(monotonic(), self._on_opened, self._on_refused)

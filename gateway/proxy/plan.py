@@ -36,7 +36,7 @@ class ExchangePlan(NamedTuple):
     `request`: the head to send to the server. `websocket_key`: value of Sec-WebSocket-Key if the
     request is a WebSocket handshake, else None. `keeps`: the client's connection may serve another
     request. `body_s`: max time without a byte of the request's body. `retry`: the function's
-    setting.
+    setting. `key_id`: of the key that the request was sent with. `began_s`: Unix seconds.
     """
 
     pool: str
@@ -53,6 +53,8 @@ class ExchangePlan(NamedTuple):
     keeps: bool = True
     body_s: float = 30.0
     retry: Retry = "auto"
+    key_id: str = ""
+    began_s: float = 0.0
 
     def call(
         self,

@@ -305,9 +305,6 @@ def test_cookies_of_a_bare_name(value: bytes, expected: bytes) -> None:
     assert scope_cookie(value, GIVEN._replace(is_bare=True)) == expected
 
 
-def test_the_name_of_the_gateways_cookie_is_given() -> None:
-    """Another cookie is the protected one."""
-    given = GIVEN._replace(cookie=b"own")
-
-    assert scope_cookie(b"own=x", given) == b""
-    assert scope_cookie(b"fngate=x", given) == b"fngate=x"
+def test_the_cookie_of_https_is_cut() -> None:
+    """A function cannot set the gateway's cookie under its second name."""
+    assert scope_cookie(b"__Host-fngate=x; Path=/; Secure", GIVEN) == b""
