@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from aiohttp import web
 
@@ -46,8 +48,12 @@ class PageRoutes:
             raise BadRequest("pages need a host name: start the server with --public-host NAME")
         path = check_path(await _path(request))
         ticket = self._tickets.issue(caller.id, name, path)
-        answer = {"ticket": ticket, "address": f"{host}{ENTER}#{ticket}", "expires_s": LIFETIME_S}
-        return json_answer(answer, CREATED, {"Cache-Control": "no-store"})
+        return json_answer(ticket_json(ticket, host), CREATED, {"Cache-Control": "no-store"})
+
+
+def ticket_json(ticket: str, host: str) -> dict[str, Any]:
+    """Return a ticket for the function's host `host`."""
+    return {"ticket": ticket, "address": f"{host}{ENTER}#{ticket}", "expires_s": LIFETIME_S}
 
 
 async def _path(request: web.Request) -> str:

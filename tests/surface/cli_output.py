@@ -10,12 +10,14 @@ from typer.testing import CliRunner
 
 from admin.cli.doctor.machine import Check
 from admin.cli.main import app
+from admin.cli.verbs.open_page import Opened
 from admin.image.build import BuiltImage
 from tests.surface.cli import with_json
 from tests.surface.shapes import JsonShape, fields_of
 
-DECLARED: dict[str, Any] = {"doctor.items[]": Check, "image build": BuiltImage}
-"""Types printed by verbs that depend on this machine or take minutes; these are not run."""
+DECLARED: dict[str, Any] = {"doctor.items[]": Check, "image build": BuiltImage, "open": Opened}
+"""Types printed by verbs that depend on this machine, take minutes or need a server function; these
+are not run."""
 
 
 class CliOutput:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from dataclasses import asdict, dataclass
 from typing import Annotated, Final
 
 import typer
@@ -23,6 +24,14 @@ from admin.cli.verbs.ui import write_page
 
 PAGE_FILE: Final = "open.html"
 """File in the data folder that redirects a browser to the page with its ticket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The verb's answer: the address with its ticket, which is valid for `expires_s` seconds."""
+
+    url: str
+    expires_s: float
 
 
 def open_page(  # noqa: PLR0913 - typer takes one parameter per option
@@ -50,7 +59,7 @@ def open_page(  # noqa: PLR0913 - typer takes one parameter per option
         ticket = session.client.ticket(name, path)
         scheme = url.partition("://")[0] if "://" in url else "http"
         address = f"{scheme}://{ticket['address']}"
-        answer = {"url": address, "expires_s": ticket.get("expires_s")}
+        answer = asdict(Opened(address, float(ticket["expires_s"])))
         if prints or as_json:
             session.answer(answer, lambda: address)
             return
