@@ -327,3 +327,11 @@ def test_other_fields_are_as_sent() -> None:
     expected = tuple(tuple(line.split(b": ")) for line in lines)
 
     assert forwarded(parse(*lines)) == (HOST, *expected, *ORIGIN)
+
+
+def test_on_the_own_host_there_is_no_prefix() -> None:
+    """A server that gets one would write links that lead nowhere."""
+    got = values(parse(b"X-Forwarded-Prefix: /mine"), GIVEN._replace(prefix=b""))
+
+    assert b"x-forwarded-prefix" not in got
+    assert got[b"x-forwarded-host"]
