@@ -130,3 +130,33 @@ async def test_why_names_who_is_connected(server: ServerProcess) -> None:
     assert "connected: 4 open exchanges keep it awake" in text
     assert "events  the lab  /events" in text
     assert "secret" not in text
+
+
+async def test_an_open_page_lets_the_function_sleep(tmp_path: Path) -> None:
+    """With `websockets = "ignore"` its WebSocket is cut when the function sleeps, and its attempts
+    to connect again wake nothing; a request does."""
+    app = tmp_path / "app"
+    app.mkdir()
+    shutil.copy(page_app.__file__, app / "app.py")
+    command = f"{sys.executable} app.py ${{PORT}}"
+    (app / "function.toml").write_text(
+        f"schema = 1\nname = 'web'\n[server]\ncommand = '{command}'\n[scaling]\nidle_s = 0.5\n"
+        "[limits]\nwebsockets = 'ignore'\n"
+    )
+    with server_process(tmp_path / "data") as server:
+        server.fnctl_json("deploy", str(app), "--trust")
+        host = f"web.localhost:{urlsplit(server.url).port}"
+        headers = {"Host": host, "Origin": f"http://{host}"}
+        async with aiohttp.ClientSession(headers=headers) as session:
+            async with session.get(server.url) as answer:
+                assert answer.status == 200
+            async with session.ws_connect(f"{server.url}/ws") as socket:
+                assert await socket.receive_str() == "hello"
+                ended = await socket.receive(timeout=30)
+                assert ended.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await session.ws_connect(f"{server.url}/ws")
+            assert refused.value.status == 503
+            assert server.fnctl_json("why", "web")["state"] == "cold"
+            async with session.get(server.url) as answer:
+                assert answer.status == 200
