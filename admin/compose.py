@@ -35,9 +35,10 @@ from admin.telemetry.tracing import check_traces
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
 from gateway.http.app import Gateway, StatePages, stop_serving
-from gateway.http.connected import Connections, connections_of
+from gateway.http.connected import Connections
 from gateway.http.page_route import Entry
-from gateway.metrics.requests import Metrics, RateSampler
+from gateway.metrics.requests import Metrics
+from gateway.metrics.samples import RateSampler
 from gateway.observing.errors import RecentFailures
 from gateway.pages.tickets import Tickets
 from pool_manager.core.state import Device
@@ -278,7 +279,7 @@ def _make_gateway(
 
 
 async def _connections(gateway: Gateway, namespace: str, name: str) -> Connections:
-    return connections_of(gateway.exchanges.all(), namespace, name)
+    return gateway.connections(namespace, name)
 
 
 def _open_admin(
@@ -287,7 +288,7 @@ def _open_admin(
     """Return the admin API of a server whose only gateway process is this one."""
     metrics, store = gateway.invoker.metrics, context.store
     add_families(metrics, context, OneGateway())
-    health, sampler = make_health(context), RateSampler(metrics.durations)
+    health, sampler = make_health(context), RateSampler(metrics.durations, metrics.first_bytes)
     sources = [health.reasons, store.backups.reasons, *(one.reasons for one in tasks)]
     return open_admin(context, sampler.sample, sources, stack)
 

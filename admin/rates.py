@@ -102,6 +102,13 @@ class Rates:
         )
 
 
+class FunctionRates(NamedTuple):
+    """Rates of answers, and of the first bytes of server functions' answers."""
+
+    answers: Rates
+    first_bytes: Rates
+
+
 def quantile_ms(bounds: Sequence[float], counts: Sequence[int], part: float) -> float | None:
     """Return the quantile `part` of the counted durations in ms, or None without any. Values are
     interpolated evenly between two bounds; beyond the last bound they count as the last bound."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -20,6 +20,7 @@ from pydantic_settings import (
 )
 
 from gateway.access import LOOPBACK
+from gateway.proxy.trusted import parse_network
 from gateway.settings import GatewaySettings
 from pool_manager.drivers.uids import DEFAULT, parse_range
 from pool_manager.settings import PoolSettings
@@ -31,6 +32,11 @@ SOCKET_PATH_MAX = 107
 WORKERS_MAX = 32
 """Max gateway processes. A replica accepts 64 links; an earlier server may still hold some."""
 SOCKET_TAIL = len("/00000000/data.sock")
+
+
+def _checked_network(value: str) -> str:
+    parse_network(value)
+    return value
 
 
 class Settings(BaseSettings):
@@ -59,6 +65,12 @@ class Settings(BaseSettings):
     public_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """Host names by which clients reach this server. The variable takes a JSON list, or names
     separated by commas."""
+    trusted_proxies: Annotated[
+        tuple[Annotated[str, AfterValidator(_checked_network)], ...], NoDecode
+    ] = ()
+    """Addresses and networks of the proxies in front of this server, such as `127.0.0.1` or
+    `10.0.0.0/8`. Their `X-Forwarded-*` and `Forwarded` are continued for server functions; those of
+    other clients are replaced. The variable takes a JSON list, or items separated by commas."""
     data: Path = Path("~/.fngate")
     """Folder for everything that is kept: functions, models, keys, history and logs."""
     cpu_slots: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
@@ -129,7 +141,7 @@ class Settings(BaseSettings):
         """Return the sources of values for pydantic-settings; `load_settings` merges the file."""
         return (init_settings, env_settings)
 
-    @field_validator("public_hosts", mode="before")
+    @field_validator("public_hosts", "trusted_proxies", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         if not isinstance(value, str):
@@ -182,6 +194,7 @@ class Settings(BaseSettings):
             listen=self.listen,
             port=self.port,
             public_hosts=self.public_hosts,
+            trusted_proxies=self.trusted_proxies,
             held_bytes_max=self.held_mib * 2**20,
             body_read_s=self.body_read_s,
             head_read_s=self.head_read_s,

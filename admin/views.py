@@ -22,14 +22,15 @@ from runtime_image.contract import signature as signatures
 class Live(NamedTuple):
     """Current state of a function's pool. `pool`: its endpoints, the number of wanted replicas, and
     the start of its state (Unix seconds). `ready_in_ms` is 0 if a replica is ready and None if
-    unknown. `sleeps_at_s` (Unix seconds) is from the forecast, `response_rate` covers the last
-    minute."""
+    unknown. `sleeps_at_s` (Unix seconds) is from the forecast. `response_rate` covers the last
+    minute; `first_bytes` is the same of a server function's first bytes."""
 
     pool: tuple[PoolEndpoints, int, float]
     load: Load
     expected: Expected
     ready_in_ms: float | None
     response_rate: ResponseRate
+    first_bytes: ResponseRate
     forecast: PoolForecast
     sleeps_at_s: float | None
 
@@ -52,6 +53,8 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "rate": response_rate.rate,
         "p50_ms": response_rate.p50_ms,
         "p95_ms": response_rate.p95_ms,
+        "first_byte_p50_ms": live.first_bytes.p50_ms,
+        "first_byte_p95_ms": live.first_bytes.p95_ms,
         "min": function.scaling.min,
         "max": function.scaling.max,
         "idle_s": function.scaling.idle_s,

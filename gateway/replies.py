@@ -120,8 +120,9 @@ def exchange_timing(receipt: Receipt, first_byte_ms: float) -> str:
 
     `first_byte_ms`: from sending the request to the first byte of the answer.
     """
-    cold = "".join(f"{p};dur={receipt.phases[p]:.3f}, " for p in PHASES if p in receipt.phases)
-    if cold:
+    cold = ""
+    if receipt.phases:
+        cold = "".join(f"{p};dur={receipt.phases[p]:.3f}, " for p in PHASES if p in receipt.phases)
         cold = f'cold;desc="{receipt.revision} on {receipt.device}", {cold}'
     replica, queue = receipt.replica, _ms(round(receipt.queue_ms * 1e3))
     first_byte = _ms(round(first_byte_ms * 1e3))

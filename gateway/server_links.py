@@ -88,9 +88,10 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
             return  # ended by a callback since the dispatcher sent it
         assert isinstance(call, ExchangeCall)
         sockets = self._sockets(link)
-        connection = None if call.is_free else sockets.reuse(id)
+        now = monotonic()
+        connection = None if call.is_free else sockets.reuse(id, now)
         if connection is not None:
-            self._dispatcher.exchanges.on_opened(link, id, monotonic())
+            self._dispatcher.exchanges.on_opened(link, id, now)
             self._peers[link].idle_frames = 0
             self._hand_over(call, connection)
         elif self._has_room():
@@ -162,11 +163,16 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         if kind is Kind.NOT_STARTED:
             return  # its exchange has ended meanwhile
         if kind is Kind.WINDOW and not frame.id and frame.aux <= 1:
+            if not frame.aux:
+                sockets.relax()
             self._perform(exchanges.on_window(id, frame.aux, now))
         elif kind is Kind.RECALL:
-            if not sockets.recall(frame.id):
+            if not frame.id:
+                sockets.hasten()
+            elif not sockets.recall(frame.id):
                 exchanges.on_recall_missed(id)
         elif kind is Kind.QUIESCE and not frame.id:
+            sockets.hasten()
             self._perform(exchanges.on_quiesce(id))
         else:
             raise LinkError(f"unexpected {kind.name} on a sidecar's link")

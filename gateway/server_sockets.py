@@ -1,7 +1,8 @@
 """The connections to one server: requested, open and idle ones, and the frames that name them.
 
-Each connection has the id of the OPEN that requested it, or of the OPEN that reused it last. END is
-sent exactly once for each id, except that END with the flag KEPT is followed by REUSE or by END.
+The sidecar knows each connection by the id of the OPEN that requested it, or of the last one that
+reused it. END is sent exactly once for each such id, except that END with the flag KEPT is followed
+by REUSE or by END. Which ends are told late, or not at all: `gateway.dispatch.keeping`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import Final
 
 import structlog
 
+from gateway.dispatch.keeping import LATE_S, KeptConnections
 from gateway.socket_channel import SocketChannel
 from gateway.upstream import UpstreamConnection
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
-from runtime_image.contract.link import Flag, Kind
+from runtime_image.contract.link import Kind
 from runtime_image.link.frames import LinkError, pack
 from runtime_image.link.stream import FrameStream
 
@@ -27,11 +29,11 @@ log = structlog.get_logger()
 
 IDLE_S: Final = 2.0
 """Seconds for which an idle connection is kept: servers close theirs after 5 s or more."""
+TELL_MIN_S: Final = 0.001
+"""Min seconds between two looks at ends to be told: the resolution of the event loop's timers."""
 LATE_MAX: Final = 1000
 """Max connections between two used ones that arrive for exchanges that have ended."""
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
-_OPEN, _END, _REUSE = Kind.OPEN, Kind.END, int(Flag.REUSE)
-_KEPT, _FREE = int(Flag.KEPT), int(Flag.FREE)
 
 
 class ServerSockets:
@@ -61,14 +63,16 @@ class ServerSockets:
         self._channel = SocketChannel(endpoint.id, self._on_descriptor, stream.abort)
         self._live: dict[int, UpstreamConnection | None] = {}
         """Exchanges that are not over; None while the connection has not arrived."""
-        self._idle: dict[int, UpstreamConnection] = {}
-        """Idle connections, the oldest first."""
+        self._kept: KeptConnections[UpstreamConnection] = KeptConnections(self._tell)
+        """The idle connections."""
+        self._loop = asyncio.get_running_loop()
+        self._telling: asyncio.TimerHandle | None = None
         self.connected_s = 0.0
         self._late = 0
         """Connections that arrived for ended exchanges, since the last one that was used."""
 
     def __len__(self) -> int:
-        return len(self._live) + len(self._idle)
+        return len(self._live) + len(self._kept)
 
     # Side of a link
 
@@ -93,9 +97,11 @@ class ServerSockets:
     def close(self) -> None:
         """Close the side channel and all connections; the proxy reads the end of those in use."""
         self._channel.close()
-        connections = [*self._live.values(), *self._idle.values()]
+        connections = [*self._live.values(), *self._kept.clear()]
         self._live.clear()
-        self._idle.clear()
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
         for connection in connections:
             if connection is not None:
                 # Without an error, the end of an answer of unknown length would look complete.
@@ -106,22 +112,21 @@ class ServerSockets:
     def request(self, id: int, *, is_free: bool) -> None:
         """Request a connection for exchange `id`."""
         self._live[id] = None
-        self._stream.send(pack(_OPEN, id, flags=_FREE if is_free else 0))
+        self._kept.request(id, is_free=is_free)
 
-    def reuse(self, id: int) -> UpstreamConnection | None:
+    def reuse(self, id: int, now: float) -> UpstreamConnection | None:
         """Return the newest idle connection, for exchange `id`; None if there is none.
 
         Those on which the server has said something, or which it has closed, are closed.
         """
-        while self._idle:
-            old, connection = self._idle.popitem()
+        kept = self._kept
+        while (connection := kept.newest()) is not None:
             if connection.is_silent:
-                self._live[id] = connection
+                kept.reuse(connection, id, now)
                 connection.begin(id, is_reused=True)
-                self._stream.send(pack(_OPEN, id, flags=_REUSE, aux=old))
+                self._live[id] = connection
                 return connection
-            connection.abort()
-            self._stream.send(pack(_END, old))
+            self.recall(connection.known_id)
         return None
 
     def end(self, id: int, *, kept: bool) -> None:
@@ -129,15 +134,29 @@ class ServerSockets:
         if id not in self._live:
             return
         connection = self._live.pop(id)
-        if connection is not None:
-            if kept and connection.is_flushed:
-                connection.rest(monotonic())
-                self._idle[id] = connection
-                self._stream.send(pack(_END, id, flags=_KEPT))
-                return
+        if connection is None:
+            self._tell(Kind.END, id, 0, 0)
+        elif kept and connection.is_flushed:
+            connection.rest()
+            self._kept.keep(connection, monotonic())
+            if self._telling is None and not self._kept.is_prompt:
+                self._telling = self._loop.call_later(LATE_S, self._tell_ends)
+        else:
+            self._kept.drop(connection)
             connection.handler = None
             connection.abort()
-        self._stream.send(pack(_END, id))
+
+    def _tell_ends(self) -> None:
+        """Tell the sidecar of ends that are due."""
+        now = monotonic()
+        next_s = self._kept.tell_due(now)
+        self._telling = None
+        if next_s != float("inf"):
+            delay_s = max(next_s - now, TELL_MIN_S)
+            self._telling = self._loop.call_later(delay_s, self._tell_ends)
+
+    def _tell(self, kind: Kind, id: int, flags: int, aux: int) -> None:
+        self._stream.send(pack(kind, id, flags=flags, aux=aux))
 
     def not_started(self, id: int) -> bool:
         """Forget a request that was not granted; False if it is not waiting for an answer."""
@@ -146,31 +165,42 @@ class ServerSockets:
         del self._live[id]
         return True
 
-    def recall(self, id: int) -> bool:
-        """Close connection `id`; False if it is not idle any more."""
-        connection = self._idle.pop(id, None)
+    def recall(self, known_id: int) -> bool:
+        """Close the connection that the sidecar knows by this id; False if it is not idle."""
+        connection = self._kept.take(known_id)
         if connection is None:
             return False
+        connection.is_idle = False
         connection.abort()
-        self._stream.send(pack(_END, id))
         return True
+
+    def hasten(self) -> None:
+        """Tell ends at once: links wait for slots, or the server is to stop."""
+        self._kept.hasten(monotonic())
+
+    def relax(self) -> None:
+        """Tell ends late again."""
+        self._kept.relax()
 
     def close_idle(self) -> None:
         """Close all idle connections."""
-        for id in list(self._idle):
-            self.recall(id)
+        for connection in list(self._kept):
+            self.recall(connection.known_id)
 
     def idle_since_s(self) -> float:
         """Return since when the oldest idle connection rests; infinity without one."""
-        return next((each.idle_since_s for each in self._idle.values()), float("inf"))
+        oldest = self._kept.oldest()
+        return float("inf") if oldest is None else oldest.idle_since_s
 
     def close_oldest(self) -> None:
-        """Close the oldest idle connection."""
-        self.recall(next(iter(self._idle)))
+        """Close the oldest idle connection, if there is one."""
+        oldest = self._kept.oldest()
+        if oldest is not None:
+            self.recall(oldest.known_id)
 
     def sweep(self, now: float) -> None:
         """Close connections that were idle for IDLE_S."""
-        while self._idle and self.idle_since_s() + IDLE_S <= now:
+        while self.idle_since_s() + IDLE_S <= now:
             self.close_oldest()
 
     # Connections
@@ -178,12 +208,13 @@ class ServerSockets:
     def on_connected(self, connection: UpstreamConnection) -> None:
         """Give a new connection to its exchange; one whose exchange has ended was aborted."""
         self._late = 0
+        self._kept.opened(connection, monotonic())
         self._on_opened(connection.id, connection)
 
     def on_idle_ended(self, connection: UpstreamConnection) -> None:
         """Close a connection that sent bytes or ended while it was idle."""
-        if self._idle.get(connection.id) is connection:
-            self.recall(connection.id)
+        if connection.is_idle:
+            self.recall(connection.known_id)
 
     def _on_descriptor(self, id: int, descriptor: int | None) -> None:
         is_wanted = id in self._live and self._live[id] is None

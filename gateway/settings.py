@@ -17,6 +17,8 @@ class GatewaySettings:
     """TCP port; 0 lets the system choose."""
     public_hosts: tuple[str, ...] = ()
     """Accepted names in a Host header, besides the listening address."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies that are believed about the origin of requests."""
     held_bytes_max: int = 256 * MIB
     """Max bytes of request bodies held at once: arriving, queued and in flight."""
     retries: int = 2

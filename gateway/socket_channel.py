@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -12,15 +11,13 @@ from typing import Final
 import structlog
 
 from runtime_image.contract.link import SOCKET_NOTICE
+from runtime_image.link.descriptors import TWO, receive_message
 from runtime_image.link.frames import LinkError
-from runtime_image.link.shared_memory import descriptors_of
 
 log = structlog.get_logger()
 
 READS_MAX: Final = 64
 """Max messages read in one turn of the event loop; the rest are read in the next one."""
-SPACE: Final = socket.CMSG_SPACE(2 * 4)
-"""Room for two descriptors, so that a message with more than one is detected."""
 HELLO_MAX: Final = 4096
 """Max bytes of a HELLO's body, which is not used."""
 
@@ -99,28 +96,14 @@ class SocketChannel:
 
     def _receive(self) -> bool:
         """Read one message; return False if none has arrived. Raises EOFError, LinkError."""
-        try:
-            data, ancillary, flags, _ = self._own.recvmsg(
-                SOCKET_NOTICE.size, SPACE, socket.MSG_CMSG_CLOEXEC
-            )
-        except (BlockingIOError, InterruptedError):
+        message = receive_message(self._own, SOCKET_NOTICE.size, TWO)
+        if message is None:
             return False
-        except OSError as error:
-            raise EOFError(str(error)) from error
-        descriptors = descriptors_of(ancillary)
-        if not data and not descriptors:
-            raise EOFError("the side channel has ended")
-        is_cut = flags & socket.MSG_CTRUNC != 0
-        is_whole = len(data) == SOCKET_NOTICE.size and not flags & socket.MSG_TRUNC
-        if is_whole and len(descriptors) + is_cut == 1:
-            # Cut without any descriptor: this process has no room for one more (recvmsg(2)).
-            self._on_descriptor(
-                SOCKET_NOTICE.unpack(data)[0], descriptors[0] if descriptors else None
-            )
-            return True
-        for descriptor in descriptors:
-            os.close(descriptor)
-        raise LinkError(
-            f"expected the notice of one socket, got {len(data)} bytes with"
-            f" {len(descriptors)} descriptors{' or more' if is_cut else ''}"
-        )
+        data, descriptors, is_long, lacks_descriptors = message
+        is_whole = len(data) == SOCKET_NOTICE.size and not is_long
+        if not is_whole or len(descriptors) + lacks_descriptors != 1:
+            raise message.refuse("the notice of one socket")
+        # Without any descriptor: this process may open no further one (recvmsg(2)).
+        descriptor = descriptors[0] if descriptors else None
+        self._on_descriptor(SOCKET_NOTICE.unpack(data)[0], descriptor)
+        return True

@@ -55,7 +55,8 @@ class UpstreamConnection(asyncio.Protocol):
     `handler` receives the events of the exchange; the proxy sets it when it gets the connection.
     Without a handler the connection is idle. `connected_s`: when the link to the replica was
     established (monotonic seconds). `is_reused`: an earlier exchange used this connection.
-    `bytes_in`: bytes received in this exchange.
+    `bytes_in`: bytes received in this exchange. `is_idle`: kept for the next exchange. `known_id`,
+    `opened_s`, `idle_since_s` and `is_told` belong to `gateway.dispatch.keeping`.
     """
 
     def __init__(
@@ -71,11 +72,17 @@ class UpstreamConnection(asyncio.Protocol):
         self._has_ended = False
         self._was_silent = False
         self._has_spoken = False
+        self._sock: socket.socket | None = None
+        self._poll: select.poll | None = None
+        """Used for every reuse: to make one takes longer than to poll."""
         self.id = id
         self.handler: UpstreamHandler | None = None
         self.connected_s = connected_s
         self.is_reused = False
-        self.idle_since_s = 0.0
+        self.is_idle = False
+        self.known_id = id
+        self.opened_s = self.idle_since_s = 0.0
+        self.is_told = False
         self.bytes_in = 0
 
     @property
@@ -92,6 +99,12 @@ class UpstreamConnection(asyncio.Protocol):
     def phases(self) -> dict[str, float]:
         """Phases of the replica's cold start, in milliseconds."""
         return self._endpoint.phases
+
+    @property
+    def port(self) -> int:
+        """TCP port of the server, 0 for a Unix socket."""
+        peer = self._transport.get_extra_info("peername") if self._transport else None
+        return int(peer[1]) if isinstance(peer, tuple) else 0
 
     @property
     def is_flushed(self) -> bool:
@@ -111,11 +124,14 @@ class UpstreamConnection(asyncio.Protocol):
             return True
         if self._has_spoken or self._transport is None or self._transport.is_closing():
             return False
-        poll = select.poll()
-        try:
-            poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        except (OSError, ValueError):
-            return False
+        poll = self._poll
+        if poll is None:
+            poll = select.poll()
+            try:
+                poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+            except (OSError, ValueError):
+                return False
+            self._poll = poll
         return not poll.poll(0)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -164,7 +180,9 @@ class UpstreamConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        sock = transport.get_extra_info("socket")
+        sock = self._sock
+        if sock is None:
+            sock = self._sock = transport.get_extra_info("socket")
         if sock.family != socket.AF_UNIX:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
@@ -172,14 +190,15 @@ class UpstreamConnection(asyncio.Protocol):
     def begin(self, id: int, *, is_reused: bool) -> None:
         """Begin exchange `id`."""
         self.id = id
+        self.is_idle = False
         self.is_reused = self._was_silent = is_reused
         self.bytes_in = 0
 
-    def rest(self, now: float) -> None:
+    def rest(self) -> None:
         """Become idle."""
         self.handler = None
+        self.is_idle = True
         self._was_silent = False
-        self.idle_since_s = now
         self.resume_reading()
 
     # asyncio callbacks

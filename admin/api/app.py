@@ -29,7 +29,7 @@ from admin.ui.files import UiPages, read_files
 from gateway.access import Access, Need
 from gateway.http.app import ErrorBoundary, Handler
 from gateway.http.bodies import continue_later
-from gateway.metrics.requests import RateSample
+from gateway.metrics.samples import RateSample
 from registry.errors import FnError, Unknown
 from registry.tasks import Tasks
 

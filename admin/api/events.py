@@ -18,9 +18,10 @@ from admin.api.streaming import Stream, Streams
 from admin.events.snapshot import FunctionRows, StateReader, failure_json, function_of, pool_of
 from admin.events.sse import Position, position
 from admin.events.watch import EventWatch
-from admin.rates import Rates
+from admin.rates import FunctionRates, Rates
 from admin.settings import Settings
 from admin.views import operation_json
+from gateway.metrics import exchanges
 from gateway.metrics.requests import SECONDS
 from gateway.observing.errors import Failure
 from pool_manager.reports import Decision
@@ -69,9 +70,13 @@ def server_facts(settings: Settings) -> dict[str, Any]:
 
 def make_rows(context: AdminContext) -> FunctionRows:
     """Return the reader of the functions' current rows."""
-    rates = Rates(SECONDS)
     return FunctionRows(
-        context.manager, context.gateways, context.history, rates, time.monotonic, wall
+        context.manager,
+        context.gateways,
+        context.history,
+        FunctionRates(Rates(SECONDS), Rates(exchanges.SECONDS)),
+        time.monotonic,
+        wall,
     )
 
 

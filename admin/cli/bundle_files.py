@@ -120,6 +120,9 @@ def _folder(root: Path, name: str | None, built: str) -> Collected:
         error = BadBundle(f"expected {MANIFEST_FILE} in {root}, got none")
         if model := next(iter(sorted(root.glob(f"*{_MODEL_SUFFIX}"))), None):
             error.add_note(f"fnctl deploy {shlex.quote(str(model))}")
+        else:
+            folder = shlex.quote(str(root))
+            error.add_note(f"for an HTTP server: fnctl deploy {folder} --command '...' --trust")
         raise error
     text = _text(root, MANIFEST_FILE) if has_manifest else built
     there = sorted(_scan(root))

@@ -33,9 +33,15 @@ HINTS: Final = {
     "wrong_scope": "use a key with that scope: fnctl key add --scope SCOPE",
     "unknown_function": "list the functions: fnctl ls",
     "function_failing": "see why: fnctl why NAME, fnctl logs NAME",
+    "upstream_failed": "see why: fnctl logs NAME",
+    "upstream_timeout": "see why: fnctl logs NAME; the limit is first_byte_s",
+    "replica_died": "see why: fnctl why NAME, fnctl logs NAME",
+    "asleep": "wake it with such a request, or: fnctl warm NAME",
     "foreign_host": "start the server with --public-host, or use its own address in --url",
 }
 """Hints by the error's code."""
+_WORDS: Final = "fngate replica: "
+"""Beginning of the log line in which a replica gives its reason."""
 UNREACHABLE_HINT: Final = "start it with fnctl serve, or name it with --url or FN_URL"
 
 
@@ -78,7 +84,11 @@ def refusal_text(error: ApiError) -> str:
     lines = [str(error)]
     tail = error.problem.get("log_tail")
     if isinstance(tail, list) and tail:
-        lines += ["  last lines of its log:", *(f"    {line}" for line in tail)]
+        last = str(tail[-1])
+        if last.startswith(_WORDS) and last.removeprefix(_WORDS) in lines[0]:
+            tail = tail[:-1]  # the replica's reason, which the error has
+        if tail:
+            lines += ["  last lines of its log:", *(f"    {line}" for line in tail)]
     seconds = error.problem.get("retry_after_s")
     if seconds is not None:
         lines.append(f"  try again in {seconds} s")

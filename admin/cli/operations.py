@@ -17,6 +17,8 @@ from admin.text import duration, get
 
 POLL_S: Final = 20
 """Max seconds that the server holds a poll for a change."""
+LINGER_S: Final = 10
+"""The same for the first poll of a phase; a remark follows if the phase then goes on."""
 RETRIES_MAX: Final = 60
 RETRY_S: Final = 0.5
 """Retries and the seconds between them while the server is unreachable: a restarted server resumes
@@ -48,20 +50,21 @@ def follow(
     operation: dict[str, Any],
     step: Step,
     *,
-    begin: Callable[[str], None] = lambda _: None,
+    note: Callable[[str, bool], None] = lambda *_: None,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Return the operation once it has ended; `begin` is called before every later phase, `step`
-    after each.
+    """Return the operation once it has ended; `step` is called after each phase. `note` is called
+    with False before every later phase, and with True once in a phase longer than LINGER_S.
 
     Raises ApiError, or Unreachable if the server stays unreachable.
     """
     since_s = clock()
+    poll_s = LINGER_S
     while True:
         phase = str(operation.get("phase", ""))
         ended = operation.get("state") != "running"
-        latest = operation if ended else _changed(client, str(operation["id"]), phase, pause)
+        latest = operation if ended else _changed(client, operation, poll_s, pause)
         if ended or latest.get("phase") != phase:
             now_s = clock()
             step(phase, (now_s - since_s) * 1e3)
@@ -69,7 +72,11 @@ def follow(
         if ended:
             return operation
         if latest.get("phase") != phase:
-            begin(str(latest.get("phase")))
+            note(str(latest.get("phase")), False)
+            poll_s = LINGER_S
+        elif latest.get("state") == "running" and poll_s == LINGER_S:
+            note(phase, True)
+            poll_s = POLL_S
         operation = latest
 
 
@@ -79,12 +86,14 @@ def finish(session: Session, operation: dict[str, Any]) -> dict[str, Any]:
     Raises ApiError with the reason of a failure, typer.Exit after a cancellation.
     """
 
-    def begin(phase: str) -> None:
-        if phase in LONG:
+    def note(phase: str, is_long: bool) -> None:
+        if phase in LONG and not is_long:
             session.remark(LONG[phase])
+        elif phase not in LONG and is_long:
+            session.remark(f"  {phase:<8} takes long: fnctl top shows why, Ctrl-C cancels it …")
 
     try:
-        ended = follow(session.client, operation, steps(session.remark), begin=begin)
+        ended = follow(session.client, operation, steps(session.remark), note=note)
     except KeyboardInterrupt:
         session.remark("cancelling …")
         ended = session.client.cancel(str(operation["id"]))
@@ -122,11 +131,14 @@ def bar(total: int, quiet: bool = False) -> Iterator[Progress]:
         yield lambda count: progress.advance(task, count)
 
 
-def _changed(client: Client, id: str, phase: str, pause: Callable[[float], None]) -> dict[str, Any]:
-    """Return the operation after its phase changed, or after POLL_S."""
+def _changed(
+    client: Client, operation: dict[str, Any], poll_s: int, pause: Callable[[float], None]
+) -> dict[str, Any]:
+    """Return the operation after its phase changed, or after `poll_s`."""
+    id, phase = str(operation["id"]), str(operation.get("phase", ""))
     for _ in range(RETRIES_MAX):
         try:
-            return client.operation(id, POLL_S, phase)
+            return client.operation(id, poll_s, phase)
         except Unreachable:
             pause(RETRY_S)
-    return client.operation(id, POLL_S, phase)
+    return client.operation(id, poll_s, phase)

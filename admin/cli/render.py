@@ -133,7 +133,7 @@ def render_sleep(answer: dict[str, Any]) -> str:
     lines = [f"{name}: {_replicas(asked)} asked to stop"]
     if stay:
         least = int(answer.get("min") or 0)
-        why = f"min is {least}" if least else "called just now"
+        why = f"min is {least}" if least else "in use, or called just now"
         lines.append(f"  {_replicas(stay)} stay{'s' if stay == 1 else ''}: {why}")
     return "\n".join(lines)
 

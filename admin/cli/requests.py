@@ -25,6 +25,7 @@ from admin.text import duration, plain, size
 SHOWN_MAX: Final = 16 * 1024 * 1024
 """Max bytes of an answer that --json prints."""
 MISTAKES: Final = 400
+FAILURES: Final = 500
 TYPE: Final = "Content-Type"
 OCTETS: Final = "application/octet-stream"
 TEXTS: Final = ("text/", "application/json", "application/x-ndjson", "application/xml")
@@ -78,6 +79,8 @@ def send(
     took = f"{duration((time.monotonic() - began_s) * 1e3)}, head after {duration(first_ms)}"
     where = f" to {output}" if output else ""
     session.remark(f"HTTP {reply.status}, {size(count)}{where} in {took}")
+    if reply.status >= FAILURES:
+        session.next(f"fnctl logs {name.partition('@')[0]}")
     if reply.status >= MISTAKES:
         raise typer.Exit(REFUSED)
 
@@ -197,8 +200,10 @@ def _target(output: Path | None, kind: str) -> Iterator[Write]:
         sys.stdout.write(plain(decoder.decode(piece).replace("\r\n", "\n")))
         sys.stdout.flush()
 
-    yield show
-    sys.stdout.write("\n")
+    try:
+        yield show
+    finally:  # an error begins a line of its own
+        sys.stdout.write("\n")
 
 
 def _flushed(piece: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,10 +51,12 @@ def parse_command(text: str | None) -> tuple[str, ...] | None:
     """Split --command as a shell would. Raises typer.BadParameter."""
     if text is None:
         return None
+    from registry.manifest.server import split_command
+
     try:
-        words = tuple(shlex.split(text))
+        words = tuple(split_command(text))
     except ValueError as error:
-        message = f"expected words as a shell splits them, got {text!r}: {error}"
+        message = f"expected {error}, got {text!r}"
         raise typer.BadParameter(message, param_hint="--command") from error
     if not words:
         raise typer.BadParameter("expected a program, got nothing", param_hint="--command")

@@ -28,6 +28,7 @@ PIECE: Final = 64 * 1024
 SHOWN_MAX: Final = 500
 """Max characters shown of an answer that is not a problem document."""
 
+CUT_HINT: Final = "see why: fnctl why NAME, fnctl logs NAME"
 CHUNK: Final = 1024 * 1024
 """Bytes per read of an uploaded file."""
 Progress = Callable[[int], None]
@@ -190,11 +191,15 @@ class Transport:
     def _whole(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         """Yield the body as `_pieces`. Raises Unreachable if it is shorter than announced."""
         left = response.length or 0
-        for piece in self._pieces(response):
-            left -= len(piece)
-            yield piece
-        if left > 0:
-            raise Unreachable(f"{self._url}: the answer was cut off, {left} bytes are missing")
+        try:
+            for piece in self._pieces(response):
+                left -= len(piece)
+                yield piece
+            if left > 0:
+                raise Unreachable(f"{self._url}: the answer was cut off, {left} bytes are missing")
+        except Unreachable as error:
+            error.add_note(CUT_HINT)
+            raise
 
     def _pieces(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         """Yield the body in pieces of at least one byte, as they arrive."""
@@ -202,7 +207,8 @@ class Transport:
             while piece := response.read1(PIECE):
                 yield piece
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise self._unreachable(error) from error
+            why = str(error) or type(error).__name__
+            raise Unreachable(f"{self._url}: the answer was cut off: {why}") from error
 
     def _head(self, headers: Mapping[str, str]) -> dict[str, str]:
         own = {"Connection": "close"}

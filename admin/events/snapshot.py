@@ -9,10 +9,10 @@ import msgspec
 
 from admin.events.log import Item
 from admin.history import ServerHistory
-from admin.rates import Rates
+from admin.rates import FunctionRates
 from admin.views import Live, function_json, occupancy_json, replica_json
 from gateway.dispatch.pool import UNKNOWN
-from gateway.metrics.requests import RateSample
+from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
 from pool_manager.manager import Manager
 from pool_manager.reports import Decision
@@ -77,7 +77,7 @@ class FunctionRows:
         manager: Manager,
         gateways: GatewayState,
         history: ServerHistory,
-        rates: Rates,
+        rates: FunctionRates,
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
@@ -101,13 +101,14 @@ class FunctionRows:
         if forecast.sleeps_in_s is not None:
             sleeps_at_s = round(self.wall() + forecast.sleeps_in_s, 1)
         function = deployed.function
-        response_rate = self.rates.response_rate((function.namespace, function.name), self.clock())
+        name, now = (function.namespace, function.name), self.clock()
         live = Live(
             pool,
             loads.get(key, NOTHING),
             self._history.expected(key),
             ready_in_ms,
-            response_rate,
+            self.rates.answers.response_rate(name, now),
+            self.rates.first_bytes.response_rate(name, now),
             forecast,
             sleeps_at_s,
         )
@@ -144,11 +145,14 @@ class StateReader:
         """Add requests that were answered within about the last second."""
         now = self._clock()
         for one in several:
-            self._rows.rates.add((one.namespace, one.name), one.counts, now)
+            for rates, counts in zip(self._rows.rates, (one.counts, one.first_bytes), strict=True):
+                if counts:
+                    rates.add((one.namespace, one.name), counts, now)
 
     def busy_functions(self) -> set[str]:
         """Return the functions whose rate or load may change without a change of their pools."""
-        names = {name for _, name in self._rows.rates.active(self._clock())}
+        now = self._clock()
+        names = {name for rates in self._rows.rates for _, name in rates.active(now)}
         pools = [*self._rows.gateways.loads(), *_waking(self._rows.gateways.states())]
         return names | {function_of(pool) for pool in pools}
 
@@ -185,7 +189,7 @@ class StateReader:
             "at_s": round(self._wall(), 3),
             "held": sum(load.queued for load in loads),
             "in_flight": sum(load.in_flight for load in loads),
-            "rate": self._rows.rates.rate(self._clock()),
+            "rate": self._rows.rates.answers.rate(self._clock()),
             "readyz": {"status": "degraded" if reasons else "ok", "reasons": reasons},
         }
 

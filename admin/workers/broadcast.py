@@ -34,7 +34,8 @@ from admin.workers.messages import (
 from admin.workers.metrics import MergedMetrics
 from admin.workers.process import WorkerProcess
 from gateway.dispatch.pool import UNKNOWN
-from gateway.metrics.requests import Metrics, RateSample
+from gateway.metrics.requests import Metrics
+from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure, RecentFailures
 from pool_manager.core.demand import DemandTable
 from pool_manager.manager import Manager

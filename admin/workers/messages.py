@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.http.connected import Connections
 from gateway.metrics.counters import Labels, SampleExemplar
-from gateway.metrics.requests import RateSample
+from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed

@@ -62,11 +62,11 @@ from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
 from gateway.http.app import Gateway, Site, stop_serving
 from gateway.http.bodies import continue_later
-from gateway.http.connected import Connections, connections_of
+from gateway.http.connected import Connections
 from gateway.http.page_route import guarded
 from gateway.metrics.counters import Labels
 from gateway.metrics.ledger import Balance
-from gateway.metrics.requests import RateSample, RateSampler
+from gateway.metrics.samples import RateSample, RateSampler
 from gateway.observing.errors import Failure
 from registry.catalog import Catalog
 from registry.exchange import Expected, decode_endpoints
@@ -226,10 +226,8 @@ class Worker:
             # Warm functions must be known as warm before the first call arrives.
             await self._seen.wait()
             await site.start(reuse_port=True)
-            sampler, failures = (
-                RateSampler(gateway.invoker.metrics.durations),
-                gateway.invoker.failures,
-            )
+            metrics, failures = gateway.invoker.metrics, gateway.invoker.failures
+            sampler = RateSampler(metrics.durations, metrics.first_bytes)
 
             def beat() -> None:
                 supervisor.beat(sampler.sample(), failures.drain())
@@ -328,8 +326,9 @@ class Worker:
 
     def _connections(self, asked: AskConnected) -> Connections:
         """Return the open exchanges of a function in this process."""
-        exchanges = () if self._gateway is None else self._gateway.exchanges.all()
-        return connections_of(exchanges, asked.namespace, asked.name)
+        if self._gateway is None:
+            return Connections([], 0, 0)
+        return self._gateway.connections(asked.namespace, asked.name)
 
     def _send(self, message: bytes) -> None:
         self._channel.send(message)

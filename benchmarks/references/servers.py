@@ -74,6 +74,14 @@ def aiohttp_proxy(upstream: int) -> Iterator[Reference]:
 
 
 @contextmanager
+def bare_proxy(upstream: int) -> Iterator[Reference]:
+    """Run a copier of bytes in Python in front of a server on port `upstream`."""
+    words = ["-m", "benchmarks.references.bare_proxy", "0", str(upstream)]
+    with _saying_port([sys.executable, *words], {}) as server:
+        yield server
+
+
+@contextmanager
 def nginx(upstream: int, *, streams: bool = False) -> Iterator[Reference]:
     """Run nginx in front of a server on port `upstream`; see `nginx.configuration`."""
     with tempfile.TemporaryDirectory(prefix="fn-nginx-") as name:

@@ -23,6 +23,8 @@ from benchmarks.references import haproxy, nginx, servers
 
 NAME = "upstream"
 FNGATE, AIOHTTP, NGINX, HAPROXY = "fngate", "aiohttp proxy", "nginx", "HAProxy"
+BARE = "bytes copied in Python"
+"""The floor of any proxy in Python: nothing but two sockets."""
 CALL_US = "us of CPU per call, all processes of the proxy"
 EVENT_US = "us of CPU per event, all processes of the proxy"
 STREAM_KIB = "KiB of own memory per stream"
@@ -119,7 +121,7 @@ def _started(stack: ExitStack, setting: Setting) -> tuple[dict[str, Proxy], list
     proxies = {FNGATE: _fngate(stack, ours, setting)}
     behind = stack.enter_context(servers.upstream())
     behind.pin(others)
-    made = {AIOHTTP: servers.aiohttp_proxy}
+    made = {AIOHTTP: servers.aiohttp_proxy, BARE: servers.bare_proxy}
     made |= {NGINX: partial(servers.nginx, streams=True)} if nginx.program() else {}
     made |= {HAPROXY: servers.haproxy} if haproxy.program() else {}
     absent = [name for name in (NGINX, HAPROXY) if name not in made]

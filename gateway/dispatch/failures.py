@@ -247,7 +247,7 @@ class CallFailures:
         retry_s = pool.retry_after_s(now)
         self.drop(call, pool, commands)
         how = f"{pool.endpoints.state}: {pool.endpoints.reason}"
-        text = f"not started within {waited_s:.1f} s; the function is {how}"
+        text = f"not started within {waited_s:.1f} s; the function is {how}{pool.open_text(now)}"
         commands.append(Fail(call, WaitBudgetOver(text, retry_after_s=retry_s)))
 
 

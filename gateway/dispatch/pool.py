@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import ceil
 
-from gateway.dispatch.call import Call, Link, ServerLink
+from gateway.dispatch.call import Call, Link, ServerLink, Stage
 from gateway.dispatch.queue import CallQueue
 from registry.errors import FnError, FunctionFailing, ShuttingDown, UnknownFunction
 from registry.exchange import Expected, Load, PoolEndpoints
@@ -148,6 +148,21 @@ class Pool:
     def owed(self) -> int:
         """Number of requests of this process at replicas whose clients are still connected."""
         return sum(link.owed for link in self.links.values()) + len(self.detached)
+
+    def open_text(self, now: float) -> str:
+        """Return what holds up the queue, to be added to a refusal; "" if no exchange is open."""
+        links = [link for link in self.links.values() if isinstance(link, ServerLink)]
+        began = [
+            call.started_s
+            for link in links
+            for call in link.in_flight.values()
+            if call.stage is Stage.STARTED
+        ]
+        if not began:
+            return ""
+        most, oldest_s = sum(link.limit for link in links), now - min(began)
+        taken = f"{len(began)} of {most} slots are taken by exchanges of this gateway process"
+        return f"; {taken}, the oldest for {oldest_s:.0f} s"
 
     def refusal(self, now: float) -> FnError | None:
         """Return the error for calls that need this pool, None while calls may wait for it."""

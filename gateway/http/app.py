@@ -20,6 +20,7 @@ from gateway import problems
 from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.http.bodies import check_framing, continue_later, is_awaiting_continue
+from gateway.http.connected import Connections, connections_of
 from gateway.http.connections import ConnectionLimit, connections_max
 from gateway.http.context import Invoker
 from gateway.http.exchange_route import proxy
@@ -73,6 +74,11 @@ class Gateway:
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
 
+    def connections(self, namespace: str, name: str) -> Connections:
+        """Return the open exchanges of a function in this process."""
+        epoch_s = self.invoker.wall() - monotonic()
+        return connections_of(self.exchanges.all(), namespace, name, epoch_s)
+
     async def close(self, _app: web.Application) -> None:
         """Stop the threads that the routes use (aiohttp clean-up signal)."""
         self.invoker.cold_check.close()
@@ -112,7 +118,8 @@ class Gateway:
         self.invoker.access.check(authorization, "invoke", ref.partition("@")[0])
         deployed = self.invoker.catalog.resolve(ref)
         if deployed.revision.server is not None and prefers_page(request.headers.get("Accept", "")):
-            location = {"Location": f"{request.rel_url.raw_path}/"}
+            # Relative: a proxy before this server may offer it below a path of its own.
+            location = {"Location": f"{request.rel_url.raw_path.rpartition('/')[2]}/"}
             return web.Response(status=problems.MOVED, headers=location)
         endpoints = self.invoker.delivery.endpoints(deployed.revision.key)
         origin = f"{request.scheme}://{request.host}"

@@ -43,10 +43,15 @@ class Connections(msgspec.Struct, frozen=True):
     free: int
 
 
-def connections_of(exchanges: Iterable[Exchange], namespace: str, name: str) -> Connections:
-    """Return the open exchanges of a function, of all its revisions."""
+def connections_of(
+    exchanges: Iterable[Exchange], namespace: str, name: str, epoch_s: float
+) -> Connections:
+    """Return the open exchanges of a function, of all its revisions.
+
+    `epoch_s`: Unix seconds at 0 of the monotonic clock.
+    """
     prefix = pool_key(namespace, name, 0)[:-1]
-    found = [_connected(one) for one in exchanges if one.facts[0].pool.startswith(prefix)]
+    found = [_connected(one, epoch_s) for one in exchanges if one.facts[0].pool.startswith(prefix)]
     return joined([Connections(found, *_counts(found))])
 
 
@@ -63,12 +68,13 @@ def _counts(items: list[Connected]) -> tuple[int, int]:
     return counting, len(items) - counting
 
 
-def _connected(exchange: Exchange) -> Connected:
-    plan, answer = exchange.facts
+def _connected(exchange: Exchange, epoch_s: float) -> Connected:
+    plan, answer, call = exchange.facts
     kind: Kind = "request"
     if plan.websocket_key is not None:
         kind = "websocket"
     elif answer is not None and answer.fields.get(b"content-type").lower().startswith(EVENTS):
         kind = "events"
     path = (plan.target.path or b"/")[:PATH_MAX].decode("latin-1")
-    return Connected(plan.key_id, kind, plan.began_s, path, not plan.is_free)
+    since_s = epoch_s + call.arrived_s if call is not None else 0.0
+    return Connected(plan.key_id, kind, since_s, path, not plan.is_free)

@@ -115,6 +115,12 @@ def connections_max(wanted: int) -> int:
     return most
 
 
+def peer_of(transport: asyncio.BaseTransport | None) -> bytes:
+    """Return the IP address of a connection's client, b"" if it has none."""
+    name = None if transport is None else transport.get_extra_info("peername")
+    return str(name[0]).encode() if isinstance(name, tuple) and name else b""
+
+
 def is_gone(transport: asyncio.Transport) -> bool:
     """Return whether the connection was reset, or closed in both directions. Does not block."""
     poll = select.poll()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from gateway import problems
 from gateway.http.connections import is_gone, may_be_reading
 from gateway.pages.entering import is_ours
-from gateway.proxy.fields import Malformed
-from gateway.proxy.framing import BodyFramer, make_framer
+from gateway.proxy.fields import Malformed, find_head_end
+from gateway.proxy.framing import BodyFramer, LengthBody, make_framer
 from gateway.proxy.request_head import HEAD_MAX, parse_request_head
 from gateway.proxy.targets import is_description, split_target
 from gateway.replies import CLOSE, Reply
@@ -24,8 +24,10 @@ from registry.errors import BadRequest, BodyEvicted, FnError, HeadTimeout, HeadT
 
 if TYPE_CHECKING:
     from gateway.http.exchanges import Exchanges
+    from gateway.http.known_heads import CutHead, KnownHead
     from gateway.http.reservations import BodyBudget, BodyReservation
     from gateway.proxy.exchange import Exchange
+    from gateway.proxy.framing import Framing
     from gateway.replies import Writer
 
 AHEAD_MAX: Final = 64 * 1024
@@ -70,21 +72,26 @@ class ExchangeParts(NamedTuple):
 class ConnectionOwner(Protocol):
     """The fast path's connection that an `ExchangeClient` acts for."""
 
-    def take_back(self, ahead: bytes, *, is_full: bool) -> None:
+    @property
+    def peer(self) -> bytes:
+        """IP address of the client, b"" if it has none."""
+
+    def take_back(self, ahead: bytes, *, is_paused: bool) -> None:
         """Read the next request.
 
-        `ahead` are its first bytes; `is_full`: the client has not read its answers yet.
+        `ahead` are its first bytes; `is_paused`: the exchange has paused reading.
         """
 
     def discard_rest(self) -> None:
         """Discard what the client still sends, for a bounded time, and close."""
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the loss of the connection."""
 
+class ExchangeClient:
+    """Client side of one exchange, as `gateway.proxy.ports.ClientSide`.
 
-class ExchangeClient(asyncio.Protocol):
-    """Client side of one exchange, as `gateway.proxy.ports.ClientSide`."""
+    The fast path's connection passes the transport's events on: to exchange the transport's
+    protocol would take longer.
+    """
 
     __slots__ = (
         "_ahead",
@@ -120,10 +127,10 @@ class ExchangeClient(asyncio.Protocol):
         self._has_answer = self._is_tunnel = False
         self._is_paused = self._is_full = self._is_closed_by_client = False
 
-    # asyncio
+    # Events of the transport
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes (asyncio)."""
+        """Process received bytes."""
         if self._framer is None:
             self._read_head(data)
         elif self._is_tunnel and self._exchange is not None:
@@ -134,7 +141,7 @@ class ExchangeClient(asyncio.Protocol):
             self._read_body(data)
 
     def eof_received(self) -> bool:
-        """Handle the client's end of sending (asyncio).
+        """Handle the client's end of sending.
 
         Returns True to keep the connection open for the answer. A client that ends its sending
         after the answer began has left: nothing else would tell for a silent stream.
@@ -148,22 +155,21 @@ class ExchangeClient(asyncio.Protocol):
         self._is_closed_by_client = True
         return True
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End the exchange: the client has left (asyncio)."""
+    def connection_lost(self) -> None:
+        """End the exchange: the client has left."""
         self._forget_ahead()
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.client_lost()
-        self._owner.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Stop the answer: the client does not read it (asyncio)."""
+        """Stop the answer: the client does not read it."""
         self._is_full = True
         if self._exchange is not None:
             self._exchange.client_paused()
 
     def resume_writing(self) -> None:
-        """Continue the answer (asyncio)."""
+        """Continue the answer."""
         self._is_full = False
         if self._exchange is not None:
             self._exchange.client_resumed()
@@ -227,7 +233,7 @@ class ExchangeClient(asyncio.Protocol):
         if transport.is_closing():
             return
         if keep and not self._is_closed_by_client:
-            self._owner.take_back(ahead, is_full=self._is_full)
+            self._owner.take_back(ahead, is_paused=self._is_paused)
         elif self._framer is None or self._framer.is_complete:
             transport.close()
         else:
@@ -249,15 +255,8 @@ class ExchangeClient(asyncio.Protocol):
 
     def _read_head(self, data: bytes) -> None:
         """Read the request's head; begin the exchange when it is complete."""
-        begun = len(self._head)
-        self._head += data
-        end = self._head.find(_END, max(0, begun - len(_END) + 1)) + len(_END)
-        if end < len(_END):
-            if len(self._head) > HEAD_MAX:
-                text = f"expected a head of at most {HEAD_MAX} bytes, got {len(self._head)} or more"
-                self._refuse_head(HeadTooLarge(text))
-            else:
-                self._count(len(data))
+        end = self._find_head_end(data)
+        if end < 0:
             return
         raw, rest = bytes(self._head[:end]), bytes(self._head[end:])
         self._head = bytearray()
@@ -270,17 +269,59 @@ class ExchangeClient(asyncio.Protocol):
             self._refuse_head(error)
             return
         assert target is not None  # `is_for_server` has seen the line, and Host if it decides
-        self._framer = make_framer(head.framing)
-        exchange = self._shared.exchanges.begin(head, target, self, self._peer())
+        self._expect_body(head.framing, rest)
+        exchanges, peer = self._shared.exchanges, self._owner.peer
+        self._start(exchanges.begin(head, target, self, peer, raw), rest)
+
+    def begin_known(self, known: KnownHead, cut: CutHead, rest: bytes) -> None:
+        """Begin an exchange with a known head; `rest` is what follows the head."""
+        self._method = known.plan.head.method
+        self._expect_body(known.framing(cut), rest)
+        exchange = self._shared.exchanges.begin_known(known, cut, self)
+        self._start(exchange, rest)
+
+    def _expect_body(self, framing: Framing, rest: bytes) -> None:
+        """Expect the body of a request; without a body, `rest` belongs to the next request.
+
+        That is not lost if this one is refused.
+        """
+        self._framer = make_framer(framing)
+        if rest and self._framer.is_complete:
+            self._ahead += rest
+
+    def _start(self, exchange: Exchange | None, rest: bytes) -> None:
+        """Start the exchange, None if it was answered already; `rest` is what follows its head."""
         if exchange is None:
             return
         self._exchange = exchange
+        if self._ahead:
+            self._ahead = bytearray()  # read again below, and counted
         if self._is_full:
             exchange.client_paused()
-        if rest:
+        framer = self._framer
+        if isinstance(framer, LengthBody) and framer.missing == len(rest) > 0:
+            framer.feed(rest)
+            exchange.request_whole(rest)
+        elif rest:
             self.data_received(rest)
         if not exchange.is_over:
             exchange.start()
+
+    def _find_head_end(self, data: bytes) -> int:
+        """Add bytes of the head; return the index of its end, -1 if it is not there yet."""
+        begun = len(self._head)
+        self._head += data
+        try:
+            end = find_head_end(self._head, begun)
+        except Malformed as error:
+            self._refuse_head(BadRequest(str(error)))
+            return -1
+        if end < 0 and len(self._head) > HEAD_MAX:
+            text = f"expected a head of at most {HEAD_MAX} bytes, got {len(self._head)} or more"
+            self._refuse_head(HeadTooLarge(text))
+        elif end < 0:
+            self._count(len(data))
+        return end
 
     def _read_body(self, data: bytes) -> None:
         framer, exchange = self._framer, self._exchange
@@ -344,10 +385,6 @@ class ExchangeClient(asyncio.Protocol):
         if self._reservation is not None:
             self._reservation.release()
             self._reservation = None
-
-    def _peer(self) -> bytes:
-        peer = self._transport.get_extra_info("peername")
-        return str(peer[0]).encode() if isinstance(peer, tuple) and peer else b""
 
 
 def reply_pieces(writer: Writer, reply: Reply, method: bytes) -> list[bytes]:

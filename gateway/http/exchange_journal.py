@@ -12,12 +12,13 @@ from gateway.http.admission import REQUEST_ID, Correlation
 from gateway.metrics.counters import exemplar_of
 from gateway.observing import records
 from gateway.observing.records import CLIENT_LEFT, RequestEnd, RequestInfo, make_record
+from gateway.proxy.known_answers import VARYING
 from gateway.replies import NO_RUN, Receipt, Reply, exchange_timing, make_receipt
 from registry.errors import FnError
 
 if TYPE_CHECKING:
     from gateway.http.context import Invoker
-    from gateway.metrics.counters import Labels
+    from gateway.metrics.exchanges import ExchangeNumbers
     from gateway.proxy.fields import Field
     from gateway.server_links import ExchangeCall
     from gateway.upstream import UpstreamConnection
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+NO_PHASES: Final[dict[str, float]] = {}
 MARK_S: Final = 0.01
 """Seconds between two exemplars."""
 SERVER: Final = "server"
@@ -33,6 +35,27 @@ SERVER: Final = "server"
 
 class ExchangeJournal:
     """What is known about one exchange, and its record. `ref`: the function that was requested."""
+
+    __slots__ = (
+        "_began_s",
+        "_connected_s",
+        "_credential",
+        "_deployed",
+        "_first_byte_s",
+        "_invoker",
+        "_is_admitted",
+        "_method",
+        "_numbers",
+        "_receipt",
+        "_ref",
+        "_sent_s",
+        "_status",
+        "_traceparent",
+        "added",
+        "applied",
+        "request_id",
+        "trace",
+    )
 
     def __init__(
         self, invoker: Invoker, ref: str, method: str, credential: str | None, who: Correlation
@@ -43,7 +66,7 @@ class ExchangeJournal:
         self._credential = credential
         self._began_s = monotonic()
         self._deployed: Deployed | None = None
-        self._labels: Labels | None = None
+        self._numbers: ExchangeNumbers | None = None
         self._is_admitted = False
         self._sent_s = 0.0
         self._first_byte_s = 0.0
@@ -78,38 +101,47 @@ class ExchangeJournal:
         if self._deployed is not None:
             function = self._deployed.function
             metrics = self._invoker.metrics
-            self._labels = metrics.labels_of(function.namespace, function.name)
-            metrics.exchanges.opened(self._labels)
+            self._numbers = metrics.exchange_numbers(function.namespace, function.name)
+            self._numbers.opened()
 
     def sent(self, now: float) -> None:
         """Note that the request is sent at `now` (monotonic seconds)."""
         self._sent_s = now
 
-    def headers(
-        self, call: ExchangeCall, upstream: UpstreamConnection, status: int
-    ) -> tuple[Field, ...]:
-        """Note the answer's head, and return the headers to add to it."""
-        self._first_byte_s = monotonic()
-        self._status = status
-        self._connected_s = upstream.connected_s
+    def fields(self, call: ExchangeCall) -> tuple[Field, ...]:
+        """Implement `gateway.proxy.ports.Journal.fields`."""
         # The pool, not the admitted revision: the call may have followed its function's traffic.
-        ref = call.pool.partition("/")[2]
-        is_cold = call.was_held and upstream.connected_s > call.arrived_s
-        phases = upstream.phases if is_cold else {}
-        queue_ms = (self._sent_s - call.arrived_s) * 1e3
-        replica, device = upstream.replica, upstream.device
-        self._receipt = make_receipt((ref, replica, device, queue_ms, phases, False, NO_RUN))
-        timing = exchange_timing(self._receipt, self._first_byte_ms or 0.0)
         added = [
-            (b"Fn-Revision", ref.encode()),
-            (b"Server-Timing", timing.encode("latin-1", "replace")),
-            (REQUEST_ID.encode(), self.request_id.encode()),
+            (b"Fn-Revision", call.pool.partition("/")[2].encode()),
+            (b"Server-Timing", VARYING),
+            (REQUEST_ID.encode(), VARYING),
         ]
         if self.applied:
             added.append((b"Preference-Applied", self.applied.encode()))
         added += [(name.encode(), value.encode("latin-1")) for name, value in self.added]
-        self._count_first_byte()
         return tuple(added)
+
+    def answered(self, call: ExchangeCall, upstream: UpstreamConnection, status: int) -> bytes:
+        """Implement `gateway.proxy.ports.Journal.answered`."""
+        self._first_byte_s = now = monotonic()
+        self._status = status
+        self._connected_s = connected_s = upstream.connected_s
+        is_cold = call.was_held and connected_s > call.arrived_s
+        self._receipt = receipt = make_receipt(
+            (
+                call.pool.partition("/")[2],
+                upstream.replica,
+                upstream.device,
+                (self._sent_s - call.arrived_s) * 1e3,
+                upstream.phases if is_cold else NO_PHASES,
+                False,
+                NO_RUN,
+            )
+        )
+        first_byte_s = now - (self._sent_s or self._began_s)
+        if self._numbers is not None:
+            self._count_first_byte(self._numbers, first_byte_s)
+        return exchange_timing(receipt, first_byte_s * 1e3).encode("latin-1", "replace")
 
     def problem(self, error: BaseException, call: ExchangeCall | None, size: int) -> Reply:
         """Return the problem document for an exchange without an answer, and record its end.
@@ -174,15 +206,13 @@ class ExchangeJournal:
             return None
         return (self._first_byte_s - (self._sent_s or self._began_s)) * 1e3
 
-    def _count_first_byte(self) -> None:
-        if self._labels is None or self._first_byte_ms is None:
-            return
-        metrics, request = self._invoker.metrics, None
+    def _count_first_byte(self, numbers: ExchangeNumbers, seconds: float) -> None:
+        metrics, request, at_s = self._invoker.metrics, None, 0.0
         if self._first_byte_s >= metrics.next_exemplar_s:
             metrics.next_exemplar_s = self._first_byte_s + MARK_S
             request = exemplar_of(self.request_id, self.traceparent)
-        seconds, at_s = self._first_byte_ms / 1e3, self._invoker.wall()
-        metrics.exchanges.answered(self._labels, seconds, request, at_s)
+            at_s = self._invoker.wall()
+        numbers.answered(seconds, request, at_s)
 
     def _known(self, error: BaseException) -> FnError:
         if isinstance(error, FnError):
@@ -193,15 +223,16 @@ class ExchangeJournal:
 
     def _end(self, outcome: str, call: ExchangeCall | None, sizes: tuple[int, int]) -> None:
         """Release the request's place in the gate, and record it in the access log and traces."""
-        invoker, now = self._invoker, monotonic()
+        invoker = self._invoker
         if self._is_admitted:
             self._is_admitted = False
             invoker.gate.exit()
-        if self._labels is not None:
-            invoker.metrics.exchanges.ended(self._labels, sizes)
-            self._labels = None
+        if self._numbers is not None:
+            self._numbers.ended(sizes)
+            self._numbers = None
         if invoker.access_log is None and self.trace is None:
             return
+        now = monotonic()
         name, revision = self._ref.partition("@")[0], ""
         if self._deployed is not None:
             name, revision = self._deployed.function.name, self._deployed.revision.ref

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from aiohttp import web
 
 from gateway import problems
-from gateway.http.connections import is_gone
+from gateway.http.connections import is_gone, peer_of
 from gateway.http.exchange_client import cut, reply_pieces
 from gateway.http.handler import ConnectionHandler
 from gateway.proxy.framing import LAST_CHUNK, BodyKind, encode_chunk
@@ -37,9 +37,8 @@ async def proxy(
         response.force_close()
         return response
     client = RoutedClient(request, writer, head)
-    peer = request.transport.get_extra_info("peername") if request.transport else None
-    address = str(peer[0]).encode() if isinstance(peer, tuple) and peer else b""
-    await client.run(exchanges.begin(head, target, client, address))
+    peer = peer_of(request.transport)
+    await client.run(exchanges.begin(head, target, client, peer))
     return SentResponse()
 
 

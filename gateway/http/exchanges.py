@@ -12,9 +12,20 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from gateway import problems
-from gateway.access import Access, Caller
-from gateway.http.admission import correlate, requested_priority, requested_wait_s
+from gateway.access import Access
+from gateway.http.admission import (
+    Correlation,
+    correlate,
+    requested_priority,
+    requested_wait_s,
+)
 from gateway.http.exchange_journal import ExchangeJournal
+from gateway.http.known_heads import (
+    CutHead,
+    KnownHead,
+    KnownHeads,
+    make_known_head,
+)
 from gateway.http.server_description import prefers_page
 from gateway.pages.entering import CLOSED_HEADERS, closed_page
 from gateway.pages.origins import (
@@ -26,16 +37,17 @@ from gateway.pages.origins import (
     preflight_fields,
 )
 from gateway.proxy.exchange import Exchange
-from gateway.proxy.forwarding import Forwarding, forward_request
-from gateway.proxy.framing import BodyKind
+from gateway.proxy.forwarding import Forwarding, forward_request, outer_prefix
+from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.plan import ExchangePlan
 from gateway.proxy.targets import FunctionTarget, host_target, split_target
+from gateway.proxy.trusted import TrustedProxies
 from gateway.proxy.websocket import check_handshake, is_handshake
 from gateway.replies import CLOSE, Reply
 from registry.catalog import Deployed
-from registry.errors import Asleep, ForeignHost, NoKey, Unknown
+from registry.errors import Asleep, ForeignHost, NoKey, ShuttingDown, Unknown
 from registry.model import ExchangeLimits, Revision
-from registry.path_rules import CompiledPaths
+from registry.path_rules import NEVER_WAKING, CompiledPaths
 
 if TYPE_CHECKING:
     from gateway.http.context import Invoker
@@ -44,6 +56,9 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMITS: Final = ExchangeLimits()
 VARIES: Final = (("Vary", "Origin"),)
+IGNORED: Final = "the function is asleep, and its settings say that WebSockets do not wake it"
+RULES_SHOWN: Final = 3
+"""Max rules in an error."""
 _END: Final = b"\r\n\r\n"
 _HOST_LINE: Final = re.compile(rb"\r\n[Hh][Oo][Ss][Tt]:[ \t]*+([!-~]++)[ \t]*+\r\n")
 
@@ -56,6 +71,9 @@ class Exchanges:
         self._open = invoker.open_exchanges
         self._paths: dict[str, CompiledPaths] = {}
         self._paths_as_of = -1
+        self._trusted = TrustedProxies(invoker.settings.trusted_proxies)
+        self.known = KnownHeads(invoker.catalog, invoker.access)
+        """The heads that clients repeat."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -90,50 +108,133 @@ class Exchanges:
         return split_target(head.target) if name is None else host_target(name, head.target)
 
     def begin(
-        self, head: RequestHead, target: FunctionTarget, client: ClientSide, peer: bytes
+        self,
+        head: RequestHead,
+        target: FunctionTarget,
+        client: ClientSide,
+        peer: bytes,
+        raw: bytes = b"",
     ) -> Exchange | None:
         """Begin an exchange; `start` must follow, when the client can take an answer.
 
         None if the client has been answered already: with an error, or as a preflight. `peer`: IP
-        address of the client.
+        address of the client. `raw`: the bytes of the head, if the same bytes may begin another
+        request.
         """
         invoker = self._invoker
         header = _header_of(head)
         credential, is_ours = find_credential(
             invoker.access, header("Fn-Key"), header("Authorization")
         )
-        method = head.method.decode()
-        journal = ExchangeJournal(invoker, target.ref, method, credential, correlate(header))
-        asked = asked_by(method, header)
+        who = correlate(header)
+        journal = ExchangeJournal(invoker, target.ref, head.method.decode(), credential, who)
         try:
             journal.enter()
-            if self._judge(asked, target, journal) is Sender.PREFLIGHT:
-                names = header("Access-Control-Request-Headers")
-                answer(head, client, journal.preflight(preflight_fields(asked, names)))
-                return None
-            caller = self._check(head, target, credential, is_ours=is_ours)
-            deployed = self._resolve(target, method)
-            journal.admitted(deployed)
-            plan = self._plan(head, target, deployed, journal)
+            admitted = self._admit(head, target, journal, (credential, is_ours))
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             answer(head, client, _for_browsers(journal.problem(error, None, 0), target, header))
             return None
-        request = forward_request(
-            head,
-            Forwarding(
-                target.upstream,
-                target.prefix,
-                peer,
-                journal.request_id.encode(),
-                traceparent=journal.traceparent.encode(),
-                drops_authorization=is_ours,
-                expects_continue=True,
-                is_websocket=plan.websocket_key is not None,
-            ),
+        if isinstance(admitted, Reply):
+            answer(head, client, admitted)
+            return None
+        plan, deployed, by_cookie = admitted
+        is_trusted = self._trusted.has(peer)
+        if is_trusted:
+            values = head.fields.values
+            host = values.get(b"x-forwarded-host", b"")
+            plan = plan._replace(outer=outer_prefix(values), public_host=host)
+        forwarding = Forwarding(
+            target.upstream,
+            target.prefix,
+            peer,
+            journal.request_id.encode(),
+            traceparent=journal.traceparent.encode(),
+            is_trusted=is_trusted,
+            drops_authorization=is_ours,
+            expects_continue=True,
+            is_websocket=plan.websocket_key is not None,
         )
+        # A cookie expires, which nothing tells.
+        may_learn = raw and not by_cookie and self._is_repeatable(plan, who)
+        cut = self.known.repeated(peer, raw, who) if may_learn else None
+        if cut is not None:
+            plan = plan._replace(answers=KnownAnswers())
+            decided = (credential, journal.applied, journal.added)
+            known = make_known_head(plan, deployed, decided, forwarding, cut)
+            self.known.learn(peer, cut.key, known)
+        if invoker.gate.headers:
+            plan = plan._replace(keeps=False, answers=None)
+        return self._exchange(plan, forward_request(head, forwarding), client, journal)
+
+    def _admit(
+        self,
+        head: RequestHead,
+        target: FunctionTarget,
+        journal: ExchangeJournal,
+        sent: tuple[str | None, bool],
+    ) -> tuple[ExchangePlan, Deployed, bool] | Reply:
+        """Return the plan, the function and whether a cookie was the key; or a preflight's answer.
+
+        `sent`: the credential, and whether Authorization is a key of ours. Raises FnError.
+        """
+        credential, is_ours = sent
+        header, method, access = _header_of(head), head.method.decode(), self._invoker.access
+        asked = asked_by(method, header)
+        if self._judge(asked, target, journal) is Sender.PREFLIGHT:
+            names = header("Access-Control-Request-Headers")
+            return journal.preflight(preflight_fields(asked, names))
+        is_sent = is_ours or header("Fn-Key") is not None
+        by_cookie = target.is_own_host and not is_sent and not access.is_open
+        if by_cookie:
+            # Authorization may belong to the function's server.
+            cookies = head.fields.get(b"cookie")
+            caller = access.check_cookie(cookies, target.name, self._invoker.wall())
+        else:
+            caller = access.check(credential, "invoke", target.name)
+        deployed = self._resolve(target, method)
+        journal.admitted(deployed)
+        plan = self._plan(head, target, deployed, journal)
+        return plan._replace(key_id=caller.id), deployed, by_cookie
+
+    def begin_known(self, known: KnownHead, cut: CutHead, client: ClientSide) -> Exchange | None:
+        """Begin an exchange with a known head; see `begin`. `cut`: this request's."""
+        invoker, plan = self._invoker, known.plan
+        ref = plan.target.ref
+        journal = ExchangeJournal(invoker, ref, known.method, known.credential, cut.who)
+        journal.applied, journal.added = known.applied, known.added
+        try:
+            journal.enter()
+        except ShuttingDown as error:
+            answer(plan.head, client, journal.problem(error, None, 0))
+            return None
+        journal.admitted(known.deployed)
+        if not plan.is_free:
+            function = known.deployed.function
+            invoker.history.arrived(function.namespace, function.name)
+        if invoker.gate.headers:
+            plan = plan._replace(keeps=False, answers=None)
+        return self._exchange(plan, known.request(cut, journal.request_id), client, journal)
+
+    def _exchange(
+        self, plan: ExchangePlan, request: bytes, client: ClientSide, journal: ExchangeJournal
+    ) -> Exchange:
         journal.began()
-        plan = plan._replace(request=request, key_id=caller.id, began_s=invoker.wall())
-        return Exchange(plan, client, invoker.delivery, invoker.body_budget, journal, self._open)
+        invoker = self._invoker
+        return Exchange(
+            plan, request, client, invoker.delivery, invoker.body_budget, journal, self._open
+        )
+
+    def _is_repeatable(self, plan: ExchangePlan, who: Correlation) -> bool:
+        """Return whether the next request with the same head is treated alike.
+
+        Not those with an invalid id, which is not cut out of the head.
+        """
+        fields = plan.head.fields.values
+        if bool(who.request_id) is not (b"x-request-id" in fields):
+            return False
+        if bool(who.traceparent) is not (b"traceparent" in fields):
+            return False
+        return plan.wakes and plan.websocket_key is None and self._invoker.tracer is None
 
     def _judge(self, asked: Asked, target: FunctionTarget, journal: ExchangeJournal) -> Sender:
         """Return who sends a request, after the checks of Host and Origin. Raises FnError.
@@ -153,20 +254,6 @@ class Exchanges:
         else:
             journal.added = cors_fields(asked.origin or "")
         return sender
-
-    def _check(
-        self, head: RequestHead, target: FunctionTarget, credential: str | None, *, is_ours: bool
-    ) -> Caller:
-        """Return the caller. Raises NoKey or WrongScope.
-
-        On the function's own host a browser's cookie counts, if no key was sent: Authorization may
-        belong to the function's server.
-        """
-        access, name, fields = self._invoker.access, target.name, head.fields
-        is_sent = is_ours or b"fn-key" in fields.values
-        if target.is_own_host and not is_sent and not access.is_open:
-            return access.check_cookie(fields.get(b"cookie"), name, self._invoker.wall())
-        return access.check(credential, "invoke", name)
 
     def _resolve(self, target: FunctionTarget, method: str) -> Deployed:
         """Return the function and revision. Raises Unknown if it is not a server function."""
@@ -206,8 +293,7 @@ class Exchanges:
         is_ignored = key is not None and limits.websockets == "ignore"
         wakes = rule.wakes and not is_ignored
         if not wakes and invoker.delivery.is_cold(pool):
-            what = "a WebSocket" if is_ignored else "a request of this path"
-            raise Asleep(f"the function is asleep, and {what} does not wake it")
+            raise Asleep(IGNORED if is_ignored else _asleep(deployed.revision))
         is_free = rule.is_free or not wakes
         if not is_free:
             invoker.history.arrived(function.namespace, function.name)
@@ -220,7 +306,6 @@ class Exchanges:
             pool,
             head,
             target,
-            b"",
             limits,
             wait_s,
             function.limits.queue,
@@ -229,15 +314,16 @@ class Exchanges:
             is_free,
             key,
             # A client whose handshake is refused may have sent frames already.
-            head.keep_alive and key is None and not invoker.gate.headers,
+            head.keep_alive and key is None,
             settings.body_read_s,
             function.limits.retry,
+            wakes,
         )
 
 
 def answer(head: RequestHead, client: ClientSide, reply: Reply) -> None:
     """Answer a request that gets no exchange."""
-    keep = head.keep_alive and head.framing.kind is BodyKind.NONE and not reply.closes
+    keep = head.keep_alive and head.framing.is_empty and not reply.closes
     if not keep and not reply.closes:
         reply = reply._replace(headers=(*reply.headers, CLOSE))
     client.answer(reply)
@@ -287,3 +373,17 @@ def _header_of(head: RequestHead) -> Callable[[str], str | None]:
         return None if value is None else value.decode("latin-1")
 
     return header
+
+
+def _asleep(revision: Revision) -> str:
+    """Return why a request does not wake the function, and which ones do."""
+    assert revision.server is not None
+    rules = revision.server.paths.wake
+    never = [path.decode() for path in NEVER_WAKING]
+    if revision.server.ready not in ("", "/"):
+        never.append(revision.server.ready)
+    expected = f"another path than {', '.join(never)}"
+    if rules:
+        more = ", ..." if len(rules) > RULES_SHOWN else ""
+        expected = f"one of {', '.join(rules[:RULES_SHOWN])}{more}"
+    return f"the function is asleep, and this request does not wake it: expected {expected}"

@@ -16,7 +16,7 @@ from typing import Final, cast
 
 from gateway import problems
 from gateway.http.bodies import BodyDiscarder, BodyReceiver, switch_protocol
-from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading
+from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading, peer_of
 from gateway.http.context import Invoker
 from gateway.http.exchange_client import ExchangeClient, ExchangeParts, is_for_server
 from gateway.http.exchanges import Exchanges
@@ -58,6 +58,7 @@ class FastPath:
         self.limit = limit
         self.parse_head = HeadCache().read
         self.parts = ExchangeParts(Exchanges(invoker), writer, invoker.body_budget)
+        self.known_heads = self.parts.exchanges.known
         self._left = asyncio.Event()
         limit.track(self.connections)
 
@@ -120,6 +121,7 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_unparsed",
         "opened_s",
+        "peer",
         "quiet_s",
     )
 
@@ -137,6 +139,7 @@ class Connection(asyncio.Protocol):
         self._is_last = False
         self._is_ended = False
         self._is_discarding = False
+        self.peer = b""
         self.quiet_s = 0
         self.opened_s = monotonic()
 
@@ -150,6 +153,7 @@ class Connection(asyncio.Protocol):
         """Accept or refuse a new connection (asyncio)."""
         self._transport = cast("asyncio.Transport", transport)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.peer = peer_of(transport)
         fast_path = self._fast_path
         fast_path.connections.add(self)
         if not fast_path.limit.admit(self):
@@ -160,7 +164,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Process received bytes (asyncio)."""
         self.quiet_s = 0
-        if self._invocation is None and not self._unparsed:
+        if self._exchange is not None:
+            self._exchange.data_received(data)
+        elif self._invocation is None and not self._unparsed:
             self._begin_request(data)
         elif self._missing:
             self._continue_body(data)
@@ -170,13 +176,17 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop reading requests: the client does not read its answers (asyncio)."""
         self._is_full = True
-        if self._transport is not None:
+        if self._exchange is not None:
+            self._exchange.pause_writing()
+        elif self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Continue reading: the client reads its answers again (asyncio)."""
         self._is_full = False
-        if self._transport is not None and not self._unparsed:
+        if self._exchange is not None:
+            self._exchange.resume_writing()
+        elif self._transport is not None and not self._unparsed:
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
@@ -184,6 +194,8 @@ class Connection(asyncio.Protocol):
 
         Returns True to keep the connection open for the pending answer.
         """
+        if self._exchange is not None:
+            return self._exchange.eof_received()
         transport = self._transport
         is_owed = self._invocation is not None or bool(self._unparsed)
         if transport is None or not is_owed or self._missing or not may_be_reading(transport):
@@ -194,8 +206,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
         """Cancel the request in flight: the client has disconnected (asyncio)."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.connection_lost()
         self._detach()
-        self._exchange = None
         invocation, self._invocation = self._invocation, None
         if invocation is not None:
             invocation.cancel()
@@ -246,6 +260,10 @@ class Connection(asyncio.Protocol):
         """
         self._is_new = False
         end = data.find(_END) + 4
+        found = self._fast_path.known_heads.find(self.peer, data[:end])
+        if found is not None and self._transport is not None:
+            self._exchange_client(self._transport).begin_known(*found, data[end:])
+            return
         plain = self._fast_path.parse_head(data[:end]) if end > 3 else None
         if plain is None:
             self._begin_other(data)
@@ -276,26 +294,28 @@ class Connection(asyncio.Protocol):
             self._unparsed = [data]
             self._hand_over()
             return
+        self._exchange_client(transport).data_received(data)
+
+    def _exchange_client(self, transport: asyncio.Transport) -> ExchangeClient:
+        """Return the client side of a new exchange, which gets the connection's events."""
         client = self._exchange = ExchangeClient(self._fast_path.parts, self, transport)
-        transport.set_protocol(client)
         if self._is_full:
             client.pause_writing()
-        client.data_received(data)
+        return client
 
-    def take_back(self, ahead: bytes, *, is_full: bool) -> None:
+    def take_back(self, ahead: bytes, *, is_paused: bool) -> None:
         """Read the next request: an exchange is over.
 
-        `ahead` are its first bytes; `is_full`: the client has not read its answers yet.
+        `ahead` are its first bytes; `is_paused`: the exchange has paused reading.
         """
         transport = self._transport
         self._exchange = None
         if transport is None:
             return
         self.quiet_s = 0
-        transport.set_protocol(self)
-        if is_full:
-            self.pause_writing()
-        else:
+        if self._is_full:
+            transport.pause_reading()
+        elif is_paused:
             transport.resume_reading()
         if ahead:
             self._read_ahead(ahead)

@@ -11,13 +11,14 @@ from time import monotonic
 from typing import Any, Final, Protocol
 
 from aiohttp import HttpVersion11, web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from gateway import problems
 from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading
 from gateway.http.reservations import BodyBudget, BodyReservation
+from gateway.proxy.request_head import HEAD_MAX
 from gateway.replies import Writer
 from registry.errors import (
     BadRequest,
@@ -28,9 +29,8 @@ from registry.errors import (
     TooManyConnections,
 )
 
-HEAD_MAX: Final = 32 * 1024
-"""Max bytes of a request's head; aiohttp bounds only single lines and their number, in total a
-mebibyte."""
+FIELDS_MAX: Final = 128
+"""Max fields of a request's head."""
 READS_MAX: Final = 64
 AHEAD_MAX: Final = 1024 * 1024
 """Max reads, and max bytes, of later requests. At either limit reading stops until the current
@@ -121,6 +121,9 @@ class ConnectionHandler(RequestHandler):
             loop=loop,
             access_log=None,  # type: ignore[arg-type] # as web.AppRunner passes it on
             auto_decompress=False,
+            max_line_size=HEAD_MAX,
+            max_field_size=HEAD_MAX,
+            max_headers=FIELDS_MAX,
             read_bufsize=READ_SIZE,
         )
         self._shared = shared
@@ -234,9 +237,7 @@ class ConnectionHandler(RequestHandler):
         """Return the answer to malformed HTTP, or to a defect; the connection closes (aiohttp)."""
         error: FnError
         if isinstance(exc, HttpProcessingError):
-            # The rest of the text quotes the client's bytes, which may contain a key.
-            reason = (message or "").partition("\n")[0].partition(":")[0].strip()
-            error = BadRequest(f"the request is not HTTP: {reason[:200] or type(exc).__name__}")
+            error = _explain(exc, message or "")
             self.logger.warning("a request is no HTTP: %s", type(exc).__name__)
         else:
             error = FnError("see the server's log")
@@ -365,6 +366,17 @@ class ConnectionHandler(RequestHandler):
                 self.transport.write(piece)
         self._head_size = 0
         self.force_close()
+
+
+def _explain(error: HttpProcessingError, message: str) -> FnError:
+    """Return the problem with a head that aiohttp's parser has refused."""
+    if isinstance(error, LineTooLong):
+        return HeadTooLarge(f"expected a head of at most {HEAD_MAX} bytes, got a longer line")
+    if message.startswith("Too many headers"):
+        return HeadTooLarge(f"expected at most {FIELDS_MAX} fields, got more")
+    # The rest of the text quotes the client's bytes, which may contain a key.
+    reason = message.partition("\n")[0].partition(":")[0].strip()
+    return BadRequest(f"the request is not HTTP: {reason[:200] or type(error).__name__}")
 
 
 def connection_refused() -> TooManyConnections:

@@ -112,6 +112,14 @@ class BodyBudget:
             raise QueueFull(f"{text}, at most {self._capacity} are allowed", retry_after_s=RETRY_S)
         self._held.reserve(count)
 
+    def try_charge(self, count: int) -> bool:
+        """Charge a complete body if it fits without an eviction; return whether it did."""
+        held = self._held
+        if held.held_bytes + count > self._capacity:
+            return False
+        held.reserve(count)
+        return True
+
     def refund(self, count: int) -> None:
         """Undo `charge`."""
         self._held.reserve(-count)

@@ -19,7 +19,11 @@ from itertools import accumulate, chain
 from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar as ShownExemplar
@@ -118,7 +122,7 @@ class LocalStore:
 
 
 class Counter:
-    """One number that only grows, at `place` of its store."""
+    """One number of a family, at `place` of its store."""
 
     __slots__ = ("_values", "place")
 
@@ -136,7 +140,10 @@ class Counter:
 
 
 class CounterFamily(Collector):
-    """Counters with one name, one per combination of label values."""
+    """Numbers with one name that only grow, one per combination of label values."""
+
+    _suffix = "_total"
+    _metric: type[CounterMetricFamily | GaugeMetricFamily] = CounterMetricFamily
 
     def __init__(
         self, name: str, text: str, labelnames: tuple[str, ...], store: CounterStore
@@ -150,7 +157,7 @@ class CounterFamily(Collector):
         """Return the counter with these labels; frequent callers cache it."""
         number = self._numbers.get(labelvalues)
         if number is None:
-            name = f"{self._name_and_text[0]}_total"
+            name = self._name_and_text[0] + self._suffix
             place = self._store.allocate(name, self._labelnames, labelvalues)
             number = self._numbers[labelvalues] = Counter(self._store.values, place)
         return number
@@ -161,13 +168,20 @@ class CounterFamily(Collector):
         if number is not None:
             self._store.free(number.place)
 
-    def collect(self) -> Iterable[CounterMetricFamily]:
+    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
         """Return the family (prometheus_client)."""
         unit = unit_of(self._name_and_text[0])
-        family = CounterMetricFamily(*self._name_and_text, labels=self._labelnames, unit=unit)
+        family = self._metric(*self._name_and_text, labels=self._labelnames, unit=unit)
         for labelvalues, number in list(self._numbers.items()):
             family.add_metric(labelvalues, number.get())
         return [family]
+
+
+class GaugeFamily(CounterFamily):
+    """Numbers with one name that rise and fall, one per combination of label values."""
+
+    _suffix = ""
+    _metric = GaugeMetricFamily
 
 
 class Histogram:
@@ -250,6 +264,10 @@ class HistogramFamily(Collector):
         if child is None:
             child = self._children[labelvalues] = self._make(labelvalues)
         return child
+
+    def known(self, *labelvalues: str) -> Histogram | None:
+        """Return the histogram with these labels if there is one."""
+        return self._children.get(labelvalues)
 
     def _make(self, labelvalues: tuple[str, ...]) -> Histogram:
         name, names, take = self._name_and_text[0], (*self._labelnames, "le"), self._store.allocate

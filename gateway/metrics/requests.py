@@ -1,7 +1,7 @@
 """Metric families of a gateway process: requests, pools and cold starts.
 
 `Metrics` counts requests by function. `StateGauges` shows the ledger and the states of pools at one
-moment. `RateSampler` returns the requests of each function since its last sample.
+moment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gateway.metrics.counters import (
     SampleExemplar,
     newest_exemplars,
 )
-from gateway.metrics.exchanges import ExchangeFamilies
+from gateway.metrics.exchanges import ExchangeFamilies, ExchangeNumbers
 from gateway.metrics.ledger import ENDINGS, Balance
 from gateway.replies import Receipt
 from registry.catalog import Change
@@ -54,7 +54,6 @@ MARKED_MAX = 500
 """Max exemplars that one process sends to another: the newest, about 70 kB."""
 
 OnColdStart = Callable[[str, str, str, Mapping[str, float], Labels | None], None]
-Durations = Callable[[], Iterable[tuple[tuple[str, str], Histogram]]]
 
 
 class MetricSource(Protocol):
@@ -194,10 +193,10 @@ class Metrics:
         if receipt.phases:
             self._on_cold_start(*key, receipt.replica, receipt.phases, request)
 
-    def labels_of(self, namespace: str, function: str) -> tuple[str, str]:
-        """Return the labels under which a function is counted."""
+    def exchange_numbers(self, namespace: str, function: str) -> ExchangeNumbers:
+        """Return the numbers under which a function's exchanges are counted."""
         series = self._series.get((namespace, function)) or self._series_of(namespace, function)
-        return series.labels
+        return self.exchanges.of(series.labels)
 
     def count_exchange(
         self, key: tuple[str, str], outcome: tuple[str, str], seconds: float, receipt: Receipt
@@ -286,6 +285,12 @@ class Metrics:
     def durations(self) -> Iterator[tuple[tuple[str, str], Histogram]]:
         """Return the duration histogram of every function with its own series."""
         return ((key, series.duration) for key, series in self._series.items())
+
+    def first_bytes(self) -> Iterator[tuple[tuple[str, str], Histogram]]:
+        """Return the time to the first byte of every server function that has answered."""
+        for key, series in self._series.items():
+            if (known := self.exchanges.first_byte(series.labels)) is not None:
+                yield key, known
 
     def _series_of(self, namespace: str, function: str) -> FunctionSeries:
         """Return the series of a function that is counted for the first time.
@@ -439,46 +444,6 @@ def _ledger(balance: Balance) -> list[Metric]:
         for pool, count in counts.items():
             family.add_metric([pool], count)
     return [accepted, ended, unended, held, in_flight]
-
-
-class RateSample(NamedTuple):
-    """Requests of one function since the last sample, by duration bucket.
-
-    The bounds are SECONDS; there is one more bucket than there are bounds.
-    """
-
-    namespace: str
-    name: str
-    counts: tuple[int, ...]
-
-
-class RateSampler:
-    """Samples the duration histograms: O(functions) per sample, no cost per request.
-
-    `durations` returns the histograms by namespace and name.
-    """
-
-    def __init__(self, durations: Durations) -> None:
-        self._durations = durations
-        self._before: dict[tuple[str, str], tuple[Histogram, float, list[int]]] = {}
-
-    def sample(self) -> list[RateSample]:
-        """Return the requests since the last sample, of functions that had any."""
-        found, now = [], {}
-        for key, distribution in self._durations():
-            known = self._before.get(key)
-            if known is None or known[0] is not distribution:
-                known = (distribution, 0.0, [])
-            total = distribution.total
-            if total != known[1]:
-                counts = distribution.buckets()
-                before = known[2] or [0] * len(counts)
-                since = tuple(a - b for a, b in zip(counts, before, strict=True))
-                found.append(RateSample(*key, since))
-                known = (distribution, total, counts)
-            now[key] = known
-        self._before = now
-        return found
 
 
 class _SourceCollector(Collector):

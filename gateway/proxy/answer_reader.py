@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.proxy.fields import Malformed, find_head_end
 from gateway.proxy.framing import BodyFramer, Data, NoBody, UntilCloseBody, make_framer
 from gateway.proxy.response_head import (
     HEAD_MAX,
+    NO_STATUS_LINE,
     ResponseHead,
     UpstreamError,
     parse_response_head,
@@ -15,19 +17,23 @@ from registry.errors import UpstreamFailed
 
 INTERIM_MAX: Final = 32
 """Max interim heads (1xx) of one answer."""
-_END: Final = b"\r\n\r\n"
+_BEGINNING: Final = b"HTTP/1."
+_NO_BODY: Final = NoBody()
 
 
 class AnswerReader:
     """Reader of the answer to one request with `method`."""
 
-    __slots__ = ("_body", "_head", "_interims", "_method", "unchunks")
+    __slots__ = ("_body", "_head", "_interims", "_method", "_searched", "raw", "unchunks")
 
     def __init__(self, method: bytes) -> None:
         self._method = method
         self._head = bytearray()
+        self._searched = 0
         self._interims = 0
-        self._body: BodyFramer = NoBody()
+        self._body: BodyFramer = _NO_BODY
+        self.raw = b""
+        """The last complete head."""
         self.unchunks = False
         """Whether `take` returns the content of chunks only."""
 
@@ -42,12 +48,19 @@ class AnswerReader:
 
     def next_head(self) -> ResponseHead | None:
         """Return the next head, None if it is not complete. Raises UpstreamError."""
-        end = self._head.find(_END) + len(_END)
-        if end < len(_END):
-            if len(self._head) > HEAD_MAX:
+        try:
+            end = find_head_end(self._head, self._searched)
+        except Malformed as error:
+            raise UpstreamError(str(error)) from None
+        if end < 0:
+            self._searched = len(self._head)
+            if not self._head.startswith(_BEGINNING[: self._searched]):
+                raise UpstreamError(NO_STATUS_LINE)
+            if self._searched > HEAD_MAX:
                 raise UpstreamError(f"expected a head of at most {HEAD_MAX} bytes")
             return None
-        raw = bytes(self._head[:end])
+        self._searched = 0
+        raw = self.raw = bytes(self._head[:end])
         del self._head[:end]
         head = parse_response_head(raw, self._method)
         if head.is_interim:
@@ -55,8 +68,12 @@ class AnswerReader:
             if self._interims > INTERIM_MAX:
                 raise UpstreamError(f"expected at most {INTERIM_MAX} interim heads")
         else:
-            self._body = make_framer(head.framing)
+            self.begin(head)
         return head
+
+    def begin(self, head: ResponseHead) -> None:
+        """Begin the body behind the final head."""
+        self._body = make_framer(head.framing)
 
     def take_rest(self) -> bytes:
         """Return the bytes after the final head."""

@@ -21,7 +21,8 @@ ORIGIN_WIDE: Final = frozenset(
 UNFRAMED: Final = b"frame-ancestors 'self'"
 """Content-Security-Policy of pages on a function's own host, unless its server says who may frame
 them."""
-_URLS: Final = frozenset({b"location", b"content-location"})
+URLS: Final = frozenset({b"location", b"content-location"})
+"""Fields whose values get the function's prefix."""
 _OWN: Final = (b"fn-", b"proxy-")
 _DROPPED: Final = HOP_BY_HOP | ORIGIN_WIDE | {b"content-length"}
 _DROPPED_ON_OWN_HOST: Final = _DROPPED - {b"service-worker-allowed"}
@@ -34,11 +35,13 @@ _FRAME_OPTIONS: Final = frozenset({b"deny", b"sameorigin"})
 class Answering(NamedTuple):
     """What the gateway knows about an answer besides its head.
 
-    `prefix`: /fn/NAME as the client sent it, b"" on the function's own host; of a trusted proxy's
-    clients, their `public_prefix`. `host`: the request's. `minor`: of the client's HTTP/1.`minor`.
-    `keep_alive`: the client's connection may stay open. `is_bare`: the client's target was the
-    prefix itself. `added`: fields of the gateway, which replace the server's; Server-Timing, Vary
-    and Content-Security-Policy stand beside the server's. One Access-Control-Allow-* replaces all.
+    `prefix`: /fn/NAME as the client sent it, b"" on the function's own host. `host`: the request's.
+    `minor`: of the client's HTTP/1.`minor`. `keep_alive`: the client's connection may stay open.
+    `is_bare`: the client's target was the prefix itself. `added`: fields of the gateway, which
+    replace the server's; Server-Timing, Vary and Content-Security-Policy stand beside the server's,
+    and one Access-Control-Allow-* replaces all. `outer`: the path before `prefix` for clients of a
+    trusted proxy, and `public_host` the host that they use; b"" without one. `port`: the server's
+    TCP port, 0 if it has none.
     """
 
     prefix: bytes
@@ -47,6 +50,9 @@ class Answering(NamedTuple):
     keep_alive: bool = True
     is_bare: bool = False
     added: tuple[Field, ...] = ()
+    outer: bytes = b""
+    public_host: bytes = b""
+    port: int = 0
 
 
 class ClientAnswer(NamedTuple):
@@ -77,7 +83,7 @@ def forward_answer(head: ResponseHead, given: Answering) -> ClientAnswer:
         if low == b"set-cookie":
             if cookie := scope_cookie(line[1], given):
                 lines.append(b"%b: %b\r\n" % (line[0], cookie))
-        elif low in _URLS:
+        elif low in URLS:
             lines.append(b"%b: %b\r\n" % (line[0], prefix_location(line[1], given)))
         else:
             lines.append(b"%b: %b\r\n" % line)
@@ -132,40 +138,63 @@ def _length_line(head: ResponseHead, framing: Framing) -> bytes:
 
 _ABSOLUTE: Final = re.compile(rb"((?:https?:)?//)([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _SCHEME: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*:")
+_PORT: Final = re.compile(rb":[0-9]*\Z")
+_HTTP_PORT: Final = 80
 
 
 def prefix_location(value: bytes, given: Answering) -> bytes:
     """Return a URL of the function's server as clients reach it.
 
-    Paths, also those on the request's own host, get the prefix, unless they have it already: a
-    server that respects X-Forwarded-Prefix has written it. On the function's own host nothing
-    changes.
+    Paths get the prefix, unless they have it already: a server that respects X-Forwarded-Prefix has
+    written it. So do the paths of URLs on the client's host. URLs on the server's own address lose
+    scheme and host: no client can connect to it.
     """
-    if not given.prefix:
-        return value
     absolute = _ABSOLUTE.fullmatch(value)
     if absolute is not None:
         scheme, host, rest = absolute.groups()
-        if host.lower() != given.host.lower():
-            return value
-        return b"%b%b%b" % (scheme, host, _prefixed(rest or b"/", given.prefix))
+        low, path = host.lower(), rest or b"/"
+        if low and low in (given.host.lower(), given.public_host.lower()):
+            return b"%b%b%b" % (scheme, host, _prefixed(path, given))
+        if scheme.lower() != b"https://" and low in _own_authorities(given):
+            return _prefixed(path, given)
+        return value
     if value.startswith(b"/"):
-        return _prefixed(value, given.prefix)
+        return _prefixed(value, given)
     if given.is_bare and not _SCHEME.match(value):
-        return b"%b/%b" % (given.prefix, value)
+        return b"%b%b/%b" % (given.outer, given.prefix, value)
     return value
 
 
-def _prefixed(path: bytes, prefix: bytes) -> bytes:
+def _own_authorities(given: Answering) -> set[bytes]:
+    """Return the authorities that a server takes for its own address.
+
+    Some servers, such as nginx, join the name of the field Host with the port on which they listen.
+    """
+    if not given.port:
+        return set()
+    names = {b"127.0.0.1", b"localhost", _PORT.sub(b"", given.host.lower())}
+    own = {b"%b:%d" % (name, given.port) for name in names}
+    return own | names if given.port == _HTTP_PORT else own
+
+
+def _prefixed(path: bytes, given: Answering) -> bytes:
     """Return a path, or a query, below the prefix; unchanged if it is already there.
 
     /fn/NAME counts for /fn/NAME@REVISION, too: a server may have the prefix in its settings.
     """
+    prefix, outer = given.prefix, given.outer
     plain = re.split(rb"@|%40", prefix, maxsplit=1)[0]
     for known in (prefix, plain):
-        if path == known or (path.startswith(known) and path[len(known) :][:1] in b"/?#"):
+        if _is_below(path, outer + known):
             return path
+        if _is_below(path, known):
+            return outer + path
+    prefix = outer + prefix
     return prefix + path if path.startswith(b"/") else b"%b/%b" % (prefix, path)
+
+
+def _is_below(path: bytes, prefix: bytes) -> bool:
+    return path == prefix or (path.startswith(prefix) and path[len(prefix) :][:1] in b"/?#")
 
 
 def scope_cookie(value: bytes, given: Answering) -> bytes:
@@ -185,17 +214,17 @@ def scope_cookie(value: bytes, given: Answering) -> bytes:
         low, text = name.rstrip(b" \t").lower(), text.lstrip(b" \t")
         if low == b"domain":
             continue
-        if low == b"path" and given.prefix:
+        if low == b"path":
             if not text.startswith(b"/"):
                 continue
             has_path = True
-            kept.append(b"Path=" + _cookie_path(text, given.prefix))
+            kept.append(b"Path=" + _cookie_path(text, given))
         else:
             kept.append(attribute)
-    if not has_path and given.is_bare and given.prefix:
-        kept.append(b"Path=" + given.prefix)
+    if not has_path and given.is_bare:
+        kept.append(b"Path=%b%b" % (given.outer, given.prefix))
     return b"; ".join(kept)
 
 
-def _cookie_path(path: bytes, prefix: bytes) -> bytes:
-    return prefix if path == b"/" else _prefixed(path, prefix)
+def _cookie_path(path: bytes, given: Answering) -> bytes:
+    return given.outer + given.prefix or b"/" if path == b"/" else _prefixed(path, given)

@@ -14,99 +14,36 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.proxy import retries
 from gateway.proxy.answer_reader import AnswerReader, not_http
-from gateway.proxy.answering import Answering, forward_answer, forward_interim
-from gateway.proxy.deadlines import Deadlines
+from gateway.proxy.answering import forward_interim
+from gateway.proxy.exchange_data import ExchangeData
 from gateway.proxy.fields import Malformed
-from gateway.proxy.framing import BodyKind
-from gateway.proxy.kept_prefix import KeptPrefix, Memory, may_resend
+from gateway.proxy.joining import write_joined
+from gateway.proxy.kept_prefix import may_resend
+from gateway.proxy.known_answers import is_repeatable, make_template
 from gateway.proxy.plan import State
 from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
-from gateway.proxy.retries import Loss
 from gateway.proxy.websocket import is_switched
 from gateway.replies import CLOSE
 from registry.errors import FnError, UpstreamFailed
 
 if TYPE_CHECKING:
-    from gateway.proxy.plan import ExchangePlan
-    from gateway.proxy.ports import ClientSide, ExchangeDelivery, Journal
+    from gateway.proxy.known_answers import AnswerTemplate
     from gateway.server_links import ExchangeCall
     from gateway.upstream import UpstreamConnection
 
 CONTINUE: Final = 100
+HEAD_END: Final = b"\r\n\r\n"
 DEATH_S: Final = 0.05
 """Seconds within which a gateway notices that a replica died."""
 
 
-class Exchange:
+class Exchange(ExchangeData):
     """One exchange between `client` and a server of the function.
 
     `request_data` and `request_end` bring the request's body in the form in which it goes upstream.
     """
 
-    __slots__ = (
-        "_answer",
-        "_bytes_out",
-        "_call",
-        "_client",
-        "_client_ended",
-        "_deadlines",
-        "_delivery",
-        "_is_client_full",
-        "_is_reused",
-        "_is_upstream_full",
-        "_journal",
-        "_keeps",
-        "_kept",
-        "_open",
-        "_plan",
-        "_reader",
-        "_request_bytes",
-        "_sends",
-        "_upstream",
-        "_upstream_ended",
-        "is_request_whole",
-        "state",
-    )
-
-    def __init__(
-        self,
-        plan: ExchangePlan,
-        client: ClientSide,
-        delivery: ExchangeDelivery,
-        memory: Memory,
-        journal: Journal,
-        open_exchanges: set[Exchange],
-    ) -> None:
-        """`open_exchanges` has this exchange from `start` to its end."""
-        self._open = open_exchanges
-        self._plan = plan
-        self._client = client
-        self._delivery = delivery
-        self._journal = journal
-        self._kept = KeptPrefix(memory, self._on_evicted)
-        self._call: ExchangeCall | None = None
-        self._upstream: UpstreamConnection | None = None
-        self._answer: ResponseHead | None = None
-        self._reader = AnswerReader(plan.head.method)
-        self._deadlines = Deadlines(plan.limits, plan.body_s)
-        self._request_bytes = self._bytes_out = 0
-        self._client_ended = self._upstream_ended = False
-        self._is_client_full = self._is_upstream_full = self._is_reused = False
-        self._sends = 0
-        self._keeps = plan.keeps
-        self.is_request_whole = plan.head.framing.kind is BodyKind.NONE
-        """Whether the client has sent the whole request."""
-        self.state = State.HELD
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the exchange has ended."""
-        return self.state is State.OVER
-
-    @property
-    def facts(self) -> tuple[ExchangePlan, ResponseHead | None]:
-        """The plan, and the head of the answer once it has begun."""
-        return self._plan, self._answer
+    __slots__ = ()
 
     def start(self) -> None:
         """Ask for a connection. An error is answered to the client."""
@@ -131,6 +68,15 @@ class Exchange:
             return
         if upstream is not None:
             upstream.write(data)
+
+    def request_whole(self, data: bytes) -> None:
+        """Take the whole body of the request, before `start`."""
+        self._request_bytes = len(data)
+        self.is_request_whole = True
+        try:
+            self._kept.add_whole(data)
+        except FnError as error:
+            self.fail(error)
 
     def request_end(self) -> None:
         """Note that the request's body is complete."""
@@ -178,8 +124,8 @@ class Exchange:
             return
         self._upstream = upstream
         upstream.handler = self
-        if not upstream.is_silent:
-            self._on_spoken(upstream, call)
+        if not upstream.is_silent or (upstream.is_reused and self._wants_fresh):
+            self._on_unfit(upstream, call)
             return
         self.state = State.OPEN
         now = monotonic()
@@ -191,19 +137,23 @@ class Exchange:
             upstream.pause_reading()
         if not self.is_request_whole:
             self._client.resume_body()
-        upstream.write(self._plan.request)
-        for piece in self._kept.pieces:
-            upstream.write(piece)
-        plan = self._plan
+        plan, kept = self._plan, self._kept
+        write_joined(upstream.write, self._request, kept.pieces)
         if not may_resend(plan.head.method, plan.retry, self._sends, upstream.is_reused):
             self._kept.drop()
         elif self.is_request_whole:
             self._kept.settle()
 
-    def _on_spoken(self, upstream: UpstreamConnection, call: ExchangeCall) -> None:
-        """Leave a connection on which something arrived before the request: nothing is sent.
+    @property
+    def _wants_fresh(self) -> bool:
+        """Whether no connection may be reused, because its loss could not be made good."""
+        return self._sends > 0 or self._plan.retry == "never"
 
-        The end of a connection that was idle, or bytes that would be taken for this answer.
+    def _on_unfit(self, upstream: UpstreamConnection, call: ExchangeCall) -> None:
+        """Leave a connection that cannot have this request: nothing is sent.
+
+        It is used and a fresh one is wanted, or something arrived before the request: the end of a
+        connection that was idle, or bytes that would be taken for this answer.
         """
         self._leave_upstream()
         if upstream.is_reused:
@@ -227,7 +177,7 @@ class Exchange:
         elif self.state is State.TUNNEL:
             self._bytes_out += len(data)
             self._client.write(data)
-        elif self.state is State.OPEN:
+        elif self.state is State.OPEN and not self._pass_known(data):
             self._reader.feed(data)
             self._read_heads()
 
@@ -322,43 +272,70 @@ class Exchange:
         if wanted and self._plan.head.minor:
             self._client.write(forward_interim(head))
 
+    def _pass_known(self, data: bytes) -> bool:
+        """Pass on an answer with a known head; return False if `data` does not begin with one."""
+        plan, call, reader = self._plan, self._call, self._reader
+        if plan.answers is None or reader.head_bytes or not self.is_request_whole:
+            return False
+        end = data.find(HEAD_END) + len(HEAD_END)
+        template = plan.answers.find(data[:end])
+        if template is None or call is None or call.pool != plan.pool:
+            return False
+        reader.begin(template.head)
+        self._answer_with(template, data[end:])
+        return True
+
     def _begin_answer(self, head: ResponseHead) -> None:
         """Send the final head to the client, and begin to pass on the body.
 
         Raises UpstreamError for an upgrade that was not asked for.
         """
-        upstream, call, plan = self._upstream, self._call, self._plan
-        assert upstream is not None
+        call, plan, reader, is_whole = self._call, self._plan, self._reader, self.is_request_whole
         assert call is not None
         is_tunnel = is_switched(head, plan.websocket_key)
+        keeps, added = plan.keeps and is_whole, self._journal.fields(call)
+        port = 0 if self._upstream is None else self._upstream.port
+        template = make_template(plan.answering(port, added, keeps=keeps), head)
+        if plan.answers is not None and is_whole and call.pool == plan.pool and is_repeatable(head):
+            plan.answers.learn(reader.raw, template)
+        self._answer_with(template, reader.take_rest(), is_tunnel=is_tunnel)
+
+    def _answer_with(
+        self, template: AnswerTemplate, rest: bytes, *, is_tunnel: bool = False
+    ) -> None:
+        """Send the final head and `rest`, the first bytes of what follows."""
+        call, upstream, journal = self._call, self._upstream, self._journal
+        assert call is not None
+        assert upstream is not None
         self._kept.drop()
-        self._answer = head
-        added = self._journal.headers(call, upstream, head.status)
-        keeps = plan.keeps and self.is_request_whole
-        minor, prefix = plan.head.minor, plan.target.prefix
-        answer = forward_answer(
-            head, Answering(prefix, plan.host, minor, keeps, plan.is_bare, added)
-        )
-        self._keeps = answer.keep_alive and not is_tunnel
-        self._reader.unchunks = answer.is_dechunked
-        rest = self._reader.take_rest()
-        self.state = State.TUNNEL if is_tunnel else State.ANSWERING
-        self._client.write(answer.head)
-        if is_tunnel:
-            self._client.begin_tunnel()
-        if rest or not is_tunnel:
+        self._answer = template.head
+        timing = journal.answered(call, upstream, template.head.status)
+        head = template.fill(timing, journal.request_id.encode())
+        self._keeps = template.keep_alive and not is_tunnel
+        self._reader.unchunks = template.is_dechunked
+        if not is_tunnel:
+            self.state = State.ANSWERING
+            self._relay(rest, head)
+            return
+        self.state = State.TUNNEL
+        self._client.write(head)
+        self._client.begin_tunnel()
+        if rest:
             self.upstream_data(rest)
 
-    def _relay(self, data: bytes) -> None:
-        """Pass on bytes of the answer's body."""
+    def _relay(self, data: bytes, head: bytes = b"") -> None:
+        """Pass on bytes of the answer's body, after its head if that was not sent yet."""
         try:
             content, is_clean = self._reader.take(data)
         except Malformed as error:
+            self._client.write(head)
             self.fail(not_http(str(error)))
             return
-        if content:
-            self._bytes_out += len(content)
+        if head:
+            write_joined(self._client.write, head, (content,))
+        elif content:
             self._client.write(content)
+        self._bytes_out += len(content)
         if self._reader.is_complete:
             self._complete(is_clean=is_clean)
 
@@ -410,22 +387,6 @@ class Exchange:
         elif state is State.ANSWERING:
             self._complete()
 
-    def _decide(self) -> retries.Resend | retries.Fail:
-        call = self._call
-        assert call is not None
-        return retries.decide(
-            Loss(
-                self._plan.head.method,
-                answer_bytes=self._reader.head_bytes,
-                is_reused=self._is_reused,
-                died=self._delivery.has_lost_link(call),
-                is_body_kept=not self._kept.is_lost,
-                retry=self._plan.retry,
-                sends=self._sends,
-                is_late=monotonic() >= call.wait_until_s,
-            )
-        )
-
     def _resend(self) -> None:
         """Queue the call again; the next connection gets the request from its beginning."""
         self._reader = AnswerReader(self._plan.head.method)
@@ -442,7 +403,10 @@ class Exchange:
         self._call = None
         is_tunnel = self.state is State.TUNNEL
         kept = is_clean and not is_tunnel and answer.keep_alive and self.is_request_whole
-        self._leave_upstream()
+        kept = kept and self._plan.retry != "never"  # see `_wants_fresh`
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.handler = None  # the delivery decides at once: nothing can arrive before
         if call is not None:
             self._delivery.end_exchange(call, kept=kept)
         self._journal.ended(None, call, self._close())
@@ -480,18 +444,3 @@ class Exchange:
             reply = reply._replace(headers=(*reply.headers, CLOSE))
         self._client.answer(reply)
         self._client.finish(keep=keep)
-
-    def _close(self) -> tuple[int, int]:
-        """Enter OVER; return the bytes of both bodies."""
-        self.state = State.OVER
-        self._open.discard(self)
-        self._kept.drop()
-        return self._request_bytes, self._bytes_out
-
-    def _leave_upstream(self) -> None:
-        """Detach from the upstream connection, which the delivery closes or keeps."""
-        upstream, self._upstream = self._upstream, None
-        if upstream is not None:
-            upstream.handler = None
-            # Bytes that arrive before the delivery decides belong to no exchange.
-            upstream.pause_reading()

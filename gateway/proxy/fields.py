@@ -14,11 +14,13 @@ Field = tuple[bytes, bytes]
 TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 """RFC 9110 section 5.6.2."""
 LENGTH_DIGITS_MAX: Final = 18
+BARE_END: Final = "expected CRLF at the end of each line, got a bare CR or LF"
 # Possessive, so that a section is refused in linear time.
 _SECTION: Final = re.compile(rb"(?:" + TOKEN + rb"+:[\t\x20-\x7e\x80-\xff]*+\r\n)*+\r\n")
 _NAME: Final = re.compile(TOKEN)
 _PADDED_NAME: Final = re.compile(TOKEN + rb"[ \t]+")
-_HEAD_END: Final = re.compile(rb"\n\r?\n")
+_END: Final = b"\r\n\r\n"
+_BARE: Final = re.compile(rb"\r(?!\n|\Z)|(?<!\r)\n")
 _LENGTH: Final = re.compile(rb"0|[1-9][0-9]{0,%d}" % (LENGTH_DIGITS_MAX - 1))
 _PROTECTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})
 
@@ -60,13 +62,19 @@ def split_list(value: bytes) -> list[bytes]:
 
 
 def find_head_end(data: bytes | bytearray, start: int = 0) -> int:
-    """Return the index behind the empty line that ends a head, -1 if there is none.
+    """Return the index behind the empty line that ends a head, -1 if there is none yet.
 
-    A head may end at a bare LF, which its parser refuses: waiting for CRLF would only hide the
-    mistake. `start`: at most three bytes before the first byte that was not searched yet.
+    `start`: number of bytes that were searched before. Raises Malformed for an incomplete head with
+    a CR or LF that stands alone: RFC 9112 section 2.2 lets a recipient take LF for a line's end,
+    but two recipients that differ there see different messages. Its sender may be waiting for an
+    answer, so the end of such a head is not awaited.
     """
-    found = _HEAD_END.search(data, start)
-    return -1 if found is None else found.end()
+    found = data.find(_END, max(0, start - len(_END) + 1))
+    if found >= 0:
+        return found + len(_END)
+    if _BARE.search(data, max(0, start - 1)):
+        raise Malformed(BARE_END)
+    return -1
 
 
 def parse_fields(raw: bytes, start: int, count_max: int) -> Fields:
@@ -109,7 +117,7 @@ def _what_is_wrong(section: bytes) -> str:
         if line[:1] in (b" ", b"\t"):
             return "expected one line per field, got a folded one"
         if not line.endswith(b"\r") or b"\r" in line[:-1]:
-            return "expected CRLF at the end of each line, got a bare CR or LF"
+            return BARE_END
         if line == b"\r":
             return "expected nothing after the empty line"
         if not colon:

@@ -24,15 +24,23 @@ _WRITTEN: Final = frozenset(
     | {b"x-forwarded-proto", b"x-forwarded-host", b"x-forwarded-prefix"}
 )
 """Fields that the gateway writes for every request."""
+_OTHER_TARGETS: Final = frozenset({b"x-original-url", b"x-rewrite-url"})
+"""Fields from which servers take another path than the one that path rules have seen."""
 _CLAIMS: Final = frozenset(
-    {b"x-real-ip", b"x-original-url", b"x-rewrite-url", b"x-original-host"}
+    {b"x-real-ip", b"x-original-host"}
     | {b"x-client-ip", b"x-cluster-client-ip", b"true-client-ip", b"cf-connecting-ip"}
 )
 """Fields in which servers believe what only a proxy can know, besides X-Forwarded-*."""
-_DROPPED: Final = HOP_BY_HOP | _WRITTEN | {b"fn-key"}
+_DROPPED: Final = HOP_BY_HOP | _WRITTEN | _OTHER_TARGETS | {b"fn-key"}
 _SUSPECT: Final = (b"x-", b"proxy-", b"cookie", b"authorization", b"traceparent", b"true-", b"cf-")
 """Beginnings of all names that need a further look. A name with an underscore does too."""
 _PATH: Final = re.compile(rb"(?:/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+/?")
+HOPS_MAX: Final = 64
+"""Max addresses of X-Forwarded-For that the gateway writes into Forwarded: the last ones."""
+_IPV4: Final = re.compile(rb"([0-9.]{7,15})(?::[0-9]{1,5})?")
+_IPV6: Final = re.compile(rb"\[?([0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:.]{0,37})\]?")
+_AUTHORITY: Final = re.compile(rb"[][A-Za-z0-9._~!$&'()*+;=:%-]+")
+_SCHEME: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*")
 
 
 class Forwarding(NamedTuple):
@@ -104,32 +112,54 @@ def _permitted(low: bytes, value: bytes, given: Forwarding) -> bytes | None:
     return None if is_claim and not given.is_trusted else value
 
 
-def public_prefix(values: dict[bytes, bytes], prefix: bytes) -> bytes:
-    """Return the prefix below which clients of a trusted proxy reach a function.
+def outer_prefix(values: dict[bytes, bytes]) -> bytes:
+    """Return the path below which a trusted proxy offers this server, without a slash at its end.
 
-    `values`: the fields of a request of that proxy, whose X-Forwarded-Prefix comes before `prefix`
-    if it is a path.
+    `values`: the fields of the proxy's request. b"" where X-Forwarded-Prefix is no path.
     """
     outer = values.get(b"x-forwarded-prefix", b"")
-    return outer.rstrip(b"/") + prefix if _PATH.fullmatch(outer) else prefix
+    return outer.rstrip(b"/") if _PATH.fullmatch(outer) else b""
 
 
 def _origin(values: dict[bytes, bytes], given: Forwarding) -> bytes:
     """Return the fields that say where a request came from (RFC 7239, and the usual X- fields)."""
-    host, peer, scheme, prefix = values[b"host"], given.peer, given.scheme, given.prefix
-    node = b'"[%b]"' % peer if b":" in peer else peer or b"unknown"
-    element = b'for=%b;host="%b";proto=%b' % (node, host, scheme)
-    chain = peer or b"unknown"
+    host, scheme, prefix = values[b"host"], given.scheme, given.prefix
+    chain = given.peer or b"unknown"
+    element = b'for=%b;host="%b";proto=%b' % (_node(chain), host, scheme)
     if given.is_trusted:
-        prefix = public_prefix(values, prefix)
-        if earlier := values.get(b"x-forwarded-for"):
-            chain = b"%b, %b" % (earlier, chain)
-        if earlier := values.get(b"forwarded"):
-            element = b"%b, %b" % (earlier, element)
+        prefix = outer_prefix(values) + prefix
         host = values.get(b"x-forwarded-host") or host
         scheme = values.get(b"x-forwarded-proto") or scheme
+        if earlier := values.get(b"x-forwarded-for"):
+            element = b"%b, %b" % (_elements(earlier, host, scheme), element)
+            chain = b"%b, %b" % (earlier, chain)
+        elif earlier := values.get(b"forwarded"):
+            element = b"%b, %b" % (earlier, element)
     line = b"X-Forwarded-Prefix: %b\r\n" % prefix if prefix else b""
     return _ORIGIN % (chain, scheme, host, line, element, given.request_id)
+
+
+def _elements(chain: bytes, host: bytes, scheme: bytes) -> bytes:
+    """Return the value of Forwarded that says the same as X-Forwarded-For, -Host and -Proto.
+
+    A proxy that writes X-Forwarded-For may pass a client's Forwarded on unseen, so where there is
+    both, the latter is not believed. RFC 7239 section 7.4.
+    """
+    nodes = [item for part in chain.split(b",") if (item := part.strip(b" \t"))]
+    first, *others = [b"for=" + _node(item) for item in nodes[-HOPS_MAX:]] or [b"for=unknown"]
+    if _AUTHORITY.fullmatch(host):
+        first += b';host="%b"' % host
+    if _SCHEME.fullmatch(scheme):
+        first += b";proto=" + scheme
+    return b", ".join((first, *others))
+
+
+def _node(address: bytes) -> bytes:
+    """Return an address as a node of Forwarded, without a port (RFC 7239 section 6)."""
+    if found := _IPV4.fullmatch(address):
+        return found[1]
+    found = _IPV6.fullmatch(address)
+    return b"unknown" if found is None else b'"[%b]"' % found[1]
 
 
 _ORIGIN: Final = (

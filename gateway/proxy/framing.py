@@ -21,6 +21,7 @@ _SIZE_LINE_MAX: Final = 15 + 1 + EXTENSIONS_MAX + 2
 _SIZE_LINE: Final = re.compile(
     rb"([0-9A-Fa-f]{1,15})((?:;" + TOKEN + rb"+(?:=" + TOKEN + rb"+)?+)*+)\r\n"
 )
+_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 # Any beginning of a size line, and a little more: the whole line is checked once it is there.
 _SIZE_LINE_BEGUN: Final = re.compile(
     rb"(?:[0-9A-Fa-f]{1,15}(?:;[!#$%%&'*+.^_`|~0-9A-Za-z;=-]{0,%d})?\r?)?" % EXTENSIONS_MAX
@@ -47,6 +48,11 @@ class Framing(NamedTuple):
 
     kind: BodyKind
     length: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is known from the head that no byte follows."""
+        return self.kind is BodyKind.NONE or (self.kind is BodyKind.LENGTH and not self.length)
 
 
 NO_BODY: Final = Framing(BodyKind.NONE)
@@ -149,6 +155,8 @@ class ChunkedBody:
         Takes time in proportion to the number of chunks: their content is not looked at.
         """
         at, end = 0, len(data)
+        if into is None and self._is_chunk(data, end):
+            return end
         while at < end and not self.is_complete:
             if self._part is _Part.DATA:
                 at = self._skip(data, at, into)
@@ -162,6 +170,16 @@ class ChunkedBody:
         """Raise Malformed unless the body is complete."""
         if not self.is_complete:
             raise Malformed("the body ended before its last chunk")
+
+    def _is_chunk(self, data: Data, end: int) -> bool:
+        """Return whether `data` is exactly one chunk, as servers write each event of a stream."""
+        if self._part is not _Part.SIZE or self._line or self.is_complete:
+            return False
+        found = _SIZE.match(data)
+        if found is None:
+            return False
+        size = int(found[1], 16)
+        return size > 0 and found.end() + size + 2 == end and bytes(data[-2:]) == b"\r\n"
 
     def _read_size(self, data: Data, at: int) -> int:
         """Read a line with the size of a chunk, or keep the part of it that is there."""

@@ -31,6 +31,9 @@ class Memory(Protocol):
     def charge(self, count: int) -> None:
         """Count bytes that are never evicted, until `refund`. Raises QueueFull."""
 
+    def try_charge(self, count: int) -> bool:
+        """Charge bytes if they fit as things are; return whether they did."""
+
     def refund(self, count: int) -> None:
         """Undo `charge`."""
 
@@ -90,6 +93,15 @@ class KeptPrefix:
             raise
         self.pieces.append(data)
         self.size += len(data)
+
+    def add_whole(self, data: bytes) -> None:
+        """Keep a complete body, as its first bytes. Raises BodyEvicted."""
+        if self._memory.try_charge(len(data)):
+            self._charged = self.size = len(data)
+            self.pieces.append(data)
+        else:
+            self.add(data, is_sent=False)
+            self.settle()
 
     def settle(self) -> None:
         """Keep the bytes until `drop`: the body is complete, or no more of it is read."""

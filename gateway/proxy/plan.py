@@ -6,6 +6,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.dispatch.call import Priority
+from gateway.proxy.answering import Answering
+from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.retries import Retry
 from gateway.server_links import NO_META, ExchangeCall
 from registry.model import ExchangeLimits
@@ -13,6 +15,7 @@ from registry.model import ExchangeLimits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gateway.proxy.fields import Field
     from gateway.proxy.request_head import RequestHead
     from gateway.proxy.targets import FunctionTarget
     from gateway.upstream import UpstreamConnection
@@ -33,16 +36,17 @@ class State(Enum):
 class ExchangePlan(NamedTuple):
     """Everything that is decided about an exchange when its head has arrived. Times in seconds.
 
-    `request`: the head to send to the server. `websocket_key`: value of Sec-WebSocket-Key if the
-    request is a WebSocket handshake, else None. `keeps`: the client's connection may serve another
-    request. `body_s`: max time without a byte of the request's body. `retry`: the function's
-    setting. `key_id`: of the key that the request was sent with. `began_s`: Unix seconds.
+    `websocket_key`: value of Sec-WebSocket-Key if the request is a WebSocket handshake, else None.
+    `keeps`: the client's connection may serve another request. `body_s`: max time without a byte of
+    the request's body. `retry`: the function's setting. `wakes`: the request may wake the function.
+    `answers`: known answers to requests of this plan, None where nothing is remembered. `outer`,
+    `public_host`: what a trusted proxy says, see `gateway.proxy.answering`. `key_id`: of the key
+    that the request was sent with.
     """
 
     pool: str
     head: RequestHead
     target: FunctionTarget
-    request: bytes
     limits: ExchangeLimits
     wait_s: float
     queue_max: int
@@ -53,8 +57,11 @@ class ExchangePlan(NamedTuple):
     keeps: bool = True
     body_s: float = 30.0
     retry: Retry = "auto"
+    wakes: bool = True
+    answers: KnownAnswers | None = None
+    outer: bytes = b""
+    public_host: bytes = b""
     key_id: str = ""
-    began_s: float = 0.0
 
     def call(
         self,
@@ -78,12 +85,19 @@ class ExchangePlan(NamedTuple):
             done=done,
         )
 
-    @property
-    def host(self) -> bytes:
-        """The client's Host header."""
-        return self.head.fields.get(b"host")
+    def answering(self, port: int, added: tuple[Field, ...], *, keeps: bool) -> Answering:
+        """Return what is known about an answer of the server at TCP port `port`.
 
-    @property
-    def is_bare(self) -> bool:
-        """Whether the client's target was the function's name alone."""
-        return not self.target.path
+        `added`: fields of the gateway. `keeps`: the client's connection may stay open.
+        """
+        return Answering(
+            self.target.prefix,
+            self.head.fields.get(b"host"),
+            self.head.minor,
+            keeps,
+            not self.target.path,
+            added,
+            outer=self.outer,
+            public_host=self.public_host,
+            port=port,
+        )

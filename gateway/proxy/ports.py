@@ -97,10 +97,19 @@ class Journal(Protocol):
     def sent(self, now: float) -> None:
         """Note that the request is sent at `now` (monotonic seconds)."""
 
-    def headers(
-        self, call: ExchangeCall, upstream: UpstreamConnection, status: int
-    ) -> tuple[Field, ...]:
-        """Note the answer's head, and return the headers to add to it."""
+    @property
+    def request_id(self) -> str:
+        """The id of the request."""
+
+    def fields(self, call: ExchangeCall) -> tuple[Field, ...]:
+        """Return the fields to add to the answer's head.
+
+        Server-Timing and X-Request-Id, in this order, have the value
+        `gateway.proxy.known_answers.VARYING`.
+        """
+
+    def answered(self, call: ExchangeCall, upstream: UpstreamConnection, status: int) -> bytes:
+        """Note the answer's head, and return the value of Server-Timing."""
 
     def problem(self, error: BaseException, call: ExchangeCall | None, size: int) -> Reply:
         """Return the problem document for an exchange without an answer, and record its end.

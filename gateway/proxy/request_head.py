@@ -9,6 +9,7 @@ import re
 from typing import Final, NamedTuple
 
 from gateway.proxy.fields import (
+    BARE_END,
     Fields,
     Malformed,
     parse_fields,
@@ -126,4 +127,4 @@ def _what_is_wrong(raw: bytes) -> str:
         return "target: expected a path that begins with /, got another form"
     if not _LINE.match(line + b"\r\n"):
         return "target: expected printable ASCII without \\ and #, got other characters"
-    return "expected CRLF at the end of each line, got a bare CR or LF"
+    return BARE_END

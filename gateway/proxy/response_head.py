@@ -10,6 +10,9 @@ from gateway.proxy.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, BodyKind, Frami
 
 HEAD_MAX: Final = 64 * 1024
 FIELDS_MAX: Final = 200
+STATUS_MAX: Final = 599
+"""RFC 9110 section 15."""
+NO_STATUS_LINE: Final = "expected a status line of HTTP/1.0 or HTTP/1.1, and CRLF"
 SWITCHING: Final = 101
 NO_CONTENT: Final = 204
 _LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n")
@@ -50,8 +53,10 @@ def parse_response_head(raw: bytes, method: bytes) -> ResponseHead:
         raise UpstreamError(f"expected a head of at most {HEAD_MAX} bytes, got {len(raw)}")
     line = _LINE.match(raw)
     if line is None:
-        raise UpstreamError("expected a status line of HTTP/1.0 or HTTP/1.1, and CRLF")
+        raise UpstreamError(NO_STATUS_LINE)
     minor, status = int(line[1]), int(line[2])
+    if status > STATUS_MAX:
+        raise UpstreamError(f"expected a status from 100 to {STATUS_MAX}, got {status}")
     try:
         fields = parse_fields(raw, line.end(), FIELDS_MAX)
         keep_alive, options = read_connection(fields, minor)

@@ -18,7 +18,7 @@ class Resend(Enum):
     """Ways to send a request again."""
 
     FRESH = "fresh"
-    """On a new connection to the same replica."""
+    """On a new connection."""
     QUEUE = "queue"
     """To any replica, from the call's old place in the queue."""
 
@@ -70,7 +70,8 @@ ROWS: Final = (
     Row(lambda it: it.answer_bytes > 0, "{lost} in the middle of its answer"),
     # 4. A part of the body is gone.
     Row(lambda it: not it.is_body_kept, "{lost} before its answer; the body was not kept"),
-    # 5. The function's settings forbid a second run.
+    # 5. The function's settings forbid a second run. Its connections are not reused, so that
+    # none is lost because it was idle.
     Row(lambda it: it.retry == "never", "{lost} before its answer; retry is never"),
     # 6, 7. It was sent again already, or there is no time.
     Row(lambda it: it.sends >= SENDS_MAX, "{lost} before its answer, twice"),

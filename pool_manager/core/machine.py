@@ -107,7 +107,9 @@ class Machine:
         (2) Decisions begin, for all pools, the first time that enough is known after a start.
         (3) Cordoned devices are evacuated.
         (4) Every touched pool is settled; the pool that has waited longest comes first. After each,
-            soft drains that no reservation needs any more are revoked.
+            soft drains that no reservation needs any more are revoked. If one gives up its claim on
+            a device, those before it are settled again: otherwise the claim would always go to one
+            of those after it.
         (5) Changed endpoints are published.
 
         Commands are appended to `commands`, if that is passed. An exception in the event or in one
@@ -128,17 +130,29 @@ class Machine:
         except Exception as error:  # noqa: BLE001 - raised below
             defects.append(error)
             touched = set(self.host.live) | self.host.blocked
+        settled: list[str] = []
         for key in sorted(touched, key=self._settling_order):  # (4)
-            try:
-                if pool := self.pools.get(key):
-                    self._settle(pool, now, commands)
-                    self._replicas.revoke_unclaimed(now, commands)
-            except Exception as error:  # noqa: BLE001 - raised below
-                defects.append(error)
+            claims = set(self.host.ledger.reservations)
+            self._settle_safely(key, now, commands, defects)
+            if settled and not claims <= self.host.ledger.reservations.keys():
+                for earlier in settled:
+                    self._settle_safely(earlier, now, commands, defects)
+            if key in self.host.blocked:
+                settled.append(key)
         self._publish(touched, now, commands, defects)  # (5)
         if defects:
             raise ExceptionGroup(f"defects in handling {type(event).__name__}", defects)
         return commands
+
+    def _settle_safely(
+        self, key: str, now: float, commands: list[Command], defects: list[Exception]
+    ) -> None:
+        try:
+            if pool := self.pools.get(key):
+                self._settle(pool, now, commands)
+                self._replicas.revoke_unclaimed(now, commands)
+        except Exception as error:  # noqa: BLE001 - raised at the end of `handle`
+            defects.append(error)
 
     def endpoints(self, key: str, now: float) -> PoolEndpoints:
         """Return the endpoints of a pool as gateways see them."""

@@ -2,7 +2,9 @@
 
 A server may start processes in sessions of their own, which no signal to the sidecar's group
 reaches. Every process of a server has the marker in its environment, `contract.server.MARKER`: the
-path of its replica's run folder. The path tells replicas of several data folders apart.
+path of its replica's run folder. The path tells replicas of several data folders apart. A process
+may remove it; in a PID namespace of its own it ends with the namespace all the same
+(`runtime_image/server/reaper.py`).
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from pool_manager.drivers.process_groups import is_of, pids, read
+from pool_manager.drivers.process_groups import below, is_of, pids, read
 from registry.errors import DriverError
 from runtime_image.contract.server import MARKER
 
@@ -68,17 +70,44 @@ def end_marked(
         _kill(doomed)
 
 
-def hold(run_root: Path, id: str) -> list[int]:
-    """Return pidfds of the marked processes of a replica, which the caller closes.
+class Held(NamedTuple):
+    """Pidfds of a replica's processes by pid. Those of `sure` are the replica's; another one of
+    `every` may belong to a process that got the pid of one that has ended."""
+
+    every: dict[int, int]
+    sure: dict[int, int]
+
+    def kill(self) -> None:
+        """Kill those that are sure. Raises DriverError."""
+        for pid, fd in self.sure.items():
+            _send_kill(pid, fd)
+
+    def close(self) -> None:
+        """Close the pidfds."""
+        for fd in self.every.values():
+            os.close(fd)
+
+
+def hold(run_root: Path, id: str, leader: int) -> Held:
+    """Return the processes with the marker of a replica, and those below its first process,
+    `leader`, 0 for none.
 
     A process that is ending has no environment any more, but may still have a device open: only a
-    pidfd from before shows its end. Raises OSError if /proc cannot be read.
+    pidfd from before shows its end. One that has removed its marker is found only as long as the
+    leader runs. Raises OSError if /proc cannot be read.
     """
-    held = []
-    for pid in marked(run_root).get(id, ()):
+    held = {}
+    for pid in _of(run_root, id, leader):
         with contextlib.suppress(ProcessLookupError):
-            held.append(os.pidfd_open(pid))
-    return held
+            held[pid] = os.pidfd_open(pid)
+    # Read again: a pid may have been reused before its pidfd was opened.
+    sure = _of(run_root, id, leader)
+    return Held(held, {pid: fd for pid, fd in held.items() if pid in sure})
+
+
+def _of(run_root: Path, id: str, leader: int) -> frozenset[int]:
+    there = marked(run_root).get(id, frozenset()) - {leader}
+    return there | below(leader) if leader else there
 
 
 def await_ends(

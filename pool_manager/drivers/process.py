@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.marked import await_ends, end_marked, hold, marked
-from pool_manager.drivers.process_groups import ProcessGroup, find, members
+from pool_manager.drivers.process_groups import ProcessGroup, below, find, members
 from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import ENGINE, MARKER
@@ -117,6 +117,7 @@ class ProcessDriver:
             if id not in self._models:
                 there = await asyncio.to_thread(marked, self._run_root)
                 found |= there.get(id, frozenset())
+                found |= await asyncio.to_thread(below, group.pid)
         except OSError as error:
             raise DriverError(f"cannot list the processes of {id}: {error}") from error
         return found
@@ -155,15 +156,16 @@ class ProcessDriver:
         self._exited(id)
 
     async def _end_server(self, id: str, group: ProcessGroup | None) -> None:
-        held = await asyncio.to_thread(hold, self._run_root, id)
+        leader = group.pid if group is not None and not group.has_ended() else 0
+        held = await asyncio.to_thread(hold, self._run_root, id, leader)
         try:
             if group is not None:
                 await self._end_group(id, group)
+            held.kill()
             await self._end_marked({id})
-            await asyncio.to_thread(await_ends, held, GONE_S)
+            await asyncio.to_thread(await_ends, held.every.values(), GONE_S)
         finally:
-            for fd in held:
-                os.close(fd)
+            held.close()
 
     async def _end_marked(self, ids: Set[str]) -> None:
         if ids:

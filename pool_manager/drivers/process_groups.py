@@ -120,6 +120,22 @@ def members(group: int) -> frozenset[int]:
     return frozenset(pid for pid in pids() if _is_member(pid, group))
 
 
+def below(root: int) -> frozenset[int]:
+    """Return the pids of all processes below a process, by their parents. Raises OSError."""
+    children: dict[int, list[int]] = {}
+    for pid in pids():
+        fields = _stat(pid)
+        if len(fields) > 1:
+            children.setdefault(int(fields[1]), []).append(pid)
+    found: list[int] = []
+    parents = [root]
+    while parents:
+        there = children.pop(parents.pop(), [])
+        found += there
+        parents += there
+    return frozenset(found)
+
+
 def find(run_root: Path, module: str) -> dict[str, ProcessGroup]:
     """Return the replicas that run for the folder `run_root` by id, including those of earlier
     servers.

@@ -113,6 +113,8 @@ def cause_of(how: str, record: ReplicaRecord | None) -> str:
         return ""
     if how.startswith(MEMORY_KILL):
         return f"was killed because it ran out of memory{cap_hint(record)}"
+    if record is not None and record.engine == servers.ENGINE and how.startswith("exited"):
+        return "ended with its server"  # the code is the sidecar's
     return how
 
 

@@ -47,6 +47,11 @@ REFUSED_KEYS: Final = ("model", "runtime", "input", "output", "batching")
 """Keys of the manifest that only model functions have."""
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """RFC 9110, section 5.6.2."""
+_SHELL_ONLY: Final = frozenset({"&", "&&", "|", "||", ";", "<", ">", ">>", "2>", "2>&1"})
+_BUILTINS: Final = frozenset({"cd", "exec", "export", "source", ".", "ulimit", "umask"})
+"""Words of a shell that are no programs. As the words of a list they are taken as they are."""
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_INTERPRETERS: Final = {".py": "python3", ".js": "node"}
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TARGET: Final = re.compile(r"/[!\"$-~]*")
 """A path with an optional query: visible ASCII characters without "#"."""
@@ -58,12 +63,28 @@ _OWN_HEADERS: Final = frozenset(
 Target = Annotated[str, StringConstraints(max_length=2048)]
 
 
+def split_command(text: str) -> list[str]:
+    """Split a command as a shell would. Raises ValueError with what was expected."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"words as a shell splits them ({error})") from error
+    for word in words:
+        if word in _SHELL_ONLY:
+            raise ValueError(f"no {word!r}, as no shell runs the command (sh -c '...' is one)")
+    if words and words[0] in _BUILTINS:
+        raise ValueError(f"a program first, and {words[0]!r} is a shell's (sh -c '...' is one)")
+    if words and _ASSIGNMENT.match(words[0]):
+        raise ValueError("a program first: variables are set by --env or in [server.env]")
+    return words
+
+
 def _split(value: object) -> object:
     """Split a string as a shell would."""
     try:
-        return shlex.split(value) if isinstance(value, str) else value
+        return split_command(value) if isinstance(value, str) else value
     except ValueError as error:
-        raise PydanticCustomError("words", f"words as a shell splits them ({error})") from error
+        raise PydanticCustomError("words", "{what}", {"what": str(error)}) from error
 
 
 class ServerTable(ContainerTable):
@@ -214,8 +235,10 @@ def _command(table: ServerTable, files: Collection[str]) -> tuple[str, ...]:
         raise _bad(key, "a program and its arguments", words or NOTHING)
     if any("\0" in word for word in words):
         raise _bad(key, "words without a zero byte", words)
-    if PurePosixPath(words[0]).as_posix() in files and "/" in words[0]:
-        advice = f'an installed program, such as sh in "sh {words[0]}"'
+    suffix = PurePosixPath(words[0]).suffix
+    if PurePosixPath(words[0]).as_posix() in files and ("/" in words[0] or suffix):
+        program = _INTERPRETERS.get(suffix, "sh")
+        advice = f'an installed program, such as {program} in "{program} {words[0]}"'
         raise _bad(key, advice, words[0], "is a file of the bundle: these are not executable")
     return tuple(words)
 

@@ -69,7 +69,7 @@ class Kind(IntEnum):
     FREED = 26  # gateway -> replica: body = SLAB_RANGE of an answer that has been read
     FETCH = 27  # manager -> trial: aux = requested part of a prepared model
     OPEN = 28  # gateway -> sidecar: connect exchange `id`; aux = idle connection, if flag REUSE
-    RECALL = 29  # sidecar -> gateway: close the idle connection `id`
+    RECALL = 29  # sidecar -> gateway: close the idle connection `id`; 0 = tell ends at once
     QUIESCE = 30  # sidecar -> gateway: stop using the link; manager -> sidecar: drain softly
     QUIESCED = 31  # gateway -> sidecar: aux = exchanges that are open or requested
     RESUME = 32  # manager -> sidecar: revoke a soft drain; the sidecar answers NOT_IDLE
@@ -84,7 +84,7 @@ class Flag(IntEnum):
     FIRST = 8  # RESPONSE: from the replica's first run
     SLAB = 16  # REQUEST, RESPONSE: the frame's body is a SLAB_RANGE that locates the real body
     REUSE = 32  # OPEN: the exchange uses the gateway's idle connection `aux` and needs no answer
-    KEPT = 64  # END: the connection stays open and idle, under the id of the exchange
+    KEPT = 64  # END: the connection stays open, idle for `aux` ms, under the id of the exchange
     FREE = 128  # OPEN: the exchange takes no slot and does not count as use
 
 

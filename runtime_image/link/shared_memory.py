@@ -11,7 +11,6 @@ drops descriptors. The kernel closes it when the other process ends, for whateve
 
 from __future__ import annotations
 
-import array
 import contextlib
 import fcntl
 import mmap
@@ -20,11 +19,10 @@ import socket
 from typing import Final, NamedTuple
 
 from runtime_image.contract.link import SLAB_NOTICE, SLAB_RANGE
+from runtime_image.link.descriptors import ONE, Message, receive_message
 from runtime_image.link.frames import LinkError
 
 NO_DESCRIPTOR: Final = -1
-DESCRIPTOR_SPACE: Final = socket.CMSG_LEN(array.array("i").itemsize)
-"""Bytes of ancillary data for one descriptor. The kernel closes descriptors that do not fit."""
 F_SEAL_FUTURE_WRITE: Final = 0x0010
 """linux/fcntl.h; not in Python 3.11. Mappings made before the seal may still write."""
 SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -140,19 +138,8 @@ class SideChannel:
 
         Raises EOFError when the other side is gone, LinkError on anything but a notice.
         """
-        try:
-            data, ancillary, flags, _ = self.sock.recvmsg(
-                SLAB_NOTICE.size, DESCRIPTOR_SPACE, socket.MSG_CMSG_CLOEXEC
-            )
-        except (BlockingIOError, InterruptedError):
-            return None
-        except OSError as error:
-            raise EOFError(str(error)) from error
-        descriptors = descriptors_of(ancillary)
-        # An empty message is not the end of the stream, but no correct peer sends one.
-        if not data and not descriptors:
-            raise EOFError("the side channel has ended")
-        return _notice(data, descriptors, flags)
+        message = receive_message(self.sock, SLAB_NOTICE.size, ONE)
+        return None if message is None else _notice(message)
 
     def close(self) -> None:
         """Shut the channel down, even if a child process inherited the socket."""
@@ -161,26 +148,12 @@ class SideChannel:
         self.sock.close()
 
 
-def descriptors_of(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    """Return the descriptors in the ancillary data of recvmsg(2)."""
-    descriptors = array.array("i")
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
-    return descriptors.tolist()
-
-
-def _notice(data: bytes, descriptors: list[int], flags: int) -> SlabNotice:
-    cut = flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)
-    if not cut and len(data) == SLAB_NOTICE.size:
+def _notice(message: Message) -> SlabNotice:
+    data, descriptors, is_long, lacks_descriptors = message
+    if len(data) == SLAB_NOTICE.size and not (is_long or lacks_descriptors):
         number, size = SLAB_NOTICE.unpack(data)
         if size and len(descriptors) == 1:
             return SlabNotice(number, size, descriptors[0])
         if not size and not descriptors:
             return SlabNotice(number, 0, NO_DESCRIPTOR)
-    for descriptor in descriptors:
-        os.close(descriptor)
-    raise LinkError(
-        f"expected a slab's notice with its descriptor, got {len(data)} bytes with"
-        f" {len(descriptors)}{' or more' if cut else ''}"
-    )
+    raise message.refuse("a slab's notice with its descriptor")

@@ -8,8 +8,8 @@ import threading
 from collections import deque
 from itertools import groupby, islice
 
+from runtime_image.link.descriptors import ONE, descriptors_of
 from runtime_image.link.frames import LARGE, Frame, FrameReader, LinkError, Piece
-from runtime_image.link.shared_memory import DESCRIPTOR_SPACE, descriptors_of
 
 IOV_MAX = 64
 """Max pieces per write; far below the kernel's limit of 1,024."""
@@ -58,7 +58,7 @@ class SocketEnd:
 
     def _receive_first(self) -> int:
         count, ancillary, _, _ = self.sock.recvmsg_into(
-            [self._reader.buffer()], DESCRIPTOR_SPACE, socket.MSG_CMSG_CLOEXEC
+            [self._reader.buffer()], ONE, socket.MSG_CMSG_CLOEXEC
         )
         self._takes_descriptor = False
         for descriptor in descriptors_of(ancillary):

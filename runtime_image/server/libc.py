@@ -13,6 +13,7 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 """Options of prctl(2)."""
 CLONE_NEWNS: Final = 0x0002_0000
 CLONE_NEWUSER: Final = 0x1000_0000
+CLONE_NEWPID: Final = 0x2000_0000
 CLONE_NEWNET: Final = 0x4000_0000
 """Flags of unshare(2)."""
 MS_RDONLY: Final = 0x1

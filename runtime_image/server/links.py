@@ -161,7 +161,8 @@ class Links:
                 return table.reuse(link, frame.id, frame.aux, now)
             return table.open(link, frame.id, now, is_free=bool(frame.flags & Flag.FREE))
         if frame.kind is Kind.END:
-            return table.end(link, frame.id, now, is_kept=bool(frame.flags & Flag.KEPT))
+            is_kept = bool(frame.flags & Flag.KEPT)
+            return table.end(link, frame.id, now, is_kept=is_kept, ago_ms=frame.aux)
         if frame.kind is Kind.QUIESCED:
             return table.quiesced(link, frame.aux, now)
         raise LinkError(f"unexpected {frame.kind.name} on a data link")

@@ -26,9 +26,11 @@ from runtime_image.link.record import RecordRefused, read_record
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import ManagerLink, connect, hello_of
 from runtime_image.seccomp.install import install
-from runtime_image.server import libc, listeners, namespaces, process_tree, readiness
+from runtime_image.server import libc, listeners, namespaces, process_tree
 from runtime_image.server.connecting import Server
+from runtime_image.server.elsewhere import SETTLED_S, PortWatch
 from runtime_image.server.links import Links
+from runtime_image.server.namespaces import Isolation
 from runtime_image.server.probe import Probes
 from runtime_image.server.processes import Folders, ServerProcesses, plan, uses_socket
 from runtime_image.server.readiness import Readiness
@@ -86,10 +88,13 @@ class Sidecar:
         self._spec: ServerSpec | None = None
         self._server: Server | None = None
         self._readiness: Readiness | None = None
+        self._ports: PortWatch | None = None
         self._probes: Probes | None = None
         self._links: Links | None = None
         self._loaded: Loaded | None = None
         self._note = ""
+        self._isolation = Isolation("", "")
+        self._may_restart = False
         self._peak_mib = 0.0
         self._is_ending = False
         self._is_staying = False
@@ -190,39 +195,89 @@ class Sidecar:
     # The start
 
     def _start(self, spec: ServerSpec) -> None:
-        """Start the server and probe it.
-
-        The order matters. The namespaces need calls that the filter refuses, and one thread. The
-        filter is inherited by children for good, and belongs to the sidecar only: so it is
-        installed after the server was started.
-        """
+        """Enter the namespaces, which needs calls that the filter refuses, and one thread; then
+        start the server."""
         self._folders.create()
         port = spec.port or PORT_DEFAULT
-        shared = namespaces.isolate(spec.network, port)
+        shared, no_namespace = self._isolation = namespaces.isolate(spec.network, port)
+        # Somebody else may listen on a port that was free a moment ago.
+        self._may_restart = bool(shared) and not spec.port and not uses_socket(spec)
         if shared:
             port = spec.port or _free_port()
+        self._launch(spec, port)
+        if no_namespace and not shared:
+            note(f"the server has no PID namespace of its own: {no_namespace}")
+        _raise_file_limit(spec.concurrency)
+        self._loop.after(WATCH_S, self._watch)
+
+    def _launch(self, spec: ServerSpec, port: int) -> None:
+        """Start the server at a port, and probe it.
+
+        The filter is inherited by children for good, and belongs to the sidecar only: so it is
+        installed after the server was started, and where another start may follow, once it is
+        ready.
+        """
+        is_shared, has_namespace = bool(self._isolation.network), not self._isolation.processes
         socket_path = self._folders.socket if uses_socket(spec) else None
-        self._server = Server(port, socket_path, is_shared=bool(shared))
+        self._server = Server(port, socket_path, is_shared=is_shared)
         self._readiness = Readiness(spec.ready, spec.start_s, self._began_s)
+        self._ports = PortWatch(
+            self._loop, self._server, self._readiness, log=note, missed=self._on_missed
+        )
         model_dir = Path(self._record.model_dir)
         view: Callable[[], None] = (
             (lambda: None)
-            if shared
-            else partial(namespaces.limit_view, model_dir, self._run_dir, self._folders.root)
+            if is_shared
+            else partial(
+                namespaces.limit_view,
+                model_dir,
+                self._run_dir,
+                self._folders.root,
+                has_processes=has_namespace,
+            )
         )
         own = dict(os.environ)  # noqa: TID251 - what the driver passes on to servers
-        self._processes.start(plan(spec, model_dir, self._folders, port, own), view)
-        if shared and socket_path is None:
+        self._processes.start(
+            plan(spec, model_dir, self._folders, port, own),
+            view,
+            has_namespace=has_namespace,
+        )
+        if is_shared and socket_path is None:
+            shared = self._isolation.network
             self._note = f"local users can reach the server at port {port}: {shared}"
             note(self._note)
         # From here on no process of this user may read the sidecar's memory, which has the token.
         libc.prctl(libc.PR_SET_DUMPABLE, 0)
-        install()
-        _raise_file_limit(spec.concurrency)
-        self._loop.after(WATCH_S, self._watch)
+        if not self._may_restart:
+            install()
         self._probes = Probes(
             self._loop, self._server, self._readiness, log=note, ended=self._on_probed
         )
+
+    def _restarts(self) -> bool:
+        """Whether the server, which has exited, is started again: somebody took its port."""
+        assert self._server is not None
+        assert self._probes is not None
+        own = listeners.sockets_of(self._processes.running())
+        at_port = [one for one in listeners.listeners() if one.port == self._server.port]
+        if all(one.inode in own for one in at_port):
+            return False
+        self._may_restart = False
+        self._probes.cancel()
+        taken = f"another process listens on port {self._server.port}"
+        self._processes.end_to_restart(partial(self._restart, taken))
+        return True
+
+    def _restart(self, why: str) -> None:
+        assert self._spec is not None
+        if self._is_ending:
+            return
+        try:
+            port = _free_port()
+            note(f"{why}: the server is started again, at port {port}")
+            self._launch(self._spec, port)
+        except (OSError, ValueError) as error:
+            self._fail(f"cannot start the server: {error}")
 
     def _on_probed(self) -> None:
         assert self._spec is not None
@@ -232,6 +287,9 @@ class Sidecar:
         if not self._readiness.is_ready:
             self._fail(self._why_not_ready(f"not ready within {self._spec.start_s:g} s"))
             return
+        if self._may_restart:
+            self._may_restart = False
+            install()
         self._measure()
         load_ms = (self._loop.clock() - self._began_s) * 1e3
         if self._record.role == "trial":
@@ -240,12 +298,14 @@ class Sidecar:
             self._serve(load_ms, None)
 
     def _why_not_ready(self, what: str) -> str:
-        assert self._server is not None
-        assert self._readiness is not None
-        own = listeners.sockets_of(process_tree.descendants(os.getpid()))
-        at = self._server.port if self._server.socket_path is None else 0
-        found = [one for one in listeners.listeners() if one.inode in own and one.port != at]
-        return readiness.failure(self._readiness, what, at, listeners.describe(found))
+        assert self._ports is not None
+        return self._ports.why_not(what, self._processes.running())
+
+    def _on_missed(self) -> None:
+        """Fail a trial whose server answers at another port only. A start of a server that has been
+        tried fails later: it may be busy with something that does not show."""
+        if self._record.role == "trial":
+            self._fail(self._why_not_ready(f"not ready, and idle for {SETTLED_S:g} s"))
 
     def _try_samples(self, load_ms: float) -> None:
         """Run the samples of a trial, in a thread, so that the loop still answers PING."""
@@ -311,7 +371,7 @@ class Sidecar:
     # Memory
 
     def _measure(self) -> list[process_tree.Process]:
-        processes = process_tree.descendants(os.getpid())
+        processes = self._processes.running()
         self._peak_mib = max(self._peak_mib, process_tree.resident_mib(processes, is_peak=True))
         return processes
 
@@ -327,6 +387,8 @@ class Sidecar:
             if used > cap:
                 self._lose(f"the server used {used:.0f} MiB of memory, its cap is {cap} MiB")
                 return
+        if self._ports is not None:
+            self._ports.look(processes)
         self._loop.after(WATCH_S, self._watch)
 
     # The end
@@ -335,6 +397,8 @@ class Sidecar:
         if self._is_ending:
             return
         what = f"the server {self._processes.said_exit()}"
+        if self._may_restart and self._restarts():
+            return
         if self._loaded is not None or self._readiness is None:
             self._lose(what)
         elif self._readiness.is_ready:

@@ -1,9 +1,10 @@
-"""Namespaces of a server: a network of its own, and a view of the files.
+"""Namespaces of a server: a network and processes of its own, and a view of the files.
 
 The sidecar enters a user and a network namespace, in which its server starts too: nobody outside
-can reach the server, and it can use any port. The server then gets a mount namespace of its own, in
-which its bundle is read-only and the run folders, with sockets and tokens, are hidden. Sources:
-user_namespaces(7), network_namespaces(7), mount_namespaces(7), capabilities(7).
+can reach the server, and it can use any port. The server then gets a PID namespace (`reaper.py`)
+and a mount namespace of its own, in which its bundle is read-only and the run folders, with sockets
+and tokens, are hidden. Sources: user_namespaces(7), network_namespaces(7), pid_namespaces(7),
+mount_namespaces(7), capabilities(7).
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from runtime_image.contract.server import Network
 from runtime_image.server import libc
 
 OWN: Final = libc.CLONE_NEWUSER | libc.CLONE_NEWNET
-"""The namespaces of an isolated server, beside the one of its mounts."""
+"""The namespaces that an isolated server shares with its sidecar. Those of its processes and mounts
+are its own."""
 _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP: Final = 0x1
 _INTERFACE: Final = struct.Struct("16sH22x")
@@ -43,22 +45,45 @@ _KEPT_FLAGS: Final = (
 """Flags that a user namespace may not remove from a mount."""
 
 
-def isolate(network: Network, port: int) -> str:
-    """Enter a network of its own; return "" or the reason why this process is still in the host's.
+class Isolation(NamedTuple):
+    """Why a server shares something with the host; "" for what it does not share."""
+
+    network: str
+    processes: str
+
+
+def isolate(network: Network, port: int) -> Isolation:
+    """Enter a network of its own, and find out whether a PID namespace can be used in it.
 
     For a process with one thread. A child tries first, because there is no way back: some kernels
     create the namespaces and refuse everything in them.
     """
     if network != "none":
-        return f"its network is {network}"
+        reason = f"its network is {network}"
+        return Isolation(reason, reason)
     reason = ""
     for flags in (OWN, libc.CLONE_NEWNET):
-        refused = in_child(partial(enter, flags, port))
+        no_processes = in_child(partial(enter_all, flags, port))
+        refused = in_child(partial(enter, flags, port)) if no_processes else ""
         if not refused:
             enter(flags, port)
-            return ""
-        reason = reason or refused
-    return f"namespaces are refused: {reason}"
+            return Isolation("", f"namespaces are refused: {no_processes}" if no_processes else "")
+        reason = reason or f"namespaces are refused: {refused}"
+    return Isolation(reason, reason)
+
+
+def enter_all(flags: int, port: int) -> None:
+    """Enter all namespaces, also those of the processes and mounts. Raises OSError."""
+    enter(flags, port)
+    libc.unshare(libc.CLONE_NEWPID)
+    refused = in_child(_mount_own_proc)
+    if refused:
+        raise OSError(refused)
+
+
+def _mount_own_proc() -> None:
+    own_mounts()
+    mount_proc()
 
 
 def in_child(action: Callable[[], None]) -> str:
@@ -139,14 +164,28 @@ def _bring_up_loopback() -> None:
         fcntl.ioctl(sock, _SIOCSIFFLAGS, _INTERFACE.pack(b"lo", _IFF_UP))
 
 
-def limit_view(model_dir: Path, run_dir: Path, kept: Path) -> None:
-    """Give this process, a child of an isolated sidecar, its own view of the files.
-
-    `model_dir` gets read-only; all run folders are hidden, except `kept` below `run_dir`. Drops the
-    capabilities to undo that.
-    """
+def own_mounts() -> None:
+    """Enter a mount namespace from which no mount spreads. Raises OSError."""
     libc.unshare(libc.CLONE_NEWNS)
     libc.mount("none", "/", flags=libc.MS_REC | libc.MS_PRIVATE)
+
+
+def mount_proc() -> None:
+    """Show the processes of this PID namespace in /proc, and no others.
+
+    Raises OSError: the kernel refuses it where parts of /proc are hidden, as in many containers.
+    """
+    libc.mount("proc", "/proc", "proc", libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC)
+
+
+def limit_view(model_dir: Path, run_dir: Path, kept: Path, *, has_processes: bool) -> None:
+    """Give this process, a child of an isolated sidecar, its own view of the files.
+
+    `model_dir` gets read-only; all run folders are hidden, except `kept` below `run_dir`. /proc has
+    the processes of this PID namespace if it is the server's own. Drops the capabilities to undo
+    that.
+    """
+    own_mounts()
     hidden = run_dir if model_dir.is_relative_to(run_dir.parent) else run_dir.parent
     _bind_read_only(str(model_dir))
     folder = os.open(kept, os.O_PATH | os.O_DIRECTORY)
@@ -155,6 +194,8 @@ def limit_view(model_dir: Path, run_dir: Path, kept: Path) -> None:
     libc.mount(f"/proc/self/fd/{folder}", str(kept), flags=libc.MS_BIND)
     os.close(folder)
     _remount_read_only(str(hidden))
+    if has_processes:
+        mount_proc()
     for capability in _DROPPED:
         with contextlib.suppress(OSError):
             libc.prctl(libc.PR_CAPBSET_DROP, capability)

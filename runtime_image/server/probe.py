@@ -31,7 +31,7 @@ class Probes:
         self._readiness = readiness
         self._log = log
         self._ended = ended
-        self._probe: _Probe | None = None
+        self._probe: Probe | None = None
         self._is_over = False
         self._next()
 
@@ -48,7 +48,7 @@ class Probes:
             self._is_over = True
             self._ended()
             return
-        self._probe = _Probe(self._loop, self._server, self._readiness.path, self._answered)
+        self._probe = Probe(self._loop, self._server, self._readiness.path, self._answered)
 
     def _answered(self, answer: Answer) -> None:
         if self._is_over:
@@ -63,9 +63,9 @@ class Probes:
             self._loop.after(self._readiness.pause_s(self._loop.clock()), self._next)
 
 
-class _Probe:
-    """One request. Each loopback address is tried, and the one that answers is used from then
-    on."""
+class Probe:
+    """One request. Each loopback address is tried, and the one that answers is used from then on.
+    `answered` is called once, unless `close` is."""
 
     def __init__(
         self, loop: Loop, server: Server, path: str, answered: Callable[[Answer], None]

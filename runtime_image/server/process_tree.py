@@ -81,6 +81,16 @@ def resident_mib(processes: list[Process], *, is_peak: bool = False) -> float:
     return sum(_kib(f"/proc/{process.pid}/status", (field,)) for process in processes) / 1024
 
 
+def cpu_s(processes: list[Process]) -> float:
+    """Return the sum of the processes' CPU time in seconds (proc_pid_stat(5))."""
+    ticks = 0
+    for process in processes:
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            data = Path(f"/proc/{process.pid}/stat").read_bytes()
+            ticks += sum(map(int, data.rpartition(b")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def private_mib(processes: list[Process]) -> float:
     """Return the sum of the processes' memory without mapped files; shared pages count once.
 

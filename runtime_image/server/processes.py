@@ -1,8 +1,9 @@
 """The processes of a server: start, memory, end.
 
-The server's end is sure in every case: it dies with the sidecar (PR_SET_PDEATHSIG), its orphans
-come to the sidecar (a subreaper), and what outlives a killed sidecar carries MARKER, by which the
-driver finds it.
+In a PID namespace of its own the kernel ends the server with its reaper (`reaper.py`), in every
+case. Without one, it dies with the sidecar (PR_SET_PDEATHSIG), its orphans come to the sidecar (a
+subreaper), and the driver finds what outlives a killed sidecar by MARKER, unless a process has
+removed it from its environment.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from runtime_image.contract.server import MARKER, ServerSpec
 from runtime_image.replica.loop import Loop
-from runtime_image.server import libc
-from runtime_image.server.process_tree import descendants, kill
+from runtime_image.server import libc, reaper
+from runtime_image.server.process_tree import Process, descendants, kill
+from runtime_image.server.reaper import Reaper
 
 HOST: Final = "127.0.0.1"
 FOLDER: Final = "server"
@@ -33,6 +35,8 @@ KILL_S: Final = 10.0
 OOM_SCORE: Final = 500
 """The kernel ends a server before the manager and its sidecar."""
 _REASON_MAX: Final = 500
+_PATH_SHOWN: Final = 300
+"""Max characters of a PATH in a reason."""
 _ERROR_FD: Final = 3
 _FD_MAX: Final = 0x7FFF_FFFF
 
@@ -86,7 +90,7 @@ def plan(
     def filled(text: str) -> str:
         for name, value in values.items():
             text = text.replace(name, value)
-        return text
+        return text or "not found"
 
     passed = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
     environment = {
@@ -113,35 +117,62 @@ class ServerProcesses:
         self._loop = loop
         self._exited = exited
         self._pid = 0
-        self._status: int | None = None
+        self._reaper: Reaper | None = None
+        self._code: int | None = None
         self._ended: Callable[[], None] | None = None
         self._kill_until_s = 0.0
         self._is_killing = False
         libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
         signal.signal(signal.SIGCHLD, lambda *_: loop.post(self.reap))
 
-    def start(self, launch: Launch, enter: Callable[[], None]) -> None:
-        """Start the server; `enter` runs in the new process before the command.
+    def start(self, launch: Launch, enter: Callable[[], None], *, has_namespace: bool) -> None:
+        """Start the server, in a PID namespace of its own if `has_namespace`; `enter` runs in the
+        new process before the command.
 
         Raises OSError with the reason if the command cannot be executed.
         """
         readable, writable = os.pipe()
-        parent = os.getpid()
-        pid = os.fork()
-        if not pid:
+        parent = 0 if has_namespace else os.getpid()
+
+        def become() -> NoReturn:
             try:
                 _become(launch, enter, parent, writable)
             except BaseException as error:  # noqa: BLE001 - reported by the parent
                 text = error.strerror if isinstance(error, OSError) else str(error)
+                if isinstance(error, FileNotFoundError):
+                    text = _not_found(launch, error.strerror)
                 os.write(_ERROR_FD, (text or repr(error)).encode()[:_REASON_MAX])
             os._exit(127)
-        os.close(writable)
-        # The pipe closes with the successful exec.
-        with os.fdopen(readable, "rb") as pipe:
-            refused = pipe.read(_REASON_MAX).decode("utf-8", "replace")
-        self._pid = pid
+
+        try:
+            if has_namespace:
+                self._reaper = reaper.start(become)
+                self._pid = self._reaper.server
+                self._loop.watch(self._reaper.sock, self._take_exit)
+            else:
+                self._pid = os.fork() or become()
+        finally:
+            os.close(writable)
+            # The pipe closes with the successful exec.
+            with os.fdopen(readable, "rb") as pipe:
+                refused = pipe.read(_REASON_MAX).decode("utf-8", "replace")
         if refused:
             raise OSError(f"{launch.arguments[0]}: {refused}")
+
+    def end_to_restart(self, ended: Callable[[], None]) -> None:
+        """End what is left of a server that has exited; call `ended` when another may start. For a
+        server without a namespace."""
+
+        def reset() -> None:
+            self._pid, self._code, self._is_killing = 0, None, False
+            ended()
+
+        self.end(0.0, reset)
+
+    def running(self) -> list[Process]:
+        """Return the server's processes."""
+        own = self._reaper.pid if self._reaper is not None else 0
+        return [one for one in descendants(os.getpid()) if one.pid != own]
 
     @property
     def is_started(self) -> bool:
@@ -150,9 +181,9 @@ class ServerProcesses:
 
     def said_exit(self) -> str:
         """Return how the server's first process ended."""
-        if self._status is None:
+        code = self._code
+        if code is None:
             return "runs"
-        code = os.waitstatus_to_exitcode(self._status)
         if code >= 0:
             return f"exited with code {code}"
         with contextlib.suppress(ValueError):
@@ -170,11 +201,27 @@ class ServerProcesses:
                 return
             if not pid:
                 break
-            if pid == self._pid and self._status is None:
-                self._status = status
-                self._loop.post(self._exited)
-        if self._ended is not None and self._status is not None and not self._has_group():
+            if pid == self._pid and self._reaper is None:
+                self._exit(os.waitstatus_to_exitcode(status))
+        if self._ended is not None and self._code is not None and not self._has_group():
             self._begin_kill()
+
+    def _take_exit(self) -> None:
+        if self._reaper is not None:
+            self._loop.forget(self._reaper.sock)
+            self._exit(self._reaper.take_exit())
+            self._look()
+
+    def _exit(self, code: int) -> None:
+        self._code = code
+        self._loop.post(self._exited)
+
+    def _look(self) -> None:
+        """Look for the end of the server's group, after its own: a reaper does not tell it."""
+        self.reap()
+        is_waiting = self._ended is not None and not self._is_killing
+        if is_waiting and self._reaper is not None and self._code is not None:
+            self._loop.after(KILL_POLL_S, self._look)
 
     def end(self, grace_s: float, ended: Callable[[], None]) -> None:
         """Send TERM to the server's group, then KILL to the whole tree; call `ended` once no
@@ -184,7 +231,7 @@ class ServerProcesses:
         another session and got no TERM.
         """
         self._ended = ended
-        if grace_s > 0 and self._pid and self._status is None:
+        if grace_s > 0 and self._pid and self._code is None:
             # Not reaped: the number still is the group's.
             with contextlib.suppress(OSError):
                 os.killpg(self._pid, signal.SIGTERM)
@@ -192,10 +239,11 @@ class ServerProcesses:
             grace_s = 0.0
         self._kill_until_s = self._loop.clock() + grace_s + KILL_S
         self._loop.after(grace_s, self._begin_kill)
-        self.reap()
+        self._look()
 
     def _begin_kill(self) -> None:
-        if not self._is_killing:
+        # A timer of a server that has been restarted meanwhile finds nothing to end.
+        if self._ended is not None and not self._is_killing:
             self._is_killing = True
             self._kill()
 
@@ -217,8 +265,9 @@ class ServerProcesses:
         if self._loop.clock() >= self._kill_until_s:
             self._finish()
             return
-        # Without a pause as long as there is something: a process may fork and exit for ever, and
-        # each of them lives for less than a millisecond.
+        # The reaper is the first one, and its end is that of all. Without a reaper: no pause as
+        # long as there is something, since a process may fork and exit for ever, and each of them
+        # lives for less than a millisecond.
         until_s = self._loop.clock() + KILL_ROUND_S
         while (found := descendants(os.getpid())) and self._loop.clock() < until_s:
             for process in found:
@@ -232,14 +281,26 @@ class ServerProcesses:
             ended()
 
 
+def _not_found(launch: Launch, text: str | None) -> str:
+    """Return why the program was not found, and what to do; `text` is the system's reason."""
+    program = launch.arguments[0]
+    if program.startswith("/"):
+        return text or "not found"
+    if "/" in program:
+        return f"{text}; expected an absolute path, or the name of an installed program"
+    path = ":".join(dict.fromkeys(launch.environment.get("PATH", "").split(":")))[:_PATH_SHOWN]
+    return f"not found in {path}; expected a program there (FN_SERVER_PATH), or an absolute path"
+
+
 def _become(launch: Launch, enter: Callable[[], None], parent: int, writable: int) -> None:
-    """Turn this child into the server."""
+    """Turn this child into the server. `parent` is 0 where the reaper ends it."""
     # No descriptor of the sidecar is passed on: neither links nor the data listener.
     os.dup2(writable, _ERROR_FD, inheritable=False)
     os.closerange(_ERROR_FD + 1, _FD_MAX)
-    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # the sidecar ended before the line above
+    if parent:
+        libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)  # the sidecar ended before the line above
     os.setsid()
     for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)

@@ -110,5 +110,10 @@ def failure(readiness: Readiness, what: str, port: int, elsewhere: str) -> str:
     text = f"{what}; expected {readiness.expected}, got: {readiness.last.text}"
     if not elsewhere:
         return text
+    return f"{text}; {misplaced(port, elsewhere)}"
+
+
+def misplaced(port: int, elsewhere: str) -> str:
+    """Return where a server listens, and where it should; arguments as of `failure`."""
     expected = f"port {port} (${{PORT}})" if port else "the socket ${SOCKET}"
-    return f"{text}; the server listens on {elsewhere}, expected {expected}"
+    return f"the server listens on {elsewhere}, expected {expected}"

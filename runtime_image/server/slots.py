@@ -7,9 +7,11 @@ of the rotation may take with its next OPEN. Exchanges with the flag FREE take n
 Invariants, for any number of links and any order of frames:
 - connecting + open + idle + offered <= limit.
 - While a link waits, no slot is free, and of the idle slots one per waiting link without an offer
-  is recalled.
+  is recalled. Links tell late that a connection is idle; RECALL(id 0) has them tell it at once,
+  until WINDOW(aux=0). So a slot is idle and not recalled for at most two exchanges of frames.
 - Every WINDOW(aux=1) is answered by one OPEN or one END(id 0), so no offer is lost; one that is
-  not answered within OFFER_S counts as declined, and WINDOW(aux=0) says that the link is not full.
+  not answered within OFFER_S counts as declined.
+- A link that was told FULL is in the rotation, or was told WINDOW(aux=0) later: not full.
 """
 
 from __future__ import annotations
@@ -122,6 +124,8 @@ class _Link:
     """QUIESCE frames that are not answered. A number, because an answer to a drain that was refused
     may arrive after the QUIESCE of the next one."""
     quiesced_by_s: float = 0.0
+    is_hastened: bool = False
+    """Whether the link tells ends at once."""
 
 
 class SlotTable:
@@ -229,21 +233,22 @@ class SlotTable:
         key = self._add(link, id, _Slot(_State.OPEN, now, is_free=False), now)
         return [*commands, Rename(Key(link, old), key), *self._settle(now)]
 
-    def end(self, link: int, id: int, now: float, *, is_kept: bool = False) -> list[Command]:
+    def end(
+        self, link: int, id: int, now: float, *, is_kept: bool = False, ago_ms: int = 0
+    ) -> list[Command]:
         """Handle END; id 0 declines an offer. Unknown ids were answered or shut meanwhile.
 
-        `is_kept` has no effect on a FREE exchange, nor before its connection was passed.
+        `is_kept` has no effect on a FREE exchange, nor before its connection was passed. `ago_ms`:
+        the exchange ended so many milliseconds ago.
         """
         if id == 0:
-            if self._answer_offer(link):
-                self._leave_rotation(link)
-            return self._settle(now)
+            return self._decline(link) + self._settle(now)
         key = Key(link, id)
         slot = self._slots.get(key)
         if slot is None:
             return []
         if is_kept and slot.state is _State.OPEN and not slot.is_free and not self._is_stopped():
-            self._drop(key, now)
+            self._drop(key, max(slot.since_s, now - ago_ms / 1e3))
             self._add(link, id, _Slot(_State.IDLE, now, is_free=False), now)
             return self._settle(now)
         self._drop(key, now)
@@ -281,9 +286,11 @@ class SlotTable:
                 self._answer_offer(number)
                 self._leave_rotation(number)
                 # The gateway may still take the offer, and would then wait for the next one.
-                commands.append(Send(number, Kind.WINDOW))
+                commands.append(self._window(number))
             if link.quiesces and self._is_quiescing() and now >= link.quiesced_by_s:
                 commands.append(EndLink(number))
+            if link.is_hastened and self.phase is Phase.SERVING and not self._rotation:
+                commands.append(self._window(number))
         return commands + self._settle(now)
 
     # Drains
@@ -343,7 +350,7 @@ class SlotTable:
 
     def _refuse_drain(self, idle_ms: int) -> list[Command]:
         self.phase = Phase.SERVING
-        opened: list[Command] = [Send(link, Kind.WINDOW) for link in self._links]
+        opened: list[Command] = [self._window(link) for link in self._links]
         return [*opened, NotIdle(idle_ms)]
 
     def _is_quiescing(self) -> bool:
@@ -370,6 +377,17 @@ class SlotTable:
         offers.popleft()
         self._offered -= 1
         return True
+
+    def _decline(self, link: int) -> list[Command]:
+        """Take back an offer that a link declines, and take the link out of the rotation.
+
+        An earlier OPEN may have taken the offer that is meant; then this takes back the next one.
+        The gateway, which has yet to answer that one, still waits: WINDOW(aux=0) ends its wait.
+        """
+        if not self._answer_offer(link) or link not in self._rotation:
+            return []
+        self._leave_rotation(link)
+        return [self._window(link)]
 
     def _leave_rotation(self, link: int) -> None:
         if link in self._rotation:
@@ -405,14 +423,15 @@ class SlotTable:
             self._recalled -= slot.is_recalled
         else:
             self._in_use -= 1
-            self._last_end_s = now
+            # An end that is told late may be earlier than one that was told before.
+            self._last_end_s = max(self._last_end_s, now)
             if not self._in_use:
-                self._busy_s += now - self._busy_since_s
+                self._busy_s += max(0.0, self._last_end_s - self._busy_since_s)
 
     def _settle(self, now: float) -> list[Command]:
         """Offer what is free, recall what is idle, stop when a drain is over."""
         if self.phase is Phase.SERVING:
-            return [*self._offer(now), *self._recall()]
+            return [*self._offer(now), *self._hasten(), *self._recall()]
         is_quiesced = not any(link.quiesces for link in self._links.values())
         if self._is_quiescing() and is_quiesced and not self._in_use:
             self.phase = Phase.STOPPED
@@ -426,6 +445,29 @@ class SlotTable:
             self._links[link].offers.append(now)
             self._offered += 1
             yield Send(link, Kind.WINDOW, aux=1)
+
+    def _window(self, link: int) -> Send:
+        """Tell a link that it is not full, and may tell ends late."""
+        self._links[link].is_hastened = False
+        return Send(link, Kind.WINDOW)
+
+    def _hasten(self) -> Iterator[Command]:
+        """While a link waits, have all tell at once which of their connections are idle.
+
+        A link that knows that it waits keeps none. But one in the rotation may not know: FULL is
+        ignored where the exchange has ended meanwhile.
+        """
+        if not self._rotation:
+            return
+        for number, link in self._links.items():
+            if not link.is_hastened and self._has_open(number, link):
+                link.is_hastened = True
+                yield Send(number, Kind.RECALL)
+
+    def _has_open(self, number: int, link: _Link) -> bool:
+        """Return whether a link has slots that are not known to be idle."""
+        slots = [self._slots[Key(number, id)] for id in link.ids]
+        return any(slot.state is not _State.IDLE and not slot.is_free for slot in slots)
 
     def _recall(self) -> Iterator[Command]:
         if not self._rotation or not self._idle:

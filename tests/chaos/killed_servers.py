@@ -1,5 +1,5 @@
-"""Sleep and wake of three server functions under load, while servers, sidecars and gateway workers
-are killed."""
+"""Sleep and wake of three server functions under load, while servers, sidecars, gateway workers and
+the whole gateway are killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CLIENTS = 24
 LIMITS = "concurrency = 8"
 LIFE = "stop_grace_s = 1"
 LIFE_S = (0.2, 0.8)
-KINDS = ("server",) * 4 + ("sidecar",) * 3 + ("worker",) * 2
+KINDS = ("server",) * 4 + ("sidecar",) * 3 + ("worker",) * 2 + ("supervisor",)
 NAMED = {
     429: {"queue_full"},
     502: {"replica_died", "upstream_failed"},
@@ -42,7 +42,9 @@ NAMED = {
     504: {"upstream_timeout"},
 }
 """Problem codes that callers may get while processes die."""
-EXPECTED = ('"a worker ended"',)
+AWAY = ("supervisor_away", "shutting_down")
+"""Problem codes of the admin API while there is no supervisor."""
+EXPECTED = ('"a worker ended"', '"the supervisor is gone')
 GONE_S = 30.0
 COLD_S = 20.0
 LAST = 30
@@ -95,9 +97,10 @@ class Served(Scene):
         while not ended.is_set():
             await pause(self.chance.uniform(*LIFE_S))
             kind = self.chance.choice(KINDS)
-            if kind == "worker":
+            if kind in ("worker", "supervisor"):
+                kill = self._kill_worker if kind == "worker" else self._kill_supervisor
                 self._turn(is_calm=False)
-                await asyncio.to_thread(self._kill_worker, kind)
+                await asyncio.to_thread(kill, kind)
                 self._turn(is_calm=True)
             elif kind == "sidecar":
                 async with client(self.server) as caller:
@@ -130,11 +133,15 @@ class Served(Scene):
             return False
         try:
             await caller.admin("POST", f"/functions/{name}/sleep")
-            is_cold = (await caller.function(name))["state"] == "cold"
+            shown = await caller.function(name)
         except (aiohttp.ClientError, OSError):  # the gateway worker was killed
             return False
-        self.counts["went cold"] += is_cold
-        return is_cold
+        if "state" not in shown:  # a worker without its supervisor
+            self.counts[f"admin: {shown['status']} {shown['code']}"] += 1
+            self.ledger.require(shown["code"] in AWAY, f"the admin API: {shown}")
+            return False
+        self.counts["went cold"] += shown["state"] == "cold"
+        return bool(shown["state"] == "cold")
 
 
 def _is_right(told: dict[str, object], token: str) -> bool:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import ClientSession, ClientTimeout
+from playwright.async_api import Browser
 
 from tests.support.browser import Scheme, View, need_browser, viewing
 from tests.support.caller import UNTIL_S, Caller
@@ -39,12 +40,14 @@ async def page_of(
     key: str = KEY,
     width: int = 1440,
     scheme: Scheme = "light",
+    browser: Browser | None = None,
 ) -> AsyncIterator[tuple[Dashboard, View]]:
-    """Open the page at `path` and wait for `ready`; afterwards the browser must have reported no
-    errors."""
+    """Open the page at `path` and wait for `ready`; afterwards the browser, a new one by default,
+    must have reported no errors."""
     async with serving_dashboard(functions, 4) as dashboard:
         dashboard.routes.pace_s = 0.05
-        async with viewing(f"{dashboard.url}/ui/#key={key}", width, scheme=scheme) as view:
+        url = f"{dashboard.url}/ui/#key={key}"
+        async with viewing(url, width, scheme=scheme, browser=browser) as view:
             await view.page.locator(".topbar").wait_for()
             await view.page.evaluate("path => { location.hash = path }", path)
             await view.page.locator(ready).first.wait_for()

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
+from playwright.async_api import Browser
 
 from tests.e2e.test_dashboard_function import LOOKS, page_of
-from tests.support.browser import Scheme, need_browser, viewing
+from tests.support.browser import Scheme, browsing, need_browser, viewing
 from tests.support.process_server import server_process
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 PAGE = ("#/fn/web", "#server-title")
 APP = """
@@ -35,14 +42,17 @@ ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), App).serve_forever()
 """
 
 
-@pytest.fixture(autouse=True)
-def _browser() -> None:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    """One browser for all tests: each has a window that shares nothing with the others."""
     need_browser()
+    async with browsing() as browser:
+        yield browser
 
 
-async def test_the_page_says_what_runs_and_what_wakes_it() -> None:
+async def test_the_page_says_what_runs_and_what_wakes_it(browser: Browser) -> None:
     """Command, readiness, start, rules and limits are shown, and nothing about batches."""
-    async with page_of(*PAGE) as (_, view):
+    async with page_of(*PAGE, browser=browser) as (_, view):
         title = view.page.locator("#server-title")
         panel = await view.page.locator("section", has=title).inner_text()
 
@@ -55,9 +65,9 @@ async def test_the_page_says_what_runs_and_what_wakes_it() -> None:
         assert "batching" not in settings
 
 
-async def test_events_are_shown_as_they_arrive() -> None:
+async def test_events_are_shown_as_they_arrive(browser: Browser) -> None:
     """An event is on the page while the stream is open; markup in it stays text."""
-    async with page_of(*PAGE) as (dashboard, view):
+    async with page_of(*PAGE, browser=browser) as (dashboard, view):
         page, routes = view.page, dashboard.routes
         assert await page.get_by_label("Path and query").input_value() == "/events?n=3"
         await page.get_by_role("button", name="Send").click()
@@ -76,9 +86,9 @@ async def test_events_are_shown_as_they_arrive() -> None:
         await page.get_by_text("first byte after").wait_for()
 
 
-async def test_a_stream_can_be_aborted() -> None:
+async def test_a_stream_can_be_aborted(browser: Browser) -> None:
     """Abort ends the exchange at the server, and what had arrived stays."""
-    async with page_of(*PAGE) as (dashboard, view):
+    async with page_of(*PAGE, browser=browser) as (dashboard, view):
         page, routes = view.page, dashboard.routes
         await page.get_by_role("button", name="Send").click()
         routes.tick.release()
@@ -94,9 +104,9 @@ async def test_a_stream_can_be_aborted() -> None:
             await routes.ended.acquire()
 
 
-async def test_any_request_can_be_sent() -> None:
+async def test_any_request_can_be_sent(browser: Browser) -> None:
     """Method, path, query, headers and body are sent as entered; the curl line shows the same."""
-    async with page_of(*PAGE) as (dashboard, view):
+    async with page_of(*PAGE, browser=browser) as (dashboard, view):
         page = view.page
         await page.get_by_label("Method").select_option("PUT")
         await page.get_by_label("Path and query").fill("/items/7?q=a%20b")
@@ -114,9 +124,9 @@ async def test_any_request_can_be_sent() -> None:
         await page.locator(".play-headers", has_text="x-app").wait_for()
 
 
-async def test_a_path_out_of_the_function_is_not_sent() -> None:
+async def test_a_path_out_of_the_function_is_not_sent(browser: Browser) -> None:
     """A path that a browser would resolve to another route is refused beside its field."""
-    async with page_of(*PAGE) as (dashboard, view):
+    async with page_of(*PAGE, browser=browser) as (dashboard, view):
         page = view.page
         await page.get_by_label("Path and query").fill("/../../admin/v1/keys")
         await page.get_by_role("button", name="Send").click()
@@ -125,9 +135,9 @@ async def test_a_path_out_of_the_function_is_not_sent() -> None:
         assert dashboard.routes.exchanges == []
 
 
-async def test_a_redirect_is_told_and_not_followed() -> None:
+async def test_a_redirect_is_told_and_not_followed(browser: Browser) -> None:
     """The page does not carry its key to the target of a redirect."""
-    async with page_of(*PAGE) as (dashboard, view):
+    async with page_of(*PAGE, browser=browser) as (dashboard, view):
         page = view.page
         await page.get_by_label("Path and query").fill("/away")
         await page.get_by_role("button", name="Send").click()
@@ -136,17 +146,19 @@ async def test_a_redirect_is_told_and_not_followed() -> None:
         assert [path for _, path, _ in dashboard.routes.exchanges] == ["/fn/web/away"]
 
 
-async def test_the_overview_marks_servers() -> None:
+async def test_the_overview_marks_servers(browser: Browser) -> None:
     """The row of a server function says so."""
-    async with page_of("#/", ".function-row") as (_, view):
+    async with page_of("#/", ".function-row", browser=browser) as (_, view):
         row = view.page.locator(".function-row", has=view.page.get_by_text("web", exact=True))
         await row.get_by_text("· server").wait_for()
 
 
 @pytest.mark.parametrize(("scheme", "width"), [*LOOKS, ("dark", 390)])
-async def test_everybody_can_use_a_servers_page(scheme: Scheme, width: int) -> None:
+async def test_everybody_can_use_a_servers_page(
+    browser: Browser, scheme: Scheme, width: int
+) -> None:
     """axe finds nothing serious with events, headers and a fault shown, and nothing overflows."""
-    async with page_of(*PAGE, width=width, scheme=scheme) as (dashboard, view):
+    async with page_of(*PAGE, width=width, scheme=scheme, browser=browser) as (dashboard, view):
         page = view.page
         await page.get_by_role("button", name="Send").click()
         for _ in range(3):
@@ -163,7 +175,7 @@ async def test_everybody_can_use_a_servers_page(scheme: Scheme, width: int) -> N
         assert await page.evaluate(wide) <= 0
 
 
-async def test_a_real_server_is_woken_and_streams(tmp_path: Path) -> None:
+async def test_a_real_server_is_woken_and_streams(browser: Browser, tmp_path: Path) -> None:
     """On a real server: a cold request, an open stream in the header, an abort, and its log."""
     app = tmp_path / "app"
     app.mkdir()
@@ -171,7 +183,7 @@ async def test_a_real_server_is_woken_and_streams(tmp_path: Path) -> None:
     with server_process(tmp_path / "data") as server:
         command = f"{sys.executable} app.py ${{PORT}}"
         server.fnctl_json("deploy", str(app), "--name", "web", "--command", command, "--trust")
-        async with viewing(f"{server.url}/ui/#key={server.token}") as view:
+        async with viewing(f"{server.url}/ui/#key={server.token}", browser=browser) as view:
             page = view.page
             await page.locator(".topbar").wait_for()
             await page.evaluate("() => { location.hash = '#/fn/web' }")
@@ -185,6 +197,8 @@ async def test_a_real_server_is_woken_and_streams(tmp_path: Path) -> None:
             await page.locator(".play-events li", has_text="one").wait_for()
             open_ones = page.locator(".fn-facts > div", has=page.get_by_text("open", exact=True))
             await open_ones.get_by_text("1", exact=True).wait_for()
+            first = page.locator(".fn-facts > div", has=page.get_by_text("first byte p50"))
+            await first.get_by_text(" ms").wait_for()
             await page.get_by_role("button", name="Abort").click()
             await open_ones.get_by_text("0", exact=True).wait_for()
             await page.locator(".log-line", has_text="GET /stays").wait_for()

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.chaos.calls import client
 from tests.chaos.footprint import pause, until
 from tests.support import faulty_server
 from tests.support.process_server import ServerProcess, server_process
@@ -17,7 +18,7 @@ from tests.support.raw_http import Got, ask
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-LIFE = "start_s = 20\nstop_grace_s = 1"
+LIFE = "start_s = 20\nstop_grace_s = 0.6"
 LOG_MAX = 16 << 20
 ENDS_S = 20.0
 
@@ -50,8 +51,9 @@ async def port(server: ServerProcess) -> AsyncIterator[int]:
 
 async def gone(server: ServerProcess, name: str) -> None:
     """Remove a function; all its processes must end."""
-    done = await asyncio.to_thread(server.fnctl, "rm", name, "--yes")
-    assert done.returncode == 0, done.stderr
+    async with client(server) as caller:
+        done = await caller.admin("DELETE", f"/functions/{name}")
+    assert done.status == 200, done.body
     await ended(server, name)
 
 
@@ -59,12 +61,14 @@ async def put_to_sleep(server: ServerProcess, name: str) -> None:
     """Send a function to sleep; all its processes must end. A replica that has just been called
     stays awake, so the request is repeated."""
 
-    async def is_over() -> bool:
-        done = await asyncio.to_thread(server.fnctl, "sleep", name)
-        assert done.returncode == 0, done.stderr
-        return not faulty_server.survivors(mark(server, name))
+    async with client(server) as caller:
 
-    assert await until(is_over, ENDS_S), faulty_server.survivors(mark(server, name))
+        async def is_over() -> bool:
+            done = await caller.admin("POST", f"/functions/{name}/sleep")
+            assert done.status == 200, done.body
+            return not faulty_server.survivors(mark(server, name))
+
+        assert await until(is_over, ENDS_S), faulty_server.survivors(mark(server, name))
 
 
 async def ended(server: ServerProcess, name: str) -> None:

@@ -26,7 +26,8 @@ LIMIT = 2
 
 
 class Exchange:
-    """One GET, ended as soon as its answer is complete. `result` is the answer's body."""
+    """One GET, ended as soon as its answer is complete. `result` is the answer's body, `begun` is
+    set by its first byte."""
 
     def __init__(self, delivery: Delivery, *, path: str = "/", **changes: Any) -> None:
         loop = asyncio.get_running_loop()
@@ -52,9 +53,10 @@ class Exchange:
 
     def upstream_data(self, data: bytes) -> None:
         """Collect the answer."""
-        self.begun.set()
         self._data += data
         head, _, body = self._data.partition(b"\r\n\r\n")
+        if body:
+            self.begun.set()
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or -1)
         if len(body) == length:
             self.delivery.end_exchange(self.call, kept=True)

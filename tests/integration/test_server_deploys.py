@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from pool_manager.core import eviction
 from tests.support.nouns import sha256
 from tests.support.process_server import server_process
 from tests.support.server import Answer, ServingServer, serving
@@ -178,9 +179,12 @@ async def test_a_changed_server_takes_over(server: ServingServer) -> None:
 
 
 @pytest.mark.parametrize("now", [False, True])
-async def test_a_full_device_waits_for_open_exchanges(tmp_path: Path, *, now: bool) -> None:
+async def test_a_full_device_waits_for_open_exchanges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, now: bool
+) -> None:
     """Where both revisions do not fit, the old one serves until its last exchange ends; with `now`
     the traffic moves at once, and calls are held until then."""
+    monkeypatch.setattr(eviction, "RESIDENCY_S", 1.0)
     async with serving(tmp_path, standbys=0, cpu_slots=1) as server:
         await deploy(server)
         address = urlsplit(server.url)

@@ -9,13 +9,16 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pool_manager.core import events
+from pool_manager.drivers.marked import await_ends
 from pool_manager.drivers.process import ProcessDriver
-from runtime_image.contract.server import ServerSpec
+from runtime_image.contract.server import Network, ServerSpec
+from runtime_image.server import reaper
 from tests.support.peers import ListeningManager, delivering, published
 from tests.support.replicas import Stage, binding, pool_settings
 from tests.support.sidecars import Proxy, Sidecar
@@ -42,10 +45,15 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def pids(stage: Stage) -> frozenset[int]:
-    """Return the pids of the replica: sidecar, server and stray."""
+    """Return the pids of the replica: sidecar, server, stray and perhaps a reaper."""
     found = await stage.driver.pids(ID)
     assert found is not None
     return found
+
+
+def name(pid: int) -> str:
+    """Return the name of a process's program."""
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def running(those: frozenset[int]) -> list[int]:
@@ -65,7 +73,8 @@ async def test_a_server_is_reached_drained_and_gone(stage: Stage) -> None:
     revoked, and leaves nothing behind."""
     loaded = await stage.ready(ID, binding(SPEC))
     there = await pids(stage)
-    assert (loaded.limit, len(there)) == (4, 3)
+    assert loaded.limit == 4
+    assert len([pid for pid in there if name(pid) != reaper.NAME]) == 3
     async with AsyncExitStack() as stack:
         delivery = await stack.enter_async_context(delivering(ListeningManager()))
         path = stage.launcher.folders.data_socket(ID)
@@ -93,14 +102,55 @@ async def test_a_server_is_reached_drained_and_gone(stage: Stage) -> None:
     assert running(there) == []
 
 
-async def test_a_killed_sidecar_leaves_nothing_after_its_release(stage: Stage) -> None:
+NETWORKS = pytest.mark.parametrize("network", ["none", "egress"])
+"""With namespaces, if this machine permits them, and without."""
+
+
+@NETWORKS
+async def test_a_killed_sidecar_leaves_nothing_after_its_release(
+    stage: Stage, network: Network
+) -> None:
     """What outlives a killed sidecar is ended by the release of the replica."""
-    await stage.ready(ID, binding(SPEC))
+    await stage.ready(ID, binding(replace(SPEC, network=network)))
     there = await pids(stage)
     sidecar = stage.driver._groups[ID].pid  # type: ignore[attr-defined]
     os.kill(sidecar, signal.SIGKILL)
     await stage.exit(ID)
-    assert running(there)
+
+    await stage.release(ID)
+
+    assert running(there) == []
+
+
+@NETWORKS
+async def test_a_sidecar_killed_while_no_manager_runs_leaves_nothing(
+    stage: Stage, network: Network
+) -> None:
+    """The next manager's driver ends what is left of its server."""
+    await stage.ready(ID, binding(replace(SPEC, network=network)))
+    sidecar = stage.driver._groups[ID].pid  # type: ignore[attr-defined]
+    ends = [os.pidfd_open(pid) for pid in await pids(stage)]
+    stage.launcher._close_control(ID)
+    await stage.driver.close()
+    os.kill(sidecar, signal.SIGKILL)
+    await asyncio.to_thread(os.waitpid, sidecar, 0)
+    later = ProcessDriver(stage.settings.run_dir, server_path=os.defpath)
+
+    assert await later.list() == set()
+
+    await_ends(ends, 30.0)
+    for fd in ends:
+        os.close(fd)
+    await later.close()
+
+
+async def test_a_release_ends_what_hides(stage: Stage) -> None:
+    """Without namespaces, too: a process without a marker is below the sidecar until then."""
+    hidden = "setsid env -i sleep 1000 </dev/null >/dev/null 2>&1 &"
+    command = ("/bin/sh", "-c", f"{hidden} exec {SERVER}")
+    await stage.ready(ID, binding(replace(SPEC, command=command, network="egress")))
+    there = await pids(stage)
+    assert "sleep" in {name(pid) for pid in there}
 
     await stage.release(ID)
 

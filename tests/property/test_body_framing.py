@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.proxy.fields import Malformed
 from gateway.proxy.framing import LAST_CHUNK, ChunkedBody, Data, LengthBody, encode_chunk
 from tests.support.doses import amount
-from tests.support.odd_http import chunked, odd_response
+from tests.support.odd_http import chunked, odd_answer
 
 SLOW = [HealthCheck.too_slow]
 contents = st.binary(max_size=400)
@@ -86,7 +86,7 @@ def verdict(raw: bytes, sizes: list[int]) -> tuple[int, bytes] | None:
 def test_cuts_do_not_change_the_verdict(seed: int, noise: bytes, at: int, sizes: list[int]) -> None:
     """Malformed bodies are refused at any cut of the reads, and accepted ones are the same."""
     random = Random(seed)
-    raw = odd_response(random, b"GET").partition(b"\r\n\r\n")[2][:1000]
+    raw = odd_answer(random, "t")[0].partition(b"\r\n\r\n")[2][:1000]
     raw = raw if random.random() < 0.5 else chunked(random, b"hello world" * random.randrange(9))
     raw = raw[:at] + noise + raw[at + len(noise) * random.randrange(2) :]
 

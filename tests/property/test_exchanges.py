@@ -27,6 +27,7 @@ from gateway.dispatch.call import (
     Stage,
 )
 from gateway.dispatch.dispatcher import Dispatcher, Limits
+from gateway.dispatch.keeping import KeptConnections
 from registry.errors import FnError
 from runtime_image.contract.link import Flag, Kind
 from runtime_image.link.meta import RequestMeta
@@ -50,6 +51,11 @@ class Connection:
     is_free: bool
     is_shut: bool = False
     is_closed: bool = False
+    id: int = 0
+    known_id: int = 0
+    opened_s: float = 0.0
+    idle_since_s: float = 0.0
+    is_told: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -88,7 +94,7 @@ class Gateway:
         self.now = 1000.0
         self.wire: Wire | None = None
         self.live: dict[int, Connection | None] = {}
-        self.idle: dict[int, tuple[Connection, float]] = {}
+        self.kept: KeptConnections[Connection] = KeptConnections(self.tell)
         self.calls: list[Call] = []
         self.ends: Counter[Call] = Counter()
         self.grants: list[Call] = []
@@ -104,6 +110,7 @@ class Gateway:
     def connect(self, wire: Wire) -> None:
         """Get a link."""
         self.wire = wire
+        self.kept = KeptConnections(self.tell)
         link = ServerLink(f"r{wire.number}", KEY, LIMIT, marks_started=True)
         self.perform(self.dispatcher.on_link_up(link, self.now))
 
@@ -111,11 +118,10 @@ class Gateway:
         """Lose the link: its connections are closed."""
         assert self.wire is not None
         link, self.wire = f"r{self.wire.number}", None
-        for connection in [*self.live.values(), *(one for one, _ in self.idle.values())]:
+        for connection in [*self.live.values(), *self.kept.clear()]:
             if connection is not None:
                 connection.is_closed = True
         self.live.clear()
-        self.idle.clear()
         self.perform(self.dispatcher.on_link_lost(link, self.now))
 
     def submit(self, wait_s: float, *, is_free: bool) -> None:
@@ -151,9 +157,9 @@ class Gateway:
 
     def notice_ends(self) -> None:
         """Read the ends of connections that the sidecar has shut."""
-        for id, (connection, _) in list(self.idle.items()):
+        for connection in list(self.kept):
             if connection.is_shut:
-                self.close_idle(id)
+                self.close_idle(connection.known_id)
         by_id = {call.id: call for call in self.started()}
         for id, live in list(self.live.items()):
             if live is not None and live.is_shut:
@@ -162,24 +168,24 @@ class Gateway:
     def pass_time(self, seconds: float) -> None:
         """Sweep."""
         self.now += seconds
-        for id, (_, since_s) in list(self.idle.items()):
-            if since_s + IDLE_S <= self.now:
-                self.close_idle(id)
+        self.kept.tell_due(self.now)
+        for connection in list(self.kept):
+            if connection.idle_since_s + IDLE_S <= self.now:
+                self.close_idle(connection.known_id)
         self.perform(self.dispatcher.sweep(self.now))
 
     def close_idle(self, id: int) -> bool:
         """Close an idle connection."""
-        found = self.idle.pop(id, None)
-        if found is None:
+        connection = self.kept.take(id)
+        if connection is None:
             return False
-        found[0].is_closed = True
-        self.tell(Sent(Kind.END, id))
+        connection.is_closed = True
         return True
 
-    def tell(self, frame: Sent) -> None:
+    def tell(self, kind: Kind, id: int = 0, flags: int = 0, aux: int = 0) -> None:
         """Send a frame to the sidecar."""
         assert self.wire is not None
-        self.wire.to_sidecar.append(frame)
+        self.wire.to_sidecar.append(Sent(kind, id, flags, aux))
 
     # Commands
 
@@ -192,12 +198,12 @@ class Gateway:
                 case End(_, id, kept):
                     self.finish(id, kept=kept)
                 case CloseIdle():
-                    for id in list(self.idle):
-                        self.close_idle(id)
+                    for connection in list(self.kept):
+                        self.close_idle(connection.known_id)
                 case Decline():
-                    self.tell(Sent(Kind.END))
+                    self.tell(Kind.END)
                 case Quiesced(_, count):
-                    self.tell(Sent(Kind.QUIESCED, aux=count))
+                    self.tell(Kind.QUIESCED, aux=count)
                 case Fail(call, _):
                     self.ends[call] += 1
                 case _:
@@ -206,28 +212,25 @@ class Gateway:
     def open(self, id: int, call: Call) -> None:
         """Use an idle connection, or request one."""
         assert call.stage is Stage.SENT
-        if self.idle and not call.is_free:
-            old = next(reversed(self.idle))
-            connection, _ = self.idle.pop(old)
-            self.live[id] = connection
-            self.tell(Sent(Kind.OPEN, id, Flag.REUSE, old))
-            assert self.dispatcher.exchanges.on_opened(self.link.id, id, self.now) is call
-            self.grants.append(call)
+        connection = None if call.is_free else self.kept.newest()
+        self.live[id] = connection
+        if connection is None:
+            self.kept.request(id, is_free=call.is_free)
             return
-        self.live[id] = None
-        self.tell(Sent(Kind.OPEN, id, Flag.FREE if call.is_free else 0))
+        self.kept.reuse(connection, id, self.now)
+        assert self.dispatcher.exchanges.on_opened(self.link.id, id, self.now) is call
+        self.grants.append(call)
 
     def finish(self, id: int, *, kept: bool) -> None:
         """Keep or close the connection of an exchange that is over."""
         connection = self.live.pop(id)
-        if kept:
-            assert connection is not None
-            self.idle[id] = connection, self.now
-            self.tell(Sent(Kind.END, id, Flag.KEPT))
-            return
-        if connection is not None:
+        if connection is None:
+            self.tell(Kind.END, id)
+        elif kept:
+            self.kept.keep(connection, self.now)
+        else:
+            self.kept.drop(connection)
             connection.is_closed = True
-        self.tell(Sent(Kind.END, id))
 
     # Events
 
@@ -239,9 +242,15 @@ class Gateway:
                 del self.live[frame.id]
                 self.perform(exchanges.on_not_started(link, frame.id, frame.aux, self.now))
         elif frame.kind is Kind.WINDOW:
+            if not frame.aux:
+                self.kept.relax()
             self.perform(exchanges.on_window(link, frame.aux, self.now))
         elif frame.kind is Kind.QUIESCE:
+            self.kept.hasten(self.now)
             self.perform(exchanges.on_quiesce(link))
+        elif not frame.id:
+            assert frame.kind is Kind.RECALL
+            self.kept.hasten(self.now)
         elif not self.close_idle(frame.id):
             assert frame.kind is Kind.RECALL
             exchanges.on_recall_missed(link)
@@ -252,6 +261,8 @@ class Gateway:
             connection.is_closed = True
             return
         self.live[id] = connection
+        connection.id = id
+        self.kept.opened(connection, self.now)
         call = self.dispatcher.exchanges.on_opened(self.link.id, id, self.now)
         assert call is not None
         self.grants.append(call)
@@ -334,7 +345,7 @@ class House:
     def stop(self) -> None:
         """A drain is complete: nothing is open. The sidecar exits, and the next one starts."""
         for gateway in self.gateways:
-            held = [*gateway.live.values(), *(one for one, _ in gateway.idle.values())]
+            held = [*gateway.live.values(), *gateway.kept]
             assert not [one for one in held if one and one.is_open and not one.is_free]
         for connection in self.connections.values():
             connection.is_shut = True
@@ -371,7 +382,7 @@ class House:
             self.apply(self.table.open(number, id, self.now, is_free=is_free))
         elif kind is Kind.END:
             is_kept = bool(flags & Flag.KEPT)
-            self.apply(self.table.end(number, id, self.now, is_kept=is_kept))
+            self.apply(self.table.end(number, id, self.now, is_kept=is_kept, ago_ms=aux))
         else:
             assert kind is Kind.QUIESCED
             self.apply(self.table.quiesced(number, aux, self.now))
@@ -424,7 +435,7 @@ class House:
                 link = gateway.link
                 assert len(link.in_flight) <= LIMIT
                 assert gateway.live.keys() == link.in_flight.keys() | link.free.keys()
-                assert not (link.is_waiting and gateway.idle)
+                assert not (link.is_waiting and len(gateway.kept))
             ended = [call for call in gateway.calls if gateway.ends[call]]
             assert all(gateway.ends[call] == 1 for call in ended)
             assert all(call.stage is Stage.DONE for call in ended)
@@ -437,7 +448,9 @@ class House:
             link, pool = gateway.link, gateway.dispatcher.pool(KEY)
             if link.retry_s or link.free_retry_s:
                 continue
-            assert not (pool.queue and self.table.in_use < LIMIT), "a free slot, and a waiting call"
+            in_use = sum(len(one.link.in_flight) for one in self.gateways)
+            assert not (pool.queue and in_use < LIMIT), "a free or idle slot, and a waiting call"
+            assert not (link.is_waiting and self.table.taken < LIMIT), "a wait without an offer"
             assert not pool.free_queue
 
     def drain_calls(self) -> None:
@@ -449,7 +462,7 @@ class House:
             started = [(one, call) for one in self.gateways for call in one.started()]
             for gateway, call in started:
                 gateway.end(call, kept=call.position % 2 == 0)
-            if not started and not any(one.dispatcher.pool(KEY).held for one in self.gateways):
+            if not started and all(one.dispatcher.is_idle for one in self.gateways):
                 self.settle()
                 return
         raise AssertionError("a call is never served")
@@ -628,3 +641,41 @@ def test_a_gateway_with_a_long_queue_does_not_keep_its_connections() -> None:
         for call in greedy.started():
             greedy.end(call, kept=True)
     assert modest.started()
+
+
+def test_a_decline_that_meets_the_next_offer_leaves_nobody_waiting() -> None:
+    """A gateway declines an offer that its own earlier request has taken. If the decline meets the
+    next offer, that gateway's later requests are served nevertheless."""
+    house = House(2)
+    holder, waiter = house.gateways
+    for gateway in (holder, holder, waiter, waiter):
+        gateway.submit(1e6, is_free=False)
+    to_holder, to_waiter = holder.wire, waiter.wire
+    assert to_holder is not None
+    assert to_waiter is not None
+    house.receive(to_holder)
+    house.receive(to_holder)
+    for key in list(house.connecting):
+        house.finish_connect(key, is_granted=True)
+        holder.adopt(*to_holder.arriving.popleft())
+    waiter.cancel(waiter.calls[0])
+    waiter.submit(1e6, is_free=False)
+
+    house.receive(to_waiter)  # the first request: full
+    holder.end(holder.started()[0], kept=False)
+    house.receive(to_holder)  # a slot is free: an offer to the waiter
+    for _ in range(3):  # its second request takes the offer; the first has ended; the third: full
+        house.receive(to_waiter)
+    for _ in range(3):  # the offer is declined, as nothing is queued; the third request is queued
+        waiter.receive(to_waiter.to_gateway.popleft())
+    holder.end(holder.started()[0], kept=False)
+    house.receive(to_holder)  # another offer, which the decline meets
+    house.settle()
+    assert len(waiter.started()) == LIMIT
+
+    for call in waiter.started():
+        waiter.end(call, kept=False)
+    waiter.submit(1e6, is_free=False)
+    house.settle()
+    house.check_settled()
+    assert len(waiter.started()) == 1

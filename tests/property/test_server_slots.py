@@ -22,6 +22,7 @@ from runtime_image.server.slots import (
     SlotTable,
     Stop,
 )
+from tests.support.doses import amount
 
 LIMIT = 3
 MAX_S = 30.0
@@ -169,10 +170,12 @@ class Gateways(RuleBasedStateMachine):
         gateway = self.gateways.get(key.link)
         if gateway is None:
             return
-        gateway.close_idle(key.id)
-        # A REUSE on its way carries the exchange whose connection this was.
-        reused = (id for kind, id, aux in gateway.out if kind is Kind.OPEN and aux == key.id)
-        ended = next(reused, key.id)
+        # Each REUSE on its way carries the connection on to another exchange.
+        ended = key.id
+        for kind, id, aux in gateway.out:
+            if kind is Kind.OPEN and aux == ended:
+                ended = id
+        gateway.close_idle(ended)
         if ended in gateway.open:
             gateway.finish(ended, is_kept=False)
 
@@ -318,7 +321,7 @@ class DrainedGateways(Gateways):
         self._do(self.table.resume(self.now))
 
 
-SETTINGS = settings(max_examples=200, stateful_step_count=60, deadline=None)
+SETTINGS = settings(max_examples=amount(100, 400), stateful_step_count=60, deadline=None)
 Gateways.TestCase.settings = SETTINGS
 DrainedGateways.TestCase.settings = SETTINGS
 TestGateways = Gateways.TestCase

@@ -21,7 +21,15 @@ The file is TOML with the names in lower case and without the prefix: `FN_CPU_SL
 The options of the command line are in [Command line](command-line.md#fnctl-serve).
 """
 GROUPS = {
-    "Network": ("port", "listen", "public_hosts", "workers", "connections", "fast_front"),
+    "Network": (
+        "port",
+        "listen",
+        "public_hosts",
+        "trusted_proxies",
+        "workers",
+        "connections",
+        "fast_front",
+    ),
     "Data": ("data",),
     "Replicas": (
         "driver",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright
 
 from tests.support.engine import refuse
 
@@ -70,22 +70,37 @@ def need_browser() -> None:
 
 
 @asynccontextmanager
-async def viewing(
-    url: str, width: int = 1440, height: int = 900, scheme: Scheme = "light"
-) -> AsyncIterator[View]:
-    """Open `url` in a new browser, in a window of this size in CSS pixels."""
+async def browsing() -> AsyncIterator[Browser]:
+    """Start a browser, which `viewing` calls of one event loop may share."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS])
         try:
-            context = await browser.new_context(
-                viewport={"width": width, "height": height}, color_scheme=scheme
-            )
+            yield browser
+        finally:
+            await browser.close()
+
+
+@asynccontextmanager
+async def viewing(
+    url: str,
+    width: int = 1440,
+    height: int = 900,
+    scheme: Scheme = "light",
+    browser: Browser | None = None,
+) -> AsyncIterator[View]:
+    """Open `url` in a window of this size in CSS pixels, of a new browser by default. The window
+    shares nothing with other ones of the browser."""
+    async with nullcontext(browser) if browser else browsing() as there:
+        context = await there.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
+        try:
             view = View(await context.new_page())
             watch(view)
             await view.page.goto(url)
             yield view
         finally:
-            await browser.close()
+            await context.close()
 
 
 def watch(view: View) -> None:

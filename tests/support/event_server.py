@@ -37,6 +37,8 @@ def line(name: str, **fields: Any) -> dict[str, Any]:
         "rate": 0.0,
         "p50_ms": None,
         "p95_ms": None,
+        "first_byte_p50_ms": None,
+        "first_byte_p95_ms": None,
         "sleeps_at_s": None,
         "phase": None,
         "devices": [],

@@ -70,7 +70,6 @@ http {{
   access_log off;
   gzip on; gzip_min_length 1000; gzip_types text/plain;
   client_max_body_size 64m;
-  absolute_redirect off;
   {paths}
   server {{
     listen 127.0.0.1:{port};

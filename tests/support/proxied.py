@@ -122,9 +122,9 @@ class Gate(NamedTuple):
     handed_over: list[None]
     tickets: Tickets
 
-    async def connect(self) -> Wire:
-        """Open a client connection."""
-        return Wire(*await asyncio.open_connection("127.0.0.1", self.port))
+    async def connect(self, address: str = "127.0.0.1") -> Wire:
+        """Open a client connection from an address."""
+        return Wire(*await asyncio.open_connection("127.0.0.1", self.port, local_addr=(address, 0)))
 
     async def ask(self, request: bytes) -> bytes:
         """Return everything that the gateway sends for `request` until it closes."""

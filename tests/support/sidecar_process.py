@@ -32,6 +32,14 @@ from tests.support.blocking import BlockingLink
 ID = "aaaa0001"
 KEY = "default/web@1"
 PATIENCE_S = 60.0
+PATIENT_FOR_LESS = """
+import runtime_image.contract.server as contract
+contract.MAX_GRACE_S = contract.QUIESCE_S = 0.3
+import runtime_image.server.trial
+runtime_image.server.trial.BODY_S = 0.3
+"""
+"""A sidecar's waits of seconds, cut short."""
+_RUN = "import runpy; runpy.run_module('runtime_image', run_name='__main__', alter_sys=True)"
 TINY_SERVER = '''
 import http.server, json, os, signal, socket, socketserver, subprocess, sys, time
 
@@ -85,11 +93,13 @@ def look():
     except OSError as error:
         seen["bundle"] = error.strerror
     root = os.path.dirname(os.path.dirname(os.environ["HOME"]))
+    seen["pids"] = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
     seen["run"] = sorted(os.listdir(root))
     open(os.environ["HOME"] + "/x", "w").close()
     open(os.environ["TMPDIR"] + "/x", "w").close()
     try:
-        seen["token"] = open("/proc/%d/root%s/replica.json" % (os.getppid(), root)).read()
+        # Without a PID namespace the parent is the sidecar; in one, it has none, and pid 1 is ours.
+        seen["token"] = open("/proc/%d/root%s/replica.json" % (os.getppid() or 1, root)).read()
     except OSError as error:
         seen["token"] = error.strerror
     return seen
@@ -187,10 +197,20 @@ def _some(sock: socket.socket) -> bytes:
 
 
 class Sidecar:
-    """A sidecar process whose manager is the test."""
+    """A sidecar process whose manager is the test. `preamble`: code that runs before it, such as
+    PATIENT_FOR_LESS."""
 
-    def __init__(self, root: Path, spec: ServerSpec, *, role: Any = "serve", memory_mib: int = 0):
+    def __init__(
+        self,
+        root: Path,
+        spec: ServerSpec,
+        *,
+        role: Any = "serve",
+        memory_mib: int = 0,
+        preamble: str = "",
+    ):
         self.spec = spec
+        self.preamble = preamble
         self.run_dir = root / "r" / ID
         self.model_dir = root / "m" / ID
         self.run_dir.mkdir(parents=True)
@@ -232,9 +252,10 @@ class Sidecar:
 
     def _launch(self) -> subprocess.Popen[bytes]:
         environment = {"PATH": f"{Path(sys.executable).parent}:{os.defpath}", "X_SECRET": "1"}
+        start = ["-c", self.preamble + _RUN] if self.preamble else ["-m", "runtime_image"]
         with self.log.open("wb") as output:
             return subprocess.Popen(
-                [sys.executable, "-I", "-u", "-m", "runtime_image", str(self.run_dir)],
+                [sys.executable, "-I", "-u", *start, str(self.run_dir)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -53,8 +53,8 @@ def counted() -> Metrics:
     for status in STATUS.values():
         shown.count_reply("default", "f", outcome(status), "", 0.1)
     labels = ("default", "f")
-    shown.exchanges.opened(labels)
-    shown.exchanges.answered(labels, 0.1, None, 0.0)
-    shown.exchanges.ended(labels, (1, 1))
+    shown.exchanges.of(labels).opened()
+    shown.exchanges.of(labels).answered(0.1, None, 0.0)
+    shown.exchanges.of(labels).ended((1, 1))
     shown.snapshot()
     return shown

@@ -184,7 +184,10 @@ def _add_server(server: Recorder) -> None:
     one = server_deployed(env={"A": ""}, samples=(SampleRequest(headers={"*": ""}),), paths=rules)
     shown = call_json(one)
     connections = Connections([Connected("", "events", 1.0, "/", True)], 1, 0)
+    times = {"first_byte_p50_ms": 0.5, "first_byte_p95_ms": 0.5}
     for caption, found in (
+        (f"GET {FUNCTION}", times),
+        (f"GET {ADMIN}/functions.items[]", times),
         (f"GET {FUNCTION}", {key: shown[key] for key in ("server", "exchange")}),
         (f"GET {FUNCTION}/revisions.items[]", {"server": shown["server"]}),
         (f"GET {ADMIN}/operations.items[].result", server_result(one)),

@@ -149,6 +149,8 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     """
     from admin.cli.bundle_files import collect
     from admin.cli.server_options import ServerOptions, parse_command, parse_env
+    from registry.errors import BadManifest
+    from registry.manifest.server import PORT
 
     overrides = given(
         min=min,
@@ -165,7 +167,12 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     if path is None and not words:
         raise typer.BadParameter("expected a folder or a model file, or --command for a server")
     built = server.manifest()
-    collected = collect(path, name, built)
+    try:
+        collected = collect(path, name, built)
+    except BadManifest as error:
+        if built and PORT in str(error.detail.get("expected")):
+            error.add_note(f"add {PORT} to --command, in single quotes, or give --port or --env")
+        raise
     if collected.manifest != built or not built:
         overrides |= server.overrides()
     request = collected.request(trust, breaking, overrides, now=now)

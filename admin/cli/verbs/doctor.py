@@ -83,7 +83,7 @@ def doctor(  # noqa: PLR0913 - typer takes one parameter per option
 
 def local_checks(data: Path) -> list[Check]:
     """Return the checks of this machine, with the data folder `data`."""
-    from admin.cli.doctor import machine
+    from admin.cli.doctor import isolation, machine
     from admin.settings import run_dir
 
     folder = data.expanduser().resolve()
@@ -94,6 +94,7 @@ def local_checks(data: Path) -> list[Check]:
         machine.token(folder),
         machine.sockets(run_dir(folder)),
         machine.engine(),
+        isolation.namespaces(),
         *machine.system_calls(machine.replica_pids(run_dir(folder))),
     ]
 

@@ -98,7 +98,10 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
     parse_ref(name)
     is_request = path is not None or method is not None or bool(headers)
     if is_request and inputs:
-        raise typer.BadParameter("expected a model function's option alone", param_hint="-i")
+        raise typer.BadParameter(
+            "expected no input beside --path, -X or -H, which are for servers: -d is their body",
+            param_hint="-i",
+        )
     if is_request or (not inputs and not media and _is_server(session, name)):
         from admin.cli.requests import Wanted, send
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,6 +16,8 @@ from admin.text import NONE, command, duration, fields, get, number, size, table
 ERRORS_MAX = 3
 _OF_MODELS = ("timeout_s", "body_mib")
 """Limits that server functions do not use."""
+_PLAIN: Final = re.compile(r"[\w@%+=:,./${}-]+", re.ASCII)
+"""A word of a command that needs no quotes, as no shell replaces ${PORT}."""
 
 Name = Annotated[
     str,
@@ -69,10 +72,23 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
             "requests",
             f"{get(function, 'held')} held, {get(function, 'in_flight')} {_open(function)}",
         ),
+        ("answers", _answers(function)),
         ("labels", ", ".join(f"{key}={value}" for key, value in labels.items())),
         ("limits", ", ".join(f"{key} {value}" for key, value in limits.items())),
         ("prepared", _prepared(function.get("revisions") or [])),
     ]
+
+
+def _answers(function: dict[str, Any]) -> str:
+    """Return the times of a server function's answers in the last minute; "" without any."""
+    if not function.get("server"):
+        return ""
+    found = [
+        f"{what} P50 {duration(function[key + 'p50_ms'])}, P95 {duration(function[key + 'p95_ms'])}"
+        for what, key in (("first byte", "first_byte_"), ("whole exchange", ""))
+        if function.get(f"{key}p50_ms") is not None
+    ]
+    return f"{'; '.join(found)} (last minute)" if found else ""
 
 
 def _open(function: dict[str, Any]) -> str:
@@ -90,13 +106,18 @@ def _server(function: dict[str, Any]) -> list[tuple[str, str]]:
     start_ms = next((float(one["load_ms"]) for one in profiles if "load_ms" in one), 0.0)
     measured = f", {duration(start_ms)} in the trial" if start_ms else ""
     return [
-        ("command", command(*server.get("command") or [])),
+        ("command", _command(server.get("command") or [])),
         ("variables", ", ".join(server.get("env") or [])),
         ("ready", get(server, "ready") or "/, any status below 500"),
         ("network", get(server, "network")),
         ("start", f"at most {get(server, 'start_s')} s{measured}"),
         *((kind, ", ".join(rules.get(kind) or [])) for kind in ("wake", "free", "deny")),
     ]
+
+
+def _command(words: list[str]) -> str:
+    """Return the words with the quotes that `--command` needs, without those of ${PORT}."""
+    return " ".join(word if _PLAIN.fullmatch(word) else command(word) for word in words)
 
 
 def _prepared(revisions: list[dict[str, Any]]) -> str:

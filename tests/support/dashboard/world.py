@@ -227,6 +227,7 @@ class World:
         line, random = self.functions[name], self.random
         rate = round(max(0.0, line["rate"] + random.uniform(-4, 5)), 1)
         p50 = round(random.uniform(0.6, 40), 2) if rate else None
+        is_server = line["engine"] == "server"
         self.functions[name] = {
             **line,
             "rate": rate,
@@ -234,11 +235,14 @@ class World:
             "in_flight": random.randint(0, 6) if rate else 0,
             "p50_ms": p50,
             "p95_ms": round(p50 * random.uniform(1.2, 6), 2) if p50 else None,
+            "first_byte_p50_ms": round(p50 / 4, 2) if p50 and is_server else None,
+            "first_byte_p95_ms": round(p50, 2) if p50 and is_server else None,
             "sleeps_at_s": None if rate else self.now_s + line["idle_s"] * random.random(),
         }
 
     def _put(self, name: str, state: str, reason: str, **fields: Any) -> None:
         quiet = {"ready": 0, "wanted": 0, "held": 0, "in_flight": 0, "rate": 0.0, "phase": None}
+        quiet |= dict.fromkeys(("first_byte_p50_ms", "first_byte_p95_ms"))
         quiet |= {"p50_ms": None, "p95_ms": None, "sleeps_at_s": None, "ready_in_ms": None}
         line = {**self.functions[name], **quiet, **fields, "state": state, "reason": reason}
         if state in ("cold", "failing"):
@@ -314,6 +318,8 @@ class World:
             "rate": 0.0,
             "p50_ms": None,
             "p95_ms": None,
+            "first_byte_p50_ms": None,
+            "first_byte_p95_ms": None,
             "sleeps_at_s": None,
             "phase": None,
             "devices": [],

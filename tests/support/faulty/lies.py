@@ -8,7 +8,7 @@ import sys
 
 from answers import Handler
 from tally import Tally
-from wire import PIECE, Exchange
+from wire import PIECE, Exchange, encode_head
 
 MIB = 1 << 20
 LINE = b"x" * 1023 + b"\n"
@@ -114,17 +114,18 @@ async def switches(exchange: Exchange, tally: Tally) -> None:
 
 
 async def head_body(exchange: Exchange, tally: Tally) -> None:
-    """Answer with a body, also to HEAD."""
+    """Answer with a body, also to HEAD.
+
+    In one piece: a body that comes later than its head cannot be told from the next answer.
+    """
     await exchange.whole()
-    exchange.head(200, {"Content-Length": "9"})
-    await exchange.send(b"unwelcome")
+    await exchange.send(encode_head(200, {"Content-Length": "9"}) + b"unwelcome")
 
 
 async def body_of_204(exchange: Exchange, tally: Tally) -> None:
-    """Answer 204 with a length and a body."""
+    """Answer 204 with a length and a body, in one piece."""
     await exchange.whole()
-    exchange.head(204, {"Content-Length": "9"})
-    await exchange.send(b"unwelcome")
+    await exchange.send(encode_head(204, {"Content-Length": "9"}) + b"unwelcome")
 
 
 async def two_answers(exchange: Exchange, tally: Tally) -> None:

@@ -85,6 +85,13 @@ def _length(fields: list[tuple[str, str]]) -> int:
     return int(lengths[0]) if lengths else 0
 
 
+def encode_head(status: int, fields: Mapping[str, str]) -> bytes:
+    """Encode an answer's head."""
+    lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Status')}"]
+    lines += [f"{name}: {value}" for name, value in fields.items()]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
 class Exchange:
     """One request and the connection on which its answer is written.
 
@@ -153,9 +160,7 @@ class Exchange:
 
     def head(self, status: int, fields: Mapping[str, str] | None = None) -> None:
         """Write an answer's head."""
-        lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Status')}"]
-        lines += [f"{name}: {value}" for name, value in (fields or {}).items()]
-        self.writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+        self.writer.write(encode_head(status, fields or {}))
 
     def chunked(self, fields: Mapping[str, str] | None = None, status: int = 200) -> None:
         """Write the head of a chunked answer."""
@@ -177,9 +182,12 @@ class Exchange:
     async def answer(
         self, body: bytes = b"", status: int = 200, fields: Mapping[str, str] | None = None
     ) -> None:
-        """Write a whole answer; to HEAD without its body."""
-        self.head(status, {**(fields or {}), "Content-Length": str(len(body))})
-        await self.send(b"" if self.request.method == "HEAD" else body)
+        """Write a whole answer; to HEAD without its body.
+
+        In one piece: a server that is killed has sent all of it, or nothing.
+        """
+        head = encode_head(status, {**(fields or {}), "Content-Length": str(len(body))})
+        await self.send(head if self.request.method == "HEAD" else head + body)
 
     async def json(self, data: Any) -> None:
         """Write a whole answer as JSON."""

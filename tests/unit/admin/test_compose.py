@@ -11,10 +11,10 @@ import pytest
 
 from admin.compose import running
 from admin.settings import Settings, run_dir
-from pool_manager.drivers.fake import FakeDriver, Script
+from pool_manager.drivers.fake import FakeDriver
 from registry.errors import BadRequest, Conflict
 from tests.support.operator import MODEL, until
-from tests.support.server import Gate, serving
+from tests.support.server import serving
 
 
 def settings(tmp_path: Path, **changes: Any) -> Settings:
@@ -118,21 +118,6 @@ async def test_a_run_folder_is_no_link(tmp_path: Path) -> None:
     with pytest.raises(Conflict, match="expected a folder that only user"):
         async with running(settings(tmp_path)):
             pass
-
-
-async def test_accepted_requests_are_answered_before_the_end(tmp_path: Path) -> None:
-    """A held request is answered although the server was asked to stop."""
-    gate = Gate()
-    driver = FakeDriver(Script(run_s=1), sleep=gate)
-    async with asyncio.TaskGroup() as group, serving(tmp_path, driver) as server:
-        await server.deploy({"m.onnx": MODEL}, name="digits")
-        gate.shut()
-        calling = group.create_task(server.call("digits", {"inputs": {}}))
-        await until(lambda: gate.waiting == 1)
-        gate.open()
-        answer = await calling
-
-    assert answer.status == 200
 
 
 async def test_metrics_show_what_is_and_forget_what_was(tmp_path: Path) -> None:

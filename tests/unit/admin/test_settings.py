@@ -129,6 +129,33 @@ def test_a_broken_list_of_hosts_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         load_settings({})
 
 
+@pytest.mark.parametrize("text", ["10.0.0.0/8, ::1,", '["10.0.0.0/8", "::1"]'])
+def test_trusted_proxies_stand_in_one_variable(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway gets them; nobody is trusted by default."""
+    assert load_settings({}).gateway().trusted_proxies == ()
+    monkeypatch.setenv("FN_TRUSTED_PROXIES", text)
+
+    assert load_settings({}).gateway().trusted_proxies == ("10.0.0.0/8", "::1")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("::1,proxy.example", "proxies.1: .*an IP address or a network .*, got 'proxy.example'"),
+        ("10.0.0.1/8", "proxies.0: .*the network 10.0.0.0/8 or one address .*, got '10.0.0.1/8'"),
+        ("[", "proxies: "),
+    ],
+)
+def test_a_proxy_that_is_no_network_is_told(
+    text: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the item, what was expected and what it is."""
+    monkeypatch.setenv("FN_TRUSTED_PROXIES", text)
+
+    with pytest.raises(BadRequest, match=f"setting trusted_{message}"):
+        load_settings({})
+
+
 def test_the_data_folder_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`~` is the user's home, and a relative folder is made absolute."""
     monkeypatch.setenv("HOME", str(tmp_path))

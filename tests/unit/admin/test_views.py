@@ -36,6 +36,7 @@ def live(shown: PoolEndpoints, wanted: int = 0, since_s: float = 0.0, **known: A
         "expected": Expected(0.02, 0.4, 0.4, 0),
         "ready_in_ms": None,
         "response_rate": NO_RESPONSES,
+        "first_bytes": NO_RESPONSES,
         "forecast": AT_REST,
         "sleeps_at_s": None,
     }
@@ -68,6 +69,7 @@ def test_a_function_shows_its_pool_and_load() -> None:
         load=Load(3, 1, 0.5),
         expected=Expected(0.0, 0.1234, 0.2, 1),
         response_rate=ResponseRate(4.2, 3.5, 9.0),
+        first_bytes=ResponseRate(4.3, 0.5, 0.9),
         forecast=PoolForecast(None, 30.0, ("cpu:0",)),
         sleeps_at_s=1030.0,
     )
@@ -78,6 +80,7 @@ def test_a_function_shows_its_pool_and_load() -> None:
     assert (shown["ready"], shown["wanted"], shown["held"], shown["in_flight"]) == (1, 2, 3, 1)
     assert (shown["cold_start_ms"], shown["ready_in_ms"]) == (123.4, None)
     assert (shown["rate"], shown["p50_ms"], shown["p95_ms"]) == (4.2, 3.5, 9.0)
+    assert (shown["first_byte_p50_ms"], shown["first_byte_p95_ms"]) == (0.5, 0.9)
     assert (shown["sleeps_at_s"], shown["devices"], shown["phase"]) == (1030.0, ["cpu:0"], None)
 
 

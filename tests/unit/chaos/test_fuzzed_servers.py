@@ -8,8 +8,8 @@ import pytest
 
 from tests.chaos.fuzzed_servers import Scene, batch
 from tests.chaos.ledger import Ledger
-from tests.chaos.odd_messages import odd_answer, odd_request, smuggled, token, tokens
 from tests.support import faulty_server
+from tests.support.odd_http import odd_answer, odd_request, smuggled, token, tokens
 
 COUNT = 80
 

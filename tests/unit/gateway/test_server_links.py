@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from gateway.delivery import Delivery
 from gateway.dispatch.call import Stage
+from gateway.dispatch.keeping import LATE_S
 from gateway.dispatch.redirects import RerunPolicy
 from gateway.server_links import IDLE_FRAMES_MAX
 from gateway.server_sockets import IDLE_S, LATE_MAX
@@ -94,11 +95,13 @@ async def exchange_twice(sidecar: Sidecar, proxy: Proxy) -> None:
         assert connection.bytes_in == 3
 
         delivery.end_exchange(proxy.calls[0], kept=True)
+        kept = await sidecar.next(Kind.END)
+        assert (kept.id, kept.flags) == (id, Flag.KEPT)
+        assert kept.aux >= LATE_S * 1e3 - 1
         second = proxy.call()
         delivery.submit_exchange(second)
 
-        kept, reused = await sidecar.next(Kind.END), await sidecar.next(Kind.OPEN)
-        assert (kept.id, kept.flags) == (id, Flag.KEPT)
+        reused = await sidecar.next(Kind.OPEN)
         assert (reused.flags, reused.aux) == (Flag.REUSE, id)
         assert await proxy.connection() is connection
         assert (connection.is_reused, connection.bytes_in) == (True, 0)
@@ -288,7 +291,7 @@ async def test_a_late_recall_costs_the_connection_at_its_next_end(
 async def test_a_full_link_gives_its_idle_connections_back(
     delivery: Delivery, sidecar: Sidecar, proxy: Proxy
 ) -> None:
-    """FULL that crosses END with KEPT ends the idle connection; an offer is taken or declined."""
+    """FULL ends a connection that has just become idle; an offer is taken or declined."""
     _, first = await open_exchange(delivery, sidecar, proxy)
     waiting = proxy.call()
     delivery.submit_exchange(waiting)
@@ -296,13 +299,41 @@ async def test_a_full_link_gives_its_idle_connections_back(
     delivery.end_exchange(proxy.calls[0], kept=True)
     sidecar.send(Kind.NOT_STARTED, second, aux=NotStarted.FULL)
 
-    ends = [await sidecar.next(Kind.END) for _ in range(2)]
-    assert [(end.id, end.flags) for end in ends] == [(first, Flag.KEPT), (first, 0)]
+    end = await sidecar.next(Kind.END)
+    assert (end.id, end.flags) == (first, 0)
     sidecar.send(Kind.WINDOW, aux=1)
     third = await sidecar.next(Kind.OPEN)
     assert (third.id, third.flags) == (second + 1, 0)
     sidecar.send(Kind.WINDOW, aux=1)
     assert (await sidecar.next(Kind.END)).id == 0
+
+
+async def test_an_exchange_at_once_after_another_needs_no_frames(
+    delivery: Delivery, sidecar: Sidecar, proxy: Proxy
+) -> None:
+    """The sidecar sees one exchange; its end is told a little later, or at once if links wait."""
+    connection, id = await open_exchange(delivery, sidecar, proxy)
+    for _ in range(3):
+        delivery.end_exchange(proxy.calls[-1], kept=True)
+        proxy.calls.append(proxy.call())
+        delivery.submit_exchange(proxy.calls[-1])
+        assert await proxy.connection() is connection
+    delivery.end_exchange(proxy.calls[-1], kept=True)
+    sidecar.send(Kind.RECALL)
+
+    end = await sidecar.next(Kind.END)
+
+    assert (end.id, end.flags) == (id, Flag.KEPT)
+    proxy.calls.append(proxy.call())
+    delivery.submit_exchange(proxy.calls[-1])
+    assert (await sidecar.next(Kind.OPEN)).aux == id
+    delivery.end_exchange(proxy.calls[-1], kept=True)
+    assert (await sidecar.next(Kind.END)).flags == Flag.KEPT
+    sidecar.send(Kind.WINDOW)
+    await sidecar.round_trip()
+    sidecar.send(Kind.QUIESCE)
+    assert (await sidecar.next(Kind.END)).flags == 0
+    assert (await sidecar.next(Kind.QUIESCED)).aux == 0
 
 
 # Ends, failures, retries

@@ -32,6 +32,9 @@ export interface FunctionLine {
   rate: number;
   p50_ms: number | null;
   p95_ms: number | null;
+  /** Of a server function: from sending a request to the first byte of its answer, over the last minute. */
+  first_byte_p50_ms?: number | null;
+  first_byte_p95_ms?: number | null;
   /** When its idle replica stops; null if it stays or is busy. */
   sleeps_at_s: number | null;
   /** While waking. */

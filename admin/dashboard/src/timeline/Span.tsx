@@ -21,7 +21,7 @@ export function SpanChoice({ hours, onHours }: { hours: Hours; onHours: (hours: 
 /** Legend of the lanes' colours. */
 export function UseLegend({ withStates = false }: { withStates?: boolean }) {
   const keys = [
-    ["busy", "a model runs"],
+    ["busy", "a model runs, or an exchange is open"],
     ["idle", "ready, nothing to do"],
     ["waking", "starting and loading"],
   ] as const;

@@ -54,17 +54,21 @@ def test_every_phase_is_reported_with_its_time(api: AdminApi) -> None:
         Canned({**START, "phase": "switch", "state": "done"}),
     )
     passed: list[tuple[str, float]] = []
+    noted: list[tuple[str, bool]] = []
     times = iter([0.0, 1.0, 3.0, 3.5])
 
     ended = follow(
         Client(api.url),
         START,
         lambda phase, ms: passed.append((phase, ms)),
+        note=lambda *one: noted.append(one),
         clock=lambda: next(times),
         pause=never,
     )
 
     assert ended["state"] == "done"
+    assert noted == [("verify", False), ("verify", True), ("switch", False)]
+    assert [request.query["wait"] for request in api.requests] == ["10", "10", "20", "10"]
     assert passed == [("upload", 1000.0), ("verify", 2000.0), ("switch", 500.0)]
     assert [request.query["phase"] for request in api.requests] == [
         "upload",

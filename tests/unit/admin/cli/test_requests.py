@@ -175,7 +175,7 @@ def test_json_has_head_and_body(
         (("-X", "G T"), "-X: expected a method such as GET, got 'G T'"),
         (("-H", "nothing"), "-H: expected 'NAME: VALUE', got 'nothing'"),
         (("--path", "/", "-d", "@/no/such/file"), "No such file or directory"),
-        (("--path", "/", "-i", "x=1"), "-i: expected a model function's option alone"),
+        (("--path", "/", "-i", "x=1"), "-i: expected no input beside --path"),
         (("--path", "/", "--output", "/no/such/file"), "No such file or directory"),
     ],
 )

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from admin.events.snapshot import explained, failure_json, function_of, pool_of
-from gateway.metrics.requests import SECONDS, RateSample
+from gateway.metrics import exchanges
+from gateway.metrics.requests import SECONDS
+from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
 from pool_manager.reports import Decision
 from tests.support.followed import following
@@ -43,6 +45,21 @@ async def test_answers_of_other_processes_make_a_function_busy(server: ServingSe
     assert reader.busy_functions() == {"digits"}
     assert json.loads(one.data)["rate"] == 3.0
     assert reader.beat()["rate"] == 3.0
+
+
+async def test_first_bytes_of_open_streams_are_shown(server: ServingServer) -> None:
+    """The time to the first byte is known while no exchange has ended, and is no request of the
+    rate yet."""
+    reader = server.server.admin.reader
+    counts = (0,) * len(exchanges.SECONDS)
+    reader.count_answers([RateSample("default", "digits", (), (2, *counts))])
+
+    (one,), _ = reader.functions(["digits"])
+
+    assert reader.busy_functions() == {"digits"}
+    shown = json.loads(one.data)
+    assert (shown["rate"], shown["p50_ms"]) == (0.0, None)
+    assert (shown["first_byte_p50_ms"], shown["first_byte_p95_ms"]) == (0.5, 0.95)
 
 
 async def test_unchanged_state_reads_equal(server: ServingServer) -> None:

@@ -13,7 +13,7 @@ from admin.workers.broadcast import TOGETHER, Broadcaster, ClusterState, WorkerM
 from admin.workers.messages import Arrived, Beat, Reckoned, Woken
 from admin.workers.worker import CatalogReplica
 from gateway.dispatch.pool import UNKNOWN
-from gateway.metrics.requests import RateSample
+from gateway.metrics.samples import RateSample
 from registry.catalog import Catalog
 from registry.exchange import Demand, Endpoints, Expected, Load, PoolEndpoints, encode
 from registry.model import ColdStart, Key

@@ -121,7 +121,7 @@ def test_open_exchanges_of_a_worker_end_with_it(rig: Rig) -> None:
     """Open exchanges are added up over workers, and those of a worker that ended are gone."""
     labels = ("default", "f")
     for name in ("a", "b"):
-        rig.worker(name).exchanges.opened(labels)
+        rig.worker(name).exchanges.of(labels).opened()
     assert rig.samples()["fngate_exchanges_open", "f", "default"] == 2
 
     rig.page.remove_worker("a")

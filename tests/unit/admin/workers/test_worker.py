@@ -40,7 +40,7 @@ from admin.workers.worker import (
     Worker,
     apply_function,
 )
-from gateway.metrics.requests import RateSample
+from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Change, Deployed

@@ -178,6 +178,24 @@ def test_a_connection_has_time_to_arrive(dispatcher: Dispatcher) -> None:
     assert errors(dispatcher.sweep(NOW + 1.0)) == [WaitBudgetOver]
 
 
+def test_a_refusal_says_what_takes_the_slots(dispatcher: Dispatcher) -> None:
+    """Streams may be longer than a caller waits: the text names the slots that are taken and the
+    age of the oldest exchange. A connection that has not arrived does not count."""
+    up(dispatcher)
+    first = opened(dispatcher)
+    dispatcher.submit(exchange(wait_until_s=NOW + 99.0), NOW + 30.0)
+    dispatcher.submit(exchange(wait_until_s=NOW + 40.0), NOW + 31.0)
+
+    [failure] = dispatcher.sweep(NOW + 40.2)
+
+    assert isinstance(failure, Fail)
+    taken = "1 of 2 slots are taken by exchanges of this gateway process, the oldest for 40 s"
+    assert str(failure.error).endswith(f"the function is cold: no calls; {taken}")
+    dispatcher.exchanges.on_ended(first, NOW + 41.0, kept=False)
+    [failure] = [one for one in dispatcher.sweep(NOW + 99.0) if isinstance(one, Fail)]
+    assert str(failure.error).endswith("the function is cold: no calls")
+
+
 def test_a_queued_exchange_is_cancelled_without_a_command(dispatcher: Dispatcher) -> None:
     """A queued exchange leaves its queue."""
     each, free = exchange(), exchange(is_free=True)

@@ -142,3 +142,9 @@ async def peer(front: Front, tmp_path: Path) -> AsyncIterator[Peer]:
         await peer.greet()
         yield peer
         front.delivery.receive_endpoints(published())
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])
+def is_fast(request: pytest.FixtureRequest) -> bool:
+    """Which of the two client sides reads the requests."""
+    return bool(request.param)

@@ -9,22 +9,15 @@ import tracemalloc
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from registry.model import ExchangeLimits, Limits
+from registry.model import ExchangeLimits
 from tests.support.proxied import gate, quiet, until
 
 HOST = b"Host: 127.0.0.1\r\n"
 GET = b"GET /fn/web/x HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
-
-@pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])
-def is_fast(request: pytest.FixtureRequest) -> bool:
-    """Which of the two client sides reads the requests."""
-    return bool(request.param)
 
 
 def code(answer: bytes) -> str:
@@ -47,6 +40,8 @@ BAD_HEADS = {
     "length and chunks": OK.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n"),
     "folded": b"HTTP/1.1 200 OK\r\nX: y\r\n z\r\n\r\n",
     "101 unasked": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n",
+    "no class": OK.replace(b"200", b"903"),
+    "no class, interim": b"HTTP/1.1 100 Continue\r\n\r\n" + OK.replace(b"200", b"600"),
     "endless interims": b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
     "half a head": b"HTTP/1.1 200 OK\r\nContent-Le",
     "nothing": b"",
@@ -72,6 +67,79 @@ async def test_no_valid_head(tmp_path: Path, is_fast: bool, what: str) -> None:
         assert count == (2 if what == "nothing" else 1)  # GET may be sent twice
         await one.settled()
         assert one.delivery.balance().ended["failed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (OK.replace(b"\r\n", b"\n"), "bare CR or LF"),
+        (OK.replace(b"\r\n", b"\r"), "bare CR or LF"),
+        (OK.replace(b"\r\n\r\n", b"\n\nHTTP/1.1 200 OK\r\n\r\n"), "bare CR or LF"),
+        (b"SSH-2.0-OpenSSH_9\r\n", "a status line"),
+        (OK.replace(b"200", b"903"), "a status from 100 to 599, got 903"),
+    ],
+)
+async def test_a_bad_head_is_not_waited_for(
+    tmp_path: Path, is_fast: bool, answer: bytes, reason: str
+) -> None:
+    """A server that has said everything, and waits for the next request, is refused at once: line
+    ends other than CRLF would mean another message to another recipient."""
+    count = 0
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal count
+        count += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await reader.read()
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
+        got = await one.ask(GET)
+        assert got.startswith(b"HTTP/1.1 502 ")
+        assert code(got) == "upstream_failed"
+        assert reason in str(json.loads(got.partition(b"\r\n\r\n")[2])["detail"])
+        assert count == 1
+        await one.settled()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        GET.replace(b"\r\n", b"\n"),
+        GET.replace(b"1.1\r\n", b"1.1\n"),
+        GET.replace(b"127.0.0.1\r\n", b"127.0.0.1\n"),
+        GET.replace(b"\r\n\r\n", b"\n\n"),
+        GET.replace(b"\r\n\r\n", b"\r\n\n"),
+        GET.replace(b"\r\n\r\n", b"\n\nGET /fn/web/smuggled HTTP/1.1\r\n" + HOST + b"\r\n"),
+    ],
+)
+@pytest.mark.parametrize("is_split", [True, False])
+async def test_a_request_with_other_line_ends_is_refused_at_once(
+    tmp_path: Path, is_fast: bool, request_: bytes, is_split: bool
+) -> None:
+    """Neither is its end waited for, nor is a part of it taken for a request."""
+    bare = re.search(rb"(?<!\r)\n", request_)
+    assert bare is not None
+    count, first = 0, bare.start()
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal count
+        count += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
+        wire = await one.connect()
+        if is_split:
+            wire.send(request_[:first])
+            await quiet(lambda: 0, 20)
+        wire.send(request_[first if is_split else 0 :])
+        got = await wire.rest()
+        assert got.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 "))
+        assert got.count(b"HTTP/1.") == 1
+        assert count == 0
+        wire.close()
+        await one.settled()
 
 
 async def test_an_endless_head_costs_nothing(tmp_path: Path, is_fast: bool) -> None:
@@ -276,27 +344,6 @@ async def test_the_end_of_a_dead_server_is_no_end_of_an_answer(
         wire.close()
         await one.settled()
         assert one.delivery.balance().ended["failed"] == 1
-
-
-@pytest.mark.parametrize(
-    ("method", "retry", "sends"), [("POST", "always", 2), ("GET", "never", 1), ("GET", "auto", 2)]
-)
-async def test_the_functions_setting_decides_about_second_sends(
-    tmp_path: Path, is_fast: bool, method: str, retry: Any, sends: int
-) -> None:
-    """`retry` of function.toml: always sends a POST twice, never sends a GET once."""
-    count = 0
-
-    async def serve(reader: Reader, writer: Writer) -> None:
-        nonlocal count
-        count += 1
-        await reader.readuntil(b"\r\n\r\na")
-
-    head = method.encode() + b" /fn/web/x HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n"
-    async with gate(tmp_path, serve, is_fast=is_fast, limits=Limits(retry=retry)) as one:
-        answer = await one.ask(head + b"Connection: close\r\n\r\na")
-        assert (code(answer), count) == ("upstream_failed", sends)
-        await one.settled()
 
 
 async def test_a_lost_replica_is_named(tmp_path: Path, is_fast: bool) -> None:

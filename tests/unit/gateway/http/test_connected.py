@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.http.connected import SHOWN_MAX, Connected, Connections, connections_of, joined
+from gateway.http.connected import SHOWN_MAX, Connected, Connections, joined
 from registry.model import PathRules
 from tests.support.proxied import Gate, gate, until
 from tests.unit.gateway.http.test_pages import KEYS, OWN, UPGRADE, cookie
@@ -51,8 +51,8 @@ async def test_open_exchanges_are_listed(tmp_path: Path) -> None:
             ("request", "/" + "p" * 199, True),
         }
         assert {item.key_id for item in found.items} == {"key-of"}
-        assert connections_of(one.exchanges.all(), "default", "we").items == []
-        assert connections_of(one.exchanges.all(), "other", "web").items == []
+        assert one.gateway.connections("default", "we").items == []
+        assert one.gateway.connections("other", "web").items == []
         for wire in wires:
             wire.close()
         await one.settled()
@@ -60,7 +60,7 @@ async def test_open_exchanges_are_listed(tmp_path: Path) -> None:
 
 def shown(one: Gate) -> Connections:
     """Return who is connected to the function."""
-    return connections_of(one.exchanges.all(), "default", "web")
+    return one.gateway.connections("default", "web")
 
 
 def test_the_longest_that_counts_comes_first() -> None:

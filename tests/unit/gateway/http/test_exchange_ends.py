@@ -21,12 +21,6 @@ POST = b"POST /fn/web/x HTTP/1.1\r\n" + HOST
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-@pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])
-def is_fast(request: pytest.FixtureRequest) -> bool:
-    """Which of the two client sides reads the requests."""
-    return bool(request.param)
-
-
 def code(answer: bytes) -> str:
     """Return the code of a problem document."""
     return str(json.loads(answer.partition(b"\r\n\r\n")[2])["code"])

@@ -9,8 +9,6 @@ from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from pathlib import Path
 
-import pytest
-
 from gateway.http import exchange_client
 from gateway.metrics.counters import TEXT
 from gateway.settings import GatewaySettings
@@ -30,12 +28,6 @@ SWITCHED = (
     b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
 )
 KEYS = {"fn_key-of-a-caller": ("invoke:web",), "fn_key-of-another": ("invoke:digits",)}
-
-
-@pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])
-def is_fast(request: pytest.FixtureRequest) -> bool:
-    """Which of the two client sides reads the requests."""
-    return bool(request.param)
 
 
 async def head_of(reader: Reader) -> bytes:
@@ -95,7 +87,8 @@ async def test_a_request_and_its_answer(tmp_path: Path, is_fast: bool) -> None:
 
 
 async def test_the_bare_name_is_the_root_except_for_reading(tmp_path: Path, is_fast: bool) -> None:
-    """POST on the name goes to `/`, GET on it is the description, a page is redirected."""
+    """POST on the name goes to `/`, GET on it is the description, a page is redirected (relatively:
+    a proxy may stand before the path)."""
     async with gate(tmp_path, echo, is_fast=is_fast) as one:
         close = HOST + b"Connection: close\r\n"
         post = b"POST /fn/web HTTP/1.1\r\n" + close + b"Content-Length: 2\r\n\r\nab"
@@ -106,7 +99,7 @@ async def test_the_bare_name_is_the_root_except_for_reading(tmp_path: Path, is_f
         page = b"GET /fn/web HTTP/1.1\r\n" + close + b"Accept: text/html,*/*;q=0.8\r\n\r\n"
         moved = await one.ask(page)
         assert moved.startswith(b"HTTP/1.1 308 ")
-        assert b"Location: /fn/web/\r\n" in moved
+        assert b"Location: web/\r\n" in moved
 
 
 async def test_a_model_has_no_paths(tmp_path: Path, is_fast: bool) -> None:
@@ -135,6 +128,18 @@ async def test_connections_are_reused_on_both_sides(tmp_path: Path) -> None:
         await one.settled()
         opened = [frame for frame in one.sidecar.got if frame.kind.name == "OPEN"]
         assert sum(not frame.flags for frame in opened) == 1
+
+
+async def test_a_request_behind_a_refused_one_is_answered(tmp_path: Path) -> None:
+    """Pipelined requests are answered in turn, also if the first one is denied."""
+    async with gate(tmp_path, echo, paths=PathRules(deny=("/x",))) as one:
+        wire = await one.connect()
+        for _ in range(3):
+            wire.send(GET + GET.replace(b"/x", b"/y") + GET)
+            statuses = [(await wire.answer())[0][9:12] for _ in range(3)]
+            assert statuses == [b"403", b"200", b"403"]
+        wire.close()
+        await one.settled()
 
 
 async def test_heads_in_pieces_stay_on_the_fast_side(tmp_path: Path) -> None:
@@ -489,6 +494,17 @@ async def test_hosts_and_origins(tmp_path: Path, is_fast: bool) -> None:
         await one.settled()
 
 
+async def test_paths_that_never_wake_are_named(tmp_path: Path, is_fast: bool) -> None:
+    """Without `wake` a refusal names the few paths that wake nothing."""
+    async with gate(tmp_path, echo, is_fast=is_fast, is_cold=True) as one:
+        page = await one.ask(
+            b"GET /fn/web/robots.txt HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
+        )
+
+        detail = problem(page)["detail"]
+        assert detail.endswith("expected another path than /favicon.ico, /robots.txt")
+
+
 async def test_path_rules(tmp_path: Path, is_fast: bool) -> None:
     """Denied paths get 403; paths that do not wake get 503 while the function sleeps."""
     paths = PathRules(wake=("/api/*",), free=("/static/*",), deny=("/admin/*",))
@@ -501,6 +517,7 @@ async def test_path_rules(tmp_path: Path, is_fast: bool) -> None:
         assert problem(await ask(b"/admin/x"))["code"] == "path_denied"
         asleep = await ask(b"/favicon.ico")
         assert problem(asleep)["code"] == "asleep"
+        assert problem(asleep)["detail"].endswith("does not wake it: expected one of /api/*")
         assert b"Retry-After" not in asleep
         assert not one.delivery.loads().get(KEY)
         await warm(one)

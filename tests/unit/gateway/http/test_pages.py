@@ -479,3 +479,33 @@ async def test_models_have_no_hosts(tmp_path: Path, is_fast: bool) -> None:
         catalog.put(nouns.deployed("web"))
         assert status(await ask(one, b"GET /", OWN)) == 421
         assert status(await ask(one, b"GET /.fngate/enter", OWN)) == 421
+
+
+def known(one: Gate) -> int:
+    """Return the number of heads that the fast side remembers."""
+    assert one.fast is not None
+    return len(one.fast.known_heads)
+
+
+async def test_repeated_heads_are_treated_alike(tmp_path: Path) -> None:
+    """What is remembered of a head keeps its fields for other origins, and its host; a cookie is
+    checked each time, because it expires."""
+    app = App()
+    async with gate(tmp_path, app, keys=KEYS, origins=(APP,)) as one:
+        key = b"Fn-Key: " + CALLER.encode() + b"\r\n"
+        origin = f"Origin: {APP}\r\n".encode()
+        wire = await one.connect()
+        for fields, learns in ((key + origin, True), (cookie(), False), (key, True)):
+            before = known(one)
+            for _ in range(4):
+                wire.send(b"GET /x?y HTTP/1.1\r\n" + OWN + fields + b"\r\n")
+                head, body = await wire.answer()
+                assert body == b"GET /x?y HTTP/1.1"
+                allowed = field(head, b"access-control-allow-origin")
+                assert allowed == ([APP.encode()] if origin in fields else [])
+                assert field(head, b"vary") == [b"Origin"]
+                assert field(head, b"content-security-policy") == [b"frame-ancestors 'self'"]
+            assert known(one) - before == learns
+        assert not one.handed_over
+        wire.close()
+        await one.settled()

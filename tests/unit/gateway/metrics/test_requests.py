@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.metrics import requests
-from gateway.metrics.counters import OPENMETRICS, SPARE, HistogramFamily, LocalStore
+from gateway.metrics.counters import OPENMETRICS, SPARE, LocalStore
 from gateway.metrics.ledger import ENDINGS, Balance
 from gateway.metrics.requests import (
     OTHERS,
@@ -18,8 +18,6 @@ from gateway.metrics.requests import (
     SECONDS,
     SENDS,
     Metrics,
-    RateSample,
-    RateSampler,
     StateGauges,
 )
 from gateway.replies import Receipt
@@ -404,35 +402,6 @@ def test_all_gauges_are_of_one_snapshot() -> None:
 
 
 F = ("default", "f")
-
-
-def test_a_rate_sample_has_only_new_observations() -> None:
-    """A sample holds the observations per bucket since the last one; functions without any are left
-    out."""
-    durations = HistogramFamily(
-        "d_seconds", "", ("namespace", "function"), (0.1, 1.0), LocalStore()
-    )
-    children = {F: durations.of(*F), ("default", "g"): durations.of("default", "g")}
-    pulse = RateSampler(children.items)
-    assert pulse.sample() == []
-    children[F].observe(0.05)
-    children[F].observe(5.0)
-    assert pulse.sample() == [RateSample(*F, (1, 0, 1))]
-    children[F].observe(0.5)
-
-    assert pulse.sample() == [RateSample(*F, (0, 1, 0))]
-    assert pulse.sample() == []
-
-
-def test_a_redeployed_function_starts_new_samples() -> None:
-    """A function that was removed and deployed again has new counters."""
-    children = {}
-    pulse = RateSampler(children.items)
-    for _ in range(2):
-        made = HistogramFamily("d_seconds", "", ("namespace", "function"), (0.1,), LocalStore())
-        children[F] = made.of(*F)
-        children[F].observe(0.05)
-        assert pulse.sample() == [RateSample(*F, (1, 0))]
 
 
 @pytest.mark.parametrize("bounds", [SECONDS, SENDS, ROWS])

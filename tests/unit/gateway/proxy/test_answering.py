@@ -250,6 +250,82 @@ def test_relative_locations_of_a_bare_name(value: bytes, expected: bytes) -> Non
     assert prefix_location(value, GIVEN._replace(is_bare=True)) == expected
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"/x", b"/@gw/fn/web/x"),
+        (b"/", b"/@gw/fn/web/"),
+        (b"/@gw/fn/web/x", b"/@gw/fn/web/x"),
+        (b"/fn/web/x", b"/@gw/fn/web/x"),
+        (b"/@gw/x", b"/@gw/fn/web/@gw/x"),
+        (b"http://a:8080/x", b"http://a:8080/@gw/fn/web/x"),
+        (b"https://Public.example/x", b"https://Public.example/@gw/fn/web/x"),
+        (b"https://public.example/@gw/fn/web?x", b"https://public.example/@gw/fn/web?x"),
+        (b"https://other.example/x", b"https://other.example/x"),
+        (b"http:///x", b"http:///x"),
+    ],
+)
+def test_locations_get_the_prefix_of_a_trusted_proxy(value: bytes, expected: bytes) -> None:
+    """Its clients reach the function below the proxy's own path, and on the proxy's host."""
+    given = GIVEN._replace(outer=b"/@gw", public_host=b"public.example")
+
+    assert prefix_location(value, given) == expected
+
+
+def test_the_prefix_of_a_trusted_proxy_in_other_places() -> None:
+    """Paths of cookies, and what is relative to the name alone."""
+    given = GIVEN._replace(outer=b"/gw")
+
+    for value, path in ((b"/", b"/gw/fn/web"), (b"/x", b"/gw/fn/web/x"), (b"/fn/web/x", None)):
+        expected = b"a=b; Path=" + (path or b"/gw/fn/web/x")
+        assert scope_cookie(b"a=b; Path=" + value, given) == expected
+    bare = given._replace(is_bare=True)
+    assert scope_cookie(b"a=b", bare) == b"a=b; Path=/gw/fn/web"
+    assert prefix_location(b"x", bare) == b"/gw/fn/web/x"
+    revision = given._replace(prefix=b"/fn/web@3")
+    assert prefix_location(b"/fn/web/x", revision) == b"/gw/fn/web/x"
+    assert prefix_location(b"/gw/fn/web/x", revision) == b"/gw/fn/web/x"
+    assert prefix_location(b"/x", revision) == b"/gw/fn/web@3/x"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"http://127.0.0.1:8000/x?y#z", b"/fn/web/x?y#z"),
+        (b"HTTP://LocalHost:8000/x", b"/fn/web/x"),
+        (b"//localhost:8000/x", b"/fn/web/x"),
+        (b"http://localhost:8000", b"/fn/web/"),
+        (b"http://localhost:8000?x", b"/fn/web/?x"),
+        (b"http://localhost:8000/fn/web/x", b"/fn/web/x"),
+        (b"http://localhost:8000//evil.example/x", b"/fn/web//evil.example/x"),
+        (b"http://Web.example:8000/x", b"/fn/web/x"),
+        (b"http://web.example:8080/x", b"http://web.example:8080/fn/web/x"),
+        (b"https://localhost:8000/x", b"https://localhost:8000/x"),
+        (b"http://localhost:8001/x", b"http://localhost:8001/x"),
+        (b"http://localhost/x", b"http://localhost/x"),
+        (b"http://localhost:08000/x", b"http://localhost:08000/x"),
+        (b"http://a@localhost:8000/x", b"http://a@localhost:8000/x"),
+        (b"http://10.0.0.1:8000/x", b"http://10.0.0.1:8000/x"),
+        (b"http://web.example:8000.evil.example/x", b"http://web.example:8000.evil.example/x"),
+    ],
+)
+def test_locations_on_the_servers_own_address(value: bytes, expected: bytes) -> None:
+    """Clients cannot connect to the port of a server in a namespace of its own."""
+    given = GIVEN._replace(host=b"web.example:8080", port=8000)
+
+    assert prefix_location(value, given) == expected
+
+
+def test_locations_on_the_default_port() -> None:
+    """Without a number the port is 80; without a port the server has no address."""
+    given = GIVEN._replace(host=b"[::1]:8080", port=80)
+
+    for authority in (b"localhost", b"localhost:80", b"[::1]", b"[::1]:80"):
+        value = b"http://%b/x" % authority
+        assert prefix_location(value, given) == b"/fn/web/x"
+        assert prefix_location(value, given._replace(port=0)) == value
+
+
 @pytest.mark.parametrize("prefix", [b"/fn/web@3", b"/fn/web%403"])
 def test_the_prefix_of_a_revision(prefix: bytes) -> None:
     """A server that has /fn/NAME in its settings is not prefixed twice."""
@@ -349,7 +425,7 @@ def test_pages_on_their_own_host_are_not_framed(lines: tuple[bytes, ...], is_add
     [
         (b"a=b; Domain=localhost; Path=/x; Secure", b"a=b; Path=/x; Secure"),
         (b"a=b; domain = .gpu.example", b"a=b"),
-        (b"a=b; Path=x", b"a=b; Path=x"),
+        (b"a=b; Path=x", b"a=b"),
         (b"a=b; Path=/", b"a=b; Path=/"),
         (b"fngate=x", b""),
     ],
@@ -363,6 +439,15 @@ def test_cookies_on_the_own_host(value: bytes, expected: bytes) -> None:
 def test_links_on_the_own_host_stay(value: bytes) -> None:
     """There is no prefix."""
     assert prefix_location(value, OWN_HOST) == value
+
+
+def test_links_on_the_own_host_to_the_servers_address() -> None:
+    """They become paths; behind a trusted proxy with a path, that comes first."""
+    given = OWN_HOST._replace(port=1234)
+
+    assert prefix_location(b"http://127.0.0.1:1234/lab", given) == b"/lab"
+    assert prefix_location(b"/lab", given._replace(outer=b"/outer")) == b"/outer/lab"
+    assert scope_cookie(b"a=b; Path=/", given._replace(outer=b"/outer")) == b"a=b; Path=/outer"
 
 
 def test_the_gateways_permission_replaces_the_servers() -> None:

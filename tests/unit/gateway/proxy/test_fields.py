@@ -126,26 +126,45 @@ def test_lists_have_lower_case_items() -> None:
     ("raw", "end"),
     [
         (b"A: b\r\n\r\nrest\r\n\r\n", 8),
-        (b"A: b\n\nrest\r\n\r\n", 6),
-        (b"A: b\n\r\nrest", 7),
-        (b"A: b\r\n\nrest", 7),
+        (b"A: b\n\nrest\r\n\r\n", 14),
         (b"A: b\r\n", -1),
         (b"A: b\r\n\r", -1),
+        (b"A: b\r", -1),
+        (b"\r", -1),
         (b"", -1),
     ],
 )
 def test_the_end_of_a_head(raw: bytes, end: int) -> None:
-    """The first empty line ends a head, whatever its line end."""
+    """Only CRLF ends a line; the parser refuses a complete head with another end within it."""
     assert find_head_end(raw) == end
     assert find_head_end(bytearray(raw)) == end
 
 
-def test_the_end_of_a_head_is_searched_from_the_start_that_is_given() -> None:
-    """Three bytes before the new ones are enough."""
-    raw = b"A: b\r\n\r\n\r\n"
+@pytest.mark.parametrize("raw", [b"A: b\n", b"A: b\r\n\n", b"\n", b"A: b\rB: c", b"A: b\r\r\n"])
+def test_a_line_that_ends_in_another_way_is_not_waited_for(raw: bytes) -> None:
+    """An incomplete head with a CR or LF alone is refused, in whatever pieces it arrives."""
+    for data in (raw, bytearray(raw), b"HTTP/1.1 200 OK\r\n" + raw):
+        with pytest.raises(Malformed, match="bare CR or LF"):
+            find_head_end(data)
+        with pytest.raises(Malformed, match="bare CR or LF"):
+            _fed_by_one(bytes(data))
 
-    assert find_head_end(raw, 5) == 8
-    assert find_head_end(raw, 6) == 10
+
+def _fed_by_one(raw: bytes) -> None:
+    for count in range(len(raw)):
+        assert find_head_end(raw[: count + 1], count) == -1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_the_end_of_a_head_that_arrives_in_pieces(size: int) -> None:
+    """Bytes that were searched are not searched again, apart from the last ones."""
+    raw, searched, found = b"A: b\r\nC: d\r\n\r\nrest", 0, -1
+    while found < 0:
+        found = find_head_end(raw[: searched + size], searched)
+        searched += size
+
+    assert found == 14
+    assert find_head_end(b"\r\n\r\nA: b", 9) == -1
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ import pytest
 
 from gateway.proxy.fields import Field, parse_fields
 from gateway.proxy.forwarding import (
+    HOPS_MAX,
     Forwarding,
     forward_request,
     framing_line,
-    public_prefix,
+    outer_prefix,
     without_own_cookies,
 )
 from gateway.proxy.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, BodyKind, Framing
@@ -133,7 +134,7 @@ def test_claims_about_the_origin_are_replaced(line: bytes) -> None:
 
 
 def test_a_trusted_proxy_is_believed() -> None:
-    """What it says is continued."""
+    """What it says is continued, but for a path that no path rule has seen."""
     given = GIVEN._replace(is_trusted=True)
     head = parse(
         b"X-Forwarded-For: 203.0.113.9",
@@ -142,7 +143,7 @@ def test_a_trusted_proxy_is_believed() -> None:
         b"X-Forwarded-Prefix: /gw/",
         b"X-Forwarded-Port: 443",
         b"X-Real-IP: 203.0.113.9",
-        b"Forwarded: for=203.0.113.9",
+        *(b"X-Original-URL: /admin", b"X-Rewrite-URL: /admin", b"X_Original_URL: /admin"),
     )
     got = values(head, given)
 
@@ -152,8 +153,58 @@ def test_a_trusted_proxy_is_believed() -> None:
     assert got[b"x-forwarded-prefix"] == b"/gw/fn/web"
     assert got[b"x-forwarded-port"] == b"443"
     assert got[b"x-real-ip"] == b"203.0.113.9"
-    assert got[b"forwarded"] == b'for=203.0.113.9, for=192.0.2.1;host="a:8080";proto=http'
+    assert {b"x-original-url", b"x-rewrite-url", b"x_original_url"} & got.keys() == set()
+    assert got[b"forwarded"] == (
+        b'for=203.0.113.9;host="public";proto=https, for=192.0.2.1;host="a:8080";proto=http'
+    )
     assert forwarded(parse(), given) == (HOST, *ORIGIN)
+
+
+def test_a_trusted_proxy_that_writes_forwarded_only() -> None:
+    """Its value is continued as it is."""
+    head = parse(b"Forwarded: for=203.0.113.9;by=_x", b"Forwarded: for=_y")
+    got = values(head, GIVEN._replace(is_trusted=True))
+
+    end = b'for=192.0.2.1;host="a:8080";proto=http'
+    assert got[b"forwarded"] == b"for=203.0.113.9;by=_x, for=_y, " + end
+    assert got[b"x-forwarded-for"] == b"192.0.2.1"
+
+
+@pytest.mark.parametrize(
+    ("chain", "host", "scheme", "expected"),
+    [
+        (b"203.0.113.9", b"public:443", b"https", b'for=203.0.113.9;host="public:443";proto=https'),
+        (b"203.0.113.9:5678", b"p", b"http", b'for=203.0.113.9;host="p";proto=http'),
+        (b"a, 2001:db8::1", b"p", b"h", b'for=unknown;host="p";proto=h, for="[2001:db8::1]"'),
+        (b" ,[::1],, 10.0.0.1", b"p", b"h", b'for="[::1]";host="p";proto=h, for=10.0.0.1'),
+        (b"::ffff:10.0.0.1", b"[::1]:80", b"h", b'for="[::ffff:10.0.0.1]";host="[::1]:80";proto=h'),
+        (b'1.2.3.4";host=x', b'p";proto=x', b"h", b"for=unknown;proto=h"),
+        (b",", b"p, q", b"https, http", b"for=unknown"),
+    ],
+)
+def test_forwarded_says_what_the_other_fields_of_a_proxy_say(
+    chain: bytes, host: bytes, scheme: bytes, expected: bytes
+) -> None:
+    """A client's Forwarded that a proxy of the X-Forwarded kind has passed on unseen is not
+    believed, and no value of another field can add a parameter."""
+    head = parse(
+        *(b"Forwarded: for=spoofed", b"X-Forwarded-For: " + chain),
+        *(b"X-Forwarded-Host: " + host, b"X-Forwarded-Proto: " + scheme),
+    )
+    got = values(head, GIVEN._replace(is_trusted=True))
+
+    assert got[b"forwarded"] == expected + b', for=192.0.2.1;host="a:8080";proto=http'
+    assert got[b"x-forwarded-for"] == chain.strip() + b", 192.0.2.1"
+
+
+def test_the_hops_in_forwarded_are_limited() -> None:
+    """The last ones are those nearest to this server."""
+    chain = b", ".join(b"10.0.0.%d" % (hop % 200) for hop in range(HOPS_MAX + 7))
+    got = values(parse(b"X-Forwarded-For: " + chain), GIVEN._replace(is_trusted=True))
+
+    nodes = got[b"forwarded"].split(b", ")
+    assert len(nodes) == HOPS_MAX + 1
+    assert nodes[0].startswith(b"for=10.0.0.7;")
 
 
 @pytest.mark.parametrize(
@@ -170,20 +221,22 @@ def test_an_outer_prefix_is_a_path(outer: bytes, expected: bytes) -> None:
     got = values(head, GIVEN._replace(is_trusted=True))
 
     assert got[b"x-forwarded-prefix"] == expected
-    assert public_prefix(head.fields.values, b"/fn/web") == expected
+    assert outer_prefix(head.fields.values) + b"/fn/web" == expected
 
 
 @pytest.mark.parametrize(
     ("peer", "scheme", "chain", "element"),
     [
         (b"::1", b"https", b"::1", b'for="[::1]";host="a:8080";proto=https'),
+        (b"fe80::1%e0", b"http", b"fe80::1%e0", b'for=unknown;host="a:8080";proto=http'),
         (b"", b"http", b"unknown", b'for=unknown;host="a:8080";proto=http'),
     ],
 )
 def test_where_a_request_came_from(
     peer: bytes, scheme: bytes, chain: bytes, element: bytes
 ) -> None:
-    """IPv6 addresses are quoted in Forwarded (RFC 7239 section 6); a peer may be unknown."""
+    """IPv6 addresses are quoted in Forwarded, which has no zones (RFC 7239 section 6); a peer may
+    be unknown."""
     got = values(parse(), GIVEN._replace(peer=peer, scheme=scheme))
 
     assert (got[b"x-forwarded-for"], got[b"x-forwarded-proto"]) == (chain, scheme)

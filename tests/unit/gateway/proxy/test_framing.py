@@ -189,6 +189,23 @@ def test_the_limits() -> None:
     assert (EXTENSIONS_MAX, TRAILERS_MAX, TRAILER_FIELDS_MAX) == (256, 16 * 1024, 100)
 
 
+def test_one_read_that_is_one_chunk() -> None:
+    """A whole chunk leaves the framer at the next one, whatever its size line looks like."""
+    framer = ChunkedBody()
+    content = b"x" * 12
+    for raw in (b"c\r\n", b"C\r\n", b"c;a=b\r\n", b"00c\r\n"):
+        chunk = raw + content + b"\r\n"
+        assert framer.feed(chunk) == len(chunk)
+        assert framer.feed(memoryview(chunk)) == len(chunk)
+    assert not framer.is_complete
+    for raw in (b"c\r\n" + content + b"\rx", b"b\r\n" + content + b"\r\n"):
+        with pytest.raises(Malformed, match="expected CRLF after"):
+            ChunkedBody().feed(raw)
+    assert framer.feed(b"0\r\n\r\n") == 5
+    assert framer.is_complete
+    assert framer.feed(chunk) == 0
+
+
 def test_large_chunks_are_skipped() -> None:
     """The content of a chunk is not looked at."""
     framer = ChunkedBody()

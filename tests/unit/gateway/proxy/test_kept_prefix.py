@@ -75,6 +75,32 @@ def test_no_memory_is_an_error_and_loses_the_prefix() -> None:
     assert not errors
 
 
+def test_a_whole_body_is_charged_at_once() -> None:
+    """A complete body cannot be evicted, and counts until it is dropped."""
+    held, budget, prefix, errors = kept(capacity=100)
+    prefix.add_whole(b"x" * 60)
+    assert (held.held_bytes, len(budget), prefix.pieces) == (60, 0, [b"x" * 60])
+    budget.make_room(80)
+    prefix.settle()
+    assert (held.held_bytes, errors) == (60, [])
+    prefix.drop()
+    assert held.held_bytes == 0
+
+
+def test_a_whole_body_evicts_others_for_its_memory() -> None:
+    """Where the memory is used up, a whole body is reserved like one that arrives in parts."""
+    held, budget, prefix, _ = kept(capacity=100)
+    evicted: list[FnError] = []
+    budget.open(evicted.append).grow(80)
+    prefix.add_whole(b"x" * 60)
+    assert (held.held_bytes, len(evicted), prefix.is_whole) == (60, 1, True)
+    prefix.drop()
+    held.reserve(90)
+    with pytest.raises(BodyEvicted):
+        prefix.add_whole(b"x" * 20)
+    assert (held.held_bytes, prefix.is_lost) == (90, True)
+
+
 def test_a_sent_request_is_not_kept_beyond_the_limit() -> None:
     """A held request keeps what was read; a sent one forgets a body that grows too long."""
     _, _, prefix, _ = kept()

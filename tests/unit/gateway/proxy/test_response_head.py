@@ -46,10 +46,17 @@ def test_reasons(line: bytes, reason: bytes) -> None:
     assert (head.status, head.reason, head.minor) == (299, reason, int(b"1.1" in line))
 
 
-@pytest.mark.parametrize("status", [100, 599, 600, 999])
-def test_statuses_have_three_digits(status: int) -> None:
-    """Statuses that no RFC names are passed on."""
+@pytest.mark.parametrize("status", [100, 199, 299, 420, 599])
+def test_statuses(status: int) -> None:
+    """Statuses that no RFC names are passed on: a client takes them for x00 (RFC 9110, 15)."""
     assert parse(line=b"HTTP/1.1 %d X" % status).status == status
+
+
+@pytest.mark.parametrize("status", [600, 903, 999])
+def test_statuses_of_no_class_are_refused(status: int) -> None:
+    """A client cannot know what they mean."""
+    with pytest.raises(UpstreamError, match=f"expected a status from 100 to 599, got {status}"):
+        parse(line=b"HTTP/1.1 %d X" % status)
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,25 @@ def test_a_busy_revision_gives_way_to_the_other() -> None:
     assert play.hear(both, PREEMPT_AFTER_S) == [Drain("r1", None)]
 
 
+def test_two_called_revisions_progress_beside_other_functions() -> None:
+    """On one device, two revisions of a function and two other functions that are called without a
+    pause take turns; none waits for ever."""
+    keys = (A, A2, B, C)
+    play = Play(*revisions(), PoolSpec(B), PoolSpec(C), devices=1)
+    served = dict.fromkeys(keys, 0)
+    for _ in range(200):
+        there = {key: play.machine.endpoints(key, play.now).replicas for key in keys}
+        for key in keys:
+            served[key] += bool(there[key])
+        loads = {key: RUNS if there[key] else HELD for key in keys}
+        for command in [*play.hear(loads, 1.0), *play.tick()]:
+            if isinstance(command, Drain):
+                play.lose(command.id, "exit 0")
+        play.ready(*(one.id for one in play.machine.replicas() if one.is_coming))
+
+    assert min(served.values()) > 200 / len(keys) / 2, served
+
+
 def test_one_that_goes_already_is_waited_for() -> None:
     """While a replica of the other revision is leaving, no further replica is drained for the
     revision."""

@@ -185,14 +185,36 @@ def test_the_end_of_a_process_shows_on_a_pidfd_from_before(
     """Held processes are waited for until they have ended, which an unreadable environment alone
     does not prove; one that does not end is an error."""
     one = processes.start(**{MARKER: str(tmp_path / "r1")})
-    held = hold(tmp_path, "r1")
+    held = hold(tmp_path, "r1", 0)
     try:
-        assert (len(held), hold(tmp_path, "r2")) == (1, [])
+        assert held.every == held.sure
+        assert ([*held.every], hold(tmp_path, "r2", 0)) == ([one.pid], ({}, {}))
         with pytest.raises(DriverError, match="does not end"):
-            await_ends(held, 0.01)
+            await_ends(held.every.values(), 0.01)
         one.kill()
-        await_ends(held, LIMIT_S)
+        await_ends(held.every.values(), LIMIT_S)
         assert Path(f"/proc/{one.pid}/stat").read_text().rpartition(") ")[2][0] == "Z"
     finally:
-        for fd in held:
-            os.close(fd)
+        held.close()
+
+
+def test_processes_below_the_first_one_need_no_marker(processes: Processes, tmp_path: Path) -> None:
+    """They are held and killed as long as the first process runs; a pid that belongs to another
+    process by now is only waited for."""
+    shell = "sleep 1000 & echo $!; wait"
+    leader = subprocess.Popen(["/bin/sh", "-c", shell], stdout=subprocess.PIPE, text=True)
+    assert leader.stdout is not None
+    child = int(leader.stdout.readline())
+    held = hold(tmp_path, "r1", leader.pid)
+    try:
+        assert [*held.sure] == [child]
+        held._replace(sure={}).kill()
+        with pytest.raises(DriverError, match="does not end"):
+            await_ends(held.every.values(), 0.01)
+        held.kill()
+        await_ends(held.every.values(), LIMIT_S)
+    finally:
+        held.close()
+        leader.wait()
+        leader.stdout.close()
+    assert hold(tmp_path, "r1", leader.pid) == ({}, {})

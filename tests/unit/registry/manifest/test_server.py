@@ -11,7 +11,7 @@ from registry.manifest import Manifest, overrides, parse_manifest
 from registry.model import DeviceNeed, ExchangeLimits, Limits, PathRules, Scaling, ServerSettings
 from runtime_image.contract.server import SampleRequest
 
-FILES = ["app.py", "question.json", "run/start.sh"]
+FILES = ["app.py", "question.json", "run/start.sh", "run/x.py"]
 SHORT = 'schema = 1\n[server]\ncommand = "python app.py ${PORT}"\n'
 FULL = """
 schema = 1
@@ -159,6 +159,10 @@ def test_the_address_may_be_a_variable_or_a_port(text: str) -> None:
         ('command = ["", "x"]', "server.command: expected a program and its arguments"),
         ("command = 3", "server.command: expected a list, got 3"),
         ('command = "app \'x"', "server.command: expected words as a shell splits them (No"),
+        ('command = "cd x && app ${PORT}"', "expected no '&&', as no shell runs the command"),
+        ('command = "cd x"', "expected a program first, and 'cd' is a shell's"),
+        ('command = "A=1 app ${PORT}"', "expected a program first: variables are set by --env"),
+        ('command = "run/x.py ${PORT}"', 'such as python3 in "python3 run/x.py"'),
         ('command = ["a\\u0000", "${PORT}"]', "server.command: expected words without a zero"),
         ('command = ["app", 3]', "server.command.1: expected a string, got 3"),
         ('command = "app"', "server.command: expected ${PORT} in it or in server.env, or "),

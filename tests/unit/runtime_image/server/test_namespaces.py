@@ -30,7 +30,7 @@ def test_an_error_in_a_child_is_returned() -> None:
 
 def test_egress_stays_in_the_hosts_network() -> None:
     """By choice, and the reason says so."""
-    assert isolate("egress", 8000) == "its network is egress"
+    assert isolate("egress", 8000).network == "its network is egress"
 
 
 def test_refused_namespaces_leave_the_process_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,8 +38,21 @@ def test_refused_namespaces_leave_the_process_where_it_is(monkeypatch: pytest.Mo
     monkeypatch.setattr(namespaces, "in_child", lambda _: "Operation not permitted")
     before = Path("/proc/self/ns/net").readlink()
 
-    assert isolate("none", 8000) == "namespaces are refused: Operation not permitted"
+    assert isolate("none", 8000).network == "namespaces are refused: Operation not permitted"
     assert Path("/proc/self/ns/net").readlink() == before
+
+
+def test_refused_processes_leave_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where /proc cannot be mounted, the server is alone in its network all the same."""
+    answers = iter(["mount /proc: Operation not permitted", ""])
+    entered = []
+    monkeypatch.setattr(namespaces, "in_child", lambda _: next(answers))
+    monkeypatch.setattr(namespaces, "enter", lambda *given: entered.append(given))
+
+    found = isolate("none", 8000)
+
+    assert found == ("", "namespaces are refused: mount /proc: Operation not permitted")
+    assert entered == [(OWN, 8000)]
 
 
 def check_network(port: int) -> None:
@@ -60,7 +73,7 @@ def test_a_network_of_its_own_has_loopback_only() -> None:
     """Any port is free in it, and reserved against use by connections."""
 
     def act() -> None:
-        assert isolate("none", 8000) == ""
+        assert isolate("none", 8000).network == ""
         check_network(8000)
 
     assert in_child(act) == ""
@@ -76,7 +89,7 @@ def test_another_user_needs_no_privilege() -> None:
         os.setgid(UID)
         os.setuid(UID)
         libc.prctl(libc.PR_SET_DUMPABLE, 1)  # lost by setuid; a process that starts so has it
-        assert isolate("none", 8000) == ""
+        assert isolate("none", 8000).network == ""
         check_network(8000)
         assert os.getuid() == UID
         assert Path("/proc/self/uid_map").read_text().split() == [str(UID), str(UID), "1"]
@@ -90,7 +103,7 @@ def test_a_server_of_root_may_change_its_user() -> None:
     """Every id stands for itself."""
 
     def act() -> None:
-        assert isolate("none", 8000) == ""
+        assert isolate("none", 8000).network == ""
         os.setgroups([33])
         os.setgid(33)
         os.setuid(33)
@@ -113,8 +126,8 @@ def test_the_view_is_limited_for_good(tmp_path: Path, is_inside: bool) -> None:
     (kept / "before").write_text("x")
 
     def act() -> None:
-        assert isolate("none", 8000) == ""
-        namespaces.limit_view(model_dir, run_dir, kept)
+        assert isolate("none", 8000).network == ""
+        namespaces.limit_view(model_dir, run_dir, kept, has_processes=False)
         assert (model_dir / "app.py").read_text() == "x"
         with pytest.raises(OSError, match="Read-only"):
             (model_dir / "app.py").write_text("y")

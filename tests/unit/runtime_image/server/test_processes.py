@@ -136,9 +136,14 @@ def test_a_server_that_cannot_run_reports_why(loop: Loop, monkeypatch: pytest.Mo
     def refuse() -> None:
         raise ValueError("not here")
 
-    for enter, expected in ((refuse, "x: not here"), (lambda: None, "x: No such file")):
+    for program, enter, expected in (
+        ("x", refuse, "x: not here"),
+        ("x", lambda: None, f"x: not found in {os.defpath}; expected a program there"),
+        ("bin/x", lambda: None, "bin/x: No such file or directory; expected an absolute path"),
+        ("/bin/x y", lambda: None, "/bin/x y: No such file or directory$"),
+    ):
         with pytest.raises(OSError, match=expected):
-            processes.start(Launch(["x"], environment, Path("/")), enter)
+            processes.start(Launch([program], environment, Path("/")), enter, has_namespace=False)
         os.waitpid(-1, 0)
     monkeypatch.undo()
 
@@ -157,7 +162,7 @@ def test_the_exit_of_a_server_is_described(loop: Loop, code: str, said: str) -> 
     assert processes.said_exit() == "runs"
     launch = Launch([sys.executable, "-I", "-S", "-c", code], {}, Path("/"))
 
-    processes.start(launch, lambda: None)
+    processes.start(launch, lambda: None, has_namespace=False)
     loop.run()
 
     assert processes.said_exit() == said

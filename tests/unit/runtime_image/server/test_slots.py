@@ -51,15 +51,20 @@ def offer(link: int) -> Send:
     return Send(link, Kind.WINDOW, aux=1)
 
 
+def haste(link: int) -> Send:
+    """Return the frame that has a link tell at once which of its connections are idle."""
+    return Send(link, Kind.RECALL)
+
+
 def test_an_open_without_room_waits_for_an_offer() -> None:
     """The slot that gets free is offered to the link that waits, and to nobody else."""
     slots = table()
     opened(slots, A, 1)
 
-    assert slots.open(B, 7, 1.0) == [full(B, 7)]
+    assert slots.open(B, 7, 1.0) == [full(B, 7), haste(A)]
     assert slots.end(A, 1, 2.0) == [Shut(Key(A, 1)), offer(B)]
     assert slots.open(A, 2, 2.0) == [full(A, 2)]
-    assert slots.open(B, 8, 2.0) == [Connect(Key(B, 8))]
+    assert slots.open(B, 8, 2.0) == [Connect(Key(B, 8)), haste(B)]
 
 
 def test_waiting_links_take_turns() -> None:
@@ -75,22 +80,22 @@ def test_waiting_links_take_turns() -> None:
         assert isinstance(offered, Send)
         turns.append(offered.link)
         opened_by = slots.open(offered.link, id, 1.0)
-        assert opened_by == [Connect(Key(offered.link, id))]
+        assert opened_by[0] == Connect(Key(offered.link, id))
         holder = Key(offered.link, id)
 
     assert turns == [B, C, B, C, B, C]
 
 
 def test_a_declined_offer_goes_to_the_next_link() -> None:
-    """END with id 0 leaves the rotation."""
+    """END with id 0 leaves the rotation, and the answer says so."""
     slots = table()
     opened(slots, A, 1)
     slots.open(B, 1, 0.0)
     slots.open(C, 1, 0.0)
     slots.end(A, 1, 1.0)
 
-    assert slots.end(B, 0, 1.0) == [offer(C)]
-    assert slots.end(C, 0, 1.0) == []
+    assert slots.end(B, 0, 1.0) == [Send(B, Kind.WINDOW), offer(C)]
+    assert slots.end(C, 0, 1.0) == [Send(C, Kind.WINDOW)]
     assert slots.taken == 0
 
 
@@ -101,11 +106,27 @@ def test_a_late_decline_takes_nothing() -> None:
     opened(slots, A, 1)
     slots.open(B, 1, 0.0)
     slots.end(A, 1, 1.0)
-    assert slots.open(B, 2, 1.0) == [Connect(Key(B, 2))]
+    assert slots.open(B, 2, 1.0) == [Connect(Key(B, 2)), haste(B)]
     assert slots.open(B, 3, 1.0) == [full(B, 3)]
 
     assert slots.end(B, 0, 1.0) == []
     assert slots.end(B, 2, 2.0) == [Shut(Key(B, 2)), offer(B)]
+
+
+def test_a_late_decline_that_meets_the_next_offer_ends_the_wait() -> None:
+    """It takes that offer back, which its gateway has yet to answer: the gateway must not go on
+    waiting for one, because it is in the rotation no more."""
+    slots = table()
+    opened(slots, A, 1)
+    slots.open(B, 1, 0.0)
+    slots.end(A, 1, 1.0)
+    slots.open(B, 2, 1.0)
+    assert slots.open(B, 3, 1.0) == [full(B, 3)]
+    assert slots.end(B, 2, 2.0) == [Shut(Key(B, 2)), offer(B)]
+
+    assert slots.end(B, 0, 2.0) == [Send(B, Kind.WINDOW)]
+    assert slots.open(B, 4, 2.0) == [Connect(Key(B, 4))]
+    assert slots.end(B, 4, 3.0) == [Shut(Key(B, 4))]
 
 
 def test_an_offer_that_is_not_answered_counts_as_declined() -> None:
@@ -172,7 +193,7 @@ def test_an_idle_connection_is_recalled_for_each_waiting_link() -> None:
     assert slots.open(B, 1, 2.0) == [full(B, 1), Send(A, Kind.RECALL, 1)]
     assert slots.open(C, 1, 2.0) == [full(C, 1), Send(A, Kind.RECALL, 2)]
     recalled = slots.reuse(A, 4, 1, 2.0)
-    assert recalled == [Rename(Key(A, 1), Key(A, 4)), Send(A, Kind.RECALL, 3)]
+    assert recalled == [Rename(Key(A, 1), Key(A, 4)), haste(A), Send(A, Kind.RECALL, 3)]
     assert slots.end(A, 2, 2.0) == [Shut(Key(A, 2)), offer(B)]
 
 
@@ -183,6 +204,46 @@ def test_a_connection_that_is_kept_while_a_link_waits_is_recalled_at_once() -> N
     slots.open(B, 1, 0.0)
 
     assert slots.end(A, 1, 1.0, is_kept=True) == [Send(A, Kind.RECALL, 1)]
+
+
+def test_a_link_that_does_not_know_that_it_waits_is_hastened() -> None:
+    """A gateway ignores FULL for an exchange that it has ended, so it may keep connections."""
+    slots = table()
+    opened(slots, A, 1)
+    assert slots.open(A, 2, 0.0) == [full(A, 2), haste(A)]
+    assert slots.open(B, 1, 0.0) == [full(B, 1)]
+
+    slots.end(A, 2, 0.0)
+    assert slots.end(A, 1, 0.0, is_kept=True) == [Send(A, Kind.RECALL, 1)]
+
+
+def test_links_tell_ends_late_again_when_nobody_waits() -> None:
+    """WINDOW revokes RECALL without an id, at a tick without waiting links; once."""
+    slots = table()
+    opened(slots, A, 1)
+    assert slots.open(B, 1, 0.0) == [full(B, 1), haste(A)]
+    assert slots.open(C, 1, 0.0) == [full(C, 1)]
+    assert slots.tick(0.5) == []
+    slots.end(A, 1, 1.0)
+    for link in (B, C, B):
+        slots.end(link, 0, 1.0)
+
+    assert slots.tick(1.5) == [Send(A, Kind.WINDOW)]
+    assert slots.tick(2.0) == []
+
+
+def test_a_late_end_counts_from_when_it_was() -> None:
+    """Busy and idle times are those of the exchange, not of the frame; in any order of frames."""
+    slots = table(2)
+    opened(slots, A, 1)
+    opened(slots, B, 1)
+    slots.end(A, 1, 5.0, is_kept=True, ago_ms=1000)
+    slots.end(B, 1, 6.0, is_kept=True, ago_ms=3000)
+    assert slots.idle_ms(6.0) == 2000
+    assert slots.busy_ms(6.0) == 4000
+    slots.reuse(A, 2, 1, 10.0)
+    slots.end(A, 2, 11.0, is_kept=True, ago_ms=60_000)
+    assert (slots.idle_ms(11.0), slots.busy_ms(11.0)) == (1000, 4000)
 
 
 def test_a_refused_connection_frees_its_slot() -> None:

@@ -66,13 +66,19 @@ function Facts({ line }: { line: FunctionLine }) {
   useTopic(topic.order, (store) => store.orderVersion);
   useSecond();
   const ring = store.ring(line.name)?.toArray() ?? [];
+  const isServer = line.engine === "server";
+  const firstByte: [string, string][] = [
+    ["first byte p50", millis(line.first_byte_p50_ms ?? null)],
+    ["first byte p95", millis(line.first_byte_p95_ms ?? null)],
+  ];
   const facts: [string, string][] = [
     ["replicas", `${line.ready} of ${line.wanted} wanted`],
     ["held", String(line.held)],
-    [line.engine === "server" ? "open" : "in flight", String(line.in_flight)],
+    [isServer ? "open" : "in flight", String(line.in_flight)],
     ["requests/s", rate(line.rate)],
-    ["p50", millis(line.p50_ms)],
-    ["p95", millis(line.p95_ms)],
+    ...(isServer ? firstByte : []),
+    [isServer ? "exchange p50" : "p50", millis(line.p50_ms)],
+    [isServer ? "exchange p95" : "p95", millis(line.p95_ms)],
     ["usual cold start", millis(line.cold_start_ms)],
     [line.state, `for ${span(Math.max(0, store.serverNow_s() - line.since_s))}`],
   ];

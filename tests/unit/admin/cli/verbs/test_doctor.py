@@ -20,6 +20,7 @@ NAMES = [
     "admin token",
     "socket path",
     "onnxruntime",
+    "server isolation",
     "server",
     "access",
 ]

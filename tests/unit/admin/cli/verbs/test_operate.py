@@ -135,7 +135,7 @@ SLEEP_PATH = "/admin/v1/functions/digits/sleep"
             0,
             2,
             0,
-            "digits: 0 replicas asked to stop\n  2 replicas stay: called just now\n",
+            "digits: 0 replicas asked to stop\n  2 replicas stay: in use, or called just now\n",
             "fnctl ls",
         ),
     ],

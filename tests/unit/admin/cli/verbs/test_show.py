@@ -153,7 +153,7 @@ def test_a_server_is_shown_with_its_command() -> None:
     for line in (
         "requests 0 held, 3 open",
         "limits wait_s 55.0, concurrency 4",
-        "command uvicorn 'a b' '${PORT}'",
+        "command uvicorn 'a b' ${PORT}",
         "variables HOME, TOKEN",
         "ready /, any status below 500",
         "network egress",
@@ -163,4 +163,17 @@ def test_a_server_is_shown_with_its_command() -> None:
         "takes HTTP requests",
     ):
         assert line in lines
-    assert not [line for line in lines if line.startswith("wake")]
+    assert not [line for line in lines if line.startswith(("wake", "answers"))]
+
+
+def test_times_of_a_servers_answers_are_those_of_the_last_minute() -> None:
+    """The first byte is shown apart from the whole exchange, also while no exchange has ended."""
+    first = {"first_byte_p50_ms": 3.0, "first_byte_p95_ms": 20.0}
+    both = {**first, "p50_ms": 10_000.0, "p95_ms": 12_000.0}
+    for known, said in (
+        (first, "answers first byte P50 3 ms, P95 20 ms (last minute)"),
+        (both, "20 ms; whole exchange P50 10.0 s, P95 12.0 s (last minute)"),
+    ):
+        shown = render({**FUNCTION, "server": {"command": ["x"]}, **known}, NOW_S)
+        assert said in " ".join(shown.split())
+    assert "answers" not in render({**FUNCTION, **both}, NOW_S)

@@ -1,0 +1,211 @@
+"""Heads of requests to functions' servers that were admitted before.
+
+Clients repeat the same head, except for its query, the length of the body, and the ids that
+correlate a request. While neither the catalog nor the keys change, everything that was decided
+about it holds: who may call, which revision answers, and what the server gets. The key is all that
+these decisions read: the other bytes of the head, and the client's address.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gateway.access import Access
+from gateway.http.admission import NOT_CORRELATED, Correlation
+from gateway.observing import records
+from gateway.proxy.forwarding import Forwarding, forward_request
+from gateway.proxy.framing import BodyKind, Framing
+from registry.catalog import Catalog
+
+if TYPE_CHECKING:
+    from gateway.proxy.plan import ExchangePlan
+    from registry.catalog import Deployed
+
+HEAD_MAX: Final = 2048
+"""Max bytes of a head that is known, all of it: less than what a request may have."""
+HEADS_MAX: Final = 256
+"""Max heads, with answers 10 to 50 KiB each. At the limit all are forgotten, and each is decided
+about once more."""
+SEEN_MAX: Final = 4096
+"""Max hashes of heads that were seen once: a head is remembered at its second arrival."""
+VARYING: Final = b"\0"
+"""Stands for the query and the ids of a request. No parsed head has this character."""
+# The characters that `gateway.proxy.request_head` accepts; not of a head that it would refuse.
+_QUERY: Final = re.compile(
+    rb"[A-Z]{1,32} /fn/[\x21\x22\x24-\x3e\x40-\x5b\x5d-\x7e]*"
+    rb"(\?[\x21\x22\x24-\x5b\x5d-\x7e]*) HTTP/1\.[01]\r\n"
+)
+# Other spellings than these are rare, and take longer to look for.
+_CUT: Final = re.compile(
+    rb"\r\n(?:[Cc]ontent-[Ll]ength: ?([1-9][0-9]{0,8})"
+    rb"|[Xx]-[Rr]equest-[Ii][Dd]: ?([A-Za-z0-9._-]{1,128})"
+    rb"|[Tt]raceparent: ?(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}))(?=\r\n)"
+)
+_LENGTH, _REQUEST_ID, _TRACEPARENT = 1, 2, 3
+_IS_CUT: Final = b"-"
+_END: Final = b"%d\r\n\r\n"
+
+
+class CutHead(NamedTuple):
+    """A head without what differs between requests that are treated alike.
+
+    `key`: the other bytes, and whether a length was cut out. `query`: with its question mark, b""
+    for none. `length`: the value of Content-Length, 0 if it was not cut out. `who`: the ids that
+    were cut out, each with its line.
+
+    Two heads with the same key are both valid or both not: a valid one has one Content-Length, so
+    the line from which a number was cut is the same in both. No head ends like the key of one from
+    which it was cut, so a field without a value is something else.
+    """
+
+    key: bytes
+    query: bytes
+    length: int
+    who: Correlation
+
+
+def cut_head(raw: bytes) -> CutHead | None:
+    """Cut a head, which ends with its empty line. Takes no notice of whether it is valid.
+
+    None if something that would be cut out is repeated.
+    """
+    query, length, at = b"", 0, 0
+    pieces: list[bytes] = []
+    ids: dict[int, str] = {}
+    if b"?" in raw and (found := _QUERY.match(raw)):
+        query, at = found[1], found.end(1)
+        pieces.append(raw[: found.start(1)])
+    for found in _CUT.finditer(raw, at):
+        kind = found.lastindex or 0
+        if kind == _LENGTH:
+            if length:
+                return None
+            length = int(found[_LENGTH])
+            pieces.append(raw[at : found.start(_LENGTH)])
+        else:
+            if kind in ids:
+                return None
+            ids[kind] = found[kind].decode()
+            pieces.append(raw[at : found.start()])
+        at = found.end()
+    pieces.append(raw[at:])
+    if length:
+        pieces.append(_IS_CUT)
+    who = NOT_CORRELATED
+    if ids:
+        traceparent = records.parse_traceparent(ids.get(_TRACEPARENT, ""))
+        if not traceparent and _TRACEPARENT in ids:
+            return None
+        who = Correlation(ids.get(_REQUEST_ID, ""), traceparent)
+    return CutHead(b"".join(pieces), query, length, who)
+
+
+class KnownHead(NamedTuple):
+    """What was decided about one head from one address.
+
+    `credential`, `applied`, `added`: as the journal of its exchanges needs them. `before`,
+    `between` and `after`: the head for the server around the query and the ids. Its end is the
+    value of Content-Length where that was cut out.
+    """
+
+    plan: ExchangePlan
+    deployed: Deployed
+    credential: str | None
+    applied: str
+    added: tuple[tuple[str, str], ...]
+    method: str
+    before: bytes
+    between: bytes
+    after: bytes
+
+    def framing(self, cut: CutHead) -> Framing:
+        """Return the framing of the body of a request with this head."""
+        return Framing(BodyKind.LENGTH, cut.length) if cut.length else self.plan.head.framing
+
+    def request(self, cut: CutHead, request_id: str) -> bytes:
+        """Return the head for the server."""
+        ids = request_id
+        if cut.who.traceparent:
+            ids = f"{ids}\r\ntraceparent: {cut.who.traceparent}"
+        end = _END % cut.length if cut.length else b""
+        return b"".join((self.before, cut.query, self.between, ids.encode(), self.after, end))
+
+
+def make_known_head(
+    plan: ExchangePlan,
+    deployed: Deployed,
+    decided: tuple[str | None, str, tuple[tuple[str, str], ...]],
+    forwarding: Forwarding,
+    cut: CutHead,
+) -> KnownHead:
+    """Return what was decided about a head.
+
+    `decided`: its credential, the value of Preference-Applied, and further headers of answers.
+    """
+    target = forwarding.target.removesuffix(cut.query) + VARYING
+    given = forwarding._replace(target=target, request_id=VARYING, traceparent=VARYING)
+    before, between, line, after = forward_request(plan.head, given).split(VARYING)
+    assert line == b"\r\ntraceparent: ", "the trace follows the id"
+    if cut.length:
+        end = _END % cut.length
+        assert after.endswith(b" " + end), "the framing is the last field"
+        after = after[: -len(end)]
+    return KnownHead(plan, deployed, *decided, plan.head.method.decode(), before, between, after)
+
+
+class KnownHeads:
+    """The known heads of one process by the address of their client and their bytes."""
+
+    def __init__(self, catalog: Catalog, access: Access) -> None:
+        self._catalog = catalog
+        self._access = access
+        self._known: dict[tuple[bytes, bytes], KnownHead] = {}
+        self._seen: set[int] = set()
+        self._as_of = self._keys_as_of = -1
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, peer: bytes, raw: bytes) -> tuple[KnownHead, CutHead] | None:
+        """Return what is known of a head, None if that is nothing or outdated."""
+        if not self._known or len(raw) > HEAD_MAX:
+            return None
+        cut = cut_head(raw)
+        known = None if cut is None else self._known.get((peer, cut.key))
+        if known is None or cut is None:
+            return None
+        if self._is_current():
+            return known, cut
+        self._known.clear()
+        return None
+
+    def repeated(self, peer: bytes, raw: bytes, who: Correlation) -> CutHead | None:
+        """Return a head like which another one has arrived before, and note its arrival.
+
+        None also for a head that may not be learned: it is long, or has ids that are not cut out.
+        `who`: its ids.
+        """
+        cut = cut_head(raw) if len(raw) <= HEAD_MAX else None
+        if cut is None or cut.who != who:
+            return None
+        mark = hash((peer, cut.key))
+        if mark in self._seen:
+            return cut
+        if len(self._seen) >= SEEN_MAX:
+            self._seen.clear()
+        self._seen.add(mark)
+        return None
+
+    def learn(self, peer: bytes, key: bytes, known: KnownHead) -> None:
+        """Remember what was just decided about a head."""
+        if not self._is_current():
+            self._known.clear()
+            self._as_of, self._keys_as_of = self._catalog.version, self._access.ring.version
+        if len(self._known) >= HEADS_MAX:
+            self._known.clear()
+        self._known[peer, key] = known
+
+    def _is_current(self) -> bool:
+        is_current = self._as_of == self._catalog.version
+        return is_current and self._keys_as_of == self._access.ring.version

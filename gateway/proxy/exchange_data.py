@@ -1,0 +1,129 @@
+"""The data of one exchange, and what does not depend on the order of events."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from gateway.proxy import retries
+from gateway.proxy.answer_reader import AnswerReader
+from gateway.proxy.deadlines import Deadlines
+from gateway.proxy.kept_prefix import KeptPrefix, Memory
+from gateway.proxy.plan import State
+from gateway.proxy.retries import Loss
+
+if TYPE_CHECKING:
+    from gateway.proxy.plan import ExchangePlan
+    from gateway.proxy.ports import ClientSide, ExchangeDelivery, Journal
+    from gateway.proxy.response_head import ResponseHead
+    from gateway.server_links import ExchangeCall
+    from gateway.upstream import UpstreamConnection
+    from registry.errors import FnError
+
+
+class ExchangeData(ABC):
+    """One exchange between `client` and a server of the function; see `Exchange`."""
+
+    __slots__ = (
+        "_answer",
+        "_bytes_out",
+        "_call",
+        "_client",
+        "_client_ended",
+        "_deadlines",
+        "_delivery",
+        "_is_client_full",
+        "_is_reused",
+        "_is_upstream_full",
+        "_journal",
+        "_keeps",
+        "_kept",
+        "_open",
+        "_plan",
+        "_reader",
+        "_request",
+        "_request_bytes",
+        "_sends",
+        "_upstream",
+        "_upstream_ended",
+        "is_request_whole",
+        "state",
+    )
+
+    def __init__(  # noqa: PLR0913 - its plan and its collaborators
+        self,
+        plan: ExchangePlan,
+        request: bytes,
+        client: ClientSide,
+        delivery: ExchangeDelivery,
+        memory: Memory,
+        journal: Journal,
+        open_exchanges: set[Any],
+    ) -> None:
+        """`request`: the head for the server. `open_exchanges` has this from `start` to its end."""
+        self._open = open_exchanges
+        self._plan = plan
+        self._request = request
+        self._client = client
+        self._delivery = delivery
+        self._journal = journal
+        self._kept = KeptPrefix(memory, self._on_evicted)
+        self._call: ExchangeCall | None = None
+        self._upstream: UpstreamConnection | None = None
+        self._answer: ResponseHead | None = None
+        self._reader = AnswerReader(plan.head.method)
+        self._deadlines = Deadlines(plan.limits, plan.body_s)
+        self._request_bytes = self._bytes_out = 0
+        self._client_ended = self._upstream_ended = False
+        self._is_client_full = self._is_upstream_full = self._is_reused = False
+        self._sends = 0
+        self._keeps = plan.keeps
+        self.is_request_whole = plan.head.framing.is_empty
+        """Whether the client has sent the whole request."""
+        self.state = State.HELD
+
+    @property
+    def facts(self) -> tuple[ExchangePlan, ResponseHead | None, ExchangeCall | None]:
+        """The plan, the head of the answer once it has begun, and the call."""
+        return self._plan, self._answer, self._call
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the exchange has ended."""
+        return self.state is State.OVER
+
+    @abstractmethod
+    def _on_evicted(self, error: FnError) -> None:
+        """Handle the loss of the memory of the kept prefix."""
+
+    def _decide(self) -> retries.Resend | retries.Fail:
+        call = self._call
+        assert call is not None
+        return retries.decide(
+            Loss(
+                self._plan.head.method,
+                answer_bytes=self._reader.head_bytes,
+                is_reused=self._is_reused,
+                died=self._delivery.has_lost_link(call),
+                is_body_kept=not self._kept.is_lost,
+                retry=self._plan.retry,
+                sends=self._sends,
+                is_late=monotonic() >= call.wait_until_s,
+            )
+        )
+
+    def _close(self) -> tuple[int, int]:
+        """Enter OVER; return the bytes of both bodies."""
+        self.state = State.OVER
+        self._open.discard(self)
+        self._kept.drop()
+        return self._request_bytes, self._bytes_out
+
+    def _leave_upstream(self) -> None:
+        """Detach from the upstream connection, which the delivery closes or keeps."""
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.handler = None
+            # Bytes that arrive before the delivery decides belong to no exchange.
+            upstream.pause_reading()

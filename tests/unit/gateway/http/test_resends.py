@@ -1,0 +1,111 @@
+"""Requests whose connection is lost before the answer: what is sent again, and on which one."""
+
+from __future__ import annotations
+
+import json
+from asyncio import StreamReader as Reader
+from asyncio import StreamWriter as Writer
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from registry.model import Limits
+from tests.support.proxied import Gate, gate, until
+
+HOST = b"Host: 127.0.0.1\r\n"
+POST = b"POST /fn/web/x HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\na"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+@pytest.mark.parametrize(
+    ("method", "retry", "sends"), [("POST", "always", 2), ("GET", "never", 1), ("GET", "auto", 2)]
+)
+async def test_the_functions_setting_decides_about_second_sends(
+    tmp_path: Path, is_fast: bool, method: str, retry: Any, sends: int
+) -> None:
+    """`retry` of function.toml: always sends a POST twice, never sends a GET once."""
+    count = 0
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal count
+        count += 1
+        await reader.readuntil(b"\r\n\r\na")
+
+    head = method.encode() + b" /fn/web/x HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n"
+    async with gate(tmp_path, serve, is_fast=is_fast, limits=Limits(retry=retry)) as one:
+        answer = await one.ask(head + b"Connection: close\r\n\r\na")
+        code = json.loads(answer.partition(b"\r\n\r\n")[2])["code"]
+        assert (code, count) == ("upstream_failed", sends)
+        await one.settled()
+
+
+def closes_used_ones(served: list[int]) -> Any:
+    """Return a server that closes a connection at its second request, as if it had been idle for
+    too long; `served` gets the number of each connection that answered, and of each that closed
+    as a negative number."""
+    count = 0
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal count
+        count += 1
+        number = count
+        await reader.readuntil(b"\r\n\r\na")
+        served.append(number)
+        writer.write(OK)
+        await reader.readuntil(b"\r\n\r\na")
+        served.append(-number)
+
+    return serve
+
+
+async def both(one: Gate) -> list[bytes]:
+    """Return the answers to two requests at once: two connections are idle afterwards."""
+    wires = [await one.connect() for _ in range(2)]
+    one.sidecar.holds = True
+    for wire in wires:
+        wire.send(POST)
+    await until(lambda: one.sidecar.kinds().count("OPEN") == 2)
+    one.sidecar.release()
+    answers = [await wire.answer() for wire in wires]
+    for wire in wires:
+        wire.close()
+    await one.settled()
+    return [body for _, body in answers]
+
+
+async def test_the_second_try_has_a_fresh_connection(tmp_path: Path, is_fast: bool) -> None:
+    """If all idle connections are closed as a request comes, it is lost on one of them only."""
+    served: list[int] = []
+    async with gate(tmp_path, closes_used_ones(served), is_fast=is_fast) as one:
+        assert await both(one) == [b"ok", b"ok"]
+        wire = await one.connect()
+        wire.send(POST)
+        assert (await wire.answer())[1] == b"ok"
+        assert [number for number in served if number > 0] == [1, 2, 3]
+        assert len([number for number in served if number < 0]) == 1
+        wire.close()
+        await one.settled()
+
+
+async def test_a_request_that_is_never_resent_has_its_own_connection(
+    tmp_path: Path, is_fast: bool
+) -> None:
+    """So it cannot be lost on one that the server closes because it was idle. Connections that
+    were idle when the setting changed are not used either."""
+    served: list[int] = []
+    async with gate(tmp_path, closes_used_ones(served), is_fast=is_fast) as one:
+        assert await both(one) == [b"ok", b"ok"]
+        catalog = one.gateway.invoker.catalog
+        function = catalog.resolve("web").function
+        catalog.put_function(replace(function, limits=replace(function.limits, retry="never")))
+        for _ in range(3):
+            wire = await one.connect()
+            wire.send(POST)
+            assert (await wire.answer())[1] == b"ok"
+            wire.close()
+        assert served == [1, 2, 3, 4, 5]
+        await one.settled()
+        balance = one.delivery.balance()
+        assert dict(balance.ended) == {**dict.fromkeys(balance.ended, 0), "completed": 5}
