@@ -19,6 +19,7 @@ from admin.cli.verbs import (
     key,
     logs,
     ls,
+    open_page,
     operate,
     secret,
     serve,
@@ -61,6 +62,7 @@ for verb in (
     backup.restore,
 ):
     app.command(verb.__name__, cls=WithWords if verb is deploy.deploy else None)(verb)
+app.command("open")(open_page.open_page)
 app.add_typer(key.app, name="key")
 app.add_typer(secret.app, name="secret")
 app.add_typer(image.app, name="image")

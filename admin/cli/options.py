@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from admin.client.tunnel import Tunnel
 
 METAVAR: Final = "[USER@]HOST[:PORT]"
-LOCAL: Final = ("serve", "image", "ui", "restore")
+LOCAL: Final = ("serve", "image", "ui", "open", "restore")
 """Verbs that run on this machine only: `--ssh` before them is wrong usage."""
 HELP: Final = "Reach a server on another machine; --url and --data then refer to it."
 DEFAULT_URL: Final = "http://127.0.0.1:8080"

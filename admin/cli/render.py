@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DECISIONS_MAX: Final = 10
 ERRORS_MAX: Final = 5
 COLD_STARTS_MAX: Final = 3
+CONNECTED_MAX: Final = 10
 WATERFALL_WIDTH: Final = 40
 """Width in columns."""
 BOUND: Final = frozenset({"limits.concurrency", "limits.max_s"})
@@ -30,8 +31,8 @@ VALUE_MAX: Final = 60
 
 
 def render_why(answer: dict[str, Any], now_s: float) -> str:
-    """Render a function's state and reason with its latest decisions, errors and cold starts, each
-    list in order of time.
+    """Render a function's state and reason, who is connected, and its latest decisions, errors and
+    cold starts, each list in order of time.
 
     `now_s` in Unix seconds.
     """
@@ -41,6 +42,8 @@ def render_why(answer: dict[str, Any], now_s: float) -> str:
         parts[0] += f"\nblocked: {blocked}"
     if batching := get(answer, "batching"):
         parts[0] += f"\nbatching: {batching}"
+    if connected := render_connected(answer, now_s):
+        parts.append(connected)
     decisions = sorted(answer.get("decisions") or [], key=_at_s)[-DECISIONS_MAX:]
     if decisions:
         lines = [f"  {ago(_at_s(each), now_s):<12}  {get(each, 'text')}" for each in decisions]
@@ -78,6 +81,32 @@ def waterfall(cold_start: dict[str, Any], now_s: float) -> str:
         lines.append(f"    {name.ljust(width)}  {drawn}  {number(phases[name])} ms")
         before_ms += phases[name]
     return "\n".join(lines)
+
+
+def render_connected(answer: dict[str, Any], now_s: float) -> str:
+    """Render who is connected to a server function; "" for nobody. `now_s` in Unix seconds."""
+    items, numbers = answer.get("connected") or [], answer.get("connections") or {}
+    if not items:
+        return ""
+    head = f"connected: {one_line(get(answer, 'awake'))}"
+    rows = [
+        (
+            ago(float(item.get("since_s") or 0), now_s),
+            get(item, "kind") if item.get("counts") else f"{get(item, 'kind')}, free",
+            one_line(get(item, "note") or get(item, "key") or "no key")[:VALUE_MAX],
+            one_line(get(item, "path"))[:VALUE_MAX],
+        )
+        for item in items[:CONNECTED_MAX]
+    ]
+    widths = [max(len(row[at]) for row in rows) for at in range(3)]
+    lines = [
+        "  " + "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]])
+        for row in rows
+    ]
+    count = sum(int(numbers.get(one) or 0) for one in ("counting", "free"))
+    if count > len(rows):
+        lines.append(f"  and {count - len(rows)} more")
+    return "\n".join([head, *lines])
 
 
 def render_errors(items: list[dict[str, Any]], now_s: float, most: int) -> str:

@@ -162,6 +162,10 @@ class Client:
         """Return a function's state and reason, latest decisions, cold starts and intervals."""
         return self._json("GET", f"/admin/v1/functions/{_part(name)}/why")
 
+    def ticket(self, name: str, path: str = "/") -> dict[str, Any]:
+        """Return a ticket for a function's pages, and the address that takes it."""
+        return self._json("POST", f"/admin/v1/functions/{_part(name)}/tickets", {"path": path})
+
     def advice(self, name: str, hours: int) -> dict[str, Any]:
         """Return the costs and savings of other idle times over the last `hours`."""
         path = f"/admin/v1/functions/{_part(name)}/advice?{urlencode({'hours': hours})}"

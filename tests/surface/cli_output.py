@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from admin.cli.doctor.machine import Check
 from admin.cli.main import app
+from admin.cli.verbs.open_page import Opened
 from admin.image.build import BuiltImage
 from pool_manager.images import RemovedImage
 from tests.surface.cli import with_json
@@ -19,8 +20,10 @@ DECLARED: dict[str, Any] = {
     "doctor.items[]": Check,
     "image build": BuiltImage,
     "image prune.removed[]": RemovedImage,
+    "open": Opened,
 }
-"""Types printed by verbs that depend on this machine or take minutes; these are not run."""
+"""Types printed by verbs that depend on this machine, take minutes or need a server function; these
+are not run."""
 
 
 class CliOutput:
