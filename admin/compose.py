@@ -35,9 +35,12 @@ from admin.telemetry.tracing import check_traces
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
 from gateway.http.app import Gateway, StatePages, stop_serving
+from gateway.http.connected import Connections
+from gateway.http.page_route import Entry
 from gateway.metrics.requests import Metrics
 from gateway.metrics.samples import RateSampler
 from gateway.observing.errors import RecentFailures
+from gateway.pages.tickets import Tickets
 from pool_manager.core.state import Device
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
@@ -97,14 +100,15 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         delivery = make_delivery(process, manager, history)
         await _open_pools(store, manager, delivery, stack)
         deploys = await open_deploys(settings, store, manager, stack)
+        tickets = Tickets(time.monotonic)
+        gateway = _make_gateway(process, settings, store, delivery, history, tickets)
         context = AdminContext(
-            settings, store, manager, deploys, history, delivery, RecentFailures()
+            *(settings, store, manager, deploys, history, delivery, RecentFailures()),
+            connections=partial(_connections, gateway),
+            tickets=tickets,
         )
         tasks = Tasks("server")
         stack.push_async_callback(tasks.close)
-        gateway = make_gateway(
-            process, access_of(settings, store), store.catalog, delivery, history
-        )
         owners = (store.tasks, manager.tasks, delivery.tasks, tasks)
         admin = _open_admin(context, gateway, owners, stack)
         failures = gateway.invoker.failures
@@ -209,12 +213,13 @@ async def make_manager(
     """Return the pool manager, not started yet."""
     section = settings.pool()
     _check_private(section.run_dir)
+    section.mounts.check()
     memory_mib = section.host_memory_mib or host_memory_mib()
     found, slots = await find_gpus(section.gpus), cpu_slots(section.cpu_slots, memory_mib)
     driver = driver or await open_driver(settings, [*found.devices(), *slots])
     gpus = await open_gpus(found, driver, RunFolders(section).read_records())
     devices = [*gpus.devices(), *slots]
-    return Manager(section, driver, devices, _Linked(store.blobs), history, gpus)
+    return Manager(section, driver, devices, _Linked(store.blobs), history, gpus, store.secrets)
 
 
 async def _open_pools(
@@ -246,6 +251,7 @@ async def open_deploys(
         wall=time.time,  # noqa: TID251 - the shell passes the clock in
         settled=settled,
         prepare=settings.prepare,
+        mounts=settings.pool().mounts,
     )
     stack.push_async_callback(deploys.close)
     # In this order: the sweep spares files of resumed operations.
@@ -257,7 +263,25 @@ async def open_deploys(
 def access_of(settings: Settings, store: Store) -> Access:
     """Return the access rules of this server: keys, hosts and origins."""
     token = fingerprint(store.token)
-    return Access(settings.listen, settings.public_hosts, store.ring, token)
+    return Access(settings.listen, settings.public_hosts, store.ring, token, store.cookie_secret)
+
+
+def _make_gateway(
+    process: Process,
+    settings: Settings,
+    store: Store,
+    delivery: Delivery,
+    history: ServerHistory,
+    tickets: Tickets,
+) -> Gateway:
+    """Return the gateway of a server whose only gateway process is this one."""
+    access, wall = access_of(settings, store), time.time  # noqa: TID251 - the shell
+    entry = Entry(access, store.catalog, tickets, wall)
+    return make_gateway(process, access, store.catalog, delivery, history, enter=entry.handle)
+
+
+async def _connections(gateway: Gateway, namespace: str, name: str) -> Connections:
+    return gateway.connections(namespace, name)
 
 
 def _open_admin(

@@ -15,7 +15,7 @@ from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, Site
-from gateway.http.context import assemble
+from gateway.http.context import Enter, assemble
 from gateway.metrics.counters import CounterStore
 from gateway.metrics.requests import OnColdStart
 from gateway.ports import CallHistory, Pools
@@ -53,11 +53,12 @@ def make_gateway(  # noqa: PLR0913 - the collaborators of one gateway process
     history: CallHistory,
     counters: CounterStore | None = None,
     on_cold_start: OnColdStart | None = None,
+    enter: Enter | None = None,
 ) -> Gateway:
     """Return the gateway over `delivery`, with its access log and traces. Call it in the loop.
 
-    `counters` and `on_cold_start` as in `assemble`. Raises BadRequest if traces are enabled and
-    cannot be sent.
+    `counters`, `on_cold_start`, `enter` as in `assemble`. Raises BadRequest if traces are enabled
+    and cannot be sent.
     """
     settings = process.settings
     write = access_writer(process.log_format, is_shared=process.is_shared)
@@ -72,6 +73,7 @@ def make_gateway(  # noqa: PLR0913 - the collaborators of one gateway process
         counters,
         open_tracer(settings, process.name),
         on_cold_start,
+        enter,
     )
     return Gateway(invoker)
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
-from pool_manager.ports import Binding
+from pool_manager.ports import Binding, ServerContainer
 from registry.batching import rows_of
 from registry.catalog import Catalog, Change, Deployed
 from registry.model import Bundle, ExchangeLimits, pool_key
 from registry.spec import prepared_of, replica_spec
+from runtime_image.contract.server import PORT_DEFAULT
 
 SUPERSEDED_IDLE_S = 10.0
 """Max idle seconds of a replica whose revision has no traffic; then it is stopped."""
@@ -99,4 +100,33 @@ def binding(deployed: Deployed, bundle: Bundle) -> Binding:
         revision.device.memory_mib,
         deployed.profile.memory_mib if deployed.profile else 0.0,
         prepared.files if prepared else (),
+        container=server_container(deployed),
+        secrets=dict(revision.server.secrets) if revision.server else {},
+    )
+
+
+def server_container(deployed: Deployed) -> ServerContainer | None:
+    """Return the container of a revision's server, None unless it runs an image.
+
+    An image that was not pinned yet is named by its reference.
+    """
+    server, exchange = deployed.revision.server, deployed.function.exchange or ExchangeLimits()
+    if server is None or server.image is None:
+        return None
+    return ServerContainer(
+        image=server.image.id or server.image.reference,
+        arguments=server.command,
+        env=server.env,
+        network=server.network,
+        user=server.user,
+        capabilities=server.capabilities,
+        writable=server.writable,
+        shm_mib=server.shm_mib,
+        stop_signal=server.stop_signal,
+        stop_grace_s=server.stop_grace_s,
+        mounts=server.mounts,
+        port=server.port or PORT_DEFAULT,
+        concurrency=exchange.concurrency,
+        reference=server.image.reference,
+        digest=server.image.digest,
     )

@@ -23,6 +23,7 @@ from gateway.access import LOOPBACK
 from gateway.proxy.trusted import parse_network
 from gateway.settings import GatewaySettings
 from pool_manager.drivers.uids import DEFAULT, parse_range
+from pool_manager.mounts import MountRules
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest
 from registry.settings import StoreSettings
@@ -92,6 +93,12 @@ class Settings(BaseSettings):
     """Standby replicas on each GPU. Each takes about 600 MiB of GPU memory."""
     read_ahead_mib: int = Field(4096, ge=0, le=1_048_576)
     """MiB of a model that are read into memory while its replica starts; 0 for none."""
+    mount_roots: Annotated[tuple[str, ...], NoDecode] = ()
+    """Folders of this machine below which the containers of servers may mount folders. The variable
+    takes a JSON list, or folders separated by colons. Empty for no mounts."""
+    secret_key_file: Path | None = None
+    """File with the key of the secrets, 64 hex digits. By default `secret.key` in the data folder,
+    which is created with the first secret."""
     prepare: bool = True
     """Whether a deploy prepares the model for cold starts: an optimised graph with its weights in a
     separate file. If off, replicas load models as they were deployed."""
@@ -150,6 +157,15 @@ class Settings(BaseSettings):
             return json.loads(value)
         return tuple(name.strip() for name in value.split(",") if name.strip())
 
+    @field_validator("mount_roots", mode="before")
+    @classmethod
+    def _split_folders(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        if value.lstrip().startswith("["):
+            return json.loads(value)
+        return tuple(folder for folder in value.split(":") if folder)
+
     @field_validator("replica_uids")
     @classmethod
     def _is_range(cls, value: str) -> str:
@@ -163,7 +179,8 @@ class Settings(BaseSettings):
 
     def store(self) -> StoreSettings:
         """Return the registry's section."""
-        return StoreSettings(data=self.data)
+        given = self.secret_key_file
+        return StoreSettings(self.data, secret_key_file=given and given.expanduser().absolute())
 
     def pool(self) -> PoolSettings:
         """Return the pool manager's section. CPU slots share the cores evenly (at least one)."""
@@ -186,7 +203,14 @@ class Settings(BaseSettings):
             starts_at_once=cores,
             read_ahead_mib=self.read_ahead_mib,
             server_path=self.server_path or environment.get("PATH", os.defpath),
+            mounts=self._mounts(),
         )
+
+    def _mounts(self) -> MountRules:
+        """Return the rules for mounts; what belongs to the server itself is guarded from them."""
+        engine = Path(self.docker_host.removeprefix("unix://"))
+        guarded = (self.data, run_dir(self.data), engine, self.store().secret_key)
+        return MountRules(tuple(map(Path, self.mount_roots)), guarded)
 
     def gateway(self) -> GatewaySettings:
         """Return the gateway's section."""

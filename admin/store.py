@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.pages.cookies import SECRET_BYTES
 from registry.bundles.blobs import BlobStore
 from registry.catalog import Catalog
 from registry.files import DataDirectory, write_atomic
@@ -22,10 +23,13 @@ from registry.store.operations import Operations, Traffic
 from registry.store.recovery.backups import Backups
 from registry.store.recovery.folder import check_folder, enter, explained, keep_earlier_schema
 from registry.store.recovery.restoring import remove_partial
+from registry.store.sealing import KeyFile
+from registry.store.secrets import SecretStore
 from registry.store.timeline import Timeline
 from registry.tasks import Tasks
 
 TOKEN_FILE = "admin.token"  # noqa: S105 - a file's name
+COOKIE_FILE = "cookie.key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class Store:
 
     `bundles` holds the bundle of every revision in the catalog, by digest. Unused blobs are
     removed from `sweeps_from_s` on (Unix seconds). `tasks` owns the history's flusher and the
-    daily backups.
+    daily backups. `cookie_secret` signs the cookies of functions' pages.
     """
 
     settings: StoreSettings
@@ -42,6 +46,7 @@ class Store:
     traffic: Traffic
     operations: Operations
     keys: Keys
+    secrets: SecretStore
     history: History
     timeline: Timeline
     blobs: BlobStore
@@ -49,6 +54,7 @@ class Store:
     ring: KeyRing
     bundles: dict[str, Bundle]
     token: str
+    cookie_secret: bytes
     backups: Backups
     tasks: Tasks
     sweeps_from_s: float
@@ -85,6 +91,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         traffic=Traffic(database),
         operations=Operations(database, ended_max=settings.operations_max),
         keys=keys,
+        secrets=SecretStore(database, KeyFile.of(settings)),
         history=history,
         timeline=Timeline(database),
         blobs=BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max),
@@ -92,6 +99,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         ring=ring,
         bundles=bundles,
         token=admin_token(settings.data),
+        cookie_secret=cookie_secret(settings.data),
         backups=backups,
         tasks=tasks,
         sweeps_from_s=identity.sweeps_from_s,
@@ -109,3 +117,20 @@ def admin_token(data: Path) -> str:
     token = f"fn_{secrets.token_urlsafe(32)}"
     write_atomic(path, f"{token}\n".encode(), mode=0o600)
     return token
+
+
+def cookie_secret(data: Path) -> bytes:
+    """Return the secret in DATA/cookie.key, created at the first start; mode 0600.
+
+    A new file ends all cookies: remove it and start the server again.
+    """
+    path = data / COOKIE_FILE
+    if path.exists():
+        path.chmod(0o600)
+        found = path.read_bytes()
+        # Anything else is what a full disk has left, and a short secret could be guessed.
+        if len(found) == SECRET_BYTES:
+            return found
+    found = secrets.token_bytes(SECRET_BYTES)
+    write_atomic(path, found, mode=0o600)
+    return found

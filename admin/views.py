@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from admin.rates import ResponseRate
+from gateway.http.connected import Connections
 from pool_manager.core.pool import PoolForecast
 from pool_manager.core.state import Replica
 from pool_manager.reports import Occupancy
@@ -13,6 +14,7 @@ from registry.batching import rows_of, summary
 from registry.catalog import Deployed
 from registry.exchange import Expected, Load, PoolEndpoints
 from registry.model import Bundle, Function, Key, Operation, Profile, ServerSettings
+from registry.store.keys import KeyRing
 from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 
@@ -146,6 +148,33 @@ def key_json(key: Key) -> dict[str, Any]:
         "note": key.note,
         "created_s": key.created_s,
     }
+
+
+def connections_json(found: Connections, ring: KeyRing) -> dict[str, Any]:
+    """Return who is connected to a server function, and in words whether that keeps it awake."""
+    items = [
+        {
+            "key": one.key_id,
+            "note": key.note if (key := ring.with_id(one.key_id)) else "",
+            "kind": one.kind,
+            "since_s": one.since_s,
+            "path": one.path,
+            "counts": one.counts,
+        }
+        for one in found.items
+    ]
+    return {
+        "connected": items,
+        "connections": {"counting": found.counting, "free": found.free},
+        "awake": _awake(found),
+    }
+
+
+def _awake(found: Connections) -> str:
+    if found.counting:
+        one = found.counting == 1
+        return f"{found.counting} open exchange{' keeps' if one else 's keep'} it awake"
+    return "what is open does not keep it awake" if found.free else ""
 
 
 def occupancy_json(occupancy: Occupancy, busy: float | None) -> dict[str, Any]:

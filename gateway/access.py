@@ -5,15 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from hmac import compare_digest
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
+from gateway.pages.cookies import find_values, read_value
 from registry.errors import ForeignHost, ForeignOrigin, NoKey, WrongScope
 from registry.model import Key
+from registry.names import is_name
 from registry.store.keys import KeyRing, fingerprint
 
 Need = Literal["invoke", "read", "deploy", "admin"]
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+LOCAL_BASE: Final = "localhost"
+TOKEN_ID_CHARS: Final = 12
+
+
+class Caller(NamedTuple):
+    """Whom a request's key names: the key's id, and its scopes."""
+
+    id: str
+    scopes: tuple[str, ...]
+
+
+NOBODY: Final = Caller("", ())
+"""The caller of a server that is open to anyone."""
 
 
 class Access:
@@ -21,20 +36,36 @@ class Access:
 
     The admin token has every scope. While a loopback server has no keys, invoking, health and
     metrics need no authorization. Everything under /admin always needs the token or a key.
+
+    A function's pages are on the host NAME.BASE, where BASE is `localhost` on loopback and each
+    public host name.
     """
 
     def __init__(
-        self, listen: str, public_hosts: Iterable[str], ring: KeyRing, token_sha256: str
+        self,
+        listen: str,
+        public_hosts: Iterable[str],
+        ring: KeyRing,
+        token_sha256: str,
+        cookie_secret: bytes = b"",
     ) -> None:
-        """Create the rules; `token_sha256` is the admin token's fingerprint."""
-        names = {*public_hosts, listen}
+        """Create the rules.
+
+        `token_sha256` is the admin token's fingerprint. `cookie_secret` signs cookies of pages;
+        without it none is valid.
+        """
+        public = [_host_name(name) or name.lower() for name in public_hosts]
         self._is_local = listen in LOOPBACK
+        self._hosts = {*public, _host_name(listen) or listen.lower()}
+        bases = [name for name in public if not _ADDRESS.fullmatch(name)]
         if self._is_local:
-            names |= set(LOOPBACK)
-        self._hosts = {_host_name(name) or name.lower() for name in names}
+            self._hosts |= set(LOOPBACK)
+            bases.insert(0, LOCAL_BASE)
+        self.bases: Final = tuple(dict.fromkeys(bases))
         self._known: dict[str, bool] = {}
         self.ring = ring
         self._token = token_sha256
+        self.cookie_secret: Final = cookie_secret
 
     def check_host(self, host: str) -> None:
         """Raise ForeignHost unless the Host header names this server."""
@@ -49,6 +80,29 @@ class Access:
                 " name it with --public-host"
             )
 
+    def function_of(self, host: str) -> str | None:
+        """Return NAME of a Host header of the form NAME.BASE, None for every other one.
+
+        Whether such a function is deployed is not remembered: it may be in a moment.
+        """
+        label, dot, rest = host.partition(".")
+        if not dot or rest.partition(":")[0].lower() not in self.bases:
+            return None
+        name = _host_name(host)
+        label = label.lower()
+        return label if name is not None and name not in self._hosts and is_name(label) else None
+
+    def page_host(self, function: str, host: str) -> str | None:
+        """Return the host of a function's pages for a client that reached this server by `host`.
+
+        None if the server has no name that can have one.
+        """
+        own, port = _host_name(host) or "", _PORT.search(host)
+        bases = [own] if own in self.bases else self.bases
+        if not bases or not is_name(function):
+            return None
+        return f"{function}.{bases[0]}{port[0] if port else ''}"
+
     def check_origin(self, origin: str | None, fetch_site: str | None, host: str) -> None:
         """Raise ForeignOrigin for a browser's request from a page of another origin.
 
@@ -59,13 +113,25 @@ class Access:
         if origin is None and fetch_site in ("cross-site", "same-site"):
             raise ForeignOrigin("a page of another site may not call this server")
 
-    def check(self, authorization: str | None, need: Need, name: str = "") -> None:
-        """Raise NoKey or WrongScope unless the caller has scope `need` (for function `name`)."""
+    def check(self, authorization: str | None, need: Need, name: str = "") -> Caller:
+        """Return the caller, who has the scope `need` (for function `name`).
+
+        Raises NoKey or WrongScope.
+        """
         if need == "invoke" and authorization is None and self.is_open:
-            return
-        scopes = self.scopes(authorization)
-        if not _allows(scopes, need, name):
-            raise WrongScope(f"this needs the scope {need}, the key has {', '.join(scopes)}")
+            return NOBODY
+        return _allowed(self.caller(authorization), need, name)
+
+    def check_cookie(self, cookies: bytes, name: str, now_s: float) -> Caller:
+        """Return the caller whom a cookie for the pages of function `name` stands for.
+
+        `cookies` is the field Cookie, `now_s` Unix seconds. Raises NoKey or WrongScope.
+        """
+        for value in find_values(cookies):
+            id = read_value(self.cookie_secret, value, name, now_s)
+            if id is not None and self._find(id) is not None:
+                return self.check_id(id, "invoke", name)
+        raise NoKey(f"expected the cookie of `fnctl open {name}`, Fn-Key, or Authorization")
 
     def is_admin(self, authorization: str | None) -> bool:
         """Return whether the caller has the scope admin."""
@@ -81,16 +147,46 @@ class Access:
 
     def scopes(self, authorization: str | None) -> tuple[str, ...]:
         """Return the scopes of a bearer key; "admin" includes all others. Raises NoKey."""
+        return self.caller(authorization).scopes
+
+    def caller(self, authorization: str | None) -> Caller:
+        """Return the caller with this bearer key. Raises NoKey."""
         scheme, _, secret = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not secret:
             raise NoKey("expected the header Authorization: Bearer <key>")
         secret = secret.strip()
         if compare_digest(fingerprint(secret), self._token):
-            return ("admin",)
+            return Caller(self.token_id, ("admin",))
         key: Key | None = self.ring.find(secret)
         if key is None:
             raise NoKey("the key is unknown")
-        return key.scopes
+        return Caller(key.id, key.scopes)
+
+    def check_id(self, id: str, need: Need, name: str = "") -> Caller:
+        """Return the caller with a key's id, as `check`. Raises NoKey or WrongScope."""
+        caller = self._find(id)
+        if caller is None:
+            raise NoKey("the key was removed")
+        return _allowed(caller, need, name)
+
+    def _find(self, id: str) -> Caller | None:
+        """Return the caller with a key's id, None if there is no such key any more."""
+        if id == self.token_id:
+            return Caller(id, ("admin",))
+        key = self.ring.with_id(id)
+        return None if key is None else Caller(id, key.scopes)
+
+    @property
+    def token_id(self) -> str:
+        """The admin token's id: the beginning of its fingerprint, as of every key."""
+        return self._token[:TOKEN_ID_CHARS]
+
+
+def _allowed(caller: Caller, need: Need, name: str) -> Caller:
+    """Return the caller. Raises WrongScope."""
+    if not _allows(caller.scopes, need, name):
+        raise WrongScope(f"this needs the scope {need}, the key has {', '.join(caller.scopes)}")
+    return caller
 
 
 def _allows(scopes: tuple[str, ...], need: Need, name: str) -> bool:
@@ -111,3 +207,5 @@ def _host_name(host: str) -> str | None:
 
 
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
+_PORT: Final = re.compile(r":[0-9]{1,5}$")
+_ADDRESS: Final = re.compile(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*")

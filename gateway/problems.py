@@ -83,6 +83,9 @@ FOUND, MOVED, NOT_MODIFIED = 302, 308, 304
 MISTAKES, FAILURES = 400, 500
 """First status of client errors, and of server errors."""
 
+CLOSED = (STATUS[errors.NoKey], STATUS[errors.WrongScope])
+"""Statuses of requests whose caller may not do this."""
+
 NOT_READY = 503
 """Status that makes a load balancer skip this server."""
 
@@ -149,6 +152,9 @@ def reply(error: errors.FnError, *, for_admin: bool = False) -> Reply:
         headers.append(("Retry-After", str(max(1, math.ceil(error.retry_after_s)))))
     if isinstance(error, errors.NoKey):
         headers.append(("WWW-Authenticate", 'Bearer realm="fngate"'))
+    if isinstance(error, errors.ForeignHost):
+        # The name may be that of a function in a moment; 421 may be cached otherwise.
+        headers.append(("Cache-Control", "no-store"))
     if isinstance(error, errors.MethodNotAllowed):
         headers.append(("Allow", ", ".join(error.detail["allow"])))
     if isinstance(error, errors.UnsupportedEncoding):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from pool_manager.images import Images
+from pool_manager.ports import ServerContainer
 from pool_manager.subscribers import Subscribers
 from runtime_image.contract.control import ReplicaRecord
 
@@ -27,6 +29,8 @@ class Driver(Protocol):
     """
 
     kind: str
+    images: Images | None
+    """Images that servers may run, None under a driver that runs none."""
     exits: Exits
     engine_losses: EngineLosses
     has_other_users: bool
@@ -36,8 +40,15 @@ class Driver(Protocol):
     def model_path(self, model_dir: Path) -> str:
         """Return the path at which a replica sees its model folder, this process's `model_dir`."""
 
-    async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
-        """Launch the replica whose record is in `run_dir`.
+    async def start(
+        self,
+        record: ReplicaRecord,
+        run_dir: Path,
+        log: Path,
+        server: ServerContainer | None = None,
+    ) -> None:
+        """Launch the replica whose record is in `run_dir`; with `server`, also the container of the
+        server beside its sidecar.
 
         Its output is written to `log`, at the latest by `save_log`.
         """
@@ -55,16 +66,23 @@ class Driver(Protocol):
 
     async def pids(self, id: str) -> frozenset[int] | None:
         """Return the pids of a replica's processes on this host, None if they are unknown; empty if
-        the replica is gone."""
+        the replica is gone. Those of a server are included."""
+
+    async def used_mib(self, id: str) -> float | None:
+        """Return the MiB of memory that the server of a sidecar takes if it is apart, None for
+        any other replica, which measures itself, and if they are unknown."""
 
     async def save_log(self, id: str, log: Path) -> None:
-        """Write all kept output of the replica to `log`. Does nothing if the replica is gone."""
+        """Write all kept output of the replica to `log`, of its server if that is apart. Does
+        nothing if the replica is gone."""
 
     async def terminate(self, id: str) -> None:
-        """Send TERM to the replica's process group. Does nothing if the replica is gone."""
+        """Send TERM to the replica's process group, or to the sidecar of a server that is apart.
+        Does nothing if the replica is gone."""
 
     async def release(self, id: str) -> None:
-        """Kill what is left of the process group and prove it gone. Does nothing if it is gone."""
+        """Kill what is left of the process group and prove it gone. Does nothing if it is gone. A
+        server that is apart gets its stop signal and `stop_grace_s` first."""
 
     async def close(self) -> None:
         """Free the driver's own resources. Replicas are not touched."""

@@ -24,8 +24,9 @@ from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.occupancy import GpuOccupancy
+from pool_manager.images import Images
 from pool_manager.metrics import Counters, Step
-from pool_manager.ports import Binding, Bundles, Gpus, Recorder
+from pool_manager.ports import Binding, Bundles, Gpus, NoSecrets, Recorder, Secrets
 from pool_manager.replicas.adoption import adopt_all
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.logs import Follow
@@ -54,7 +55,7 @@ class Manager:
     `worker_lost`, and receive endpoints through callbacks passed to `subscribe`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings and the ports
         self,
         settings: PoolSettings,
         driver: Driver,
@@ -62,6 +63,7 @@ class Manager:
         bundles: Bundles,
         recorder: Recorder,
         gpus: Gpus | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         """`devices` are all devices that replicas may be placed on, including those of `gpus`."""
         self._settings, self._driver, self._clock = settings, driver, time.monotonic
@@ -81,6 +83,7 @@ class Manager:
             GpuOccupancy(driver, self._gpus, partial(charges, host.ledger)),
             self._use.on_pong,
             host.start_priority,
+            secrets or NoSecrets(),
         )
         self._launcher = Launcher(settings, driver, bundles, wiring, self._tasks, self._clock)
         self.counters = Counters(host, self._launcher.starts)
@@ -182,6 +185,10 @@ class Manager:
         """Drain a pool's idle replicas now, down to its `min`."""
         self.submit(events.SleepRequested(key))
 
+    def retry(self, key: str) -> None:
+        """Start a pool's replicas at once although starts have failed: their cause was removed."""
+        self.submit(events.CauseRemoved(key))
+
     def subscribe_refutations(self, receiver: Callable[[str, str], None]) -> Callable[[], None]:
         """Call `receiver` with the key of each pool whose requests must no longer be batched, and
         the reason; at once for pools already known. Returns a function that unsubscribes."""
@@ -243,6 +250,11 @@ class Manager:
             return None
         shown = self._publisher.endpoints(key)
         return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
+
+    @property
+    def images(self) -> Images | None:
+        """Images that servers may run, None under a driver that runs none."""
+        return self._driver.images
 
     def forecast(self, key: str) -> PoolForecast:
         """Return the forecast of a pool."""

@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
-from registry.model import Bundle, BundleFile, ColdStart, StateInterval, Use
+from registry.errors import Unknown
+from registry.model import Bundle, BundleFile, ColdStart, Mount, StateInterval, Use
 from runtime_image.contract.model import ModelSpec
-from runtime_image.contract.server import ServerSpec
+from runtime_image.contract.server import PORT_DEFAULT, Network, ServerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContainer:
+    """The container of a server that is apart from its sidecar; fields as in `ServerSettings`.
+
+    `image` is the engine's id of a pinned image; `reference` is its name in the manifest, `digest`
+    what a registry has it by, "" for an image that was built here. `port` is that of the server;
+    `concurrency` is the number of exchanges at once. `secrets` are values by variable, used as they
+    are: they are read at each start, for the driver alone.
+    """
+
+    image: str
+    arguments: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    network: Network = "none"
+    user: str = ""
+    capabilities: tuple[str, ...] = ()
+    writable: dict[str, int] = field(default_factory=dict)
+    shm_mib: int = 64
+    stop_signal: str = ""
+    stop_grace_s: float = 10.0
+    mounts: tuple[Mount, ...] = ()
+    port: int = PORT_DEFAULT
+    concurrency: int = 32
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    reference: str = ""
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +50,8 @@ class Binding:
 
     `memory_mib` is the configured memory cap, 0 for the default. `measured_mib` is what the trial
     took, 0 before the trial. `prepared` are optional files that are placed beside the bundle's.
+    `container` is set if the server is apart. `secrets` maps the server's variables to names of
+    secrets.
     """
 
     spec: ModelSpec | ServerSpec
@@ -31,6 +62,26 @@ class Binding:
     memory_mib: int = 0
     measured_mib: float = 0.0
     prepared: tuple[BundleFile, ...] = ()
+    container: ServerContainer | None = None
+    secrets: dict[str, str] = field(default_factory=dict)
+
+
+class Secrets(Protocol):
+    """Store of secrets, as replicas need it."""
+
+    async def values(self, names: Collection[str]) -> dict[str, str]:
+        """Return the present values of secrets by name. Raises FnError that names the missing
+        ones."""
+
+
+class NoSecrets:
+    """Store without secrets."""
+
+    async def values(self, names: Collection[str]) -> dict[str, str]:
+        """Return {} for no names. Raises Unknown for any other."""
+        if names:
+            raise Unknown(f"no secret {' and '.join(sorted(names))}")
+        return {}
 
 
 class Bundles(Protocol):

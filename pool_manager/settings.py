@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from pool_manager.mounts import MountRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class PoolSettings:
     """Replicas without a model kept ready on each GPU of this host."""
     server_path: str = os.defpath
     """PATH of server functions that run as processes."""
+    mounts: MountRules = field(default_factory=MountRules)
+    """Folders of this host that containers of servers may mount."""
     orphan_s: float = 60.0
     """Seconds for which a replica continues to serve without a manager before it exits."""
     ping_s: float = 5.0

@@ -132,8 +132,38 @@ class PathRules:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerImage:
+    """The container image of a server, pinned by a deploy.
+
+    `reference` is the image as the manifest names it. `id` is the engine's id of what it was then,
+    `digest` the registry's "REPOSITORY@sha256:..." for it, "" for an image that was built here.
+    Both are "" until the deploy has found or pulled the image.
+    """
+
+    reference: str
+    id: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder of the host that a server sees at the absolute path `target`."""
+
+    name: str
+    source: str
+    target: str
+    is_read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """The [server] table of a revision; fields as in `ServerSpec`."""
+    """The [server] table of a revision; fields as in `ServerSpec`.
+
+    With an `image`, `command` replaces the arguments that the image names, if it is not empty.
+    `user` is "UID" or "UID:GID", "" for the image's. `writable` maps folders to MiB of memory
+    that files in them may take. `secrets` maps variables to names of stored secrets. `origins` are
+    the web origins whose pages may call the function.
+    """
 
     command: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
@@ -144,6 +174,15 @@ class ServerSettings:
     stop_grace_s: float = 10.0
     samples: tuple[SampleRequest, ...] = ()
     paths: PathRules = field(default_factory=PathRules)
+    image: ServerImage | None = None
+    user: str = ""
+    capabilities: tuple[str, ...] = ()
+    writable: dict[str, int] = field(default_factory=dict)
+    shm_mib: int = 64
+    stop_signal: str = ""
+    mounts: tuple[Mount, ...] = ()
+    secrets: dict[str, str] = field(default_factory=dict)
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

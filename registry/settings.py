@@ -42,11 +42,18 @@ class StoreSettings:
     """State intervals kept per function, in addition to their age limit."""
     history_keep_s: float = 30 * DAY_S
     """Seconds that state intervals and arrivals are kept."""
+    secret_key_file: Path | None = None
+    """File of the key of the secrets, None for the store's own file."""
 
     @property
     def database(self) -> Path:
         """Path of the SQLite file."""
         return self.data / "fngate.db"
+
+    @property
+    def secret_key(self) -> Path:
+        """Path of the key of the secrets. It is in no copy of the database."""
+        return self.secret_key_file or self.data / "secret.key"
 
     @property
     def marker(self) -> Path:

@@ -24,15 +24,19 @@ def replica_spec(deployed: Deployed) -> ModelSpec | ServerSpec:
 
 
 def server_spec(deployed: Deployed) -> ServerSpec:
-    """Return the specification of a server function. Raises ValueError for a model function."""
+    """Return the specification of a server function. Raises ValueError for a model function.
+
+    The driver gives command and variables to the container of an image, not the sidecar.
+    """
     revision, server = deployed.revision, deployed.revision.server
     if server is None:
         raise ValueError(f"{revision.ref} is no server function")
     exchange = deployed.function.exchange or ExchangeLimits()
+    is_apart = server.image is not None
     return ServerSpec(
         revision=revision.ref,
-        command=server.command,
-        env=server.env,
+        command=() if is_apart else server.command,
+        env={} if is_apart else server.env,
         port=server.port,
         ready=server.ready,
         network=server.network,
@@ -41,6 +45,7 @@ def server_spec(deployed: Deployed) -> ServerSpec:
         max_s=exchange.max_s,
         concurrency=exchange.concurrency,
         samples=server.samples,
+        is_apart=is_apart,
     )
 
 
@@ -101,6 +106,7 @@ def profile_engine(revision: Revision) -> str:
     ran = {key: value for key, value in asdict(revision.server).items() if value != defaults[key]}
     # Without defaults, so that a new field does not separate a profile from its revision.
     ran.pop("paths", None)
+    ran.pop("origins", None)
     text = json.dumps(ran, sort_keys=True)
     return f"{revision.engine}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

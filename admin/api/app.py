@@ -16,10 +16,13 @@ from admin.api.deploys import UploadRoutes
 from admin.api.events import EventRoutes, make_rows, open_watch, server_facts
 from admin.api.functions import FunctionRoutes
 from admin.api.history import AdviceRoutes, TimelineRoutes
+from admin.api.images import ImageRoutes
 from admin.api.keys import KeyRoutes, SessionRoutes
 from admin.api.logs import ErrorRoutes, LogRoutes
 from admin.api.operate import BackupRoutes, OperateRoutes
+from admin.api.pages import PageRoutes
 from admin.api.pools import PoolRoutes
+from admin.api.secrets import SecretRoutes
 from admin.api.streaming import REVALIDATE_KEY
 from admin.deploy.deploys import Settled, at_once
 from admin.events.snapshot import FunctionRows, StateReader
@@ -35,8 +38,11 @@ from registry.tasks import Tasks
 PREFIX = "/admin/v1"
 SHIELDED = ("POST", "PATCH", "DELETE")
 """Methods that change store and memory together: they run to the end if the client disconnects."""
-WAITING = ("/functions/{name}/warm",)
-"""POST paths that change neither: they only wait, and are cancelled if the client disconnects."""
+WAITING = (
+    "/functions/{name}/warm",
+    "/functions/{name}/tickets",
+)
+"""POST paths that change neither; they are cancelled if the client disconnects."""
 
 Scoped = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Outcome = web.StreamResponse | Exception
@@ -61,6 +67,9 @@ class Handlers(NamedTuple):
     events: EventRoutes
     session: SessionRoutes
     backup: BackupRoutes
+    secrets: SecretRoutes
+    images: ImageRoutes
+    pages: PageRoutes
 
 
 def table(to: Handlers) -> list[Row]:
@@ -79,6 +88,7 @@ def table(to: Handlers) -> list[Row]:
         ("POST", "/functions/{name}/rollback", "deploy", to.operate.post_rollback),
         ("POST", "/functions/{name}/warm", "deploy", to.operate.warm),
         ("POST", "/functions/{name}/sleep", "deploy", to.operate.sleep),
+        ("POST", "/functions/{name}/tickets", "invoke", to.pages.add_ticket),
         ("GET", "/functions/{name}/revisions", "read", to.functions.list_revisions),
         ("GET", "/functions/{name}/why", "read", to.functions.why),
         ("GET", "/functions/{name}/logs", "read", to.logs.logs),
@@ -96,6 +106,10 @@ def table(to: Handlers) -> list[Row]:
         ("GET", "/keys", "admin", to.keys.list_keys),
         ("POST", "/keys", "admin", to.keys.add_key),
         ("DELETE", "/keys/{id}", "admin", to.keys.remove_key),
+        ("GET", "/secrets", "admin", to.secrets.list_secrets),
+        ("POST", "/secrets", "admin", to.secrets.set_secret),
+        ("DELETE", "/secrets/{name}", "admin", to.secrets.remove_secret),
+        ("POST", "/images/prune", "admin", to.images.prune),
     ]
 
 
@@ -126,18 +140,22 @@ class AdminApi:
     def _scoped(self, need: Need, handler: Scoped, *, is_shielded: bool) -> Handler:
         async def checked(request: web.Request) -> web.StreamResponse:
             authorization = request.headers.get("Authorization")
-            self._access.check(authorization, need)
-            request[REVALIDATE_KEY] = lambda: self._access.check(authorization, need)
+            name = request.match_info.get("name", "")
+            self._access.check(authorization, need, name)
+            request[REVALIDATE_KEY] = lambda: self._revalidate(authorization, need)
             if not is_shielded:
                 return await handler(request)
-            name = f"{request.method} {request.path[:200]}"
-            task = self._tasks.spawn(name, self._outcome(handler, request))
+            task_name = f"{request.method} {request.path[:200]}"
+            task = self._tasks.spawn(task_name, self._outcome(handler, request))
             outcome: Outcome = await asyncio.shield(task)
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome
 
         return checked
+
+    def _revalidate(self, authorization: str | None, need: Need) -> None:
+        self._access.check(authorization, need)
 
     async def _outcome(self, handler: Scoped, request: web.Request) -> Outcome:
         """Return the response or the error, so that a disconnected client logs no task failure."""
@@ -173,7 +191,9 @@ class Admin:
         logs = LogRoutes(store.catalog, manager, time.monotonic)
         events = EventRoutes(self.watch, time.monotonic)
         handlers = Handlers(
-            FunctionRoutes(store, manager, self.rows, deploys, context.history),
+            FunctionRoutes(
+                store, manager, self.rows, deploys, context.history, context.connections
+            ),
             operate,
             UploadRoutes(store.blobs, deploys, boundary.access, context.settings.driver),
             KeyRoutes(store.keys, store.ring, wall),
@@ -185,6 +205,9 @@ class Admin:
             events,
             SessionRoutes(boundary.access, server_facts(context.settings)),
             BackupRoutes(store.backups),
+            SecretRoutes(store, manager, wall),
+            ImageRoutes(deploys),
+            PageRoutes(boundary.access, store.catalog, context.tickets),
         )
         AdminApi(boundary.access, handlers, context.settled).add_routes(app, boundary)
         UiPages(boundary, read_files()).add_routes(app)

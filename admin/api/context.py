@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from admin.deploy.deploys import Deploys, Settled, at_once
@@ -9,14 +10,19 @@ from admin.events.snapshot import GatewayState
 from admin.history import ServerHistory
 from admin.settings import Settings
 from admin.store import Store
+from gateway.http.connected import Connections
 from gateway.observing.errors import RecentFailures
+from gateway.pages.tickets import Tickets
 from pool_manager.manager import Manager
+
+AskConnections = Callable[[str, str], Awaitable[Connections]]
 
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
     """Collaborators of the admin API. `gateways` and `failures` have the load and the errors of all
-    gateway processes. `settled` returns when every process has applied all earlier changes."""
+    gateway processes. `connections(namespace, name)` returns the open exchanges of a function in
+    all of them. `settled` returns when every process has applied all earlier changes."""
 
     settings: Settings
     store: Store
@@ -25,4 +31,6 @@ class AdminContext:
     history: ServerHistory
     gateways: GatewayState
     failures: RecentFailures
+    connections: AskConnections
+    tickets: Tickets
     settled: Settled = at_once

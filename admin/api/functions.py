@@ -9,17 +9,19 @@ from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
+from admin.api.context import AskConnections
 from admin.deploy.changes import etag
 from admin.deploy.deploys import Deploys
 from admin.deploy.verify import Samples
 from admin.events.snapshot import FunctionRows
 from admin.history import ServerHistory
 from admin.store import Store
-from admin.views import call_json, revision_json
+from admin.views import call_json, connections_json, revision_json
 from gateway.http.app import example
 from gateway.problems import OK, json_answer
 from pool_manager.manager import Manager
 from registry.batching import summary
+from registry.catalog import Deployed
 from registry.errors import BadRequest
 
 T = TypeVar("T")
@@ -76,7 +78,10 @@ class FunctionRoutes:
         rows: FunctionRows,
         deploys: Deploys,
         history: ServerHistory,
+        connections: AskConnections,
     ) -> None:
+        self._connections = connections
+        self._ring = store.ring
         self._catalog = store.catalog
         self._bundles = store.bundles
         self._stored_history = store.history
@@ -148,8 +153,17 @@ class FunctionRoutes:
                     asdict(r) for r in await self._stored_history.cold_starts(name, ITEMS)
                 ],
                 "intervals": [asdict(r) for r in await self._stored_history.intervals(name, ITEMS)],
+                **await self._connected(deployed),
             }
         )
+
+    async def _connected(self, deployed: Deployed) -> dict[str, Any]:
+        """Return who is connected to a server function; {} for a model."""
+        if deployed.revision.server is None:
+            return {}
+        function = deployed.function
+        found = await self._connections(function.namespace, function.name)
+        return connections_json(found, self._ring)
 
     async def sample(self, request: web.Request) -> web.Response:
         """Return a sample request body for the function, with its content type."""

@@ -22,7 +22,14 @@ from pool_manager.core.state import State
 from pool_manager.manager import Manager
 from pool_manager.waiters import Warmed
 from registry.catalog import Catalog, Deployed
-from registry.errors import BadRequest, FunctionFailing, NoRoom, QueueFull, ShuttingDown
+from registry.errors import (
+    BadRequest,
+    DriverError,
+    FunctionFailing,
+    NoRoom,
+    QueueFull,
+    ShuttingDown,
+)
 from registry.names import check_name
 from registry.store.recovery.backups import Backups
 
@@ -99,6 +106,8 @@ class OperateRoutes:
         seconds = whole_number(request.query, "wait", WARM_S, WARM_MAX_S)
         was_warm = self._state(deployed) == "warm"
         began_s = self._clock()
+        await self._restore_image(deployed, seconds)
+        seconds = max(1, seconds - round(self._clock() - began_s))
         outcome, reason = await self._warmed(deployed.revision.key, seconds)
         if outcome == "failed":
             self._catalog.resolve(deployed.revision.ref)  # raises if it was removed meanwhile
@@ -151,6 +160,16 @@ class OperateRoutes:
                     self._waits.discard(wait)
         except TimeoutError:
             raise ShuttingDown("the server is shutting down", retry_after_s=RETRY_S) from None
+
+    async def _restore_image(self, deployed: Deployed, seconds: int) -> None:
+        """Pull the image of a server if the engine has lost it: calls never do."""
+        try:
+            if await self._deploys.pins.restore(deployed, seconds):
+                self._manager.retry(deployed.revision.key)
+        except DriverError as error:
+            raise FunctionFailing(
+                f"{deployed.revision.ref} does not become ready: {error.message}"
+            ) from error
 
     def _resolve(self, request: web.Request) -> Deployed:
         return self._catalog.resolve(check_name(request.match_info["name"]))

@@ -48,11 +48,18 @@ class Collected:
         return self.root if self.manifest else self.root / self.model
 
     def request(
-        self, trust: bool, breaking: bool, overrides: dict[str, Any], *, now: bool = False
+        self,
+        trust: bool,
+        breaking: bool,
+        overrides: dict[str, Any],
+        *,
+        now: bool = False,
+        pull: bool = False,
     ) -> dict[str, Any]:
         """Return the body of `POST /admin/v1/functions/{name}/revisions`."""
         return {
             **({"now": True} if now else {}),
+            **({"pull": True} if pull else {}),
             "files": [
                 {"path": file.path, "size": file.size, "sha256": file.sha256}
                 for file in self.bundle.files
@@ -77,14 +84,14 @@ def collect(path: Path | None, name: str | None = None, built: str = "") -> Coll
         check_name(name)
     if path is None:
         if name is None:
-            raise BadRequest("--name: expected a name for a command without a folder, got none")
+            raise BadRequest("--name: expected a name for a server without a folder, got none")
         parse_manifest(built, ())
         bundle = make_bundle((), may_be_empty=True)
         return Collected(name, False, Path(), bundle, manifest=built, is_server=True)
     if path.is_dir():
         return _folder(path, name, built)
     if built:
-        raise BadBundle(f"--command: expected a folder, got {path}")
+        raise BadBundle(f"a server: expected a folder, got {path}")
     if path.suffix.lower() != _MODEL_SUFFIX:
         advice = by_suffix(path.name)
         raise BadBundle(

@@ -19,13 +19,16 @@ from admin.cli.verbs import (
     key,
     logs,
     ls,
+    open_page,
     operate,
+    secret,
     serve,
     show,
     top,
     ui,
     why,
 )
+from admin.cli.words import WithWords
 
 app = typer.Typer(
     name="fnctl",
@@ -58,8 +61,10 @@ for verb in (
     backup.backup,
     backup.restore,
 ):
-    app.command(verb.__name__)(verb)
+    app.command(verb.__name__, cls=WithWords if verb is deploy.deploy else None)(verb)
+app.command("open")(open_page.open_page)
 app.add_typer(key.app, name="key")
+app.add_typer(secret.app, name="secret")
 app.add_typer(image.app, name="image")
 app.command("doctor")(doctor.doctor)
 

@@ -55,7 +55,8 @@ def follow(
     pause: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
     """Return the operation once it has ended; `step` is called after each phase. `note` is called
-    with False before every later phase, and with True once in a phase longer than LINGER_S.
+    with False before every later phase, and with True once in a phase longer than LINGER_S. A phase
+    is named by its first word: `note` is called with False again when the others change.
 
     Raises ApiError, or Unreachable if the server stays unreachable.
     """
@@ -65,14 +66,15 @@ def follow(
         phase = str(operation.get("phase", ""))
         ended = operation.get("state") != "running"
         latest = operation if ended else _changed(client, operation, poll_s, pause)
-        if ended or latest.get("phase") != phase:
+        coming = str(latest.get("phase"))
+        if ended or coming.partition(" ")[0] != phase.partition(" ")[0]:
             now_s = clock()
-            step(phase, (now_s - since_s) * 1e3)
+            step(phase.partition(" ")[0], (now_s - since_s) * 1e3)
             since_s = now_s
         if ended:
             return operation
-        if latest.get("phase") != phase:
-            note(str(latest.get("phase")), False)
+        if coming != phase:
+            note(coming, False)
             poll_s = LINGER_S
         elif latest.get("state") == "running" and poll_s == LINGER_S:
             note(phase, True)
@@ -87,9 +89,9 @@ def finish(session: Session, operation: dict[str, Any]) -> dict[str, Any]:
     """
 
     def note(phase: str, is_long: bool) -> None:
-        if phase in LONG and not is_long:
-            session.remark(LONG[phase])
-        elif phase not in LONG and is_long:
+        if (phase in LONG or " " in phase) and not is_long:
+            session.remark(LONG.get(phase, f"  {phase}"))
+        elif phase not in LONG and " " not in phase and is_long:
             session.remark(f"  {phase:<8} takes long: fnctl top shows why, Ctrl-C cancels it …")
 
     try:

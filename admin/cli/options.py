@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from admin.cli.errors import errors_reported
+from admin.cli.words import words_after_dashes
 from admin.text import plain
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from admin.client.tunnel import Tunnel
 
 METAVAR: Final = "[USER@]HOST[:PORT]"
-LOCAL: Final = ("serve", "image", "ui", "restore")
+LOCAL: Final = ("serve", "image", "ui", "open", "restore")
 """Verbs that run on this machine only: `--ssh` before them is wrong usage."""
 HELP: Final = "Reach a server on another machine; --url and --data then refer to it."
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
@@ -202,10 +203,12 @@ def remote_token(opened: Tunnel, address: ServerAddress) -> tuple[str | None, st
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Client and output of a verb: results go to stdout, remarks to stderr."""
+    """Client and output of a verb: results go to stdout, remarks to stderr. `words` are those after
+    `--`, of a verb that takes some."""
 
     client: Client
     as_json: bool
+    words: Sequence[str] = ()
 
     def answer(self, data: object, text: Callable[[], str]) -> None:
         """Print the result: `data` with --json, else `text()`."""
@@ -238,7 +241,7 @@ def connected(run: Callable[..., None]) -> Callable[..., None]:
         files = {name: options.pop(name) for name in ("identity", "known_hosts")}
         login = parse_login(context, options.pop("ssh"), **files)
         with errors_reported(as_json), client_at(address, login) as client:
-            run(Session(client, as_json), **options)
+            run(Session(client, as_json, words_after_dashes(context)), **options)
 
     signature = inspect.signature(run, eval_str=True)
     own = list(signature.parameters.values())[1:]

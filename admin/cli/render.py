@@ -17,17 +17,22 @@ if TYPE_CHECKING:
 DECISIONS_MAX: Final = 10
 ERRORS_MAX: Final = 5
 COLD_STARTS_MAX: Final = 3
+CONNECTED_MAX: Final = 10
 WATERFALL_WIDTH: Final = 40
 """Width in columns."""
 BOUND: Final = frozenset({"limits.concurrency", "limits.max_s"})
 """Settings of a server function that each replica gets at its start."""
+EGRESS: Final = (
+    "egress: it reaches whatever this host reaches: its services, the local network, cloud metadata"
+)
+HIDDEN: Final = ": volumes of the image, empty folders in memory hide what it has there"
 VALUE_MAX: Final = 60
 """Max characters of a sample's value in an example command."""
 
 
 def render_why(answer: dict[str, Any], now_s: float) -> str:
-    """Render a function's state and reason with its latest decisions, errors and cold starts, each
-    list in order of time.
+    """Render a function's state and reason, who is connected, and its latest decisions, errors and
+    cold starts, each list in order of time.
 
     `now_s` in Unix seconds.
     """
@@ -37,6 +42,8 @@ def render_why(answer: dict[str, Any], now_s: float) -> str:
         parts[0] += f"\nblocked: {blocked}"
     if batching := get(answer, "batching"):
         parts[0] += f"\nbatching: {batching}"
+    if connected := render_connected(answer, now_s):
+        parts.append(connected)
     decisions = sorted(answer.get("decisions") or [], key=_at_s)[-DECISIONS_MAX:]
     if decisions:
         lines = [f"  {ago(_at_s(each), now_s):<12}  {get(each, 'text')}" for each in decisions]
@@ -74,6 +81,32 @@ def waterfall(cold_start: dict[str, Any], now_s: float) -> str:
         lines.append(f"    {name.ljust(width)}  {drawn}  {number(phases[name])} ms")
         before_ms += phases[name]
     return "\n".join(lines)
+
+
+def render_connected(answer: dict[str, Any], now_s: float) -> str:
+    """Render who is connected to a server function; "" for nobody. `now_s` in Unix seconds."""
+    items, numbers = answer.get("connected") or [], answer.get("connections") or {}
+    if not items:
+        return ""
+    head = f"connected: {one_line(get(answer, 'awake'))}"
+    rows = [
+        (
+            ago(float(item.get("since_s") or 0), now_s),
+            get(item, "kind") if item.get("counts") else f"{get(item, 'kind')}, free",
+            one_line(get(item, "note") or get(item, "key") or "no key")[:VALUE_MAX],
+            one_line(get(item, "path"))[:VALUE_MAX],
+        )
+        for item in items[:CONNECTED_MAX]
+    ]
+    widths = [max(len(row[at]) for row in rows) for at in range(3)]
+    lines = [
+        "  " + "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]])
+        for row in rows
+    ]
+    count = sum(int(numbers.get(one) or 0) for one in ("counting", "free"))
+    if count > len(rows):
+        lines.append(f"  and {count - len(rows)} more")
+    return "\n".join([head, *lines])
 
 
 def render_errors(items: list[dict[str, Any]], now_s: float, most: int) -> str:
@@ -140,6 +173,8 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
     sample = result.get("sample") or {}
     count = len(collected.bundle.files)
     files = f"{count} file{'s' if count != 1 else ''}, {size(collected.bundle.size)}"
+    if image := (result.get("server") or {}).get("image"):
+        files = get(image, "reference")
     if collected.is_server:
         return f"{revision} deployed ({files})\n{fields(_server_pairs(result, profile, sample))}"
     pairs = [
@@ -164,7 +199,9 @@ def _server_pairs(
         *(("sample", exchanged(one)) for one in sample.get("requests") or []),
         ("start", f"ready after {duration(float(profile.get('load_ms') or 0))} ({ready})"),
         ("memory", f"{number(float(profile.get('memory_mib') or 0))} MiB"),
-        ("network", "egress: it reaches whatever this host reaches" if is_egress else ""),
+        ("image", get(server.get("image") or {}, "digest") or get(server.get("image") or {}, "id")),
+        ("hidden", ", ".join(server.get("hidden") or []) + HIDDEN if server.get("hidden") else ""),
+        ("network", EGRESS if is_egress else ""),
         ("held", f"calls wait up to {number(float(server.get('wait_s') or 0))} s for a start"),
         ("note", get(profile, "note")),
         ("switch", get(result, "switch")),

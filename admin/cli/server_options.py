@@ -15,7 +15,10 @@ class ServerOptions:
     """The [server] options of a command line; None for those that were not given."""
 
     command: tuple[str, ...] | None = None
+    image: str | None = None
     env: dict[str, str] | None = None
+    secrets: dict[str, str] | None = None
+    mounts: dict[str, str] | None = None
     port: int | None = None
     ready: str | None = None
     network: str | None = None
@@ -25,7 +28,10 @@ class ServerOptions:
         """Return the given options as overrides of a function.toml."""
         found = {
             "command": list(self.command) if self.command else None,
+            "image": self.image,
             "env": self.env,
+            "secrets": self.secrets,
+            "mounts": self.mounts,
             "port": self.port,
             "ready": self.ready,
             "network": self.network,
@@ -34,23 +40,27 @@ class ServerOptions:
         return {key: value for key, value in found.items() if value is not None}
 
     def manifest(self) -> str:
-        """Return the text of a function.toml with these options; "" without a command."""
-        if not self.command:
+        """Return the text of a function.toml with these options; "" without command and image."""
+        if not (self.command or self.image):
             return ""
         table = self.overrides()
-        concurrency, env = table.pop("concurrency", None), table.pop("env", {})
+        concurrency = table.pop("concurrency", None)
+        tables = {key: table.pop(key) for key in ("env", "secrets", "mounts") if key in table}
         lines = ["schema = 1", "[server]", *(f"{key} = {_toml(table[key])}" for key in table)]
-        if env:
-            lines += ["[server.env]", *(f"{_toml(key)} = {_toml(env[key])}" for key in env)]
+        for key, pairs in tables.items():
+            lines += [f"[server.{key}]", *(f"{_toml(k)} = {_toml(v)}" for k, v in pairs.items())]
         if concurrency is not None:
             lines += ["[limits]", f"concurrency = {concurrency}"]
         return "\n".join([*lines, ""])
 
 
-def parse_command(text: str | None) -> tuple[str, ...] | None:
-    """Split --command as a shell would. Raises typer.BadParameter."""
+def parse_command(text: str | None, words: Sequence[str] = ()) -> tuple[str, ...] | None:
+    """Split --command as a shell would, or return the `words` after --; None without any. Raises
+    typer.BadParameter."""
     if text is None:
-        return None
+        return tuple(words) or None
+    if words:
+        raise typer.BadParameter("expected --command or words after --, got both")
     from registry.manifest.server import split_command
 
     try:
@@ -63,13 +73,14 @@ def parse_command(text: str | None) -> tuple[str, ...] | None:
     return words
 
 
-def parse_env(items: Sequence[str]) -> dict[str, str] | None:
-    """Return the variables of --env; None without any. Raises typer.BadParameter."""
+def parse_pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str, str] | None:
+    """Return the pairs of a repeated option; None without any. Raises typer.BadParameter that names
+    the `option` and its `form`."""
     found: dict[str, str] = {}
-    for item in items:
+    for item in items or ():
         name, equals, value = item.partition("=")
         if not name or not equals:
-            raise typer.BadParameter(f"expected NAME=VALUE, got {item!r}", param_hint="--env")
+            raise typer.BadParameter(f"expected {form}, got {item!r}", param_hint=option)
         found[name] = value
     return found or None
 

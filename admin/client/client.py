@@ -162,6 +162,10 @@ class Client:
         """Return a function's state and reason, latest decisions, cold starts and intervals."""
         return self._json("GET", f"/admin/v1/functions/{_part(name)}/why")
 
+    def ticket(self, name: str, path: str = "/") -> dict[str, Any]:
+        """Return a ticket for a function's pages, and the address that takes it."""
+        return self._json("POST", f"/admin/v1/functions/{_part(name)}/tickets", {"path": path})
+
     def advice(self, name: str, hours: int) -> dict[str, Any]:
         """Return the costs and savings of other idle times over the last `hours`."""
         path = f"/admin/v1/functions/{_part(name)}/advice?{urlencode({'hours': hours})}"
@@ -231,6 +235,24 @@ class Client:
     def remove_key(self, id: str) -> None:
         """Revoke a key."""
         check(self._exchange("DELETE", f"/admin/v1/keys/{_part(id)}"))
+
+    def prune_images(self) -> list[dict[str, Any]]:
+        """Remove pulled images that no function needs; return them."""
+        found = self._json("POST", "/admin/v1/images/prune", timeout_s=UPLOAD_S).get("removed")
+        return found if isinstance(found, list) else []
+
+    def secrets(self) -> list[dict[str, Any]]:
+        """Return every secret, without values."""
+        return self._items("/admin/v1/secrets")
+
+    def set_secret(self, name: str, value: str) -> dict[str, Any]:
+        """Create a secret or replace its value; return which functions still have the old one."""
+        return self._json("POST", "/admin/v1/secrets", {"name": name, "value": value})
+
+    def remove_secret(self, name: str, *, force: bool = False) -> dict[str, Any]:
+        """Remove a secret, with `force` even if a function needs it; return what needs it."""
+        query = "?force=true" if force else ""
+        return self._json("DELETE", f"/admin/v1/secrets/{_part(name)}{query}")
 
     def backup(self, write: Callable[[bytes], object]) -> None:
         """Download a copy of the database in pieces."""

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 from admin.deploy.changes import Changes, Removal, changed_settings
+from admin.deploy.images import ImagePins
+from admin.deploy.needs import HostNeeds
 from admin.deploy.operations import SWITCH, OperationRunner, Phase, Work
 from admin.deploy.plan import (
     Plan,
@@ -20,12 +22,13 @@ from admin.deploy.plan import (
     plan,
 )
 from admin.deploy.revalidation import Revalidation
-from admin.deploy.rollout import Rollout, check_compatible
+from admin.deploy.rollout import WARM_S, Rollout, check_compatible
 from admin.deploy.servers import server_result, with_wait
 from admin.deploy.verify import Verification, Verified
 from admin.store import Store
 from admin.views import profile_json
 from pool_manager.manager import Manager
+from pool_manager.mounts import MountRules
 from registry.batching import rows_of, summary
 from registry.catalog import Deployed
 from registry.errors import Conflict
@@ -57,17 +60,21 @@ class Deploys:
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         settled: Settled = at_once,
         prepare: bool = True,
+        mounts: MountRules | None = None,
     ) -> None:
         """`idle_s` is the idle time of functions that set none. `wall` returns Unix seconds.
         `pause` is awaited between two attempts to store an operation's end. `settled` is awaited
         before an operation is done, until every gateway process has applied its change. With
-        `prepare`, trials also prepare the files that later cold starts load."""
+        `prepare`, trials also prepare the files that later cold starts load. `mounts` are the
+        folders that servers may mount."""
         self._store = store
         self._manager = manager
         self._idle_s = idle_s
         self._wall = wall
         self._settled = settled
         self._removal = Removal(store)
+        self._needs = HostNeeds(store, mounts or MountRules())
+        self.pins = ImagePins(store, manager.images)
         self._verification = Verification(store, manager, prepare=prepare)
         self._changes = Changes(store)
         self._rollout = Rollout(store, manager, self._changes)
@@ -75,7 +82,7 @@ class Deploys:
         self.runner = OperationRunner(
             store.operations,
             {"deploy": self._known(self._deploy), "rollback": self._known(self._roll_back)},
-            lambda operation: self._changes.unstage(operation.id),
+            self._undo,
             wall,
             pause,
         )
@@ -92,25 +99,28 @@ class Deploys:
         await self._revalidation.close()
         await self.runner.close()
         await self._rollout.close()
+        await self.pins.close()
 
     async def start(
         self, name: str, request: WireDeploy, check: Callable[[Plan], object]
     ) -> Operation:
         """Check and accept a deploy; `check` raises if the caller may not deploy this plan.
 
-        Raises Refused, BadRequest or Conflict, changing nothing.
+        Raises Refused, BadRequest or Conflict, changing nothing. A secret or a folder that the
+        server needs must be there.
         """
         draft = self._plan(name, request)
         check(draft)
         await asyncio.to_thread(self._verification.check_files, draft)
+        await self._needs.check(draft.revision)
         return await self.runner.accept("deploy", name, msgspec.to_builtins(request))
 
     async def roll_back(self, name: str, request: WireRollback) -> Operation:
         """Check and accept a rollback to the named revision, or to the one that had the traffic
         before.
 
-        Raises UnknownFunction, UnknownRevision, Incompatible, or Conflict if no revision had the
-        traffic before.
+        Raises UnknownFunction, UnknownRevision, Incompatible, Refused if a secret or a folder that
+        the revision needs is missing, or Conflict if no revision had the traffic before.
         """
         current = self._store.catalog.resolve(check_name(name))
         number = request.to
@@ -126,6 +136,7 @@ class Deploys:
         if target.revision == current.revision:
             raise Conflict(f"calls of {name} go to {current.revision.ref} already")
         check_compatible(current.revision, target.revision, request.breaking)
+        await self._needs.check(target.revision)
         wanted = {"to": number, "breaking": request.breaking, "now": request.now}
         return await self.runner.accept("rollback", name, wanted)
 
@@ -151,6 +162,7 @@ class Deploys:
         bundles = (one.request.get("files", ()) for one in self.runner.running())
         in_use = {file["sha256"] for files in bundles for file in files}
         await self._removal.sweep(in_use, self._wall())
+        await self.pins.sweep()
 
     def _known(self, work: Work) -> Work:
         """Return `work` followed by a wait until every gateway process has applied its change."""
@@ -170,10 +182,33 @@ class Deploys:
     def _revisions(self, name: str) -> tuple[Deployed, ...]:
         return self._store.catalog.revisions(name)
 
+    async def _undo(self, operation: Operation) -> None:
+        """Remove what an operation left behind that did not succeed."""
+        await self._changes.unstage(operation.id)
+        await self.pins.sweep()
+
     async def _deploy(self, operation: Operation, phase: Phase) -> dict[str, Any]:
         request = msgspec.convert(operation.request, WireDeploy)
         # A name that did not exist at accept time may exist now, created by this very deploy.
         draft = self._plan(operation.name, msgspec.structs.replace(request, derived_name=False))
+        draft = await self._needs.resolved(draft)
+        server = draft.revision.server
+        if server is None or server.image is None:
+            return await self._deployed(draft, request, operation, phase)
+        try:
+            pinned = await self.pins.pinned(server, operation.id, phase, pull=request.pull)
+            hidden = await self.pins.hidden(pinned)
+            draft = replace(draft, revision=replace(draft.revision, server=pinned))
+            result = await self._deployed(draft, request, operation, phase)
+            result["server"]["hidden"] = hidden
+        finally:
+            self.pins.release(operation.id)
+        return result
+
+    async def _deployed(
+        self, draft: Plan, request: WireDeploy, operation: Operation, phase: Phase
+    ) -> dict[str, Any]:
+        """Try a draft whose needs are there, and move the traffic to it; return the result."""
         current = self._store.catalog.find(operation.name)
         # Read before the trial: the trial may evict the function's idle replica.
         was_awake = self._rollout.is_awake(operation.name)
@@ -241,6 +276,7 @@ class Deploys:
         # True after a resume (the earlier server died after the switch) and for repeated rollbacks.
         if before != after:
             check_compatible(before, after, request.breaking)
+            await self.pins.restore(target, WARM_S)
             how = await self._rollout.to(target, phase, now=request.now)
         return {"revision": after.ref, "from": before.ref, "switch": how}
 

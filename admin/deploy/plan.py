@@ -15,7 +15,16 @@ from registry.bundles.paths import make_bundle
 from registry.catalog import Catalog, Deployed
 from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused, WrongScope
 from registry.manifest import Manifest
-from registry.model import Bundle, BundleFile, Function, Prepared, Profile, Revision
+from registry.model import (
+    Bundle,
+    BundleFile,
+    Function,
+    PathRules,
+    Prepared,
+    Profile,
+    Revision,
+    ServerSettings,
+)
 from registry.names import check_name
 from registry.spec import model_spec, profile_engine, server_spec
 from runtime_image.contract import signature as signatures
@@ -46,7 +55,8 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     `manifest` is the text of function.toml, or null for a bare model file, named by `model`.
     `derived_name`: the client derived the name from the file's name. `breaking`: the change may
     break callers of the current revision. `now`: where both revisions of a server function do not
-    fit, the old one does not wait for the end of its open exchanges.
+    fit, the old one does not wait for the end of its open exchanges. `pull`: a server's image is
+    pulled also if the engine has it.
     """
 
     files: list[WireFile]
@@ -56,6 +66,7 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     trust: bool = False
     breaking: bool = False
     now: bool = False
+    pull: bool = False
     overrides: dict[str, Any] = {}
 
 
@@ -133,7 +144,7 @@ def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s:
             "handler.py would run on the server: in a container under the driver docker, else with"
             " the rights of the server's user; pass --trust to allow it"
         )
-    if manifest.server and not request.trust:
+    if manifest.server and not manifest.server.image and not request.trust:
         raise Refused(
             f"the command {manifest.server.command[0]!r} would run on the server with the rights of"
             " the server's user; pass --trust to allow it"
@@ -156,22 +167,46 @@ def check_code(draft: Plan, driver: str, scopes: Collection[str]) -> None:
     gain more rights than the caller's key has.
 
     Outside a container code can read the admin token and write the database, so the scope `deploy`
-    would amount to `admin`.
+    would amount to `admin`. With that scope a container gets nothing of the host: no folder, no
+    network, no secret, no capability.
     """
-    if draft.revision.server and driver == "docker":
+    server = draft.revision.server
+    if server and not server.image and driver == "docker":
         raise Refused(
             "server.command: expected the driver process, got docker: a command runs beside the"
-            " server's own programs, which containers do not have; start fngate with"
-            " FN_DRIVER=process to deploy it"
+            " server's own programs, which containers do not have; name an image with server.image,"
+            " or start fngate with FN_DRIVER=process"
         )
-    code = draft.revision.handler or ("the command" if draft.revision.server else "")
-    if code and driver not in CONTAINED and "admin" not in scopes:
+    if server and server.image and driver == "process":
+        raise Refused(
+            "server.image: expected the driver docker, got process: an image runs in a container;"
+            " name a program with server.command, or start fngate with FN_DRIVER=docker"
+        )
+    if "admin" in scopes:
+        return
+    code = draft.revision.handler or ("the command" if server else "")
+    if code and driver not in CONTAINED:
         advice = "; under the driver docker the scope deploy suffices"
         raise WrongScope(
             f"{code} would run as the server's own user under the driver {driver}: this needs the"
-            f" scope admin, the key has {', '.join(scopes)}"
-            f"{'' if draft.revision.server else advice}"
+            f" scope admin, the key has {', '.join(scopes)}{'' if server else advice}"
         )
+    if server and (key := _reaching(server)):
+        raise WrongScope(
+            f"{key} gives the server more than its container has: this needs the scope admin, the"
+            f" key has {', '.join(scopes)}"
+        )
+
+
+def _reaching(server: ServerSettings) -> str:
+    """Return the first key by which a server reaches beyond its container, "" without any."""
+    keys = {
+        "server.mounts": server.mounts,
+        "server.secrets": server.secrets,
+        'server.network = "egress"': server.network == "egress",
+        "server.capabilities": server.capabilities,
+    }
+    return next((key for key, value in keys.items() if value), "")
 
 
 def check_device(draft: Plan, kinds: Collection[str]) -> None:
@@ -251,8 +286,10 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
     def tried(deployed: Deployed) -> tuple[Any, ...]:
         revision = deployed.revision
         spec = replace(server_spec(deployed), revision="") if revision.server else None
+        settings = revision.server and replace(revision.server, paths=PathRules(), origins=())
         return (
             spec,
+            settings,
             revision.bundle,
             revision.engine,
             revision.model,

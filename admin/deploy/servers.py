@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from admin.deploy.plan import Plan
@@ -27,7 +27,8 @@ def with_wait(draft: Plan, profile: Profile | None) -> Plan:
 
 
 def server_result(deployed: Deployed) -> dict[str, Any]:
-    """Return what the result of a deploy says about a server, {} for a model function."""
+    """Return what the result of a deploy says about a server, {} for a model function. `hidden` are
+    the folders of an image that folders in memory hide."""
     server = deployed.revision.server
     if server is None:
         return {}
@@ -36,5 +37,6 @@ def server_result(deployed: Deployed) -> dict[str, Any]:
             "ready": server.ready,
             "network": server.network,
             "wait_s": deployed.function.limits.wait_s,
+            **({"image": asdict(server.image), "hidden": []} if server.image else {}),
         }
     }

@@ -51,7 +51,7 @@ class AdminProxy:
         """End every connection (handler of aiohttp's clean-up signal)."""
         await self._session.close()
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Return the supervisor's answer. Raises SupervisorAway, QueueFull or BadRequest."""
         if self._active >= PROXIED_MAX:
             raise QueueFull(f"{self._active} requests wait for the supervisor", retry_after_s=1)
@@ -71,7 +71,7 @@ class AdminProxy:
             self._active -= 1
             await body.stop()
 
-    async def _pass(self, request: web.Request, body: _Body) -> web.StreamResponse:
+    async def _pass(self, request: web.BaseRequest, body: _Body) -> web.StreamResponse:
         has_body = request.can_read_body
         headers = forwarded_headers(request.headers)
         if has_body and request.content_length is not None:
@@ -92,7 +92,7 @@ class AdminProxy:
             return await _relay(request, answer)
 
 
-async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+async def _relay(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:
     """Stream the answer; an answer that is cut off aborts the client's connection as well."""
     headers = forwarded_headers(answer.headers)
     if (length := answer.headers.get(hdrs.CONTENT_LENGTH)) is not None:
@@ -125,7 +125,7 @@ def forwarded_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
     return CIMultiDict((key, value) for key, value in headers.items() if key.lower() not in left)
 
 
-def target_url(request: web.Request) -> URL:
+def target_url(request: web.BaseRequest) -> URL:
     """Return the same path and query, not decoded, also for a request in absolute form."""
     raw = request.raw_path
     path = raw if raw.startswith("/") else request.rel_url.raw_path_qs
@@ -135,7 +135,7 @@ def target_url(request: web.Request) -> URL:
 class _Body(AsyncIterator[bytes]):
     """Body of a request while it arrives. `broken` has the reason if it cannot be read."""
 
-    def __init__(self, request: web.Request) -> None:
+    def __init__(self, request: web.BaseRequest) -> None:
         self._request = request
         self._is_reading = False
         self._is_begun = False

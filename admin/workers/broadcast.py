@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from admin.history import ServerHistory
+from admin.workers.connections import ConnectionPoll
 from admin.workers.messages import (
     Beat,
     Began,
@@ -26,6 +27,7 @@ from admin.workers.messages import (
     Pools,
     Reach,
     Reckoned,
+    TellConnected,
     Woken,
     encode,
 )
@@ -211,7 +213,7 @@ class ClusterState:
 class WorkerMessages:
     """Dispatcher of the workers' messages. A worker can report for itself only."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the receivers of the messages
         self,
         broadcaster: Broadcaster,
         cluster: ClusterState,
@@ -219,6 +221,7 @@ class WorkerMessages:
         own: Metrics,
         manager: Manager,
         history: ServerHistory,
+        connections: ConnectionPoll,
     ) -> None:
         """`own` has the metrics that are counted once for all workers."""
         self._broadcaster = broadcaster
@@ -227,6 +230,7 @@ class WorkerMessages:
         self._own = own
         self._manager = manager
         self._history = history
+        self._connections = connections
         self._receivers = Subscribers[[list[RateSample]]]()
 
     def subscribe(self, receiver: Callable[[list[RateSample]], None]) -> Callable[[], None]:
@@ -238,6 +242,7 @@ class WorkerMessages:
         """Connect a started worker to broadcasts and metrics."""
         self._page.add_worker(process.name, process.counters, process.channel.send)
         self._broadcaster.add_worker(process.name, process.channel.send)
+        self._connections.add_worker(process.name, process.channel.send)
 
     def on_ended(self, process: WorkerProcess) -> None:
         """Remove the load of a worker that has ended; its counts stay."""
@@ -245,6 +250,7 @@ class WorkerMessages:
         self._cluster.remove_worker(process.name)
         self._manager.worker_lost(process.name)
         self._broadcaster.remove_worker(process.name)
+        self._connections.remove_worker(process.name)
 
     def on_demand(self, worker: str, data: bytes) -> None:
         """Forward a worker's Demand. Raises ValueError if it names another worker."""
@@ -257,6 +263,10 @@ class WorkerMessages:
     def on_reached(self, worker: str, number: int) -> None:
         """Record how many broadcasts a worker has applied."""
         self._broadcaster.on_reached(worker, number)
+
+    def on_connected(self, worker: str, message: TellConnected) -> None:
+        """Forward a worker's list of open exchanges."""
+        self._connections.on_told(worker, message)
 
     def on_reckoned(self, worker: str, message: Reckoned) -> None:
         """Forward a worker's answer to a poll of its ledger."""

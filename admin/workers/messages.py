@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from gateway.http.connected import Connections
 from gateway.metrics.counters import Labels, SampleExemplar
 from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
@@ -27,7 +28,7 @@ class Welcome(_Message, frozen=True):
     """Down, first: the worker's name and configuration. The port in `settings` is the shared one.
 
     `passing` is the Unix socket for requests that are not calls; `token_sha256` the admin token's
-    fingerprint; `keeps_buffers`: call `keep_large_buffers`.
+    fingerprint; `keeps_buffers`: call `keep_large_buffers`; `cookie_secret` signs cookies of pages.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Welcome(_Message, frozen=True):
     token_sha256: str
     passing: str
     keeps_buffers: bool
+    cookie_secret: bytes = b""
 
 
 class FunctionNow(msgspec.Struct, frozen=True):
@@ -87,6 +89,14 @@ class Reckon(_Message, frozen=True):
     number: int
 
 
+class AskConnected(_Message, frozen=True):
+    """Down: answer with the open exchanges of a function."""
+
+    number: int
+    namespace: str
+    name: str
+
+
 class Stop(_Message, frozen=True):
     """Down: accept no more requests, finish and exit."""
 
@@ -113,6 +123,13 @@ class Reckoned(_Message, frozen=True):
     held: dict[str, int]
     in_flight: dict[str, int]
     exemplars: list[SampleExemplar]
+
+
+class TellConnected(_Message, frozen=True):
+    """Up: the open exchanges of a function, as asked."""
+
+    number: int
+    connections: Connections
 
 
 class Ready(_Message, frozen=True):
@@ -158,8 +175,10 @@ class Finished(_Message, frozen=True):
     """Up, after Stop: every accepted call is answered."""
 
 
-Down = Welcome | Functions | KeyNow | Estimates | Began | Pools | Reach | Reckon | Stop
-Up = Wants | Reached | Reckoned | Ready | Failed | Beat | Woken | Finished
+Down = (
+    Welcome | Functions | KeyNow | Estimates | Began | Pools | Reach | Reckon | AskConnected | Stop
+)
+Up = Wants | Reached | Reckoned | TellConnected | Ready | Failed | Beat | Woken | Finished
 
 _down: msgspec.msgpack.Decoder[Down] = msgspec.msgpack.Decoder(Down)
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)

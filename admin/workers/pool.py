@@ -20,6 +20,7 @@ from admin.workers.messages import (
     Ready,
     Reckoned,
     Stop,
+    TellConnected,
     Up,
     Wants,
     Welcome,
@@ -197,6 +198,8 @@ class WorkerPool:
             self._messages.on_reached(slot.name, message.number)
         elif isinstance(message, Reckoned):
             self._messages.on_reckoned(slot.name, message)
+        elif isinstance(message, TellConnected):
+            self._messages.on_connected(slot.name, message)
         elif isinstance(message, Woken):
             self._messages.on_cold_start(message)
         elif isinstance(message, Beat):

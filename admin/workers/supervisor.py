@@ -37,12 +37,17 @@ from admin.store import Store, open_store
 from admin.telemetry.tracing import check_traces
 from admin.workers.admin_proxy import PROXIED_MAX
 from admin.workers.broadcast import Broadcaster, ClusterState, WorkerMessages
+from admin.workers.connections import ConnectionPoll
 from admin.workers.messages import Welcome
 from admin.workers.metrics import LedgerPoll, MergedMetrics
 from admin.workers.pool import CHECK_S, WorkerPool
 from admin.workers.port import Port, reserve
 from gateway.http.app import ErrorBoundary, StatePages
+from gateway.http.bodies import continue_later
+from gateway.http.page_route import Entry
 from gateway.metrics.requests import Metrics
+from gateway.pages.entering import ENTER
+from gateway.pages.tickets import Tickets
 from pool_manager.driver import Driver
 from pool_manager.manager import Manager
 from registry.store.keys import fingerprint
@@ -87,6 +92,7 @@ async def supervising(
         cluster = ClusterState()
         await _open_pools(store, manager, broadcaster, cluster, stack)
         deploys = await open_deploys(settings, store, manager, stack, broadcaster.settled)
+        poll = ConnectionPoll()
         context = AdminContext(
             settings,
             store,
@@ -95,10 +101,12 @@ async def supervising(
             history,
             cluster,
             cluster.failures,
+            poll.ask,
+            Tickets(time.monotonic),
             broadcaster.settled,
         )
         own, page = _metrics(store, cluster)
-        messages = WorkerMessages(broadcaster, cluster, page, own, manager, history)
+        messages = WorkerMessages(broadcaster, cluster, page, own, manager, history, poll)
         workers = WorkerPool(settings.workers, partial(_welcome, settings, store, port), messages)
         add_families(own, context, workers)
         admin = _open_admin(context, workers, stack)
@@ -165,8 +173,12 @@ def _metrics(store: Store, cluster: ClusterState) -> tuple[Metrics, MergedMetric
 
 def _application(admin: Admin, page: MergedMetrics, workers: WorkerPool) -> web.Application:
     """Return the application for requests that gateway processes do not serve, but forward."""
-    boundary = ErrorBoundary(access_of(admin.context.settings, admin.context.store))
-    app = web.Application()
+    context, app = admin.context, web.Application()
+    access = access_of(context.settings, context.store)
+    boundary = ErrorBoundary(access)
+    wall = time.time  # noqa: TID251 - the shell passes the clock in
+    entry = Entry(access, context.store.catalog, context.tickets, wall)
+    app.router.add_post(ENTER, entry.handle, expect_handler=continue_later)
     admin.add_routes(app, boundary)
     pages = StatePages(boundary, page, admin.reasons, lambda: not workers.is_stopping)
     pages.add_routes(app)
@@ -194,6 +206,7 @@ def _welcome(settings: Settings, store: Store, port: Port, name: str) -> Welcome
         fingerprint(store.token),
         os.fspath(_socket_path(settings)),
         keeps_buffers=not is_malloc_set(),
+        cookie_secret=store.cookie_secret,
     )
 
 

@@ -34,6 +34,7 @@ from admin.workers.admin_proxy import AdminProxy
 from admin.workers.channel import Channel
 from admin.workers.messages import (
     Arrived,
+    AskConnected,
     Beat,
     Began,
     Estimates,
@@ -49,6 +50,7 @@ from admin.workers.messages import (
     Reckon,
     Reckoned,
     Stop,
+    TellConnected,
     Wants,
     Welcome,
     Woken,
@@ -60,9 +62,10 @@ from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
 from gateway.http.app import Gateway, Site, stop_serving
 from gateway.http.bodies import continue_later
+from gateway.http.connected import Connections
+from gateway.http.page_route import guarded
 from gateway.metrics.counters import Labels
 from gateway.metrics.ledger import Balance
-from gateway.metrics.requests import Metrics
 from gateway.metrics.samples import RateSample, RateSampler
 from gateway.observing.errors import Failure
 from registry.catalog import Catalog
@@ -186,7 +189,7 @@ class Worker:
         self._lost = asyncio.Event()
         self._channel = Channel(self._on_message, self._on_lost)
         self._delivery: Delivery | None = None
-        self._metrics: Metrics | None = None
+        self._gateway: Gateway | None = None
         self._tasks = Tasks("worker")
 
     async def run(self, control: socket.socket) -> None:
@@ -216,8 +219,9 @@ class Worker:
             supervisor = SupervisorClient(self._send, self._catalog_replica.expected)
             process = Process(welcome.name, welcome.settings, welcome.log_format, is_shared=True)
             delivery = self._open_delivery(process, supervisor, stack)
-            gateway = self._make_gateway(process, welcome, delivery, supervisor)
-            site = await open_site(gateway, _application(gateway, welcome.passing), stack)
+            proxy = AdminProxy(welcome.passing)
+            gateway = self._make_gateway(process, welcome, delivery, supervisor, proxy)
+            site = await open_site(gateway, _application(gateway, proxy), stack)
             delivery.open()
             # Warm functions must be known as warm before the first call arrives.
             await self._seen.wait()
@@ -251,19 +255,31 @@ class Worker:
         return delivery
 
     def _make_gateway(
-        self, process: Process, welcome: Welcome, delivery: Delivery, supervisor: SupervisorClient
+        self,
+        process: Process,
+        welcome: Welcome,
+        delivery: Delivery,
+        supervisor: SupervisorClient,
+        proxy: AdminProxy,
     ) -> Gateway:
         settings, replica = welcome.settings, self._catalog_replica
         gateway = make_gateway(
             process,
-            Access(settings.listen, settings.public_hosts, replica.ring, welcome.token_sha256),
+            Access(
+                settings.listen,
+                settings.public_hosts,
+                replica.ring,
+                welcome.token_sha256,
+                welcome.cookie_secret,
+            ),
             replica.catalog,
             delivery,
             supervisor,
             self._counters,
             supervisor.on_cold_start,
+            guarded(proxy.handle),
         )
-        self._metrics = gateway.invoker.metrics
+        self._gateway = gateway
         return gateway
 
     def _on_message(self, data: bytes) -> None:
@@ -279,6 +295,8 @@ class Worker:
             self._send(encode(Reached(message.number)))
         elif isinstance(message, Reckon):
             self._send(encode(self._ledger(message.number)))
+        elif isinstance(message, AskConnected):
+            self._send(encode(TellConnected(message.number, self._connections(message))))
         elif isinstance(message, Stop):
             self._end()
         else:
@@ -295,7 +313,8 @@ class Worker:
     def _ledger(self, number: int) -> Reckoned:
         """Return the ledger of all requests, and the newest exemplars of the histograms."""
         balance = Balance() if self._delivery is None else self._delivery.balance()
-        marked = [] if self._metrics is None else self._metrics.newest_exemplars()
+        gateway = self._gateway
+        marked = [] if gateway is None else gateway.invoker.metrics.newest_exemplars()
         return Reckoned(
             number,
             balance.accepted,
@@ -304,6 +323,12 @@ class Worker:
             dict(balance.in_flight),
             marked,
         )
+
+    def _connections(self, asked: AskConnected) -> Connections:
+        """Return the open exchanges of a function in this process."""
+        if self._gateway is None:
+            return Connections([], 0, 0)
+        return self._gateway.connections(asked.namespace, asked.name)
 
     def _send(self, message: bytes) -> None:
         self._channel.send(message)
@@ -322,9 +347,8 @@ class Worker:
         self._seen.set()
 
 
-def _application(gateway: Gateway, socket_path: str) -> web.Application:
-    """Return a worker's routes; requests that it does not serve go to the supervisor's socket."""
-    proxy = AdminProxy(socket_path)
+def _application(gateway: Gateway, proxy: AdminProxy) -> web.Application:
+    """Return a worker's routes; requests that it does not serve go to the supervisor."""
     app = web.Application()
     gateway.add_routes(app)
     handler = gateway.boundary.wrap(proxy.handle)

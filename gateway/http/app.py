@@ -20,6 +20,7 @@ from gateway import problems
 from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.http.bodies import check_framing, continue_later, is_awaiting_continue
+from gateway.http.connected import Connections, connections_of
 from gateway.http.connections import ConnectionLimit, connections_max
 from gateway.http.context import Invoker
 from gateway.http.exchange_route import proxy
@@ -27,6 +28,7 @@ from gateway.http.exchanges import Exchanges
 from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
 from gateway.http.invocation import invoke, route_calls
+from gateway.http.page_route import route_pages
 from gateway.http.server_description import describe_server, prefers_page, server_example
 from gateway.metrics.counters import PageFormat, negotiate_format
 from gateway.replies import Reply, Writer
@@ -71,6 +73,11 @@ class Gateway:
         app.router.add_route("*", "/fn/{ref}/{rest:.*}", self._proxy, expect_handler=continue_later)
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
+
+    def connections(self, namespace: str, name: str) -> Connections:
+        """Return the open exchanges of a function in this process."""
+        epoch_s = self.invoker.wall() - monotonic()
+        return connections_of(self.exchanges.all(), namespace, name, epoch_s)
 
     async def close(self, _app: web.Application) -> None:
         """Stop the threads that the routes use (aiohttp clean-up signal)."""
@@ -232,7 +239,8 @@ class Site:
         self._events = invoker.access_log
         self._tracer = invoker.tracer
         others = runner.server.request_handler
-        runner.server.request_handler = route_calls(others, invoker, writer)
+        calls = route_calls(others, invoker, writer)
+        runner.server.request_handler = route_pages(calls, invoker, writer)
         seconds = self._settings.head_read_s
         most = connections_max(self._settings.connections)
         invoker.delivery.limit_connections(most)

@@ -81,7 +81,7 @@ async def continue_later(_request: web.Request) -> None:
     """Do nothing (aiohttp's Expect handler): `send_continue` is called after all checks."""
 
 
-async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
+async def read_body(request: web.BaseRequest, most: int, seconds: float) -> bytes:
     """Return the complete body. Raises like `receive`."""
     inflation = Inflation(inflating_threads())
     try:

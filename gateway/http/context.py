@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
+
+from aiohttp import web
 
 from gateway.access import Access
 from gateway.delivery import Delivery
@@ -30,11 +32,15 @@ if TYPE_CHECKING:
     from gateway.proxy.exchange import Exchange
 
 
+Enter = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
 class Invoker(NamedTuple):
     """Collaborators of an invocation.
 
     `wall` returns Unix seconds, `new_id` a unique request id. Without `access_log` and `tracer`,
-    single requests are not recorded. `open_exchanges`: all exchanges of this process.
+    single requests are not recorded. `open_exchanges`: all exchanges of this process. `enter`
+    exchanges the ticket of a request for a cookie; without it there are no tickets.
     """
 
     settings: GatewaySettings
@@ -54,6 +60,7 @@ class Invoker(NamedTuple):
     body_budget: BodyBudget
     inflation: Inflation
     open_exchanges: set[Exchange]
+    enter: Enter | None = None
 
 
 def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
@@ -67,11 +74,12 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     store: CounterStore | None = None,
     tracer: Tracer | None = None,
     on_cold_start: OnColdStart | None = None,
+    enter: Enter | None = None,
 ) -> Invoker:
     """Create the invoker of this process, in the event loop. `wall` returns Unix seconds.
 
     `write_access` writes events of the access log, `store` holds the counters of `/metrics`, and
-    `on_cold_start` replaces the counting of cold starts in this process.
+    `on_cold_start` replaces the counting of cold starts in this process. `enter` as in `Invoker`.
     """
     loop = asyncio.get_running_loop()
     metrics = Metrics(
@@ -105,6 +113,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         BodyBudget(delivery, settings.held_bytes_max, monotonic),
         Inflation(inflating_threads()),
         set(),
+        enter,
     )
 
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gateway import problems
 from gateway.http.connections import is_gone, may_be_reading
+from gateway.pages.entering import is_ours
 from gateway.proxy.fields import Malformed, find_head_end
 from gateway.proxy.framing import BodyFramer, LengthBody, make_framer
 from gateway.proxy.request_head import HEAD_MAX, parse_request_head
-from gateway.proxy.targets import FunctionTarget, is_description, split_target
+from gateway.proxy.targets import is_description, split_target
 from gateway.replies import CLOSE, Reply
 from registry.errors import BadRequest, BodyEvicted, FnError, HeadTimeout, HeadTooLarge
 
@@ -34,16 +35,22 @@ AHEAD_MAX: Final = 64 * 1024
 CUT_S: Final = 2.0
 """Seconds that a client has to read the rest of an incomplete answer."""
 _END: Final = b"\r\n\r\n"
-_LINE: Final = re.compile(rb"([!-~]+) (/fn/[!-~]+) HTTP/1\.[01]\r\n")
+_LINE: Final = re.compile(rb"([!-~]+) (/[!-~]*) HTTP/1\.[01]\r\n")
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of 0 seconds: closing the socket resets the connection."""
 
 
 def is_for_server(data: bytes, exchanges: Exchanges) -> bool:
-    """Return whether `data` begins with a complete request line for a function's server."""
+    """Return whether `data` begins with a complete request line for a function's server.
+
+    On a function's own host every target is its server's, but the gateway's own; elsewhere those
+    below /fn/.
+    """
     line = _LINE.match(data)
     if line is None:
         return False
+    if exchanges.page_of(data) is not None:
+        return not is_ours(line[2])
     try:
         target = split_target(line[2])
     except BadRequest:
@@ -257,11 +264,11 @@ class ExchangeClient:
         self._method = raw.partition(b" ")[0]
         try:
             head = parse_request_head(raw)
-            target = split_target(head.target)
+            target = self._shared.exchanges.target_of(head)
         except FnError as error:
             self._refuse_head(error)
             return
-        assert isinstance(target, FunctionTarget)  # `is_for_server` has seen the line
+        assert target is not None  # `is_for_server` has seen the line, and Host if it decides
         self._expect_body(head.framing, rest)
         exchanges, peer = self._shared.exchanges, self._owner.peer
         self._start(exchanges.begin(head, target, self, peer, raw), rest)

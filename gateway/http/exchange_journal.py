@@ -51,6 +51,7 @@ class ExchangeJournal:
         "_sent_s",
         "_status",
         "_traceparent",
+        "added",
         "applied",
         "request_id",
         "trace",
@@ -74,6 +75,8 @@ class ExchangeJournal:
         self._receipt: Receipt | None = None
         self.applied = ""
         """Value of Preference-Applied."""
+        self.added: tuple[tuple[str, str], ...] = ()
+        """Further headers of every answer, such as those of CORS."""
         self._traceparent = who.traceparent
         self.request_id = who.request_id or invoker.new_id()
         tracer = invoker.tracer
@@ -115,6 +118,7 @@ class ExchangeJournal:
         ]
         if self.applied:
             added.append((b"Preference-Applied", self.applied.encode()))
+        added += [(name.encode(), value.encode("latin-1")) for name, value in self.added]
         return tuple(added)
 
     def answered(self, call: ExchangeCall, upstream: UpstreamConnection, status: int) -> bytes:
@@ -156,10 +160,18 @@ class ExchangeJournal:
                 function.namespace, function.name, outcome, error.code, seconds
             )
         more = () if reply.closes else invoker.gate.headers
-        reply = reply._replace(headers=(*reply.headers, (REQUEST_ID, self.request_id), *more))
+        own = (*self.added, (REQUEST_ID, self.request_id), *more)
+        reply = reply._replace(headers=(*reply.headers, *own))
         self._status = reply.status
         self._end(error.code, call, (size, len(reply.body)))
         return reply
+
+    def preflight(self, fields: tuple[tuple[str, str], ...]) -> Reply:
+        """Return the answer to a browser's preflight, and record it."""
+        self._status = problems.OK
+        self._end("ok", None, (0, 0))
+        headers = (*fields, (REQUEST_ID, self.request_id), *self._invoker.gate.headers)
+        return Reply(self._status, headers, b"")
 
     def ended(
         self, error: FnError | None, call: ExchangeCall | None, sizes: tuple[int, int]

@@ -17,7 +17,7 @@ from gateway.http.exchange_client import cut, reply_pieces
 from gateway.http.handler import ConnectionHandler
 from gateway.proxy.framing import LAST_CHUNK, BodyKind, encode_chunk
 from gateway.proxy.request_head import RequestHead, parse_request_head
-from gateway.proxy.targets import FunctionTarget, split_target
+from gateway.proxy.targets import FunctionTarget
 from registry.errors import BadRequest, FnError, Unknown
 
 if TYPE_CHECKING:
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from gateway.replies import Reply, Writer
 
 
-async def proxy(exchanges: Exchanges, writer: Writer, request: web.Request) -> web.StreamResponse:
+async def proxy(
+    exchanges: Exchanges, writer: Writer, request: web.BaseRequest
+) -> web.StreamResponse:
     """Answer a request to a function's server. The connection closes afterwards."""
     try:
-        head, target = _read_head(request)
+        head, target = _read_head(exchanges, request)
     except FnError as error:
         response = problems.answer(error)
         response.force_close()
@@ -40,7 +42,9 @@ async def proxy(exchanges: Exchanges, writer: Writer, request: web.Request) -> w
     return SentResponse()
 
 
-def _read_head(request: web.Request) -> tuple[RequestHead, FunctionTarget]:
+def _read_head(
+    exchanges: Exchanges, request: web.BaseRequest
+) -> tuple[RequestHead, FunctionTarget]:
     """Return the head as the fast path would have read it. Raises FnError."""
     message = request._message
     lines = [
@@ -54,7 +58,7 @@ def _read_head(request: web.Request) -> tuple[RequestHead, FunctionTarget]:
         b"\r\n",
     ]
     head = parse_request_head(b"\r\n".join(lines))
-    target = split_target(head.target)
+    target = exchanges.target_of(head)
     if target is None:
         raise Unknown(f"no route {request.method} {request.path[:200]}")
     return head._replace(keep_alive=False), target
@@ -63,7 +67,7 @@ def _read_head(request: web.Request) -> tuple[RequestHead, FunctionTarget]:
 class RoutedClient:
     """Client side of one exchange, as `gateway.proxy.ports.ClientSide`."""
 
-    def __init__(self, request: web.Request, writer: Writer, head: RequestHead) -> None:
+    def __init__(self, request: web.BaseRequest, writer: Writer, head: RequestHead) -> None:
         self._request = request
         self._writer = writer
         self._head = head

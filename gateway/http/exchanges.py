@@ -1,15 +1,17 @@
 """Exchanges with the servers of functions: admission, and all that are open in this process.
 
 A *server function* answers with an HTTP server of its own. Both readers of client connections pass
-the heads of such requests to `Exchanges.begin`.
+the heads of such requests to `Exchanges.begin`. A function's own host is NAME.BASE, see `Access`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from gateway import problems
 from gateway.access import Access
 from gateway.http.admission import (
     Correlation,
@@ -24,16 +26,26 @@ from gateway.http.known_heads import (
     KnownHeads,
     make_known_head,
 )
+from gateway.http.server_description import prefers_page
+from gateway.pages.entering import CLOSED_HEADERS, closed_page
+from gateway.pages.origins import (
+    Asked,
+    Sender,
+    asked_by,
+    cors_fields,
+    judge,
+    preflight_fields,
+)
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarding import Forwarding, forward_request, outer_prefix
 from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.plan import ExchangePlan
-from gateway.proxy.targets import FunctionTarget
+from gateway.proxy.targets import FunctionTarget, host_target, split_target
 from gateway.proxy.trusted import TrustedProxies
 from gateway.proxy.websocket import check_handshake, is_handshake
-from gateway.replies import CLOSE
+from gateway.replies import CLOSE, Reply
 from registry.catalog import Deployed
-from registry.errors import Asleep, NoKey, ShuttingDown, Unknown
+from registry.errors import Asleep, ForeignHost, NoKey, ShuttingDown, Unknown
 from registry.model import ExchangeLimits, Revision
 from registry.path_rules import NEVER_WAKING, CompiledPaths
 
@@ -43,8 +55,12 @@ if TYPE_CHECKING:
     from gateway.proxy.request_head import RequestHead
 
 DEFAULT_LIMITS: Final = ExchangeLimits()
+VARIES: Final = (("Vary", "Origin"),)
+IGNORED: Final = "the function is asleep, and its settings say that WebSockets do not wake it"
 RULES_SHOWN: Final = 3
 """Max rules in an error."""
+_END: Final = b"\r\n\r\n"
+_HOST_LINE: Final = re.compile(rb"\r\n[Hh][Oo][Ss][Tt]:[ \t]*+([!-~]++)[ \t]*+\r\n")
 
 
 class Exchanges:
@@ -77,6 +93,20 @@ class Exchanges:
         found = self._invoker.catalog.find(ref)
         return found is not None and found.revision.server is not None
 
+    def page_of(self, head: bytes) -> str | None:
+        """Return the function whose own host the first bytes of a request name, None for others.
+
+        None also if the bytes end before the field Host.
+        """
+        end = head.find(_END)
+        found = _HOST_LINE.search(head, 0, len(head) if end < 0 else end + 2)
+        return None if found is None else self._invoker.access.function_of(found[1].decode())
+
+    def target_of(self, head: RequestHead) -> FunctionTarget | None:
+        """Return a request's target; None if it is not for a function. Raises BadRequest."""
+        name = self._invoker.access.function_of(head.fields.get(b"host").decode("latin-1"))
+        return split_target(head.target) if name is None else host_target(name, head.target)
+
     def begin(
         self,
         head: RequestHead,
@@ -87,25 +117,27 @@ class Exchanges:
     ) -> Exchange | None:
         """Begin an exchange; `start` must follow, when the client can take an answer.
 
-        An error is answered to the client at once, and None is returned. `peer`: IP address of the
-        client. `raw`: the bytes of the head, if the same bytes may begin another request.
+        None if the client has been answered already: with an error, or as a preflight. `peer`: IP
+        address of the client. `raw`: the bytes of the head, if the same bytes may begin another
+        request.
         """
         invoker = self._invoker
         header = _header_of(head)
         credential, is_ours = find_credential(
             invoker.access, header("Fn-Key"), header("Authorization")
         )
-        method = head.method.decode()
         who = correlate(header)
-        journal = ExchangeJournal(invoker, target.ref, method, credential, who)
+        journal = ExchangeJournal(invoker, target.ref, head.method.decode(), credential, who)
         try:
             journal.enter()
-            deployed = self._resolve(header, target, credential, method)
-            journal.admitted(deployed)
-            plan = self._plan(head, target, deployed, journal)
+            admitted = self._admit(head, target, journal, (credential, is_ours))
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
-            refuse(head, client, journal, error)
+            answer(head, client, _for_browsers(journal.problem(error, None, 0), target, header))
             return None
+        if isinstance(admitted, Reply):
+            answer(head, client, admitted)
+            return None
+        plan, deployed, by_cookie = admitted
         is_trusted = self._trusted.has(peer)
         if is_trusted:
             values = head.fields.values
@@ -122,25 +154,56 @@ class Exchanges:
             expects_continue=True,
             is_websocket=plan.websocket_key is not None,
         )
-        may_learn = raw and self._is_repeatable(plan, who)
+        # A cookie expires, which nothing tells.
+        may_learn = raw and not by_cookie and self._is_repeatable(plan, who)
         cut = self.known.repeated(peer, raw, who) if may_learn else None
         if cut is not None:
             plan = plan._replace(answers=KnownAnswers())
-            decided = (credential, journal.applied)
+            decided = (credential, journal.applied, journal.added)
             known = make_known_head(plan, deployed, decided, forwarding, cut)
             self.known.learn(peer, cut.key, known)
         return self._exchange(plan, forward_request(head, forwarding), client, journal)
+
+    def _admit(
+        self,
+        head: RequestHead,
+        target: FunctionTarget,
+        journal: ExchangeJournal,
+        sent: tuple[str | None, bool],
+    ) -> tuple[ExchangePlan, Deployed, bool] | Reply:
+        """Return the plan, the function and whether a cookie was the key; or a preflight's answer.
+
+        `sent`: the credential, and whether Authorization is a key of ours. Raises FnError.
+        """
+        credential, is_ours = sent
+        header, method, access = _header_of(head), head.method.decode(), self._invoker.access
+        asked = asked_by(method, header)
+        if self._judge(asked, target, journal) is Sender.PREFLIGHT:
+            names = header("Access-Control-Request-Headers")
+            return journal.preflight(preflight_fields(asked, names))
+        is_sent = is_ours or header("Fn-Key") is not None
+        by_cookie = target.is_own_host and not is_sent and not access.is_open
+        if by_cookie:
+            # Authorization may belong to the function's server.
+            cookies = head.fields.get(b"cookie")
+            caller = access.check_cookie(cookies, target.name, self._invoker.wall())
+        else:
+            caller = access.check(credential, "invoke", target.name)
+        deployed = self._resolve(target, method)
+        journal.admitted(deployed)
+        plan = self._plan(head, target, deployed, journal)
+        return plan._replace(key_id=caller.id), deployed, by_cookie
 
     def begin_known(self, known: KnownHead, cut: CutHead, client: ClientSide) -> Exchange | None:
         """Begin an exchange with a known head; see `begin`. `cut`: this request's."""
         invoker, plan = self._invoker, known.plan
         ref = plan.target.ref
         journal = ExchangeJournal(invoker, ref, known.method, known.credential, cut.who)
-        journal.applied = known.applied
+        journal.applied, journal.added = known.applied, known.added
         try:
             journal.enter()
         except ShuttingDown as error:
-            refuse(plan.head, client, journal, error)
+            answer(plan.head, client, journal.problem(error, None, 0))
             return None
         journal.admitted(known.deployed)
         if not plan.is_free:
@@ -171,21 +234,27 @@ class Exchanges:
             return False
         return plan.wakes and plan.websocket_key is None and self._invoker.tracer is None
 
-    def _resolve(
-        self,
-        header: Callable[[str], str | None],
-        target: FunctionTarget,
-        credential: str | None,
-        method: str,
-    ) -> Deployed:
-        """Return the function and revision, after all access checks.
+    def _judge(self, asked: Asked, target: FunctionTarget, journal: ExchangeJournal) -> Sender:
+        """Return who sends a request, after the checks of Host and Origin. Raises FnError.
 
-        Raises FnError; Unknown if it is not a server function.
+        Before any check of a key: browsers send none with a preflight.
         """
-        access, host = self._invoker.access, header("Host") or ""
-        access.check_host(host)
-        access.check_origin(header("Origin"), header("Sec-Fetch-Site"), host)
-        access.check(credential, "invoke", target.name)
+        found = self._invoker.catalog.find(target.ref)
+        server = None if found is None else found.revision.server
+        if not target.is_own_host:
+            self._invoker.access.check_host(asked.host)
+        elif server is None:
+            raise ForeignHost(f"Host: {target.name} is not a server function that is deployed")
+        origins = () if server is None else server.origins
+        sender = judge(asked, origins, is_linked=target.is_own_host)
+        if sender is Sender.OWN:
+            journal.added = VARIES if origins else ()
+        else:
+            journal.added = cors_fields(asked.origin or "")
+        return sender
+
+    def _resolve(self, target: FunctionTarget, method: str) -> Deployed:
+        """Return the function and revision. Raises Unknown if it is not a server function."""
         deployed = self._invoker.catalog.resolve(target.ref)
         if deployed.revision.server is None:
             path = (target.prefix + target.path).decode()
@@ -217,12 +286,13 @@ class Exchanges:
         pool = deployed.revision.key
         limits = function.exchange or DEFAULT_LIMITS
         rule = self._paths_of(deployed.revision).judge(head.method, target.path or b"/")
-        if not rule.wakes and invoker.delivery.is_cold(pool):
-            raise Asleep(_asleep(deployed.revision))
         key = check_handshake(head) if is_handshake(head) else None
-        is_free = rule.is_free or not rule.wakes
-        if key is not None and limits.websockets == "ignore":
-            is_free = True
+        # A page that is left open connects again and again: that must not wake the function either.
+        is_ignored = key is not None and limits.websockets == "ignore"
+        wakes = rule.wakes and not is_ignored
+        if not wakes and invoker.delivery.is_cold(pool):
+            raise Asleep(IGNORED if is_ignored else _asleep(deployed.revision))
+        is_free = rule.is_free or not wakes
         if not is_free:
             invoker.history.arrived(function.namespace, function.name)
         header = _header_of(head)
@@ -245,20 +315,28 @@ class Exchanges:
             head.keep_alive and key is None,
             settings.body_read_s,
             function.limits.retry,
-            rule.wakes,
+            wakes,
         )
 
 
-def refuse(
-    head: RequestHead, client: ClientSide, journal: ExchangeJournal, error: BaseException
-) -> None:
+def answer(head: RequestHead, client: ClientSide, reply: Reply) -> None:
     """Answer a request that gets no exchange."""
-    reply = journal.problem(error, None, 0)
     keep = head.keep_alive and head.framing.is_empty and not reply.closes
     if not keep and not reply.closes:
         reply = reply._replace(headers=(*reply.headers, CLOSE))
     client.answer(reply)
     client.finish(keep=keep)
+
+
+def _for_browsers(
+    reply: Reply, target: FunctionTarget, header: Callable[[str], str | None]
+) -> Reply:
+    """Return a problem document as a page, if a browser opens a function's host without a key."""
+    is_refused = reply.status in problems.CLOSED
+    if not (target.is_own_host and is_refused and prefers_page(header("Accept") or "")):
+        return reply
+    headers = [pair for pair in reply.headers if pair[0] != "Content-Type"]
+    return Reply(reply.status, (*headers, *CLOSED_HEADERS.items()), closed_page(target.name))
 
 
 def find_credential(

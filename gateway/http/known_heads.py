@@ -104,15 +104,16 @@ def cut_head(raw: bytes) -> CutHead | None:
 class KnownHead(NamedTuple):
     """What was decided about one head from one address.
 
-    `credential`, `applied`: as the journal of its exchanges needs them. `before`, `between` and
-    `after`: the head for the server around the query and the ids. Its end is the value of
-    Content-Length where that was cut out.
+    `credential`, `applied`, `added`: as the journal of its exchanges needs them. `before`,
+    `between` and `after`: the head for the server around the query and the ids. Its end is the
+    value of Content-Length where that was cut out.
     """
 
     plan: ExchangePlan
     deployed: Deployed
     credential: str | None
     applied: str
+    added: tuple[tuple[str, str], ...]
     method: str
     before: bytes
     between: bytes
@@ -134,13 +135,13 @@ class KnownHead(NamedTuple):
 def make_known_head(
     plan: ExchangePlan,
     deployed: Deployed,
-    decided: tuple[str | None, str],
+    decided: tuple[str | None, str, tuple[tuple[str, str], ...]],
     forwarding: Forwarding,
     cut: CutHead,
 ) -> KnownHead:
     """Return what was decided about a head.
 
-    `decided`: its credential and the value of Preference-Applied.
+    `decided`: its credential, the value of Preference-Applied, and further headers of answers.
     """
     target = forwarding.target.removesuffix(cut.query) + VARYING
     given = forwarding._replace(target=target, request_id=VARYING, traceparent=VARYING)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from gateway.proxy.fields import Field
-from gateway.proxy.forwarding import HOP_BY_HOP, OWN_COOKIE, framing_line
+from gateway.pages.cookies import NAMES as OWN_COOKIES
+from gateway.proxy.fields import Field, Fields
+from gateway.proxy.forwarding import HOP_BY_HOP, framing_line
 from gateway.proxy.framing import NO_BODY, UNTIL_CLOSE, BodyKind, Framing
 from gateway.proxy.response_head import SWITCHING, ResponseHead
 
@@ -16,24 +17,31 @@ ORIGIN_WIDE: Final = frozenset(
     {b"service-worker-allowed", b"clear-site-data", b"alt-svc", b"strict-transport-security"}
     | {b"nel", b"report-to"}
 )
-"""Fields with an effect beyond the function's paths."""
+"""Fields with an effect beyond the function's paths, or on how clients connect."""
+UNFRAMED: Final = b"frame-ancestors 'self'"
+"""Content-Security-Policy of pages on a function's own host, unless its server says who may frame
+them."""
 URLS: Final = frozenset({b"location", b"content-location"})
 """Fields whose values get the function's prefix."""
 _OWN: Final = (b"fn-", b"proxy-")
 _DROPPED: Final = HOP_BY_HOP | ORIGIN_WIDE | {b"content-length"}
-_ADDITIONAL: Final = frozenset({b"server-timing", b"content-security-policy"})
+_DROPPED_ON_OWN_HOST: Final = _DROPPED - {b"service-worker-allowed"}
+_ADDITIONAL: Final = frozenset({b"server-timing", b"content-security-policy", b"vary"})
+_CORS: Final = b"access-control-allow-"
+_ANCESTORS: Final = re.compile(rb"(?:^|[;,])[ \t]*frame-ancestors(?:[ \t;,]|$)", re.IGNORECASE)
+_FRAME_OPTIONS: Final = frozenset({b"deny", b"sameorigin"})
 
 
 class Answering(NamedTuple):
     """What the gateway knows about an answer besides its head.
 
-    `prefix`: /fn/NAME as the client sent it. `host`: the request's. `minor`: of the client's
-    HTTP/1.`minor`. `keep_alive`: the client's connection may stay open. `is_bare`: the client's
-    target was the prefix itself. `added`: fields of the gateway, which replace the server's;
-    Server-Timing and Content-Security-Policy stand beside the server's. `cookie`: name of the
-    gateway's own cookie. `outer`: the path before `prefix` for clients of a trusted proxy, and
-    `public_host` the host that they use; b"" without one. `port`: the server's TCP port, 0 if it
-    has none.
+    `prefix`: /fn/NAME as the client sent it, b"" on the function's own host. `host`: the request's.
+    `minor`: of the client's HTTP/1.`minor`. `keep_alive`: the client's connection may stay open.
+    `is_bare`: the client's target was the prefix itself. `added`: fields of the gateway, which
+    replace the server's; Server-Timing, Vary and Content-Security-Policy stand beside the server's,
+    and one Access-Control-Allow-* replaces all. `outer`: the path before `prefix` for clients of a
+    trusted proxy, and `public_host` the host that they use; b"" without one. `port`: the server's
+    TCP port, 0 if it has none.
     """
 
     prefix: bytes
@@ -42,7 +50,6 @@ class Answering(NamedTuple):
     keep_alive: bool = True
     is_bare: bool = False
     added: tuple[Field, ...] = ()
-    cookie: bytes = OWN_COOKIE
     outer: bytes = b""
     public_host: bytes = b""
     port: int = 0
@@ -68,8 +75,10 @@ def forward_answer(head: ResponseHead, given: Answering) -> ClientAnswer:
     keep_alive = given.keep_alive and framing.kind is not BodyKind.UNTIL_CLOSE
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
     own = {name.lower() for name, _ in given.added} - _ADDITIONAL
+    foreign = (*_OWN, _CORS) if any(name.startswith(_CORS) for name in own) else _OWN
+    dropped = own | (_DROPPED if given.prefix else _DROPPED_ON_OWN_HOST)
     for low, line in zip(head.fields.names, head.fields.lines, strict=True):
-        if low in _DROPPED or low in head.options or low in own or low.startswith(_OWN):
+        if low in dropped or low in head.options or low.startswith(foreign):
             continue
         if low == b"set-cookie":
             if cookie := scope_cookie(line[1], given):
@@ -79,7 +88,7 @@ def forward_answer(head: ResponseHead, given: Answering) -> ClientAnswer:
         else:
             lines.append(b"%b: %b\r\n" % line)
     lines += [b"%b: %b\r\n" % field for field in given.added]
-    lines.append(b"Content-Security-Policy: %b\r\n" % SANDBOX)
+    lines.append(_policy(head.fields, given.prefix))
     lines.append(_length_line(head, framing))
     if head.status == SWITCHING:
         lines.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
@@ -88,6 +97,22 @@ def forward_answer(head: ResponseHead, given: Answering) -> ClientAnswer:
     else:
         lines.append(b"Connection: close\r\n\r\n")
     return ClientAnswer(b"".join(lines), keep_alive, is_dechunked)
+
+
+def _policy(fields: Fields, prefix: bytes) -> bytes:
+    """Return the field that keeps pages apart from the pages of others.
+
+    On the function's own host a server's X-Frame-Options stays in force only without
+    frame-ancestors (CSP level 3 section 6.4.2).
+    """
+    if prefix:
+        return b"Content-Security-Policy: %b\r\n" % SANDBOX
+    options = fields.items(b"x-frame-options")
+    if options and _FRAME_OPTIONS.issuperset(options):
+        return b""
+    if _ANCESTORS.search(fields.get(b"content-security-policy")):
+        return b""
+    return b"Content-Security-Policy: %b\r\n" % UNFRAMED
 
 
 def forward_interim(head: ResponseHead) -> bytes:
@@ -175,12 +200,13 @@ def _is_below(path: bytes, prefix: bytes) -> bool:
 def scope_cookie(value: bytes, given: Answering) -> bytes:
     """Return a value of Set-Cookie that is sent back to this function only (RFC 6265).
 
-    `Domain` is cut, `Path` gets the prefix. A cookie without a path gets one if the client would
-    derive a path above the function's. Returns b"" for the gateway's own cookie, which no function
-    may set; a cookie without a name is compared by its value, because clients send it like one.
+    `Domain` is cut, `Path` gets the prefix if there is one. A cookie without a path gets one if the
+    client would derive a path above the function's. Returns b"" for the gateway's own cookies,
+    which no function may set; a cookie without a name is compared by its value, because clients
+    send it like one.
     """
     pair, *attributes = [part.strip(b" \t") for part in value.split(b";")]
-    if pair.lstrip(b"= \t").partition(b"=")[0].rstrip(b" \t") == given.cookie:
+    if pair.lstrip(b"= \t").partition(b"=")[0].rstrip(b" \t") in OWN_COOKIES:
         return b""
     kept, has_path = [pair], False
     for attribute in attributes:
@@ -201,4 +227,4 @@ def scope_cookie(value: bytes, given: Answering) -> bytes:
 
 
 def _cookie_path(path: bytes, given: Answering) -> bytes:
-    return given.outer + given.prefix if path == b"/" else _prefixed(path, given)
+    return given.outer + given.prefix or b"/" if path == b"/" else _prefixed(path, given)

@@ -84,6 +84,11 @@ class ExchangeData(ABC):
         self.state = State.HELD
 
     @property
+    def facts(self) -> tuple[ExchangePlan, ResponseHead | None, ExchangeCall | None]:
+        """The plan, the head of the answer once it has begun, and the call."""
+        return self._plan, self._answer, self._call
+
+    @property
     def is_over(self) -> bool:
         """Whether the exchange has ended."""
         return self.state is State.OVER

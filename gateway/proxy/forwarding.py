@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from gateway.pages.cookies import NAME as OWN_NAME
+from gateway.pages.cookies import NAMES as OWN_COOKIES
 from gateway.proxy.framing import BodyKind, Framing
 from gateway.proxy.request_head import RequestHead
 
@@ -17,8 +19,6 @@ HOP_BY_HOP: Final = frozenset(
     | {b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"proxy-features"}
     | {b"proxy-authentication-info", b"proxy-instruction"}
 )
-OWN_COOKIE: Final = b"fngate"
-"""Name of the gateway's own cookie, which no function may read or set."""
 _WRITTEN: Final = frozenset(
     {b"content-length", b"expect", b"x-request-id", b"forwarded", b"x-forwarded-for"}
     | {b"x-forwarded-proto", b"x-forwarded-host", b"x-forwarded-prefix"}
@@ -46,9 +46,9 @@ _SCHEME: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*")
 class Forwarding(NamedTuple):
     """What the gateway knows about a request besides its head.
 
-    `target`: what the function's server gets. `prefix`: /fn/NAME as the client sent it. `peer`: IP
-    address of the client's connection. `is_trusted`: the peer is a proxy whose X-Forwarded-* are
-    believed. `traceparent`: b"" keeps the client's. `cookie`: name of the gateway's own cookie.
+    `target`: what the function's server gets. `prefix`: /fn/NAME as the client sent it, b"" on the
+    function's own host. `peer`: IP address of the client's connection. `is_trusted`: the peer is a
+    proxy whose X-Forwarded-* are believed. `traceparent`: b"" keeps the client's.
     `expects_continue`: ask the server for "100 Continue"; False once the gateway itself has sent
     it. `is_websocket`: a checked opening handshake. `framing`: of the body as it is sent to the
     server, None for the same as the client's.
@@ -62,7 +62,6 @@ class Forwarding(NamedTuple):
     traceparent: bytes = b""
     is_trusted: bool = False
     drops_authorization: bool = False
-    cookie: bytes = OWN_COOKIE
     expects_continue: bool = False
     is_websocket: bool = False
     framing: Framing | None = None
@@ -104,7 +103,7 @@ def _permitted(low: bytes, value: bytes, given: Forwarding) -> bytes | None:
     if low in _DROPPED or low.startswith(b"proxy-"):
         return None
     if low == b"cookie":
-        return without_cookie(value, given.cookie) or None
+        return without_own_cookies(value) or None
     if low == b"authorization":
         return None if given.drops_authorization else value
     if low == b"traceparent":
@@ -136,7 +135,8 @@ def _origin(values: dict[bytes, bytes], given: Forwarding) -> bytes:
             chain = b"%b, %b" % (earlier, chain)
         elif earlier := values.get(b"forwarded"):
             element = b"%b, %b" % (earlier, element)
-    return _ORIGIN % (chain, scheme, host, prefix, element, given.request_id)
+    line = b"X-Forwarded-Prefix: %b\r\n" % prefix if prefix else b""
+    return _ORIGIN % (chain, scheme, host, line, element, given.request_id)
 
 
 def _elements(chain: bytes, host: bytes, scheme: bytes) -> bytes:
@@ -163,8 +163,8 @@ def _node(address: bytes) -> bytes:
 
 
 _ORIGIN: Final = (
-    b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nX-Forwarded-Host: %b\r\n"
-    b"X-Forwarded-Prefix: %b\r\nForwarded: %b\r\nX-Request-Id: %b\r\n"
+    b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nX-Forwarded-Host: %b\r\n%b"
+    b"Forwarded: %b\r\nX-Request-Id: %b\r\n"
 )
 
 
@@ -177,9 +177,10 @@ def framing_line(framing: Framing) -> bytes:
     return b""
 
 
-def without_cookie(value: bytes, name: bytes) -> bytes:
-    """Return a value of the field Cookie without the cookie `name` (RFC 6265 section 4.2)."""
-    if name not in value:
+def without_own_cookies(value: bytes) -> bytes:
+    """Return a value of the field Cookie without the gateway's (RFC 6265 section 4.2)."""
+    if OWN_NAME not in value:
         return value
     pairs = [pair.strip(b" \t") for pair in value.split(b";")]
-    return b"; ".join(pair for pair in pairs if pair and pair.partition(b"=")[0].strip() != name)
+    kept = [pair for pair in pairs if pair and pair.partition(b"=")[0].strip() not in OWN_COOKIES]
+    return b"; ".join(kept)

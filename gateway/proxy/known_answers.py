@@ -25,7 +25,8 @@ _NO_FIELDS: Final = Fields((), (), {})
 class AnswerTemplate(NamedTuple):
     """What the client gets of a server's head, around the two varying values.
 
-    `head`: the server's, whose fields are forgotten: they take more memory than all the rest.
+    `head`: the server's, whose fields but the content's type are forgotten: they take more memory
+    than all the rest.
     `keep_alive` and `is_dechunked` are those of `gateway.proxy.answering.ClientAnswer`.
     """
 
@@ -48,7 +49,9 @@ def make_template(given: Answering, head: ResponseHead) -> AnswerTemplate:
     """
     answer = forward_answer(head, given)
     before, between, after = answer.head.split(VARYING)
-    head = head._replace(fields=_NO_FIELDS)
+    kind = head.fields.values.get(b"content-type")
+    fields = _NO_FIELDS if kind is None else Fields((), (), {b"content-type": kind})
+    head = head._replace(fields=fields)
     return AnswerTemplate(head, before, between, after, answer.keep_alive, answer.is_dechunked)
 
 

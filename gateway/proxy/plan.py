@@ -40,7 +40,8 @@ class ExchangePlan(NamedTuple):
     `keeps`: the client's connection may serve another request. `body_s`: max time without a byte of
     the request's body. `retry`: the function's setting. `wakes`: the request may wake the function.
     `answers`: known answers to requests of this plan, None where nothing is remembered. `outer`,
-    `public_host`: what a trusted proxy says, see `gateway.proxy.answering`.
+    `public_host`: what a trusted proxy says, see `gateway.proxy.answering`. `key_id`: of the key
+    that the request was sent with.
     """
 
     pool: str
@@ -60,6 +61,7 @@ class ExchangePlan(NamedTuple):
     answers: KnownAnswers | None = None
     outer: bytes = b""
     public_host: bytes = b""
+    key_id: str = ""
 
     def call(
         self,

@@ -1,4 +1,4 @@
-"""Targets of requests to functions: /fn/NAME[@REVISION], and the rest for its server. Pure."""
+"""Targets of requests to functions: /fn/NAME[@REVISION], or a function's own host. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class FunctionTarget(NamedTuple):
     """Target of a request to a function.
 
     `ref`: NAME or NAME@REVISION, as the catalog resolves it. `prefix`: the part that the function's
-    server does not get, as sent. `path`: what follows, undecoded, b"" for nothing. `query`: without
-    its question mark, None where there is none.
+    server does not get, as sent; b"" on the function's own host. `path`: what follows, undecoded,
+    b"" for nothing. `query`: without its question mark, None where there is none.
     """
 
     name: str
@@ -33,6 +33,11 @@ class FunctionTarget(NamedTuple):
         """The target that the function's server gets."""
         path = self.path or b"/"
         return path if self.query is None else b"%b?%b" % (path, self.query)
+
+    @property
+    def is_own_host(self) -> bool:
+        """Whether the request came to the function's own host."""
+        return not self.prefix
 
 
 def split_target(target: bytes) -> FunctionTarget | None:
@@ -50,6 +55,15 @@ def split_target(target: bytes) -> FunctionTarget | None:
     name = found[2].decode()
     ref = f"{name}@{found[3].decode()}" if found[3] else name
     return FunctionTarget(name, ref, found[1], found[4] or b"", found[5])
+
+
+def host_target(name: str, target: bytes) -> FunctionTarget:
+    """Return the target of a request to the own host of function `name`.
+
+    `target` is in origin form; all of it is its server's.
+    """
+    path, mark, query = target.partition(b"?")
+    return FunctionTarget(name, name, b"", path, query if mark else None)
 
 
 def is_description(method: bytes, target: FunctionTarget) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 from gateway.proxy.framing import NO_BODY
 from gateway.proxy.request_head import RequestHead
 from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
-from registry.errors import BadRequest, ForeignOrigin
+from registry.errors import BadRequest
 
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _KEY: Final = re.compile(rb"[A-Za-z0-9+/]{21}[AQgw]==")
@@ -23,9 +23,9 @@ def is_handshake(head: RequestHead) -> bool:
 
 
 def check_handshake(head: RequestHead) -> bytes:
-    """Return the key of a valid opening handshake.
+    """Return the key of a valid opening handshake. Raises BadRequest.
 
-    Raises BadRequest, and ForeignOrigin for a browser's page of another host.
+    `gateway.pages.origins` checks the origin, as of every other request.
     """
     values = head.fields.values
     if head.method != b"GET":
@@ -37,9 +37,6 @@ def check_handshake(head: RequestHead) -> bytes:
     key = values.get(b"sec-websocket-key", b"")
     if not _KEY.fullmatch(key):
         raise BadRequest("Sec-WebSocket-Key: expected 16 bytes in base64")
-    origin = values.get(b"origin")
-    if origin is not None and origin.partition(b"://")[2].lower() != values[b"host"].lower():
-        raise ForeignOrigin("Origin: expected the host of the request, got another one")
     return key
 
 

@@ -49,6 +49,14 @@ class SleepRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class CauseRemoved:
+    """An operator removed a cause for which a pool's starts may have failed: a missing secret, a
+    lost image."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class DemandReported:
     """A gateway worker reported its load."""
 
@@ -211,6 +219,7 @@ Event = (
     | WarmRequested
     | WarmCancelled
     | SleepRequested
+    | CauseRemoved
     | DemandReported
     | WorkerLost
     | Found

@@ -15,6 +15,7 @@ Note. Changed endpoints are then published to gateways.
     WarmRequested     marks the pool as to be warmed           EndWarm, if the pool is unknown
     WarmCancelled     removes that mark
     SleepRequested    drains idle replicas above `min`         Drain
+    CauseRemoved      failures and back-off of a pool
     DemandReported    a worker's load, load windows, uses
     WorkerLost        removes the worker's load
     Found             records an adopted replica               Release, if it cannot be kept
@@ -180,7 +181,12 @@ class Machine:
                 return self._on_demand(event, now)
             case events.Tick():
                 return self._on_tick(now, commands)
-            case events.WarmRequested() | events.WarmCancelled() | events.SleepRequested():
+            case (
+                events.WarmRequested()
+                | events.WarmCancelled()
+                | events.SleepRequested()
+                | events.CauseRemoved()
+            ):
                 return self._on_request(event, now, commands)
             case events.ReplicasListed() | events.Shutdown():
                 return self._on_start_or_stop(event, now)
@@ -238,11 +244,15 @@ class Machine:
 
     def _on_request(
         self,
-        event: events.WarmRequested | events.WarmCancelled | events.SleepRequested,
+        event: events.WarmRequested
+        | events.WarmCancelled
+        | events.SleepRequested
+        | events.CauseRemoved,
         now: float,
         commands: list[Command],
     ) -> set[str]:
-        """Apply an operator's or a deploy's request to warm a pool or put it to sleep."""
+        """Apply an operator's or a deploy's request to warm a pool, put it to sleep or try it
+        again."""
         pool = self.pools.get(event.key)
         if pool is None:
             if isinstance(event, events.WarmRequested):
@@ -252,6 +262,8 @@ class Machine:
             pool.warming = Warming(event.beside, pool.failures)
         elif isinstance(event, events.WarmCancelled):
             pool.warming = None
+        elif isinstance(event, events.CauseRemoved):
+            pool.forget_failures()
         elif self.is_open:
             self._supply.sleep(pool, now, commands)
         return {event.key}

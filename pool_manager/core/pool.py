@@ -204,8 +204,8 @@ class Pool:
         self.last_error = reason
         self.retry_at_s = max(self.retry_at_s, now + PAUSE_S)
 
-    def record_success(self) -> None:
-        """Reset failures and back-off after a load."""
+    def forget_failures(self) -> None:
+        """Reset failures and back-off, after a load or when their cause was removed."""
         self.failures = 0
         self.retry_at_s = 0.0
         self.last_error = ""

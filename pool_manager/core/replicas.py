@@ -252,7 +252,7 @@ class ReplicaLifecycle:
             return
         self._advance(replica, Step.GREETED, now)
         if replica.role == "standby":
-            self._host.pools[replica.pool].record_success()
+            self._host.pools[replica.pool].forget_failures()
             return
         if not replica.is_bound:
             # It was assigned while still importing: calls waited only for the rest of the import.
@@ -283,7 +283,7 @@ class ReplicaLifecycle:
         replica.marks_started = event.marks_started
         replica.memory_mib = event.memory_mib
         replica.ready_s = replica.last_used_s = now
-        pool.record_success()
+        pool.forget_failures()
         if replica.role == "trial":
             kind = self._host.ledger.devices[replica.device].kind
             commands.append(EndTrial(replica.pool, {**event.report, "device_kind": kind}))

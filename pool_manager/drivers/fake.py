@@ -10,6 +10,8 @@ from typing import Final, TextIO
 from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.fake_replica import FakeReplica
 from pool_manager.drivers.fake_service import Phase, Script, Sleep
+from pool_manager.images import Images
+from pool_manager.ports import ServerContainer
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
@@ -28,6 +30,7 @@ class FakeDriver:
 
     kind = "fake"
     has_other_users = False
+    images: Images | None = None
 
     def __init__(self, script: Script = BEHAVES, *, sleep: Sleep = asyncio.sleep) -> None:
         """`sleep` is awaited for every delay of the script."""
@@ -47,8 +50,15 @@ class FakeDriver:
     async def save_log(self, id: str, log: Path) -> None:
         """Do nothing: fake replicas write to their logs themselves."""
 
-    async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
-        """Launch a replica; its log gets one line at the start and one at the end.
+    async def start(
+        self,
+        record: ReplicaRecord,
+        run_dir: Path,
+        log: Path,
+        server: ServerContainer | None = None,
+    ) -> None:
+        """Launch a replica; its log gets one line at the start and one at the end. The server of an
+        image is scripted as any other, and its image is named in the log.
 
         Like a process, it continues to write to a log that is renamed.
         """
@@ -59,6 +69,8 @@ class FakeDriver:
         except OSError as error:
             raise DriverError(f"cannot start a replica: {error}") from error
         self._note(id, f"starts for {record.bound}" if record.bound else "starts as a standby")
+        if server is not None:
+            self._note(id, f"has a server of the image {server.image}")
         replica = FakeReplica(record, run_dir, self._script, self._crashes, self._sleep)
         live = self._live(id, replica)
         self._replicas[id] = (replica, self._tasks.spawn(f"replica {id}", live))
@@ -79,6 +91,10 @@ class FakeDriver:
         """Return None for a live replica: it has no process of its own."""
         self._reach()
         return None if id in self._replicas else frozenset()
+
+    async def used_mib(self, id: str) -> float | None:  # noqa: ARG002 - the same for all
+        """Return None: sidecars measure their servers."""
+        return None
 
     async def terminate(self, id: str) -> None:
         """Act like TERM for a process."""

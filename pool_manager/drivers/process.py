@@ -15,6 +15,8 @@ from pathlib import Path
 from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.marked import await_ends, end_marked, hold, marked
 from pool_manager.drivers.process_groups import ProcessGroup, below, find, members
+from pool_manager.images import Images
+from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import ENGINE, MARKER
@@ -38,6 +40,7 @@ class ProcessDriver:
 
     kind = "process"
     has_other_users = False
+    images: Images | None = None
 
     def __init__(
         self, run_root: Path, *, python: str = sys.executable, server_path: str = os.defpath
@@ -56,9 +59,20 @@ class ProcessDriver:
         """Return the folder itself."""
         return str(model_dir)
 
-    async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
+    async def start(
+        self,
+        record: ReplicaRecord,
+        run_dir: Path,
+        log: Path,
+        server: ServerContainer | None = None,
+    ) -> None:
         """Launch a replica. The memory cap limits private memory, not mapped weights (RLIMIT_DATA).
-        A sidecar adds up the memory of its server's processes itself."""
+        A sidecar adds up the memory of its server's processes itself. Raises DriverError for a
+        server that is apart."""
+        if server is not None:
+            raise DriverError(
+                "an image as a function needs the driver docker: set FN_DRIVER=docker"
+            )
         # -I ignores the caller's PYTHON* variables: with PYTHONDONTWRITEBYTECODE every cold start
         # would compile its libraries again.
         # -u: a handler's output appears in the log at once, not only at its exit.
@@ -121,6 +135,10 @@ class ProcessDriver:
         except OSError as error:
             raise DriverError(f"cannot list the processes of {id}: {error}") from error
         return found
+
+    async def used_mib(self, id: str) -> float | None:  # noqa: ARG002 - the same for all
+        """Return None: sidecars measure their servers."""
+        return None
 
     async def terminate(self, id: str) -> None:
         """Send TERM to the whole process group."""

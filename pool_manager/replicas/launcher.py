@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.core.start_queue import Rank, StartPriority, StartQueue
 from pool_manager.driver import Driver
-from pool_manager.ports import Binding, Bundles
+from pool_manager.images import missing_image
+from pool_manager.ports import Binding, Bundles, ServerContainer
 from pool_manager.read_ahead import ReadAhead
 from pool_manager.replicas import records
 from pool_manager.replicas.control import Control
@@ -90,6 +92,13 @@ class StartGate:
             self._timer = loop.call_later(max(0.0, due_s - now), self._admit)
 
 
+def without(text: str, secrets: Iterable[str]) -> str:
+    """Return a text in which *** replaces the values of secrets."""
+    for value in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
+
+
 class Launcher:
     """Carries out the machine's commands on single replicas; emits their events to `wiring`."""
 
@@ -106,6 +115,7 @@ class Launcher:
         self._driver = driver
         self._bundles = bundles
         self._emit, self._occupancy = wiring.emit, wiring.occupancy
+        self._secrets = wiring.secrets
         self._tasks = tasks
         self._clock = clock
         self.folders = RunFolders(settings, for_others=driver.has_other_users)
@@ -131,9 +141,21 @@ class Launcher:
 
     def bind(self, command: Bind, binding: Binding) -> None:
         """Command a replica that was launched for its model to load it."""
-        record, control = self._relay.records.get(command.id), self._controls.get(command.id)
+        if binding.secrets and binding.container is None:
+            work = self._bind_with_secrets(command.id, binding)
+            self._begin(f"bind {command.id}", command.id, work)
+        else:
+            self._bind(command.id, binding, {})
+
+    async def _bind_with_secrets(self, id: str, binding: Binding) -> None:
+        with self._lost_on_error(id, "a server could not be given its secrets"):
+            values = await self._secrets.values(set(binding.secrets.values()))
+            self._bind(id, binding, records.variables(binding, values))
+
+    def _bind(self, id: str, binding: Binding, secrets: dict[str, str]) -> None:
+        record, control = self._relay.records.get(id), self._controls.get(id)
         if record is not None and control is not None:
-            control.bind(records.bind_request(record, binding.spec, self._clock()))
+            control.bind(records.bind_request(record, binding.spec, self._clock(), secrets))
 
     def _begin(self, name: str, id: str, work: Coroutine[None, None, None]) -> None:
         """Run slow work on a replica in the background; its release waits for the end of it."""
@@ -154,6 +176,7 @@ class Launcher:
             begun_s = self._clock()
             self._emit(events.Begun(id))
             self._occupancy.begin(id, command.device)
+            await self._check_container(binding)
             model_dir = self.folders.model_dir(id)
             if binding is None:
                 self.folders.empty_models(id)
@@ -167,7 +190,25 @@ class Launcher:
             self.folders.record(record)
             log_file = self.folders.log_file(binding.name if binding else STANDBY_LOGS, id)
             self._open_control(record, log_file, data_listener=True)
-            await self._driver.start(record, self.folders.run_dir(id), self.output.logs[id])
+            await self._start(record, await self._container(binding))
+
+    async def _container(self, binding: Binding | None) -> ServerContainer | None:
+        """Return the container of a server that is apart, with the values of its secrets."""
+        if binding is None or binding.container is None:
+            return None
+        values = await self._secrets.values(set(binding.secrets.values()))
+        secrets = {name: values[secret] for name, secret in binding.secrets.items()}
+        return replace(binding.container, secrets=secrets)
+
+    async def _start(self, record: ReplicaRecord, server: ServerContainer | None) -> None:
+        run_dir, log_file = self.folders.run_dir(record.id), self.output.logs[record.id]
+        try:
+            await self._driver.start(record, run_dir, log_file, server)
+        except DriverError as error:
+            if server is None or not server.secrets:
+                raise
+            # An engine may quote the variables that it refuses.
+            raise type(error)(without(error.message, server.secrets.values())) from None
 
     async def _assign(
         self,
@@ -201,6 +242,16 @@ class Launcher:
             if control := self._controls.get(id):  # None if it was released in the meantime
                 control.bind(records.bind_request(record, binding.spec, begun_s))
             await asyncio.to_thread(self.folders.trim_logs, binding.name)
+
+    async def _check_container(self, binding: Binding | None) -> None:
+        """Raise DriverError unless the mounts and the image of a server in a container of its own
+        are there as they were deployed."""
+        if binding is None or binding.container is None:
+            return
+        container, images = binding.container, self._driver.images
+        await asyncio.to_thread(self._settings.mounts.check_unchanged, container.mounts)
+        if images is not None and await images.find(container.image) is None:
+            raise DriverError(missing_image(binding.name, container))
 
     async def _materialise(self, command: Launch | Assign, binding: Binding) -> None:
         """Hard-link the files, and start to read a model's ahead. A trial's files have just been

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
+import json
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from secrets import token_hex
+from typing import Final, TypeVar
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Launch
 from pool_manager.driver import MEMORY_KILL
 from pool_manager.ports import Binding
 from pool_manager.settings import PoolSettings
+from registry.errors import DriverError
 from runtime_image.contract import model as models
 from runtime_image.contract import server as servers
 from runtime_image.contract.control import BindRequest, ReplicaRecord
@@ -34,7 +37,7 @@ def unbound(
     """
     return ReplicaRecord(
         id=command.id,
-        token=secrets.token_hex(32),
+        token=token_hex(32),
         role="standby",
         namespace="",
         bound="",
@@ -91,13 +94,16 @@ def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str) -> int:
     It is the function's cap, else the server's default. If neither is configured and every replica
     needs a cap: twice the memory measured in the trial, at least four times the bundle, plus
     SPARE_MIB. A trial on a GPU measured GPU memory, which still indicates the size of the model.
+    What a server may write to folders in memory is added.
     """
     if named := binding.memory_mib or settings.memory_mib:
         return named
     if not settings.caps_all:
         return 0
     size_mib = max(2 * binding.measured_mib, 4 * binding.bundle.size / 2**20)
-    return round(size_mib) + SPARE_MIB[device_kind]
+    container = binding.container
+    files_mib = container.shm_mib + sum(container.writable.values()) if container else 0
+    return round(size_mib) + SPARE_MIB[device_kind] + files_mib
 
 
 def cap_hint(record: ReplicaRecord | None) -> str:
@@ -132,12 +138,31 @@ def within_cap(
     return replace(event, memory_mib=min(event.memory_mib, cap), report=report)
 
 
+SECRETS_MAX: Final = 384 * 1024
+"""Max bytes of the secrets of one server as JSON: a frame of the control link has a limit."""
+
+
+def variables(binding: Binding, values: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a server whose values are secrets; `values` are by secret. Raises
+    DriverError if they are too large for a BIND."""
+    found = {name: values[secret] for name, secret in binding.secrets.items()}
+    if (size := len(json.dumps(found))) > SECRETS_MAX:
+        raise DriverError(
+            f"server.secrets: expected at most {SECRETS_MAX} bytes as JSON, got {size}"
+        )
+    return found
+
+
 def bind_request(
-    record: ReplicaRecord, spec: ModelSpec | ServerSpec, assigned_s: float
+    record: ReplicaRecord,
+    spec: ModelSpec | ServerSpec,
+    assigned_s: float,
+    secrets: Mapping[str, str] | None = None,
 ) -> BindRequest:
-    """Return the bind request for a replica; `assigned_s` is the time of the decision."""
+    """Return the bind request for a replica; `assigned_s` is the time of the decision, `secrets`
+    are values by variable."""
     assert record.role != "standby", "a standby without a binding cannot be bound"
-    return {
+    request: BindRequest = {
         "spec": servers.to_json(spec) if isinstance(spec, ServerSpec) else models.to_json(spec),
         "bound": record.bound,
         "namespace": record.namespace,
@@ -149,3 +174,6 @@ def bind_request(
         "phases": record.phases,
         "assigned_s": assigned_s,
     }
+    if secrets:
+        request["secrets"] = dict(secrets)
+    return request

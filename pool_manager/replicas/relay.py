@@ -9,19 +9,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pool_manager.core import events
 from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.driver import Driver
 from pool_manager.gpus.occupancy import GpuOccupancy
+from pool_manager.ports import NoSecrets, Secrets
 from pool_manager.replicas import records
 from pool_manager.replicas.control import last_words
 from pool_manager.replicas.output import ReplicaOutput
 from pool_manager.settings import PoolSettings
+from registry.errors import DriverError
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.server import ENGINE
 
 OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Unable to allocate")
 """Texts of ONNX Runtime, Python and NumPy for a failed allocation."""
@@ -36,13 +40,15 @@ class Wiring:
     """The receivers and services that the owner of a launcher supplies.
 
     `emit` gets every event, `on_pong(id, busy_ms)` each PONG; `turn(id)` returns the priority of a
-    replica's start; `occupancy` measures the owner's GPUs.
+    replica's start; `occupancy` measures the owner's GPUs. `secrets` is read when a server that
+    needs some is bound.
     """
 
     emit: Emit
     occupancy: GpuOccupancy
     on_pong: Callable[[str, int], None] = lambda _id, _busy_ms: None
     turn: Callable[[str], StartPriority] = lambda _id: StartPriority(Rank.WAITER, 0.0)
+    secrets: Secrets = field(default_factory=NoSecrets)
 
 
 class EventRelay:
@@ -61,6 +67,7 @@ class EventRelay:
         self._settings = settings
         self._output = output
         self._occupancy, self._emit = wiring.occupancy, wiring.emit
+        self._used_mib = driver.used_mib
         self._pong = wiring.on_pong
         self._on_started = on_started
         self._tasks = tasks
@@ -119,13 +126,25 @@ class EventRelay:
         return record is not None and record.role == "standby"
 
     def _report_loaded(self, event: events.Loaded) -> None:
-        """Emit Loaded with the replica's memory: limited by its cap, or as measured on a GPU."""
-        event = records.within_cap(event, self.records.get(event.id), self._settings)
+        """Emit Loaded with the replica's memory: limited by its cap, or as measured on a GPU, or in
+        the container of a server, which its sidecar does not see."""
+        record = self.records.get(event.id)
+        event = records.within_cap(event, record, self._settings)
         if self._occupancy.covers(event.id):
             measure = self._occupancy.measure(event, self._emit)
-            self._tasks.spawn(f"measure {event.id}", measure)
+        elif record is not None and record.engine == ENGINE and not event.memory_mib:
+            measure = self._measure(event)
         else:
             self._emit(event)
+            return
+        self._tasks.spawn(f"measure {event.id}", measure)
+
+    async def _measure(self, event: events.Loaded) -> None:
+        mib = 0.0
+        with contextlib.suppress(DriverError):
+            mib = await self._used_mib(event.id) or 0.0
+        report = {**event.report, "memory_mib": mib} if event.report else event.report
+        self._emit(replace(event, memory_mib=mib, report=report))
 
     async def _report_lost(self, event: events.Lost, hint: str = "") -> None:
         """Emit Lost with the last log lines. If the last one has the replica's reason for its exit,

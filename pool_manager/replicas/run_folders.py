@@ -253,12 +253,17 @@ def tail_lines(path: Path, count: int) -> tuple[str, ...]:
 
 
 def _listen(path: Path) -> socket.socket:
+    """Listen at a path. It is bound by its name in an open folder: /proc/net/unix shows the bound
+    name to everything in the network of a process that connects, so also to servers."""
     path.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        sock.bind(str(path))
+        sock.bind(f"/proc/self/fd/{folder}/{path.name}")
         sock.listen(BACKLOG)
     except OSError:
         sock.close()
         raise
+    finally:
+        os.close(folder)
     return sock

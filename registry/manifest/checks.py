@@ -43,6 +43,7 @@ NOTHING: Final = _Nothing()
 M = TypeVar("M", bound="Section")
 Text = Annotated[str, Field(max_length=200)]
 Path = Annotated[str, Field(max_length=512)]
+Word = Annotated[str, Field(max_length=32_768)]
 
 
 class Section(BaseModel):

@@ -99,6 +99,9 @@ class Overrides(TypedDict, total=False):
     port: int | None
     ready: str | None
     network: str | None
+    image: str | None
+    mounts: dict[str, str] | None
+    secrets: dict[str, str] | None
 
 
 _OVERRIDDEN: Final[dict[str, tuple[str, str]]] = {
@@ -116,6 +119,9 @@ _OVERRIDDEN: Final[dict[str, tuple[str, str]]] = {
     "port": ("server", "port"),
     "ready": ("server", "ready"),
     "network": ("server", "network"),
+    "image": ("server", "image"),
+    "mounts": ("server", "mounts"),
+    "secrets": ("server", "secrets"),
 }
 
 
@@ -166,8 +172,8 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
         if section == ("batching" if manifest.server else "server"):
             whose = "without" if section == "batching" else "with"
             raise refused(f"{section}.{inner}", f"a function {whose} [server]", value)
-        if key == "env" and isinstance(value, dict):
-            value = {**tables["server"]["env"], **value}
+        if isinstance(value, dict):
+            value = {**tables[section][inner], **value}
         tables[section][inner] = value
     limits_table = validate(LimitsTable, tables["limits"], "limits")
     own_limits, exchange = _limits(limits_table, is_server=manifest.server is not None)

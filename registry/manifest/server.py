@@ -13,8 +13,16 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from registry.errors import BadManifest
-from registry.manifest.checks import NOTHING, Section, refused, validate
+from registry.manifest.checks import NOTHING, Section, Word, refused, validate
+from registry.manifest.container import (
+    ORIGINS_MAX,
+    ContainerTable,
+    check_origin,
+    container_settings,
+    container_table,
+)
 from registry.model import ExchangeLimits, Limits, PathRules, ServerSettings
+from registry.names import NAME_RULE, is_name
 from registry.path_rules import RULE_FORM, RULES_MAX, parse_rule
 from runtime_image.contract.server import MARKER, Network, SampleRequest
 
@@ -52,7 +60,6 @@ _OWN_HEADERS: Final = frozenset(
     {"connection", "content-length", "expect", "host", "transfer-encoding", "upgrade"}
 )
 
-Word = Annotated[str, StringConstraints(max_length=32_768)]
 Target = Annotated[str, StringConstraints(max_length=2048)]
 
 
@@ -80,7 +87,7 @@ def _split(value: object) -> object:
         raise PydanticCustomError("words", "{what}", {"what": str(error)}) from error
 
 
-class ServerTable(Section):
+class ServerTable(ContainerTable):
     """Table [server]."""
 
     command: Annotated[list[Word], BeforeValidator(_split)] = Field(
@@ -88,7 +95,7 @@ class ServerTable(Section):
     )
     """Program and arguments that start an HTTP/1.1 server, as a list of words, or as a string that
     is split as by a shell. No shell runs it. `${PORT}` stands for the port to listen on,
-    `${SOCKET}` for the path of a Unix socket."""
+    `${SOCKET}` for the path of a Unix socket. With `image`, arguments that replace the image's."""
     port: int = Field(default=0, ge=0, le=65_535)
     """Port that the server listens on. 0 where the command takes it from `${PORT}`."""
     ready: Target = ""
@@ -109,6 +116,10 @@ class ServerTable(Section):
     """Requests that are refused, such as a server's own control calls."""
     env: dict[str, Word] = Field(default={}, max_length=VARIABLES_MAX)
     """Environment variables of the server, with `${PORT}` and `${SOCKET}` as in `command`."""
+    secrets: dict[str, Word] = Field(default={}, max_length=VARIABLES_MAX)
+    """Environment variables whose values are secrets: variable to the secret's name."""
+    origins: list[Word] = Field(default=[], max_length=ORIGINS_MAX)
+    """Origins whose pages may call the function from a browser, such as `https://app.example`."""
 
 
 class SampleTable(Section):
@@ -132,11 +143,12 @@ def server_settings(
     table: ServerTable, samples: Sequence[SampleRequest], files: Collection[str]
 ) -> ServerSettings:
     """Convert the table to settings; `files` are the paths of the bundle. Raises BadManifest."""
-    command = _command(table.command, files)
-    _check_variables(table.env)
+    command = _command(table, files)
+    _check_variables(table)
     if sum(len(text.encode()) for text in (*command, *table.env, *table.env.values())) > TEXT_MAX:
         raise _bad("command", f"at most {TEXT_MAX} bytes with server.env", "more")
-    _check_address(command, table)
+    if not table.image:
+        _check_address(command, table)
     if table.ready:
         _check_target(f"{_AT}.ready", table.ready)
     return ServerSettings(
@@ -149,6 +161,9 @@ def server_settings(
         stop_grace_s=table.stop_grace_s,
         samples=tuple(samples),
         paths=PathRules(**{kind: _rules(kind, getattr(table, kind)) for kind in _RULES}),
+        secrets=dict(table.secrets),
+        origins=tuple(map(check_origin, table.origins)),
+        **container_settings(table),
     )
 
 
@@ -160,7 +175,9 @@ def server_table(settings: ServerSettings) -> dict[str, Any]:
     return {
         **values,
         "command": list(settings.command),
+        "origins": list(settings.origins),
         **{kind: list(rules) for kind, rules in paths.items()},
+        **container_table(settings),
     }
 
 
@@ -210,8 +227,10 @@ def _bad(key: str, expected: str, got: object, note: str = "") -> BadManifest:
     return refused(f"{_AT}.{key}", expected, got, note)
 
 
-def _command(words: list[str], files: Collection[str]) -> tuple[str, ...]:
-    key = "command"
+def _command(table: ServerTable, files: Collection[str]) -> tuple[str, ...]:
+    key, words = "command", table.command
+    if table.image and not any("\0" in word for word in words):
+        return tuple(words)
     if not words or not words[0]:
         raise _bad(key, "a program and its arguments", words or NOTHING)
     if any("\0" in word for word in words):
@@ -224,14 +243,20 @@ def _command(words: list[str], files: Collection[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _check_variables(env: Mapping[str, str]) -> None:
-    for name, value in env.items():
-        if not _VARIABLE.fullmatch(name):
-            raise _bad(f"env.{name[:40]}", "a name of letters, digits and _", name)
-        if name == MARKER:
-            raise _bad(f"env.{name}", "another name", name, "marks a replica's processes")
-        if "\0" in value:
-            raise _bad(f"env.{name}", "text without a zero byte", value)
+def _check_variables(table: ServerTable) -> None:
+    for section, variables in (("env", table.env), ("secrets", table.secrets)):
+        for name, value in variables.items():
+            if not _VARIABLE.fullmatch(name):
+                raise _bad(f"{section}.{name[:40]}", "a name of letters, digits and _", name)
+            if name == MARKER:
+                raise _bad(f"{section}.{name}", "another name", name, "marks a replica's processes")
+            if "\0" in value:
+                raise _bad(f"{section}.{name}", "text without a zero byte", value)
+    if both := sorted(table.env.keys() & table.secrets.keys()):
+        raise _bad(f"secrets.{both[0]}", "a variable that server.env does not set", both[0])
+    for name, secret in table.secrets.items():
+        if not is_name(secret):
+            raise _bad(f"secrets.{name}", NAME_RULE, secret)
 
 
 def _check_address(command: tuple[str, ...], table: ServerTable) -> None:

@@ -106,6 +106,7 @@ class KeyRing:
 
     def __init__(self, keys: Iterable[Key] = ()) -> None:
         self._keys = {key.sha256: key for key in keys}
+        self._by_id = {key.id: key for key in self._keys.values()}
         self._subscribers: list[Callable[[Key, bool], None]] = []
         self.version = 0
         """Changes with every modification."""
@@ -128,14 +129,19 @@ class KeyRing:
             return None
         return self._keys.get(fingerprint(secret))
 
+    def with_id(self, id: str) -> Key | None:
+        """Return the key with this id, None if there is none."""
+        return self._by_id.get(id)
+
     def put(self, key: Key) -> None:
         """Accept a key from now on."""
-        self._keys[key.sha256] = key
+        self._keys[key.sha256] = self._by_id[key.id] = key
         self._tell(key, is_let_in=True)
 
     def remove(self, key: Key) -> None:
         """Stop accepting a key; an unknown key is ignored."""
         self._keys.pop(key.sha256, None)
+        self._by_id.pop(key.id, None)
         self._tell(key, is_let_in=False)
 
     def __len__(self) -> int:

@@ -83,6 +83,8 @@ class BindRequest(TypedDict):
     assigned_s: float
     """CLOCK_MONOTONIC seconds of the manager's decision; the `bind` phase of a standby starts
     here."""
+    secrets: NotRequired[dict[str, str]]
+    """Variables of a server whose values are secrets; they are stored nowhere."""
 
 
 class Loaded(TypedDict):

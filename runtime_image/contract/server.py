@@ -1,8 +1,9 @@
 """Server functions: what a sidecar needs to run one revision's HTTP server. Plain data.
 
-A server function is a command that listens on a port and speaks HTTP/1.1. The *sidecar* is the
-replica's first process: it speaks the link, starts the server, probes it, and hands connected
-sockets to gateways.
+A server function is a command, or a container image, that listens on a port and speaks HTTP/1.1.
+The *sidecar* is the replica's first process: it speaks the link, starts the server, probes it, and
+hands connected sockets to gateways. The server of an image is *apart*: the driver runs it in a
+container of its own, which joins the network of the sidecar's container.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class ServerSpec:
     In `command` and the values of `env`, `${PORT}` and `${SOCKET}` are replaced. `port` 0 lets the
     sidecar choose. `ready` is the path of the readiness probe, which expects a status from 200 to
     399; "" probes "/" and accepts every status below 500. `concurrency` is the number of exchanges
-    at once over all gateways.
+    at once over all gateways. `is_apart`: the driver starts and stops the server, not the sidecar,
+    which then has neither command nor variables, and shares only the network with it.
     """
 
     revision: str
@@ -64,6 +66,7 @@ class ServerSpec:
     max_s: float = 600.0
     concurrency: int = 32
     samples: tuple[SampleRequest, ...] = ()
+    is_apart: bool = False
 
 
 def to_json(spec: ServerSpec) -> dict[str, Any]:
@@ -78,7 +81,7 @@ def from_json(data: dict[str, Any]) -> ServerSpec:
     plain["env"] = {str(name): str(value) for name, value in dict(plain.get("env", {})).items()}
     plain["samples"] = tuple(SampleRequest(**one) for one in plain.get("samples", ()))
     spec = ServerSpec(**plain)
-    if not spec.command:
+    if not spec.command and not spec.is_apart:
         raise ValueError("command: expected at least one word, got none")
     if spec.network not in get_args(Network):
         raise ValueError(f"network: expected {' or '.join(get_args(Network))}, got {spec.network}")

@@ -78,6 +78,12 @@ def read_bind(frame: Frame) -> tuple[BindRequest, ModelSpec]:
 def read_server_bind(frame: Frame) -> tuple[BindRequest, ServerSpec]:
     """Return request and spec of a BIND frame to a server. Raises LinkError as `read_bind`."""
     request = _request(frame)
+    secrets: Any = request.get("secrets", {})
+    if not isinstance(secrets, dict) or not all(
+        isinstance(value, str) for value in secrets.values()
+    ):
+        # The value is not quoted: this text gets into logs.
+        raise LinkError("malformed BIND: expected text by variable as secrets")
     return request, _spec(request, servers.from_json)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from runtime_image.contract.server import ServerSpec
 from runtime_image.replica.loop import Loop
 from runtime_image.server import listeners, readiness
 from runtime_image.server.connecting import REFUSED, Server
@@ -28,6 +29,23 @@ REACHED: Final = ("0.0.0.0", "127.0.0.1", "::", "::1", "::ffff:0.0.0.0", "::ffff
 def misplaced(own: Iterable[Listener], port: int) -> list[Listener]:
     """Return those of the server's listeners that are not at the expected port; 0 for a socket."""
     return sorted(one for one in own if one.port != port or one.host not in REACHED)
+
+
+def strangers_of(spec: ServerSpec) -> str:
+    """Return who else reaches a server that is apart, "" if nobody does.
+
+    On the engine's network everybody on this machine and in other containers does, except where it
+    listens on the loopback interface. The sidecar itself listens on nothing.
+    """
+    if not spec.is_apart or spec.network == "none":
+        return ""
+    found = [one for one in listeners.listeners() if not one.is_local]
+    if not found:
+        return ""
+    return (
+        f"local users and other containers can reach the server at {listeners.describe(found)}; one"
+        " that listens on 127.0.0.1 is reached by its calls only"
+    )
 
 
 class Elsewhere:
@@ -72,8 +90,9 @@ class PortWatch:
         self._elsewhere = Elsewhere()
         self._is_over = False
 
-    def why_not(self, what: str, processes: list[Process]) -> str:
-        """Return why a start failed: `what` happened."""
+    def why_not(self, what: str, processes: list[Process] | None) -> str:
+        """Return why a start failed: `what` happened. `processes` are the server's, None if
+        everything that listens in this network is its."""
         found = listeners.describe(self._misplaced(processes))
         return readiness.failure(self._readiness, what, self._port, found)
 
@@ -91,9 +110,12 @@ class PortWatch:
         for port in sorted(reached)[: listeners.SHOWN_MAX]:
             Probe(self._loop, Server(port, None, is_shared=False), "/", self._answered)
 
-    def _misplaced(self, processes: list[Process]) -> list[Listener]:
-        own = listeners.sockets_of(processes)
-        return misplaced((one for one in listeners.listeners() if one.inode in own), self._port)
+    def _misplaced(self, processes: list[Process] | None) -> list[Listener]:
+        found = listeners.listeners()
+        if processes is not None:
+            own = listeners.sockets_of(processes)
+            found = [one for one in found if one.inode in own]
+        return misplaced(found, self._port)
 
     def _answered(self, answer: Answer) -> None:
         if answer.status and not self._readiness.is_ready:

@@ -23,6 +23,11 @@ class Listener(NamedTuple):
     port: int
     inode: int
 
+    @property
+    def is_local(self) -> bool:
+        """Whether only this network namespace reaches it."""
+        return self.host == "::1" or self.host.removeprefix("::ffff:").startswith("127.")
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from runtime_image.replica.manager_link import ManagerLink, connect, hello_of
 from runtime_image.seccomp.install import install
 from runtime_image.server import libc, listeners, namespaces, process_tree
 from runtime_image.server.connecting import Server
-from runtime_image.server.elsewhere import SETTLED_S, PortWatch
+from runtime_image.server.elsewhere import SETTLED_S, PortWatch, strangers_of
 from runtime_image.server.links import Links
 from runtime_image.server.namespaces import Isolation
 from runtime_image.server.probe import Probes
@@ -93,11 +93,11 @@ class Sidecar:
         self._links: Links | None = None
         self._loaded: Loaded | None = None
         self._note = ""
+        self._secrets: Mapping[str, str] = {}
         self._isolation = Isolation("", "")
         self._may_restart = False
         self._peak_mib = 0.0
-        self._is_ending = False
-        self._is_staying = False
+        self._is_ending = self._is_staying = False
         self._exit_code = 0
         self._began_s = 0.0
         self._greeted_s = time.monotonic()
@@ -188,7 +188,11 @@ class Sidecar:
             memory_mib=request["memory_mib"],
         )
         try:
-            self._start(self._spec)
+            if self._spec.is_apart:
+                self._await_server(self._spec)
+            else:
+                self._secrets = request.get("secrets", {})
+                self._start(self._spec)
         except (OSError, ValueError) as error:
             self._fail(f"cannot start the server: {error}")
 
@@ -238,7 +242,7 @@ class Sidecar:
         )
         own = dict(os.environ)  # noqa: TID251 - what the driver passes on to servers
         self._processes.start(
-            plan(spec, model_dir, self._folders, port, own),
+            plan(spec, model_dir, self._folders, port, own, self._secrets),
             view,
             has_namespace=has_namespace,
         )
@@ -246,13 +250,25 @@ class Sidecar:
             shared = self._isolation.network
             self._note = f"local users can reach the server at port {port}: {shared}"
             note(self._note)
+        self._probe(self._server, self._readiness)
+
+    def _await_server(self, spec: ServerSpec) -> None:
+        """Probe a server that the driver starts in this container's network. The driver also ends
+        it and caps its memory: this process neither sees nor signals another one."""
+        self._server = Server(spec.port or PORT_DEFAULT, None, is_shared=False)
+        self._readiness = Readiness(spec.ready, spec.start_s, self._began_s)
+        self._ports = PortWatch(
+            self._loop, self._server, self._readiness, log=note, missed=self._on_missed
+        )
+        self._probe(self._server, self._readiness)
+        _raise_file_limit(spec.concurrency)
+
+    def _probe(self, server: Server, readiness: Readiness) -> None:
         # From here on no process of this user may read the sidecar's memory, which has the token.
         libc.prctl(libc.PR_SET_DUMPABLE, 0)
         if not self._may_restart:
             install()
-        self._probes = Probes(
-            self._loop, self._server, self._readiness, log=note, ended=self._on_probed
-        )
+        self._probes = Probes(self._loop, server, readiness, log=note, ended=self._on_probed)
 
     def _restarts(self) -> bool:
         """Whether the server, which has exited, is started again: somebody took its port."""
@@ -287,10 +303,14 @@ class Sidecar:
         if not self._readiness.is_ready:
             self._fail(self._why_not_ready(f"not ready within {self._spec.start_s:g} s"))
             return
+        self._secrets = {}
         if self._may_restart:
             self._may_restart = False
             install()
         self._measure()
+        if strangers := strangers_of(self._spec):
+            self._note = strangers
+            note(strangers)
         load_ms = (self._loop.clock() - self._began_s) * 1e3
         if self._record.role == "trial":
             threading.Thread(target=self._try_samples, args=(load_ms,), daemon=True).start()
@@ -299,7 +319,8 @@ class Sidecar:
 
     def _why_not_ready(self, what: str) -> str:
         assert self._ports is not None
-        return self._ports.why_not(what, self._processes.running())
+        is_apart = self._spec is not None and self._spec.is_apart
+        return self._ports.why_not(what, None if is_apart else self._processes.running())
 
     def _on_missed(self) -> None:
         """Fail a trial whose server answers at another port only. A start of a server that has been

@@ -12,7 +12,7 @@ import contextlib
 import os
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
@@ -82,9 +82,15 @@ def uses_socket(spec: ServerSpec) -> bool:
 
 
 def plan(
-    spec: ServerSpec, model_dir: Path, folders: Folders, port: int, own: dict[str, str]
+    spec: ServerSpec,
+    model_dir: Path,
+    folders: Folders,
+    port: int,
+    own: dict[str, str],
+    secrets: Mapping[str, str] | None = None,
 ) -> Launch:
-    """Return what to execute. `own` is the sidecar's environment, of which little is passed on."""
+    """Return what to execute. `own` is the sidecar's environment, of which little is passed on;
+    nothing is replaced in `secrets`, which are values by variable."""
     values = {"${PORT}": str(port), "${SOCKET}": str(folders.socket), "${HOST}": HOST}
 
     def filled(text: str) -> str:
@@ -100,6 +106,7 @@ def plan(
         "LANG": own.get("LANG", "C.UTF-8"),
         **{name: own[name] for name in passed if name in own},
         **{name: filled(value) for name, value in spec.env.items()},
+        **(secrets or {}),
         "PORT": str(port),
         MARKER: str(folders.root.parent),
     }

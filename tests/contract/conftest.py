@@ -10,6 +10,7 @@ import pytest
 from pool_manager.settings import PoolSettings
 from tests.support.replicas import pool_settings
 from tests.support.scenes import Engine, Scenes, bundle_folder
+from tests.support.web_servers import Web, make_web_image, write_bundle
 
 DOCKER = pytest.param("docker", marks=pytest.mark.docker)
 
@@ -55,3 +56,21 @@ async def real(
     """Scenes of each driver that runs real replicas, in turn."""
     async for made in _scenes(request.param, request, settings, bundle):
         yield made
+
+
+@pytest.fixture(scope="session")
+def web_image(engine: str, runtime_image: str) -> str:
+    """Id of the image of a small HTTP server."""
+    return make_web_image(engine, runtime_image)
+
+
+@pytest.fixture(params=["process", DOCKER])
+async def web(
+    request: pytest.FixtureRequest, settings: PoolSettings, tmp_path: Path
+) -> AsyncIterator[Web]:
+    """The HTTP server over each driver in turn."""
+    image = request.getfixturevalue("web_image") if request.param == "docker" else ""
+    async for made in _scenes(request.param, request, settings, write_bundle(tmp_path)):
+        one = Web(made, image)
+        yield one
+        one.close()

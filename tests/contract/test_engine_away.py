@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,16 +12,21 @@ from typing import Any
 import pytest
 
 from pool_manager.core import events
+from pool_manager.drivers.docker.spec import SERVER, SIDECAR
+from pool_manager.ports import ServerContainer
 from pool_manager.settings import PoolSettings
 from registry.errors import EngineDown
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.server import ServerSpec
 from tests.support.containers import UNTIL_S, Containers
 from tests.support.freezing import frozen
 from tests.support.leaks import Leaks
 from tests.support.own_engine import OwnEngine
 from tests.support.replicas import Stage, binding
 from tests.support.scenes import JSON_RULES, Engine, Scenes, a_record
+from tests.support.sidecar_process import Gateway, ask
+from tests.support.web_servers import ID, ends, make_web_image
 
 pytestmark = [
     pytest.mark.docker,
@@ -147,6 +154,37 @@ async def test_an_end_during_the_loss_is_reported(
     assert await stage.exit("aaaa0001") == "exited with code 3"
     assert running == set()
     await link.close()
+
+
+@pytest.mark.parametrize("part", [SIDECAR, SERVER])
+async def test_a_pair_serves_while_the_engine_is_dead(
+    stages: Callable[..., Any], own: OwnEngine, shown: Containers, runtime_image: str, part: str
+) -> None:
+    """New exchanges reach the server; the end of either container is reported after the return."""
+    stage = await stages()
+    image = await asyncio.to_thread(make_web_image, own.url, runtime_image)
+    container = ServerContainer(image)
+    await stage.ready(ID, binding(ServerSpec("digits@1", (), is_apart=True), container=container))
+    gateway = await asyncio.to_thread(Gateway, stage.launcher.folders.data_socket(ID))
+    pid = shown.part(ID, part)["State"]["Pid"]
+    losses = Losses(stage)
+
+    own.kill()
+    answer = await asyncio.to_thread(lambda: ask(gateway.open(1)))
+    await losses.one()
+    os.kill(pid, signal.SIGKILL)
+    if part == SIDECAR:
+        await stage.next(events.Lost)
+    else:
+        await asyncio.to_thread(ends, gateway.taken(1))
+    own.start()
+    running = await back(stage)
+
+    assert answer == b"hello"
+    assert running == set()
+    assert (await stage.exit(ID)).startswith(f"lost its {part}, which ")
+    await stage.release(ID)
+    gateway.close_all()
 
 
 async def test_a_release_waits_for_the_engine(stages: Callable[..., Any], own: OwnEngine) -> None:

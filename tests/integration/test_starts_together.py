@@ -10,6 +10,7 @@ from typing import Any
 from admin.settings import Settings
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.drivers.fake_service import Script
+from pool_manager.ports import ServerContainer
 from pool_manager.settings import PoolSettings
 from runtime_image.contract.control import ReplicaRecord
 from tests.support.server import Gate, serving
@@ -34,9 +35,15 @@ class Starts(FakeDriver):
         super().__init__(Script(load_s=1), sleep=gate)
         self.order: list[str] = []
 
-    async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
+    async def start(
+        self,
+        record: ReplicaRecord,
+        run_dir: Path,
+        log: Path,
+        server: ServerContainer | None = None,
+    ) -> None:
         self.order.append(record.bound.partition("/")[2].partition("@")[0])
-        await super().start(record, run_dir, log)
+        await super().start(record, run_dir, log, server)
 
 
 async def test_ten_at_once_are_served_in_order(tmp_path: Path) -> None:

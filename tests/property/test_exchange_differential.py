@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import pytest
 import uvloop
 
+from gateway.pages.cookies import make_value
 from registry.model import PathRules
 from tests.support.doses import amount
-from tests.support.proxied import Gate, gate
+from tests.support.proxied import SECRET, Gate, gate
 
 pytestmark = pytest.mark.slow
 
@@ -66,14 +67,21 @@ TARGETS = (
         b"/fn/web/x#y",
     ),
     *(b"http://127.0.0.1/fn/web/x", b"/fn/web/" + b"l" * 900),
+    *(b"/", b"/lab?x", b"/.fngate/enter", b"/.fngate/x", b"/ui/", b"/admin/v1/keys", b"/healthz"),
 )
-HOSTS = (*[b"Host: 127.0.0.1"] * 12, b"Host: example.org", b"host:localhost:80", b"Host: a b", b"")
+HOSTS = (
+    *[b"Host: 127.0.0.1"] * 12,
+    *[b"Host: web.localhost"] * 6,
+    *(b"Host: example.org", b"host:localhost:80", b"Host: a b", b"", b"Host: digits.localhost"),
+    *(b"HOST:\tWeb.LocalHost:80 ", b"Host: x\r\nHost: web.localhost", b"Host: a.web.localhost"),
+)
 KEY_LINES = (
     *[b"Authorization: Bearer fn_key-of-a-caller"] * 4,
     *[b"Fn-Key: fn_key-of-a-caller"] * 4,
     *(b"Fn-Key: fn_key-of-a-caller\r\nAuthorization: Basic eDp5", b"Fn-Key: nobody", b"X-None: 1"),
     *(b"Authorization: Bearer fn_key-of-another", b"Authorization: Basic eDp5"),
 )
+COOKIE = make_value(SECRET, "key-of", "web", 9).encode()
 LINES = (
     *(b"Accept: text/html", b"Accept: */*", b"User-Agent: x", b"X-Empty:", b"X-Two: 1\r\nX-Two: 2"),
     *(b"Cookie: fngate=secret; a=b", b"Cookie: a=b\r\nCookie: c=d", b"X-Forwarded-For: 1.2.3.4"),
@@ -89,6 +97,8 @@ LINES = (
         b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         b"Origin: http://a.b",
     ),
+    *(b"Origin: https://app.example", b"Access-Control-Request-Method: PUT"),
+    *(b"Sec-Fetch-Mode: navigate", b"Cookie: fngate=" + COOKIE, b"Origin: http://web.localhost"),
     *(b"Origin: http://127.0.0.1", b"Sec-Fetch-Site: cross-site", b"X-Latin: \xe4\xf6", b"X:  y  "),
     *(b"Expect: 100-continue", b"Expect: 200-ok", b"X-Long: " + b"v" * 3000, b"Content-Type: a/b"),
 )
@@ -180,7 +190,7 @@ class Server:
         start = b"HTTP/1.1 %b X\r\nX-From: server\r\nSet-Cookie: a=b\r\n" % (
             status[1] if status else b"200"
         )
-        if b"/s/204" in line:
+        if b" /s/204" in line:
             writer.write(start + b"\r\n")
         elif b"/chunked" in line:
             content = (

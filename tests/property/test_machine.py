@@ -179,6 +179,11 @@ class World(Promises):
         """A caller requests that a pool sleeps."""
         self.feed(events.SleepRequested(key))
 
+    @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]))
+    def remove_cause(self, key: str) -> None:
+        """An operator removes what a pool's starts may have failed for."""
+        self.feed(events.CauseRemoved(key))
+
     @rule(worker=st.sampled_from(WORKERS), wants=loads, full=st.sampled_from([True, True, False]))
     def demand(self, worker: str, wants: dict[str, Load], full: bool) -> None:
         """A gateway worker reports its demand."""

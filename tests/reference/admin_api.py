@@ -26,6 +26,7 @@ Bodies and answers are JSON. Errors are [problems](problems.md). An answer with 
 `next` is the cursor of the next page, or null.
 """
 QUERY = {
+    "force": "`true` to remove a secret that functions need.",
     "function": "Function whose events are wanted. Without it: all.",
     "hours": "Hours before now.",
     "limit": "Maximum items of a page.",
@@ -53,6 +54,8 @@ SUBJECTS = {
     "events": "Events",
     "session": "Keys and session",
     "keys": "Keys and session",
+    "secrets": "Secrets",
+    "images": "Images",
     "backup": "Backup",
 }
 """Headings by the first word of a path."""

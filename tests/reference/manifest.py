@@ -69,6 +69,12 @@ def document() -> str:
     return page(TITLE, INTRO, *blocks)
 
 
+def _described(kind: type) -> dict[str, str]:
+    """The fields of a table as `described`, with those that it inherits from another table."""
+    tables = [one for one in reversed(kind.__mro__) if one.__module__.startswith("registry.")]
+    return {name: text for one in tables for name, text in described(one).items()}
+
+
 def _key(at: str, key: str, path: str, one: dict[str, Any], whole: dict[str, Any]) -> list[str]:
     kind = TABLES[at][1] if at else Document
     name = next(field for field, info in kind.model_fields.items() if key in (field, info.alias))
@@ -82,7 +88,7 @@ def _key(at: str, key: str, path: str, one: dict[str, Any], whole: dict[str, Any
         facts += ["Only with " + code(f'kind = "{owner}"') for owner in owners]
     caption = at.replace("*", "NAME")
     title = f"{caption}.{key}" if at else key
-    return [f"### `{title}`", wrapped(described(kind)[name]), items(facts)]
+    return [f"### `{title}`", wrapped(_described(kind)[name]), items(facts)]
 
 
 def _type(

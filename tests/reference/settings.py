@@ -30,7 +30,7 @@ GROUPS = {
         "connections",
         "fast_front",
     ),
-    "Data": ("data",),
+    "Data": ("data", "secret_key_file"),
     "Replicas": (
         "driver",
         "docker_host",
@@ -39,6 +39,7 @@ GROUPS = {
         "replica_uids",
         "orphan_s",
         "server_path",
+        "mount_roots",
         "ping_s",
         "shutdown_s",
     ),

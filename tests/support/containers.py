@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import docker
 import requests
 
 from pool_manager.drivers.docker import spec
-from pool_manager.drivers.docker.containers import holder_number, owned, replica_id
+from pool_manager.drivers.docker.containers import holder_number, owned, part, replica_id
 from pool_manager.drivers.docker.engine import ENGINE_ERRORS, translate
 from pool_manager.settings import PoolSettings
 from registry.tasks import Tasks
@@ -35,6 +35,16 @@ class Containers:
     def holders(self) -> set[str]:
         """Return the containers that hold a network."""
         return {one["Id"] for one in owned(self.api, self.owner.name) if holder_number(one)}
+
+    def parts(self) -> dict[tuple[str, str], str]:
+        """Return the containers by replica and part, in any state."""
+        listed = owned(self.api, self.owner.name)
+        return {(replica_id(one), part(one)): one["Id"] for one in listed if replica_id(one)}
+
+    def part(self, replica: str, name: str) -> dict[str, Any]:
+        """Return `docker inspect` of one of the two containers of a replica."""
+        shown: dict[str, Any] = self.api.inspect_container(self.parts()[replica, name])
+        return shown
 
     def inspect(self, replica: str) -> dict[str, Any]:
         """Return `docker inspect` of a replica's container."""
@@ -105,7 +115,9 @@ class Recorder:
         if errors and (error := errors.pop(0)) is not None:
             raise error
 
-    def create_container_from_config(self, config: dict[str, Any], name: str) -> dict[str, str]:
+    def create_container_from_config(
+        self, config: dict[str, Any], name: str = ""
+    ) -> dict[str, str]:
         self.configs.append(config)
         self.modes.append(config["HostConfig"].get("NetworkMode", ""))
         self._do("create", name)
@@ -140,6 +152,45 @@ class Recorder:
     def containers(self, **query: Any) -> list[dict[str, Any]]:
         self._do("list", "all")
         return self.listed
+
+
+class ImageRecorder(Recorder):
+    """Recorder with one image.
+
+    `config`: the image's Config; `files`: archives of its files; `ended`: exit codes of containers
+    that have ended; `kept`: Config of containers; `output`: the output of each.
+    """
+
+    def __init__(self, config: dict[str, Any] | None = None, **errors: Any) -> None:
+        super().__init__(**errors)
+        self.config = config or {}
+        self.files: dict[str, bytes] = {}
+        self.ended: dict[str, int] = {}
+        self.kept: dict[str, dict[str, Any]] = {}
+        self.output = b""
+        self.api_version = "1.41"
+
+    def inspect_image(self, image: str) -> dict[str, Any]:
+        self._do("image", image)
+        return {"Config": self.config}
+
+    def get_archive(self, container: str, path: str) -> tuple[Iterator[bytes], dict[str, Any]]:
+        self._do("read", path)
+        if path not in self.files:
+            raise refusal(NOT_FOUND, "no such file")
+        return (part for part in [self.files[path]]), {}
+
+    def inspect_container(self, container: str) -> dict[str, Any]:
+        super().inspect_container(container)
+        state = {"Running": container not in self.ended, "ExitCode": self.ended.get(container, 0)}
+        return {"State": state, "Config": self.kept.get(container, {})}
+
+    def logs(self, container: str, **query: Any) -> bytes:
+        self._do("logs", container)
+        return self.output
+
+    def kill(self, container: str, signal: str) -> None:
+        self._do("kill", f"{container} {signal}")
 
 
 class RecordedEngine:

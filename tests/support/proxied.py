@@ -22,7 +22,9 @@ from gateway.http.exchanges import Exchanges
 from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
 from gateway.http.invocation import route_calls
+from gateway.http.page_route import Entry, route_pages
 from gateway.observing.access_log import AccessEvent
+from gateway.pages.tickets import Tickets
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Deployed
 from registry.model import ExchangeLimits, Key, PathRules, ServerSettings
@@ -38,6 +40,7 @@ from tests.support.sidecars import Sidecar
 
 KEY = "default/web@1"
 TOKEN = "fn_the-token-of-nobody"
+SECRET = bytes(range(32))
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -117,6 +120,7 @@ class Gate(NamedTuple):
     events: list[AccessEvent]
     fast: FastPath | None
     handed_over: list[None]
+    tickets: Tickets
 
     async def connect(self, address: str = "127.0.0.1") -> Wire:
         """Open a client connection from an address."""
@@ -184,7 +188,11 @@ class Wire:
 
 
 def server_function(
-    exchange: ExchangeLimits, paths: PathRules, limits: FunctionLimits, ready: str
+    exchange: ExchangeLimits,
+    paths: PathRules,
+    limits: FunctionLimits,
+    ready: str,
+    origins: tuple[str, ...] = (),
 ) -> Deployed:
     """Return the server function "web"."""
     revision = nouns.revision(
@@ -192,7 +200,7 @@ def server_function(
         model="",
         engine="server",
         signature=Signature("http", (), ()),
-        server=ServerSettings(("serve",), ready=ready, paths=paths),
+        server=ServerSettings(("serve",), ready=ready, paths=paths, origins=origins),
     )
     return Deployed(nouns.function("web", exchange=exchange, limits=limits), revision)
 
@@ -210,6 +218,7 @@ async def gate(
     ready: str = "",
     is_cold: bool = False,
     settings: GatewaySettings | None = None,
+    origins: tuple[str, ...] = (),
 ) -> AsyncIterator[Gate]:
     """Run a gateway with one server function, whose server runs `handler` per connection."""
     open_handlers: set[asyncio.Task[None]] = set()
@@ -227,11 +236,17 @@ async def gate(
     delivery = Delivery(DispatchLimits(), "worker", Pools(), KnownPast())
     settings = settings or GatewaySettings(port=0, fast_front=is_fast)
     deployed = server_function(
-        exchange or ExchangeLimits(), paths or PathRules(), limits or FunctionLimits(), ready
+        exchange or ExchangeLimits(),
+        paths or PathRules(),
+        limits or FunctionLimits(),
+        ready,
+        origins,
     )
     catalog = Catalog([deployed, nouns.deployed("digits")])
     events: list[AccessEvent] = []
-    access = Access("127.0.0.1", (), ring, fingerprint(TOKEN))
+    access = Access("127.0.0.1", ("gpu.example",), ring, fingerprint(TOKEN), SECRET)
+    tickets = Tickets(lambda: 0.0)
+    entry = Entry(access, catalog, tickets, lambda: 0.0)
     invoker = assemble(
         settings,
         access,
@@ -240,6 +255,7 @@ async def gate(
         KnownPast(),
         lambda: 0.0,
         lambda batch, _lost: events.extend(batch),
+        enter=entry.handle,
     )
     gateway = Gateway(invoker)
     app = web.Application()
@@ -270,6 +286,7 @@ async def gate(
             events,
             made[2],
             made[3],
+            tickets,
         )
         if not is_cold:
             await warm(one)
@@ -297,7 +314,8 @@ def _assembled(
 ) -> tuple[Callable[[], asyncio.BaseProtocol], Callable[[], None], FastPath | None, list[None]]:
     server, invoker = runner.server, gateway.invoker
     assert server is not None
-    server.request_handler = route_calls(server.request_handler, invoker, gateway.writer)
+    calls = route_calls(server.request_handler, invoker, gateway.writer)
+    server.request_handler = route_pages(calls, invoker, gateway.writer)
     limit = ConnectionLimit(100_000, lambda: 0.0)
     seconds = invoker.settings.head_read_s
     handlers = HandlerFactory(server, gateway.writer, invoker.body_budget, seconds, limit)

@@ -143,7 +143,7 @@ class Gateway:
         theirs.close()
         self.link = BlockingLink(sock)
         sock.settimeout(PATIENCE_S)
-        self._sockets: list[socket.socket] = []
+        self._sockets: dict[int, socket.socket] = {}
         self.greeting: dict[str, Any] = json.loads(self.link.next(Kind.HELLO).body)
 
     def open(self, id: int, flags: int = 0) -> socket.socket:
@@ -157,8 +157,12 @@ class Gateway:
         assert SOCKET_NOTICE.unpack(data) == (id,)
         sock = socket.socket(fileno=descriptors[0])
         sock.settimeout(PATIENCE_S)
-        self._sockets.append(sock)
+        self._sockets[id] = sock
         return sock
+
+    def taken(self, id: int) -> socket.socket:
+        """Return a connection that was taken before."""
+        return self._sockets[id]
 
     def end(self, id: int, *, is_kept: bool = False) -> None:
         """Send END."""
@@ -172,7 +176,7 @@ class Gateway:
     def close_all(self) -> None:
         """End the link and close the connections."""
         self.close()
-        for sock in self._sockets:
+        for sock in self._sockets.values():
             sock.close()
 
 

@@ -10,12 +10,20 @@ from typer.testing import CliRunner
 
 from admin.cli.doctor.machine import Check
 from admin.cli.main import app
+from admin.cli.verbs.open_page import Opened
 from admin.image.build import BuiltImage
+from pool_manager.images import RemovedImage
 from tests.surface.cli import with_json
 from tests.surface.shapes import JsonShape, fields_of
 
-DECLARED: dict[str, Any] = {"doctor.items[]": Check, "image build": BuiltImage}
-"""Types printed by verbs that depend on this machine or take minutes; these are not run."""
+DECLARED: dict[str, Any] = {
+    "doctor.items[]": Check,
+    "image build": BuiltImage,
+    "image prune.removed[]": RemovedImage,
+    "open": Opened,
+}
+"""Types printed by verbs that depend on this machine, take minutes or need a server function; these
+are not run."""
 
 
 class CliOutput:
@@ -47,6 +55,10 @@ class CliOutput:
         key = self._run_verb("key add", "--scope", "read")
         self._run_verb("key ls")
         self._run_verb("key rm", key["id"])
+        self._run_verb("secret set", "s", input="value\n")
+        self._run_verb("secret ls")
+        self._run_verb("secret rm", "s")
+        self._run_verb("image prune")
         self._run_verb("backup", str(self._backup))
         self._run_verb("show", "nothing", exit_code=1)
 
@@ -67,10 +79,15 @@ class CliOutput:
         return found
 
     def _run_verb(
-        self, verb: str, *words: str, exit_code: int = 0, uses_server: bool = True
+        self,
+        verb: str,
+        *words: str,
+        exit_code: int = 0,
+        uses_server: bool = True,
+        input: str | None = None,
     ) -> Any:
         options = self._connection if uses_server else []
-        result = self._runner.invoke(app, [*verb.split(), *words, *options, "--json"])
+        result = self._runner.invoke(app, [*verb.split(), *words, *options, "--json"], input=input)
         assert result.exit_code == exit_code, (verb, result.output, result.exception)
         printed = json.loads(result.stderr if exit_code else result.stdout)
         self._shape.add("failure" if exit_code else verb, printed)

@@ -13,6 +13,7 @@ from typing import Any
 from pool_manager.drivers.fake import FakeDriver, Script
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support.caller import Answer
+from tests.support.images import FakeImages, image
 from tests.support.server import Gate, ServingServer, serving
 from tests.surface.shapes import JsonShape
 
@@ -122,5 +123,9 @@ async def recorder(folder: Path) -> AsyncIterator[Recorder]:
     """Recorder of a server over fake replicas, whose loads wait for the gate."""
     gate = Gate()
     driver = FakeDriver(Script(load_s=1, signature=SIGNATURE, batch=2), sleep=gate)
+    driver.images = images = FakeImages()
+    for number in (1, 2):  # one for the API, one for fnctl
+        images.there[f"nginx:{number}"] = image(number)
+        await images.pin(image(number).id, is_pulled=True)
     async with serving(folder, driver, gpus="none", cpu_slots=2) as server:
         yield Recorder(server, gate, folder / "data")

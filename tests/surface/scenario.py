@@ -15,12 +15,15 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from admin.advice.advice import Row
+from admin.api.pages import ticket_json
 from admin.deploy.servers import server_result
-from admin.views import call_json, occupancy_json
+from admin.views import call_json, connections_json, occupancy_json
+from gateway.http.connected import Connected, Connections
 from pool_manager.core.state import Device
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
-from registry.model import Arrivals, PathRules, Use
+from registry.model import Arrivals, Mount, PathRules, ServerImage, Use
+from registry.store.keys import KeyRing
 from runtime_image.contract.server import SampleRequest
 from tests.support.nouns import server_deployed
 from tests.support.operator import MODEL
@@ -166,6 +169,10 @@ async def _read(server: Recorder) -> None:
     server.values["file"] = ""
     key = await server.request(f"POST {ADMIN}/keys", {"scopes": ["read"], "note": "n"})
     await server.request(f"GET {ADMIN}/keys")
+    await server.request(f"POST {ADMIN}/secrets", {"name": "f", "value": "v"})
+    await server.request(f"GET {ADMIN}/secrets")
+    await server.request(f"DELETE {ADMIN}/secrets/{{name}}")
+    await server.request(f"POST {ADMIN}/images/prune")
     for route in READ:
         await server.request(route)
     await server.request("GET /", Accept="application/json")
@@ -178,8 +185,19 @@ async def _read(server: Recorder) -> None:
 def _add_server(server: Recorder) -> None:
     """Add what the objects of server functions have beside those of model functions."""
     rules = PathRules(("/a",), ("/b",), ("/c",))
-    one = server_deployed(env={"A": ""}, samples=(SampleRequest(headers={"*": ""}),), paths=rules)
+    one = server_deployed(
+        env={"A": ""},
+        samples=(SampleRequest(headers={"*": ""}),),
+        paths=rules,
+        image=ServerImage("nginx", "sha256:a", "nginx@sha256:b"),
+        mounts=(Mount("m", "/a", "/b"),),
+        capabilities=("CHOWN",),
+        writable={"*": 1},
+        secrets={"*": ""},
+        origins=("https://a.example",),
+    )
     shown = call_json(one)
+    connections = Connections([Connected("", "events", 1.0, "/", True)], 1, 0)
     times = {"first_byte_p50_ms": 0.5, "first_byte_p95_ms": 0.5}
     for caption, found in (
         (f"GET {FUNCTION}", times),
@@ -187,6 +205,8 @@ def _add_server(server: Recorder) -> None:
         (f"GET {FUNCTION}", {key: shown[key] for key in ("server", "exchange")}),
         (f"GET {FUNCTION}/revisions.items[]", {"server": shown["server"]}),
         (f"GET {ADMIN}/operations.items[].result", server_result(one)),
+        (f"POST {FUNCTION}/tickets", ticket_json("", "")),
+        (f"GET {FUNCTION}/why", connections_json(connections, KeyRing())),
     ):
         server.answers.add(caption, json.loads(json.dumps(found)))
 
@@ -199,6 +219,7 @@ def _gpu() -> Occupancy:
 
 async def _change(server: Recorder, cli: CliOutput) -> None:
     await server.request(f"POST {FUNCTION}/warm")
+    assert (await server.request(f"POST {FUNCTION}/tickets", {})).status == 400
     etag = (await server.request(f"GET {FUNCTION}")).headers["ETag"]
     await server.request(f"PATCH {FUNCTION}", {"max": 2}, If_Match=etag)
     await server.request(f"PATCH {FUNCTION}", {"max": 2}, If_Match=etag)

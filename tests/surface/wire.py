@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from admin.api.keys import _WireKey
 from admin.api.operate import _WireScaling
+from admin.api.pages import _WireTicket
 from admin.deploy.plan import WireDeploy, WireRollback
 from admin.workers.messages import Down, Up
 from registry.exchange import Demand, Endpoints
@@ -42,6 +43,7 @@ REQUESTS: dict[str, Any] = {
     "POST functions/{name}/revisions": WireDeploy,
     "POST functions/{name}/rollback": WireRollback,
     "PATCH functions/{name}": _WireScaling,
+    "POST functions/{name}/tickets": _WireTicket,
     "POST keys": _WireKey,
 }
 CONTROL: dict[str, Any] = {

@@ -126,6 +126,20 @@ def token(data: Path) -> Check:
     return Check("ok", "admin token", f"{path} is readable only by you")
 
 
+def secret_key(path: Path) -> list[Check]:
+    """Check that only its owner can read the key of the secrets; no check if there is none."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [Check("fail", "secrets' key", f"{path}: {error.strerror}")]
+    if mode & PRIVATE:
+        found = f"{path} has mode {mode:04o}, expected 0600: others can read it"
+        return [Check("warn", "secrets' key", found, f"chmod 600 {path}")]
+    return [Check("ok", "secrets' key", f"{path} is readable only by you")]
+
+
 def sockets(run: Path) -> Check:
     """Check that the paths of replicas' sockets in the folder `run` fit the kernel's limit."""
     length = len(os.fsencode(run)) + SOCKET_TAIL

@@ -45,6 +45,16 @@ File = Annotated[
     ),
 ]
 
+SecretKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret-key-file",
+        envvar="FN_SECRET_KEY_FILE",
+        metavar="FILE",
+        help="Key of the secrets (default DATA/secret.key).",
+    ),
+]
+
 
 def backup(  # noqa: PLR0913 - typer takes one parameter per option
     context: typer.Context,
@@ -140,12 +150,17 @@ def described(report: DatabaseReport) -> str:
     return f"{report.functions} functions, {report.keys} keys"
 
 
-def restore(file: File, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def restore(
+    file: File,
+    data: Data = DEFAULT_DATA,
+    secret_key_file: SecretKeyFile = None,
+    as_json: Json = False,
+) -> None:
     """Replace the database of a stopped server with FILE.
 
     FILE comes from fnctl backup, or is a daily copy in DATA/backups. The current database is moved
     to DATA/set-aside. Keys and functions are then those of the copy: a key that was revoked after
-    the copy was made is valid again.
+    the copy was made is valid again. Secrets need their key file, which no copy has.
 
     \b
     Example:
@@ -158,7 +173,7 @@ def restore(file: File, data: Data = DEFAULT_DATA, as_json: Json = False) -> Non
         from registry.settings import StoreSettings
         from registry.store.recovery import restoring
 
-        settings = StoreSettings(data.expanduser().resolve())
+        settings = StoreSettings(data.expanduser().resolve(), secret_key_file=secret_key_file)
         file = file.resolve()
         now_s = datetime.now(UTC).timestamp()
         with DataDirectory.open(settings.data):
@@ -168,6 +183,7 @@ def restore(file: File, data: Data = DEFAULT_DATA, as_json: Json = False) -> Non
             "keys": restored.keys,
             "missing_files": restored.missing,
             "set_aside": str(restored.folder) if restored.folder else None,
+            "unreadable_secrets": list(restored.unreadable),
         }
         print_answer(as_json, shown, text(settings, file, restored))
 
@@ -183,5 +199,11 @@ def text(settings: StoreSettings, file: Path, restored: Restored) -> str:
         lines += [
             f"{restored.missing} files of functions are missing; copy them from the backup:",
             f"  mkdir -p {target} && cp -an {source} {target}",
+        ]
+    if restored.unreadable:
+        lines += [
+            f"no key for the secrets {', '.join(restored.unreadable)}: put their key file back"
+            f" ({settings.secret_key}),",
+            "  or set them again: fnctl secret set NAME",
         ]
     return "\n".join([*lines, f"next: fnctl serve --data {shlex.quote(str(settings.data))}"])

@@ -48,6 +48,13 @@ Command = Annotated[
         help="Command of an HTTP server that listens on ${PORT}; it runs in the folder.",
     ),
 ]
+ImageGiven = Annotated[
+    str | None,
+    typer.Option("--image", metavar="REF", help="Image of an HTTP server, for the driver docker."),
+]
+Pull = Annotated[
+    bool, typer.Option("--pull", help="Pull the image even if the server's engine has it.")
+]
 Port = Annotated[
     int | None,
     typer.Option(min=1, max=65_535, metavar="N", help="Port that the server listens on."),
@@ -58,6 +65,23 @@ Ready = Annotated[
 Env = Annotated[
     list[str] | None,
     typer.Option("--env", metavar="NAME=VALUE", help="Variable of the server; may be repeated."),
+]
+SecretGiven = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--secret",
+        metavar="VARIABLE=NAME",
+        help="Variable of the server whose value is the secret NAME (fnctl secret set); may be"
+        " repeated.",
+    ),
+]
+MountGiven = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mount",
+        metavar="NAME=SOURCE:TARGET[:rw]",
+        help="Folder of the server's machine that an image's server sees; may be repeated.",
+    ),
 ]
 NetworkGiven = Annotated[
     Network | None, typer.Option("--network", help="What the server can reach.")
@@ -117,9 +141,13 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     path: PathGiven = None,
     name: Name = None,
     command: Command = None,
+    image: ImageGiven = None,
+    pull: Pull = False,
     port: Port = None,
     ready: Ready = None,
     env: Env = None,
+    secret: SecretGiven = None,
+    mount: MountGiven = None,
     network: NetworkGiven = None,
     concurrency: Concurrency = None,
     min: Min = None,
@@ -137,20 +165,18 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     """Deploy a model or an HTTP server as a function.
 
     A trial replica loads the model, runs its sample and measures it; then calls go to it. A
-    server's trial starts the command until it is ready. A warm function stays warm: the new
-    revision is ready before calls go to it, if both fit on the device. A failed deploy changes
-    nothing.
+    server's trial starts the command, or the image, until it is ready. Words after -- are the
+    command; for an image they replace its arguments. A warm function stays warm: the new revision
+    is ready before calls go to it, if both fit on the device. A failed deploy changes nothing.
 
     \b
     Examples:
       fnctl deploy model.onnx --name digits
       fnctl deploy functions/digits --max 2 --idle 60
       fnctl deploy app/ --name web --command 'uvicorn app:app --port ${PORT}' --trust
+      fnctl deploy --name qwen --image vllm/vllm-openai:v0.33.0 -- --model /models/qwen
     """
-    from admin.cli.bundle_files import collect
-    from admin.cli.server_options import ServerOptions, parse_command, parse_env
-    from registry.errors import BadManifest
-    from registry.manifest.server import PORT
+    from admin.cli.server_options import ServerOptions, parse_command, parse_pairs
 
     overrides = given(
         min=min,
@@ -162,21 +188,42 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         batching=batch if batch == ALWAYS else None,
         timeout_s=timeout,
     )
-    words, variables = parse_command(command), parse_env(env or [])
-    server = ServerOptions(words, variables, port, ready, network and network.value, concurrency)
-    if path is None and not words:
-        raise typer.BadParameter("expected a folder or a model file, or --command for a server")
+    server = ServerOptions(
+        command=parse_command(command, session.words),
+        image=image,
+        env=parse_pairs(env, "--env", "NAME=VALUE"),
+        secrets=parse_pairs(secret, "--secret", "VARIABLE=NAME"),
+        mounts=parse_pairs(mount, "--mount", "NAME=SOURCE:TARGET[:rw]"),
+        port=port,
+        ready=ready,
+        network=network and network.value,
+        concurrency=concurrency,
+    )
     built = server.manifest()
+    collected = collect_files(path, name, built)
+    if collected.manifest != built or not built:
+        overrides |= server.overrides()
+    request = collected.request(trust, breaking, overrides, now=now, pull=pull)
+    _deploy(session, collected, request, no_wait)
+
+
+def collect_files(path: Path | None, name: str | None, built: str) -> Collected:
+    """Collect the files of a deploy; `built` is the manifest that the options stand for. Raises
+    typer.BadParameter without files and options, and what `collect` raises."""
+    from admin.cli.bundle_files import collect
+    from registry.errors import BadManifest
+    from registry.manifest.server import PORT
+
+    if path is None and not built:
+        raise typer.BadParameter(
+            "expected a folder or a model file, or --command or --image for a server"
+        )
     try:
-        collected = collect(path, name, built)
+        return collect(path, name, built)
     except BadManifest as error:
         if built and PORT in str(error.detail.get("expected")):
             error.add_note(f"add {PORT} to --command, in single quotes, or give --port or --env")
         raise
-    if collected.manifest != built or not built:
-        overrides |= server.overrides()
-    request = collected.request(trust, breaking, overrides, now=now)
-    _deploy(session, collected, request, no_wait)
 
 
 def given(**values: Any) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def local_checks(data: Path) -> list[Check]:
         machine.folder(folder),
         machine.disk(folder),
         machine.token(folder),
+        *machine.secret_key(key_file(folder)),
         machine.sockets(run_dir(folder)),
         machine.engine(),
         isolation.namespaces(),
@@ -104,6 +105,19 @@ def docker(engine: str, driver: Driver) -> list[Check]:
     from admin.cli.doctor.docker import docker_checks
 
     return docker_checks(engine, is_chosen=driver is Driver.DOCKER, tags=images())
+
+
+def key_file(data: Path) -> Path:
+    """Return the key of the secrets of a server started here; the default if settings are
+    invalid."""
+    from admin.settings import load_settings
+    from registry.errors import BadRequest
+    from registry.settings import StoreSettings
+
+    try:
+        return load_settings({"data": data}).store().secret_key
+    except BadRequest:  # the server reports it when it starts
+        return StoreSettings(data).secret_key
 
 
 def images() -> dict[str, str]:

@@ -6,13 +6,13 @@ import json
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from admin.cli.errors import INTERRUPTED, errors_reported
-from admin.cli.options import DEFAULT_ENGINE, Json
-from admin.text import duration, fields, plain, size
+from admin.cli.options import DEFAULT_ENGINE, Json, Session, connected
+from admin.text import duration, fields, get, plain, size
 
 if TYPE_CHECKING:
     from admin.image.build import BuiltImage
@@ -21,7 +21,9 @@ DEFAULT_BASE: Final = "python:3.11-slim"
 NAME: Final = "fngate-runtime"
 
 app = typer.Typer(
-    help="Build the image that replicas run in.", no_args_is_help=True, rich_markup_mode=None
+    help="Build the image that replicas run in; remove images that functions needed.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -68,11 +70,6 @@ Context = Annotated[
 ]
 
 
-@app.callback()
-def _image() -> None:
-    """Make typer keep `build` as a subcommand while it is the only one."""
-
-
 @app.command("build")
 def build(  # noqa: PLR0913 - typer takes one parameter per option
     kind: KindGiven = Kind.CPU,
@@ -117,6 +114,36 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
             typer.echo("interrupted: nothing changed", err=True)
             raise typer.Exit(INTERRUPTED) from None
     typer.echo(json.dumps(asdict(built), indent=2) if as_json else plain(render(built)))
+
+
+@app.command("prune")
+@connected
+def prune(session: Session) -> None:
+    """Remove the images that deploys have pulled and no function needs any more.
+
+    Images that a container uses stay, and so do images that deploys found on the machine.
+
+    \b
+    Example:
+      fnctl image prune
+    """
+    removed = session.client.prune_images()
+    session.answer({"removed": removed}, lambda: render_pruned(removed))
+
+
+def render_pruned(removed: list[dict[str, Any]]) -> str:
+    """Render the images that were removed, with the sum of their sizes."""
+    if not removed:
+        return "no image to remove"
+    lines = [
+        f"{', '.join(one.get('names') or []) or get(one, 'id')}  {size(int(one['size_bytes']))}"
+        for one in removed
+    ]
+    total = sum(int(one["size_bytes"]) for one in removed)
+    noun = "image" if len(removed) == 1 else "images"
+    return "\n".join(
+        [*lines, f"{len(removed)} {noun} removed, {size(total)} shared layers included"]
+    )
 
 
 def render(built: BuiltImage) -> str:

@@ -61,20 +61,22 @@ def address_of(url: str, key: str | None) -> str:
     return f"{url.rstrip('/')}/ui/{fragment}"
 
 
-def write_page(folder: Path, address: str) -> Path:
-    """Write a page that redirects to `address`, readable by this user only: any user of the machine
-    can read a browser's command line. Raises OSError."""
+def write_page(
+    folder: Path, address: str, file: str = PAGE_FILE, title: str = "The dashboard"
+) -> Path:
+    """Write a page `file` that redirects to `address`, readable by this user only: any user of the
+    machine can read a browser's command line. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / PAGE_FILE
+    path = folder / file
     path.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
-        file.write(PAGE.format(address=escape(address)))
+    with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as page:
+        page.write(PAGE.format(address=escape(address), title=escape(title)))
     return path
 
 
 PAGE: Final = """<!doctype html>
 <meta charset="utf-8"><meta name="referrer" content="no-referrer">
 <meta http-equiv="refresh" content="0; url={address}">
-<title>fngate</title><a href="{address}">The dashboard</a>
+<title>fngate</title><a href="{address}">{title}</a>
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,17 @@ from pool_manager.drivers.docker.engine import (
     is_no_way,
     translate,
 )
-from pool_manager.drivers.docker.spec import HOLDER, LINK, OWNER, REPLICA, UID, Way
+from pool_manager.drivers.docker.spec import (
+    HOLDER,
+    LINK,
+    OWNER,
+    PART,
+    REPLICA,
+    SERVER,
+    SIDECAR,
+    UID,
+    Way,
+)
 from pool_manager.drivers.uids import misfit
 from registry.errors import DriverError
 from runtime_image.contract.link import VERSION
@@ -91,10 +101,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A started container; `way` is how its GPU was requested."""
+    """A started container; `way` is how its GPU was requested. With `sidecar`, the container is
+    that of a server, and `sidecar` the one whose network it joined."""
 
     container: str
     way: Way | None
+    sidecar: str = ""
 
 
 def begin(client: docker.APIClient, start: Start) -> Started:
@@ -155,10 +167,48 @@ def replica_id(listed: dict[str, Any]) -> str:
     return str((listed.get("Labels") or {}).get(REPLICA, ""))
 
 
+def part(listed: dict[str, Any]) -> str:
+    """Return which part of its replica a listed container is: SIDECAR, SERVER, or "" for all."""
+    return str((listed.get("Labels") or {}).get(PART, ""))
+
+
 def uid(listed: dict[str, Any]) -> int | None:
     """Return the user id of a listed replica, None if its server assigned none."""
     text = str((listed.get("Labels") or {}).get(UID, ""))
     return int(text) if text.isdecimal() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Containers of one replica. `main` is that of the model, or of the server if there is a
+    `sidecar` or was one; "" for none. `uid` is the user id that the replica was assigned."""
+
+    main: str = ""
+    sidecar: str = ""
+    uid: int | None = None
+    is_pair: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no part is missing."""
+        return bool(self.main and (self.sidecar or not self.is_pair))
+
+
+def parts_of(listed: list[dict[str, Any]]) -> dict[str, Parts]:
+    """Return the containers of all replicas of a list, by replica id."""
+    found: dict[str, Parts] = {}
+    for one in listed:
+        id, container = replica_id(one), one["Id"]
+        if not id:
+            continue
+        has = found.get(id, Parts())
+        if part(one) == SIDECAR:
+            found[id] = replace(has, sidecar=container, uid=uid(one), is_pair=True)
+        elif part(one) == SERVER:
+            found[id] = replace(has, main=container, is_pair=True)
+        elif not part(one):
+            found[id] = replace(has, main=container, uid=uid(one))
+    return found
 
 
 def holder_number(listed: dict[str, Any]) -> str:
@@ -166,9 +216,17 @@ def holder_number(listed: dict[str, Any]) -> str:
     return str((listed.get("Labels") or {}).get(HOLDER, ""))
 
 
-def alive(listed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the running replicas of a list, by replica id."""
-    return {replica_id(one): one for one in listed if replica_id(one) and _is_running(one)}
+def alive(listed: list[dict[str, Any]]) -> dict[str, Parts]:
+    """Return the running replicas of a list, by replica id. A replica of two containers runs only
+    if both do."""
+    running = parts_of([one for one in listed if _is_running(one)])
+    return {id: parts for id, parts in running.items() if parts.is_whole}
+
+
+def in_order(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the listed containers in the order of their removal: a server outlives its sidecar,
+    without anything that ends its exchanges, so the sidecar goes last."""
+    return sorted(listed, key=lambda one: part(one) == SIDECAR)
 
 
 def holding(listed: list[dict[str, Any]]) -> dict[str, str]:
@@ -201,6 +259,17 @@ def exit_of(client: docker.APIClient, container: str) -> ContainerExit | None:
     if state["Running"]:
         return None
     return ContainerExit(int(state["ExitCode"]), bool(state.get("OOMKilled")))
+
+
+def running_config(client: docker.APIClient, container: str) -> dict[str, Any] | None:
+    """Return the Config of a container that runs, None if it does not."""
+    try:
+        seen = client.inspect_container(container)
+    except ENGINE_ERRORS as error:
+        if is_gone(error):
+            return None
+        raise
+    return dict(seen.get("Config") or {}) if seen["State"]["Running"] else None
 
 
 def remove(client: docker.APIClient, container: str) -> None:
@@ -239,15 +308,17 @@ def remove_holders(client: docker.APIClient, owner: str) -> None:
 def terminate(client: docker.APIClient, container: str) -> None:
     """Send TERM to the first process of a container, which forwards it. Does nothing if the
     container does not run."""
-    _signal(client, container, "SIGTERM")
+    send_signal(client, container, "SIGTERM")
 
 
 def kill(client: docker.APIClient, container: str) -> None:
     """Send KILL to a container. Does nothing if it does not run."""
-    _signal(client, container, "SIGKILL")
+    send_signal(client, container, "SIGKILL")
 
 
-def _signal(client: docker.APIClient, container: str, name: str) -> None:
+def send_signal(client: docker.APIClient, container: str, name: str) -> None:
+    """Send a signal to the first process of a container. Does nothing if the container does not
+    run."""
     try:
         client.kill(container, name)
     except ENGINE_ERRORS as error:
@@ -286,6 +357,31 @@ def output(client: docker.APIClient, container: str, since_s: int) -> bytes | No
             return None
         raise
     return written
+
+
+def used_mib(client: docker.APIClient, container: str) -> float | None:
+    """Return the MiB of memory that a container takes; None if it does not run."""
+    try:
+        stats = client.stats(container, stream=False, one_shot=True)
+    except ENGINE_ERRORS as error:
+        if is_gone(error) or is_conflict(error):
+            return None
+        raise
+    return memory_of(stats.get("memory_stats") or {})
+
+
+def memory_of(stats: dict[str, Any]) -> float | None:
+    """Return the MiB in use by the field memory_stats of GET /containers/ID/stats.
+
+    As `docker stats` does it, without files in the page cache that were not used lately, which the
+    kernel gives up first.
+    """
+    usage = stats.get("usage")
+    if not usage:
+        return None
+    more = stats.get("stats") or {}
+    cached = more.get("total_inactive_file", more.get("inactive_file", 0))
+    return max(0, int(usage) - int(cached)) / spec.MIB
 
 
 def pids(client: docker.APIClient, container: str) -> frozenset[int] | None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import docker
 import structlog
 
 from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.docker import containers, spec
 from pool_manager.drivers.docker.containers import (
+    Parts,
     Start,
+    Started,
     begin,
     check_image,
     check_uids,
@@ -28,12 +32,22 @@ from pool_manager.drivers.docker.events import (
     EndedWhileListing,
     EventListener,
     KnownContainer,
-    describe_exit,
     read_event,
 )
+from pool_manager.drivers.docker.images import DockerImages
 from pool_manager.drivers.docker.network_holders import NetworkHolders
+from pool_manager.drivers.docker.pairs import (
+    STRANGER_S,
+    ImageUsers,
+    PairEnd,
+    PairStart,
+    begin_pair,
+)
+from pool_manager.drivers.docker.server_spec import Pair
 from pool_manager.drivers.docker.spec import OWNER, MountPaths, Owner, Way, ways
 from pool_manager.drivers.uids import DEFAULT, SLICE, UidAllocator, parse_range, slice_of
+from pool_manager.images import Images
+from pool_manager.ports import ServerContainer
 from pool_manager.replicas.logs import Spool
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
@@ -63,7 +77,8 @@ class DockerSettings:
 
 
 class DockerDriver:
-    """Starts a container of the runtime image for each replica.
+    """Starts a container of the runtime image for each replica; for the replica of an image, the
+    sidecar's container and the server's.
 
     The engine may stop and return: its containers continue to run (live-restore), and those that
     ended in the meantime are found when the containers are listed again.
@@ -78,6 +93,7 @@ class DockerDriver:
         self._settings, self._engine = settings, engine
         self._ways: list[Way] = ways(info)
         self._owner = Owner.of(settings.data.resolve())
+        self.images: Images | None = DockerImages(engine, settings.url, self._owner.name)
         uids = slice_of(settings.uids, self._owner.name)
         self._uids = UidAllocator(uids, secrets.randbelow(SLICE))
         self._containers: dict[str, KnownContainer] = {}
@@ -87,6 +103,7 @@ class DockerDriver:
             engine, image, self._owner, self._uids.holder, self._tasks, times.refill_after_s
         )
         self._limiter = ContainerLimiter(engine, self._owner, self._tasks, times)
+        self._users, self._pair_end = ImageUsers(), PairEnd(engine)
         self._listener: EventListener | None = None
         self._ended, self._spool = EndedWhileListing(), Spool()
         self._is_closed = False
@@ -114,36 +131,68 @@ class DockerDriver:
         """Return the mount point of the model folder, the same in each container."""
         return spec.MODEL_TARGET
 
-    async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:  # noqa: ARG002
-        """Create and start the container; `log` is written by `save_log`."""
+    async def start(
+        self,
+        record: ReplicaRecord,
+        run_dir: Path,
+        log: Path,  # noqa: ARG002 - written by `save_log`
+        server: ServerContainer | None = None,
+    ) -> None:
+        """Create and start the container, or with `server` the sidecar's and the server's."""
+        pool = self._settings.pool
+        paths = MountPaths(run_dir, pool.model_dir / record.id, pool.log_bytes)
+        if server is None:
+            await self._start_replica(record, paths)
+        else:
+            await self._start_pair(record, paths, server)
+
+    async def _start_replica(self, record: ReplicaRecord, paths: MountPaths) -> None:
         image = self._settings.images.get(record.device_kind)
         if image is None:
             raise DriverError(f"no runtime image for devices of kind {record.device_kind}")
-        uid, pool = self._uids.take(record.id), self._settings.pool
-        paths = MountPaths(run_dir, pool.model_dir / record.id, pool.log_bytes)
+        uid = self._uids.take(record.id)
         # No caller waits for a standby, so its network may be created with it.
         holder = self._holders.take() if record.role != "standby" else None
         start = Start(
             spec.container_name(record, self._owner),
             spec.replica(record, image, self._owner, paths, uid),
             holder.container if holder else None,
-            record.device if record.device_kind != "cpu" else "",
+            _gpu(record),
             tuple(self._ways),
         )
-        # Registered before it runs: it may end before its start returns.
-        made = self._containers[record.id] = KnownContainer()
         try:
-            started = await self._engine.start("start a container", lambda c: begin(c, start))
-        except BaseException:
-            made.start_failed()
-            self._containers.pop(record.id, None)
-            raise
+            await self._start(record.id, lambda client: begin(client, start))
         finally:
             if holder is not None:
                 self._holders.discard(holder)
             self._holders.refill()
-        for event in made.start_returned(started.container):
-            self._apply(record.id, made, event)
+
+    async def _start_pair(
+        self, record: ReplicaRecord, paths: MountPaths, server: ServerContainer
+    ) -> None:
+        # The sidecar makes its own network, not a holder: a server takes seconds to start anyway,
+        # and the network's settings depend on the function.
+        start = PairStart(
+            Pair(record, server, self._owner, paths),
+            self._settings.images["cpu"],
+            self._uids.take(record.id),
+            _gpu(record),
+            tuple(self._ways),
+            self._users,
+        )
+        await self._start(record.id, lambda client: begin_pair(client, start))
+
+    async def _start(self, id: str, work: Callable[[docker.APIClient], Started]) -> None:
+        # Registered before it runs: it may end before its start returns.
+        made = self._containers[id] = KnownContainer()
+        try:
+            started = await self._engine.start("start a container", work)
+        except BaseException:
+            made.start_failed()
+            self._containers.pop(id, None)
+            raise
+        for event in made.start_returned(started.container, started.sidecar):
+            self._apply(id, made, event)
         if started.way is not None:
             # The way that worked is tried first from now on.
             self._ways.sort(key=lambda way: way is not started.way)
@@ -152,30 +201,30 @@ class DockerDriver:
         """Adopt running containers; remove stopped ones that no replica or holder accounts for."""
         self._listen()
         # Only these containers are known to have started before the list was made.
-        before = {id: known.id for id, known in self._containers.items() if known.id}
+        before = {id for id, known in self._containers.items() if known.id}
         holders = self._holders.ready()
         with self._ended.listing():
             listed = await self._call("list containers", containers.owned, self._owner.name)
             listed = self._ended.without(listed)
         alive, holding = containers.alive(listed), containers.holding(listed)
-        for id, one in alive.items():
+        for id, parts in alive.items():
             if id not in self._containers:
-                self._adopt(id, one)
+                self._adopt(id, parts)
         self._holders.sync(holding, holders)
-        for one in listed:
+        for one in containers.in_order(listed):
             number = containers.holder_number(one)
             if not (containers.replica_id(one) in self._containers or self._holders.knows(number)):
                 await self._remove_leftover(one["Id"])
-        for id in before.keys() - alive.keys():
-            await self._report_missed(id, before[id])
+        for id in before - alive.keys():
+            await self._report_missed(id)
         # The engine reports an exit shortly before its list shows it.
         known = self._containers
         return {id for id in alive if id in known and not known[id].is_reported}
 
-    def _adopt(self, id: str, listed: dict[str, Any]) -> None:
+    def _adopt(self, id: str, parts: Parts) -> None:
         self._containers[id] = KnownContainer()
-        self._containers[id].start_returned(listed["Id"])
-        self._uids.adopt(id, containers.uid(listed))
+        self._containers[id].start_returned(parts.main, parts.sidecar)
+        self._uids.adopt(id, parts.uid)
 
     def _listen(self) -> None:
         if self._listener is None:
@@ -202,15 +251,21 @@ class DockerDriver:
     def _label(self) -> str:
         return f"{OWNER}={self._owner.name}"
 
-    async def _report_missed(self, id: str, container: str) -> None:
-        """Report a replica that ended while no events were received."""
+    async def _report_missed(self, id: str) -> None:
+        """Report a replica that ended while no events were received. If both containers of a pair
+        have, the server's end is the one to be explained."""
         known = self._containers.get(id)
-        if known is None or known.is_reported:
+        if known is None:
             return
-        ended = await self._call("inspect a container", containers.exit_of, container)
-        if ended is not None:
-            known.out_of_memory |= ended.out_of_memory
-            self._report_exit(id, known, ended.code)
+        for container in filter(None, (known.id, known.sidecar)):
+            if known.is_reported:
+                return
+            ended = await self._call("inspect a container", containers.exit_of, container)
+            if ended is None:
+                continue
+            if ended.out_of_memory:
+                known.note_shortage(container)
+            self._report_exit(id, known, container, ended.code)
 
     def _on_connected(self) -> None:
         """List the containers after the event stream has connected: earlier events were missed."""
@@ -233,19 +288,21 @@ class DockerDriver:
             self._holders.ended(news.container)
         elif not known.id:
             known.keep(news)
-        elif known.id == news.container:
+        elif known.owns(news.container):
             self._apply(id, known, news)
 
     def _apply(self, id: str, known: KnownContainer, news: ContainerEvent) -> None:
         if news.code is None:
-            known.out_of_memory = True
+            known.note_shortage(news.container)
         else:
-            self._report_exit(id, known, news.code)
+            self._report_exit(id, known, news.container, news.code)
 
-    def _report_exit(self, id: str, known: KnownContainer, code: int | None) -> None:
+    def _report_exit(
+        self, id: str, known: KnownContainer, container: str, code: int | None
+    ) -> None:
         if not known.is_reported:
             known.is_reported = True
-            self.exits.notify(id, describe_exit(code, out_of_memory=known.out_of_memory))
+            self.exits.notify(id, known.describe_exit(container, code))
 
     async def limit(self, record: ReplicaRecord) -> None:
         """Limit memory and CPU time, and rename the container after its revision: at once if the
@@ -263,39 +320,68 @@ class DockerDriver:
 
     async def save_log(self, id: str, log: Path) -> None:
         """Append the replica's output since the last call, as kept by the engine, to `log`."""
-        if container := await self._find(id):
+        if known := self._containers.get(id):
+            known.log = log
+        if container := (await self._find(id)).main:
             read = containers.output
             await self._spool.fetch(id, log, lambda s: self._call("read a log", read, container, s))
 
     async def pids(self, id: str) -> frozenset[int] | None:
-        """Return the host's pids of the container's processes."""
-        container = await self._find(id)
-        return await self._call("list processes", containers.pids, container) if container else None
+        """Return the host's pids of the container's processes, of a server's and its sidecar's."""
+        parts = await self._find(id)
+        if not parts.main:
+            return None
+        found: frozenset[int] | None
+        found = await self._call("list processes", containers.pids, parts.main)
+        if found is None or not parts.sidecar:
+            return found
+        beside = await self._call("list processes", containers.pids, parts.sidecar)
+        return found.union(beside or ())
+
+    async def used_mib(self, id: str) -> float | None:
+        """Return the memory of a server's container, without the files that it has read."""
+        parts = await self._find(id)
+        if not (parts.is_pair and parts.main):
+            return None
+        return await self._call("measure a container", containers.used_mib, parts.main)
 
     async def terminate(self, id: str) -> None:
-        """Send TERM to the container's first process, which forwards it."""
-        if container := await self._find(id):
+        """Send TERM to the container's first process, which forwards it; of a pair, to the
+        sidecar's, which shuts what is open and exits."""
+        parts = await self._find(id)
+        if container := parts.sidecar or parts.main:
             await self._call("end a container", containers.terminate, container)
 
     async def release(self, id: str) -> None:
-        """Kill and remove the container."""
+        """Kill and remove the container; the server of a pair is stopped with grace, and removed
+        before its sidecar."""
         if known := self._containers.get(id):
             await known.settled.wait()
-        if container := await self._find(id):
+        parts = await self._find(id)
+        if parts.is_pair:
+            await self._pair_end.stop(parts, math.inf if id in self._containers else STRANGER_S)
+            await self._save_last_words(id)
+        for container in filter(None, (parts.main, parts.sidecar)):
             await self._call("remove a container", containers.remove, container)
             self._ended.note(container)
         self._spool.forget(id)
         self._uids.free(id)
         if known := self._containers.pop(id, None):
-            self._report_exit(id, known, None)
+            self._report_exit(id, known, known.id, None)
 
-    async def _find(self, id: str) -> str:
-        """Return the id of a replica's container, also if an earlier server left it; "" if there
-        is none."""
+    async def _save_last_words(self, id: str) -> None:
+        """Save what a server has written at its stop signal."""
+        known = self._containers.get(id)
+        if known is not None and known.log is not None:
+            with contextlib.suppress(DriverError, OSError):
+                await self.save_log(id, known.log)
+
+    async def _find(self, id: str) -> Parts:
+        """Return the containers of a replica, also if an earlier server left them."""
         if known := self._containers.get(id):
-            return known.id
+            return Parts(known.id, known.sidecar, is_pair=bool(known.sidecar))
         listed = await self._call("list containers", containers.owned, self._owner.name)
-        return next((one["Id"] for one in listed if containers.replica_id(one) == id), "")
+        return containers.parts_of(listed).get(id, Parts())
 
     async def close(self) -> None:
         """Remove the holders and stop listening; replicas continue to run. Ends in bounded time
@@ -314,6 +400,11 @@ class DockerDriver:
 
     async def _call(self, doing: str, work: Callable[..., T], *arguments: Any) -> T:
         return await self._engine.call(doing, lambda client: work(client, *arguments))
+
+
+def _gpu(record: ReplicaRecord) -> str:
+    """Return the UUID of a replica's GPU, "" on a CPU slot."""
+    return record.device if record.device_kind != "cpu" else ""
 
 
 class ContainerLimiter:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import docker
@@ -143,25 +144,49 @@ def read_event(event: dict[str, Any]) -> tuple[str, ContainerEvent]:
 
 @dataclass(slots=True, eq=False)
 class KnownContainer:
-    """The container of one replica.
+    """The container of one replica, or the two of a server function's.
 
-    `id` is "" until its start has returned; earlier events are kept in `early`, because a start may
-    try several containers. `is_reported`: its exit was reported, or it was never created.
-    `settled` is set when the start has returned or failed.
+    `id` is the container of the model or the server, "" until its start has returned; `sidecar` is
+    the one beside a server. Earlier events are kept in `early`, because a start may try several
+    containers. `is_reported`: its exit was reported, or it was never created. `out_of_memory`
+    concerns `id`, `is_sidecar_short` the sidecar. `settled` is set when the start has returned or
+    failed. `log` is where its output was saved last.
     """
 
     id: str = ""
+    sidecar: str = ""
     is_reported: bool = False
     out_of_memory: bool = False
+    is_sidecar_short: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     early: list[ContainerEvent] = field(default_factory=list)
+    log: Path | None = None
 
-    def start_returned(self, container: str) -> list[ContainerEvent]:
-        """Record the container that was started; return its early events."""
-        self.id = container
+    def start_returned(self, container: str, sidecar: str = "") -> list[ContainerEvent]:
+        """Record what was started; return its early events."""
+        self.id, self.sidecar = container, sidecar
         self.settled.set()
         early, self.early = self.early, []
-        return [event for event in early if event.container == container]
+        return [event for event in early if self.owns(event.container)]
+
+    def owns(self, container: str) -> bool:
+        """Whether a container is one of this replica's."""
+        return container in (self.id, self.sidecar)
+
+    def note_shortage(self, container: str) -> None:
+        """Record that a container ran out of memory."""
+        if container == self.id:
+            self.out_of_memory = True
+        else:
+            self.is_sidecar_short = True
+
+    def describe_exit(self, container: str, code: int | None) -> str:
+        """Return how the replica ended, by the first end of one of its containers."""
+        if not self.sidecar:
+            return describe_exit(code, out_of_memory=self.out_of_memory)
+        if container == self.id:
+            return describe_server_exit(code, out_of_memory=self.out_of_memory)
+        return describe_sidecar_exit(code, out_of_memory=self.is_sidecar_short)
 
     def start_failed(self) -> None:
         """Record that there is no container."""
@@ -214,3 +239,19 @@ def describe_exit(code: int | None, *, out_of_memory: bool) -> str:
         with contextlib.suppress(ValueError):
             return f"was killed by {signal.Signals(code - SIGNAL_BASE).name}"
     return f"exited with code {code}"
+
+
+def describe_server_exit(code: int | None, *, out_of_memory: bool) -> str:
+    """Return the description of the exit of a replica whose server has ended by itself."""
+    how = describe_exit(code, out_of_memory=out_of_memory)
+    if code is None or how.startswith(MEMORY_KILL):
+        return how
+    hint = "" if code else " by itself (it must stay in the foreground)"
+    return f"lost its server, which {how}{hint}"
+
+
+def describe_sidecar_exit(code: int | None, *, out_of_memory: bool) -> str:
+    """Return the description of the exit of a replica whose sidecar has ended. With code 0 it was
+    drained or terminated."""
+    how = describe_exit(code, out_of_memory=out_of_memory)
+    return f"lost its sidecar, which {how}" if code else how

@@ -22,8 +22,14 @@ REPLICA: Final = "fngate.replica"
 """Label: the replica's id."""
 HOLDER: Final = "fngate.holder"
 """Label: the number of a network holder, which is not a replica."""
+PART: Final = "fngate.part"
+"""Label of the two containers of a server function's replica: SIDECAR or SERVER."""
+SIDECAR: Final = "sidecar"
+SERVER: Final = "server"
+FUNCTION: Final = "fngate.function"
+"""Label: the pool that a replica was started for."""
 UID: Final = "fngate.uid"
-"""Label: the user id that a replica runs as."""
+"""Label: the user id that a replica, or a sidecar, runs as."""
 LINK: Final = "fngate.link"
 """Label of images and containers: their link version."""
 RUN_TARGET: Final = "/run/fngate"
@@ -44,8 +50,12 @@ USER_NAME: Final = "fngate"
 """User name for libraries, which read it from USER: the image's passwd(5) has no entry for the
 user ids."""
 NOFILE_MAX: Final = 4096
+SERVER_NOFILE_MAX: Final = 65_536
+"""Max open files of a sidecar, which holds one for each exchange, and of its server."""
 SIGPENDING_MAX: Final = 1024
 """Max pending signals and POSIX timers."""
+NO_HEALTHCHECK: Final = {"Test": ["NONE"]}
+"""Overrides the image's health check: PINGs and probes check replicas."""
 HOLDER_MIB: Final = 16
 HOLDER_PIDS_MAX: Final = 8
 HOLDER_S: Final = 3600
@@ -67,16 +77,19 @@ Way = Callable[[dict[str, Any], str], dict[str, Any]]
 @dataclass(frozen=True, slots=True)
 class Owner:
     """The server that containers belong to. `name` is unique per data folder of this host; `nofile`
-    is the limit on open files of a container's process."""
+    is the limit on open files of a container's process, `server_nofile` that of servers and their
+    sidecars."""
 
     name: str
     nofile: int = NOFILE_MAX
+    server_nofile: int = SERVER_NOFILE_MAX
 
     @classmethod
     def of(cls, data: Path) -> Owner:
         """Return the owner for this process, a server with the data folder `data`."""
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return cls(owner_name(data), descriptors(most))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = SERVER_NOFILE_MAX if hard == resource.RLIM_INFINITY else min(SERVER_NOFILE_MAX, hard)
+        return cls(owner_name(data), descriptors(soft), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +130,7 @@ def replica(
 ) -> dict[str, Any]:
     """Return the container configuration of a replica. From the host it sees only its run folder
     and its model folder, both read-only. `uid` is a user id that no other container has."""
-    labels = {REPLICA: record.id, UID: str(uid), "fngate.function": record.bound}
+    labels = {REPLICA: record.id, UID: str(uid), FUNCTION: record.bound}
     config = _base(image, owner, labels, uid)
     config["Cmd"] = [RUN_TARGET]
     config["Env"] = [
@@ -139,13 +152,16 @@ def replica(
         # An init process reaps zombies of handlers. It also makes TERM end a replica that has not
         # installed its signal handler yet, which would ignore TERM as the container's pid 1.
         "Init": True,
-        "LogConfig": {
-            "Type": "json-file",
-            "Config": {"max-size": str(max(4096, place.log_bytes // 2)), "max-file": "2"},
-        },
+        "LogConfig": log_files(place.log_bytes),
     }
     config["HostConfig"] |= limits(record)
     return config
+
+
+def log_files(log_bytes: int) -> dict[str, Any]:
+    """Return the log of a container, which the engine keeps in two files."""
+    files = {"max-size": str(max(4096, log_bytes // 2)), "max-file": "2"}
+    return {"Type": "json-file", "Config": files}
 
 
 def limits(record: ReplicaRecord) -> dict[str, int]:
@@ -192,26 +208,36 @@ def _base(image: str, owner: Owner, labels: dict[str, str], uid: int) -> dict[st
         "Image": image,
         "User": f"{uid}:{uid}",
         "WorkingDir": "/tmp",  # noqa: S108 - its own /tmp
-        "Labels": {OWNER: owner.name, LINK: str(VERSION), **labels},
-        # Overrides the image's health check: the health of a replica is checked by PINGs.
-        "Healthcheck": {"Test": ["NONE"]},
-        "HostConfig": {
-            "NetworkMode": "none",
-            # Overrides the engine's default: with "shareable" other containers could join.
-            "IpcMode": "private",
-            "Privileged": False,
-            "ReadonlyRootfs": True,
-            "CapDrop": ["ALL"],
-            "SecurityOpt": ["no-new-privileges"],
-            "Ulimits": [
-                # The host would write a core dump, outside of the container's limits.
-                _limit("core", 0),
-                _limit("nofile", owner.nofile),
-                _limit("sigpending", SIGPENDING_MAX),
-                _limit("msgqueue", 0),
-            ],
-            "RestartPolicy": {"Name": "no"},
-        },
+        "Labels": common_labels(owner) | labels,
+        "Healthcheck": NO_HEALTHCHECK,
+        "HostConfig": isolation(owner.nofile),
+    }
+
+
+def common_labels(owner: Owner) -> dict[str, str]:
+    """Return the labels of every container of an owner."""
+    return {OWNER: owner.name, LINK: str(VERSION)}
+
+
+def isolation(nofile: int) -> dict[str, Any]:
+    """Return what keeps every container from the host and from other containers, as HostConfig.
+    `nofile` limits its open files."""
+    return {
+        "NetworkMode": "none",
+        # Overrides the engine's default: with "shareable" other containers could join.
+        "IpcMode": "private",
+        "Privileged": False,
+        "ReadonlyRootfs": True,
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges"],
+        "Ulimits": [
+            # The host would write a core dump, outside of the container's limits.
+            _limit("core", 0),
+            _limit("nofile", nofile),
+            _limit("sigpending", SIGPENDING_MAX),
+            _limit("msgqueue", 0),
+        ],
+        "RestartPolicy": {"Name": "no"},
     }
 
 

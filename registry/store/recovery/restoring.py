@@ -30,6 +30,8 @@ from registry.store.recovery.folder import (
     write_marker,
 )
 from registry.store.recovery.inspection import inspect_database
+from registry.store.sealing import KeyFile
+from registry.store.secrets import SecretStore
 
 CLOSING_NOTE: Final = "made by --start-empty: while it is here, calls need a key"
 _SIDES: Final = ("", "-wal", "-shm", "-journal")
@@ -53,13 +55,15 @@ class Restored:
     """Result of a restore.
 
     `missing` is the number of files of its revisions that are not in the folder of blobs. `folder`
-    has the replaced files, None if there were none.
+    has the replaced files, None if there were none. `unreadable` are the names of secrets that the
+    folder's key cannot read: copies of the database have no key.
     """
 
     functions: int
     keys: int
     missing: int
     folder: Path | None
+    unreadable: tuple[str, ...] = ()
 
 
 async def start_empty(settings: StoreSettings, now_s: float) -> Emptied | None:
@@ -103,10 +107,12 @@ async def restore(settings: StoreSettings, file: Path, now_s: float) -> Restored
                 await transaction.query("UPDATE store SET sweeps_from_s = ?", (now_s + SPARED_S,))
             marker = await _identity(database)
             used = await Functions(database).referenced_blobs()
+            secrets = await SecretStore(database, KeyFile.of(settings)).list()
         folder = _set_aside(settings, now_s)
     write_marker(settings, marker)
     missing = sum(not (settings.blobs / name[:2] / name).is_file() for name in used)
-    return Restored(found.functions, found.keys, missing, folder)
+    unreadable = tuple(one.name for one in secrets if one.problem)
+    return Restored(found.functions, found.keys, missing, folder, unreadable)
 
 
 async def _damage(settings: StoreSettings) -> str:

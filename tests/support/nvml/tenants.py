@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
 from pool_manager.drivers.fake_service import Sleep
+from pool_manager.ports import ServerContainer
 from runtime_image.contract.control import ReplicaRecord
 from tests.support.nvml.board import Board
 
@@ -42,8 +43,14 @@ class GpuDriver(FakeDriver):
         self.known: dict[str, int] = {}
         self.lingering: list[int] = []
 
-    async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
-        await super().start(record, run_dir, log)
+    async def start(
+        self,
+        record: ReplicaRecord,
+        run_dir: Path,
+        log: Path,
+        server: ServerContainer | None = None,
+    ) -> None:
+        await super().start(record, run_dir, log, server)
         self._claim(record)
 
     async def limit(self, record: ReplicaRecord) -> None:

@@ -9,9 +9,18 @@ from pathlib import Path
 import pytest
 
 from admin.pool_sync import SUPERSEDED_IDLE_S, binding, pool_spec
+from pool_manager.ports import ServerContainer
 from registry.catalog import Deployed
-from registry.model import Scaling
-from tests.support.nouns import bundle, deployed, function, prepared, profile, revision
+from registry.model import ExchangeLimits, Mount, Scaling, ServerImage
+from tests.support.nouns import (
+    bundle,
+    deployed,
+    function,
+    prepared,
+    profile,
+    revision,
+    server_deployed,
+)
 from tests.support.operator import Operator, operating
 
 KEYS = [f"default/digits@{number}" for number in (1, 2)]
@@ -127,3 +136,61 @@ def test_a_replica_is_given_what_was_prepared() -> None:
     assert binding(whole, bundle()).prepared == made.files
     assert binding(other, bundle()).prepared == ()
     assert binding(deployed(), bundle()).prepared == ()
+
+
+def test_a_command_has_no_container() -> None:
+    """Neither has a model; the names of secrets are passed on, not their values."""
+    bound = binding(server_deployed(secrets={"TOKEN": "hf"}), bundle())
+
+    assert (bound.container, bound.secrets) == (None, {"TOKEN": "hf"})
+    assert binding(deployed(), bundle()).container is None
+
+
+def test_the_container_of_an_image_is_as_its_revision_says() -> None:
+    """The pinned image, and every setting of the container."""
+    mounts = (Mount("models", "/srv/models", "/models"),)
+    one = server_deployed(
+        command=("-v", "${PORT}"),
+        env={"A": "1"},
+        network="egress",
+        stop_grace_s=3.0,
+        port=81,
+        image=ServerImage("web:1", "sha256:abc", "web@sha256:def"),
+        user="1:2",
+        capabilities=("CHOWN",),
+        writable={"/x": 1},
+        shm_mib=7,
+        stop_signal="SIGQUIT",
+        mounts=mounts,
+        secrets={"TOKEN": "hf"},
+        exchange=ExchangeLimits(concurrency=4),
+    )
+
+    bound = binding(one, bundle())
+
+    assert bound.container == ServerContainer(
+        image="sha256:abc",
+        arguments=("-v", "${PORT}"),
+        env={"A": "1"},
+        network="egress",
+        user="1:2",
+        capabilities=("CHOWN",),
+        writable={"/x": 1},
+        shm_mib=7,
+        stop_signal="SIGQUIT",
+        stop_grace_s=3.0,
+        mounts=mounts,
+        port=81,
+        concurrency=4,
+        reference="web:1",
+        digest="web@sha256:def",
+    )
+    assert bound.secrets == {"TOKEN": "hf"}
+
+
+def test_an_image_that_is_not_pinned_is_named() -> None:
+    """With the port that the sidecar expects."""
+    container = binding(server_deployed(image=ServerImage("web:1")), bundle()).container
+
+    assert container is not None
+    assert (container.image, container.port) == ("web:1", 8000)

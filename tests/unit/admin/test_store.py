@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.store import TOKEN_FILE, admin_token, open_store
+from admin.store import COOKIE_FILE, TOKEN_FILE, admin_token, cookie_secret, open_store
 from registry.errors import Conflict
 from registry.settings import StoreSettings
 from tests.support.nouns import bundle, function, profile, revision
@@ -72,3 +72,22 @@ async def test_a_second_server_is_refused(tmp_path: Path) -> None:
 
     async with AsyncExitStack() as stack:
         await open_store(StoreSettings(tmp_path), stack)
+
+
+def test_the_secret_of_cookies_is_private_and_stays(tmp_path: Path) -> None:
+    """It is created once and readable for this user only; removing it makes a new one."""
+    secret = cookie_secret(tmp_path)
+
+    assert len(secret) == 32
+    assert (tmp_path / COOKIE_FILE).stat().st_mode & 0o777 == 0o600
+    assert cookie_secret(tmp_path) == secret
+    (tmp_path / COOKIE_FILE).unlink()
+    assert cookie_secret(tmp_path) != secret
+
+
+@pytest.mark.parametrize("content", [b"", b"short"])
+def test_a_broken_secret_signs_nothing(tmp_path: Path, content: bytes) -> None:
+    """A file that a full disk has cut is replaced."""
+    (tmp_path / COOKIE_FILE).write_bytes(content)
+
+    assert len(cookie_secret(tmp_path)) == 32

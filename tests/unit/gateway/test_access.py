@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.access import Access, Need
+from gateway.access import NOBODY, Access, Caller, Need
+from gateway.pages.cookies import make_value
 from registry.errors import FnError, ForeignHost, ForeignOrigin, NoKey, WrongScope
 from registry.model import Key
 from registry.store.keys import KeyRing, fingerprint
@@ -181,3 +182,104 @@ def test_only_the_token_and_the_admin_scope_are_admin(
 ) -> None:
     """Without the admin token or the admin scope a caller is not an administrator."""
     assert access("read").is_admin(authorization) is is_admin
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("web.localhost", "web"),
+        ("WEB.LocalHost:8080", "web"),
+        ("w-1.gpu.example:443", "w-1"),
+        ("gpu.example", None),
+        ("localhost:8080", None),
+        ("taken.gpu.example", None),
+        ("a.web.localhost", None),
+        ("web.localhost.", None),
+        ("web.localhost.gpu.example", None),
+        ("web.127.0.0.1", None),
+        ("web.10.0.0.5", None),
+        ("1web.localhost", None),
+        ("web-.localhost", None),
+        ("w_b.localhost", None),
+        (".localhost", None),
+        ("web.", None),
+        ("web.localhost:x", None),
+        ("web.localhost:80:80", None),
+        ("[web.localhost]", None),
+        ("", None),
+        (f"{'w' * 63}.localhost", "w" * 63),
+        (f"{'w' * 64}.localhost", None),
+    ],
+)
+def test_the_own_hosts_of_functions(host: str, name: str | None) -> None:
+    """Exactly one label, a function's name, before localhost or a public host name."""
+    rules = access(public_hosts=("GPU.example", "taken.gpu.example", "10.0.0.5", "[::5]"))
+
+    assert rules.function_of(host) == name
+    if name is not None:
+        with pytest.raises(ForeignHost):
+            rules.check_host(host)
+
+
+def test_a_public_server_has_no_local_hosts() -> None:
+    """Names below localhost belong to a loopback server."""
+    rules = access("invoke", listen="0.0.0.0", public_hosts=("gpu.example",))
+
+    assert rules.function_of("web.localhost") is None
+    assert rules.function_of("web.gpu.example") == "web"
+
+
+@pytest.mark.parametrize(
+    ("listen", "public", "reached", "expected"),
+    [
+        ("127.0.0.1", (), "127.0.0.1:8080", "web.localhost:8080"),
+        ("127.0.0.1", (), "[::1]", "web.localhost"),
+        ("127.0.0.1", ("gpu.example",), "GPU.example:443", "web.gpu.example:443"),
+        ("10.0.0.5", ("a.example", "b.example"), "b.example", "web.b.example"),
+        ("10.0.0.5", ("a.example", "b.example"), "10.0.0.5:80", "web.a.example:80"),
+        ("10.0.0.5", ("10.0.0.5",), "10.0.0.5:80", None),
+    ],
+)
+def test_the_host_of_pages(
+    listen: str, public: tuple[str, ...], reached: str, expected: str | None
+) -> None:
+    """It is below the name by which the client has reached the server, with the same port."""
+    assert (
+        access("invoke", listen=listen, public_hosts=public).page_host("web", reached) == expected
+    )
+
+
+def test_a_check_names_the_caller() -> None:
+    """By the id of the key; the admin token has one, too, and nobody none."""
+    rules = access("invoke:web")
+
+    assert rules.check("Bearer fn_key", "invoke", "web") == Caller("id", ("invoke:web",))
+    assert rules.check(f"Bearer {TOKEN}", "admin") == Caller(rules.token_id, ("admin",))
+    assert access().check(None, "invoke", "web") == NOBODY
+
+
+def test_an_id_counts_as_its_key_while_that_exists() -> None:
+    """With the scopes that the key has now."""
+    rules = access("invoke:web")
+
+    assert rules.check_id("id", "invoke", "web").id == "id"
+    assert rules.check_id(rules.token_id, "invoke", "web").scopes == ("admin",)
+    with pytest.raises(WrongScope):
+        rules.check_id("id", "invoke", "other")
+    rules.ring.remove(rules.ring.all()[0])
+    with pytest.raises(NoKey, match="removed"):
+        rules.check_id("id", "invoke", "web")
+
+
+def test_the_first_valid_cookie_counts() -> None:
+    """Another host of a common domain can add cookies of the same name, but no valid ones."""
+    rules = Access("127.0.0.1", (), access("invoke:web").ring, fingerprint(TOKEN), b"s" * 32)
+    good = make_value(b"s" * 32, "id", "web", 100).encode()
+    gone = make_value(b"s" * 32, "gone", "web", 100).encode()
+
+    caller = rules.check_cookie(b"fngate=x; fngate=" + gone + b"; fngate=" + good, "web", 0.0)
+
+    assert caller.id == "id"
+    for cookies in (b"", b"fngate=" + gone, b"other=" + good):
+        with pytest.raises(NoKey, match="fnctl open web"):
+            rules.check_cookie(cookies, "web", 0.0)

@@ -17,6 +17,7 @@ from pool_manager.core.state import Device, PoolSpec
 from pool_manager.devices import cpu_slots
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
 from pool_manager.manager import Manager, _new_ids
+from pool_manager.ports import ServerContainer
 from pool_manager.reports import Decision
 from pool_manager.settings import PoolSettings
 from registry.errors import ModelRefused, ShuttingDown
@@ -395,8 +396,14 @@ class StartQueue(FakeDriver):
         super().__init__()
         self.records: asyncio.Queue[ReplicaRecord] = asyncio.Queue()
 
-    async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
-        await super().start(record, run_dir, log)
+    async def start(
+        self,
+        record: ReplicaRecord,
+        run_dir: Path,
+        log: Path,
+        server: ServerContainer | None = None,
+    ) -> None:
+        await super().start(record, run_dir, log, server)
         self.records.put_nowait(record)
 
 

@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 
 from registry.catalog import Deployed
-from registry.model import Batching, ExchangeLimits, InputRule, Limits, PathRules, Profile, Revision
+from registry.model import (
+    Batching,
+    ExchangeLimits,
+    InputRule,
+    Limits,
+    PathRules,
+    Profile,
+    Revision,
+    ServerImage,
+)
 from registry.spec import model_spec, profile_engine, replica_spec, server_spec, settings_equal
 from runtime_image.contract.model import ImageForm, ModelSpec
 from runtime_image.contract.server import SampleRequest, ServerSpec
@@ -151,6 +160,15 @@ def test_a_server_is_passed_on() -> None:
         4,
         (SampleRequest("/x"),),
     )
+
+
+def test_the_server_of_an_image_is_apart() -> None:
+    """Its sidecar gets neither command nor variables: its container has them."""
+    one = server_deployed(command=("-v",), env={"A": "1"}, image=ServerImage("web:1"))
+
+    spec = server_spec(one)
+
+    assert (spec.is_apart, spec.command, spec.env) == (True, (), {})
 
 
 def test_each_kind_of_function_has_its_own_spec() -> None:

@@ -21,8 +21,8 @@ ROWS = re.findall(r'\("([A-Z]+)", "(/[^"]*)", "(\w+)", [\w.]+\)', SOURCE)
 PARTS = {"name": "nobody", "id": "nothing", "sha256": "0" * 64}
 ENDLESS = {"/events": "/events?function=0"}
 """Event streams; each is requested with a parameter that gives 400, so that the answer ends."""
-WIDER = {"read": "deploy", "deploy": "admin", "admin": "admin"}
-WRONG = {"read": "invoke", "deploy": "read", "admin": "deploy"}
+WIDER = {"invoke": "admin", "read": "deploy", "deploy": "admin", "admin": "admin"}
+WRONG = {"invoke": "deploy", "read": "invoke", "deploy": "read", "admin": "deploy"}
 
 
 async def bearer(server: ServingServer, scope: str) -> dict[str, str]:

@@ -10,8 +10,30 @@ from typer.testing import CliRunner
 from admin.cli.main import app
 from runtime_image.contract.link import VERSION
 
-VERBS = ("serve", "deploy", "ls", "show", "invoke", "why", "logs", "rm", "key", "image", "doctor")
-GROUPS = (("key", "add"), ("key", "ls"), ("key", "rm"), ("image", "build"))
+VERBS = (
+    "serve",
+    "deploy",
+    "ls",
+    "show",
+    "invoke",
+    "why",
+    "logs",
+    "rm",
+    "key",
+    "secret",
+    "image",
+    "doctor",
+)
+GROUPS = (
+    ("key", "add"),
+    ("key", "ls"),
+    ("key", "rm"),
+    ("secret", "set"),
+    ("secret", "ls"),
+    ("secret", "rm"),
+    ("image", "build"),
+    ("image", "prune"),
+)
 HEAVY = (
     "aiohttp",
     "pydantic",
@@ -37,7 +59,9 @@ def test_help_lists_verbs_and_exit_codes() -> None:
 
 def test_every_verb_has_an_example() -> None:
     """Each verb's help ends with an example that begins with fnctl."""
-    words = [[verb] for verb in VERBS if verb not in ("key", "image")] + [*map(list, GROUPS)]
+    words = [[verb] for verb in VERBS if verb not in ("key", "secret", "image")] + [
+        *map(list, GROUPS)
+    ]
 
     shown = {" ".join(each): CliRunner().invoke(app, [*each, "--help"]).stdout for each in words}
 
@@ -46,7 +70,7 @@ def test_every_verb_has_an_example() -> None:
 
 def test_every_verb_can_print_json() -> None:
     """Every verb that prints a result has --json."""
-    words = [[verb] for verb in VERBS if verb not in ("key", "image", "serve")]
+    words = [[verb] for verb in VERBS if verb not in ("key", "secret", "image", "serve")]
     words += map(list, GROUPS)
 
     missing = [
@@ -59,7 +83,9 @@ def test_every_verb_can_print_json() -> None:
 def test_every_verb_can_reach_another_machine() -> None:
     """Every verb that talks to a server has --ssh; `serve` and the verbs for the container engine
     do not."""
-    words = [[verb] for verb in VERBS if verb not in ("key", "image")] + [*map(list, GROUPS)]
+    words = [[verb] for verb in VERBS if verb not in ("key", "secret", "image")] + [
+        *map(list, GROUPS)
+    ]
 
     missing = [
         each for each in words if "--ssh" not in CliRunner().invoke(app, [*each, "--help"]).stdout

@@ -16,6 +16,7 @@ from admin.cli.render import (
     render_why,
     waterfall,
 )
+from admin.text import plain
 from registry.bundles.paths import make_bundle
 from registry.model import BundleFile
 
@@ -199,3 +200,42 @@ def test_the_blocking_reason_is_shown_once() -> None:
     assert render_why(warm, NOW_S) == "warm: calls\nblocked: no device is free"
     assert render_why({**warm, "reason": "no device is free"}, NOW_S) == "warm: no device is free"
     assert render_why({**warm, "blocked": ""}, NOW_S) == "warm: calls"
+
+
+CONNECTED = {
+    "key": "d5691",
+    "note": "the lab",
+    "kind": "websocket",
+    "since_s": 90.0,
+    "path": "/api/kernels",
+    "counts": True,
+}
+
+
+def test_why_names_who_is_connected() -> None:
+    """One line each, and what is not shown is counted; a note may have any characters."""
+    others = [
+        {**CONNECTED, "note": "", "kind": "events", "counts": False},
+        {**CONNECTED, "note": "", "key": "", "kind": "request", "path": "/a\x1b[2Jb"},
+    ]
+    answer = {
+        "state": "warm",
+        "reason": "kept for the next call",
+        "awake": "2 open exchanges keep it awake",
+        "connected": [CONNECTED, *others],
+        "connections": {"counting": 2, "free": 5},
+    }
+
+    assert plain(render_why(answer, 100.0)).split("\n")[2:] == [
+        "connected: 2 open exchanges keep it awake",
+        "  10 s ago  websocket     the lab  /api/kernels",
+        "  10 s ago  events, free  d5691    /api/kernels",
+        "  10 s ago  request       no key   /a\ufffd[2Jb",
+        "  and 4 more",
+    ]
+
+
+def test_why_is_silent_about_nobody() -> None:
+    """A model, and a server function without open exchanges."""
+    for answer in ({}, {"awake": "", "connected": [], "connections": {"counting": 0, "free": 0}}):
+        assert "connected" not in render_why({"state": "cold", "reason": "x", **answer}, 0.0)

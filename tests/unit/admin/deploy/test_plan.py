@@ -201,6 +201,46 @@ def test_a_handler_beside_the_server_needs_admin(
     )
 
 
+IMAGE = 'schema = 1\n[server]\nimage = "nginx:1.27"\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ('mounts = { m = "/srv:/data" }', "server.mounts"),
+        ('secrets = { TOKEN = "hf" }', "server.secrets"),
+        ('network = "egress"', 'server.network = "egress"'),
+        ('capabilities = ["CHOWN"]', "server.capabilities"),
+    ],
+)
+def test_what_reaches_beyond_a_container_needs_the_scope_admin(line: str, key: str) -> None:
+    """The scope deploy may use images without any of these; the refusal names key and scope."""
+    draft = planned(request(manifest=IMAGE + line + "\n"))
+    check_code(draft, "docker", ("read", "admin"))
+
+    with pytest.raises(WrongScope) as refused:
+        check_code(draft, "docker", ("read", "deploy"))
+    assert refused.value.message == (
+        f"{key} gives the server more than its container has: this needs the scope admin, the key"
+        " has read, deploy"
+    )
+
+
+def test_a_driver_runs_images_or_commands() -> None:
+    """The scope deploy may use an image, without --trust. The other driver is named."""
+    image = planned(request(manifest=IMAGE))
+    command = planned(
+        request(manifest='schema = 1\n[server]\ncommand = "serve ${PORT}"\n', trust=True)
+    )
+    check_code(image, "docker", ("deploy",))
+    check_code(command, "process", ("admin",))
+
+    with pytest.raises(Refused, match=r"server\.image: expected the driver docker, got process"):
+        check_code(image, "process", ("admin",))
+    with pytest.raises(Refused, match=r"server\.command: expected the driver process, got docker"):
+        check_code(command, "docker", ("admin",))
+
+
 def test_a_derived_name_must_be_new() -> None:
     """A derived name must be new; an explicit name may replace a function."""
     catalog = Catalog([deployed()])

@@ -103,6 +103,20 @@ def test_who_may_deploy_a_command(driver: str, scopes: tuple[str, ...], said: st
 
 
 @pytest.mark.parametrize(
+    ("driver", "said"),
+    [("docker", ""), ("fake", ""), ("process", "server.image: expected the driver docker, got")],
+)
+def test_an_image_needs_containers(driver: str, said: str) -> None:
+    """Under the driver process it is refused, naming the other; it needs no trust."""
+    image = request('schema = 1\n[server]\nimage = "nginx:1.27"\n', trust=False)
+    if not said:
+        check_code(planned(image), driver, ("admin",))
+        return
+    with pytest.raises(Refused, match=said):
+        check_code(planned(image), driver, ("admin",))
+
+
+@pytest.mark.parametrize(
     ("start_s", "manifest", "wait_s"),
     [
         (1.0, MANIFEST, 55.0),

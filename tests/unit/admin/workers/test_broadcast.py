@@ -204,7 +204,7 @@ def said() -> list[tuple[Any, ...]]:
 @pytest.fixture
 def messages(said: list[tuple[Any, ...]]) -> WorkerMessages:
     """WorkerMessages whose receivers only record."""
-    names = ("hub", "overview", "page", "own", "manager", "past")
+    names = ("hub", "overview", "page", "own", "manager", "past", "connections")
     return WorkerMessages(*(cast("Any", Calls(said, name)) for name in names))
 
 
@@ -218,6 +218,7 @@ def test_a_worker_is_joined_and_left_everywhere(
     assert said == [
         ("page", "add_worker", "7", "table", "send"),
         ("hub", "add_worker", "7", "send"),
+        ("connections", "add_worker", "7", "send"),
     ]
     said.clear()
     messages.on_ended(process)
@@ -227,6 +228,7 @@ def test_a_worker_is_joined_and_left_everywhere(
         ("overview", "remove_worker", "7"),
         ("manager", "worker_lost", "7"),
         ("hub", "remove_worker", "7"),
+        ("connections", "remove_worker", "7"),
     }
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from admin.workers import messages as m
+from gateway.http.connected import Connected, Connections
 from gateway.metrics.counters import Exemplar, SampleExemplar
 from gateway.observing.errors import Failure
 from gateway.settings import GatewaySettings
@@ -18,7 +19,7 @@ from tests.support import nouns
 DEPLOYED = nouns.deployed()
 MARKED = SampleExemplar("n_bucket", ("le", "1.0"), Exemplar(("request_id", "a"), 0.5, 100.0))
 DOWN = [
-    m.Welcome("7", GatewaySettings(), "json", "ab", "/s", True),
+    m.Welcome("7", GatewaySettings(), "json", "ab", "/s", True, b"\x00secret"),
     m.Functions([m.FunctionNow("default", "digits", [DEPLOYED])]),
     m.Functions([m.FunctionNow("default", "gone", [])]),
     m.KeyNow(Key("k", "ab" * 32, ("invoke:digits",)), True),
@@ -27,6 +28,7 @@ DOWN = [
     m.Pools(b"\x00endpoints"),
     m.Reach(4),
     m.Reckon(5),
+    m.AskConnected(6, "default", "web"),
     m.Stop(),
 ]
 UP = [
@@ -39,6 +41,7 @@ UP = [
         1, [], [], [Failure("default", "digits", "digits@3", "poison", 1.5, "why", "r", "q", 9)]
     ),
     m.Reckoned(5, 3.0, {"completed": 1.0}, {"a": 1}, {"a": 1}, [MARKED]),
+    m.TellConnected(6, Connections([Connected("k", "events", 1.5, "/x", True)], 1, 2)),
     m.Woken("default", "digits", "r1", {"load": 1.5}),
     m.Woken("default", "digits", "r1", {"load": 1.5}, ("request_id", "a")),
     m.Finished(),

@@ -381,9 +381,84 @@ def test_cookies_of_a_bare_name(value: bytes, expected: bytes) -> None:
     assert scope_cookie(value, GIVEN._replace(is_bare=True)) == expected
 
 
-def test_the_name_of_the_gateways_cookie_is_given() -> None:
-    """Another cookie is the protected one."""
-    given = GIVEN._replace(cookie=b"own")
+def test_the_cookie_of_https_is_cut() -> None:
+    """A function cannot set the gateway's cookie under its second name."""
+    assert scope_cookie(b"__Host-fngate=x; Path=/; Secure", GIVEN) == b""
 
-    assert scope_cookie(b"own=x", given) == b""
-    assert scope_cookie(b"fngate=x", given) == b"fngate=x"
+
+OWN_HOST = GIVEN._replace(prefix=b"")
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_added"),
+    [
+        ((), True),
+        ((b"Content-Security-Policy: default-src 'self'",), True),
+        ((b"Content-Security-Policy: frame-ancestors https://a.example",), False),
+        ((b"content-security-policy: default-src 'self';FRAME-Ancestors *",), False),
+        (
+            (
+                b"Content-Security-Policy: default-src 'self'",
+                b"Content-Security-Policy: frame-ancestors 'none'",
+            ),
+            False,
+        ),
+        ((b"Content-Security-Policy: frame-ancestorsx 'none'",), True),
+        ((b"Content-Security-Policy: report-uri /frame-ancestors",), True),
+        ((b"X-Frame-Options: DENY",), False),
+        ((b"X-Frame-Options: sameorigin",), False),
+        ((b"X-Frame-Options: DENY", b"X-Frame-Options: DENY"), False),
+        ((b"X-Frame-Options: ALLOWALL",), True),
+        ((b"X-Frame-Options:",), True),
+    ],
+)
+def test_pages_on_their_own_host_are_not_framed(lines: tuple[bytes, ...], is_added: bool) -> None:
+    """Unless their server says who may; X-Frame-Options would be ignored beside the policy."""
+    got = fields_of(forward_answer(parse(*lines), OWN_HOST))
+
+    assert ((b"Content-Security-Policy", b"frame-ancestors 'self'") in got) is is_added
+    assert CSP not in got
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"a=b; Domain=localhost; Path=/x; Secure", b"a=b; Path=/x; Secure"),
+        (b"a=b; domain = .gpu.example", b"a=b"),
+        (b"a=b; Path=x", b"a=b"),
+        (b"a=b; Path=/", b"a=b; Path=/"),
+        (b"fngate=x", b""),
+    ],
+)
+def test_cookies_on_the_own_host(value: bytes, expected: bytes) -> None:
+    """They stay on this host, at the path that the server gave."""
+    assert scope_cookie(value, OWN_HOST) == expected
+
+
+@pytest.mark.parametrize("value", [b"/lab", b"http://a:8080/lab", b"lab", b"?q", b""])
+def test_links_on_the_own_host_stay(value: bytes) -> None:
+    """There is no prefix."""
+    assert prefix_location(value, OWN_HOST) == value
+
+
+def test_links_on_the_own_host_to_the_servers_address() -> None:
+    """They become paths; behind a trusted proxy with a path, that comes first."""
+    given = OWN_HOST._replace(port=1234)
+
+    assert prefix_location(b"http://127.0.0.1:1234/lab", given) == b"/lab"
+    assert prefix_location(b"/lab", given._replace(outer=b"/outer")) == b"/outer/lab"
+    assert scope_cookie(b"a=b; Path=/", given._replace(outer=b"/outer")) == b"a=b; Path=/outer"
+
+
+def test_the_gateways_permission_replaces_the_servers() -> None:
+    """One origin is allowed, never two; what may be read stays the server's word."""
+    added = ((b"Access-Control-Allow-Origin", b"https://a.example"), (b"Vary", b"Origin"))
+    given = GIVEN._replace(added=added)
+
+    assert answered(
+        b"Access-Control-Allow-Origin: *",
+        b"access-control-allow-credentials: true",
+        b"Access-Control-Expose-Headers: X-A",
+        b"Vary: Accept",
+        given=given,
+    ) == ((b"Access-Control-Expose-Headers", b"X-A"), (b"Vary", b"Accept"), *added)

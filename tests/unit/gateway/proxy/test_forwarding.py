@@ -7,12 +7,11 @@ import pytest
 from gateway.proxy.fields import Field, parse_fields
 from gateway.proxy.forwarding import (
     HOPS_MAX,
-    OWN_COOKIE,
     Forwarding,
     forward_request,
     framing_line,
     outer_prefix,
-    without_cookie,
+    without_own_cookies,
 )
 from gateway.proxy.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, BodyKind, Framing
 from gateway.proxy.request_head import RequestHead, parse_request_head
@@ -364,15 +363,15 @@ def test_another_framing_replaces_the_clients(framing: Framing, line: bytes) -> 
 )
 def test_the_gateways_cookie_is_cut(value: bytes, expected: bytes) -> None:
     """Whatever is around it; cookies with similar names stay."""
-    assert without_cookie(value, OWN_COOKIE) == expected
+    assert without_own_cookies(value) == expected
     assert values(parse(b"Cookie: " + value)).get(b"cookie", b"") == expected
 
 
-def test_the_name_of_the_cookie_is_given() -> None:
-    """Another name is cut instead."""
-    got = values(parse(b"Cookie: fngate=1; own=2"), GIVEN._replace(cookie=b"own"))
+def test_the_cookie_of_https_is_cut() -> None:
+    """It has another name, which only this host can set."""
+    got = values(parse(b"Cookie: __Host-fngate=1; own=2; fngate=3"), GIVEN)
 
-    assert got[b"cookie"] == b"fngate=1"
+    assert got[b"cookie"] == b"own=2"
 
 
 def test_other_fields_are_as_sent() -> None:
@@ -381,3 +380,11 @@ def test_other_fields_are_as_sent() -> None:
     expected = tuple(tuple(line.split(b": ")) for line in lines)
 
     assert forwarded(parse(*lines)) == (HOST, *expected, *ORIGIN)
+
+
+def test_on_the_own_host_there_is_no_prefix() -> None:
+    """A server that gets one would write links that lead nowhere."""
+    got = values(parse(b"X-Forwarded-Prefix: /mine"), GIVEN._replace(prefix=b""))
+
+    assert b"x-forwarded-prefix" not in got
+    assert got[b"x-forwarded-host"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.proxy.targets import FunctionTarget, is_description, split_target
+from gateway.proxy.targets import FunctionTarget, host_target, is_description, split_target
 from registry.errors import BadRequest
 
 
@@ -83,3 +83,22 @@ def test_the_longest_name_is_accepted() -> None:
 def test_the_description_is_the_gateways_own(method: bytes, target: bytes, expected: bool) -> None:
     """GET and HEAD of the name itself are not forwarded."""
     assert is_description(method, split(target)) is expected
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query"),
+    [
+        (b"/", b"/", None),
+        (b"/fn/web/x", b"/fn/web/x", None),
+        (b"/a?b?c", b"/a", b"b?c"),
+        (b"/a%2F..//b?", b"/a%2F..//b", b""),
+    ],
+)
+def test_a_target_on_the_own_host(target: bytes, path: bytes, query: bytes | None) -> None:
+    """All of it is the server's, unchanged."""
+    found = host_target("web", target)
+
+    assert found == FunctionTarget("web", "web", b"", path, query)
+    assert found.upstream == target
+    assert found.is_own_host
+    assert not split(b"/fn/web/x").is_own_host

@@ -7,7 +7,7 @@ import pytest
 from gateway.proxy.request_head import RequestHead, parse_request_head
 from gateway.proxy.response_head import ResponseHead, UpstreamError, parse_response_head
 from gateway.proxy.websocket import accept_of, check_handshake, is_handshake, is_switched
-from registry.errors import BadRequest, FnError, ForeignOrigin
+from registry.errors import BadRequest
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 ACCEPT = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
@@ -101,29 +101,6 @@ def test_malformed_handshakes_are_refused(
     """The text says what was expected."""
     with pytest.raises(BadRequest, match=word):
         check_handshake(request(line, **changed))
-
-
-@pytest.mark.parametrize(
-    ("origin", "error"),
-    [
-        (None, None),
-        (b"http://a.example:80", None),
-        (b"https://A.example:80", None),
-        (b"http://a.example", ForeignOrigin),
-        (b"http://evil.example", ForeignOrigin),
-        (b"http://a.example:80.evil", ForeignOrigin),
-        (b"null", ForeignOrigin),
-        (b"", ForeignOrigin),
-    ],
-)
-def test_the_origin_is_the_host(origin: bytes | None, error: type[FnError] | None) -> None:
-    """Browsers send the origin of the page; WebSockets have no other protection (section 10.2)."""
-    head = request(Origin=origin)
-    if error is None:
-        assert check_handshake(head) == KEY
-    else:
-        with pytest.raises(error):
-            check_handshake(head)
 
 
 def test_the_answer_that_opens() -> None:

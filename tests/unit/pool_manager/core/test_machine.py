@@ -213,6 +213,22 @@ def test_after_five_failed_loads_every_waiter_is_woken() -> None:
     )
 
 
+def test_a_failing_pool_is_tried_at_once_when_the_cause_was_removed() -> None:
+    """Its failures are forgotten, and a call starts a replica without the rest of the back-off. An
+    unknown pool changes nothing."""
+    play = Play(PoolSpec(A))
+    for number in range(1, 6):
+        play.demand(60.0, a=1)
+        play.tick()
+        play.lose(f"r{number}")
+    assert play.machine.endpoints(A, play.now).state == "failing"
+
+    assert play.on(events.CauseRemoved(B)) == []
+    assert len(launched(play.on(events.CauseRemoved(A)))) == 1
+
+    assert play.machine.endpoints(A, play.now).state == "waking"
+
+
 def test_a_pool_may_be_tried_again_after_failing() -> None:
     """After its back-off a failing pool is shown as cold, without a new call."""
     play = Play(PoolSpec(A))

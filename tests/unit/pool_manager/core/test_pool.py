@@ -61,7 +61,7 @@ def test_a_success_forgives_the_past() -> None:
     forgiven = Pool(PoolSpec(KEY))
     forgiven.record_failure("no memory", ("last line",), 0.0)
 
-    forgiven.record_success()
+    forgiven.forget_failures()
 
     fresh = Pool(PoolSpec(KEY), scaler=forgiven.scaler)
     assert fresh == forgiven

@@ -19,6 +19,7 @@ import pytest
 from pool_manager.drivers import process as processes
 from pool_manager.drivers.process import ProcessDriver
 from pool_manager.drivers.process_groups import ProcessGroup
+from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
 from runtime_image.contract.control import CONTROL_SOCKET, ReplicaRecord
 from runtime_image.contract.link import VERSION
@@ -89,6 +90,12 @@ async def rig() -> AsyncIterator[Rig]:
         made = Rig(Path(root))
         yield made
         await made.close()
+
+
+async def test_a_server_in_a_container_needs_another_driver(rig: Rig) -> None:
+    """An image cannot run as a process."""
+    with pytest.raises(DriverError, match="needs the driver docker"):
+        await rig.driver.start(rig.make(), rig.run_dir, rig.log, ServerContainer("sha256:1"))
 
 
 async def test_a_replica_has_a_group_and_an_environment_of_its_own(rig: Rig) -> None:

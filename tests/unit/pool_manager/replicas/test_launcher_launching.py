@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from pool_manager.core.commands import Launch
 from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.ports import GpuView
+from pool_manager.ports import Binding, GpuView, ServerContainer
 from pool_manager.read_ahead import ReadAhead
 from pool_manager.replicas.run_folders import STANDBY_LOGS
 from pool_manager.settings import PoolSettings
@@ -262,7 +262,7 @@ async def test_a_standby_may_greet_before_its_driver_knows_that_it_runs(
     """A standby that connects before its start has returned gets its model afterwards."""
     start, gate, known = stage.driver.start, asyncio.Event(), []
 
-    async def slow_start(record: ReplicaRecord, run_dir: Path, log: Path) -> None:
+    async def slow_start(record: ReplicaRecord, run_dir: Path, log: Path, _: None) -> None:
         await start(record, run_dir, log)
         await gate.wait()
         known.append(record.id)
@@ -367,6 +367,79 @@ async def test_a_launch_that_fails_is_told(
 
     assert (lost.reason, lost.is_its_fault) == ("no interpreter", is_its_fault)
     assert stage.launcher.folders.read_records() == {}
+
+
+class Kept:
+    """Secrets by name."""
+
+    def __init__(self, **values: str) -> None:
+        self._values = values
+
+    async def values(self, names: Collection[str]) -> dict[str, str]:
+        """Return the values of these names."""
+        return {name: self._values[name] for name in names}
+
+
+def image_binding(**secrets: str) -> Binding:
+    """Return the binding of a server that is an image."""
+    container = ServerContainer("sha256:1", env={"A": "1"})
+    return binding(ServerSpec("digits@1", (), is_apart=True), container=container, secrets=secrets)
+
+
+async def test_the_driver_alone_gets_the_values_of_secrets(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read at the start, by variable, and are neither in the record nor in the binding."""
+    started: list[ServerContainer | None] = []
+    start = stage.driver.start
+
+    async def note_start(
+        record: ReplicaRecord, run_dir: Path, log: Path, server: ServerContainer | None
+    ) -> None:
+        started.append(server)
+        await start(record, run_dir, log, server)
+
+    monkeypatch.setattr(stage.driver, "start", note_start)
+    stage.launcher._secrets = Kept(hf="s3cret")
+    bound = image_binding(TOKEN="hf")
+
+    await stage.ready(ID, bound)
+
+    [server] = started
+    assert server is not None
+    assert (server.env, server.secrets) == ({"A": "1"}, {"TOKEN": "s3cret"})
+    assert "s3cret" not in repr(server) + repr(bound)
+    files = [path.read_text() for path in stage.settings.run_dir.glob("*/replica.json*")]
+    assert files
+    assert "s3cret" not in "".join(files)
+    assert "has a server of the image sha256:1" in stage.launcher.output.logs[ID].read_text()
+
+
+async def test_an_error_names_no_secret(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if the engine quotes one."""
+
+    async def fail(*_: object) -> None:
+        raise DriverError("invalid variable TOKEN=s3cret-and-more, s3cret")
+
+    monkeypatch.setattr(stage.driver, "start", fail)
+    stage.launcher._secrets = Kept(hf="s3cret", long="s3cret-and-more")
+
+    with capture_logs() as logs:
+        stage.launch(ID, image_binding(TOKEN="long", OTHER="hf"))
+        lost = await stage.next(events.Lost)
+
+    assert lost.reason == "invalid variable TOKEN=***, ***"
+    assert "s3cret" not in str(logs)
+
+
+async def test_a_missing_secret_is_named(stage: Stage) -> None:
+    """The start is lost, and nothing runs."""
+    with capture_logs():
+        stage.launch(ID, image_binding(TOKEN="hf"))
+        lost = await stage.next(events.Lost)
+
+    assert lost.reason == "no secret hf"
+    assert await stage.driver.list() == set()
 
 
 async def test_two_starts_of_one_id_cannot_be(stage: Stage) -> None:
@@ -521,7 +594,7 @@ async def test_a_standby_takes_its_turn_twice(narrow: Stage) -> None:
 async def test_a_start_that_fails_makes_way(narrow: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed start frees its place when the manager releases it."""
 
-    async def fail(record: ReplicaRecord, run_dir: Path, log: Path) -> None:
+    async def fail(*_: object) -> None:
         raise DriverError("no more processes")
 
     with monkeypatch.context() as broken:

@@ -10,9 +10,10 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Launch
-from pool_manager.ports import Binding
+from pool_manager.ports import Binding, ServerContainer
 from pool_manager.replicas import records
 from pool_manager.settings import PoolSettings
+from registry.errors import DriverError
 from registry.model import Bundle, BundleFile
 from runtime_image.contract import model as models
 from runtime_image.contract import server as servers
@@ -112,6 +113,15 @@ def test_a_cap_by_size(
     assert records.cap_mib(binding, settings, kind) == expected
 
 
+def test_a_cap_has_room_for_files_in_memory(tmp_path: Path) -> None:
+    """Folders that a server may write to are kept in its memory."""
+    container = ServerContainer("sha256:1", writable={"/a": 30, "/b": 20}, shm_mib=5)
+    settings = pool_settings(tmp_path, caps_all=True)
+
+    without = records.cap_mib(BINDING, settings, "cpu")
+    assert records.cap_mib(replace(BINDING, container=container), settings, "cpu") == without + 55
+
+
 @pytest.mark.parametrize(
     ("cap", "caps_all", "believed"), [(64, True, 64.0), (64, False, 900.0), (0, True, 900.0)]
 )
@@ -182,3 +192,19 @@ def test_a_server_has_the_cap_of_a_replica(tmp_path: Path) -> None:
     assert records.cap_mib(binding, pool_settings(tmp_path), "cpu") == 0
     caps_all = pool_settings(tmp_path, caps_all=True)
     assert records.cap_mib(binding, caps_all, "cpu") == 200 + records.SPARE_MIB["cpu"]
+
+
+def test_secrets_are_variables_of_a_bind(tmp_path: Path) -> None:
+    """Values by secret become values by variable; without any, BIND has no such key. What does not
+    fit into a frame is refused without being quoted."""
+    binding = replace(BINDING, spec=SERVER, secrets={"A": "hf", "B": "hf"})
+    record = records.bound(standby(tmp_path), ASSIGN, binding, "cpu", 512)
+
+    found = records.variables(binding, {"hf": "s3cret"})
+
+    assert found == {"A": "s3cret", "B": "s3cret"}
+    assert records.bind_request(record, SERVER, 101.0, found)["secrets"] == found
+    assert "secrets" not in records.bind_request(record, SERVER, 101.0)
+    with pytest.raises(DriverError, match=r"server\.secrets: expected at most") as refused:
+        records.variables(binding, {"hf": "s3cret" * 40_000})
+    assert "s3cret" not in refused.value.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.replicas import output
 from pool_manager.replicas.run_folders import tail_lines
 from pool_manager.settings import PoolSettings
-from tests.support.replicas import Stage, pool_settings
+from registry.errors import DriverError
+from runtime_image.contract.server import ServerSpec
+from tests.support.replicas import Stage, binding, pool_settings
 
 ID = "aaaa0001"
 
@@ -91,3 +94,26 @@ async def test_a_load_that_lacks_memory_names_the_cap(
 
     assert lost.reason == f"{reason} (its memory cap is 100 MiB)"
     await stage.close()
+
+
+@pytest.mark.parametrize(("measured", "mib"), [(300.0, 300.0), (None, 0.0), ("busy", 0.0)])
+async def test_the_driver_measures_a_server_that_is_apart(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, measured: float | str | None, mib: float
+) -> None:
+    """Its sidecar does not see its memory, and says 0; a trial's report gets the figure, too."""
+
+    async def used_mib(_id: str) -> float | None:
+        if isinstance(measured, str):
+            raise DriverError(measured)
+        return measured
+
+    monkeypatch.setattr(stage.launcher._relay, "_used_mib", used_mib)
+    await stage.ready(ID, binding(ServerSpec("digits@1", (), is_apart=True)))
+    said = events.Loaded(ID, 0, True, 0.0, {}, {"memory_mib": 0.0})
+
+    for event in (said, replace(said, report={})):
+        stage.launcher._relay.on_event(event)
+        loaded = await stage.next(events.Loaded)
+
+        assert loaded.memory_mib == mib
+        assert loaded.report == ({"memory_mib": mib} if event.report else {})

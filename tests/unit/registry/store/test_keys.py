@@ -144,3 +144,16 @@ def test_subscribers_get_each_key_change() -> None:
 
     assert changes == [(two, True), (one, False)]
     assert ring.all() == (two, one)
+
+
+def test_a_key_is_found_by_its_id() -> None:
+    """As long as it is in the ring."""
+    one, two = (Key(id, fingerprint(f"fn_{id}"), ("invoke",)) for id in ("one", "two"))
+    ring = KeyRing([one])
+    ring.put(two)
+
+    assert (ring.with_id("one"), ring.with_id("two")) == (one, two)
+    ring.remove(one)
+    ring.remove(one)
+    assert ring.with_id("one") is None
+    assert ring.with_id("") is None

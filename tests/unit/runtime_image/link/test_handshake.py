@@ -148,3 +148,16 @@ def test_a_bind_to_a_server_has_its_specification() -> None:
     assert request["role"] == "serve"
     with pytest.raises(LinkError, match="malformed BIND: spec: "):
         read_server_bind(frame(changed()))
+
+
+@pytest.mark.parametrize("secrets", [["s3cret"], {"A": ["s3cret"]}, "s3cret"])
+def test_malformed_secrets_are_not_quoted(secrets: object) -> None:
+    """The reason gets into logs and answers, so it has nothing of the values."""
+    spec = servers.to_json(ServerSpec("web@1", ("x",)))
+
+    request, _ = read_server_bind(frame(changed(spec=spec, secrets={"A": "s3cret"})))
+    with pytest.raises(LinkError) as refused:
+        read_server_bind(frame(changed(spec=spec, secrets=secrets)))
+
+    assert request["secrets"] == {"A": "s3cret"}
+    assert str(refused.value) == "malformed BIND: expected text by variable as secrets"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 
+import pytest
+
 from runtime_image.server import listeners
 from runtime_image.server.listeners import Listener, describe, leads_to, parse, sockets_of
 from runtime_image.server.process_tree import Process
@@ -39,6 +41,23 @@ def test_an_own_listener_is_found() -> None:
         path = own[found.inode]
         assert leads_to(path, found.inode)
     assert not leads_to(path, found.inode)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("172.17.0.2", False),
+    ],
+)
+def test_who_is_reached_from_outside(host: str, *, is_local: bool) -> None:
+    """Only addresses of the loopback interface are not."""
+    assert Listener(host, 80, 1).is_local is is_local
 
 
 def test_addresses_are_named_up_to_a_limit() -> None:

@@ -41,6 +41,17 @@ def test_names_are_replaced_without_a_shell() -> None:
     assert launch.folder == MODEL_DIR
 
 
+def test_secrets_are_used_as_they_are() -> None:
+    """Nothing is replaced in a value; it cannot change the port or the marker."""
+    secrets = {"TOKEN": "${PORT}", "PORT": "1", "FN_REPLICA": "x"}
+
+    launch = plan(ServerSpec("web@1", ("x",)), MODEL_DIR, FOLDERS, 8000, {}, secrets)
+
+    found = launch.environment
+    assert (found["TOKEN"], found["PORT"]) == ("${PORT}", "8000")
+    assert found["FN_REPLICA"] == "/run/fn/a1"
+
+
 def test_the_sidecars_environment_is_not_passed_on() -> None:
     """Only PATH, LANG, the threads and the device."""
     own = {"PATH": "/p", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "GPU-1", "SECRET": "x"}

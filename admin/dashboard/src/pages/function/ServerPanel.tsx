@@ -3,6 +3,7 @@ import type { FunctionDetail, ServerSettings } from "../../api/detail.ts";
 import { CopyText } from "../../design/CopyText.tsx";
 import { mebibytes, millis } from "../../design/format.ts";
 import { exactly } from "../../timeline/words.ts";
+import { OpenPage } from "./OpenPage.tsx";
 
 const NETWORKS = { none: "none: loopback only", egress: "egress: the host's network" } as const;
 
@@ -15,6 +16,7 @@ export const ServerPanel = memo(function ServerPanel({ detail, server }: { detai
       <div className="panel-head">
         <h2 id="server-title">Server</h2>
         <span className="tag">http</span>
+        <OpenPage name={detail.name} />
       </div>
       <dl className="server-facts panel-body">
         <Fact name="command" isWide>

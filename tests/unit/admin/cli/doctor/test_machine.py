@@ -70,6 +70,19 @@ def test_a_token_behind_a_file_fails(tmp_path: Path) -> None:
     assert machine.token(tmp_path / "a").level == "fail"
 
 
+def test_a_key_of_secrets_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
+    """A missing key is no finding; one that others can read is, with the command that mends it."""
+    path = tmp_path / "secret.key"
+    assert machine.secret_key(path) == []
+
+    path.touch(mode=0o600)
+    assert [check.level for check in machine.secret_key(path)] == ["ok"]
+    path.chmod(0o640)
+    (check,) = machine.secret_key(path)
+    assert (check.level, check.todo) == ("warn", f"chmod 600 {path}")
+    assert [each.level for each in machine.secret_key(path / "below")] == ["fail"]
+
+
 @pytest.mark.parametrize(("length", "level"), [(88, "ok"), (89, "fail")])
 def test_a_socket_path_has_107_bytes(length: int, level: str) -> None:
     """The data folder's path must leave room for a replica's socket within the kernel's limit."""

@@ -14,7 +14,7 @@ from typer.testing import Result
 from admin.cli.verbs.deploy import batch_max
 from registry.bundles.paths import FILES_MAX
 from registry.manifest import parse_manifest
-from registry.model import ExchangeLimits, ServerSettings
+from registry.model import ExchangeLimits, Mount, ServerImage, ServerSettings
 from tests.support import models
 from tests.support.admin_api import AdminApi, Canned
 
@@ -255,7 +255,8 @@ def test_a_command_is_deployed_without_files(web: AdminApi, fnctl: Callable[...,
         "sample PUT /x 204 in 1 ms",
         "start ready after 60.0 s (/up)",
         "memory 51 MiB",
-        "network egress: it reaches whatever this host reaches",
+        "network egress: it reaches whatever this host reaches: its services, the local network,"
+        " cloud metadata",
         "held calls wait up to 90 s for a start",
         "switch calls of web go to web@1, which is cold",
     ]
@@ -263,6 +264,46 @@ def test_a_command_is_deployed_without_files(web: AdminApi, fnctl: Callable[...,
         "next: fnctl invoke web",
         "  or: curl http://here/fn/web/up",
     ]
+
+
+def test_an_image_is_deployed_with_words_as_its_arguments(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """--image needs no --trust. Words after -- are the command, whatever they look like; the
+    progress of a pull is remarked, and the summary says image and hidden folders."""
+    pulling = [{**RUNNING, "phase": phase} for phase in ("pull 5 % of 8.0 GiB", "pull 90 %")]
+    result = {**WEB["result"]}
+    result["server"] = {
+        **result["server"],
+        "image": {"reference": "vllm:1", "id": "sha256:a", "digest": "vllm@sha256:b"},
+        "hidden": ["/data"],
+    }
+    api.on("POST", HOOK, Canned(RUNNING, 202))
+    api.on("GET", OPERATION, *(Canned(one) for one in pulling), Canned({**WEB, "result": result}))
+    api.on("GET", "/admin/v1/functions/web", Canned({}))
+    api.on("GET", "/fn/web", Canned({}))
+    options = ("--mount", "models=/srv:/models", "--secret", "HF_TOKEN=hf", "--pull")
+
+    shown = fnctl(
+        "deploy", "--name", "web", "--image", "vllm:1", *options, "--", "--model", "/models/q", "-x"
+    )
+
+    [sent] = api.sent("POST")
+    assert (sent.json["pull"], sent.json["trust"]) == (True, False)
+    server = parse_manifest(sent.json["manifest"], []).server
+    assert server is not None
+    assert server.image == ServerImage("vllm:1")
+    assert server.command == ("--model", "/models/q", "-x")
+    assert server.mounts == (Mount("models", "/srv", "/models"),)
+    assert server.secrets == {"HF_TOKEN": "hf"}
+    lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
+    assert lines[0] == "web@1 deployed (vllm:1)"
+    assert "image vllm@sha256:b" in lines
+    assert any(line.startswith("hidden /data: volumes of the image") for line in lines)
+    remarks = [" ".join(line.split()) for line in shown.stderr.splitlines()]
+    assert "pull 5 % of 8.0 GiB" in remarks
+    assert "pull 90 %" in remarks
+    assert sum(line.startswith("pull ") and "%" not in line for line in remarks) == 1
 
 
 def test_a_folder_becomes_a_server(
@@ -305,10 +346,14 @@ def test_options_override_the_server_of_a_folder(
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ((), "expected a folder or a model file, or --command for a server"),
+        ((), "expected a folder or a model file, or --command or --image for a server"),
+        (("--image", "nginx"), "--name: expected a name for a server without a folder"),
+        (("--command", "a", "--", "b"), "expected --command or words after --, got both"),
+        (("--image", "a", "--secret", "A"), "--secret: expected VARIABLE=NAME, got 'A'"),
+        (("--image", "a", "--mount", "/a:/b"), "--mount: expected NAME=SOURCE:TARGET[:rw]"),
         (("--command", "a '${PORT}"), "--command: expected words as a shell splits them"),
         (("--command", " "), "--command: expected a program, got nothing"),
-        (("--command", "a ${PORT}"), "--name: expected a name for a command without a folder"),
+        (("--command", "a ${PORT}"), "--name: expected a name for a server without a folder"),
         (("--command", "a", "--env", "A"), "--env: expected NAME=VALUE, got 'A'"),
     ],
 )
@@ -328,7 +373,7 @@ def test_a_bad_command_is_refused_before_anything_is_sent(
     """The manifest that the options stand for is checked like a file; a model file is no folder."""
     for args, said in (
         (("--name", "web", "--command", "app"), "server.command: expected ${PORT} in it"),
-        ((str(models.add_one(tmp_path)), "--command", "a ${PORT}"), "--command: expected a folder"),
+        ((str(models.add_one(tmp_path)), "--command", "a ${PORT}"), "a server: expected a folder"),
     ):
         result = fnctl("deploy", *args)
         assert (result.exit_code, said in result.stderr) == (1, True)

@@ -10,6 +10,7 @@ from typer.testing import Result
 from admin.cli.verbs.image import render
 from admin.image.build import BuildRequest, BuiltImage
 from tests.support import runtime_images
+from tests.support.admin_api import AdminApi, Canned
 
 BUILT = BuiltImage(
     *("fngate-runtime:cpu", "sha256:1234", "cpu", 285_000_000, "3.11.2", "1.31.1", 1, "0.1.0"),
@@ -109,3 +110,26 @@ def test_json_is_nothing_but_json(fnctl: Callable[..., Result], tmp_path: Path) 
 
     assert (said.exit_code, said.stdout) == (1, "")
     assert json.loads(said.stderr)["code"] == "image_failed"
+
+
+PRUNE = "/admin/v1/images/prune"
+
+
+def test_pruned_images_are_listed(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Each image has its names and its size; the sum says that layers may be shared."""
+    one = {"id": "sha256:a", "names": ["nginx:1"], "size_bytes": 2 * 2**20}
+    api.on("POST", PRUNE, Canned({"removed": [one, {**one, "id": "sha256:b", "names": []}]}))
+
+    assert fnctl("image", "prune").stdout.split("\n") == [
+        "nginx:1  2.0 MiB",
+        "sha256:b  2.0 MiB",
+        "2 images removed, 4.0 MiB shared layers included",
+        "",
+    ]
+
+
+def test_nothing_to_prune_is_said(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Without unused images nothing is removed."""
+    api.on("POST", PRUNE, Canned({"removed": []}))
+
+    assert fnctl("image", "prune").stdout == "no image to remove\n"

@@ -72,7 +72,7 @@ class TestOfARealEngine:
         listed = containers.owned(api, NAME)
 
         assert {one["Id"] for one in listed} == {replica, holder, paused, ended}
-        alive = {id: one["Id"] for id, one in containers.alive(listed).items()}
+        alive = {id: parts.main for id, parts in containers.alive(listed).items()}
         assert alive == {"aaaa0001": replica, "aaaa0002": paused}
         assert containers.holding(listed) == {"77": holder}
         assert containers.owned(api, "another") == []

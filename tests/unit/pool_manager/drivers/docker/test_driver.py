@@ -14,13 +14,23 @@ import requests
 from pool_manager.drivers.docker import containers as images
 from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
 from pool_manager.drivers.docker.engine import Times
-from pool_manager.drivers.docker.spec import HOLDER, OWNER, REPLICA, STANDBY_CAP_MIB, UID
+from pool_manager.drivers.docker.spec import (
+    HOLDER,
+    OWNER,
+    PART,
+    REPLICA,
+    SERVER,
+    SIDECAR,
+    STANDBY_CAP_MIB,
+    UID,
+)
 from pool_manager.drivers.uids import UidAllocator
+from pool_manager.ports import ServerContainer
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
-from tests.support.containers import RecordedEngine, Recorder, refusal
+from tests.support.containers import ImageRecorder, RecordedEngine, Recorder, refusal
 from tests.support.scenes import a_record
 
 RECORD = replace(a_record(), memory_mib=STANDBY_CAP_MIB["cpu"] + 1)
@@ -379,3 +389,253 @@ async def test_closing_twice(played: Played) -> None:
     await played.driver.close()
     await played.driver.close()
     played.driver._on_connected()
+
+
+IMAGE = ServerContainer("sha256:1")
+KILLED = "was killed by SIGKILL"
+
+
+@pytest.fixture
+async def paired(tmp_path: Path) -> AsyncIterator[Played]:
+    """A driver with a server function's replica: c1 is its sidecar, c2 its server."""
+    made = Played(ImageRecorder(), tmp_path)
+    await made.driver.start(RECORD, NOWHERE, NOWHERE, IMAGE)
+    yield made
+    made.engine.gate.set()
+    await made.tasks.close()
+    await made.driver.close()
+
+
+@pytest.mark.parametrize(
+    ("container", "code", "said"),
+    [
+        ("c1", 0, "exited with code 0"),
+        ("c1", 70, "lost its sidecar, which exited with code 70"),
+        ("c2", 0, "lost its server, which exited with code 0 by itself (it must stay in the"),
+        ("c2", 137, f"lost its server, which {KILLED}"),
+    ],
+)
+async def test_the_first_end_of_a_pair_counts(
+    paired: Played, container: str, code: int, said: str
+) -> None:
+    """The second one is not reported."""
+    paired.hear(container, code)
+    paired.hear("c1", 137)
+    paired.hear("c2", 137)
+
+    [(id, how)] = paired.exits
+    assert (id, how[: len(said)]) == (ID, said)
+
+
+@pytest.mark.parametrize(
+    ("container", "said"),
+    [
+        ("c2", f"ran out of memory and {KILLED}"),
+        ("c1", f"lost its sidecar, which ran out of memory and {KILLED}"),
+    ],
+)
+async def test_whose_memory_was_short(paired: Played, container: str, said: str) -> None:
+    """The function's cap is the server's; the sidecar's end is not put down to it."""
+    paired.hear(container, None)
+    paired.hear(container, 137)
+
+    assert paired.exits == [(ID, said)]
+
+
+async def test_one_of_a_pair_does_not_explain_the_other(paired: Played) -> None:
+    """A sidecar that ran out of memory and lived on is no reason of the server's end."""
+    paired.hear("c1", None)
+    paired.hear("c2", 137)
+
+    assert paired.exits == [(ID, f"lost its server, which {KILLED}")]
+
+
+async def test_a_pair_is_released_in_order(paired: Played) -> None:
+    """The server first, which would outlive its sidecar; its last words are saved in between."""
+    client: Any = paired.client
+    await paired.driver.save_log(ID, NOWHERE)
+    client.done.clear()
+    client.ended = {"c1": 0}
+    kill = client.kill
+
+    def end(container: str, signal: str) -> None:
+        kill(container, signal)
+        client.ended[container] = 0
+
+    client.kill = end
+    await paired.driver.release(ID)
+
+    done = [one for one in client.done if not one.startswith("inspect")]
+    assert done == ["kill c2 SIGTERM", "logs c2", "remove c2", "remove c1"]
+    assert paired.exits == [(ID, "exited")]
+    assert client.left == set()
+
+
+async def test_a_pair_is_terminated_by_its_sidecar(paired: Played) -> None:
+    """It shuts what is open; the server is stopped by the release."""
+    await paired.driver.terminate(ID)
+
+    assert paired.client.done[-1] == "kill c1 SIGTERM"
+
+
+async def test_a_pair_has_the_processes_of_both(paired: Played) -> None:
+    """The server's alone would do for memory, the sidecar's may be gone already."""
+    there = {"c1": ["11"], "c2": ["21", "22"]}
+
+    def top(container: str) -> dict[str, Any]:
+        if container not in there:
+            raise refusal(409, "is not running")
+        return {"Titles": ["UID", "PID"], "Processes": [["x", pid] for pid in there[container]]}
+
+    paired.client.top = top  # type: ignore[attr-defined]
+
+    assert await paired.driver.pids(ID) == {11, 21, 22}
+    del there["c1"]
+    assert await paired.driver.pids(ID) == {21, 22}
+    del there["c2"]
+    assert await paired.driver.pids(ID) is None
+
+
+async def test_the_memory_of_a_pair_is_the_servers(paired: Played) -> None:
+    """The sidecar has a cap of its own."""
+    await paired.driver.limit(RECORD)
+
+    assert "limit c2" in paired.client.done
+    assert "limit c1" not in paired.client.done
+
+
+async def test_a_pair_has_one_user_of_its_own(paired: Played) -> None:
+    """The sidecar's; the server has the image's."""
+    sidecar, server = paired.client.configs
+    assert sidecar["Labels"][UID] == sidecar["User"].partition(":")[0]
+    assert "User" not in server
+    assert (server["Labels"][UID], server["Labels"][HOLDER]) == ("", "")
+
+
+async def test_a_pair_counts_if_both_run(played: Played) -> None:
+    """Both are adopted, with the sidecar's user; what is left of others is removed, servers
+    first."""
+    numbers = {UID: "2000000000"}
+    played.shows("c7", **{REPLICA: "aaaa0007", PART: SIDECAR}, **numbers)
+    played.shows("c8", "paused", **{REPLICA: "aaaa0007", PART: SERVER})
+    for container, id, part, state in (
+        ("d1", "bbbb0001", SIDECAR, "running"),
+        ("d2", "bbbb0001", SERVER, "exited"),
+        ("e1", "bbbb0002", SIDECAR, "running"),
+        ("f2", "bbbb0003", SERVER, "running"),
+        ("g1", "aaaa0004", "user", "created"),
+    ):
+        played.shows(container, state, **{REPLICA: id, PART: part})
+
+    assert await played.driver.list() == {"aaaa0007"}
+
+    removed = [one for one in played.client.done if one.startswith("remove")]
+    assert removed == ["remove d2", "remove f2", "remove g1", "remove d1", "remove e1"]
+    assert played.driver._uids.held() == {"aaaa0007": 2_000_000_000}
+    played.hear("c8", 3, "aaaa0007")
+    assert played.exits == [("aaaa0007", "lost its server, which exited with code 3")]
+
+
+async def test_a_pair_that_is_starting_is_no_leftover(tmp_path: Path) -> None:
+    """Its sidecar runs before its server does."""
+    played = Played(ImageRecorder(), tmp_path)
+    played.engine.gate.clear()
+    start = played.tasks.spawn("start", played.driver.start(RECORD, NOWHERE, NOWHERE, IMAGE))
+    await played.asked("start a container")
+    played.shows("c1", **{REPLICA: ID, PART: SIDECAR})
+    played.engine.gate.set()
+
+    assert await played.driver.list() == set()
+    await start
+
+    assert not [one for one in played.client.done if one.startswith("remove")]
+    await played.driver.close()
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        ({"c1": 137}, f"lost its sidecar, which {KILLED}"),
+        ({"c2": 137}, f"lost its server, which {KILLED}"),
+        ({"c1": 0, "c2": 3}, "lost its server, which exited with code 3"),
+    ],
+)
+async def test_the_end_of_a_pair_that_was_missed(
+    paired: Played, ended: dict[str, int], said: str
+) -> None:
+    """Both containers are looked at; the server's end explains more."""
+    client: Any = paired.client
+    client.ended = ended
+    for container, part in (("c1", SIDECAR), ("c2", SERVER)):
+        state = "exited" if container in ended else "running"
+        paired.shows(container, state, **{REPLICA: ID, PART: part})
+
+    assert await paired.driver.list() == set()
+    assert await paired.driver.list() == set()
+    assert paired.exits == [(ID, said)]
+
+
+async def test_a_pair_whose_memory_ran_out_unseen(paired: Played) -> None:
+    """The engine keeps that it did."""
+    client: Any = paired.client
+
+    def inspect(container: str) -> dict[str, Any]:
+        is_over = container == "c2"
+        return {"State": {"Running": not is_over, "ExitCode": 137, "OOMKilled": is_over}}
+
+    client.inspect_container = inspect
+    paired.shows("c1", **{REPLICA: ID, PART: SIDECAR})
+
+    await paired.driver.list()
+
+    assert paired.exits == [(ID, f"ran out of memory and {KILLED}")]
+
+
+async def test_a_pair_of_an_earlier_server_is_released(played: Played) -> None:
+    """It is found by its labels."""
+    client = played.client = ImageRecorder()
+    played.engine.client = client
+    client.ended = {"c7": 0, "c8": 0}
+    played.shows("c7", **{REPLICA: "aaaa0007", PART: SIDECAR})
+    played.shows("c8", **{REPLICA: "aaaa0007", PART: SERVER})
+
+    await played.driver.release("aaaa0007")
+
+    removed = [one for one in client.done if one.startswith("remove")]
+    assert removed == ["remove c8", "remove c7"]
+
+
+@pytest.mark.parametrize(
+    ("stats", "mib"),
+    [
+        ({"usage": 30 * 2**20, "stats": {"total_inactive_file": 10 * 2**20}}, 20.0),
+        ({"usage": 30 * 2**20, "stats": {"inactive_file": 5 * 2**20}}, 25.0),
+        ({"usage": 2**20}, 1.0),
+        ({"usage": 1, "stats": {"inactive_file": 2**20}}, 0.0),
+        ({}, None),
+        (None, None),
+    ],
+)
+async def test_the_engine_measures_a_server(
+    paired: Played, stats: dict[str, Any] | None, mib: float | None
+) -> None:
+    """Without files that were not used lately; cgroup v1 and v2 name these differently."""
+    paired.client.stats = lambda *_, **__: {"memory_stats": stats}  # type: ignore[attr-defined]
+
+    assert await paired.driver.used_mib(ID) == mib
+
+
+async def test_what_cannot_be_measured(paired: Played, played: Played) -> None:
+    """A container that is gone, and a model, which measures itself; other errors are passed on."""
+    answers = [refusal(404, "gone"), refusal(500, "busy")]
+
+    def stats(*_: object, **__: object) -> None:
+        raise answers.pop(0)
+
+    paired.client.stats = stats  # type: ignore[attr-defined]
+    await played.driver.start(RECORD, NOWHERE, NOWHERE)
+
+    assert await paired.driver.used_mib(ID) is None
+    with pytest.raises(DriverError, match="busy"):
+        await paired.driver.used_mib(ID)
+    assert await played.driver.used_mib(ID) is None

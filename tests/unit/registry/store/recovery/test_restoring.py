@@ -24,6 +24,8 @@ from registry.store.keys import KeyRing, Keys
 from registry.store.recovery.copying import copy_database
 from registry.store.recovery.folder import DAILY, SPARED_S, check_folder, enter
 from registry.store.recovery.restoring import remove_partial, restore, start_empty
+from registry.store.sealing import KeyFile
+from registry.store.secrets import SecretStore
 from tests.support.nouns import bundle, function, profile, revision, sha256
 
 NOW_S = 1_700_000_000.0
@@ -59,6 +61,23 @@ async def used(tmp_path: Path) -> Used:
     copy_database(settings.database, settings.backups / DAILY)
     await live(settings, "later")
     return Used(settings, secret, settings.backups / DAILY)
+
+
+async def test_a_restored_database_without_its_key_names_its_secrets(used: Used) -> None:
+    """Neither copies nor set-aside folders have the key. With the key in place nothing is named."""
+    settings = used.settings
+    database = await Database.open(settings.database)
+    await SecretStore(database, KeyFile.of(settings)).set("hf", "s3cret", now_s=NOW_S)
+    await database.close()
+    copy_database(settings.database, used.copy)
+
+    with_key = await restore(settings, used.copy, NOW_S)
+    settings.secret_key.unlink()
+    without = await restore(settings, used.copy, NOW_S)
+
+    assert (with_key.unreadable, without.unreadable) == ((), ("hf",))
+    assert list(settings.data.rglob("*.key")) == []
+    assert b"s3cret" not in used.copy.read_bytes()
 
 
 async def names(settings: StoreSettings) -> set[str]:

@@ -1,0 +1,131 @@
+"""fnctl secret."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from admin.cli.options import Session, connected
+from admin.text import ago, get, table
+
+VALUE_MAX: Final = 64 * 1024
+
+app = typer.Typer(
+    help="Set, list and remove secrets of servers.", no_args_is_help=True, rich_markup_mode=None
+)
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The secret's name, as in server.secrets.")
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Remove it although functions need it; they then fail.")
+]
+
+
+@app.command("set")
+@connected
+def set_secret(session: Session, name: Name) -> None:
+    """Create a secret or replace its value, which is read from standard input.
+
+    A newline at its end is cut. On a terminal the value is asked for and not shown. A new value
+    counts from the next start of a replica.
+
+    \b
+    Examples:
+      fnctl secret set hf < token.txt
+      pass show hf | fnctl secret set hf
+    """
+    value, is_cut = read_value()
+    if is_cut:
+        session.remark("a newline at the end of the value was cut")
+    answer = session.client.set_secret(name, value)
+    session.answer(answer, lambda: render_set(answer))
+    if stale := answer.get("stale"):
+        session.next(*(f"fnctl sleep {one}" for one in stale[:2]))
+    elif answer.get("created"):
+        session.next(f"fnctl deploy ... --secret VARIABLE={name}")
+
+
+@app.command("ls")
+@connected
+def ls(session: Session) -> None:
+    """List the secrets, without their values.
+
+    \b
+    Example:
+      fnctl secret ls
+    """
+    items = session.client.secrets()
+    session.answer({"items": items}, lambda: render(items, datetime.now(UTC).timestamp()))
+    if not items:
+        session.next("fnctl secret set NAME")
+
+
+@app.command("rm")
+@connected
+def rm(session: Session, name: Name, force: Force = False) -> None:
+    """Remove a secret. Refused while the current revision of a function needs it.
+
+    \b
+    Example:
+      fnctl secret rm hf
+    """
+    answer = session.client.remove_secret(name, force=force)
+    session.answer(answer, lambda: render_removed(answer))
+
+
+def read_value() -> tuple[str, bool]:
+    """Return the value on standard input, and whether a newline at its end was cut. Raises
+    typer.BadParameter, which does not quote it."""
+    if sys.stdin.isatty():
+        import getpass
+
+        return getpass.getpass("value: "), False
+    data = sys.stdin.buffer.read(VALUE_MAX + 3)
+    value = data.removesuffix(b"\n")
+    value = value.removesuffix(b"\r") if value != data else value
+    if not value or len(value) > VALUE_MAX:
+        got = "more" if value else "none"
+        raise typer.BadParameter(f"standard input: expected 1 to {VALUE_MAX} bytes, got {got}")
+    try:
+        return value.decode(), value != data
+    except UnicodeDecodeError:
+        raise typer.BadParameter("standard input: expected UTF-8 text, got other bytes") from None
+
+
+def render_set(answer: dict[str, Any]) -> str:
+    """Render the result of setting a secret."""
+    name = get(answer, "name")
+    how = "is set" if answer.get("changed") else "has this value already"
+    lines = [f"secret {name} {how}"]
+    if stale := answer.get("stale"):
+        lines.append(f"  running replicas keep the old value until they stop: {', '.join(stale)}")
+    if unreadable := answer.get("unreadable"):
+        lines.append(f"  these cannot be read, their key is missing: {', '.join(unreadable)}")
+    return "\n".join(lines)
+
+
+def render_removed(answer: dict[str, Any]) -> str:
+    """Render the result of a removal."""
+    text = f"secret {get(answer, 'removed')} is removed"
+    refs = answer.get("needed_by") or []
+    return f"{text}\n  without it these cannot start: {', '.join(refs)}" if refs else text
+
+
+def render(items: list[dict[str, Any]], now_s: float) -> str:
+    """Render the secrets as a table, with the problems below it; `now_s` in Unix seconds."""
+    rows = [
+        (
+            get(item, "name"),
+            ago(float(item.get("set_s") or 0), now_s),
+            ", ".join(item.get("functions") or []),
+            "unreadable" if item.get("problem") else "",
+        )
+        for item in items
+    ]
+    if not rows:
+        return "no secrets"
+    problems = [get(item, "problem") for item in items if item.get("problem")]
+    return "\n".join([table(("NAME", "SET", "NEEDED BY", "STATE"), rows), *problems])

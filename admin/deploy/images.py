@@ -1,0 +1,210 @@
+"""Images of servers: found or pulled by deploys, and pinned as long as a revision needs them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from admin.deploy.operations import Phase
+from admin.store import Store
+from admin.text import size
+from pool_manager.images import FoundImage, Images, PullProgress, RemovedImage
+from registry.catalog import Deployed
+from registry.errors import DriverError, NoRoom, Refused
+from registry.model import ServerImage, ServerSettings
+from registry.tasks import Tasks
+
+log = structlog.get_logger()
+
+FIND: Final = "image"
+PULL: Final = "pull"
+"""Phases of a deploy: the engine is asked for the image, and pulls it."""
+STEP: Final = 5
+"""Percent between two published phases of a pull."""
+RETRY_S: Final = 5.0
+NEEDS_DOCKER: Final = "server.image: expected the driver docker, which runs images"
+
+
+class ImagePins:
+    """Pins of the images of all revisions and of running deploys. `images` is None under drivers
+    without images."""
+
+    def __init__(self, store: Store, images: Images | None) -> None:
+        self._store = store
+        self._images = images
+        self._tasks = Tasks("images")
+        self._held: dict[str, str] = {}
+        """Ids of the images of running deploys, by operation."""
+        self._restoring: dict[str, asyncio.Task[DriverError | None]] = {}
+        """Pulls of lost images, by id."""
+
+    async def close(self) -> None:
+        """Cancel the pulls that no operation waits for."""
+        await self._tasks.close()
+
+    async def pinned(
+        self, server: ServerSettings, operation: str, phase: Phase, *, pull: bool = False
+    ) -> ServerSettings:
+        """Return the settings with their image as the engine has it now, pinned until `release` at
+        least, and with the port that it exposes.
+
+        An image that the engine lacks is pulled; with `pull` also one that it has. `phase` gets the
+        progress. Raises Refused with the reason; a cancelled caller cancels the pull.
+        """
+        image, images = server.image, self._images
+        if image is None:
+            return server
+        if images is None:
+            raise Refused(NEEDS_DOCKER)
+        try:
+            await phase(FIND)
+            found = None if pull else await images.find(image.reference)
+            is_pulled = found is None
+            if found is None:
+                found = await _pulled(images, image.reference, phase)
+            self._held[operation] = found.id
+            await images.pin(found.id, is_pulled=is_pulled)
+        except DriverError as error:
+            raise Refused(f"server.image: {error.message}") from error
+        pinned = ServerImage(image.reference, found.id, found.digest)
+        return replace(server, image=pinned, port=server.port or _only_port(found, image.reference))
+
+    async def hidden(self, server: ServerSettings) -> list[str]:
+        """Return the folders that the image declares as volumes and that no mount covers: whatever
+        the image holds there, an empty folder in memory hides it."""
+        if server.image is None or self._images is None:
+            return []
+        found = await self._images.find(server.image.id)
+        targets = {mount.target.rstrip("/") for mount in server.mounts}
+        volumes = found.volumes if found else ()
+        return [one for one in volumes if one.rstrip("/") not in targets]
+
+    def release(self, operation: str) -> None:
+        """Hold the image of an ended deploy no longer: from now on only revisions do."""
+        self._held.pop(operation, None)
+
+    async def restore(self, deployed: Deployed, seconds: float) -> bool:
+        """Pull the image of a revision again if the engine has lost it; wait up to `seconds`.
+        Return whether it was lost.
+
+        Raises NoRoom if it takes longer, and then the pull goes on; DriverError, which says what to
+        do by hand.
+        """
+        server, images = deployed.revision.server, self._images
+        if server is None or server.image is None or images is None:
+            return False
+        image = server.image
+        if await images.find(image.id) is not None or not image.digest:
+            return False
+        if image.id not in self._restoring:
+            log.info("an image is pulled again", image=image.digest)
+            work = self._restored(images, image)
+            self._restoring[image.id] = self._tasks.spawn(f"pull {image.digest}", work)
+        task = self._restoring[image.id]
+        await asyncio.wait([task], timeout=seconds)
+        if not task.done() or task.cancelled():
+            raise NoRoom(
+                f"the pull of {image.digest} takes more than {seconds:g} s, and goes on",
+                retry_after_s=RETRY_S,
+            )
+        if error := task.result():
+            raise error
+        return True
+
+    async def _restored(self, images: Images, image: ServerImage) -> DriverError | None:
+        """Pull a lost image; return the error, which is then every waiter's."""
+        try:
+            found = await _pulled(images, image.digest, _unseen)
+            if found.id != image.id:
+                return DriverError(
+                    f"{image.digest} has the id {found.id}, expected {image.id}: the engine stores"
+                    " images in another way than at the deploy; deploy the function anew"
+                )
+            await images.pin(found.id, is_pulled=True)
+        except DriverError as error:
+            return error
+        finally:
+            del self._restoring[image.id]
+        return None
+
+    async def sweep(self) -> None:
+        """Remove the tags of images that neither a revision nor a running deploy needs. Never
+        raises: what cannot be removed now is removed next time."""
+        if self._images is None:
+            return
+        try:
+            await self._images.unpin_others(self._needed())
+        except DriverError as error:
+            log.warning("unused images stay pinned for now", reason=error.message)
+
+    async def prune(self) -> list[RemovedImage]:
+        """Remove the images that deploys have pulled and that nothing needs any more. Raises
+        Refused under a driver without images, DriverError."""
+        if self._images is None:
+            raise Refused(NEEDS_DOCKER)
+        return await self._images.prune(self._needed())
+
+    def _needed(self) -> set[str]:
+        servers = (one.revision.server for one in self._store.catalog.every())
+        images = (server.image.id for server in servers if server and server.image)
+        return {*images, *self._held.values()}
+
+
+async def _unseen(_phase: str) -> None:
+    """Publish nothing: no operation follows this pull."""
+
+
+async def _pulled(images: Images, reference: str, phase: Phase) -> FoundImage:
+    """Pull an image and return it. Raises DriverError."""
+    shown = _Shown()
+    async with aclosing(images.pull(reference)) as pull:
+        async for progress in pull:
+            if text := shown.next(progress):
+                await phase(text)
+    found = await images.find(reference)
+    if found is None:
+        raise DriverError(f"cannot pull {reference}: the engine does not have it after the pull")
+    return found
+
+
+class _Shown:
+    """The phases that a pull publishes: one for each STEP percent."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._percent = -STEP
+
+    def next(self, progress: PullProgress) -> str:
+        """Return the phase to publish now, "" for none."""
+        if progress.is_waiting:
+            return self._changed(f"{PULL} waits for another one")
+        if not progress.total_bytes:
+            return self._changed(PULL)
+        percent = progress.done_bytes * 100 // progress.total_bytes // STEP * STEP
+        # The total grows while the engine learns of layers: the share never falls.
+        self._percent = max(self._percent, percent)
+        if self._percent == percent:
+            text = f"{PULL} {percent} % of {size(progress.total_bytes)}"
+            is_new = not self._last.startswith(f"{PULL} {percent} %")
+            return self._changed(text) if is_new else ""
+        return ""
+
+    def _changed(self, text: str) -> str:
+        if text == self._last:
+            return ""
+        self._last = text
+        return text
+
+
+def _only_port(found: FoundImage, reference: str) -> int:
+    """Return the port that an image exposes. Raises Refused unless it is exactly one."""
+    if len(found.ports) == 1:
+        return found.ports[0]
+    ports = ", ".join(map(str, found.ports)) or "none"
+    raise Refused(
+        f"server.port: expected a port, as {reference} exposes {ports}; name one: --port N"
+    )

@@ -1,0 +1,52 @@
+"""What the server of a revision needs from this host before it can be tried: secrets and mounts."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from admin.deploy.plan import Plan
+from admin.store import Store
+from pool_manager.mounts import MountRules
+from registry.errors import Conflict, DriverError, Refused, Unknown
+from registry.model import Revision, ServerSettings
+
+
+class HostNeeds:
+    """Checks of this host for deploys and rollbacks. They start nothing."""
+
+    def __init__(self, store: Store, mounts: MountRules) -> None:
+        self._store = store
+        self._mounts = mounts
+
+    async def check(self, revision: Revision) -> None:
+        """Raise Refused if a revision needs a secret that is missing or unreadable, or a mount that
+        is not allowed; StoreUnavailable."""
+        if revision.server is not None:
+            await self._check_secrets(revision.server)
+            await self._resolved(revision.server)
+
+    async def resolved(self, draft: Plan) -> Plan:
+        """Return the draft with canonical sources of its mounts. Raises as `check`."""
+        server = draft.revision.server
+        if server is None:
+            return draft
+        await self._check_secrets(server)
+        revision = replace(draft.revision, server=await self._resolved(server))
+        return replace(draft, revision=revision)
+
+    async def _check_secrets(self, server: ServerSettings) -> None:
+        try:
+            await self._store.secrets.check(set(server.secrets.values()))
+        except (Unknown, Conflict) as error:
+            raise Refused(f"server.secrets: {error.message}") from error
+
+    async def _resolved(self, server: ServerSettings) -> ServerSettings:
+        try:
+            mounts = [
+                replace(one, source=await asyncio.to_thread(self._mounts.resolve, one))
+                for one in server.mounts
+            ]
+        except DriverError as error:
+            raise Refused(error.message) from error
+        return replace(server, mounts=tuple(mounts))

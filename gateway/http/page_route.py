@@ -1,0 +1,149 @@
+"""Requests to functions' own hosts on connections that aiohttp reads, and the gateway's own paths
+there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from aiohttp import hdrs, web
+
+from gateway import problems
+from gateway.http.bodies import check_framing, is_awaiting_continue, read_body
+from gateway.http.exchange_route import proxy
+from gateway.http.exchanges import Exchanges
+from gateway.pages.cookies import LIFETIME_S, make_value, set_cookie
+from gateway.pages.entering import (
+    ASKED_MAX,
+    ENTER,
+    ENTER_HEADERS,
+    ENTER_PAGE,
+    check_entering,
+    is_ours,
+)
+from gateway.pages.tickets import LIFETIME_S as TICKET_S
+from registry.errors import FnError, ForeignHost, MethodNotAllowed, NoKey, Unknown
+
+if TYPE_CHECKING:
+    from gateway.access import Access
+    from gateway.http.context import Invoker
+    from gateway.pages.tickets import Tickets
+    from gateway.replies import Writer
+    from registry.catalog import Catalog
+
+log = structlog.get_logger()
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+READ_S: Final = 10.0
+METHODS: Final = ("GET", "HEAD", "POST")
+
+
+def route_pages(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
+    """Return a request handler for aiohttp's server that recognises functions' own hosts.
+
+    `others` handles the requests to every other host. A request with several fields Host counts if
+    one of them is a function's; it is refused then.
+    """
+    pages = _Pages(invoker, writer)
+    function_of = invoker.access.function_of
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        for host in request.headers.getall(hdrs.HOST, ()):
+            if function_of(host) is not None:
+                return await pages.handle(request)
+        return await others(request)
+
+    return handle
+
+
+class _Pages:
+    """Handlers of requests to functions' own hosts. No other route exists there."""
+
+    def __init__(self, invoker: Invoker, writer: Writer) -> None:
+        self._exchanges = Exchanges(invoker)
+        self._writer = writer
+        self._enter = invoker.enter
+        self._own = guarded(self._answer)
+        self._catalog = invoker.catalog
+        self._access = invoker.access
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request to a function's own host."""
+        if is_ours(request._message.path.encode("utf-8", "surrogateescape")):
+            return await self._own(request)
+        return await proxy(self._exchanges, self._writer, request)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request to a path of the gateway's own."""
+        function_of_request(request, self._access, self._catalog)
+        if request.rel_url.raw_path != ENTER or request.rel_url.raw_query_string:
+            raise Unknown(f"no route {request.method} {request.rel_url.raw_path[:200]}")
+        if request.method not in METHODS:
+            text = f"expected {', '.join(METHODS)}, got {request.method}"
+            raise MethodNotAllowed(text, detail={"allow": list(METHODS)})
+        if request.method == "POST" and self._enter is not None:
+            return await self._enter(request)
+        return web.Response(body=ENTER_PAGE, headers=ENTER_HEADERS)
+
+
+class Entry:
+    """Handler of `POST /.fngate/enter`, which exchanges a ticket for a cookie.
+
+    `wall` returns Unix seconds.
+    """
+
+    def __init__(
+        self, access: Access, catalog: Catalog, tickets: Tickets, wall: Callable[[], float]
+    ) -> None:
+        self._access = access
+        self._catalog = catalog
+        self._tickets = tickets
+        self._wall = wall
+        self.handle: Final = guarded(self._enter)
+
+    async def _enter(self, request: web.BaseRequest) -> web.StreamResponse:
+        function = function_of_request(request, self._access, self._catalog)
+        headers = request.headers
+        origin, site = headers.get(hdrs.ORIGIN), headers.get("Sec-Fetch-Site")
+        is_secure = check_entering(origin, site, request.host)
+        word = await read_body(request, ASKED_MAX, READ_S)
+        ticket = self._tickets.redeem(word.decode("latin-1").strip(), function)
+        if ticket is None:
+            raise NoKey(f"the ticket is unknown, was used, or is older than {TICKET_S:.0f} s")
+        access = self._access
+        access.check_id(ticket.key_id, "invoke", function)
+        expires_s = int(self._wall()) + LIFETIME_S
+        value = make_value(access.cookie_secret, ticket.key_id, function, expires_s)
+        cookie = set_cookie(value, is_secure=is_secure)
+        answered = {"Set-Cookie": cookie, "Cache-Control": "no-store"}
+        return problems.json_answer({"path": ticket.path}, headers=answered)
+
+
+def function_of_request(request: web.BaseRequest, access: Access, catalog: Catalog) -> str:
+    """Return the server function whose own host a request names. Raises ForeignHost."""
+    hosts = request.headers.getall(hdrs.HOST, ())
+    name = access.function_of(hosts[0]) if len(hosts) == 1 else None
+    found = None if name is None else catalog.find(name)
+    if name is None or found is None or found.revision.server is None:
+        raise ForeignHost(f"Host: expected one of a server function, got {request.host[:100]!r}")
+    return name
+
+
+def guarded(handler: Handler) -> Handler:
+    """Return `handler` with problem documents as the answers to errors."""
+
+    async def answered(request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            check_framing(request)
+            response = await handler(request)
+        except FnError as error:
+            response = problems.answer(error)
+        except Exception:  # error boundary: a defect must not expose internals
+            log.exception("a request failed", path=request.path[:200])
+            response = problems.answer(FnError("see the server's log"))
+        if is_awaiting_continue(request):
+            response.force_close()
+        return response
+
+    return answered

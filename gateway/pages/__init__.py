@@ -1,0 +1,1 @@
+"""Pages of server functions in a browser: cookies, tickets, origins, and the page between them."""

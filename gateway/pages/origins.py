@@ -1,0 +1,108 @@
+"""Which pages of browsers may send a request to a server function. Pure.
+
+Fetch standard (CORS), Fetch Metadata (`Sec-Fetch-*`), RFC 6454 (Origin). Clients other than
+browsers send none of these fields and are not concerned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, NamedTuple
+
+from registry.errors import ForeignOrigin
+
+PREFLIGHT_S: Final = 600
+"""Seconds for which browsers may remember a preflight's answer."""
+NAMES_MAX: Final = 2048
+"""Max characters of a list of field names that a preflight may ask for."""
+_FOREIGN: Final = frozenset({"cross-site", "same-site"})
+_READS: Final = frozenset({"GET", "HEAD"})
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+
+
+class Asked(NamedTuple):
+    """The fields of a request that tell who sends it. None where the field is missing.
+
+    `wanted`: Access-Control-Request-Method.
+    """
+
+    method: str
+    host: str
+    origin: str | None = None
+    site: str | None = None
+    mode: str | None = None
+    wanted: str | None = None
+
+
+class Sender(Enum):
+    """Who sends a request."""
+
+    OWN = "own"
+    """No browser, a page of the same origin, or a link that a user follows."""
+    LISTED = "listed"
+    """A page of an origin that the function's settings list."""
+    PREFLIGHT = "preflight"
+    """A browser that asks whether a listed page may send a request."""
+
+
+def judge(asked: Asked, origins: tuple[str, ...], *, is_linked: bool) -> Sender:
+    """Return who sends a request. Raises ForeignOrigin for a page that may not.
+
+    `origins`: those that the function's settings list. `is_linked`: pages elsewhere may link here,
+    as on a function's own host.
+    """
+    origin = asked.origin
+    if origin is None:
+        follows = is_linked and asked.method in _READS and asked.mode == "navigate"
+        if asked.site in _FOREIGN and not follows:
+            raise ForeignOrigin("a page of another site may not call this server")
+        return Sender.OWN
+    if asked.host and origin.partition("://")[2].lower() == asked.host.lower():
+        return Sender.OWN
+    if origin not in origins:
+        raise ForeignOrigin(f"a page of {origin[:100]!r} may not call this server")
+    is_question = asked.method == "OPTIONS" and asked.wanted is not None
+    return Sender.PREFLIGHT if is_question else Sender.LISTED
+
+
+def asked_by(method: str, header: Callable[[str], str | None]) -> Asked:
+    """Return the fields of a request; `header(name)` returns the value of a header."""
+    return Asked(
+        method,
+        header("Host") or "",
+        header("Origin"),
+        header("Sec-Fetch-Site"),
+        header("Sec-Fetch-Mode"),
+        header("Access-Control-Request-Method"),
+    )
+
+
+def cors_fields(origin: str) -> tuple[tuple[str, str], ...]:
+    """Return the fields with which the page of a listed origin can read an answer."""
+    return (
+        ("Access-Control-Allow-Origin", origin),
+        ("Access-Control-Allow-Credentials", "true"),
+        ("Vary", "Origin"),
+    )
+
+
+def preflight_fields(asked: Asked, names: str | None) -> tuple[tuple[str, str], ...]:
+    """Return the fields of the answer to a preflight of a listed origin.
+
+    `names`: Access-Control-Request-Headers. What is no list of names is not allowed.
+    """
+    fields = [*cors_fields(asked.origin or ""), ("Access-Control-Max-Age", str(PREFLIGHT_S))]
+    if asked.wanted is not None and _TOKEN.fullmatch(asked.wanted):
+        fields.append(("Access-Control-Allow-Methods", asked.wanted))
+    if names and _are_names(names):
+        fields.append(("Access-Control-Allow-Headers", names))
+    return tuple(fields)
+
+
+def _are_names(text: str) -> bool:
+    """Return whether a text is a list of field names."""
+    return len(text) <= NAMES_MAX and all(
+        _TOKEN.fullmatch(name.strip(" \t")) for name in text.split(",")
+    )

@@ -1,0 +1,162 @@
+"""Images of the engine: inspection, pins, pulls one at a time, prunes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
+from typing import Any, Final
+
+import docker
+from docker.errors import APIError
+
+from pool_manager.drivers.docker.engine import ENGINE_ERRORS, Engine, is_conflict, is_gone
+from pool_manager.drivers.docker.pulls import SILENT_S, Reference, pull
+from pool_manager.images import FoundImage, PullProgress, RemovedImage
+
+PINNED: Final = "fngate/pinned"
+"""Repository of the tags of images that revisions use: ID.OWNER, both in hex."""
+PULLED: Final = "fngate/pulled"
+"""Repository of the tags of images that deploys have pulled."""
+_ID: Final = "sha256:"
+
+
+class DockerImages:
+    """Images of the engine at `url`. `owner` is the name of this server in its tags.
+
+    `Engine` makes the short calls; pulls have a connection of their own.
+    """
+
+    def __init__(self, engine: Engine, url: str, owner: str, *, silent_s: float = SILENT_S) -> None:
+        self._engine = engine
+        self._socket = url.removeprefix("unix://")
+        self._owner = owner
+        self._silent_s = silent_s
+        self._pulling = asyncio.Lock()
+
+    async def find(self, reference: str) -> FoundImage | None:
+        """Return an image by reference or id, None if the engine lacks it."""
+        found = await self._engine.call(f"use image {reference}", lambda c: _inspect(c, reference))
+        return found_image(found, reference) if found is not None else None
+
+    async def pull(self, reference: str) -> AsyncGenerator[PullProgress, None]:
+        """Pull an image; the progress changes with each layer's."""
+        if self._pulling.locked():
+            yield PullProgress(is_waiting=True)
+        async with (
+            self._pulling,
+            aclosing(pull(self._socket, reference, silent_s=self._silent_s)) as running,
+        ):
+            async for progress in running:
+                yield progress
+
+    async def pin(self, id: str, *, is_pulled: bool = False) -> None:
+        """Tag an image for this server."""
+        tag = f"{id.removeprefix(_ID)}.{self._owner}"
+        names = (PINNED, PULLED) if is_pulled else (PINNED,)
+
+        def work(client: docker.APIClient) -> None:
+            for name in names:
+                client.tag(id, name, tag)
+
+        await self._engine.call("tag an image", work)
+
+    async def unpin_others(self, ids: Collection[str]) -> None:
+        """Remove this server's pins from all images except those with these ids."""
+        keep = set(ids)
+
+        def work(client: docker.APIClient) -> None:
+            for id, name in self._own(client, PINNED):
+                if id not in keep:
+                    _untag(client, name)
+
+        await self._engine.call("remove tags of images", work)
+
+    async def prune(self, ids: Collection[str]) -> list[RemovedImage]:
+        """Remove images that deploys have pulled, with the names of their registries."""
+        keep = set(ids)
+
+        def work(client: docker.APIClient) -> list[RemovedImage]:
+            found = []
+            for id, name in self._own(client, PULLED):
+                inspected = _inspect(client, id) if id not in keep else None
+                if inspected is not None and (gone := _remove(client, inspected, name)):
+                    found.append(gone)
+            return found
+
+        await self.unpin_others(ids)
+        return await self._engine.call("remove images", work)
+
+    def _own(self, client: docker.APIClient, repository: str) -> list[tuple[str, str]]:
+        """Return id and name of the tags of this server. Blocking."""
+        tags = [tag for one in client.images(name=repository) for tag in one.get("RepoTags") or ()]
+        found = []
+        for tag in tags:
+            id, _, owner = tag.removeprefix(f"{repository}:").partition(".")
+            if tag.startswith(f"{repository}:") and owner == self._owner:
+                found.append((_ID + id, tag))
+        return found
+
+
+def found_image(inspected: dict[str, Any], reference: str) -> FoundImage:
+    """Return an image from the answer of GET /images/NAME/json, with the digest of the reference's
+    repository."""
+    config = inspected.get("Config") or {}
+    ports = (one.partition("/") for one in config.get("ExposedPorts") or {})
+    tcp = sorted(int(port) for port, _, kind in ports if kind in ("", "tcp") and port.isdecimal())
+    return FoundImage(
+        str(inspected["Id"]),
+        _digest(list(inspected.get("RepoDigests") or ()), reference),
+        tuple(tcp),
+        tuple(sorted(config.get("Volumes") or {})),
+        int(inspected.get("Size") or 0),
+    )
+
+
+def _digest(digests: list[str], reference: str) -> str:
+    """Return the digest under which a registry has the image: the reference's own, else one of its
+    repository."""
+    repository, version = Reference.parse(reference)
+    if version.startswith(_ID):
+        return f"{repository}@{version}"
+    if reference.startswith(_ID):
+        return digests[0] if digests else ""
+    wanted = Reference.parse(reference).resolved()
+    return next((one for one in digests if Reference.parse(one).resolved() == wanted), "")
+
+
+def _inspect(client: docker.APIClient, reference: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = client.inspect_image(reference)
+    except APIError as error:
+        if is_gone(error):
+            return None
+        raise
+    return found
+
+
+def _untag(client: docker.APIClient, name: str) -> bool:
+    """Remove one name of an image; False if a container needs it, or if it is gone."""
+    try:
+        client.remove_image(name)
+    except ENGINE_ERRORS as error:
+        if is_conflict(error) or is_gone(error):
+            return False
+        raise
+    return True
+
+
+def _remove(
+    client: docker.APIClient, inspected: dict[str, Any], pulled: str
+) -> RemovedImage | None:
+    """Remove the names that an image has from registries, and with the last one the image; None if
+    the image stays: a container uses it, or it has other names."""
+    digests = list(inspected.get("RepoDigests") or ())
+    tags = list(inspected.get("RepoTags") or ())
+    registries = {one.partition("@")[0] for one in digests}
+    names = [one for one in tags if Reference.parse(one).repository in registries]
+    for name in (*names, *digests, pulled):
+        _untag(client, name)
+    if _inspect(client, inspected["Id"]) is not None:
+        return None
+    return RemovedImage(str(inspected["Id"]), tuple(names or digests), int(inspected["Size"]))

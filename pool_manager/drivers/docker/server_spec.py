@@ -1,0 +1,280 @@
+"""Configuration of the two containers of a server function's replica, as the engine's JSON. No I/O.
+
+The *sidecar's* container has the network, the run folder and our runtime image. The *server's* has
+the function's image; it joins the sidecar's network and sees no file of the sidecar.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pool_manager.drivers.docker import spec
+from pool_manager.drivers.docker.spec import MIB, PART, REPLICA, SERVER, SIDECAR, MountPaths, Owner
+from pool_manager.ports import ServerContainer
+from registry.errors import DriverError
+from registry.model import Mount
+from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.server import FREE_MAX
+
+HOST: Final = "127.0.0.1"
+"""Value of ${HOST}: an address that only the sidecar reaches, in every kind of network."""
+SIDECAR_MIB: Final = 64
+"""Memory cap of a sidecar without connections."""
+CONNECTION_KIB: Final = 512
+"""Kernel memory that a connection may take in a sidecar's cap: cgroup v2 charges the unread bytes
+of a connection to the process that created the socket."""
+SIDECAR_PIDS_MAX: Final = 64
+SERVER_PIDS_MAX: Final = 4096
+VOLUME_MIB: Final = 256
+"""Size of a VOLUME of the image that the function does not name in `writable`."""
+VOLUMES_MAX: Final = 64
+STOP_S: Final = 10.0
+"""Grace of a server whose container does not say it."""
+
+_BUFFERS: Final = {
+    "net.ipv4.tcp_rmem": "4096 131072 262144",
+    "net.ipv4.tcp_wmem": "4096 65536 262144",
+}
+"""Sizes of TCP buffers: minimum, initial, maximum bytes. An answer that nobody reads takes kernel
+memory, with the usual sizes up to 4 MiB for each connection (tcp(7))."""
+_IPV6: Final = "net.ipv6.conf.all.disable_ipv6"
+FOREIGN: Final = {spec.HOLDER: "", spec.UID: ""}
+"""Labels of other containers of ours, which an image must not set."""
+_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+_NO_DEVICE: Final = "void"
+"""Value of _VISIBLE for no device: images of CUDA say `all`, which NVIDIA's runtime follows."""
+
+
+class Ids(NamedTuple):
+    """User id and group id."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """What an image says about its server: folders that it wants to write to (VOLUME), and the ids
+    of its user, None if these are unknown."""
+
+    volumes: tuple[str, ...] = ()
+    user: Ids | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What the engine and the kernel can do. `read_only_below`: a read-only mount can cover what is
+    mounted below it, too (API 1.44). `ipv6`: the kernel has IPv6."""
+
+    read_only_below: bool = False
+    ipv6: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What both containers of a replica are made from."""
+
+    record: ReplicaRecord
+    server: ServerContainer
+    owner: Owner
+    place: MountPaths
+
+
+def sidecar(pair: Pair, image: str, uid: int, abilities: Abilities) -> dict[str, Any]:
+    """Return the configuration of a sidecar: a replica as any other, with a network that the server
+    joins. `uid` is a user id that no other container has."""
+    server = pair.server
+    config = spec.replica(pair.record, image, pair.owner, pair.place, uid)
+    config["Labels"] |= {PART: SIDECAR}
+    memory = SIDECAR_MIB * MIB + (server.concurrency + FREE_MAX) * CONNECTION_KIB * 1024
+    config["HostConfig"] |= spec.isolation(pair.owner.server_nofile) | {
+        "NetworkMode": "bridge" if server.network == "egress" else "none",
+        "Sysctls": _sysctls(server.port, abilities),
+        "PidsLimit": SIDECAR_PIDS_MAX,
+        "Memory": memory,
+        "MemorySwap": memory,
+        "CpuPeriod": spec.CPU_PERIOD_US,
+        "CpuQuota": spec.CPU_PERIOD_US,
+    }
+    return config
+
+
+def _sysctls(port: int, abilities: Abilities) -> dict[str, str]:
+    """Return the settings of the network, which belong to the container that creates it."""
+    found = {
+        "net.ipv4.ip_unprivileged_port_start": "0",
+        # A connection's own port is chosen from the same range as a server's: without this, one to
+        # a port without a listener may connect to itself.
+        "net.ipv4.ip_local_reserved_ports": str(port),
+        **_BUFFERS,
+    }
+    return {**found, _IPV6: "0"} if abilities.ipv6 else found
+
+
+def sidecar_name(record: ReplicaRecord, owner: Owner) -> str:
+    """Return the container name of a sidecar."""
+    return f"fngate-sidecar-{record.id}-{owner.name[:4]}"
+
+
+def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities) -> dict[str, Any]:
+    """Return the configuration of a server that joins the network of the container `sidecar_id`.
+    Raises DriverError if the image wants too many folders."""
+    record, given, owner = pair.record, pair.server, pair.owner
+    config: dict[str, Any] = {
+        "Image": given.image,
+        "Env": _variables(record, given),
+        "Labels": spec.common_labels(owner)
+        | {REPLICA: record.id, PART: SERVER, spec.FUNCTION: record.bound}
+        | FOREIGN,
+        "Healthcheck": spec.NO_HEALTHCHECK,
+        "StopTimeout": math.ceil(given.stop_grace_s),
+        "HostConfig": spec.isolation(owner.server_nofile)
+        | {
+            "NetworkMode": f"container:{sidecar_id}",
+            "CapAdd": list(given.capabilities),
+            "PidsLimit": SERVER_PIDS_MAX,
+            "ShmSize": given.shm_mib * MIB,
+            "Tmpfs": _folders(given, facts),
+            "Mounts": [_mount(one, abilities) for one in given.mounts],
+            "OomScoreAdj": spec.OOM_SCORE,
+            # An init process reaps orphans. Without it, a server that has no handler of its own
+            # would ignore the stop signal as the container's pid 1.
+            "Init": True,
+            "LogConfig": spec.log_files(pair.place.log_bytes),
+        }
+        | spec.limits(record),
+    }
+    if given.arguments:
+        config["Cmd"] = [_filled(word, given.port) for word in given.arguments]
+    if given.user:
+        config["User"] = given.user
+    if given.stop_signal:
+        config["StopSignal"] = given.stop_signal
+    return config
+
+
+def _variables(record: ReplicaRecord, given: ServerContainer) -> list[str]:
+    """Return the environment that the server has beside the image's own."""
+    device = _NO_DEVICE if record.device_kind == "cpu" else record.device
+    found = {
+        "OMP_NUM_THREADS": str(record.threads),
+        **{name: _filled(value, given.port) for name, value in given.env.items()},
+        **given.secrets,
+        "PORT": str(given.port),
+        _VISIBLE: device,
+    }
+    return [f"{name}={value}" for name, value in found.items()]
+
+
+def _filled(text: str, port: int) -> str:
+    return text.replace("${PORT}", str(port)).replace("${HOST}", HOST)
+
+
+def _folders(given: ServerContainer, facts: ImageFacts) -> dict[str, str]:
+    """Return the folders that the server may write to, with the options of their tmpfs.
+
+    Without a tmpfs, a VOLUME would be an unlimited folder on the host's disk. A mount takes
+    precedence over a VOLUME, and `writable` sets the size of one.
+    """
+    sizes = dict.fromkeys(map(_plain, facts.volumes), VOLUME_MIB)
+    if len(sizes) > VOLUMES_MAX:
+        raise DriverError(f"the image has {len(sizes)} VOLUMEs, expected at most {VOLUMES_MAX}")
+    sizes |= {_plain(folder): mib for folder, mib in given.writable.items()}
+    for one in given.mounts:
+        sizes.pop(_plain(one.target), None)
+    # mode= counts only for a folder that the image does not have; uid= and gid= always do.
+    owned = f"mode=0755,uid={facts.user.uid},gid={facts.user.gid}" if facts.user else "mode=1777"
+    found = {folder: f"size={mib}m,{owned},{_FLAGS}" for folder, mib in sizes.items()}
+    size = f"{sizes['/tmp']}m" if "/tmp" in sizes else spec.TMP_SIZE  # noqa: S108 - its own /tmp
+    return {**found, "/tmp": f"size={size},mode=1777,{_FLAGS}"}  # noqa: S108 - see above
+
+
+_FLAGS: Final = "nosuid,nodev,exec"
+"""exec: compilers of models write libraries that they then load."""
+
+
+def _plain(folder: str) -> str:
+    return folder.rstrip("/") or "/"
+
+
+def _mount(mount: Mount, abilities: Abilities) -> dict[str, Any]:
+    """Return a folder of the host. What is mounted below a read-only one would stay writable: it is
+    left out, unless the engine can make it read-only, too."""
+    found: dict[str, Any] = {
+        "Type": "bind",
+        "Source": mount.source,
+        "Target": mount.target,
+        "ReadOnly": mount.is_read_only,
+    }
+    options: dict[str, Any] = {"Propagation": "rprivate"}
+    if mount.is_read_only and abilities.read_only_below:
+        options["ReadOnlyForceRecursive"] = True
+    elif mount.is_read_only:
+        options["NonRecursive"] = True
+    return {**found, "BindOptions": options}
+
+
+def below(mounts: Iterable[Mount], mountinfo: str) -> Iterator[str]:
+    """Yield file systems that are mounted below read-only mounts, as found in `mountinfo`
+    (proc_pid_mountinfo(5)); a server would see empty folders in their place."""
+    points = [Path(_unescaped(line.split()[4])) for line in mountinfo.splitlines() if line.strip()]
+    sources = [Path(one.source) for one in mounts if one.is_read_only]
+    for point in points:
+        if any(source in point.parents for source in sources):
+            yield str(point)
+
+
+def _unescaped(text: str) -> str:
+    """Return a path of mountinfo, in which space, tab, newline and backslash are octal escapes."""
+    for escape, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(escape, char)
+    return text
+
+
+def numeric_ids(user: str) -> Ids | None:
+    """Return the ids of a container's user, as "UID:GID", "root" or "" (root); None if the image's
+    passwd(5) and group(5) have to be asked."""
+    if user in ("", "0", "root", "root:root"):
+        return Ids(0, 0)
+    uid, found, gid = user.partition(":")
+    return Ids(int(uid), int(gid)) if found and _is_id(uid) and _is_id(gid) else None
+
+
+def ids_of(user: str, passwd: str, group: str) -> Ids | None:
+    """Return the ids of a container's user by name or number, optionally with a group. `passwd` and
+    `group` are the image's files. As the engine does it: a lone user id without an entry has the
+    group 0."""
+    name, has_group, group_name = user.partition(":")
+    row = next((row for row in _rows(passwd, 4) if name in (row[0], row[2])), None)
+    if row is None and not _is_id(name):
+        return None
+    uid, gid = (int(row[2]), int(row[3])) if row else (int(name), 0)
+    if not has_group:
+        return Ids(uid, gid)
+    if _is_id(group_name):
+        return Ids(uid, int(group_name))
+    other = next((row for row in _rows(group, 3) if row[0] == group_name), None)
+    return Ids(uid, int(other[2])) if other else None
+
+
+def _rows(text: str, fields: int) -> Iterator[list[str]]:
+    """Yield the rows of passwd(5) or group(5) whose ids are numbers."""
+    for line in text.splitlines():
+        row = line.split(":")
+        if len(row) >= fields and all(map(_is_id, row[2:fields])):
+            yield row
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 10
+
+
+def stop_of(config: Mapping[str, Any]) -> tuple[str, float]:
+    """Return signal and grace in seconds with which a server stops, from an inspected container's
+    Config."""
+    grace_s = config.get("StopTimeout")
+    return str(config.get("StopSignal") or "SIGTERM"), STOP_S if grace_s is None else float(grace_s)

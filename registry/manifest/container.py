@@ -1,0 +1,180 @@
+"""Keys of [server] that concern its container, and the origins of pages: checks and conversion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from pydantic import Field
+
+from registry.errors import BadManifest
+from registry.manifest.checks import Section, Word, refused
+from registry.model import Mount, ServerImage, ServerSettings
+from registry.names import nearest
+
+CAPABILITIES: Final = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "NET_BIND_SERVICE", "SETGID", "SETUID")
+"""Capabilities that a server may have: those with which the images of common servers prepare their
+folders and change to their own user. None of them reaches beyond the container."""
+MOUNTS_MAX: Final = 20
+WRITABLE_MAX: Final = 20
+ORIGINS_MAX: Final = 20
+WRITABLE_MIB_MAX: Final = 1_048_576
+ID_MAX: Final = 2**31 - 1
+"""Largest user or group id."""
+FOLDER_FORM: Final = "an absolute path without :, . or .., not / and not below /proc, /sys or /dev"
+
+_IMAGE: Final = re.compile(
+    r"(?:[a-z0-9.-]+(?::[0-9]{1,5})?/)?"  # registry
+    r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
+"""Reference of an image, as the distribution specification of the Open Container Initiative writes
+it: registry, repository, tag, digest."""
+_USER: Final = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
+_SIGNAL: Final = re.compile(r"SIG[A-Z0-9+-]{2,10}")
+_ORIGIN: Final = re.compile(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
+"""Serialised origin (RFC 6454, section 6.2): scheme, host in lower case, port unless default."""
+_MOUNT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_OWN: Final = ("user", "capabilities", "writable", "shm_mib", "stop_signal", "mounts")
+"""Keys that only images have."""
+_FORBIDDEN: Final = tuple(PurePosixPath(path) for path in ("/proc", "/sys", "/dev"))
+
+
+class ContainerTable(Section):
+    """Keys of [server] that concern its container."""
+
+    image: str = Field(default="", max_length=512)
+    """Container image of the server, such as `nginx:1.27`. Needs the driver docker."""
+    mounts: dict[str, Word] = Field(default={}, max_length=MOUNTS_MAX)
+    """Folders of the host that the server of an image sees: a name for each, and
+    `"SOURCE:TARGET"`, read-only, or `"SOURCE:TARGET:rw"`. `FN_MOUNT_ROOTS` says which folders may
+    be mounted."""
+    user: str = Field(default="", max_length=21)
+    """User of an image's server as numbers, `UID` or `UID:GID`. Empty for the image's own."""
+    capabilities: list[Word] = Field(default=[], max_length=len(CAPABILITIES))
+    """Linux capabilities of an image's server, of those that the documents list."""
+    writable: dict[str, int] = Field(default={}, max_length=WRITABLE_MAX)
+    """Folders that an image's server may write to, with MiB of memory that their files may take."""
+    shm_mib: int = Field(default=64, ge=1, le=1_048_576)
+    """MiB of shared memory (`/dev/shm`) of an image's server."""
+    stop_signal: str = Field(default="", max_length=20)
+    """Signal that stops an image's server, such as `SIGQUIT`. Empty for the image's own, or
+    TERM."""
+
+
+def container_settings(table: ContainerTable) -> dict[str, Any]:
+    """Convert the keys to fields of ServerSettings. Raises BadManifest, also for a key that only
+    images have, in a table without `image`."""
+    if not table.image:
+        for key in _OWN:
+            if getattr(table, key) != _DEFAULTS[key]:
+                raise _bad(key, "no such key without server.image", getattr(table, key))
+        return {}
+    if not _IMAGE.fullmatch(table.image):
+        raise _bad("image", "an image such as nginx:1.27 or host:5000/team/name:tag", table.image)
+    return {
+        "image": ServerImage(table.image),
+        "user": _user(table.user),
+        "capabilities": _capabilities(table.capabilities),
+        "writable": _writable(table.writable),
+        "shm_mib": table.shm_mib,
+        "stop_signal": _stop_signal(table.stop_signal),
+        "mounts": _mounts(table.mounts),
+    }
+
+
+def container_table(settings: ServerSettings) -> dict[str, Any]:
+    """Return the keys that `container_settings` converts to these settings."""
+    return {
+        "image": settings.image.reference if settings.image else "",
+        "user": settings.user,
+        "capabilities": list(settings.capabilities),
+        "writable": dict(settings.writable),
+        "shm_mib": settings.shm_mib,
+        "stop_signal": settings.stop_signal,
+        "mounts": {
+            one.name: f"{one.source}:{one.target}{'' if one.is_read_only else ':rw'}"
+            for one in settings.mounts
+        },
+    }
+
+
+_DEFAULTS: Final = container_table(ServerSettings(()))
+
+
+def check_origin(origin: str) -> str:
+    """Return the origin. Raises BadManifest if it is none, or not as browsers write it."""
+    is_default = origin.startswith("http://") and origin.endswith(":80")
+    is_default |= origin.startswith("https://") and origin.endswith(":443")
+    if not _ORIGIN.fullmatch(origin) or is_default:
+        raise _bad("origins", "origins as browsers send them, such as https://app.example", origin)
+    return origin
+
+
+def _bad(key: str, expected: str, got: object, note: str = "") -> BadManifest:
+    return refused(f"server.{key}", expected, got, note)
+
+
+def _user(user: str) -> str:
+    """Return the user with a group: the engine gives a lone user id the group 0."""
+    if not user:
+        return ""
+    found = _USER.fullmatch(user)
+    if found is None or any(int(id) > ID_MAX for id in found.groups(user[:1]) if id):
+        raise _bad("user", f"UID or UID:GID, numbers up to {ID_MAX}", user)
+    return f"{int(found[1])}:{int(found[2] or found[1])}"
+
+
+def _capabilities(names: list[str]) -> tuple[str, ...]:
+    for name in names:
+        if name not in CAPABILITIES:
+            close = nearest(name.upper().removeprefix("CAP_"), CAPABILITIES)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise _bad("capabilities", f"some of {', '.join(CAPABILITIES)}{hint}", name)
+    return tuple(sorted(set(names)))
+
+
+def _writable(folders: Mapping[str, int]) -> dict[str, int]:
+    for folder, mib in folders.items():
+        _check_folder("writable", folder)
+        if not 1 <= mib <= WRITABLE_MIB_MAX:
+            raise _bad(f"writable.{folder}", f"1 to {WRITABLE_MIB_MAX} MiB", mib)
+    return dict(folders)
+
+
+def _stop_signal(name: str) -> str:
+    if name and not _SIGNAL.fullmatch(name):
+        raise _bad("stop_signal", "a signal such as SIGTERM or SIGQUIT", name)
+    return name
+
+
+def _mounts(mounts: Mapping[str, str]) -> tuple[Mount, ...]:
+    found = tuple(_mount(name, text) for name, text in mounts.items())
+    targets = [one.target for one in found]
+    for one in found:
+        if targets.count(one.target) > 1:
+            raise _bad(f"mounts.{one.name}", "a target of its own", one.target)
+    return found
+
+
+def _mount(name: str, text: str) -> Mount:
+    key = f"mounts.{name[:40]}"
+    if not _MOUNT_NAME.fullmatch(name):
+        raise _bad(key, "a name of lower-case letters, digits, - and _", name)
+    parts = text.split(":")
+    mode = parts.pop() if len(parts) == 3 else "ro"
+    if len(parts) != 2 or mode not in ("ro", "rw"):
+        raise _bad(key, '"SOURCE:TARGET", or "SOURCE:TARGET:rw"', text)
+    for folder in parts:
+        _check_folder(key, folder)
+    return Mount(name, parts[0], parts[1], is_read_only=mode == "ro")
+
+
+def _check_folder(key: str, folder: str) -> None:
+    path = PurePosixPath(folder)
+    is_plain = folder.startswith("/") and str(path) == folder.rstrip("/") and ".." not in path.parts
+    is_safe = not any(one in (path, *path.parents) for one in _FORBIDDEN)
+    if not (is_plain and is_safe and folder.isprintable()) or ":" in folder or folder == "/":
+        raise _bad(key, FOLDER_FORM, folder)

@@ -1,0 +1,91 @@
+"""Who is connected to a server function: kinds, order, and bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from gateway.http.connected import SHOWN_MAX, Connected, Connections, joined
+from registry.model import PathRules
+from tests.support.proxied import Gate, gate, until
+from tests.unit.gateway.http.test_pages import KEYS, OWN, UPGRADE, cookie
+
+FIELDS = OWN + cookie()
+
+
+async def test_open_exchanges_are_listed(tmp_path: Path) -> None:
+    """By kind, with the key of the cookie, without queries; free ones keep nothing awake."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"/events" in head:
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; x=y\r\n\r\ndata: 1\n"
+            )
+        await reader.read(-1)
+
+    paths = PathRules(free=("/free/*",))
+    async with gate(tmp_path, serve, keys=KEYS, paths=paths) as one:
+        wires = []
+        for line, more in (
+            (b"/events?secret", b""),
+            (b"/ws", UPGRADE),
+            (b"/free/x", b""),
+            (b"/" + b"p" * 400, b""),
+        ):
+            wire = await one.connect()
+            wire.send(b"GET " + line + b" HTTP/1.1\r\n" + FIELDS + more + b"\r\n")
+            wires.append(wire)
+        await wires[0].head()
+        await until(lambda: len(one.exchanges) == len(wires))
+
+        found = shown(one)
+
+        assert (found.counting, found.free) == (3, 1)
+        assert {(item.kind, item.path, item.counts) for item in found.items} == {
+            ("events", "/events", True),
+            ("websocket", "/ws", True),
+            ("request", "/free/x", False),
+            ("request", "/" + "p" * 199, True),
+        }
+        assert {item.key_id for item in found.items} == {"key-of"}
+        assert one.gateway.connections("default", "we").items == []
+        assert one.gateway.connections("other", "web").items == []
+        for wire in wires:
+            wire.close()
+        await one.settled()
+
+
+def shown(one: Gate) -> Connections:
+    """Return who is connected to the function."""
+    return one.gateway.connections("default", "web")
+
+
+def test_the_longest_that_counts_comes_first() -> None:
+    """Lists of several processes become one, bounded; all are counted."""
+
+    def at(since_s: float, *, counts: bool = True) -> Connected:
+        return Connected("k", "request", since_s, "/", counts)
+
+    many = [at(float(number)) for number in range(SHOWN_MAX)]
+    found = joined(
+        [
+            Connections([at(-1.0, counts=False), at(7.5)], 10, 20),
+            Connections(many, SHOWN_MAX, 0),
+        ]
+    )
+
+    assert len(found.items) == SHOWN_MAX
+    assert found.items[8] == at(7.5)
+    assert all(item.counts for item in found.items)
+    assert (found.counting, found.free) == (SHOWN_MAX + 10, 20)
+    assert joined([]) == Connections([], 0, 0)
+
+
+def test_it_goes_over_the_wire() -> None:
+    """Gateway processes send it as msgpack."""
+    found = Connections([Connected("k", "events", 1.5, "/\xe4", True)], 1, 2)
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=Connections) == found

@@ -1,0 +1,141 @@
+"""Which pages may send a request to a server function, as a table, and the fields of CORS."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.pages.origins import Asked, Sender, asked_by, cors_fields, judge, preflight_fields
+from registry.errors import ForeignOrigin
+
+HOST = "web.localhost:8080"
+LISTED = ("https://app.example", "http://127.0.0.1:3000")
+OWN, LIST, ASKS, NO = Sender.OWN, Sender.LISTED, Sender.PREFLIGHT, None
+APP, EVIL, NULL = "https://app.example", "https://evil.example", "null"
+CROSS, SAME, NAVIGATE = "cross-site", "same-site", "navigate"
+
+
+@pytest.mark.parametrize(
+    ("method", "origin", "site", "mode", "wanted", "on_own_host", "below_fn"),
+    [
+        # No browser, or the browser says that a user asks.
+        ("GET", None, None, None, None, OWN, OWN),
+        ("POST", None, None, None, None, OWN, OWN),
+        ("GET", None, "none", NAVIGATE, None, OWN, OWN),
+        ("GET", None, "same-origin", "cors", None, OWN, OWN),
+        # Links from other sites lead to pages of a function, not to paths beside the dashboard.
+        ("GET", None, CROSS, NAVIGATE, None, OWN, NO),
+        ("HEAD", None, SAME, NAVIGATE, None, OWN, NO),
+        ("POST", None, CROSS, NAVIGATE, None, NO, NO),
+        ("GET", None, CROSS, "no-cors", None, NO, NO),
+        ("GET", None, SAME, "no-cors", None, NO, NO),
+        ("GET", None, SAME, "cors", None, NO, NO),
+        ("GET", None, CROSS, None, None, NO, NO),
+        # Pages of the function itself.
+        ("POST", f"http://{HOST}", "same-origin", "cors", None, OWN, OWN),
+        ("GET", f"https://{HOST.upper()}", None, "websocket", None, OWN, OWN),
+        ("OPTIONS", f"http://{HOST}", None, None, "PUT", OWN, OWN),
+        # Pages of other origins.
+        ("GET", EVIL, CROSS, "cors", None, NO, NO),
+        ("GET", EVIL, CROSS, NAVIGATE, None, NO, NO),
+        ("POST", NULL, CROSS, "cors", None, NO, NO),
+        ("GET", "", None, None, None, NO, NO),
+        ("GET", "http://localhost:8080", SAME, "websocket", None, NO, NO),
+        ("GET", "http://other.localhost:8080", SAME, "cors", None, NO, NO),
+        ("GET", "http://web.localhost", SAME, "cors", None, NO, NO),
+        ("GET", f"http://{HOST}.evil.example", CROSS, "cors", None, NO, NO),
+        ("GET", f"http://evil.example?://{HOST}", CROSS, "cors", None, NO, NO),
+        ("OPTIONS", EVIL, CROSS, "cors", "GET", NO, NO),
+        # Listed origins, compared exactly.
+        ("POST", APP, CROSS, "cors", None, LIST, LIST),
+        ("GET", APP, CROSS, "websocket", None, LIST, LIST),
+        ("OPTIONS", APP, CROSS, "cors", "PUT", ASKS, ASKS),
+        ("OPTIONS", APP, CROSS, "cors", None, LIST, LIST),
+        ("PUT", APP, CROSS, "cors", "PUT", LIST, LIST),
+        ("GET", "http://app.example", CROSS, "cors", None, NO, NO),
+        ("GET", "https://app.example:443", CROSS, "cors", None, NO, NO),
+        ("GET", "https://APP.example", CROSS, "cors", None, NO, NO),
+        ("GET", "https://app.example, https://evil.example", CROSS, "cors", None, NO, NO),
+    ],
+)
+def test_the_table(
+    method: str,
+    origin: str | None,
+    site: str | None,
+    mode: str | None,
+    wanted: str | None,
+    on_own_host: Sender | None,
+    below_fn: Sender | None,
+) -> None:
+    """Each row: the fields of a request, and who sends it, None for nobody who may."""
+    asked = Asked(method, HOST, origin, site, mode, wanted)
+    for is_linked, expected in ((True, on_own_host), (False, below_fn)):
+        if expected is None:
+            with pytest.raises(ForeignOrigin):
+                judge(asked, LISTED, is_linked=is_linked)
+        else:
+            assert judge(asked, LISTED, is_linked=is_linked) is expected
+
+
+def test_nothing_is_listed_by_default() -> None:
+    """Without `origins` a foreign page is refused, and so is its preflight."""
+    for asked in (Asked("GET", HOST, APP), Asked("OPTIONS", HOST, APP, wanted="GET")):
+        with pytest.raises(ForeignOrigin):
+            judge(asked, (), is_linked=True)
+
+
+def test_a_request_without_a_host_is_nobodys_own() -> None:
+    """The empty host is not the host of the origin `null`."""
+    with pytest.raises(ForeignOrigin):
+        judge(Asked("GET", "", NULL), (), is_linked=True)
+
+
+def test_the_fields_are_read() -> None:
+    """By their names in the standards."""
+    sent = {
+        "Host": HOST,
+        "Origin": APP,
+        "Sec-Fetch-Site": CROSS,
+        "Sec-Fetch-Mode": "cors",
+        "Access-Control-Request-Method": "PUT",
+    }
+
+    assert asked_by("OPTIONS", sent.get) == Asked("OPTIONS", HOST, APP, CROSS, "cors", "PUT")
+    assert asked_by("GET", {}.get) == Asked("GET", "")
+
+
+def test_the_fields_for_a_listed_page() -> None:
+    """The exact origin, never a star, and caches keep the answers apart."""
+    assert dict(cors_fields(APP)) == {
+        "Access-Control-Allow-Origin": APP,
+        "Access-Control-Allow-Credentials": "true",
+        "Vary": "Origin",
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "names", "allowed"),
+    [
+        ("PUT", None, {"Methods": "PUT"}),
+        ("PUT", "content-type, fn-key", {"Methods": "PUT", "Headers": "content-type, fn-key"}),
+        ("PUT", "a,b\t, c", {"Methods": "PUT", "Headers": "a,b\t, c"}),
+        ("PUT", "a,", {"Methods": "PUT"}),
+        ("PUT", "a b", {"Methods": "PUT"}),
+        ("PUT", "a" * 3000, {"Methods": "PUT"}),
+        ("P UT", "a", {"Headers": "a"}),
+        ("PUT", "a\xe4", {"Methods": "PUT"}),
+    ],
+)
+def test_a_preflight_is_allowed_what_it_names(
+    method: str, names: str | None, allowed: dict[str, str]
+) -> None:
+    """Method and names are repeated if they are a token and a list of tokens."""
+    fields = dict(preflight_fields(Asked("OPTIONS", HOST, APP, wanted=method), names))
+    prefix = "Access-Control-Allow-"
+
+    assert {key: fields.get(prefix + key) for key in ("Methods", "Headers")} == {
+        "Methods": None,
+        "Headers": None,
+        **allowed,
+    }
+    assert fields[prefix + "Origin"] == APP
+    assert fields["Access-Control-Max-Age"] == "600"
