@@ -104,7 +104,8 @@ class Function:
     """A name that clients call. `revision` is the number of the revision that serves calls.
 
     Changes of a function's settings do not create a revision. `exchange` is set only for server
-    functions, which do not use `limits.timeout_s` and `limits.body_mib`.
+    functions, which do not use `limits.timeout_s` and `limits.body_mib`. `aliases` are further
+    names of its model at /v1, each of one function alone; a deploy or a rollback keeps them.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Function:
     created_s: float = 0.0
     """Unix seconds."""
     exchange: ExchangeLimits | None = None
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +158,35 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelApi:
+    """The [openai] table of a revision: how requests to the gateway's /v1 reach its server.
+
+    `served_model` is the model's name at the server, "" for the one that the client sends. `base`
+    is the path below which the server has the endpoints. `usage`: "ask" adds
+    `stream_options.include_usage` to streams whose usage is only sent on request, and takes the
+    additional event out again. `body_mib` bounds a request's body. `comment_after_s`: seconds
+    after which a waiting stream gets its first comment, 0 for never. `on_disconnect`: "drain" lets
+    the server finish an answer whose client has left. `upstream_key` names a secret that the
+    server gets as a bearer key, "" for none.
+    """
+
+    served_model: str = ""
+    base: str = "/v1"
+    usage: Literal["ask", "as_sent"] = "ask"
+    body_mib: int = 32
+    comment_after_s: float = 20.0
+    on_disconnect: Literal["abort", "drain"] = "abort"
+    upstream_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """The [server] table of a revision; fields as in `ServerSpec`.
 
     With an `image`, `command` replaces the arguments that the image names, if it is not empty.
     `user` is "UID" or "UID:GID", "" for the image's. `writable` maps folders to MiB of memory
     that files in them may take. `secrets` maps variables to names of stored secrets. `origins` are
-    the web origins whose pages may call the function.
+    the web origins whose pages may call the function. `api` is set if it answers at /v1.
     """
 
     command: tuple[str, ...]
@@ -183,6 +207,7 @@ class ServerSettings:
     mounts: tuple[Mount, ...] = ()
     secrets: dict[str, str] = field(default_factory=dict)
     origins: tuple[str, ...] = ()
+    api: ModelApi | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,7 @@ def profile_engine(revision: Revision) -> str:
     # Without defaults, so that a new field does not separate a profile from its revision.
     ran.pop("paths", None)
     ran.pop("origins", None)
+    ran.pop("api", None)
     text = json.dumps(ran, sort_keys=True)
     return f"{revision.engine}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gateway.proxy.fields import Field
+    from gateway.proxy.response_head import ResponseHead
     from gateway.replies import Reply
     from gateway.server_links import ExchangeCall
     from gateway.upstream import UpstreamConnection
@@ -57,6 +59,33 @@ class ClientSide(Protocol):
 
     def tick(self) -> bool:
         """Return whether the client is still there, as far as that can be known without reading."""
+
+
+class FilterMode(Enum):
+    """What a filter does with the body of an answer."""
+
+    OFF = "off"
+    """Nothing: it gets no further call."""
+    READ = "read"
+    """It reads the body, which passes as it is."""
+    CHANGE = "change"
+    """It replaces the body, whose length the client learns only at its end."""
+
+
+class AnswerFilter(Protocol):
+    """Reads or changes one answer between the server and the client. Pure: bytes in, bytes out."""
+
+    def begin(self, head: ResponseHead) -> FilterMode:
+        """Note the head of the final answer."""
+
+    def feed(self, content: bytes) -> bytes:
+        """Take bytes of the body, without its chunked coding; return those for the client.
+
+        In the mode READ the result is not used.
+        """
+
+    def end(self) -> bytes:
+        """Return the last bytes for the client: the answer is complete."""
 
 
 class ExchangeDelivery(Protocol):
