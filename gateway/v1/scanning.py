@@ -128,7 +128,7 @@ def _walk(body: bytes, at: int) -> Generator[None, None, dict[str, Span]]:
         if (plain := _PLAIN.match(body, begin)) is not None:
             end = plain.end()
         else:
-            end = yield from _end_of_value(body, begin)
+            end = yield from end_of_value(body, begin)
         key = msgspec.json.decode(name[1], type=str)
         if key in _READ:
             if key in values:
@@ -143,8 +143,30 @@ def _walk(body: bytes, at: int) -> Generator[None, None, dict[str, Span]]:
     return values
 
 
-def _end_of_value(body: bytes, at: int) -> Generator[None, None, int]:
-    """Return the index behind an object, an array or a string that begins at `at`."""
+def find_member(body: bytes, at: int, wanted: bytes) -> Span | None:
+    """Return the span of the value of the first member with the name `wanted`, in quotes as it
+    stands there, of the object that begins at `at`; None if there is none, or it is cut."""
+    name = _NAME.match(body, at + 1) if body[at : at + 1] == b"{" else None
+    for _ in range(MEMBERS_MAX):
+        if name is None:
+            return None
+        begin, plain = name.end(), _PLAIN.match(body, name.end())
+        try:
+            end = run(end_of_value(body, begin)) if plain is None else plain.end()
+        except ValueError:
+            return None
+        if name[1] == wanted:
+            return Span(begin, end)
+        after = _NEXT.match(body, end)
+        name = _NAME.match(body, after.end()) if after is not None and after[1] == b"," else None
+    return None
+
+
+def end_of_value(body: bytes, at: int) -> Generator[None, None, int]:
+    """Return the index behind an object, an array or a string that begins at `at`.
+
+    Raises ValueError if the body ends before; its syntax needs to be right otherwise.
+    """
     depth = steps = 0
     while True:
         steps += 1
@@ -154,6 +176,8 @@ def _end_of_value(body: bytes, at: int) -> Generator[None, None, int]:
         at = at if jump is None else jump.end()
         char = body[at : at + 1]
         at += 1
+        if not char:
+            raise ValueError("the value is cut")
         if char == b'"':
             at = yield from _end_of_string(body, at)
         else:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.v1.scanning import MEMBERS_MAX, run, scan
@@ -19,16 +19,17 @@ JSON = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=20,
+    max_leaves=6,
 )
 HARD = ('"', "\\", '\\"', "[{", "}]", ",", ' "model": "no"', "\\\\" * 40, 'x\\"' * 100, "A" * 3000)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
-    members=st.dictionaries(st.text(), JSON | st.sampled_from(HARD)),
+    members=st.dictionaries(st.text(max_size=5), JSON | st.sampled_from(HARD), max_size=5),
     model=st.text(st.characters(min_codepoint=33, max_codepoint=0x2FFF), min_size=1, max_size=20),
     stream=st.booleans(),
-    options=st.dictionaries(st.text(), JSON),
+    options=st.dictionaries(st.text(max_size=5), JSON, max_size=2),
     is_ascii=st.booleans(),
     indent=st.sampled_from([None, 1]),
     place=st.integers(0, 5),

@@ -1,0 +1,102 @@
+"""Tokens that a server says an answer took. Pure; nothing is estimated.
+
+OpenAI API reference, "usage" of chat completions, embeddings and responses; Anthropic API
+reference, "Usage" and "Streaming messages".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gateway.v1.scanning import end_of_value, run
+
+KEPT: Final = 16 * 1024
+"""Bytes at the beginning and at the end of an answer in which its usage is looked for."""
+TOKENS_MAX: Final = 10**9
+"""Max tokens of one answer that are believed."""
+_USAGE: Final = re.compile(rb'"usage"[ \t\r\n]*+:[ \t\r\n]*+(?=\{)')
+"""The member `usage`. In a string its quotes would be escaped."""
+
+
+class TokenUsage(NamedTuple):
+    """Tokens of one request: of the input, and of the output."""
+
+    input: int
+    output: int
+
+
+class _Said(msgspec.Struct):
+    """The object `usage` in its three forms. Only `total_tokens`: as of a reranker."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Said).decode
+
+
+class Ends:
+    """The first and the last KEPT bytes of an answer."""
+
+    __slots__ = ("_first", "_last")
+
+    def __init__(self) -> None:
+        self._first = b""
+        self._last = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Add bytes of the answer."""
+        if len(self._first) < KEPT:
+            self._first += data[: KEPT - len(self._first)]
+        last = self._last
+        last += data[-KEPT:]
+        if len(last) > 4 * KEPT:
+            del last[:-KEPT]
+
+    def usage(self) -> TokenUsage | None:
+        """Return the usage that the answer says, None if it says none.
+
+        The first and the last object `usage` count: a stream of messages has the input's tokens in
+        its first event, and the output's in the last ones.
+        """
+        last = bytes(self._last)
+        found = [_read(last, one.end()) for one in _USAGE.finditer(last)]
+        first = _USAGE.search(self._first)
+        if first is not None:
+            found.insert(0, _read(self._first, first.end()))
+        said = [one for one in found if one is not None]
+        if not said:
+            return None
+        inputs = [one for one in map(_input, said) if one is not None]
+        outputs = [one for one in map(_output, said) if one is not None]
+        if not inputs and not outputs:
+            return None
+        return TokenUsage(inputs[-1] if inputs else 0, outputs[-1] if outputs else 0)
+
+
+def _read(data: bytes, at: int) -> _Said | None:
+    """Return the object that begins at `at`, None if it is cut or is no usage."""
+    try:
+        return _decode(data[at : run(end_of_value(data, at))])
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        return None
+
+
+def _input(said: _Said) -> int | None:
+    if said.prompt_tokens is not None or said.input_tokens is not None:
+        return _believed(said.prompt_tokens, said.input_tokens)
+    return _believed(said.total_tokens) if said.completion_tokens is None else None
+
+
+def _output(said: _Said) -> int | None:
+    return _believed(said.completion_tokens, said.output_tokens)
+
+
+def _believed(*counts: int | None) -> int | None:
+    return next((one for one in counts if one is not None and 0 <= one <= TOKENS_MAX), None)
