@@ -286,7 +286,9 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
     def tried(deployed: Deployed) -> tuple[Any, ...]:
         revision = deployed.revision
         spec = replace(server_spec(deployed), revision="") if revision.server else None
-        settings = revision.server and replace(revision.server, paths=PathRules(), origins=())
+        settings = revision.server and replace(
+            revision.server, paths=PathRules(), origins=(), api=None
+        )
         return (
             spec,
             settings,

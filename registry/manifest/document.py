@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 from registry.bundles.foreign_formats import by_suffix
 from registry.errors import BadManifest, BadRequest
 from registry.manifest.checks import NOTHING, refused, validate
+from registry.manifest.openai import model_api
 from registry.manifest.schema import (
     BatchingTable,
     DeviceTable,
@@ -47,6 +48,8 @@ HANDLER_FILE: Final = "handler.py"
 TEXT_MAX: Final = 1024 * 1024
 """Max characters of a manifest; enough for a long list of labels."""
 _SAMPLE_DEPTH_MAX: Final = 16
+_OPENAI: Final = "openai"
+"""Table that sets something by being there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,8 @@ def parse_manifest(text: str, files: Sequence[str]) -> Manifest:
     if "server" in data:
         return _server_manifest(data, files)
     document = check_document(data)
+    if _OPENAI in document.model_fields_set:
+        raise refused("openai", "the table [server] beside it", "none", "is for servers only")
     manifest = _manifest(document, files)
     _check_sample(manifest, files)
     return manifest
@@ -192,7 +197,8 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
 def _changed_server(before: ServerSettings | None, table: dict[str, Any]) -> ServerSettings | None:
     if before is None:
         return None
-    return server_settings(validate(ServerTable, table, "server"), before.samples, ())
+    changed = server_settings(validate(ServerTable, table, "server"), before.samples, ())
+    return replace(changed, api=before.api)
 
 
 def rescaled(scaling: Scaling, changes: Mapping[str, Any]) -> Scaling:
@@ -243,6 +249,7 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         )
     document = check_document({key: value for key, value in data.items() if key != "sample"})
     samples = sample_requests(data.get("sample", []), files)
+    api = model_api(document.openai) if _OPENAI in document.model_fields_set else None
     own_limits, exchange = _limits(document.limits, is_server=True)
     return Manifest(
         name=document.name,
@@ -251,7 +258,7 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         scaling=Scaling(**document.scaling.model_dump()),
         limits=own_limits,
         device=DeviceNeed(**document.device.model_dump()),
-        server=server_settings(document.server, samples, files),
+        server=replace(server_settings(document.server, samples, files), api=api),
         exchange=exchange,
     )
 

@@ -168,9 +168,10 @@ def server_settings(
 
 
 def server_table(settings: ServerSettings) -> dict[str, Any]:
-    """Return the table that `server_settings` converts to these settings, without samples."""
+    """Return the table that `server_settings` converts to these settings, without samples and
+    the table [openai]."""
     values = asdict(settings)
-    del values["samples"]
+    del values["samples"], values["api"]
     paths = values.pop("paths")
     return {
         **values,

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from registry.manifest import schema, server
+from registry.manifest import openai, schema, server
 from registry.manifest.schema import RESERVED_ENGINES, Document
 from tests.reference.markdown import code, described, either, items, page, wrapped
 from tests.reference.values import default_of, type_of
@@ -25,6 +25,7 @@ deploy; the error names the key, the expected and the actual value.
 TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "runtime": ("[runtime]", schema.RuntimeTable),
     "server": ("[server]", server.ServerTable),
+    "openai": ("[openai] with [server]", openai.OpenAITable),
     "scaling": ("[scaling]", schema.ScalingTable),
     "device": ("[device]", schema.DeviceTable),
     "batching": ("[batching]", schema.BatchingTable),
@@ -42,6 +43,10 @@ GREETING = {
     "server": (
         "The function is an HTTP server, which is started when a request comes. Exclusive with"
         " `model`, `handler.py`, `[runtime]`, `[input]`, `[output]` and `[batching]`."
+    ),
+    "openai": (
+        "The function is a model at `/v1`, for clients of OpenAI's or Anthropic's API. An empty"
+        " table is enough for a server that has the endpoints below `/v1`."
     ),
     "sample": (
         "A request that a deploy sends to the server once it is ready, and that `fnctl invoke`"

@@ -43,6 +43,7 @@ EXTRA = {
     ),
     "nearest": (("unknown_function", "bad_manifest"), "Names that resemble the unknown one."),
     "next": (("engine_down",), "Command of `fnctl` that may help."),
+    "param": (("bad_request",), "Member of the request that is wrong, at `/v1`."),
     "path": (("bad_bundle",), "File of the bundle."),
     "revisions": (("unknown_revision",), "Numbers of the revisions that exist."),
     "rule": (("bad_bundle",), "Rule that the file breaks."),
