@@ -55,6 +55,7 @@ class Catalog:
         self._refs: dict[tuple[str, str], Deployed] = {}
         self._numbers: dict[tuple[str, str], tuple[int, ...]] = {}
         self._names: list[tuple[str, str]] = []
+        self._aliases: dict[tuple[str, str], str] = {}
         self._subscribers: dict[object, Callable[[Change], None]] = {}
         self.version = 0
         """Changes with every modification."""
@@ -73,6 +74,13 @@ class Catalog:
     def find(self, ref: str, namespace: str = NAMESPACE) -> Deployed | None:
         """Return like `resolve`, but None instead of an error."""
         return self._refs.get((namespace, ref))
+
+    def find_model(self, model: str, namespace: str = NAMESPACE) -> Deployed | None:
+        """Return what a request at /v1 means by `model`: a name, a reference or an alias of a
+        function that answers there; None if there is none."""
+        found = self._refs.get((namespace, self._aliases.get((namespace, model), model)))
+        server = None if found is None else found.revision.server
+        return found if server is not None and server.api is not None else None
 
     def all(self) -> tuple[Deployed, ...]:
         """Return the current revision of every function, by namespace and name."""
@@ -142,6 +150,8 @@ class Catalog:
         for number in numbers:
             del self._refs[namespace, f"{name}@{number}"]
         before = self._refs.pop((namespace, name), None)
+        if before is not None:
+            self._drop_aliases(before.function)
         self._tell(Change("remove", namespace, name, before, None))
 
     def remove_revisions(
@@ -176,6 +186,10 @@ class Catalog:
 
     def _set_function(self, function: Function, before: Deployed | None) -> None:
         namespace, name = function.namespace, function.name
+        if before is not None:
+            self._drop_aliases(before.function)
+        for alias in function.aliases:
+            self._aliases[namespace, alias] = name
         for number in self._numbers[namespace, name]:
             ref = (namespace, f"{name}@{number}")
             self._refs[ref] = replace(self._refs[ref], function=function)
@@ -187,6 +201,10 @@ class Catalog:
         else:
             self._refs[namespace, name] = current
         self._tell(self._put_change(function, before))
+
+    def _drop_aliases(self, function: Function) -> None:
+        for alias in function.aliases:
+            self._aliases.pop((function.namespace, alias), None)
 
     def _put_change(self, function: Function, before: Deployed | None) -> Change:
         key = (function.namespace, function.name)

@@ -20,6 +20,9 @@ NAME_RULE: Final = (
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
 _SHOWN_MAX: Final = 80
+ALIAS_MAX: Final = 200
+ALIAS_RULE: Final = f"an alias of at most {ALIAS_MAX} visible ASCII characters without '@'"
+_ALIAS: Final = re.compile(rf"[!-?A-~]{{1,{ALIAS_MAX}}}")
 
 
 def is_name(text: str) -> bool:
@@ -31,6 +34,13 @@ def check_name(text: str) -> str:
     """Return `text` unchanged. Raises BadRequest if it is not a valid name."""
     if not is_name(text):
         raise BadRequest(f"expected {NAME_RULE}; got {text[:_SHOWN_MAX]!r}")
+    return text
+
+
+def check_alias(text: str) -> str:
+    """Return `text` unchanged. Raises BadRequest if it is not a valid alias of a function."""
+    if _ALIAS.fullmatch(text) is None:
+        raise BadRequest(f"expected {ALIAS_RULE}; got {text[:_SHOWN_MAX]!r}")
     return text
 
 

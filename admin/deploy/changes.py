@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -14,13 +14,22 @@ from admin.deploy.plan import Plan
 from admin.deploy.verify import Verified
 from admin.store import Store
 from registry.catalog import Deployed
-from registry.errors import PreconditionFailed, PreconditionRequired, StoreUnavailable
+from registry.errors import (
+    BadRequest,
+    PreconditionFailed,
+    PreconditionRequired,
+    StoreUnavailable,
+)
 from registry.manifest import rescaled
 from registry.model import Function, Profile, Revision
+from registry.names import check_alias
 from registry.spec import profile_engine
 from registry.store.records import encode_record
 
 log = structlog.get_logger()
+
+ALIASES_MAX: Final = 100
+"""Max aliases of a function."""
 
 
 def etag(function: Function) -> str:
@@ -82,7 +91,8 @@ class Changes:
     async def keep(self, draft: Plan, current: Deployed) -> None:
         """Change a function's settings. Its revisions and its traffic stay as they are."""
         async with self._writing:
-            await self._save(replace(draft.function, revision=current.revision.number))
+            function = replace(draft.function, revision=current.revision.number)
+            await self._save(self._with_aliases(function))
 
     async def stage(self, draft: Plan, verified: Verified, operation: str) -> Deployed:
         """Store a further revision without traffic, staged by this operation."""
@@ -106,7 +116,7 @@ class Changes:
         name, number = target.revision.name, target.revision.number
         async with self._writing:
             now = settings or self._store.catalog.resolve(name).function
-            function = replace(now, revision=number)
+            function = self._with_aliases(replace(now, revision=number))
             await self._store.traffic.move(function)
             self._store.catalog.put_function(function)
 
@@ -131,6 +141,21 @@ class Changes:
             function = self._store.catalog.resolve(name).function
             check_match(match, function)
             changed = replace(function, scaling=rescaled(function.scaling, changes))
+            await self._save(changed)
+        return changed
+
+    async def set_aliases(self, name: str, change: Callable[[set[str]], set[str]]) -> Function:
+        """Replace a function's aliases by what `change` makes of them.
+
+        Raises UnknownFunction, BadRequest for what is no alias, or Conflict for one that belongs to
+        another function.
+        """
+        async with self._writing:
+            function = self._store.catalog.resolve(name).function
+            aliases = tuple(sorted(map(check_alias, change(set(function.aliases)))))
+            if len(aliases) > ALIASES_MAX:
+                raise BadRequest(f"expected at most {ALIASES_MAX} aliases, got {len(aliases)}")
+            changed = replace(function, aliases=aliases)
             await self._save(changed)
         return changed
 
@@ -160,6 +185,11 @@ class Changes:
             other = one.revision
             if (other.bundle, profile_engine(other), other.model) == ran:
                 catalog.put(replace(one, profile=profile))
+
+    def _with_aliases(self, function: Function) -> Function:
+        """Return a function with the aliases that it has now: a deploy began before."""
+        now = self._store.catalog.find(function.name, function.namespace)
+        return function if now is None else replace(function, aliases=now.function.aliases)
 
     async def _save(self, function: Function) -> None:
         await self._store.functions.save_function(function)

@@ -109,6 +109,7 @@ class Functions:
             if not gone:
                 raise UnknownFunction(f"no function {name!r}")
             await transaction.query("DELETE FROM revisions WHERE namespace = ? AND name = ?", key)
+            await transaction.query("DELETE FROM aliases WHERE namespace = ? AND name = ?", key)
 
     async def trim_revisions(
         self, name: str, keep: int, namespace: str = NAMESPACE
@@ -242,7 +243,8 @@ async def save_function(transaction: Transaction, function: Function) -> None:
     """Create or replace a function, and record the previous revision if its traffic moves.
 
     A move back to an earlier revision of the record removes that entry and all later ones. Raises
-    UnknownRevision if the function's revision is not stored.
+    UnknownRevision if the function's revision is not stored, Conflict if its name or one of its
+    aliases belongs to another function.
     """
     key = (function.namespace, function.name)
     there = (*key, function.revision)
@@ -255,9 +257,26 @@ async def save_function(transaction: Transaction, function: Function) -> None:
     )
     if before and before[0][0] != function.revision:
         await _move(transaction, there, (*key, before[0][0]))
+    await _claim_names(transaction, function, is_new=not before)
     await transaction.query(
         "INSERT OR REPLACE INTO functions VALUES (?, ?, ?, ?)", (*there, encode_record(function))
     )
+
+
+async def _claim_names(transaction: Transaction, function: Function, *, is_new: bool) -> None:
+    """Store a function's aliases. No two functions share a name or an alias. Raises Conflict."""
+    key = (function.namespace, function.name)
+    await transaction.query("DELETE FROM aliases WHERE namespace = ? AND name = ?", key)
+    owner = "SELECT name FROM aliases WHERE namespace = ? AND alias = ?"
+    if is_new and (found := await transaction.query(owner, key)):
+        raise Conflict(f"{function.name} is an alias of {found[0][0]}: choose another name")
+    for alias in function.aliases:
+        of = (function.namespace, alias)
+        if found := await transaction.query(owner, of):
+            raise Conflict(f"{alias} is an alias of {found[0][0]} already")
+        if await transaction.query("SELECT 1 FROM functions WHERE namespace = ? AND name = ?", of):
+            raise Conflict(f"{alias} is the name of a function")
+        await transaction.query("INSERT INTO aliases VALUES (?, ?, ?)", (*of, function.name))
 
 
 async def _move(

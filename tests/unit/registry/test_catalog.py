@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from registry import catalog as catalogs
 from registry.catalog import NEIGHBOURS, Catalog, Change, Deployed
 from registry.errors import UnknownFunction, UnknownRevision
-from registry.model import Scaling
+from registry.model import ModelApi, Scaling, ServerSettings
 from tests.support.nouns import deployed, function, revision
 
 
@@ -257,3 +257,20 @@ def test_subscribers_are_bounded() -> None:
 
     with pytest.raises(RuntimeError, match="1000 subscribers"):
         catalog.subscribe(lambda _: None)
+
+
+def test_models_are_functions_with_an_api() -> None:
+    """A model is named by its function, by one of its revisions, or by an alias."""
+    server = replace(deployed("qwen").revision, server=ServerSettings(("a",), api=ModelApi()))
+    owner = replace(function("qwen"), aliases=("org/qwen:8b", "q"))
+    catalog = Catalog([deployed("digits"), Deployed(owner, server)])
+    for model in ("qwen", "qwen@1", "org/qwen:8b", "q"):
+        assert catalog.find_model(model) == Deployed(owner, server)
+    for model in ("digits", "qwen@2", "org/qwen", "q@1", ""):
+        assert catalog.find_model(model) is None
+
+    catalog.put_function(replace(owner, aliases=("q", "new")))
+    assert catalog.find_model("org/qwen:8b") is None
+    assert catalog.find_model("new") is not None
+    catalog.remove("qwen")
+    assert catalog.find_model("q") is None

@@ -320,3 +320,33 @@ async def test_prepared_files_are_kept_with_their_revision(tmp_path: Path) -> No
 
         await operator.deploys.remove("digits")
         assert not operator.store.blobs.has(upload.sha256)
+
+
+async def test_aliases_outlive_deploys_and_rollbacks(tmp_path: Path) -> None:
+    """A deploy that began before an alias was added does not remove it."""
+    async with operating(tmp_path) as operator:
+        changes, catalog = Changes(operator.store), operator.store.catalog
+        first = await changes.first(DRAFT, VERIFIED)
+        await changes.set_aliases("digits", lambda had: had | {"org/d", "d"})
+        await changes.keep(DRAFT, first)
+        staged = await changes.stage(DRAFT, VERIFIED, "o1")
+        await changes.move(staged, DRAFT.function)
+        await changes.set_aliases("digits", lambda had: had - {"d"})
+        await changes.move(first)
+
+        assert catalog.resolve("digits").function.aliases == ("org/d",)
+        (stored, *_) = await operator.store.functions.load_all()
+        assert stored.function.aliases == ("org/d",)
+
+
+@pytest.mark.parametrize("alias", ["", "a@1", "a b", "é", "a" * 201])
+async def test_what_is_no_alias_is_refused(tmp_path: Path, alias: str) -> None:
+    """Nothing changes then."""
+    async with operating(tmp_path) as operator:
+        changes = Changes(operator.store)
+        await changes.first(DRAFT, VERIFIED)
+        with pytest.raises(BadRequest, match="alias"):
+            await changes.set_aliases("digits", lambda had: had | {"fine", alias})
+        with pytest.raises(BadRequest, match="at most 100"):
+            await changes.set_aliases("digits", lambda _had: {f"a{n}" for n in range(101)})
+        assert operator.store.catalog.resolve("digits").function.aliases == ()

@@ -312,3 +312,29 @@ async def test_servers_without_files_keep_their_own_profiles(functions: Function
 
     assert [one.profile for one in await functions.load_all()] == stored
     assert await functions.load_bundles() == {EMPTY.digest: EMPTY}
+
+
+async def test_an_alias_belongs_to_one_function(functions: Functions) -> None:
+    """Neither another function's alias nor a function's name can be an alias."""
+    digits, _ = await deploy(functions)
+    other, _ = await deploy(functions, "other")
+    await functions.save_function(replace(digits, aliases=("org/digits", "d")))
+    with pytest.raises(Conflict, match="d is an alias of digits"):
+        await functions.save_function(replace(other, aliases=("d",)))
+    with pytest.raises(Conflict, match="digits is the name of a function"):
+        await functions.save_function(replace(other, aliases=("digits",)))
+    with pytest.raises(Conflict, match="d is an alias of digits: choose another name"):
+        await deploy(functions, "d")
+
+    await functions.save_function(replace(digits, aliases=("org/digits",)))
+    await functions.save_function(replace(other, aliases=("d",)))
+    loaded = {one.function.name: one.function.aliases for one in await functions.load_all()}
+    assert loaded == {"digits": ("org/digits",), "other": ("d",)}
+
+
+async def test_a_removed_functions_aliases_are_free(functions: Functions) -> None:
+    """Another function may take them, or their name."""
+    digits, _ = await deploy(functions)
+    await functions.save_function(replace(digits, aliases=("d",)))
+    await functions.remove_function("digits")
+    assert (await deploy(functions, "d"))[0].name == "d"
