@@ -295,6 +295,7 @@ class Exchange(ExchangeData):
         is_tunnel = is_switched(head, plan.websocket_key)
         keeps, added = plan.keeps and is_whole, self._journal.fields(call)
         port = 0 if self._upstream is None else self._upstream.port
+        head = self._head_for_client(head)
         template = make_template(plan.answering(port, added, keeps=keeps), head)
         if plan.answers is not None and is_whole and call.pool == plan.pool and is_repeatable(head):
             plan.answers.learn(reader.raw, template)
@@ -312,7 +313,10 @@ class Exchange(ExchangeData):
         timing = journal.answered(call, upstream, template.head.status)
         head = template.fill(timing, journal.request_id.encode())
         self._keeps = template.keep_alive and not is_tunnel
-        self._reader.unchunks = template.is_dechunked
+        self._reader.unchunks = template.is_dechunked or self._is_rewriting
+        self._is_encoding = self._is_rewriting and not template.is_dechunked
+        if self._filter is not None and self._filter.has_head:
+            head = b""
         if not is_tunnel:
             self.state = State.ANSWERING
             self._relay(rest, head)
@@ -327,10 +331,18 @@ class Exchange(ExchangeData):
         """Pass on bytes of the answer's body, after its head if that was not sent yet."""
         try:
             content, is_clean = self._reader.take(data)
+            if self._filter is not None:
+                content = self._filtered(content)
         except Malformed as error:
             self._client.write(head)
             self.fail(not_http(str(error)))
             return
+        except FnError as error:
+            self._client.write(head)
+            self.fail(error)
+            return
+        if self._is_rewriting and self._reader.is_complete:
+            content += self._last_bytes()
         if head:
             write_joined(self._client.write, head, (content,))
         elif content:
@@ -385,6 +397,8 @@ class Exchange(ExchangeData):
         elif state is State.ANSWERING and self._delivery.has_lost_link(call):
             self.fail(UpstreamFailed("the replica died within its answer"))
         elif state is State.ANSWERING:
+            if self._is_rewriting:
+                self._client.write(self._last_bytes())
             self._complete()
 
     def _resend(self) -> None:
@@ -431,7 +445,10 @@ class Exchange(ExchangeData):
             return
         if call is not None:
             self._delivery.end_exchange(call, kept=False, outcome="failed")
+        if self._filter is not None and (last := self._filter.failed(error)):
+            self._client.write(self._encoded(last))
         resets = self._reader.ends_with_connection or self._reader.unchunks
+        resets = resets and not self._is_encoding  # without its last chunk, it is incomplete
         self._journal.ended(error, call, self._close())
         self._client.cut(resets=resets or answer.status == SWITCHING)
 

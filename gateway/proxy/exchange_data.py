@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from gateway.proxy import retries
 from gateway.proxy.answer_reader import AnswerReader
 from gateway.proxy.deadlines import Deadlines
+from gateway.proxy.framing import CHUNKED, LAST_CHUNK, BodyKind, encode_chunk
 from gateway.proxy.kept_prefix import KeptPrefix, Memory
 from gateway.proxy.plan import State
+from gateway.proxy.ports import FilterMode
 from gateway.proxy.retries import Loss
 
 if TYPE_CHECKING:
     from gateway.proxy.plan import ExchangePlan
-    from gateway.proxy.ports import ClientSide, ExchangeDelivery, Journal
+    from gateway.proxy.ports import AnswerFilter, ClientSide, ExchangeDelivery, Journal
     from gateway.proxy.response_head import ResponseHead
     from gateway.server_links import ExchangeCall
     from gateway.upstream import UpstreamConnection
@@ -33,8 +35,11 @@ class ExchangeData(ABC):
         "_client_ended",
         "_deadlines",
         "_delivery",
+        "_filter",
         "_is_client_full",
+        "_is_encoding",
         "_is_reused",
+        "_is_rewriting",
         "_is_upstream_full",
         "_journal",
         "_keeps",
@@ -79,6 +84,8 @@ class ExchangeData(ABC):
         self._is_client_full = self._is_upstream_full = self._is_reused = False
         self._sends = 0
         self._keeps = plan.keeps
+        self._filter: AnswerFilter | None = None
+        self._is_rewriting = self._is_encoding = False
         self.is_request_whole = plan.head.framing.is_empty
         """Whether the client has sent the whole request."""
         self.state = State.HELD
@@ -112,6 +119,37 @@ class ExchangeData(ABC):
                 is_late=monotonic() >= call.wait_until_s,
             )
         )
+
+    def _head_for_client(self, head: ResponseHead) -> ResponseHead:
+        """Return the head of the answer as the client gets it: a filter may change the body.
+
+        A filter needs the content of chunks, so what it only reads is written in chunks anew, too.
+        """
+        found = self._plan.filter
+        mode = FilterMode.OFF if found is None else found.begin(head)
+        if mode is FilterMode.OFF:
+            return head
+        self._filter = found
+        if mode is FilterMode.READ and head.framing.kind is not BodyKind.CHUNKED:
+            return head
+        self._is_rewriting = True
+        return head._replace(framing=CHUNKED)
+
+    def _filtered(self, content: bytes) -> bytes:
+        """Return bytes of the answer as the client gets them. Raises FnError."""
+        if self._filter is None:
+            return content
+        return self._encoded(self._filter.feed(content))
+
+    def _last_bytes(self) -> bytes:
+        """Return what the client gets after the whole answer."""
+        if self._filter is None or not self._is_rewriting:
+            return b""
+        rest = self._encoded(self._filter.end())
+        return rest + LAST_CHUNK if self._is_encoding else rest
+
+    def _encoded(self, content: bytes) -> bytes:
+        return encode_chunk(content) if self._is_encoding else content
 
     def _close(self) -> tuple[int, int]:
         """Enter OVER; return the bytes of both bodies."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.proxy.fields import Field
+    from gateway.proxy.ports import AnswerFilter
     from gateway.proxy.request_head import RequestHead
     from gateway.proxy.targets import FunctionTarget
     from gateway.upstream import UpstreamConnection
@@ -41,7 +42,7 @@ class ExchangePlan(NamedTuple):
     the request's body. `retry`: the function's setting. `wakes`: the request may wake the function.
     `answers`: known answers to requests of this plan, None where nothing is remembered. `outer`,
     `public_host`: what a trusted proxy says, see `gateway.proxy.answering`. `key_id`: of the key
-    that the request was sent with.
+    that the request was sent with. `filter`: of the answer.
     """
 
     pool: str
@@ -62,6 +63,7 @@ class ExchangePlan(NamedTuple):
     outer: bytes = b""
     public_host: bytes = b""
     key_id: str = ""
+    filter: AnswerFilter | None = None
 
     def call(
         self,

@@ -75,17 +75,24 @@ class FilterMode(Enum):
 class AnswerFilter(Protocol):
     """Reads or changes one answer between the server and the client. Pure: bytes in, bytes out."""
 
+    has_head: bool
+    """Whether the client has got a head already. The answer's is not sent then, and the mode of
+    every answer is CHANGE."""
+
     def begin(self, head: ResponseHead) -> FilterMode:
         """Note the head of the final answer."""
 
     def feed(self, content: bytes) -> bytes:
         """Take bytes of the body, without its chunked coding; return those for the client.
 
-        In the mode READ the result is not used.
+        In the mode READ these are the same. Raises FnError for a body that cannot be passed on.
         """
 
     def end(self) -> bytes:
         """Return the last bytes for the client: the answer is complete."""
+
+    def failed(self, error: FnError) -> bytes:
+        """Return the last bytes for the client of an answer that stays incomplete."""
 
 
 class ExchangeDelivery(Protocol):

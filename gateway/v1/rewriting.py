@@ -45,6 +45,7 @@ class ModelAnswer:
 
     `model` is the client's name of the model, which replaces the server's; "" to leave that.
     `asks_usage`: the gateway has asked for an event with the usage, which the client does not get.
+    `protocol` and `request_id` are for the errors in a stream.
     """
 
     __slots__ = (
