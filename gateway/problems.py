@@ -19,6 +19,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.Unknown: 404,
     errors.UnknownFunction: 404,
     errors.UnknownRevision: 404,
+    errors.UnknownModel: 404,
     errors.BadRequest: 400,
     errors.BadInput: 400,
     errors.UnsupportedType: 415,

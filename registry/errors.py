@@ -51,6 +51,13 @@ class UnknownRevision(Unknown):
     title = "Unknown revision"
 
 
+class UnknownModel(Unknown):
+    """No function that the caller may invoke is a model of that name at /v1."""
+
+    code = "unknown_model"
+    title = "Unknown model"
+
+
 class BadRequest(FnError):
     """The request is not valid; the text names the expected and the actual value."""
 

@@ -23,11 +23,12 @@ from gateway.http.bodies import check_framing, continue_later, is_awaiting_conti
 from gateway.http.connected import Connections, connections_of
 from gateway.http.connections import ConnectionLimit, connections_max
 from gateway.http.context import Invoker
+from gateway.http.exchange_client import make_parts
 from gateway.http.exchange_route import proxy
-from gateway.http.exchanges import Exchanges
 from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
 from gateway.http.invocation import invoke, route_calls
+from gateway.http.model_routes import ModelRoutes
 from gateway.http.page_route import route_pages
 from gateway.http.server_description import describe_server, prefers_page, server_example
 from gateway.metrics.counters import PageFormat, negotiate_format
@@ -64,20 +65,25 @@ class Gateway:
         self.boundary = ErrorBoundary(invoker.access)
         self.writer = Writer(invoker.wall)
         self.gate = invoker.gate
-        self.exchanges = Exchanges(invoker)
+        self.parts = make_parts(invoker, self.writer)
+        self.models = ModelRoutes(invoker)
 
     def add_routes(self, app: web.Application) -> None:
         """Add the routes `/fn` and `/healthz`."""
         function, healthz = self._function, self.boundary.wrap(_healthz)
         app.router.add_route("*", "/fn/{ref}", function, expect_handler=continue_later)
         app.router.add_route("*", "/fn/{ref}/{rest:.*}", self._proxy, expect_handler=continue_later)
+        app.router.add_post("/v1/{rest:.*}", self._proxy, expect_handler=continue_later)
+        app.router.add_route(
+            "*", "/v1/{rest:.*}", self.models.handle, expect_handler=continue_later
+        )
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
 
     def connections(self, namespace: str, name: str) -> Connections:
         """Return the open exchanges of a function in this process."""
         epoch_s = self.invoker.wall() - monotonic()
-        return connections_of(self.exchanges.all(), namespace, name, epoch_s)
+        return connections_of(self.parts.exchanges.all(), namespace, name, epoch_s)
 
     async def close(self, _app: web.Application) -> None:
         """Stop the threads that the routes use (aiohttp clean-up signal)."""
@@ -95,7 +101,7 @@ class Gateway:
             response.headers.update(self.gate.headers)
 
     async def _function(self, request: web.Request) -> web.StreamResponse:
-        is_server = self.exchanges.is_server(request.match_info["ref"])
+        is_server = self.parts.exchanges.is_server(request.match_info["ref"])
         if is_server and request.method not in ("GET", "HEAD"):
             return await self._proxy(request)
         if request.method == "POST":
@@ -105,7 +111,7 @@ class Gateway:
         return await self.boundary.wrap(self._describe)(request)
 
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
-        return await proxy(self.exchanges, self.writer, request)
+        return await proxy(self.parts, request)
 
     async def _describe(self, request: web.Request) -> web.Response:
         if request.method not in ("GET", "HEAD"):
@@ -247,7 +253,7 @@ class Site:
         limit = ConnectionLimit(most, monotonic)
         self._handlers = HandlerFactory(runner.server, writer, invoker.body_budget, seconds, limit)
         self._fast_path = FastPath(invoker, writer, self._handlers.adopt, limit)
-        self._exchanges = Exchanges(invoker)
+        self._parts = make_parts(invoker, writer)
         self._tasks = Tasks("site")
         self._server: asyncio.Server | None = None
 
@@ -275,7 +281,8 @@ class Site:
     def _sweep(self) -> None:
         self._fast_path.sweep()
         self._handlers.sweep()
-        self._exchanges.sweep()
+        self._parts.exchanges.sweep()
+        self._parts.models.sweep()
 
     async def stop(self) -> None:
         """Stop accepting connections."""

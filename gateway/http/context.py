@@ -29,6 +29,7 @@ from registry.catalog import Catalog
 from registry.errors import ShuttingDown
 
 if TYPE_CHECKING:
+    from gateway.http.model_request import ModelRequest
     from gateway.proxy.exchange import Exchange
 
 
@@ -39,8 +40,9 @@ class Invoker(NamedTuple):
     """Collaborators of an invocation.
 
     `wall` returns Unix seconds, `new_id` a unique request id. Without `access_log` and `tracer`,
-    single requests are not recorded. `open_exchanges`: all exchanges of this process. `enter`
-    exchanges the ticket of a request for a cookie; without it there are no tickets.
+    single requests are not recorded. `open_exchanges`: all exchanges of this process, `arriving`:
+    the requests to /v1 whose bodies arrive. `enter` exchanges the ticket of a request for a cookie;
+    without it there are no tickets.
     """
 
     settings: GatewaySettings
@@ -60,6 +62,7 @@ class Invoker(NamedTuple):
     body_budget: BodyBudget
     inflation: Inflation
     open_exchanges: set[Exchange]
+    arriving: set[ModelRequest]
     enter: Enter | None = None
 
 
@@ -112,6 +115,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         FailureCount(wall),
         BodyBudget(delivery, settings.held_bytes_max, monotonic),
         Inflation(inflating_threads()),
+        set(),
         set(),
         enter,
     )

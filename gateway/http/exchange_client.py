@@ -14,20 +14,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gateway import problems
 from gateway.http.connections import is_gone, may_be_reading
+from gateway.http.exchanges import Exchanges
+from gateway.http.model_requests import ModelRequests
 from gateway.pages.entering import is_ours
 from gateway.proxy.fields import Malformed, find_head_end
 from gateway.proxy.framing import BodyFramer, LengthBody, make_framer
 from gateway.proxy.request_head import HEAD_MAX, parse_request_head
 from gateway.proxy.targets import is_description, split_target
 from gateway.replies import CLOSE, Reply
-from registry.errors import BadRequest, BodyEvicted, FnError, HeadTimeout, HeadTooLarge
+from gateway.v1.endpoints import is_model_request
+from registry.errors import BadRequest, BodyEvicted, FnError, HeadTimeout, HeadTooLarge, Unknown
 
 if TYPE_CHECKING:
-    from gateway.http.exchanges import Exchanges
+    from gateway.http.context import Invoker
     from gateway.http.known_heads import CutHead, KnownHead
     from gateway.http.reservations import BodyBudget, BodyReservation
-    from gateway.proxy.exchange import Exchange
     from gateway.proxy.framing import Framing
+    from gateway.proxy.ports import ClientExchange, ClientSide
+    from gateway.proxy.request_head import RequestHead
     from gateway.replies import Writer
 
 AHEAD_MAX: Final = 64 * 1024
@@ -51,6 +55,8 @@ def is_for_server(data: bytes, exchanges: Exchanges) -> bool:
         return False
     if exchanges.page_of(data) is not None:
         return not is_ours(line[2])
+    if is_model_request(line[1], line[2]):
+        return True
     try:
         target = split_target(line[2])
     except BadRequest:
@@ -65,8 +71,29 @@ class ExchangeParts(NamedTuple):
     """What all connections of one site share."""
 
     exchanges: Exchanges
+    models: ModelRequests
     writer: Writer
     budget: BodyBudget
+
+    def begin(
+        self, head: RequestHead, client: ClientSide, peer: bytes, raw: bytes = b""
+    ) -> ClientExchange | None:
+        """Begin the exchange of a request, as `Exchanges.begin`. Raises FnError where the target is
+        of neither a function nor a model."""
+        target = self.exchanges.target_of(head)
+        if target is not None:
+            return self.exchanges.begin(head, target, client, peer, raw)
+        if not is_model_request(head.method, head.target):
+            path = head.target[:200].decode("latin-1")
+            raise Unknown(f"no route {head.method.decode()} {path}")
+        return self.models.begin(head, client, peer)
+
+
+def make_parts(invoker: Invoker, writer: Writer) -> ExchangeParts:
+    """Return what all connections of one site share."""
+    exchanges = Exchanges(invoker)
+    models = ModelRequests(exchanges, invoker)
+    return ExchangeParts(exchanges, models, writer, invoker.body_budget)
 
 
 class ConnectionOwner(Protocol):
@@ -121,7 +148,7 @@ class ExchangeClient:
         self._head_age_s = 0
         self._method = b""
         self._framer: BodyFramer | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: ClientExchange | None = None
         self._ahead = bytearray()
         self._reservation: BodyReservation | None = None
         self._has_answer = self._is_tunnel = False
@@ -264,14 +291,12 @@ class ExchangeClient:
         self._method = raw.partition(b" ")[0]
         try:
             head = parse_request_head(raw)
-            target = self._shared.exchanges.target_of(head)
+            self._expect_body(head.framing, rest)
+            exchange = self._shared.begin(head, self, self._owner.peer, raw)
         except FnError as error:
             self._refuse_head(error)
             return
-        assert target is not None  # `is_for_server` has seen the line, and Host if it decides
-        self._expect_body(head.framing, rest)
-        exchanges, peer = self._shared.exchanges, self._owner.peer
-        self._start(exchanges.begin(head, target, self, peer, raw), rest)
+        self._start(exchange, rest)
 
     def begin_known(self, known: KnownHead, cut: CutHead, rest: bytes) -> None:
         """Begin an exchange with a known head; `rest` is what follows the head."""
@@ -289,7 +314,7 @@ class ExchangeClient:
         if rest and self._framer.is_complete:
             self._ahead += rest
 
-    def _start(self, exchange: Exchange | None, rest: bytes) -> None:
+    def _start(self, exchange: ClientExchange | None, rest: bytes) -> None:
         """Start the exchange, None if it was answered already; `rest` is what follows its head."""
         if exchange is None:
             return

@@ -17,6 +17,8 @@ from gateway.replies import NO_RUN, Receipt, Reply, exchange_timing, make_receip
 from registry.errors import FnError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.http.context import Invoker
     from gateway.metrics.exchanges import ExchangeNumbers
     from gateway.proxy.fields import Field
@@ -54,6 +56,7 @@ class ExchangeJournal:
         "added",
         "applied",
         "request_id",
+        "shape",
         "trace",
     )
 
@@ -77,6 +80,8 @@ class ExchangeJournal:
         """Value of Preference-Applied."""
         self.added: tuple[tuple[str, str], ...] = ()
         """Further headers of every answer, such as those of CORS."""
+        self.shape: Callable[[FnError], Reply] | None = None
+        """Shape of errors, None for problem documents."""
         self._traceparent = who.traceparent
         self.request_id = who.request_id or invoker.new_id()
         tracer = invoker.tracer
@@ -151,7 +156,8 @@ class ExchangeJournal:
         error = self._known(error)
         invoker, now = self._invoker, monotonic()
         for_admin = bool(error.admin_detail) and invoker.access.is_admin(self._credential)
-        reply = problems.reply(error, for_admin=for_admin)
+        shape = self.shape
+        reply = problems.reply(error, for_admin=for_admin) if shape is None else shape(error)
         if self._deployed is not None:
             function = self._deployed.function
             invoker.failures.count(self._deployed, error, call, self.request_id)

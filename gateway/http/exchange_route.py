@@ -17,34 +17,29 @@ from gateway.http.exchange_client import cut, reply_pieces
 from gateway.http.handler import ConnectionHandler
 from gateway.proxy.framing import LAST_CHUNK, BodyKind, encode_chunk
 from gateway.proxy.request_head import RequestHead, parse_request_head
-from gateway.proxy.targets import FunctionTarget
-from registry.errors import BadRequest, FnError, Unknown
+from registry.errors import BadRequest, FnError
 
 if TYPE_CHECKING:
-    from gateway.http.exchanges import Exchanges
-    from gateway.proxy.exchange import Exchange
+    from gateway.http.exchange_client import ExchangeParts
+    from gateway.proxy.ports import ClientExchange
     from gateway.replies import Reply, Writer
 
 
-async def proxy(
-    exchanges: Exchanges, writer: Writer, request: web.BaseRequest
-) -> web.StreamResponse:
-    """Answer a request to a function's server. The connection closes afterwards."""
+async def proxy(parts: ExchangeParts, request: web.BaseRequest) -> web.StreamResponse:
+    """Answer a request to a function's server, or to /v1. The connection closes afterwards."""
     try:
-        head, target = _read_head(exchanges, request)
+        head = _read_head(request)
+        client = RoutedClient(request, parts.writer, head)
+        exchange = parts.begin(head, client, peer_of(request.transport))
     except FnError as error:
         response = problems.answer(error)
         response.force_close()
         return response
-    client = RoutedClient(request, writer, head)
-    peer = peer_of(request.transport)
-    await client.run(exchanges.begin(head, target, client, peer))
+    await client.run(exchange)
     return SentResponse()
 
 
-def _read_head(
-    exchanges: Exchanges, request: web.BaseRequest
-) -> tuple[RequestHead, FunctionTarget]:
+def _read_head(request: web.BaseRequest) -> RequestHead:
     """Return the head as the fast path would have read it. Raises FnError."""
     message = request._message
     lines = [
@@ -57,11 +52,7 @@ def _read_head(
         *(b"%b: %b" % field for field in message.raw_headers),
         b"\r\n",
     ]
-    head = parse_request_head(b"\r\n".join(lines))
-    target = exchanges.target_of(head)
-    if target is None:
-        raise Unknown(f"no route {request.method} {request.path[:200]}")
-    return head._replace(keep_alive=False), target
+    return parse_request_head(b"\r\n".join(lines))._replace(keep_alive=False)
 
 
 class RoutedClient:
@@ -72,13 +63,13 @@ class RoutedClient:
         self._writer = writer
         self._head = head
         self._handler = cast("ConnectionHandler", request.protocol)
-        self._exchange: Exchange | None = None
+        self._exchange: ClientExchange | None = None
         self._is_over = asyncio.Event()
         self._may_read = asyncio.Event()
         self._may_read.set()
         self._has_answer = self._is_tunnel = False
 
-    async def run(self, exchange: Exchange | None) -> None:
+    async def run(self, exchange: ClientExchange | None) -> None:
         """Run the exchange to its end; None if the request is answered already."""
         if exchange is None:
             return
@@ -96,7 +87,7 @@ class RoutedClient:
             self._handler.exchange = None
             exchange.client_lost()  # does nothing if the exchange has ended
 
-    async def _read_body(self, exchange: Exchange) -> None:
+    async def _read_body(self, exchange: ClientExchange) -> None:
         """Pass the request's body on, in the framing of the client's head."""
         if exchange.is_request_whole:
             return

@@ -93,6 +93,10 @@ class Exchanges:
         found = self._invoker.catalog.find(ref)
         return found is not None and found.revision.server is not None
 
+    def is_trusted(self, peer: bytes) -> bool:
+        """Return whether the peer is a proxy whose X-Forwarded-* are believed."""
+        return self._trusted.has(peer)
+
     def page_of(self, head: bytes) -> str | None:
         """Return the function whose own host the first bytes of a request name, None for others.
 
@@ -122,7 +126,7 @@ class Exchanges:
         request.
         """
         invoker = self._invoker
-        header = _header_of(head)
+        header = header_of(head)
         credential, is_ours = find_credential(
             invoker.access, header("Fn-Key"), header("Authorization")
         )
@@ -138,7 +142,7 @@ class Exchanges:
             answer(head, client, admitted)
             return None
         plan, deployed, by_cookie = admitted
-        is_trusted = self._trusted.has(peer)
+        is_trusted = self.is_trusted(peer)
         if is_trusted:
             values = head.fields.values
             host = values.get(b"x-forwarded-host", b"")
@@ -162,7 +166,7 @@ class Exchanges:
             decided = (credential, journal.applied, journal.added)
             known = make_known_head(plan, deployed, decided, forwarding, cut)
             self.known.learn(peer, cut.key, known)
-        return self._exchange(plan, forward_request(head, forwarding), client, journal)
+        return self.exchange(plan, forward_request(head, forwarding), client, journal)
 
     def _admit(
         self,
@@ -176,7 +180,7 @@ class Exchanges:
         `sent`: the credential, and whether Authorization is a key of ours. Raises FnError.
         """
         credential, is_ours = sent
-        header, method, access = _header_of(head), head.method.decode(), self._invoker.access
+        header, method, access = header_of(head), head.method.decode(), self._invoker.access
         asked = asked_by(method, header)
         if self._judge(asked, target, journal) is Sender.PREFLIGHT:
             names = header("Access-Control-Request-Headers")
@@ -191,7 +195,7 @@ class Exchanges:
             caller = access.check(credential, "invoke", target.name)
         deployed = self._resolve(target, method)
         journal.admitted(deployed)
-        plan = self._plan(head, target, deployed, journal)
+        plan = self.plan(head, target, deployed, journal)
         return plan._replace(key_id=caller.id), deployed, by_cookie
 
     def begin_known(self, known: KnownHead, cut: CutHead, client: ClientSide) -> Exchange | None:
@@ -209,11 +213,12 @@ class Exchanges:
         if not plan.is_free:
             function = known.deployed.function
             invoker.history.arrived(function.namespace, function.name)
-        return self._exchange(plan, known.request(cut, journal.request_id), client, journal)
+        return self.exchange(plan, known.request(cut, journal.request_id), client, journal)
 
-    def _exchange(
+    def exchange(
         self, plan: ExchangePlan, request: bytes, client: ClientSide, journal: ExchangeJournal
     ) -> Exchange:
+        """Return a new exchange. `request`: the head for the server."""
         journal.began()
         invoker = self._invoker
         if invoker.gate.headers:  # the process is shutting down
@@ -274,7 +279,7 @@ class Exchanges:
             self._paths[revision.key] = found
         return found
 
-    def _plan(
+    def plan(
         self,
         head: RequestHead,
         target: FunctionTarget,
@@ -295,7 +300,7 @@ class Exchanges:
         is_free = rule.is_free or not wakes
         if not is_free:
             invoker.history.arrived(function.namespace, function.name)
-        header = _header_of(head)
+        header = header_of(head)
         settings = invoker.settings
         wait_s, journal.applied = requested_wait_s(
             header("Prefer"), function.limits.wait_s, settings.wait_max_s
@@ -363,7 +368,8 @@ def _is_key(access: Access, authorization: str) -> bool:
     return True
 
 
-def _header_of(head: RequestHead) -> Callable[[str], str | None]:
+def header_of(head: RequestHead) -> Callable[[str], str | None]:
+    """Return a function that returns the value of a header, None if it is missing."""
     values = head.fields.values
 
     def header(name: str) -> str | None:

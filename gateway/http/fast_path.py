@@ -18,8 +18,7 @@ from gateway import problems
 from gateway.http.bodies import BodyDiscarder, BodyReceiver, switch_protocol
 from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading, peer_of
 from gateway.http.context import Invoker
-from gateway.http.exchange_client import ExchangeClient, ExchangeParts, is_for_server
-from gateway.http.exchanges import Exchanges
+from gateway.http.exchange_client import ExchangeClient, is_for_server, make_parts
 from gateway.http.handler import AHEAD_MAX, READS_MAX, connection_refused
 from gateway.http.invocation import Invocation
 from gateway.http.plain_heads import HeadCache
@@ -57,7 +56,7 @@ class FastPath:
         self.half_closed: set[Connection] = set()
         self.limit = limit
         self.parse_head = HeadCache().read
-        self.parts = ExchangeParts(Exchanges(invoker), writer, invoker.body_budget)
+        self.parts = make_parts(invoker, writer)
         self.known_heads = self.parts.exchanges.known
         self._left = asyncio.Event()
         limit.track(self.connections)

@@ -11,8 +11,8 @@ from aiohttp import hdrs, web
 
 from gateway import problems
 from gateway.http.bodies import check_framing, is_awaiting_continue, read_body
+from gateway.http.exchange_client import make_parts
 from gateway.http.exchange_route import proxy
-from gateway.http.exchanges import Exchanges
 from gateway.pages.cookies import LIFETIME_S, make_value, set_cookie
 from gateway.pages.entering import (
     ASKED_MAX,
@@ -61,8 +61,7 @@ class _Pages:
     """Handlers of requests to functions' own hosts. No other route exists there."""
 
     def __init__(self, invoker: Invoker, writer: Writer) -> None:
-        self._exchanges = Exchanges(invoker)
-        self._writer = writer
+        self._parts = make_parts(invoker, writer)
         self._enter = invoker.enter
         self._own = guarded(self._answer)
         self._catalog = invoker.catalog
@@ -72,7 +71,7 @@ class _Pages:
         """Answer a request to a function's own host."""
         if is_ours(request._message.path.encode("utf-8", "surrogateescape")):
             return await self._own(request)
-        return await proxy(self._exchanges, self._writer, request)
+        return await proxy(self._parts, request)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request to a path of the gateway's own."""

@@ -41,7 +41,8 @@ class Answering(NamedTuple):
     replace the server's; Server-Timing, Vary and Content-Security-Policy stand beside the server's,
     and one Access-Control-Allow-* replaces all. `outer`: the path before `prefix` for clients of a
     trusted proxy, and `public_host` the host that they use; b"" without one. `port`: the server's
-    TCP port, 0 if it has none.
+    TCP port, 0 if it has none. `dropped`: lower-case names of further fields that the client does
+    not get.
     """
 
     prefix: bytes
@@ -53,6 +54,7 @@ class Answering(NamedTuple):
     outer: bytes = b""
     public_host: bytes = b""
     port: int = 0
+    dropped: frozenset[bytes] = frozenset()
 
 
 class ClientAnswer(NamedTuple):
@@ -76,7 +78,7 @@ def forward_answer(head: ResponseHead, given: Answering) -> ClientAnswer:
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
     own = {name.lower() for name, _ in given.added} - _ADDITIONAL
     foreign = (*_OWN, _CORS) if any(name.startswith(_CORS) for name in own) else _OWN
-    dropped = own | (_DROPPED if given.prefix else _DROPPED_ON_OWN_HOST)
+    dropped = own | given.dropped | (_DROPPED if given.prefix else _DROPPED_ON_OWN_HOST)
     for low, line in zip(head.fields.names, head.fields.lines, strict=True):
         if low in dropped or low in head.options or low.startswith(foreign):
             continue

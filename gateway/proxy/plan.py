@@ -42,7 +42,8 @@ class ExchangePlan(NamedTuple):
     the request's body. `retry`: the function's setting. `wakes`: the request may wake the function.
     `answers`: known answers to requests of this plan, None where nothing is remembered. `outer`,
     `public_host`: what a trusted proxy says, see `gateway.proxy.answering`. `key_id`: of the key
-    that the request was sent with. `filter`: of the answer.
+    that the request was sent with. `filter`: of the answer. `dropped`: fields of the answer that
+    the client does not get.
     """
 
     pool: str
@@ -64,6 +65,7 @@ class ExchangePlan(NamedTuple):
     public_host: bytes = b""
     key_id: str = ""
     filter: AnswerFilter | None = None
+    dropped: frozenset[bytes] = frozenset()
 
     def call(
         self,
@@ -102,4 +104,5 @@ class ExchangePlan(NamedTuple):
             outer=self.outer,
             public_host=self.public_host,
             port=port,
+            dropped=self.dropped,
         )

@@ -61,6 +61,44 @@ class ClientSide(Protocol):
         """Return whether the client is still there, as far as that can be known without reading."""
 
 
+class ClientExchange(Protocol):
+    """An exchange as its client's connection sees it. Event loop thread only."""
+
+    is_request_whole: bool
+    """Whether the client has sent the whole request."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the exchange has ended."""
+
+    def start(self) -> None:
+        """Begin, once the client can take an answer."""
+
+    def request_data(self, data: bytes) -> None:
+        """Take bytes of the request's body in its framing, or of a tunnel."""
+
+    def request_whole(self, data: bytes) -> None:
+        """Take the whole body of the request, before `start`."""
+
+    def request_end(self) -> None:
+        """Note that the request's body is complete."""
+
+    def fail(self, error: FnError) -> None:
+        """End the exchange with an error."""
+
+    def client_eof(self) -> None:
+        """Note that the client has ended its direction of a tunnel."""
+
+    def client_lost(self) -> None:
+        """Note that the client has left; without effect if the exchange has ended."""
+
+    def client_paused(self) -> None:
+        """Stop the answer: the client does not read it."""
+
+    def client_resumed(self) -> None:
+        """Continue the answer."""
+
+
 class FilterMode(Enum):
     """What a filter does with the body of an answer."""
 

@@ -77,3 +77,8 @@ ENDPOINTS: Final = {
 """Endpoints by their path. All take POST."""
 MODELS: Final = b"/models"
 """Path of the list of models; with "/ID", of one. They take GET, and wake nothing."""
+
+
+def is_model_request(method: bytes, target: bytes) -> bool:
+    """Return whether a request is one that names a model in its body."""
+    return method == b"POST" and target.startswith(b"/v1/")

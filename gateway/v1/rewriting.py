@@ -10,16 +10,25 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from gateway import problems
+from gateway.proxy.framing import BodyKind
 from gateway.proxy.ports import FilterMode
+from gateway.v1 import shapes
+from gateway.v1.endpoints import Protocol
 from gateway.v1.scanning import find_member
 from gateway.v1.usage import Ends, TokenUsage
-from registry.errors import UpstreamFailed
+from registry.errors import FnError, UpstreamFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.proxy.response_head import ResponseHead
+    from gateway.replies import Reply
 
 HELD_MAX: Final = 1024 * 1024
 """Max bytes of one event, and of an answer that is no stream and gets another model's name."""
+REFUSAL_MAX: Final = 16 * 1024
+"""Max bytes of a server's error that become an event."""
 OK: Final = 200
 _EVENTS: Final = b"text/event-stream"
 _END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n")
@@ -45,21 +54,38 @@ class ModelAnswer:
 
     `model` is the client's name of the model, which replaces the server's; "" to leave that.
     `asks_usage`: the gateway has asked for an event with the usage, which the client does not get.
-    `protocol` and `request_id` are for the errors in a stream.
+    `shape` returns an error as its reply.
     """
 
     __slots__ = (
         "_asks_usage",
         "_begun",
         "_ends",
+        "_has_begun",
         "_held",
+        "_is_refused",
         "_is_stream",
         "_mode",
         "_model",
+        "_protocol",
         "_searched",
+        "_shape",
+        "_takes_comments",
+        "has_head",
     )
 
-    def __init__(self, model: str, *, asks_usage: bool) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        asks_usage: bool,
+        protocol: Protocol = Protocol.OPENAI,
+        shape: Callable[[FnError], Reply] = problems.reply,
+    ) -> None:
+        self._protocol = protocol
+        self._shape = shape
+        self.has_head = False
+        self._has_begun = self._is_refused = self._takes_comments = False
         self._model = msgspec.json.encode(model) if model else b""
         self._asks_usage = asks_usage
         self._begun = (b"", b"")
@@ -76,17 +102,40 @@ class ModelAnswer:
         """The usage that the answer says, None if it says none; once it is complete."""
         return None if self._mode is FilterMode.OFF else self._ends.usage()
 
+    @property
+    def is_between_events(self) -> bool:
+        """Whether a comment can be written now."""
+        if not self._has_begun:
+            return True
+        return self._takes_comments and not self._held and self._ends.are_between_events
+
+    def begin_early(self) -> bool:
+        """Note that the client gets a comment; return whether it needs a head before that."""
+        is_first = not (self._has_begun or self.has_head)
+        self.has_head |= is_first
+        return is_first
+
     def begin(self, head: ResponseHead) -> FilterMode:
         """Implement `AnswerFilter.begin`. Errors, and bodies with a coding, pass as they are."""
+        self._has_begun = True
+        self._mode = self._mode_of(head)
+        if self.has_head and not (self._is_stream and self._mode is not FilterMode.OFF):
+            self._is_refused = True
+        if self.has_head:
+            self._mode = FilterMode.CHANGE
+        is_chunked = head.framing.kind is BodyKind.CHUNKED or self._mode is FilterMode.CHANGE
+        self._takes_comments = self._is_stream and is_chunked
+        return self._mode
+
+    def _mode_of(self, head: ResponseHead) -> FilterMode:
         kind = head.fields.get(b"content-type").lower()
         if head.status != OK or head.fields.get(b"content-encoding"):
-            return self._mode
+            return FilterMode.OFF
         self._is_stream = kind.startswith(_EVENTS)
         if not (self._is_stream or kind.partition(b";")[0].strip().endswith(b"json")):
-            return self._mode
+            return FilterMode.OFF
         changes = bool(self._model) or (self._asks_usage and self._is_stream)
-        self._mode = FilterMode.CHANGE if changes else FilterMode.READ
-        return self._mode
+        return FilterMode.CHANGE if changes else FilterMode.READ
 
     def feed(self, content: bytes) -> bytes:
         """Implement `AnswerFilter.feed`. Raises UpstreamFailed for an event that is too long."""
@@ -94,6 +143,9 @@ class ModelAnswer:
         if self._mode is FilterMode.READ:
             return content
         held = self._held
+        if self._is_refused:
+            held += content[: REFUSAL_MAX - len(held)]
+            return b""
         held += content
         if self._is_stream:
             return self._whole_events()
@@ -106,9 +158,29 @@ class ModelAnswer:
     def end(self) -> bytes:
         """Implement `AnswerFilter.end`."""
         rest, self._held = bytes(self._held), bytearray()
+        if self._is_refused:
+            return shapes.event(self._protocol, self._refusal(rest))
         if not rest:
             return rest
         return self._event(rest) if self._is_stream else self._renamed(rest, 0)
+
+    def failed(self, error: FnError) -> bytes:
+        """Implement `AnswerFilter.failed`: an event, where the answer is a stream of events."""
+        if not (self._is_stream or self.has_head):
+            return b""
+        return shapes.event(self._protocol, bytes(self._shape(error).body))
+
+    def refused(self, document: bytes) -> bytes:
+        """Return the body of an error's reply as the last event of a stream."""
+        return shapes.event(self._protocol, document)
+
+    def _refusal(self, body: bytes) -> bytes:
+        """Return the server's error in one line, or one in its place, if it is no JSON object."""
+        try:
+            return msgspec.json.encode(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            error = UpstreamFailed("the server answered with an error that is no JSON")
+            return bytes(self._shape(error).body)
 
     def _whole_events(self) -> bytes:
         """Return the events that are complete."""

@@ -12,7 +12,7 @@ import msgspec
 from gateway import problems
 from gateway.replies import Reply
 from gateway.v1.endpoints import Protocol
-from registry.errors import BadRequest, FnError, NoKey, Unknown
+from registry.errors import BadRequest, FnError, NoKey, UnknownModel
 
 JSON: Final = "application/json"
 _MISTAKE: Final = "invalid_request_error"
@@ -44,12 +44,11 @@ def reply(protocol: Protocol, error: FnError, request_id: str) -> Reply:
     return Reply(plain.status, (("Content-Type", JSON), *headers), msgspec.json.encode(document))
 
 
-def event(protocol: Protocol, error: FnError, request_id: str) -> bytes:
-    """Return an error as an event of a stream that has begun. OpenAI's streams have no names of
-    events."""
-    data = msgspec.json.encode(_document(protocol, error, request_id))
+def event(protocol: Protocol, document: bytes) -> bytes:
+    """Return the body of an error's reply as an event of a stream that has begun. OpenAI's streams
+    have no names of events."""
     name = b"event: error\n" if protocol is Protocol.ANTHROPIC else b""
-    return b"%bdata: %b\n\n" % (name, data)
+    return b"%bdata: %b\n\n" % (name, document)
 
 
 def _document(protocol: Protocol, error: FnError, request_id: str) -> dict[str, Any]:
@@ -73,4 +72,4 @@ def _code(error: FnError) -> str:
     """Return the code that clients of OpenAI's API compare with, else the problem's."""
     if isinstance(error, NoKey):
         return "invalid_api_key"
-    return "model_not_found" if isinstance(error, Unknown) else error.code
+    return "model_not_found" if isinstance(error, UnknownModel) else error.code

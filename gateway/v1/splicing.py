@@ -1,4 +1,4 @@
-"""Writes into a JSON request what its server needs, and leaves every other byte as it is. Pure."""
+"""Writes into a request what its server needs, and leaves every other byte as it is. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.v1.endpoints import Endpoint, UsageForm
+from gateway.v1.endpoints import BodyForm, Endpoint, UsageForm
 from gateway.v1.scanning import Scanned, Span
 from registry.model import ModelApi
 
@@ -28,7 +28,9 @@ def upstream_body(body: bytes, scanned: Scanned, endpoint: Endpoint, api: ModelA
     usage of a stream is sent on request only (OpenAI API reference, "stream_options")."""
     edits: list[tuple[Span, bytes]] = []
     if api.served_model and api.served_model != scanned.model:
-        edits.append((scanned.values["model"], msgspec.json.encode(api.served_model)))
+        is_json = endpoint.body is BodyForm.JSON
+        name = msgspec.json.encode(api.served_model) if is_json else api.served_model.encode()
+        edits.append((scanned.values["model"], name))
     asks = api.usage == "ask" and endpoint.usage is UsageForm.CHUNKS and scanned.is_stream
     edit = _options(body, scanned) if asks else None
     if edit is not None:

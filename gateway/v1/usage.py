@@ -59,6 +59,11 @@ class Ends:
         if len(last) > 4 * KEPT:
             del last[:-KEPT]
 
+    @property
+    def are_between_events(self) -> bool:
+        """Whether the bytes so far end with a complete event of a stream."""
+        return not self._last or self._last.endswith((b"\n\n", b"\r\n\r\n"))
+
     def usage(self) -> TokenUsage | None:
         """Return the usage that the answer says, None if it says none.
 

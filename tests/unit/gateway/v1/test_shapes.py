@@ -54,7 +54,7 @@ def test_an_answer_keeps_the_fields_of_the_problem() -> None:
     ("error", "code", "param"),
     [
         (errors.NoKey("x"), "invalid_api_key", None),
-        (errors.UnknownFunction("x"), "model_not_found", None),
+        (errors.UnknownModel("x"), "model_not_found", None),
         (errors.BadRequest("x", detail={"param": "model"}), "bad_request", "model"),
         (errors.BadRequest("x", detail={"param": 3}), "bad_request", None),
         (errors.Asleep("x"), "asleep", None),
@@ -69,7 +69,9 @@ def test_clients_can_compare_the_code(error: FnError, code: str, param: str | No
 def test_an_error_is_an_event_in_a_stream() -> None:
     """Only Anthropic's streams name their events."""
     error = errors.UpstreamFailed('broken "off"\n')
-    first, second = (shapes.event(one, error, "r1") for one in (OPENAI, ANTHROPIC))
+    first, second = (
+        shapes.event(one, bytes(shapes.reply(one, error, "r1").body)) for one in (OPENAI, ANTHROPIC)
+    )
     assert first.startswith(b"data: {")
     assert second.startswith(b"event: error\ndata: {")
     for one in (first, second):

@@ -1,0 +1,351 @@
+"""One request to /v1: its body is read, then its model's function gets it as an exchange.
+
+`ModelRequest` stands between the client's connection and the exchange. To the connection it is the
+exchange, to the exchange it is the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from enum import Enum
+from time import monotonic
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from gateway.proxy.fields import Malformed
+from gateway.proxy.framing import encode_chunk, make_framer
+from gateway.replies import CLOSE, Reply
+from gateway.v1.scanning import Scanned
+from gateway.v1.waiting import WaitingStream
+from registry.errors import BadRequest, BodyTimeout, BodyTooLarge, FnError
+
+if TYPE_CHECKING:
+    from gateway.http.exchange_journal import ExchangeJournal
+    from gateway.http.reservations import BodyBudget, BodyReservation
+    from gateway.proxy.exchange import Exchange
+    from gateway.proxy.framing import Data
+    from gateway.proxy.ports import ClientSide
+    from gateway.proxy.request_head import RequestHead
+    from gateway.v1.rewriting import ModelAnswer
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Routed(NamedTuple):
+    """A request whose function is known. `waiting`: None where the client gets no comments.
+    `drains`: the server finishes an answer whose client has left."""
+
+    exchange: Exchange
+    body: bytes
+    answer: ModelAnswer
+    waiting: WaitingStream | None
+    drains: bool
+
+
+class Router(Protocol):
+    """Finds the function of a request; see `gateway.http.model_requests`."""
+
+    def scan(self, request: ModelRequest, body: bytes) -> Generator[None, None, Scanned]:
+        """Return what the gateway reads of the request, yielding between. Raises BadRequest."""
+
+    def route(self, request: ModelRequest, body: bytes, scanned: Scanned) -> Routed:
+        """Return the exchange of a request. Raises FnError."""
+
+
+class _State(Enum):
+    ARRIVING = "arriving"
+    SCANNING = "scanning"
+    RUNNING = "running"
+    OVER = "over"
+
+
+class ModelRequest:
+    """One request to /v1. `body_max`: bytes; `body_s`: max seconds without a byte of the body.
+
+    `arriving` has this while its body arrives, and `tick` is called once a second for all in it.
+    """
+
+    __slots__ = (
+        "_arriving",
+        "_body_max",
+        "_body_s",
+        "_client",
+        "_exchange",
+        "_framer",
+        "_is_client_full",
+        "_is_client_gone",
+        "_is_cut",
+        "_is_started",
+        "_moved_s",
+        "_pieces",
+        "_reservation",
+        "_routed",
+        "_router",
+        "_scanning",
+        "_size",
+        "_state",
+        "head",
+        "is_request_whole",
+        "journal",
+        "peer",
+    )
+
+    def __init__(  # noqa: PLR0913 - its head, its limits and its collaborators
+        self,
+        head: RequestHead,
+        client: ClientSide,
+        peer: bytes,
+        journal: ExchangeJournal,
+        router: Router,
+        budget: BodyBudget,
+        arriving: set[ModelRequest],
+        limits: tuple[int, float],
+    ) -> None:
+        self.head = head
+        self.peer = peer
+        self.journal = journal
+        self._client = client
+        self._router = router
+        self._arriving = arriving
+        self._body_max, self._body_s = limits
+        self._framer = make_framer(head.framing)
+        self._pieces: list[Data] = []
+        self._size = 0
+        self._moved_s = monotonic()
+        self._reservation: BodyReservation | None = budget.open(self._refuse)
+        self._scanning: Generator[None, None, Scanned] | None = None
+        self._exchange: Exchange | None = None
+        self._routed: Routed | None = None
+        self._is_started = self._is_client_full = self._is_client_gone = self._is_cut = False
+        self.is_request_whole = head.framing.is_empty
+        self._state = _State.ARRIVING
+
+    # The exchange, for the client's connection
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the client has been answered."""
+        return self._state is _State.OVER
+
+    def start(self) -> None:
+        """Begin, once the client can take an answer."""
+        self._is_started = True
+        if self.is_request_whole:
+            self._begin_scan()
+            return
+        self._arriving.add(self)
+        if self.head.expects_continue and not self._size:
+            self._client.write(CONTINUE)
+
+    def request_data(self, data: bytes) -> None:
+        """Take bytes of the body, in the framing of the head."""
+        if self._state is not _State.ARRIVING or self._reservation is None:
+            return
+        begun = len(self._pieces)
+        try:
+            self._framer.feed(data, self._pieces)
+            count = sum(map(len, self._pieces[begun:]))
+            self._size += count
+            if self._size > self._body_max:
+                raise BodyTooLarge(f"expected a body of at most {self._body_max} bytes, got more")
+            self._reservation.grow(count)
+        except Malformed as error:
+            self._refuse(BadRequest(f"the body cannot be read: {error}"))
+        except FnError as error:
+            self._refuse(error)
+        self._moved_s = monotonic()
+
+    def request_whole(self, data: bytes) -> None:
+        """Take the whole body, before `start`."""
+        self.request_data(data)
+        self.request_end()
+
+    def request_end(self) -> None:
+        """Note that the body is complete."""
+        self.is_request_whole = True
+        if self._is_started and self._state is _State.ARRIVING:
+            self._begin_scan()
+
+    def fail(self, error: FnError) -> None:
+        """End the request with an error."""
+        if self._exchange is not None:
+            self._exchange.fail(error)
+        else:
+            self._refuse(error)
+
+    def client_eof(self) -> None:
+        """Do nothing: there is no tunnel."""
+
+    def client_lost(self) -> None:
+        """End the request: the client has left. Its answer may go on at the server."""
+        if self.is_over:
+            return
+        exchange, routed = self._exchange, self._routed
+        if exchange is None:
+            self._leave()
+            self.journal.left(None, (self._size, 0))
+        elif routed is not None and routed.drains:
+            self._is_client_gone = True
+            if self._is_client_full:
+                exchange.client_resumed()
+        else:
+            exchange.client_lost()
+            self._leave()
+
+    def client_paused(self) -> None:
+        """Stop the answer: the client does not read it."""
+        self._is_client_full = True
+        if self._exchange is not None:
+            self._exchange.client_paused()
+
+    def client_resumed(self) -> None:
+        """Continue the answer."""
+        self._is_client_full = False
+        if self._exchange is not None:
+            self._exchange.client_resumed()
+
+    # The client, for the exchange
+
+    def write(self, data: bytes) -> None:
+        """Implement `ClientSide.write`."""
+        if self._routed is not None and self._routed.waiting is not None:
+            self._routed.waiting.wrote(monotonic())
+        if not self._is_client_gone:
+            self._client.write(data)
+
+    def pause_body(self) -> None:
+        """Do nothing: the body is complete."""
+
+    def resume_body(self) -> None:
+        """Do nothing: the body is complete."""
+
+    def answer(self, reply: Reply) -> None:
+        """Implement `ClientSide.answer`. After a comment, an error is an event, and the end cut."""
+        if self._is_client_gone:
+            return
+        if self._routed is not None and self._routed.answer.has_head:
+            self._is_cut = True
+            self._client.write(encode_chunk(self._routed.answer.refused(bytes(reply.body))))
+        else:
+            self._client.answer(reply)
+
+    def begin_tunnel(self) -> None:
+        """Do nothing: there is no tunnel."""
+
+    def write_eof(self) -> None:
+        """Do nothing: there is no tunnel."""
+
+    def finish(self, *, keep: bool) -> None:
+        """Implement `ClientSide.finish`."""
+        self._leave()
+        if self._is_client_gone:
+            return
+        if self._is_cut:
+            self._client.cut(resets=False)
+        else:
+            self._client.finish(keep=keep)
+
+    def cut(self, *, resets: bool) -> None:
+        """Implement `ClientSide.cut`."""
+        self._leave()
+        if not self._is_client_gone:
+            self._client.cut(resets=resets)
+
+    def tick(self) -> bool:
+        """Implement `ClientSide.tick`."""
+        if self._is_client_gone:
+            return True
+        self._bridge()
+        return self._client.tick()
+
+    # Timers
+
+    def count_second(self, now: float) -> None:
+        """Refuse a body that arrives too slowly; to be called once a second while it arrives."""
+        if not self._client.tick():
+            self.client_lost()
+        elif now - self._moved_s > self._body_s:
+            self._refuse(BodyTimeout(f"no byte of the body arrived in {self._body_s:g} s"))
+
+    def _bridge(self) -> None:
+        """Send a comment to a client that has waited for long."""
+        routed = self._routed
+        if routed is None or routed.waiting is None or self._is_client_full:
+            return
+        if not routed.answer.is_between_events:
+            return
+        comment = routed.waiting.due(monotonic())
+        if not comment:
+            return
+        if routed.answer.begin_early():
+            self._client.write(routed.waiting.head(self.journal.request_id))
+        self._client.write(encode_chunk(comment))
+
+    # The request
+
+    def _begin_scan(self) -> None:
+        """Find the model in the complete body."""
+        self._arriving.discard(self)
+        self._state = _State.SCANNING
+        body = b"".join(self._pieces)
+        self._pieces = [body]
+        try:
+            self._scanning = self._router.scan(self, body)
+        except FnError as error:
+            self._refuse(error)
+            return
+        self._continue_scan()
+
+    def _continue_scan(self) -> None:
+        """Scan for one turn of the loop."""
+        if self._scanning is None or self._state is not _State.SCANNING:
+            return
+        try:
+            next(self._scanning)
+        except StopIteration as stop:
+            self._run(stop.value)
+        except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
+            self._refuse(error)
+        else:
+            asyncio.get_running_loop().call_soon(self._continue_scan)
+
+    def _run(self, scanned: Scanned) -> None:
+        """Begin the exchange."""
+        body = bytes(self._pieces[0])
+        try:
+            routed = self._router.route(self, body, scanned)
+        except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
+            self._refuse(error)
+            return
+        self._state = _State.RUNNING
+        self._forget_body()
+        self._routed, self._exchange = routed, routed.exchange
+        if self._is_client_full:
+            routed.exchange.client_paused()
+        routed.exchange.request_whole(routed.body)
+        if not routed.exchange.is_over:
+            routed.exchange.start()
+
+    def _refuse(self, error: BaseException) -> None:
+        """Answer with an error, before there is an exchange."""
+        if self._state not in (_State.ARRIVING, _State.SCANNING):
+            return
+        self._leave()
+        reply = self.journal.problem(error, None, self._size)
+        keep = self.head.keep_alive and self.is_request_whole and not reply.closes
+        if not keep and not reply.closes:
+            reply = reply._replace(headers=(*reply.headers, CLOSE))
+        self._client.answer(reply)
+        self._client.finish(keep=keep)
+
+    def _leave(self) -> None:
+        self._state = _State.OVER
+        self._arriving.discard(self)
+        self._scanning = None
+        self._forget_body()
+
+    def _forget_body(self) -> None:
+        self._pieces = []
+        reservation, self._reservation = self._reservation, None
+        if reservation is not None:
+            reservation.release()

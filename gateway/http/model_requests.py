@@ -1,0 +1,263 @@
+"""Requests to /v1: their admission, and the way from a model to the exchange with its server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from gateway.http.admission import correlate
+from gateway.http.exchange_journal import ExchangeJournal
+from gateway.http.exchanges import answer, find_credential, header_of
+from gateway.http.model_request import ModelRequest, Routed
+from gateway.proxy.fields import Fields
+from gateway.proxy.forwarding import Forwarding, forward_request
+from gateway.proxy.framing import BodyKind, Framing
+from gateway.proxy.targets import FunctionTarget
+from gateway.settings import MIB
+from gateway.v1 import shapes
+from gateway.v1.endpoints import ENDPOINTS, MODELS, PREFIX, BodyForm, Endpoint, Protocol
+from gateway.v1.multipart import scan_multipart
+from gateway.v1.rewriting import ModelAnswer
+from gateway.v1.scanning import Scanned, scan
+from gateway.v1.splicing import upstream_body
+from gateway.v1.waiting import WaitingStream
+from registry.errors import (
+    BadRequest,
+    BodyTooLarge,
+    FnError,
+    NoKey,
+    Unknown,
+    UnknownModel,
+    UnsupportedEncoding,
+    WrongScope,
+)
+
+if TYPE_CHECKING:
+    from gateway.access import Access
+    from gateway.http.context import Invoker
+    from gateway.http.exchanges import Exchanges
+    from gateway.proxy.ports import ClientSide
+    from gateway.proxy.request_head import RequestHead
+    from gateway.replies import Reply
+    from registry.catalog import Deployed
+    from registry.model import ModelApi
+
+BODY_MIB_MAX: Final = 256
+"""Max MiB of a body, for all functions."""
+_KEY: Final = "x-api-key"
+_UNSENT: Final = frozenset(
+    {b"authorization", b"x-api-key", b"cookie", b"accept-encoding", b"content-encoding"}
+)
+"""Fields of a request that its server does not get, or gets in another form."""
+_UNANSWERED: Final = frozenset({b"set-cookie"})
+"""Fields of an answer that its client does not get: all models share one host."""
+_IDENTITY: Final = (b"Accept-Encoding", b"identity")
+_STATEFUL: Final = ("previous_response_id", "conversation")
+"""Members that need a server that remembers: one that sleeps forgets."""
+
+
+class ModelRequests:
+    """The requests to /v1 of this process. Event loop thread only."""
+
+    def __init__(self, exchanges: Exchanges, invoker: Invoker) -> None:
+        self._exchanges = exchanges
+        self._invoker = invoker
+        self._arriving = invoker.arriving
+
+    def sweep(self) -> None:
+        """Check the time limits of arriving bodies; to be called once a second."""
+        now = monotonic()
+        for request in list(self._arriving):
+            request.count_second(now)
+
+    def begin(self, head: RequestHead, client: ClientSide, peer: bytes) -> ModelRequest | None:
+        """Begin a request; `start` must follow, when the client can take an answer.
+
+        None if the client has been answered already, with an error. `peer`: IP address of the
+        client.
+        """
+        invoker, header = self._invoker, header_of(head)
+        path, _, query = head.target.partition(b"?")
+        endpoint = ENDPOINTS.get(path.removeprefix(PREFIX))
+        protocol = endpoint.protocol if endpoint else Protocol.OPENAI
+        who = correlate(header)
+        journal = ExchangeJournal(invoker, path.decode(), head.method.decode(), None, who)
+        journal.shape = partial(_shaped, protocol, journal.request_id)
+        try:
+            journal.enter()
+            credential = check_model_caller(invoker.access, header, protocol)
+            if endpoint is None or head.method != b"POST":
+                raise Unknown(f"no route {head.method.decode()} {path.decode()[:100]}")
+            most = self._body_max(head)
+        except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
+            answer(head, client, journal.problem(error, None, 0))
+            return None
+        router = _Router(self._exchanges, invoker, endpoint, query, credential)
+        limits = (most, invoker.settings.body_read_s)
+        budget = invoker.body_budget
+        return ModelRequest(head, client, peer, journal, router, budget, self._arriving, limits)
+
+    def _body_max(self, head: RequestHead) -> int:
+        """Return the max bytes of a request's body. Raises FnError if it cannot be read."""
+        coding = head.fields.get(b"content-encoding").lower()
+        if coding not in (b"", b"identity"):
+            text = f"expected a body without a content coding, got {coding.decode()[:40]}"
+            raise UnsupportedEncoding(text, detail={"accepted": ["identity"]})
+        most = min(BODY_MIB_MAX * MIB, self._invoker.settings.held_bytes_max)
+        if head.framing.kind is BodyKind.LENGTH and head.framing.length > most:
+            text = f"expected a body of at most {most} bytes, got {head.framing.length}"
+            raise BodyTooLarge(text)
+        return most
+
+
+class _Router:
+    """The router of one request, as `gateway.http.model_request.Router`."""
+
+    def __init__(
+        self,
+        exchanges: Exchanges,
+        invoker: Invoker,
+        endpoint: Endpoint,
+        query: bytes,
+        credential: str | None,
+    ) -> None:
+        self._exchanges = exchanges
+        self._invoker = invoker
+        self._endpoint = endpoint
+        self._query = query
+        self._credential = credential
+        self._began_s = monotonic()
+
+    def scan(self, request: ModelRequest, body: bytes) -> Generator[None, None, Scanned]:
+        """Implement `Router.scan`."""
+        if self._endpoint.body is BodyForm.JSON:
+            return scan(body)
+        return scan_multipart(body, request.head.fields.get(b"content-type"))
+
+    def route(self, request: ModelRequest, body: bytes, scanned: Scanned) -> Routed:
+        """Implement `Router.route`."""
+        deployed, key_id = self._resolve(scanned.model)
+        api, journal, endpoint = api_of(deployed), request.journal, self._endpoint
+        if len(body) > api.body_mib * MIB:
+            raise BodyTooLarge(f"expected a body of at most {api.body_mib} MiB, got {len(body)}")
+        if endpoint.path == b"/responses":
+            _check_stateless(body, scanned)
+        journal.admitted(deployed)
+        edited = upstream_body(body, scanned, endpoint, api)
+        is_renamed = api.served_model not in ("", scanned.model)
+        shape = journal.shape or partial(_shaped, endpoint.protocol, journal.request_id)
+        model_answer = ModelAnswer(
+            scanned.model if is_renamed else "",
+            asks_usage=edited.asks_usage,
+            protocol=endpoint.protocol,
+            shape=shape,
+        )
+        target = self._target(deployed, scanned.model, api)
+        head = request.head._replace(fields=_without(request.head.fields, _UNSENT))
+        plan = self._exchanges.plan(head, target, deployed, journal)._replace(
+            filter=model_answer, dropped=_UNANSWERED, key_id=key_id
+        )
+        if not endpoint.has_effects and plan.retry == "auto":
+            plan = plan._replace(retry="always")
+        forwarding = Forwarding(
+            target.upstream,
+            b"",
+            request.peer,
+            journal.request_id.encode(),
+            traceparent=journal.traceparent.encode(),
+            is_trusted=self._exchanges.is_trusted(request.peer),
+            framing=Framing(BodyKind.LENGTH, len(edited.body)),
+        )
+        sent = forward_request(head, forwarding)
+        exchange = self._exchanges.exchange(plan, sent, request, journal)
+        waits = scanned.is_stream and endpoint.streams and bool(head.minor)
+        waiting = WaitingStream(endpoint.protocol, self._began_s, api.comment_after_s)
+        is_bridged = waits and api.comment_after_s > 0
+        drains = api.on_disconnect == "drain"
+        return Routed(exchange, edited.body, model_answer, waiting if is_bridged else None, drains)
+
+    def _resolve(self, model: str) -> tuple[Deployed, str]:
+        """Return what a model's name means, and the id of the caller's key.
+
+        Raises UnknownModel, also for a function that the caller may not invoke: its name is none of
+        the caller's business.
+        """
+        found = self._invoker.catalog.find_model(model)
+        if found is not None:
+            try:
+                caller = self._invoker.access.check(self._credential, "invoke", found.function.name)
+            except WrongScope:
+                found = None
+            else:
+                return found, caller.id
+        text = (
+            f"no model {model!r} that this key may use: GET {(PREFIX + MODELS).decode()} lists them"
+        )
+        raise UnknownModel(text)
+
+    def _target(self, deployed: Deployed, model: str, api: ModelApi) -> FunctionTarget:
+        """Return the target of the exchange. A model that names a revision stays with it."""
+        is_pinned = model == deployed.revision.ref
+        name = deployed.function.name
+        path = api.base.encode() + self._endpoint.path
+        ref = deployed.revision.ref if is_pinned else name
+        return FunctionTarget(name, ref, PREFIX, path, self._query or None)
+
+
+def check_model_caller(
+    access: Access, header: Callable[[str], str | None], protocol: Protocol
+) -> str | None:
+    """Return the credential of a request to /v1, after all checks that need no model.
+
+    `header(name)` returns the value of a header. Raises FnError. Whatever a client of a server
+    without keys sends as a key is no key of this server.
+    """
+    host = header("Host") or ""
+    access.check_host(host)
+    access.check_origin(header("Origin"), header("Sec-Fetch-Site"), host)
+    sent = header("Authorization")
+    if protocol is Protocol.ANTHROPIC and (key := header(_KEY)) is not None:
+        if sent is not None and sent != f"Bearer {key}":
+            raise NoKey("expected one key, in x-api-key or in Authorization, got two")
+        sent = f"Bearer {key}"
+    credential, _ = find_credential(access, header("Fn-Key"), sent)
+    if credential is not None or not access.is_open:
+        access.caller(credential)
+    return credential
+
+
+def api_of(deployed: Deployed) -> ModelApi:
+    """Return the settings of a function that answers at /v1."""
+    server = deployed.revision.server
+    assert server is not None
+    assert server.api is not None
+    return server.api
+
+
+def _shaped(protocol: Protocol, request_id: str, error: FnError) -> Reply:
+    return shapes.reply(protocol, error, request_id)
+
+
+def _without(fields: Fields, names: frozenset[bytes]) -> Fields:
+    """Return the fields without some, and with the only coding that the gateway can read."""
+    pairs = zip(fields.names, fields.lines, strict=True)
+    lines = [line for low, line in pairs if low not in names]
+    lines.append(_IDENTITY)
+    values = {low: value for low, value in fields.values.items() if low not in names}
+    lows = tuple(name.lower() for name, _ in lines)
+    return Fields(tuple(lines), lows, values, fields.repeated)
+
+
+def _check_stateless(body: bytes, scanned: Scanned) -> None:
+    """Raise BadRequest for a request that needs what an earlier one has left at the server."""
+    for name in _STATEFUL:
+        span = scanned.values.get(name)
+        if span is not None and body[span.begin : span.end] != b"null":
+            text = f"{name}: expected none, as servers that sleep keep no responses"
+            raise BadRequest(text, detail={"param": name})
+    span = scanned.values.get("background")
+    if span is not None and body[span.begin : span.end] == b"true":
+        text = "background: expected false, as servers that sleep keep no responses"
+        raise BadRequest(text, detail={"param": "background"})
