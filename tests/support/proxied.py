@@ -280,7 +280,7 @@ async def gate(
             gateway,
             delivery,
             sidecar,
-            gateway.exchanges,
+            gateway.parts.exchanges,
             made[1],
             listening.sockets[0].getsockname()[1],
             events,
@@ -331,6 +331,6 @@ def _assembled(
         handlers.sweep()
         if front is not None:
             front.sweep()
-        gateway.exchanges.sweep()
+        gateway.parts.exchanges.sweep()
 
     return front or handlers, sweep, front, handed_over

@@ -80,6 +80,7 @@ class Front:
             BodyBudget(self.delivery, HELD, time.monotonic),
             Inflation(inflating_threads()),
             set(),
+            set(),
         )
         return Gateway(invoker)
 
