@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from pool_manager.drivers.docker.spec import PART, SERVER, SIDECAR
+from pool_manager.drivers.docker.spec import PART, SERVER, SIDECAR, owner_name
 from tests.support.container_server import ContainerServer, container_server, until
-from tests.support.engine import connected
+from tests.support.document_runs import ROOT, Desk
+from tests.support.engine import base_image, connected
 from tests.support.web_servers import make_web_image
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
 
+RUN_MIN = 9
+"""Min number of files and commands of the guide that are run."""
 MANIFEST = """
 schema = 1
 name = "web"
@@ -114,3 +117,25 @@ async def test_a_stopped_server_leaves_nothing(server: ContainerServer) -> None:
 
     assert server.stop() == 0
     assert server.everything() == []
+
+
+def test_the_guide_shows_what_happens(engine: str, runtime_image: str, tmp_path: Path) -> None:
+    """Each command of the guide that needs an engine prints what is shown, from a Dockerfile to a
+    call, with the base image of this engine."""
+    tag = f"fngate-guide-{owner_name(tmp_path)[:12]}:1"
+    folder = tmp_path / "fngate"
+    folder.mkdir()
+    guide = (ROOT / "docs/guides/images.md").read_text("utf-8")
+    with container_server(folder / ".fngate", engine, runtime_image) as server:
+        place = Desk(
+            folder,
+            server,
+            engine={"DOCKER_HOST": engine},
+            names={"hello:1": tag, "python:3.12-slim": base_image()},
+        )
+        ran = place.run(guide)
+    with connected(engine) as client:
+        client.images.remove(tag)
+
+    assert len(ran) >= RUN_MIN
+    assert [one.trouble for one in ran if one.trouble] == []
