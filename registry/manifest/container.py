@@ -54,7 +54,8 @@ class ContainerTable(Section):
     user: str = Field(default="", max_length=21)
     """User of an image's server as numbers, `UID` or `UID:GID`. Empty for the image's own."""
     capabilities: list[Word] = Field(default=[], max_length=len(CAPABILITIES))
-    """Linux capabilities of an image's server, of those that the documents list."""
+    """Linux capabilities of an image's server: `CHOWN`, `DAC_OVERRIDE`, `FOWNER`,
+    `NET_BIND_SERVICE`, `SETGID` or `SETUID`."""
     writable: dict[str, int] = Field(default={}, max_length=WRITABLE_MAX)
     """Folders that an image's server may write to, with MiB of memory that their files may take."""
     shm_mib: int = Field(default=64, ge=1, le=1_048_576)
