@@ -97,8 +97,8 @@ class ServerTable(ContainerTable):
     is split as by a shell. No shell runs it. `${PORT}` stands for the port to listen on,
     `${SOCKET}` for the path of a Unix socket. With `image`, arguments that replace the image's."""
     port: int = Field(default=0, ge=0, le=65_535)
-    """Port that the server listens on. 0 where the command takes it from `${PORT}`, and for the only
-    port that an image exposes."""
+    """Port that the server listens on. 0 where the command takes it from `${PORT}`, and for the
+    only port that an image exposes."""
     ready: Target = ""
     """Path of the readiness probe, which expects a status from 200 to 399. Without it, `/` is
     probed, and every status below 500 means ready."""
