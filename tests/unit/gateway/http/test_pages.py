@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pages.cookies import LIFETIME_S, make_value
+from gateway.pages.cookies import LIFETIME_S, RENEWED_S, make_value
 from registry.model import ExchangeLimits, PathRules
 from tests.support import nouns
 from tests.support.proxied import KEY, SECRET, Gate, gate, until, warm
@@ -238,6 +238,47 @@ async def test_a_cookie_dies_with_its_key(tmp_path: Path, is_fast: bool) -> None
         await one.settled()
 
 
+async def test_a_cookie_is_renewed_by_its_use(tmp_path: Path, is_fast: bool) -> None:
+    """In its last hours, beside the cookies of the server, by its own name and in no cache; not by
+    a request that names what a cache has."""
+    app = App(b"Set-Cookie: a=b", b"Cache-Control: public, max-age=60")
+    old = cookie(age_s=LIFETIME_S - RENEWED_S + 1)
+    async with gate(tmp_path, app, is_fast=is_fast, keys=KEYS) as one:
+        for good, name in (
+            (cookie(age_s=LIFETIME_S - RENEWED_S), b""),
+            (old, b"fngate="),
+            (old.replace(b"fngate=", b"__Host-fngate="), b"__Host-fngate="),
+        ):
+            answer = await ask(one, b"GET /", OWN, good)
+            theirs, *ours = field(answer, b"set-cookie")
+            assert theirs == b"a=b"
+            assert [given.startswith(name) for given in ours] == ([True] if name else [])
+            kept = b"no-store" if name else b"public, max-age=60"
+            assert field(answer, b"cache-control") == [kept]
+        sent = b"Cookie: " + ours[0].partition(b";")[0] + b"\r\n"
+        assert len(field(await ask(one, b"GET /", OWN, sent), b"set-cookie")) == 1
+        for condition in (b'If-None-Match: "x"\r\n', b"If-Modified-Since: x\r\n"):
+            answer = await ask(one, b"GET /", OWN, old, condition)
+            assert field(answer, b"set-cookie") == [b"a=b"]
+        await one.settled()
+
+
+async def test_leaving_removes_the_cookie(tmp_path: Path, is_fast: bool) -> None:
+    """Only for a page of the same host; the server gets nothing of it."""
+    app = App()
+    async with gate(tmp_path, app, is_fast=is_fast, keys=KEYS) as one:
+        page = await ask(one, b"GET /.fngate/leave", OWN)
+        assert (status(page), field(page, b"set-cookie")) == (200, [])
+        for foreign in (b"", b"Origin: http://evil.example\r\n", b"Origin: null\r\n"):
+            answer = await ask(one, b"POST /.fngate/leave", OWN, foreign)
+            assert (status(answer), field(answer, b"set-cookie")) == (403, [])
+        for scheme, name in ((b"http", b"fngate"), (b"https", b"__Host-fngate")):
+            origin = b"Origin: " + scheme + b"://web.localhost:80\r\n"
+            (given,) = field(await ask(one, b"POST /.fngate/leave", OWN, origin), b"set-cookie")
+            assert given.startswith(name + b"=; Path=/; Max-Age=0;")
+        assert app.heads == []
+
+
 async def test_a_cookie_opens_nothing_else(tmp_path: Path, is_fast: bool) -> None:
     """Not the path form, which shares its origin with the dashboard."""
     app = App()
@@ -335,6 +376,9 @@ async def test_the_gateways_own_paths(tmp_path: Path, is_fast: bool) -> None:
             (b"GET /.fngate/", 404),
             (b"GET /.fngate/enter?key=x", 404),
             (b"DELETE /.fngate/enter", 405),
+            (b"PUT /.fngate/leave", 405),
+            (b"POST /.fngate/leave?x", 404),
+            (b"POST /.fngate/Leave", 404),
             (b"GET /.fngate/enter/../../x", 404),
         ):
             assert status(await ask(one, line, OWN, cookie())) == expected, line
@@ -422,6 +466,7 @@ async def test_answers_on_both_forms(tmp_path: Path, is_fast: bool) -> None:
         b"Clear-Site-Data: *",
         b"Alt-Svc: h3",
         b"Strict-Transport-Security: max-age=1",
+        b"Accept-CH: DPR",
     )
     async with gate(tmp_path, app, is_fast=is_fast) as one:
         own = await ask(one, b"GET /", OWN)
@@ -438,14 +483,19 @@ async def test_answers_on_both_forms(tmp_path: Path, is_fast: bool) -> None:
             for name in (b"clear-site-data", b"alt-svc", b"strict-transport-security"):
                 assert len(field(answer, name)) == left
         assert field(below, b"service-worker-allowed") == []
+        assert field(own, b"accept-ch") == [b"DPR"]
+        assert field(below, b"accept-ch") == []
         await one.settled()
 
 
 async def test_path_rules_and_held_calls(tmp_path: Path, is_fast: bool) -> None:
     """They apply to the whole path; a cold page is held until its replica is ready."""
-    paths = PathRules(deny=("/shutdown",), free=("/static/*",))
+    paths = PathRules(deny=("/shutdown", "DELETE /*"), free=("/static/*",))
     async with gate(tmp_path, App(), is_fast=is_fast, paths=paths, is_cold=True) as one:
         assert status(await ask(one, b"GET /shutdown", OWN)) == 403
+        assert status(await ask(one, b"GET //x/shutdown", OWN)) == 400
+        claims = b"X-HTTP-Method-Override: DELETE\r\n"
+        assert status(await ask(one, b"POST /items", OWN, claims)) == 403
         assert status(await ask(one, b"GET /favicon.ico", OWN)) == 503
         visit = asyncio.create_task(ask(one, b"GET /lab", OWN))
         await until(lambda: one.delivery.loads().get(KEY) is not None)
