@@ -113,9 +113,7 @@ class Entry:
 
     async def _enter(self, request: web.BaseRequest) -> web.StreamResponse:
         function = function_of_request(request, self._access, self._catalog)
-        headers = request.headers
-        origin, site = headers.get(hdrs.ORIGIN), headers.get("Sec-Fetch-Site")
-        is_secure = check_entering(origin, site, request.host)
+        is_secure = _check_sender(request)
         word = await read_body(request, ASKED_MAX, READ_S)
         ticket = self._tickets.redeem(word.decode("latin-1").strip(), function)
         if ticket is None:
@@ -131,12 +129,16 @@ class Entry:
 
 def _leave(request: web.BaseRequest) -> web.Response:
     """Remove the cookie from the browser. What it says stays valid, as no process stores it."""
-    headers = request.headers
-    is_secure = check_entering(
-        headers.get(hdrs.ORIGIN), headers.get("Sec-Fetch-Site"), request.host
-    )
-    left = {"Set-Cookie": forget_cookie(is_secure=is_secure), "Cache-Control": "no-store"}
+    cookie = forget_cookie(is_secure=_check_sender(request))
+    left = {"Set-Cookie": cookie, "Cache-Control": "no-store"}
     return problems.json_answer({}, headers=left)
+
+
+def _check_sender(request: web.BaseRequest) -> bool:
+    """Return whether a page of this very host sent the request by https. Raises ForeignOrigin."""
+    headers = request.headers
+    origin = ", ".join(headers.getall(hdrs.ORIGIN, ()))  # several are none
+    return check_entering(origin, headers.get("Sec-Fetch-Site"), request.host)
 
 
 def function_of_request(request: web.BaseRequest, access: Access, catalog: Catalog) -> str:

@@ -4,90 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-from asyncio import StreamReader as Reader
-from asyncio import StreamWriter as Writer
 from pathlib import Path
 
 import pytest
 
-from gateway.pages.cookies import LIFETIME_S, RENEWED_S, make_value
+from gateway.pages.cookies import LIFETIME_S
 from registry.model import ExchangeLimits, PathRules
 from tests.support import nouns
-from tests.support.proxied import KEY, SECRET, Gate, gate, until, warm
-
-OWN = b"Host: web.localhost:80\r\n"
-CLOSE = b"Connection: close\r\n"
-CALLER, OTHER = "fn_key-of-a-caller", "fn_xxx-of-another"
-KEYS = {CALLER: ("invoke:web",), OTHER: ("invoke:digits",)}
-KEY_ID = CALLER[3:9]
-APP = "https://app.example"
-UPGRADE = (
-    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+from tests.support.paged import (
+    APP,
+    CALLER,
+    CLOSE,
+    KEY_ID,
+    KEYS,
+    OTHER,
+    OWN,
+    UPGRADE,
+    App,
+    ask,
+    code,
+    cookie,
+    field,
+    known,
+    status,
 )
-SWITCHED = (
-    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
-)
+from tests.support.proxied import KEY, Gate, gate, until, warm
 
 
 @pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])
 def is_fast(request: pytest.FixtureRequest) -> bool:
     """Which of the two client sides reads the requests."""
     return bool(request.param)
-
-
-class App:
-    """The function's server: answers each request with its first line. `heads`: what it got."""
-
-    def __init__(self, *fields: bytes) -> None:
-        self.heads: list[bytes] = []
-        self._fields = b"".join(field + b"\r\n" for field in fields)
-
-    async def __call__(self, reader: Reader, writer: Writer) -> None:
-        """Serve one connection."""
-        while True:
-            head = await reader.readuntil(b"\r\n\r\n")
-            self.heads.append(head)
-            if b"Upgrade: websocket" in head:
-                writer.write(SWITCHED)
-                await reader.read(-1)
-                return
-            length = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)
-            await reader.readexactly(int(length[1]) if length else 0)
-            text = head.partition(b"\r\n")[0]
-            lines = b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n\r\n"
-            writer.write(lines % (self._fields, len(text)) + text)
-
-
-def cookie(name: str = "web", key: str = KEY_ID, age_s: int = 0) -> bytes:
-    """Return a field Cookie with the gateway's cookie between two others."""
-    value = make_value(SECRET, key, name, LIFETIME_S - age_s)
-    return f"Cookie: a=b; fngate={value}; c=d\r\n".encode()
-
-
-async def ask(one: Gate, line: bytes, *fields: bytes, body: bytes = b"") -> bytes:
-    """Return the answer to one request."""
-    length = b"Content-Length: %d\r\n" % len(body) if body else b""
-    head = b"%b HTTP/1.1\r\n%b\r\n" % (line, b"".join((*fields, CLOSE, length)))
-    return await one.ask(head + body)
-
-
-def status(answer: bytes) -> int:
-    """Return the status of an answer."""
-    return int(answer.split(b" ", 2)[1])
-
-
-def code(answer: bytes) -> str:
-    """Return the code of a problem document."""
-    return str(json.loads(answer.partition(b"\r\n\r\n")[2])["code"])
-
-
-def field(answer: bytes, name: bytes) -> list[bytes]:
-    """Return the values of a field of an answer."""
-    head = answer.partition(b"\r\n\r\n")[0]
-    return re.findall(rb"(?i)\r\n" + name + rb": ([^\r]*)", head)
 
 
 @pytest.mark.parametrize("line", [b"/", b"/lab?x=1", b"/ui/", b"/admin/v1/keys", b"/metrics"])
@@ -236,47 +183,6 @@ async def test_a_cookie_dies_with_its_key(tmp_path: Path, is_fast: bool) -> None
         ring.remove(key)
         assert status(await ask(one, b"GET /", OWN, cookie())) == 401
         await one.settled()
-
-
-async def test_a_cookie_is_renewed_by_its_use(tmp_path: Path, is_fast: bool) -> None:
-    """In its last hours, beside the cookies of the server, by its own name and in no cache; not by
-    a request that names what a cache has."""
-    app = App(b"Set-Cookie: a=b", b"Cache-Control: public, max-age=60")
-    old = cookie(age_s=LIFETIME_S - RENEWED_S + 1)
-    async with gate(tmp_path, app, is_fast=is_fast, keys=KEYS) as one:
-        for good, name in (
-            (cookie(age_s=LIFETIME_S - RENEWED_S), b""),
-            (old, b"fngate="),
-            (old.replace(b"fngate=", b"__Host-fngate="), b"__Host-fngate="),
-        ):
-            answer = await ask(one, b"GET /", OWN, good)
-            theirs, *ours = field(answer, b"set-cookie")
-            assert theirs == b"a=b"
-            assert [given.startswith(name) for given in ours] == ([True] if name else [])
-            kept = b"no-store" if name else b"public, max-age=60"
-            assert field(answer, b"cache-control") == [kept]
-        sent = b"Cookie: " + ours[0].partition(b";")[0] + b"\r\n"
-        assert len(field(await ask(one, b"GET /", OWN, sent), b"set-cookie")) == 1
-        for condition in (b'If-None-Match: "x"\r\n', b"If-Modified-Since: x\r\n"):
-            answer = await ask(one, b"GET /", OWN, old, condition)
-            assert field(answer, b"set-cookie") == [b"a=b"]
-        await one.settled()
-
-
-async def test_leaving_removes_the_cookie(tmp_path: Path, is_fast: bool) -> None:
-    """Only for a page of the same host; the server gets nothing of it."""
-    app = App()
-    async with gate(tmp_path, app, is_fast=is_fast, keys=KEYS) as one:
-        page = await ask(one, b"GET /.fngate/leave", OWN)
-        assert (status(page), field(page, b"set-cookie")) == (200, [])
-        for foreign in (b"", b"Origin: http://evil.example\r\n", b"Origin: null\r\n"):
-            answer = await ask(one, b"POST /.fngate/leave", OWN, foreign)
-            assert (status(answer), field(answer, b"set-cookie")) == (403, [])
-        for scheme, name in ((b"http", b"fngate"), (b"https", b"__Host-fngate")):
-            origin = b"Origin: " + scheme + b"://web.localhost:80\r\n"
-            (given,) = field(await ask(one, b"POST /.fngate/leave", OWN, origin), b"set-cookie")
-            assert given.startswith(name + b"=; Path=/; Max-Age=0;")
-        assert app.heads == []
 
 
 async def test_a_cookie_opens_nothing_else(tmp_path: Path, is_fast: bool) -> None:
@@ -529,12 +435,6 @@ async def test_models_have_no_hosts(tmp_path: Path, is_fast: bool) -> None:
         catalog.put(nouns.deployed("web"))
         assert status(await ask(one, b"GET /", OWN)) == 421
         assert status(await ask(one, b"GET /.fngate/enter", OWN)) == 421
-
-
-def known(one: Gate) -> int:
-    """Return the number of heads that the fast side remembers."""
-    assert one.fast is not None
-    return len(one.fast.known_heads)
 
 
 async def test_repeated_heads_are_treated_alike(tmp_path: Path) -> None:
