@@ -319,6 +319,7 @@ async def test_a_page_cannot_fix_or_flood_cookies(closed: ServerProcess, browser
         }""")
         assert await page.evaluate(READ, "/who") == 200
         await page.evaluate("""() => {
+          for (let at = 0; at < 200; at++) document.cookie = `s${at}=x; path=/`;  // evicts others
           for (let at = 0; at < 12; at++) document.cookie = `c${at}=${"x".repeat(4000)}; path=/`;
         }""")
         assert await page.evaluate(READ, "/who") == 431
