@@ -55,7 +55,9 @@ FRAME = """(url) => new Promise((done) => {
 })"""
 REGISTER = """async (scope) => {
   const made = await navigator.serviceWorker.register("/say?field=Content-Type:text/javascript"
-    + "&field=Service-Worker-Allowed:/", {scope});
+    + "&field=Service-Worker-Allowed:/"
+    + "&body=onfetch = (event) => event.respondWith(fetch(event.request))", {scope});
+  await navigator.serviceWorker.ready;
   return new URL(made.scope).pathname;
 }"""
 KEEP = """async () => {
@@ -207,7 +209,7 @@ async def test_a_ticket_opens_the_page(closed: ServerProcess, browser: Browser) 
 
 async def test_a_page_is_whole_on_its_own_host(closed: ServerProcess, browser: Browser) -> None:
     """It can call its server, connect, store, frame itself and have a service worker for all of
-    it; links from other sites lead to it."""
+    it; links from other sites lead to it, also through that worker."""
     async with viewing("about:blank", browser=browser) as view:
         page, here = view.page, host(closed, "one")
         await enter(page, closed, "one")
