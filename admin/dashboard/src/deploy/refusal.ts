@@ -2,7 +2,7 @@ import type { Problem } from "../api/problem.ts";
 
 /** A reason and what to do about it in this form, where the problem's own words name an option of fnctl. */
 const REMEDIES: readonly (readonly [test: (problem: Problem) => boolean, text: string])[] = [
-  [({ status }) => status === 0, "The server did not answer. Its operations go on: look at the function, or deploy again; what was uploaded is kept."],
+  [({ status }) => status === 0, "Files that were uploaded whole are kept: another try sends only the rest."],
   [({ code }) => code === "wrong_scope", "Sign in with a key of that scope: fnctl key add --scope admin."],
   [({ detail }) => detail.startsWith("server.port"), "Fill in the field Port."],
   [({ detail }) => detail.startsWith("server.secrets"), "Set the secret first: fnctl secret set NAME."],

@@ -145,8 +145,20 @@ test("a server that is away for a while resumes; one that stays away is told", a
 
   const away = desk([operation("running", "verify"), ...Array.from({ length: 61 }, () => new TypeError("x"))]);
   await away.one.start(ready(IMAGE));
-  expect(away.end()).toMatchObject({ state: "failed", problem: { status: 0, code: "unreachable" } });
+  expect(away.end()).toMatchObject({ state: "lost", problem: { status: 0, code: "unreachable" } });
   expect(away.asked).toHaveLength(62);
+});
+
+test("what was not sent has failed, and what was sent without an answer is not known", async () => {
+  const before = desk([new TypeError("x")]);
+  await before.one.start(ready());
+  expect(before.end()).toMatchObject({ state: "failed", problem: { status: 0 } });
+  const after = desk([new TypeError("x")]);
+  await after.one.start(ready(IMAGE));
+  expect(after.end()).toMatchObject({ state: "lost", problem: { status: 0 } });
+  const removed = desk([gone]);
+  await removed.one.resume("op1");
+  expect(removed.end()).toMatchObject({ state: "lost", problem: { status: 404 } });
 });
 
 test("an operation of an earlier page is followed; another kind is not", async () => {

@@ -31,7 +31,8 @@ export interface Run {
   name: string;
   /** The image or the model's file; "" for a deploy that another page began. */
   what: string;
-  state: "running" | "done" | "failed" | "cancelled";
+  /** "lost": the server may have accepted it, and how it ended is not known here. */
+  state: "running" | "done" | "failed" | "cancelled" | "lost";
   isCancelling: boolean;
   /** Bytes are leaving this page: they stop when it is closed. */
   isSending: boolean;
@@ -147,7 +148,9 @@ export class DeployDesk {
       const problem = operation.state === "failed" ? documentOf(operation.error ?? {}) : null;
       end = { state: operation.state, result: operation.result ?? null, problem };
     } catch (error) {
-      end = signal.aborted ? { state: "cancelled" } : { state: "failed", problem: problemOf(error) };
+      const problem = problemOf(error);
+      const isAccepted = !this.run?.isSending && (problem.status === 0 || this.run?.operation !== "");
+      end = signal.aborted ? { state: "cancelled" } : { state: isAccepted ? "lost" : "failed", problem };
     }
     // A later deploy has this one's place.
     if (this.stopping.signal !== signal) return;
