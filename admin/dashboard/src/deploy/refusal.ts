@@ -2,7 +2,7 @@ import type { Problem } from "../api/problem.ts";
 
 /** A reason and what to do about it in this form, where the problem's own words name an option of fnctl. */
 const REMEDIES: readonly (readonly [test: (problem: Problem) => boolean, text: string])[] = [
-  [({ status }) => status === 0, "Files that were uploaded whole are kept: another try sends only the rest."],
+  [({ code }) => code === "unreachable", "Files that were uploaded whole are kept: another try sends only the rest."],
   [({ code }) => code === "wrong_scope", "Sign in with a key of that scope: fnctl key add --scope admin."],
   [({ detail }) => detail.startsWith("server.port"), "Fill in the field Port."],
   [({ detail }) => detail.startsWith("server.secrets"), "Set the secret first: fnctl secret set NAME."],
@@ -12,7 +12,7 @@ const REMEDIES: readonly (readonly [test: (problem: Problem) => boolean, text: s
   [({ code }) => code === "incompatible", "Allow changes that break current callers, or choose another name."],
   [({ code }) => code === "server_refused", "Its last lines are below. Often the port, the readiness path or the arguments are wrong."],
   [({ code }) => code === "bad_bundle", "A model with external data needs its data files beside it: drop them together."],
-  [({ code }) => code === "store_unavailable" || code === "shutting_down", "Try again in a moment; what was uploaded is kept."],
+  [({ code }) => ["store_unavailable", "shutting_down", "supervisor_away"].includes(code), "Try again in a moment; files that were uploaded whole are kept."],
 ];
 
 /** What to do about a refused deploy; "" where its reason says it. */

@@ -156,9 +156,23 @@ test("what was not sent has failed, and what was sent without an answer is not k
   const after = desk([new TypeError("x")]);
   await after.one.start(ready(IMAGE));
   expect(after.end()).toMatchObject({ state: "lost", problem: { status: 0 } });
+  for (const answer of [json({ code: "supervisor_away" }, 503), new Response("<h1>Bad Gateway</h1>", { status: 502 })]) {
+    const between = desk([answer]);
+    await between.one.start(ready(IMAGE));
+    expect(between.end().state).toBe("lost");
+  }
   const removed = desk([gone]);
   await removed.one.resume("op1");
   expect(removed.end()).toMatchObject({ state: "lost", problem: { status: 404 } });
+});
+
+test("a file that was changed after it was chosen is told so", async () => {
+  const file = new File(["weights"], "digits.onnx");
+  file.slice = () => ({ arrayBuffer: () => Promise.reject(new DOMException("", "NotReadableError")) }) as unknown as Blob;
+  const { one, end, asked } = desk([]);
+  await one.start(ready({ files: [file] }));
+  expect(end()).toMatchObject({ state: "failed", problem: { code: "unreadable", detail: expect.stringContaining("choose it again") } });
+  expect(asked).toEqual([]);
 });
 
 test("an operation of an earlier page is followed; another kind is not", async () => {
