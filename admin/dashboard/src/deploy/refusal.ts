@@ -5,8 +5,6 @@ const REMEDIES: readonly (readonly [test: (problem: Problem) => boolean, text: s
   [({ code }) => code === "unreachable", "Files that were uploaded whole are kept: another try sends only the rest."],
   [({ code }) => code === "wrong_scope", "Sign in with a key of that scope: fnctl key add --scope admin."],
   [({ detail }) => detail.startsWith("server.port"), "Fill in the field Port."],
-  [({ detail }) => detail.startsWith("server.secrets"), "Set the secret first: fnctl secret set NAME."],
-  [({ detail }) => /FN_MOUNT_ROOTS|server\.mounts/.test(detail), "FN_MOUNT_ROOTS of the server says which folders may be mounted."],
   [({ detail }) => /cannot pull|pull access|manifest unknown/.test(detail), "A private registry needs docker login on the server's machine, as the server's user."],
   [({ code, detail }) => code === "conflict" && detail.includes("derived"), "Choose another name, or let it make the next revision."],
   [({ code }) => code === "incompatible", "Allow changes that break current callers, or choose another name."],
