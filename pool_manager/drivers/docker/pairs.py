@@ -156,12 +156,14 @@ def _look_at(client: docker.APIClient, start: PairStart) -> ImageFacts:
             f"the image {server.image[:19]} is no longer on the engine: deploy the function again"
         ) from error
     volumes = tuple(config.get("Volumes") or ())
+    has_folder = config.get("WorkingDir") not in (None, "", "/")
     if not (volumes or server.writable):
-        return ImageFacts()
+        return ImageFacts(has_folder=has_folder)
     labels = {REPLICA: start.pair.record.id, PART: USER, **server_spec.FOREIGN}
     user = server.user or str(config.get("User") or "")
     labels |= spec.common_labels(owner)
-    return ImageFacts(volumes, start.users.find(client, server.image, user, labels))
+    ids = start.users.find(client, server.image, user, labels)
+    return ImageFacts(volumes, ids, has_folder=has_folder)
 
 
 def _check_mounts(server: ServerContainer) -> None:

@@ -170,6 +170,19 @@ def test_an_image_without_folders_needs_no_user() -> None:
 
 
 @pytest.mark.parametrize(
+    ("folder", "expected"),
+    [("", "/function"), ("/", "/function"), ("/app", None), (None, "/function")],
+)
+def test_an_image_may_name_its_working_folder(folder: str | None, expected: str | None) -> None:
+    """Builders write "/" for an image that names none."""
+    client = Client({"WorkingDir": folder})
+
+    begin_pair(client.api, start(has_files=True))
+
+    assert client.configs[-1].get("WorkingDir") == expected
+
+
+@pytest.mark.parametrize(
     "file", [b"no archive at all", packed("", tarfile.SYMTYPE), packed("other:x:1:1::/:\n"), None]
 )
 def test_an_image_that_does_not_say_its_user(file: bytes | None) -> None:
