@@ -13,11 +13,12 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.drivers.docker.spec import PART, REPLICA, SERVER, SIDECAR
+from pool_manager.mounts import MountRules
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
 from registry.model import Mount
 from tests.support.containers import Containers
-from tests.support.replicas import Stage
+from tests.support.replicas import Stage, pool_settings
 from tests.support.scenes import Engine, Scenes, a_record
 from tests.support.sidecar_process import ask
 from tests.support.web_servers import ID, USER, Web, ends, write_bundle
@@ -26,6 +27,13 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
 
 CAP_MIB = 200
 OPEN_S = 30.0
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Iterator[PoolSettings]:
+    """Settings that let servers mount what the test has made."""
+    with pool_settings(log_bytes=64 * 1024, mounts=MountRules((tmp_path,))) as made:
+        yield made
 
 
 @pytest.fixture
@@ -108,19 +116,23 @@ async def test_a_server_gets_what_its_function_names(
         "capabilities": ("CHOWN",),
         "writable": {"/cache": 8, "/data": 16},
         "shm_mib": 5,
-        "port": 8123,
+        "port": 81,
+        "has_files": True,
         "mounts": (
             Mount("models", str(tmp_path / "models"), "/mnt/models"),
             Mount("kept", str(tmp_path / "kept"), "/opt", is_read_only=False),
         ),
     }
 
-    stage = await web.ready(container=given, port=8123, memory_mib=CAP_MIB)
+    stage = await web.ready(container=given, port=81, memory_mib=CAP_MIB)
     seen = await facts(web, stage)
 
     assert seen["ids"] == [4999, 4998]
-    assert seen["environment"]["ADDRESS"] == "127.0.0.1:8123"
-    assert seen["environment"]["PORT"] == "8123"
+    assert seen["environment"]["ADDRESS"] == "127.0.0.1:81"
+    assert seen["environment"]["PORT"] == "81"
+    assert seen["files"] == {"server.py": "Read-only file system"}
+    assert seen["environment"]["FN_BUNDLE"] == "/function"
+    assert seen["folder"] == "/opt"
     assert seen["sizes"] == {"/data": 16, "/cache": 8, "/dev/shm": 5}
     assert (seen["writes"]["/cache"], seen["writes"]["/data"]) == ("ran", "ran")
     assert seen["writes"]["/opt"] == "ran"

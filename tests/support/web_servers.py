@@ -59,6 +59,16 @@ def size(folder):
     seen = os.statvfs(folder)
     return seen.f_blocks * seen.f_frsize >> 20
 
+def files(folder):
+    """Files of the function, each with what comes of changing it."""
+    found = {}
+    for name in os.listdir(folder) if folder else ():
+        try:
+            os.chmod(os.path.join(folder, name), 0o777)
+        except OSError as error:
+            found[name] = error.strerror
+    return found
+
 def facts():
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
     return {
@@ -67,6 +77,7 @@ def facts():
         "no_new_privileges": status["NoNewPrivs"].strip(),
         "environment": dict(os.environ),
         "folder": os.getcwd(),
+        "files": files(os.environ.get("FN_BUNDLE")),
         "writes": {folder: write(folder) for folder in ("/", "/data", "/cache", "/tmp", "/opt")},
         "sizes": {folder: size(folder) for folder in ("/data", "/cache", "/dev/shm")},
         "mounted": sorted(os.listdir("/mnt")),

@@ -191,6 +191,7 @@ class DockerDriver:
             made.start_failed()
             self._containers.pop(id, None)
             raise
+        made.doubt = started.doubt
         for event in made.start_returned(started.container, started.sidecar):
             self._apply(id, made, event)
         if started.way is not None:

@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import io
 import math
+import platform
 import tarfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -137,7 +138,8 @@ def begin_pair(client: docker.APIClient, start: PairStart) -> Started:
         if ended:
             raise DriverError(ended) from error
         raise
-    return Started(began.container, began.way, sidecar)
+    doubt = server_spec.foreign(facts.architecture, platform.machine())
+    return Started(began.container, began.way, sidecar, doubt)
 
 
 def _abilities(client: docker.APIClient) -> Abilities:
@@ -148,22 +150,25 @@ def _abilities(client: docker.APIClient) -> Abilities:
 def _look_at(client: docker.APIClient, start: PairStart) -> ImageFacts:
     server, owner = start.pair.server, start.pair.owner
     try:
-        config = client.inspect_image(server.image).get("Config") or {}
+        image = client.inspect_image(server.image)
     except ENGINE_ERRORS as error:
         if not is_gone(error):
             raise
         raise DriverError(
             f"the image {server.image[:19]} is no longer on the engine: deploy the function again"
         ) from error
-    volumes = tuple(config.get("Volumes") or ())
-    has_folder = config.get("WorkingDir") not in (None, "", "/")
-    if not (volumes or server.writable):
-        return ImageFacts(has_folder=has_folder)
+    config = image.get("Config") or {}
+    facts = ImageFacts(
+        volumes=tuple(config.get("Volumes") or ()),
+        has_folder=config.get("WorkingDir") not in (None, "", "/"),
+        architecture=str(image.get("Architecture") or ""),
+    )
+    if not (facts.volumes or server.writable):
+        return facts
     labels = {REPLICA: start.pair.record.id, PART: USER, **server_spec.FOREIGN}
     user = server.user or str(config.get("User") or "")
     labels |= spec.common_labels(owner)
-    ids = start.users.find(client, server.image, user, labels)
-    return ImageFacts(volumes, ids, has_folder=has_folder)
+    return replace(facts, user=start.users.find(client, server.image, user, labels))
 
 
 def _check_mounts(server: ServerContainer) -> None:

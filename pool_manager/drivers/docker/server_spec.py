@@ -59,11 +59,13 @@ class Ids(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
     """What an image says about its server: folders that it wants to write to (VOLUME), the ids of
-    its user, None if these are unknown, and whether it names a working folder."""
+    its user, None if these are unknown, whether it names a working folder, and the processors that
+    it is for."""
 
     volumes: tuple[str, ...] = ()
     user: Ids | None = None
     has_folder: bool = False
+    architecture: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,19 @@ def _mount(mount: Mount, abilities: Abilities) -> dict[str, Any]:
     elif mount.is_read_only:
         options["NonRecursive"] = True
     return {**found, "BindOptions": options}
+
+
+_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+"""Names of uname(2) and of images."""
+
+
+def foreign(architecture: str, machine: str) -> str:
+    """Return a sentence if an image is for other processors than those of a `machine` (uname(2)),
+    "" otherwise. A kernel may emulate them, so that this is no error."""
+    own = _ARCHITECTURES.get(machine, "")
+    if not own or not architecture or architecture == own:
+        return ""
+    return f"the image is for {architecture}, this machine is {own}"
 
 
 def below(mounts: Iterable[Mount], mountinfo: str) -> Iterator[str]:

@@ -63,6 +63,17 @@ def test_the_sidecar_starts_first() -> None:
     assert client.modes == ["none", "container:c1"]
 
 
+def test_an_image_for_another_machine_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may emulate its processor; if the server ends, this may be the reason."""
+    monkeypatch.setattr(pairs.platform, "machine", lambda: "x86_64")
+    client = Client()
+    client.architecture = "arm64"
+
+    started = begin_pair(client.api, start())
+
+    assert started.doubt == "the image is for arm64, this machine is amd64"
+
+
 def test_the_gpu_is_the_servers() -> None:
     """In the first way that the engine knows; the sidecar has none."""
     client = Client(start=[None, refusal(500, NO_CDI)])

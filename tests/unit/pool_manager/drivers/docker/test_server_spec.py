@@ -255,6 +255,21 @@ def test_what_is_below_a_read_only_mount_is_never_writable(
     ]
 
 
+@pytest.mark.parametrize(
+    ("architecture", "machine", "said"),
+    [
+        ("amd64", "x86_64", ""),
+        ("arm64", "aarch64", ""),
+        ("", "x86_64", ""),
+        ("s390x", "s390x", ""),
+        ("arm64", "x86_64", "the image is for arm64, this machine is amd64"),
+    ],
+)
+def test_an_image_for_other_processors(architecture: str, machine: str, said: str) -> None:
+    """A machine whose name is not known may run it."""
+    assert server_spec.foreign(architecture, machine) == said
+
+
 def test_file_systems_below_a_mount_are_found() -> None:
     """Below, not the folder itself; spaces are escaped; a writable mount does not matter."""
     line = "36 35 98:0 / {} rw,noatime master:1 - ext4 /dev/sda1 rw\n"
