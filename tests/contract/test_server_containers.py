@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pool_manager.core import events
+from pool_manager.drivers.docker.pairs import USER
 from pool_manager.drivers.docker.spec import PART, REPLICA, SERVER, SIDECAR
 from pool_manager.mounts import MountRules
 from pool_manager.settings import PoolSettings
@@ -21,7 +22,7 @@ from tests.support.containers import Containers
 from tests.support.replicas import Stage, pool_settings
 from tests.support.scenes import Engine, Scenes, a_record
 from tests.support.sidecar_process import ask
-from tests.support.web_servers import ID, USER, Web, ends, write_bundle
+from tests.support.web_servers import ID, IDS, Web, ends, write_bundle
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -78,7 +79,7 @@ async def test_a_server_is_confined(web: Web, shown: Containers) -> None:
     stage = await web.ready()
     seen = await facts(web, stage)
 
-    assert seen["ids"] == list(USER)
+    assert seen["ids"] == list(IDS)
     assert (seen["capabilities"], seen["no_new_privileges"]) == (0, "1")
     refused = "Read-only file system"
     assert seen["writes"] == {
@@ -280,17 +281,31 @@ async def test_a_child_that_runs_out_of_memory_is_no_end(web: Web) -> None:
 
 
 async def test_a_replica_counts_only_with_both(web: Web, shown: Containers) -> None:
-    """What an earlier server has left of a replica is removed, the server's container first."""
+    """What an earlier server has left of a replica is removed, the server's container first: of one
+    whose sidecar has ended, of one killed between the two containers, and before a start."""
     earlier = await web.ready()
     earlier.launcher._close_control(ID)
     await earlier.abandon()
     shown.api.kill(shown.part(ID, SIDECAR)["Id"])
     alone = shown.leave(web.image, {REPLICA: "aaaa0002", PART: SIDECAR})
     shown.api.start(alone)
+    shown.leave(web.image, {REPLICA: "aaaa0002", PART: SERVER})
+    shown.leave(web.image, {REPLICA: "aaaa0003", PART: USER})
 
     later = await web.scenes.stage()
 
     assert await later.driver.list() == set()
+    assert shown.parts() == {}
+
+
+async def test_a_pair_can_be_released_while_it_starts(web: Web, shown: Containers) -> None:
+    """The release waits for the start, and then ends both containers."""
+    stage = await web.scenes.stage()
+    stage.launch(ID, web.binding())
+    await shown.until(lambda: (ID, SIDECAR) in shown.parts())
+
+    await stage.release(ID)
+
     assert shown.parts() == {}
 
 
@@ -327,6 +342,7 @@ async def test_a_release_without_adoption_has_grace(web: Web, shown: Containers)
     [
         ({"image": f"sha256:{'0' * 64}"}, "is no longer on the engine: deploy the function again"),
         ({"stop_signal": "SIGNONE"}, "nvalid signal"),
+        ({"network": "egress"}, "expected the engine's network bridge, got none"),
         ({"user": "", "capabilities": ("NONE",)}, "nvalid"),
         ({"mounts": (Mount("gone", "/nowhere/at/all", "/mnt"),)}, "source path does not exist"),
     ],

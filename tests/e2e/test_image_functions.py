@@ -39,6 +39,7 @@ def server(engine: str, runtime_image: str, tmp_path: Path) -> Iterator[Containe
     folder = tmp_path / "web"
     folder.mkdir()
     (folder / "function.toml").write_text(MANIFEST.format(image=tag))
+    (folder / "app.py").write_text("an application")
     with container_server(tmp_path / "data", engine, runtime_image) as server:
         done = server.fnctl("deploy", str(folder))
         assert done.returncode == 0, done.stderr
@@ -66,6 +67,7 @@ async def test_an_image_is_woken_by_a_call_and_sleeps(server: ContainerServer) -
     until(lambda: not parts(server), "a container of the trial is still there")
     seen = await facts(server)
     assert seen["environment"]["GREETING"] == "at 8000"
+    assert list(seen["files"]) == ["app.py"]
     assert set(parts(server)) == {SIDECAR, SERVER}
 
     assert server.fnctl("scale", "web", "--idle", "0.2").returncode == 0
@@ -73,6 +75,7 @@ async def test_an_image_is_woken_by_a_call_and_sleeps(server: ContainerServer) -
 
     log = server.fnctl("logs", "web").stdout
     assert "hello from the server" in log
+    assert "fngate: GET /: 200 OK" in log
     assert "bye at SIGUSR1" in log
     assert (await facts(server))["environment"]["GREETING"] == "at 8000"
 

@@ -175,6 +175,10 @@ class ImageRecorder(Recorder):
         self._do("image", image)
         return {"Config": self.config, "Architecture": self.architecture}
 
+    def inspect_network(self, name: str) -> dict[str, Any]:
+        self._do("network", name)
+        return {"Name": name}
+
     def get_archive(self, container: str, path: str) -> tuple[Iterator[bytes], dict[str, Any]]:
         self._do("read", path)
         if path not in self.files:

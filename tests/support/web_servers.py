@@ -22,7 +22,7 @@ from tests.support.scenes import Scenes
 from tests.support.sidecar_process import Gateway
 
 ID = "aaaa0001"
-USER = (4711, 4712)
+IDS = (4711, 4712)
 """Ids of the image's user, which the image names."""
 PORT = 8000
 RECIPE = """
@@ -125,7 +125,7 @@ def main(port, *options):
     print("hello from the server", flush=True)
     if "exit" in options:
         sys.exit(int(options[1]))
-    Server(("127.0.0.1", int(port)), Handler).serve_forever()
+    Server((os.environ.get("LISTEN", "127.0.0.1"), int(port)), Handler).serve_forever()
 
 main(*sys.argv[1:])
 '''

@@ -124,6 +124,8 @@ def begin_pair(client: docker.APIClient, start: PairStart) -> Started:
     pair = start.pair
     if not abilities.read_only_below:
         _check_mounts(pair.server)
+    if pair.server.network == "egress":
+        _check_bridge(client)
     config = server_spec.sidecar(pair, start.image, start.uid, abilities)
     name = server_spec.sidecar_name(pair.record, pair.owner)
     sidecar = begin(client, Start(name, config, None, "", ())).container
@@ -169,6 +171,20 @@ def _look_at(client: docker.APIClient, start: PairStart) -> ImageFacts:
     user = server.user or str(config.get("User") or "")
     labels |= spec.common_labels(owner)
     return replace(facts, user=start.users.find(client, server.image, user, labels))
+
+
+def _check_bridge(client: docker.APIClient) -> None:
+    """Raise DriverError if the engine lacks the network: it would start the container without any
+    network, and without an error."""
+    try:
+        client.inspect_network(server_spec.BRIDGE)
+    except ENGINE_ERRORS as error:
+        if not is_gone(error):
+            raise
+        raise DriverError(
+            f'server.network = "egress": expected the engine\'s network {server_spec.BRIDGE}, got'
+            " none: the engine was configured without it (bridge in daemon.json)"
+        ) from error
 
 
 def _check_mounts(server: ServerContainer) -> None:

@@ -20,6 +20,8 @@ from registry.model import Mount
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import BUNDLE, BUNDLE_FOLDER, FREE_MAX
 
+BRIDGE: Final = "bridge"
+"""The engine's network of servers that may reach others."""
 HOST: Final = "127.0.0.1"
 """Value of ${HOST}: an address that only the sidecar reaches, in every kind of network."""
 SIDECAR_MIB: Final = 64
@@ -95,7 +97,7 @@ def sidecar(pair: Pair, image: str, uid: int, abilities: Abilities) -> dict[str,
     config["Labels"] |= {PART: SIDECAR}
     memory = SIDECAR_MIB * MIB + (server.concurrency + FREE_MAX) * CONNECTION_KIB * 1024
     config["HostConfig"] |= spec.isolation(pair.owner.server_nofile) | {
-        "NetworkMode": "bridge" if server.network == "egress" else "none",
+        "NetworkMode": BRIDGE if server.network == "egress" else "none",
         "Sysctls": _sysctls(server.port, abilities),
         "PidsLimit": SIDECAR_PIDS_MAX,
         "Memory": memory,

@@ -136,6 +136,19 @@ def test_a_missing_image_starts_nothing() -> None:
     assert client.left == set()
 
 
+def test_an_engine_without_its_bridge() -> None:
+    """It would start the container without a network; other errors are the engine's."""
+    client = Client(network=[None, refusal(404, "no such network"), refusal(500, "busy")])
+
+    begin_pair(client.api, start(network="egress"))
+    with pytest.raises(DriverError, match="expected the engine's network bridge, got none"):
+        begin_pair(client.api, start(network="egress"))
+    with pytest.raises(Exception, match="busy"):
+        begin_pair(client.api, start(network="egress"))
+
+    assert client.modes == ["bridge", "container:c1"]
+
+
 def test_file_systems_below_a_read_only_mount(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
