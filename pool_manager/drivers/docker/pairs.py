@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import io
 import math
+import platform
 import tarfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -123,6 +124,8 @@ def begin_pair(client: docker.APIClient, start: PairStart) -> Started:
     pair = start.pair
     if not abilities.read_only_below:
         _check_mounts(pair.server)
+    if pair.server.network == "egress":
+        _check_bridge(client)
     config = server_spec.sidecar(pair, start.image, start.uid, abilities)
     name = server_spec.sidecar_name(pair.record, pair.owner)
     sidecar = begin(client, Start(name, config, None, "", ())).container
@@ -137,7 +140,8 @@ def begin_pair(client: docker.APIClient, start: PairStart) -> Started:
         if ended:
             raise DriverError(ended) from error
         raise
-    return Started(began.container, began.way, sidecar)
+    doubt = server_spec.foreign(facts.architecture, platform.machine())
+    return Started(began.container, began.way, sidecar, doubt)
 
 
 def _abilities(client: docker.APIClient) -> Abilities:
@@ -148,20 +152,39 @@ def _abilities(client: docker.APIClient) -> Abilities:
 def _look_at(client: docker.APIClient, start: PairStart) -> ImageFacts:
     server, owner = start.pair.server, start.pair.owner
     try:
-        config = client.inspect_image(server.image).get("Config") or {}
+        image = client.inspect_image(server.image)
     except ENGINE_ERRORS as error:
         if not is_gone(error):
             raise
         raise DriverError(
             f"the image {server.image[:19]} is no longer on the engine: deploy the function again"
         ) from error
-    volumes = tuple(config.get("Volumes") or ())
-    if not (volumes or server.writable):
-        return ImageFacts()
+    config = image.get("Config") or {}
+    facts = ImageFacts(
+        volumes=tuple(config.get("Volumes") or ()),
+        has_folder=config.get("WorkingDir") not in (None, "", "/"),
+        architecture=str(image.get("Architecture") or ""),
+    )
+    if not (facts.volumes or server.writable):
+        return facts
     labels = {REPLICA: start.pair.record.id, PART: USER, **server_spec.FOREIGN}
     user = server.user or str(config.get("User") or "")
     labels |= spec.common_labels(owner)
-    return ImageFacts(volumes, start.users.find(client, server.image, user, labels))
+    return replace(facts, user=start.users.find(client, server.image, user, labels))
+
+
+def _check_bridge(client: docker.APIClient) -> None:
+    """Raise DriverError if the engine lacks the network: it would start the container without any
+    network, and without an error."""
+    try:
+        client.inspect_network(server_spec.BRIDGE)
+    except ENGINE_ERRORS as error:
+        if not is_gone(error):
+            raise
+        raise DriverError(
+            f'server.network = "egress": expected the engine\'s network {server_spec.BRIDGE}, got'
+            " none: the engine was configured without it (bridge in daemon.json)"
+        ) from error
 
 
 def _check_mounts(server: ServerContainer) -> None:
