@@ -7,6 +7,7 @@ the function's image; it joins the sidecar's network and sees no file of the sid
 from __future__ import annotations
 
 import math
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ SERVER_PIDS_MAX: Final = 4096
 VOLUME_MIB: Final = 256
 """Size of a VOLUME of the image that the function does not name in `writable`."""
 VOLUMES_MAX: Final = 64
+_NO_VOLUMES: Final = ("/proc", "/sys", "/dev")
+"""Folders that the engine fills: a VOLUME there would hide what it mounts."""
 STOP_S: Final = 10.0
 """Grace of a server whose container does not say it."""
 
@@ -60,9 +63,9 @@ class Ids(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What an image says about its server: folders that it wants to write to (VOLUME), the ids of
-    its user, None if these are unknown, whether it names a working folder, and the processors that
-    it is for."""
+    """What an image says about its server: folders that it wants to write to, as `volumes_of`
+    returns them, the ids of its user, None if these are unknown, whether it names a working folder,
+    and the processors that it is for."""
 
     volumes: tuple[str, ...] = ()
     user: Ids | None = None
@@ -126,8 +129,8 @@ def sidecar_name(record: ReplicaRecord, owner: Owner) -> str:
 
 
 def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities) -> dict[str, Any]:
-    """Return the configuration of a server that joins the network of the container `sidecar_id`.
-    Raises DriverError if the image wants too many folders."""
+    """Return the configuration of a server that joins the network of the container
+    `sidecar_id`."""
     record, given, owner = pair.record, pair.server, pair.owner
     config: dict[str, Any] = {
         "Image": given.image,
@@ -190,8 +193,6 @@ def _folders(given: ServerContainer, facts: ImageFacts) -> dict[str, str]:
     precedence over a VOLUME, and `writable` sets the size of one.
     """
     sizes = dict.fromkeys(map(_plain, facts.volumes), VOLUME_MIB)
-    if len(sizes) > VOLUMES_MAX:
-        raise DriverError(f"the image has {len(sizes)} VOLUMEs, expected at most {VOLUMES_MAX}")
     sizes |= {_plain(folder): mib for folder, mib in given.writable.items()}
     for target in (*(one.target for one in given.mounts), *[BUNDLE_FOLDER] * given.has_files):
         sizes.pop(_plain(target), None)
@@ -204,6 +205,30 @@ def _folders(given: ServerContainer, facts: ImageFacts) -> dict[str, str]:
 
 _FLAGS: Final = "nosuid,nodev,exec"
 """exec: compilers of models write libraries that they then load."""
+
+
+def volumes_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the VOLUMEs of an image's Config as the engine resolves them. Raises DriverError if
+    there are too many, or one cannot be a folder of its own.
+
+    The engine compares paths after it has resolved "..", "." and "//": a tmpfs under any other
+    spelling would leave the VOLUME what it is, an unlimited folder on the host's disk.
+    """
+    names = config.get("Volumes") or {}
+    if len(names) > VOLUMES_MAX:
+        raise DriverError(f"the image has {len(names)} VOLUMEs, expected at most {VOLUMES_MAX}")
+    return tuple(sorted({_resolved(name) for name in names}))
+
+
+def _resolved(volume: str) -> str:
+    folder = posixpath.normpath(f"/{volume.lstrip('/')}")
+    is_taken = any(f"{folder}/".startswith(f"{one}/") for one in _NO_VOLUMES)
+    if not volume.startswith("/") or folder == "/" or is_taken:
+        raise DriverError(
+            f"the image has the VOLUME {volume[:100]!r}, expected an absolute path, not / and not"
+            " below /proc, /sys or /dev"
+        )
+    return folder
 
 
 def _plain(folder: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from pool_manager.drivers.docker import pairs
 from pool_manager.drivers.docker.containers import Parts, Started
@@ -16,7 +17,7 @@ from pool_manager.drivers.docker.pairs import ImageUsers, PairEnd, PairStart, be
 from pool_manager.drivers.docker.server_spec import Ids, Pair
 from pool_manager.drivers.docker.spec import MountPaths, Owner, by_cdi, by_request
 from pool_manager.ports import ServerContainer
-from registry.errors import DriverError
+from registry.errors import DriverError, EngineDown
 from registry.model import Mount
 from tests.support.containers import ImageRecorder as Client
 from tests.support.containers import RecordedEngine, refusal
@@ -180,8 +181,19 @@ def test_the_images_user_owns_the_volumes() -> None:
     assert [one["Cmd"] for one in looks] == [["none"]]
     assert "start c1" not in client.done
     assert "c1" not in client.left
+    assert [one["HostConfig"]["Tmpfs"] for one in looks] == [{"/data": ""}]
     folders = client.configs[-1]["HostConfig"]["Tmpfs"]
     assert "uid=101,gid=102" in folders["/data"]
+
+
+def test_too_many_volumes_start_nothing() -> None:
+    """Not even the container that shows the image's files."""
+    client = Client({"User": "web", "Volumes": {f"/{number}": {} for number in range(1000)}})
+
+    with pytest.raises(DriverError, match="the image has 1000 VOLUMEs"):
+        begin_pair(client.api, start())
+
+    assert client.configs == []
 
 
 def test_an_image_without_folders_needs_no_user() -> None:
@@ -283,6 +295,29 @@ async def test_the_sidecar_shuts_what_is_open_before_the_server_stops() -> None:
 
     assert ending.signals == ["kill sidecar SIGTERM", "kill server SIGQUIT"]
     assert 2.0 <= ending.now < 2.6
+
+
+@pytest.mark.parametrize("said", ["Invalid signal: FOO", "Cannot kill container: bad signal"])
+async def test_a_stop_signal_that_is_none_is_term(said: str) -> None:
+    """An image may name any text as STOPSIGNAL; its replica is released all the same."""
+    client = Client(kill=[None, refusal(400, said)])
+    client.kept["server"] = {"StopSignal": "FOO", "StopTimeout": 3}
+    ending = Ending(client, {"sidecar": 0.1, "server": 0.3})
+
+    await ending.end.stop(PAIR)
+
+    assert ending.signals == ["kill sidecar SIGTERM", "kill server FOO", "kill server SIGTERM"]
+
+
+async def test_a_stop_signal_does_not_outlive_the_engine() -> None:
+    """An engine that is away is no reason for another signal."""
+    client = Client(kill=[None, requests.exceptions.ConnectionError("refused")])
+    ending = Ending(client, {"sidecar": 0.1})
+
+    with pytest.raises(EngineDown):
+        await ending.end.stop(PAIR)
+
+    assert ending.signals == ["kill sidecar SIGTERM", "kill server SIGTERM"]
 
 
 async def test_nobody_is_waited_for_without_end() -> None:

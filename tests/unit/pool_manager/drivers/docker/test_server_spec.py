@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from pool_manager.drivers.docker.server_spec import (
     ids_of,
     numeric_ids,
     stop_of,
+    volumes_of,
 )
 from pool_manager.drivers.docker.spec import MountPaths, Owner
 from pool_manager.ports import ServerContainer
@@ -200,7 +202,7 @@ def test_a_functions_files_are_in_a_folder_of_their_own(*, has_folder: bool) -> 
 
 def test_every_volume_is_bounded() -> None:
     """A VOLUME gets a tmpfs of the user; `writable` sets its size, a mount replaces it."""
-    facts = ImageFacts(("/data/", "/big", "/mounted", "/tmp"), Ids(101, 102))
+    facts = ImageFacts(("/data", "/big", "/mounted", "/tmp"), Ids(101, 102))
     mounts = (Mount("models", "/srv/models", "/mounted"),)
 
     folders = server(facts, writable={"/big": 9, "/run": 3}, mounts=mounts)["HostConfig"]["Tmpfs"]
@@ -223,10 +225,46 @@ def test_without_ids_a_folder_is_everybodys() -> None:
 
 def test_an_image_with_too_many_volumes_is_refused() -> None:
     """Each is a file system of its own."""
-    many = tuple(f"/v{number}" for number in range(VOLUMES_MAX + 1))
+    many = {f"/v{number}": {} for number in range(VOLUMES_MAX + 1)}
 
     with pytest.raises(DriverError, match="the image has 65 VOLUMEs, expected at most 64"):
-        server(ImageFacts(many))
+        volumes_of({"Volumes": many})
+
+
+@pytest.mark.parametrize(
+    ("volume", "folder"),
+    [
+        ("/data", "/data"),
+        ("/data/", "/data"),
+        ("//data", "/data"),
+        ("///data/./", "/data"),
+        ("/x/../data", "/data"),
+        ("/../../data//", "/data"),
+        ("/process", "/process"),
+    ],
+)
+def test_a_volume_is_the_folder_that_the_engine_resolves(volume: str, folder: str) -> None:
+    """Its tmpfs takes the place of the engine's volume only under the same path."""
+    assert volumes_of({"Volumes": {volume: {}}}) == (folder,)
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        *("/", "//", "/..", "/x/..", "data", "", "../data"),
+        *("/proc", "/proc/sys", "/x/../proc/1", "/sys", "/dev", "/dev/shm"),
+    ],
+)
+def test_a_volume_that_can_be_no_folder_of_its_own_is_refused(volume: str) -> None:
+    """It would hide the root or what the engine mounts; the refusal names it."""
+    with pytest.raises(DriverError, match=re.escape(f"has the VOLUME {volume!r}, expected")):
+        volumes_of({"Volumes": {volume: {}}})
+
+
+def test_spellings_of_one_folder_are_one_volume() -> None:
+    """An image without any has none."""
+    assert volumes_of({"Volumes": {"/b": {}, "/a/": {}, "/a": {}}}) == ("/a", "/b")
+    assert volumes_of({"Volumes": None}) == volumes_of({}) == ()
 
 
 @pytest.mark.parametrize(
