@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.containers import neighbours, scene
+from tests.chaos.containers import neighbours, pair_scene, scene
 from tests.support.doses import amount
 
 SEED = 20261120
@@ -43,3 +43,25 @@ async def test_two_servers_on_one_engine_leave_each_other_alone(
 
     assert ledger.violations == []
     assert ledger.figures["neighbours' containers that went on"] > 0
+
+
+async def test_servers_in_containers_answer_right_or_refuse_by_the_rules(
+    tmp_path: Path, runtime_image: str
+) -> None:
+    """While containers of servers, their sidecars, the engine and the gateway are killed, no answer
+    is wrong, no request that the rules save is lost, and none is run twice that must not be.
+
+    The gateway's calls balance, and at the end nothing is left on the engine.
+    """
+    small = ("server killed", "sidecar removed", "worker killed", "gateway and engine killed")
+    dose = pair_scene.Dose(
+        SEED,
+        turns=0,
+        fatal_turns=1,
+        every_s=(0.1, 0.5),
+        fatal=amount(small, pair_scene.Dose.fatal),
+    )
+    ledger = await pair_scene.run(tmp_path, dose, runtime_image)
+
+    assert ledger.violations == []
+    assert ledger.figures["pairs adopted"] > 0

@@ -51,6 +51,18 @@ class EngineRoom:
                     found[id] = Running(listed["Id"], state["StartedAt"], state["Pid"])
         return found
 
+    def parts(self) -> dict[str, dict[str, Running]]:
+        """Return the running or paused containers of server functions by replica id and part."""
+        found: dict[str, dict[str, Running]] = {}
+        for listed in self._listed():
+            part, id = listed["Labels"].get(spec.PART, ""), listed["Labels"].get(spec.REPLICA, "")
+            if part in (spec.SIDECAR, spec.SERVER) and listed["State"] in ("running", "paused"):
+                with contextlib.suppress(APIError):
+                    state = self.client.inspect_container(listed["Id"])["State"]
+                    running = Running(listed["Id"], state["StartedAt"], state["Pid"])
+                    found.setdefault(id, {})[part] = running
+        return found
+
     def holders(self) -> list[str]:
         """Return the ids of the holder containers of prepared networks."""
         return [one["Id"] for one in self._listed() if spec.HOLDER in one["Labels"]]
