@@ -249,6 +249,7 @@ class PairFaults:
     async def _restart(self, *, with_engine: bool) -> None:
         """Kill all gateway processes, at times the engine, too; the next ones adopt the pairs."""
         server, stage = self._stage.server, self._stage
+        await self._choose("ready")  # one that can be adopted
         async with client(server) as caller:
             items = (await caller.admin("GET", "/replicas")).json()["items"]
         ready = {one["id"] for one in items if one["state"] == "ready"} - self._struck
