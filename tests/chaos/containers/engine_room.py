@@ -22,6 +22,17 @@ from tests.support.own_engine import OwnEngine
 ANSWER_S = 60.0
 
 
+@contextlib.contextmanager
+def engine_with(image: str, given: OwnEngine | None = None) -> Iterator[OwnEngine]:
+    """Yield an engine with an image of the shared engine: `given`, which has it, or a new one."""
+    if given is not None:
+        yield given
+        return
+    with OwnEngine() as engine:
+        engine.load(image)
+        yield engine
+
+
 @dataclass(frozen=True)
 class Running:
     """A running replica container. `began`: StartedAt reported by the engine; a restart changes

@@ -18,7 +18,7 @@ from pool_manager.core.pool import FAILING_AFTER
 from pool_manager.drivers.docker.images import PINNED
 from tests.chaos import footprint
 from tests.chaos.calls import client
-from tests.chaos.containers.engine_room import EngineRoom
+from tests.chaos.containers.engine_room import EngineRoom, engine_with
 from tests.chaos.containers.exchanges import Exchanges
 from tests.chaos.containers.pair_faults import FATAL, STEADY, PairFaults, Stage
 from tests.chaos.containers.servers import EXCUSED, PING_S, leftovers
@@ -225,14 +225,14 @@ class Pairs:
         }
 
 
-def shims(engine: OwnEngine) -> list[str]:
+def shims(engine: OwnEngine) -> set[str]:
     """Return the parents of an engine's containers that still run: their commands, and those of
     the containers' first processes."""
-    return [
+    return {
         f"{_command(pid)}: {[_command(child) for child in footprint.children(pid)]}"
         for pid, name in processes(engine.root)
         if name.startswith("containerd-shim")
-    ]
+    }
 
 
 def _command(pid: int) -> str:
@@ -255,14 +255,14 @@ def check_left(room: EngineRoom, server: ServerProcess, ledger: Ledger) -> None:
             ledger.violated(f"the server's log: {line.rstrip()[-2000:]}")
 
 
-async def run(data: Path, dose: Dose, image: str) -> Ledger:
-    """Run the whole scenario in an empty folder with its own engine. `image`: tag of the runtime
-    image on the shared engine."""
+async def run(data: Path, dose: Dose, image: str, given: OwnEngine | None = None) -> Ledger:
+    """Run the whole scenario in an empty folder. `image`: tag of the runtime image on the shared
+    engine. `given`: an engine with it; by default a new one."""
     ledger = Ledger("server functions in containers", {"dose": asdict(dose)})
     seen = make_seen_folder(data / "seen")
-    with OwnEngine() as engine:
-        await asyncio.to_thread(engine.load, image)
+    with engine_with(image, given) as engine:
         made = await asyncio.to_thread(make_faulty_image, engine.url, image)
+        before = shims(engine)
         room = EngineRoom(engine, data / "data")
         options = ("--workers", str(WORKERS), "--cpu-slots", str(SLOTS))
         environment = {
@@ -285,9 +285,9 @@ async def run(data: Path, dose: Dose, image: str) -> Ledger:
             check_left(room, server, ledger)
 
             async def are_shims_gone() -> bool:
-                return not shims(engine)
+                return shims(engine) <= before
 
             gone = await until(are_shims_gone, footprint.SETTLE_S)
-            ledger.require(gone, f"processes are left: {shims(engine)}")
+            ledger.require(gone, f"processes are left: {shims(engine) - before}")
             room.close()
     return ledger
