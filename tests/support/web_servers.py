@@ -5,18 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import io
 import socket
 import sys
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pool_manager.ports import Binding, ServerContainer
 from runtime_image.contract.server import ServerSpec
-from tests.support.engine import connected
+from tests.support.engine import connected, make_image
 from tests.support.replicas import Stage, binding
 from tests.support.scenes import Scenes
 from tests.support.sidecar_process import Gateway
@@ -128,20 +125,14 @@ def write_bundle(folder: Path) -> Path:
 
 def make_web_image(url: str, runtime_image: str) -> str:
     """Return the id of the server's image on the engine at `url`; build it if it is missing."""
-    recipe = RECIPE.format(runtime=runtime_image)
-    tag = f"fngate-web:{hashlib.sha256((recipe + SERVER).encode()).hexdigest()[:12]}"
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, text in (("Dockerfile", recipe), ("server.py", SERVER)):
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(text), 0o644
-            archive.addfile(member, io.BytesIO(text.encode()))
     with connected(url) as client:
-        packed.seek(0)
-        image, _ = client.images.build(
-            fileobj=packed, custom_context=True, tag=tag, network_mode="none", rm=True, forcerm=True
-        )
-        return str(image.id)
+        return str(client.images.get(web_image_tag(url, runtime_image)).id)
+
+
+def web_image_tag(url: str, runtime_image: str) -> str:
+    """Return the tag of the server's image on the engine at `url`; build it if it is missing."""
+    recipe = RECIPE.format(runtime=runtime_image)
+    return make_image(url, "fngate-web", recipe, {"server.py": SERVER.encode()})
 
 
 class Web:
