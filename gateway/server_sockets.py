@@ -97,8 +97,10 @@ class ServerSockets:
     def on_link_lost(self) -> None:
         """Close the side channel and all connections."""
         self.close()
-        for id in list(self._asked):
-            self._answer(id, listens=False)
+        for answered in self._asked.values():
+            # Later: the dispatcher does not know yet that the link is lost.
+            self._loop.call_soon(answered, False)
+        self._asked.clear()
 
     def close(self) -> None:
         """Close the side channel and all connections; the proxy reads the end of those in use."""

@@ -225,13 +225,13 @@ class Pairs:
         }
 
 
-def shims(engine: OwnEngine) -> set[str]:
-    """Return the parents of an engine's containers that still run: their commands, and those of
-    the containers' first processes."""
+def container_processes(engine: OwnEngine) -> set[str]:
+    """Return the first processes of an engine's containers that still run, by the commands of their
+    parents. (An engine that is killed may forget a parent whose container has ended.)"""
     return {
         f"{_command(pid)}: {[_command(child) for child in footprint.children(pid)]}"
         for pid, name in processes(engine.root)
-        if name.startswith("containerd-shim")
+        if name.startswith("containerd-shim") and footprint.children(pid)
     }
 
 
@@ -262,7 +262,7 @@ async def run(data: Path, dose: Dose, image: str, given: OwnEngine | None = None
     seen = make_seen_folder(data / "seen")
     with engine_with(image, given) as engine:
         made = await asyncio.to_thread(make_faulty_image, engine.url, image)
-        before = shims(engine)
+        before = container_processes(engine)
         room = EngineRoom(engine, data / "data")
         options = ("--workers", str(WORKERS), "--cpu-slots", str(SLOTS))
         environment = {
@@ -284,10 +284,11 @@ async def run(data: Path, dose: Dose, image: str, given: OwnEngine | None = None
                 await asyncio.to_thread(server.stop)
             check_left(room, server, ledger)
 
-            async def are_shims_gone() -> bool:
-                return shims(engine) <= before
+            async def are_gone() -> bool:
+                return container_processes(engine) <= before
 
-            gone = await until(are_shims_gone, footprint.SETTLE_S)
-            ledger.require(gone, f"processes are left: {shims(engine) - before}")
+            gone = await until(are_gone, footprint.SETTLE_S)
+            left = container_processes(engine) - before
+            ledger.require(gone, f"processes are left: {left}")
             room.close()
     return ledger

@@ -659,6 +659,27 @@ async def test_the_server_of_a_lost_link_does_not_listen(
     assert answers == [False, False]
 
 
+async def test_an_exchange_ends_with_the_link_of_its_question(
+    delivery: Delivery, sidecar: Sidecar, proxy: Proxy
+) -> None:
+    """The answer comes when the loss of the link is known: nobody is told of the exchange's end."""
+    await open_exchange(delivery, sidecar, proxy)
+    ended = asyncio.Event()
+
+    def answered(_listens: bool) -> None:
+        delivery.end_exchange(proxy.calls[-1], kept=False, outcome="failed")
+        ended.set()
+
+    delivery.ask_server(proxy.calls[-1], answered)
+    await sidecar.next(Kind.OPEN)
+    with capture_logs() as lines:
+        sidecar.hang_up()
+        await asyncio.wait_for(ended.wait(), 10)
+
+    assert not [line for line in lines if line["log_level"] == "error"]
+    assert delivery.balance().missing == 0
+
+
 async def test_a_silent_sidecar_is_taken_for_dead(
     delivery: Delivery, sidecar: Sidecar, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
