@@ -82,10 +82,13 @@ class DockerImages:
         await self._engine.call("remove tags of images", work)
 
     async def prune(self, ids: Collection[str]) -> list[RemovedImage]:
-        """Remove images that deploys have pulled, with the names of their registries."""
+        """Remove images that deploys have pulled, with the names of their registries. Images that
+        a container or another server needs keep all of their names."""
         keep = set(ids)
 
         def work(client: docker.APIClient) -> list[RemovedImage]:
+            keep.update(id for id, _, _ in _tags(client, PINNED))
+            keep.update(str(one["ImageID"]) for one in client.containers(all=True))
             found = []
             for id, name in self._own(client, PULLED):
                 inspected = _inspect(client, id) if id not in keep else None
@@ -98,13 +101,18 @@ class DockerImages:
 
     def _own(self, client: docker.APIClient, repository: str) -> list[tuple[str, str]]:
         """Return id and name of the tags of this server. Blocking."""
-        tags = [tag for one in client.images(name=repository) for tag in one.get("RepoTags") or ()]
-        found = []
-        for tag in tags:
-            id, _, owner = tag.removeprefix(f"{repository}:").partition(".")
-            if tag.startswith(f"{repository}:") and owner == self._owner:
-                found.append((_ID + id, tag))
-        return found
+        return [(id, tag) for id, owner, tag in _tags(client, repository) if owner == self._owner]
+
+
+def _tags(client: docker.APIClient, repository: str) -> list[tuple[str, str, str]]:
+    """Return image id, owner and name of the tags of all servers in PINNED or PULLED. Blocking."""
+    names = [tag for one in client.images(name=repository) for tag in one.get("RepoTags") or ()]
+    found = []
+    for tag in names:
+        id, _, owner = tag.removeprefix(f"{repository}:").partition(".")
+        if tag.startswith(f"{repository}:") and owner:
+            found.append((_ID + id, owner, tag))
+    return found
 
 
 def _find(client: docker.APIClient, reference: str) -> FoundImage | None:
