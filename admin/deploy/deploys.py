@@ -91,6 +91,7 @@ class Deploys:
         """Resume operations of an earlier server, and remove revisions that nothing will finish."""
         running = await self._store.operations.running()
         await self._changes.unstage_abandoned({operation.id for operation in running})
+        await self.pins.sweep()
         await self.runner.resume()
         self._revalidation.start()
 

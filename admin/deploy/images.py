@@ -140,7 +140,11 @@ class ImagePins:
         if server is None or server.image is None or images is None:
             return False
         image = server.image
-        if await images.find(image.id) is not None or not image.digest:
+        if await images.find(image.id) is not None:
+            # Somebody may have pulled it by hand, without its pin.
+            await images.pin(image.id)
+            return False
+        if not image.digest:
             return False
         if image.id not in self._restoring:
             log.info("an image is pulled again", image=image.digest)
@@ -179,8 +183,8 @@ class ImagePins:
         return None
 
     async def sweep(self) -> None:
-        """Remove the tags of images that neither a revision nor a running deploy needs, and cancel
-        the pulls of such images. Never raises: what cannot be removed now is removed next time."""
+        """Pin the images that revisions and running deploys need, and no others; cancel pulls of
+        others. Never raises: what cannot be done now is done next time."""
         if self._images is None:
             return
         for id in self._restoring.keys() - self._needed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import AsyncGenerator, Collection
@@ -10,7 +11,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 import docker
-from docker.errors import APIError
+from docker.errors import APIError, NotFound
 
 from pool_manager.drivers.docker.engine import ENGINE_ERRORS, Engine, is_conflict, is_gone
 from pool_manager.drivers.docker.pulls import SILENT_S, Reference, pull
@@ -71,13 +72,18 @@ class DockerImages:
         await self._engine.call("tag an image", work)
 
     async def unpin_others(self, ids: Collection[str]) -> None:
-        """Remove this server's pins from all images except those with these ids."""
+        """Remove this server's pins from all images except those with these ids. One of these that
+        was removed by hand and pulled again gets its pin again."""
         keep = set(ids)
 
         def work(client: docker.APIClient) -> None:
-            for id, name in self._own(client, PINNED):
+            pinned = self._own(client, PINNED)
+            for id, name in pinned:
                 if id not in keep:
                     _untag(client, name)
+            for id in keep.difference(id for id, _ in pinned):
+                with contextlib.suppress(NotFound):
+                    client.tag(id, PINNED, f"{id.removeprefix(_ID)}.{self._owner}")
 
         await self._engine.call("remove tags of images", work)
 
