@@ -63,6 +63,7 @@ max = 1
 POOLED = 18
 """Max connections that docker-py's pool may keep."""
 SOCKET = "socket"
+UNSTARTED = "runc init"
 
 
 @dataclass(frozen=True)
@@ -226,18 +227,23 @@ class Pairs:
 
 
 def container_processes(engine: OwnEngine) -> set[str]:
-    """Return the first processes of an engine's containers that still run, by the commands of their
-    parents. (An engine that is killed may forget a parent whose container has ended.)"""
-    return {
-        f"{_command(pid)}: {[_command(child) for child in footprint.children(pid)]}"
+    """Return the first processes of an engine's containers that still run.
+
+    An engine that is killed forgets what it was about to start or to remove: a parent whose
+    container has ended, or a process that waits for its start.
+    """
+    found = {
+        f"{pid}: {_command(child)}"
         for pid, name in processes(engine.root)
-        if name.startswith("containerd-shim") and footprint.children(pid)
+        if name.startswith("containerd-shim")
+        for child in footprint.children(pid)
     }
+    return {one for one in found if not one.endswith(UNSTARTED)}
 
 
 def _command(pid: int) -> str:
     with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     return ""
 
 
