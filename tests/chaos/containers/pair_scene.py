@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import statistics
 import time
 import traceback
@@ -176,6 +178,8 @@ class Pairs:
             self._ledger.figures[f"accepted until {name}"] = found.get("fngate_accepted_total")
         assert self._server.process is not None
         pid = self._server.process.pid
+        os.kill(pid, signal.SIGUSR1)  # collect garbage: the counters of workers that have ended
+        await pause(footprint.LOOK_S)
         prints = [footprint.descriptors(one) for one in (pid, *worker_pids(pid))]
         self._ledger.figures[f"descriptors after {name}"] = [sum(one.values()) for one in prints]
         return prints
@@ -272,6 +276,7 @@ async def run(data: Path, dose: Dose, image: str, given: OwnEngine | None = None
         room = EngineRoom(engine, data / "data")
         options = ("--workers", str(WORKERS), "--cpu-slots", str(SLOTS))
         environment = {
+            **footprint.PROBE,
             "FN_DRIVER": "docker",
             "FN_DOCKER_HOST": engine.url,
             "FN_IMAGE_CPU": image,
