@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 import subprocess
 import tempfile
@@ -17,6 +18,7 @@ import docker
 import pytest
 
 from pool_manager.drivers.docker.images import PINNED, PULLED
+from pool_manager.drivers.docker.spec import PART, SERVER
 from tests.support.container_server import ContainerServer, container_server, until
 from tests.support.doses import IS_FULL
 from tests.support.engine import connected
@@ -59,15 +61,21 @@ class Hub:
         """Begin `fnctl deploy` of the image as `app`."""
         return self.fnctl("deploy", "--name", "app", "--image", image or self.reference, *options)
 
-    def fnctl(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+    def fnctl(self, *words: str, said: str = "") -> subprocess.Popen[str]:
+        """Begin a verb of `fnctl` with this on its standard input."""
+        process = subprocess.Popen(
             [FNCTL, *words],
             env={"PATH": "/usr/bin:/bin", "FN_URL": self.server.url, "FN_DATA": self.data},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+        assert process.stdin is not None
+        process.stdin.write(said)
+        process.stdin.close()
+        process.stdin = None
+        return process
 
     @property
     def data(self) -> str:
@@ -397,6 +405,27 @@ def test_a_registry_that_fails_in_the_middle_is_told(
     assert time.monotonic() - began_s < most_s
     assert said in hub.operations()[0]["error"]["detail"]
     hub.check_untouched(tags)
+
+
+@full
+def test_a_secret_is_in_no_word_of_failed_starts(hub: Hub, tags: set[str]) -> None:
+    """The engine gets it as a variable of a container: whatever it refuses, and however a program
+    ends, the value is in no file, log, command line or history of ours, and in no other container.
+    """
+    value = f"{secrets.token_hex(24)}\nnext line"
+    hidden = value[:24]
+    put = hub.fnctl("secret", "set", "hf", said=value)
+    ended(put, 0)
+    for option in (("--env", "PERL5OPT=-Mnone"), ("--memory", "1")):
+        said = hub.refused("--secret", "TOKEN=hf", *option)
+        assert hidden not in said
+    hub.deploy("--secret", "TOKEN=hf")
+    assert hub.call("app")[1] == f"one{value}"
+    having = [one for one in hub.server.everything() if hidden in json.dumps(one)]
+    assert [one["Config"]["Labels"][PART] for one in having] == [SERVER]
+    assert hub.words_of((hidden,)) == []
+    commands = [one.read_bytes() for one in Path("/proc").glob("[0-9]*/cmdline") if one.exists()]
+    assert not any(hidden.encode() in one for one in commands)
 
 
 @full
