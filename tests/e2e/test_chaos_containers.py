@@ -17,11 +17,21 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")
-def own_engine(runtime_image: str) -> Iterator[OwnEngine]:
-    """An engine with the runtime image, which the tests may kill."""
+def loaded_engine(runtime_image: str) -> Iterator[OwnEngine]:
+    """An engine with the runtime image. It runs during tests only: one that a test has started may
+    not outlive it."""
     with OwnEngine() as engine:
         engine.load(runtime_image)
+        engine.stop()
         yield engine
+
+
+@pytest.fixture
+def own_engine(loaded_engine: OwnEngine) -> Iterator[OwnEngine]:
+    """An engine with the runtime image, which the test may kill, and starts again."""
+    loaded_engine.start()
+    yield loaded_engine
+    loaded_engine.stop()
 
 
 async def test_only_what_is_in_a_killed_servers_own_sockets_breaks_off(

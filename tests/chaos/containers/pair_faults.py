@@ -164,9 +164,9 @@ class PairFaults:
     async def _kill_start(self) -> bool:
         """Kill a ready replica, then a container of the one that starts in its place."""
         kill, struck = self._room.client.kill, False
-        for state in ("ready", "starting"):
+        for states in (("ready",), ("starting", "loading")):
             part = self._chance.choice((SIDECAR, SERVER))
-            struck = await self._strike(part, lambda c: kill(c.container), (state,))
+            struck = await self._strike(part, lambda c: kill(c.container), states)
         return struck
 
     async def _pause(self, part: str) -> bool:

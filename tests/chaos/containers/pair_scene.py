@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import statistics
 import time
 import traceback
@@ -63,6 +65,7 @@ max = 1
 POOLED = 18
 """Max connections that docker-py's pool may keep."""
 SOCKET = "socket"
+UNSTARTED = "runc init"
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,8 @@ class Pairs:
             self._ledger.figures[f"accepted until {name}"] = found.get("fngate_accepted_total")
         assert self._server.process is not None
         pid = self._server.process.pid
+        os.kill(pid, signal.SIGUSR1)  # collect garbage: the counters of workers that have ended
+        await pause(footprint.LOOK_S)
         prints = [footprint.descriptors(one) for one in (pid, *worker_pids(pid))]
         self._ledger.figures[f"descriptors after {name}"] = [sum(one.values()) for one in prints]
         return prints
@@ -226,18 +231,23 @@ class Pairs:
 
 
 def container_processes(engine: OwnEngine) -> set[str]:
-    """Return the first processes of an engine's containers that still run, by the commands of their
-    parents. (An engine that is killed may forget a parent whose container has ended.)"""
-    return {
-        f"{_command(pid)}: {[_command(child) for child in footprint.children(pid)]}"
+    """Return the first processes of an engine's containers that still run.
+
+    An engine that is killed forgets what it was about to start or to remove: a parent whose
+    container has ended, or a process that waits for its start.
+    """
+    found = {
+        f"{pid}: {_command(child)}"
         for pid, name in processes(engine.root)
-        if name.startswith("containerd-shim") and footprint.children(pid)
+        if name.startswith("containerd-shim")
+        for child in footprint.children(pid)
     }
+    return {one for one in found if not one.endswith(UNSTARTED)}
 
 
 def _command(pid: int) -> str:
     with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     return ""
 
 
@@ -266,6 +276,7 @@ async def run(data: Path, dose: Dose, image: str, given: OwnEngine | None = None
         room = EngineRoom(engine, data / "data")
         options = ("--workers", str(WORKERS), "--cpu-slots", str(SLOTS))
         environment = {
+            **footprint.PROBE,
             "FN_DRIVER": "docker",
             "FN_DOCKER_HOST": engine.url,
             "FN_IMAGE_CPU": image,
