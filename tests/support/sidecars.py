@@ -63,8 +63,13 @@ class Sidecar:
             sock, _ = await loop.sock_accept(listener)
             readable = asyncio.Event()
             loop.add_reader(sock, readable.set)
-            await readable.wait()
-            loop.remove_reader(sock)
+            try:
+                await readable.wait()
+            except asyncio.CancelledError:
+                sock.close()
+                raise
+            finally:
+                loop.remove_reader(sock)
             await self._greet(sock)
 
     async def _greet(self, sock: socket.socket) -> None:
