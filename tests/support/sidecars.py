@@ -66,10 +66,10 @@ class Sidecar:
             try:
                 await readable.wait()
             except asyncio.CancelledError:
+                loop.remove_reader(sock)
                 sock.close()
                 raise
-            finally:
-                loop.remove_reader(sock)
+            loop.remove_reader(sock)
             await self._greet(sock)
 
     async def _greet(self, sock: socket.socket) -> None:
