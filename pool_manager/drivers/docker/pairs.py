@@ -163,6 +163,8 @@ def _abilities(client: docker.APIClient) -> Abilities:
 
 
 def _look_at(client: docker.APIClient, start: PairStart) -> ImageFacts:
+    """Return what the image says, with its user's ids only if a folder needs an owner. Raises
+    DriverError if the image is gone."""
     server, owner = start.pair.server, start.pair.owner
     try:
         image = client.inspect_image(server.image)
@@ -172,17 +174,16 @@ def _look_at(client: docker.APIClient, start: PairStart) -> ImageFacts:
         raise DriverError(
             f"the image {server.image[:19]} is no longer on the engine: deploy the function again"
         ) from error
-    config = image.get("Config") or {}
-    facts = ImageFacts(
-        volumes=server_spec.volumes_of(config),
-        has_folder=config.get("WorkingDir") not in (None, "", "/"),
-        architecture=str(image.get("Architecture") or ""),
-    )
+    facts, named = server_spec.facts_of(image)
     if not (facts.volumes or server.writable):
         return facts
-    labels = {REPLICA: start.pair.record.id, PART: USER, **server_spec.FOREIGN}
-    labels |= spec.common_labels(owner)
-    user = server.user or str(config.get("User") or "")
+    labels = {
+        **spec.common_labels(owner),
+        **server_spec.FOREIGN,
+        REPLICA: start.pair.record.id,
+        PART: USER,
+    }
+    user = server.user or named
     ids = start.users.find(client, server.image, user, labels, facts.volumes)
     return replace(facts, user=ids)
 

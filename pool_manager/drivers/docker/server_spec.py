@@ -289,6 +289,19 @@ def _unescaped(text: str) -> str:
     return text
 
 
+def facts_of(image: Mapping[str, Any]) -> tuple[ImageFacts, str]:
+    """Return the facts of an inspected image, without the ids of its user, and how it names the
+    user. Raises DriverError like `volumes_of`."""
+    config = image.get("Config") or {}
+    facts = ImageFacts(
+        volumes=volumes_of(config),
+        # Builders write "/" for an image that names none.
+        has_folder=config.get("WorkingDir") not in (None, "", "/"),
+        architecture=str(image.get("Architecture") or ""),
+    )
+    return facts, str(config.get("User") or "")
+
+
 def numeric_ids(user: str) -> Ids | None:
     """Return the ids of a container's user, as "UID:GID", "root" or "" (root); None if the image's
     passwd(5) and group(5) have to be asked."""

@@ -216,18 +216,17 @@ def ports(order):
 
 def serve():
     """Serve in the background."""
-    threading.Thread(target=SERVER[0].serve_forever, daemon=True).start()
+    threading.Thread(target=SERVER[0].serve_forever, args=(0.02,), daemon=True).start()
 
 
 def deafen(order):
     """Close the listener for `seconds`."""
     server = SERVER[0]
     address = server.server_address
+    server.shutdown()
+    server.socket.close()
 
     def again():
-        waited(0.1)
-        server.shutdown()
-        server.socket.close()
         waited(order["seconds"])
         server.socket = socket.socket()
         server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
