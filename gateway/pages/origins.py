@@ -19,7 +19,9 @@ NAMES_MAX: Final = 2048
 """Max characters of a list of field names that a preflight may ask for."""
 _FOREIGN: Final = frozenset({"cross-site", "same-site"})
 _READS: Final = frozenset({"GET", "HEAD"})
-_TOP: Final = frozenset({"document", None})
+_TOP: Final = frozenset({"document", "empty", None})
+"""Destinations of a link. A service worker of the page that passes it on says "empty", and no other
+page can send that as a navigation."""
 _FRAMES: Final = frozenset({"iframe", "frame"})
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 

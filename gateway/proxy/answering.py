@@ -19,7 +19,7 @@ ORIGIN_WIDE: Final = frozenset(
 """Fields with an effect beyond the function's host, or on how clients connect."""
 SHARED_ORIGIN: Final = frozenset(
     {b"service-worker-allowed", b"accept-ch", b"critical-ch", b"use-as-dictionary", b"set-login"}
-    | {b"sec-session-registration", b"secure-session-registration"}
+    | {b"sec-session-registration", b"secure-session-registration", b"reporting-endpoints"}
 )
 """Fields with an effect on their whole origin, which below /fn/ is the dashboard's, too."""
 UNFRAMED: Final = b"frame-ancestors 'self'"

@@ -92,6 +92,7 @@ async def test_the_page_says_what_runs_and_what_wakes_it(browser: Browser) -> No
 
         dashboard.tell(dashboard.world.rest("web"))
         await connected.get_by_text("Asleep, woken by: /items/*, POST /v1/*.").wait_for()
+        await connected.locator("li").first.wait_for(state="detached")
 
 
 async def test_events_are_shown_as_they_arrive(browser: Browser) -> None:

@@ -22,6 +22,7 @@ from tests.support.page_attacks import (
     ELEMENTS,
     FOREIGN,
     NEIGHBOURS,
+    REDIRECTS,
     REQUESTS,
     SANDBOXED,
     attempt,
@@ -54,7 +55,9 @@ FRAME = """(url) => new Promise((done) => {
 })"""
 REGISTER = """async (scope) => {
   const made = await navigator.serviceWorker.register("/say?field=Content-Type:text/javascript"
-    + "&field=Service-Worker-Allowed:/", {scope});
+    + "&field=Service-Worker-Allowed:/"
+    + "&body=onfetch = (event) => event.respondWith(fetch(event.request))", {scope});
+  await navigator.serviceWorker.ready;
   return new URL(made.scope).pathname;
 }"""
 KEEP = """async () => {
@@ -158,6 +161,19 @@ async def foreign_site() -> AsyncIterator[str]:
         thread.join()
 
 
+async def report(page: Page, site: str, target: str) -> None:
+    """Open a page of `site` that has the browser send a report to `target`, and preload it."""
+    path = say(
+        "Content-Type:text/html",
+        f"Content-Security-Policy:img-src 'none'; report-uri {target}",
+        f"Link:<{target}>; rel=preload; as=fetch; crossorigin",
+        body="<img src=/x>",
+    )
+    async with page.context.expect_event("request", lambda one: one.method == "POST") as sent:
+        await page.goto(site + path)
+    assert (await sent.value).url == target
+
+
 async def cookie_of(page: Page) -> dict[str, Any]:
     """Return the only cookie of a window."""
     (cookie,) = await page.context.cookies()
@@ -193,7 +209,7 @@ async def test_a_ticket_opens_the_page(closed: ServerProcess, browser: Browser) 
 
 async def test_a_page_is_whole_on_its_own_host(closed: ServerProcess, browser: Browser) -> None:
     """It can call its server, connect, store, frame itself and have a service worker for all of
-    it; links from other sites lead to it."""
+    it; links from other sites lead to it, also through that worker."""
     async with viewing("about:blank", browser=browser) as view:
         page, here = view.page, host(closed, "one")
         await enter(page, closed, "one")
@@ -236,9 +252,10 @@ async def test_a_page_cannot_reach_another_function(
         await other.evaluate(KEEP)
         page = await view.page.context.new_page()
         await enter(page, closed, "two")
-        assert await attempt(page, NEIGHBOURS, **places) == {}
-        assert await attempt(page, REQUESTS, **places) == {}
-        assert await attempt(page, ELEMENTS, **places) == {}
+        await report(page, host(closed, "two"), f"{places['one']}/mark/report")
+        await page.goto(host(closed, "two"))
+        for attacks in (NEIGHBOURS, REQUESTS, REDIRECTS, ELEMENTS):
+            assert await attempt(page, attacks, **places) == {}
         shown = [frame.url for frame in page.frames if frame.url.startswith(places["one"])]
         assert shown == []
         assert f"{closed.url}/ui/" not in [frame.url for frame in page.frames]
@@ -255,7 +272,7 @@ async def test_a_foreign_site_can_only_link(closed: ServerProcess, browser: Brow
         page = view.page
         await enter(page, closed, "one")
         await page.goto(evil)
-        for attacks in (REQUESTS, ELEMENTS, FOREIGN):
+        for attacks in (REQUESTS, REDIRECTS, ELEMENTS, FOREIGN):
             assert await attempt(page, attacks, **places) == {}
         assert await marks(closed) == before
 
@@ -304,6 +321,7 @@ async def test_a_page_cannot_fix_or_flood_cookies(closed: ServerProcess, browser
         }""")
         assert await page.evaluate(READ, "/who") == 200
         await page.evaluate("""() => {
+          for (let at = 0; at < 200; at++) document.cookie = `s${at}=x; path=/`;  // evicts others
           for (let at = 0; at < 12; at++) document.cookie = `c${at}=${"x".repeat(4000)}; path=/`;
         }""")
         assert await page.evaluate(READ, "/who") == 431
@@ -354,6 +372,7 @@ async def test_the_key_in_the_dashboard_is_out_of_reach(
         await page.locator("h1", has_text="A page").wait_for()
         for attacks in (SANDBOXED, REQUESTS, ELEMENTS):
             assert await attempt(page, attacks, **places) == {}
+        await report(page, f"{server.url}/fn/two", f"{server.url}/fn/one/mark/report")
         picture = "<svg xmlns='http://www.w3.org/2000/svg'><script>0</script></svg>"
         for path in (
             say("Content-Type:text/html", "Content-Security-Policy:sandbox allow-same-origin"),

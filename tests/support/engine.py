@@ -114,27 +114,35 @@ def with_libraries(*programs: str) -> list[str]:
 def make_image(url: str, repository: str, recipe: str, files: Mapping[str, bytes]) -> str:
     """Return the tag of the image of a Dockerfile and the files that it copies; build it if it is
     missing. The build has no network."""
+    tag = image_tag(repository, recipe, files)
+    with connected(url) as client:
+        if not client.images.list(name=tag):
+            build_image(client, tag, recipe, files)
+    return tag
+
+
+def image_tag(repository: str, recipe: str, files: Mapping[str, bytes]) -> str:
+    """Return the tag of the image of a Dockerfile and its files."""
     digest = hashlib.sha256(recipe.encode())
+    for name, content in files.items():
+        digest.update(name.encode() + hashlib.sha256(content).digest())
+    return f"{repository}:{digest.hexdigest()[:12]}"
+
+
+def build_image(
+    client: docker.DockerClient, tag: str, recipe: str, files: Mapping[str, bytes]
+) -> None:
+    """Build an image without a network."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, content in {**files, "Dockerfile": recipe.encode()}.items():
-            digest.update(name.encode() + hashlib.sha256(content).digest())
             member = tarfile.TarInfo(name)
             member.size, member.mode = len(content), 0o755
             archive.addfile(member, io.BytesIO(content))
-    tag = f"{repository}:{digest.hexdigest()[:12]}"
     packed.seek(0)
-    with connected(url) as client:
-        if not client.images.list(name=tag):
-            client.images.build(
-                fileobj=packed,
-                custom_context=True,
-                tag=tag,
-                network_mode="none",
-                rm=True,
-                forcerm=True,
-            )
-    return tag
+    client.images.build(
+        fileobj=packed, custom_context=True, tag=tag, network_mode="none", rm=True, forcerm=True
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -2,7 +2,7 @@
 
 `/` is a page, `/who` shows what the server got, `/count` how many requests came, `/events` streams,
 `/ws` is a WebSocket that says hello, `/sw.js` a service worker, `/toss` sets a cookie for a parent.
-`/say?field=NAME:VALUE&body=TEXT` answers with these fields and body, `/log` lists the requests for
+`/say?status=CODE&field=NAME:VALUE&body=TEXT` answers with these, `/log` lists the requests for
 paths below `/mark/`.
 """
 
@@ -67,7 +67,7 @@ class App(BaseHTTPRequestHandler):
 
     def _say(self, asked: dict[str, list[str]]) -> None:
         body = asked.get("body", [""])[0].encode()
-        self.send_response(200)
+        self.send_response(int(asked.get("status", ["200"])[0]))
         for field in asked.get("field", ()):
             name, _, value = field.partition(":")
             self.send_header(name, value)

@@ -68,6 +68,8 @@ const worker = (Kind, url) => new Promise((done) => {
   made.onerror = () => done("refused");
   (made.port ?? made).onmessage = (event) => done(event.data);
 });
+const redirected = (url, status) =>
+  `/say?status=${status}&field=Location:${encodeURIComponent(url)}`;
 const script = (text) => URL.createObjectURL(new Blob([text], {type: "text/javascript"}));
 """
 RUN: Final = """async ([prelude, attacks, places, seconds]) => {
@@ -192,6 +194,24 @@ ELEMENTS: Final = (
     Attack("frame_of_a_blob", "return inside('blob:', mark)", "TypeError"),
 )
 """Elements and workers that load what a page names. Nothing of them may arrive."""
+
+REDIRECTS: Final = (
+    Attack("redirected", "return send(redirected(mark, 302))", "TypeError"),
+    Attack(
+        "redirected_post",
+        "return send(redirected(mark, 307), {method: 'POST', mode: 'no-cors', body: 'x'})",
+        "opaque",
+    ),
+    Attack("redirected_form", "return submit(redirected(mark, 307))", "sent"),
+    Attack("redirected_image", "return add('img', {src: redirected(mark, 302)})", "refused"),
+    Attack("redirected_frame", "return attach('iframe', {src: redirected(mark, 302)})", "tried"),
+    Attack(
+        "redirected_below_fn",
+        "return send(redirected(site + '/fn/one/mark/below', 302))",
+        "TypeError",
+    ),
+)
+"""Requests to the page's own server, which sends them on."""
 
 NEIGHBOURS: Final = (
     Attack("local_storage", "return localStorage.length", "0"),

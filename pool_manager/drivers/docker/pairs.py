@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import io
 import math
+import platform
 import tarfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -136,6 +137,8 @@ def begin_pair(client: docker.APIClient, start: PairStart) -> Started:
     pair = start.pair
     if not abilities.read_only_below:
         _check_mounts(pair.server)
+    if pair.server.network == "egress":
+        _check_bridge(client)
     config = server_spec.sidecar(pair, start.image, start.uid, abilities)
     name = server_spec.sidecar_name(pair.record, pair.owner)
     sidecar = begin(client, Start(name, config, None, "", ())).container
@@ -150,7 +153,8 @@ def begin_pair(client: docker.APIClient, start: PairStart) -> Started:
         if ended:
             raise DriverError(ended) from error
         raise
-    return Started(began.container, began.way, sidecar)
+    doubt = server_spec.foreign(facts.architecture, platform.machine())
+    return Started(began.container, began.way, sidecar, doubt)
 
 
 def _abilities(client: docker.APIClient) -> Abilities:
@@ -159,23 +163,43 @@ def _abilities(client: docker.APIClient) -> Abilities:
 
 
 def _look_at(client: docker.APIClient, start: PairStart) -> ImageFacts:
+    """Return what the image says, with its user's ids only if a folder needs an owner. Raises
+    DriverError if the image is gone."""
     server, owner = start.pair.server, start.pair.owner
     try:
-        config = client.inspect_image(server.image).get("Config") or {}
+        image = client.inspect_image(server.image)
     except ENGINE_ERRORS as error:
         if not is_gone(error):
             raise
         raise DriverError(
             f"the image {server.image[:19]} is no longer on the engine: deploy the function again"
         ) from error
-    volumes = server_spec.volumes_of(config)
-    if not (volumes or server.writable):
-        return ImageFacts()
-    labels = {REPLICA: start.pair.record.id, PART: USER, **server_spec.FOREIGN}
-    labels |= spec.common_labels(owner)
-    user = server.user or str(config.get("User") or "")
-    ids = start.users.find(client, server.image, user, labels, volumes)
-    return ImageFacts(volumes, ids)
+    facts, named = server_spec.facts_of(image)
+    if not (facts.volumes or server.writable):
+        return facts
+    labels = {
+        **spec.common_labels(owner),
+        **server_spec.FOREIGN,
+        REPLICA: start.pair.record.id,
+        PART: USER,
+    }
+    user = server.user or named
+    ids = start.users.find(client, server.image, user, labels, facts.volumes)
+    return replace(facts, user=ids)
+
+
+def _check_bridge(client: docker.APIClient) -> None:
+    """Raise DriverError if the engine lacks the network: it would start the container without any
+    network, and without an error."""
+    try:
+        client.inspect_network(server_spec.BRIDGE)
+    except ENGINE_ERRORS as error:
+        if not is_gone(error):
+            raise
+        raise DriverError(
+            f'server.network = "egress": expected the engine\'s network {server_spec.BRIDGE}, got'
+            " none: the engine was configured without it (bridge in daemon.json)"
+        ) from error
 
 
 def _check_mounts(server: ServerContainer) -> None:

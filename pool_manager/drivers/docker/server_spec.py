@@ -19,8 +19,10 @@ from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
 from registry.model import Mount
 from runtime_image.contract.control import ReplicaRecord
-from runtime_image.contract.server import FREE_MAX
+from runtime_image.contract.server import BUNDLE, BUNDLE_FOLDER, FREE_MAX
 
+BRIDGE: Final = "bridge"
+"""The engine's network of servers that may reach others."""
 HOST: Final = "127.0.0.1"
 """Value of ${HOST}: an address that only the sidecar reaches, in every kind of network."""
 SIDECAR_MIB: Final = 64
@@ -64,10 +66,13 @@ class Ids(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
     """What an image says about its server: folders that it wants to write to, as `volumes_of`
-    returns them, and the ids of its user, None if these are unknown."""
+    returns them, the ids of its user, None if these are unknown, whether it names a working folder,
+    and the processors that it is for."""
 
     volumes: tuple[str, ...] = ()
     user: Ids | None = None
+    has_folder: bool = False
+    architecture: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ def sidecar(pair: Pair, image: str, uid: int, abilities: Abilities) -> dict[str,
     config["Labels"] |= {PART: SIDECAR}
     memory = SIDECAR_MIB * MIB + (server.concurrency + FREE_MAX) * CONNECTION_KIB * 1024
     config["HostConfig"] |= spec.isolation(pair.owner.server_nofile) | {
-        "NetworkMode": "bridge" if server.network == "egress" else "none",
+        "NetworkMode": BRIDGE if server.network == "egress" else "none",
         "Sysctls": _sysctls(server.port, abilities),
         "PidsLimit": SIDECAR_PIDS_MAX,
         "Memory": memory,
@@ -144,7 +149,7 @@ def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities)
             "PidsLimit": SERVER_PIDS_MAX,
             "ShmSize": given.shm_mib * MIB,
             "Tmpfs": _folders(given, facts),
-            "Mounts": [_mount(one, abilities) for one in given.mounts],
+            "Mounts": [_mount(one, abilities) for one in _mounts(pair)],
             "OomScoreAdj": spec.OOM_SCORE,
             # An init process reaps orphans. Without it, a server that has no handler of its own
             # would ignore the stop signal as the container's pid 1.
@@ -157,6 +162,8 @@ def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities)
         config["Cmd"] = [_filled(word, given.port) for word in given.arguments]
     if given.user:
         config["User"] = given.user
+    if given.has_files and not facts.has_folder:
+        config["WorkingDir"] = BUNDLE_FOLDER
     if given.stop_signal:
         config["StopSignal"] = given.stop_signal
     return config
@@ -172,6 +179,8 @@ def _variables(record: ReplicaRecord, given: ServerContainer) -> list[str]:
         "PORT": str(given.port),
         _VISIBLE: device,
     }
+    if given.has_files:
+        found[BUNDLE] = BUNDLE_FOLDER
     return [f"{name}={value}" for name, value in found.items()]
 
 
@@ -185,10 +194,10 @@ def _folders(given: ServerContainer, facts: ImageFacts) -> dict[str, str]:
     Without a tmpfs, a VOLUME would be an unlimited folder on the host's disk. A mount takes
     precedence over a VOLUME, and `writable` sets the size of one.
     """
-    sizes = dict.fromkeys(facts.volumes, VOLUME_MIB)
+    sizes = dict.fromkeys(map(_plain, facts.volumes), VOLUME_MIB)
     sizes |= {_plain(folder): mib for folder, mib in given.writable.items()}
-    for one in given.mounts:
-        sizes.pop(_plain(one.target), None)
+    for target in (*(one.target for one in given.mounts), *[BUNDLE_FOLDER] * given.has_files):
+        sizes.pop(_plain(target), None)
     # mode= counts only for a folder that the image does not have; uid= and gid= always do.
     owned = f"mode=0755,uid={facts.user.uid},gid={facts.user.gid}" if facts.user else "mode=1777"
     found = {folder: f"size={mib}m,{owned},{_FLAGS}" for folder, mib in sizes.items()}
@@ -228,6 +237,13 @@ def _plain(folder: str) -> str:
     return folder.rstrip("/") or "/"
 
 
+def _mounts(pair: Pair) -> tuple[Mount, ...]:
+    """Return the folders of the host that the server sees: those that the function names, and its
+    own files."""
+    given, files = pair.server, Mount("", str(pair.place.model_dir), BUNDLE_FOLDER)
+    return (*given.mounts, files) if given.has_files else given.mounts
+
+
 def _mount(mount: Mount, abilities: Abilities) -> dict[str, Any]:
     """Return a folder of the host. What is mounted below a read-only one would stay writable: it is
     left out, unless the engine can make it read-only, too."""
@@ -245,6 +261,19 @@ def _mount(mount: Mount, abilities: Abilities) -> dict[str, Any]:
     return {**found, "BindOptions": options}
 
 
+_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+"""Names of uname(2) and of images."""
+
+
+def foreign(architecture: str, machine: str) -> str:
+    """Return a sentence if an image is for other processors than those of a `machine` (uname(2)),
+    "" otherwise. A kernel may emulate them, so that this is no error."""
+    own = _ARCHITECTURES.get(machine, "")
+    if not own or not architecture or architecture == own:
+        return ""
+    return f"the image is for {architecture}, this machine is {own}"
+
+
 def below(mounts: Iterable[Mount], mountinfo: str) -> Iterator[str]:
     """Yield file systems that are mounted below read-only mounts, as found in `mountinfo`
     (proc_pid_mountinfo(5)); a server would see empty folders in their place."""
@@ -260,6 +289,19 @@ def _unescaped(text: str) -> str:
     for escape, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(escape, char)
     return text
+
+
+def facts_of(image: Mapping[str, Any]) -> tuple[ImageFacts, str]:
+    """Return the facts of an inspected image, without the ids of its user, and how it names the
+    user. Raises DriverError like `volumes_of`."""
+    config = image.get("Config") or {}
+    facts = ImageFacts(
+        volumes=volumes_of(config),
+        # Builders write "/" for an image that names none.
+        has_folder=config.get("WorkingDir") not in (None, "", "/"),
+        architecture=str(image.get("Architecture") or ""),
+    )
+    return facts, str(config.get("User") or "")
 
 
 def numeric_ids(user: str) -> Ids | None:

@@ -53,9 +53,11 @@ def detail(line: dict[str, Any], origin: str) -> dict[str, Any]:
     }
 
 
-def connected(now_s: float) -> dict[str, Any]:
-    """Return the part of GET /functions/{name}/why about open exchanges: 1,000, of which the first
-    50 are listed."""
+def connected(state: str, now_s: float) -> dict[str, Any]:
+    """Return the part of GET /functions/{name}/why about open exchanges: none unless it is warm,
+    else 1,000, of which the first 50 are listed."""
+    if state != "warm":
+        return {"connected": [], "connections": {"counting": 0, "free": 0}, "awake": ""}
     kinds = ("websocket", "events", "request")
     items = [
         {

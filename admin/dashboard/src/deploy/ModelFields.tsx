@@ -42,6 +42,8 @@ export function ModelFields({ draft, faults, onDraft }: { draft: Draft; faults: 
           className="deploy-pick"
           type="file"
           multiple
+          // The same file chosen again, after it was changed, would be no change.
+          onClick={(event) => (event.currentTarget.value = "")}
           aria-invalid={faults.files ? true : undefined}
           aria-describedby={faults.files ? `${id}-fault` : undefined}
           onChange={(event) => take(event.target.files)}

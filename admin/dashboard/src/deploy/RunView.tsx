@@ -6,8 +6,8 @@ import { titleOf, type Step } from "./progress.ts";
 import { factsOf, logOf, remedyOf } from "./refusal.ts";
 import type { DeployResult, Run } from "./run.ts";
 
-const STATES = { running: "running", done: "done", failed: "refused", cancelled: "cancelled" } as const;
-const LOOKS = { running: "waking", done: "good", failed: "bad", cancelled: "" } as const;
+const STATES = { running: "running", done: "done", failed: "refused", cancelled: "cancelled", lost: "not known" } as const;
+const LOOKS = { running: "waking", done: "good", failed: "bad", cancelled: "", lost: "waking" } as const;
 
 /** A deploy: its steps as they happen, then its result or the whole reason of its refusal. */
 export function RunView({ run, onCancel, onDismiss }: { run: Run; onCancel: () => void; onDismiss: () => void }) {
@@ -32,7 +32,7 @@ export function RunView({ run, onCancel, onDismiss }: { run: Run; onCancel: () =
         {run.steps.map((step, at) => (
           <StepLine key={at} step={step} isLast={at === run.steps.length - 1} state={run.state} />
         ))}
-        {!run.steps.length && <li className="muted">{isRunning ? "It begins …" : "Nothing was begun."}</li>}
+        {!run.steps.length && <li className="muted">{isRunning ? "It begins …" : "It ended before this page was opened."}</li>}
       </ol>
       {run.problem && <Refusal run={run} />}
       {run.state === "cancelled" && <p className="panel-body run-end">Nothing was changed.</p>}
@@ -61,7 +61,7 @@ export function RunView({ run, onCancel, onDismiss }: { run: Run; onCancel: () =
 }
 
 function StepLine({ step, isLast, state }: { step: Step; isLast: boolean; state: Run["state"] }) {
-  const isEndedHere = isLast && (state === "failed" || state === "cancelled");
+  const isEndedHere = isLast && (state === "failed" || state === "cancelled" || state === "lost");
   const mark = step.ms === null ? "…" : isEndedHere ? "×" : "✓";
   return (
     <li className={isEndedHere ? "run-step is-bad" : "run-step"}>
@@ -114,6 +114,7 @@ function Refusal({ run }: { run: Run }) {
         </pre>
       )}
       {run.state === "failed" && <p className="small muted">Nothing was changed.</p>}
+      {run.state === "lost" && <p className="small muted">How it ended is not known here: look at the function.</p>}
     </div>
   );
 }

@@ -2,17 +2,15 @@ import type { Problem } from "../api/problem.ts";
 
 /** A reason and what to do about it in this form, where the problem's own words name an option of fnctl. */
 const REMEDIES: readonly (readonly [test: (problem: Problem) => boolean, text: string])[] = [
-  [({ status }) => status === 0, "The server did not answer. Its operations go on: look at the function, or deploy again; what was uploaded is kept."],
+  [({ code }) => code === "unreachable", "Files that were uploaded whole are kept: another try sends only the rest."],
   [({ code }) => code === "wrong_scope", "Sign in with a key of that scope: fnctl key add --scope admin."],
   [({ detail }) => detail.startsWith("server.port"), "Fill in the field Port."],
-  [({ detail }) => detail.startsWith("server.secrets"), "Set the secret first: fnctl secret set NAME."],
-  [({ detail }) => /FN_MOUNT_ROOTS|server\.mounts/.test(detail), "FN_MOUNT_ROOTS of the server says which folders may be mounted."],
   [({ detail }) => /cannot pull|pull access|manifest unknown/.test(detail), "A private registry needs docker login on the server's machine, as the server's user."],
   [({ code, detail }) => code === "conflict" && detail.includes("derived"), "Choose another name, or let it make the next revision."],
   [({ code }) => code === "incompatible", "Allow changes that break current callers, or choose another name."],
   [({ code }) => code === "server_refused", "Its last lines are below. Often the port, the readiness path or the arguments are wrong."],
   [({ code }) => code === "bad_bundle", "A model with external data needs its data files beside it: drop them together."],
-  [({ code }) => code === "store_unavailable" || code === "shutting_down", "Try again in a moment; what was uploaded is kept."],
+  [({ code }) => ["store_unavailable", "shutting_down", "supervisor_away"].includes(code), "Try again in a moment; files that were uploaded whole are kept."],
 ];
 
 /** What to do about a refused deploy; "" where its reason says it. */

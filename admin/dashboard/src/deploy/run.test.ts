@@ -145,8 +145,34 @@ test("a server that is away for a while resumes; one that stays away is told", a
 
   const away = desk([operation("running", "verify"), ...Array.from({ length: 61 }, () => new TypeError("x"))]);
   await away.one.start(ready(IMAGE));
-  expect(away.end()).toMatchObject({ state: "failed", problem: { status: 0, code: "unreachable" } });
+  expect(away.end()).toMatchObject({ state: "lost", problem: { status: 0, code: "unreachable" } });
   expect(away.asked).toHaveLength(62);
+});
+
+test("what was not sent has failed, and what was sent without an answer is not known", async () => {
+  const before = desk([new TypeError("x")]);
+  await before.one.start(ready());
+  expect(before.end()).toMatchObject({ state: "failed", problem: { status: 0 } });
+  const after = desk([new TypeError("x")]);
+  await after.one.start(ready(IMAGE));
+  expect(after.end()).toMatchObject({ state: "lost", problem: { status: 0 } });
+  for (const answer of [json({ code: "supervisor_away" }, 503), new Response("<h1>Bad Gateway</h1>", { status: 502 })]) {
+    const between = desk([answer]);
+    await between.one.start(ready(IMAGE));
+    expect(between.end().state).toBe("lost");
+  }
+  const removed = desk([gone]);
+  await removed.one.resume("op1");
+  expect(removed.end()).toMatchObject({ state: "lost", problem: { status: 404 } });
+});
+
+test("a file that was changed after it was chosen is told so", async () => {
+  const file = new File(["weights"], "digits.onnx");
+  file.slice = () => ({ arrayBuffer: () => Promise.reject(new DOMException("", "NotReadableError")) }) as unknown as Blob;
+  const { one, end, asked } = desk([]);
+  await one.start(ready({ files: [file] }));
+  expect(end()).toMatchObject({ state: "failed", problem: { code: "unreadable", detail: expect.stringContaining("choose it again") } });
+  expect(asked).toEqual([]);
 });
 
 test("an operation of an earlier page is followed; another kind is not", async () => {

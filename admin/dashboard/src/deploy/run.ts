@@ -31,7 +31,8 @@ export interface Run {
   name: string;
   /** The image or the model's file; "" for a deploy that another page began. */
   what: string;
-  state: "running" | "done" | "failed" | "cancelled";
+  /** "lost": the server may have accepted it, and how it ended is not known here. */
+  state: "running" | "done" | "failed" | "cancelled" | "lost";
   isCancelling: boolean;
   /** Bytes are leaving this page: they stop when it is closed. */
   isSending: boolean;
@@ -147,7 +148,9 @@ export class DeployDesk {
       const problem = operation.state === "failed" ? documentOf(operation.error ?? {}) : null;
       end = { state: operation.state, result: operation.result ?? null, problem };
     } catch (error) {
-      end = signal.aborted ? { state: "cancelled" } : { state: "failed", problem: problemOf(error) };
+      const problem = problemOf(error);
+      const isUnknown = !this.run?.isSending && (this.run?.operation !== "" || hasNoVerdict(problem));
+      end = signal.aborted ? { state: "cancelled" } : { state: isUnknown ? "lost" : "failed", problem };
     }
     // A later deploy has this one's place.
     if (this.stopping.signal !== signal) return;
@@ -160,7 +163,9 @@ export class DeployDesk {
     const total = files.reduce((sum, file) => sum + file.size, 0);
     let read = 0;
     for (const file of files) {
-      const sha256 = await digestOf(file, signal, (count) => this.share("read", (read += count), total));
+      const sha256 = await digestOf(file, signal, (count) => this.share("read", (read += count), total)).catch((error: unknown) => {
+        throw signal.aborted ? error : unreadable(file);
+      });
       wire.push({ path: file.name, size: file.size, sha256 });
     }
     const missing = await this.missing(files, wire, signal);
@@ -224,6 +229,16 @@ function documentOf(fields: Record<string, unknown>): Problem {
   const text = (key: string) => (typeof fields[key] === "string" ? fields[key] : "");
   const status = typeof fields["status"] === "number" ? fields["status"] : 500;
   return new Problem(status, text("code"), text("title") || "The deploy failed", text("detail") || "no reason given", fields);
+}
+
+/** Whether no answer of the server itself arrived, which may have accepted the request. */
+function hasNoVerdict({ status, code }: Problem): boolean {
+  return status === 0 || code === "supervisor_away" || (code === "" && status >= 502);
+}
+
+/** Browsers give no content of a file that was changed or removed after it was chosen. */
+function unreadable({ name }: File): Problem {
+  return new Problem(0, "unreadable", "The file cannot be read", `${name} was changed or removed after it was chosen: choose it again`);
 }
 
 function problemOf(error: unknown): Problem {

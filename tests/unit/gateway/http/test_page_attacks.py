@@ -326,6 +326,11 @@ async def test_a_cookie_is_renewed_by_its_use(tmp_path: Path, is_fast: bool) -> 
             assert field(answer, b"cache-control") == [kept]
         sent = b"Cookie: " + ours[0].partition(b";")[0] + b"\r\n"
         assert len(field(await ask(one, b"GET /", OWN, sent), b"set-cookie")) == 1
+        wire = await one.connect()
+        origin = b"Origin: http://web.localhost:80\r\n"
+        wire.send(b"GET /ws HTTP/1.1\r\n" + OWN + old + UPGRADE + origin + b"\r\n")
+        assert b"\r\nSet-Cookie: fngate=" in await wire.head()
+        wire.close()
         for condition in (b'If-None-Match: "x"\r\n', b"If-Modified-Since: x\r\n"):
             answer = await ask(one, b"GET /", OWN, old, condition)
             assert field(answer, b"set-cookie") == [b"a=b"]

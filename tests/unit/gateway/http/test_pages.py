@@ -373,6 +373,7 @@ async def test_answers_on_both_forms(tmp_path: Path, is_fast: bool) -> None:
         b"Alt-Svc: h3",
         b"Strict-Transport-Security: max-age=1",
         b"Accept-CH: DPR",
+        b'Reporting-Endpoints: x="/fn/digits"',
     )
     async with gate(tmp_path, app, is_fast=is_fast) as one:
         own = await ask(one, b"GET /", OWN)
@@ -390,7 +391,7 @@ async def test_answers_on_both_forms(tmp_path: Path, is_fast: bool) -> None:
                 assert len(field(answer, name)) == left
         assert field(below, b"service-worker-allowed") == []
         assert field(own, b"accept-ch") == [b"DPR"]
-        assert field(below, b"accept-ch") == []
+        assert field(below, b"accept-ch") == field(below, b"reporting-endpoints") == []
         await one.settled()
 
 

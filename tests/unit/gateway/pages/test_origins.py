@@ -83,6 +83,7 @@ def test_the_table(
     ("dest", "purpose", "without_origins", "with_origins"),
     [
         ("document", None, True, True),
+        ("empty", None, True, True),
         (None, None, True, True),
         ("iframe", None, False, True),
         ("frame", None, False, True),

@@ -64,6 +64,17 @@ def test_the_sidecar_starts_first() -> None:
     assert client.modes == ["none", "container:c1"]
 
 
+def test_an_image_for_another_machine_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may emulate its processor; if the server ends, this may be the reason."""
+    monkeypatch.setattr(pairs.platform, "machine", lambda: "x86_64")
+    client = Client()
+    client.architecture = "arm64"
+
+    started = begin_pair(client.api, start())
+
+    assert started.doubt == "the image is for arm64, this machine is amd64"
+
+
 def test_the_gpu_is_the_servers() -> None:
     """In the first way that the engine knows; the sidecar has none."""
     client = Client(start=[None, refusal(500, NO_CDI)])
@@ -126,6 +137,19 @@ def test_a_missing_image_starts_nothing() -> None:
     assert client.left == set()
 
 
+def test_an_engine_without_its_bridge() -> None:
+    """It would start the container without a network; other errors are the engine's."""
+    client = Client(network=[None, refusal(404, "no such network"), refusal(500, "busy")])
+
+    begin_pair(client.api, start(network="egress"))
+    with pytest.raises(DriverError, match="expected the engine's network bridge, got none"):
+        begin_pair(client.api, start(network="egress"))
+    with pytest.raises(Exception, match="busy"):
+        begin_pair(client.api, start(network="egress"))
+
+    assert client.modes == ["bridge", "container:c1"]
+
+
 def test_file_systems_below_a_read_only_mount(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -179,6 +203,19 @@ def test_an_image_without_folders_needs_no_user() -> None:
     begin_pair(client.api, start())
 
     assert len(client.configs) == 2
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [("", "/function"), ("/", "/function"), ("/app", None), (None, "/function")],
+)
+def test_an_image_may_name_its_working_folder(folder: str | None, expected: str | None) -> None:
+    """Builders write "/" for an image that names none."""
+    client = Client({"WorkingDir": folder})
+
+    begin_pair(client.api, start(has_files=True))
+
+    assert client.configs[-1].get("WorkingDir") == expected
 
 
 @pytest.mark.parametrize(

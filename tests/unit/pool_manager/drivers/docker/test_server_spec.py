@@ -186,6 +186,23 @@ def test_a_server_sees_its_gpu_only() -> None:
     assert [one for one in variables if "VISIBLE" in one] == ["NVIDIA_VISIBLE_DEVICES=GPU-1"]
 
 
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_a_functions_files_are_in_a_folder_of_their_own(*, has_folder: bool) -> None:
+    """Read-only, beside its mounts and instead of a VOLUME; an image that names no working folder
+    works there."""
+    facts = ImageFacts(("/function/",), Ids(101, 102), has_folder=has_folder)
+    mounts = (Mount("models", "/srv/models", "/models"),)
+
+    config = server(facts, has_files=True, mounts=mounts)
+
+    own, files = config["HostConfig"]["Mounts"]
+    assert own["Target"] == "/models"
+    assert files == own | {"Source": "/data/models/aaaa0009", "Target": "/function"}
+    assert list(config["HostConfig"]["Tmpfs"]) == ["/tmp"]
+    assert config["Env"][-1] == "FN_BUNDLE=/function"
+    assert config.get("WorkingDir") == (None if has_folder else "/function")
+
+
 def test_every_volume_is_bounded() -> None:
     """A VOLUME gets a tmpfs of the user; `writable` sets its size, a mount replaces it."""
     facts = ImageFacts(("/data", "/big", "/mounted", "/tmp"), Ids(101, 102))
@@ -277,6 +294,21 @@ def test_what_is_below_a_read_only_mount_is_never_writable(
             "BindOptions": {"Propagation": "rprivate", **options},
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "machine", "said"),
+    [
+        ("amd64", "x86_64", ""),
+        ("arm64", "aarch64", ""),
+        ("", "x86_64", ""),
+        ("s390x", "s390x", ""),
+        ("arm64", "x86_64", "the image is for arm64, this machine is amd64"),
+    ],
+)
+def test_an_image_for_other_processors(architecture: str, machine: str, said: str) -> None:
+    """A machine whose name is not known may run it."""
+    assert server_spec.foreign(architecture, machine) == said
 
 
 def test_file_systems_below_a_mount_are_found() -> None:
