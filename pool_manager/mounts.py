@@ -35,10 +35,10 @@ class MountRules:
         """Return the canonical path of a mount's source. Blocking. Raises DriverError, naming the
         mount, unless it is a folder below one of the roots."""
         if not self.roots:
+            nothing = "while FN_MOUNT_ROOTS is empty, so that nothing may be mounted"
+            remedy = f"start the server with FN_MOUNT_ROOTS={mount.source}"
             raise _refusal(
-                mount,
-                "a server with mounts",
-                "FN_MOUNT_ROOTS, which is empty: no folder may be mounted",
+                mount, "a folder below FN_MOUNT_ROOTS", f"{mount.source} {nothing}; {remedy}"
             )
         try:
             real = Path(mount.source).resolve(strict=True)

@@ -23,6 +23,7 @@ ENVIRONMENT = {
 """Source files that may touch the environment, and why."""
 
 POLLING = {
+    "functions/page/app.py": "an example of an answer that grows, with a pace of its own",
     "functions/web/app.py": "an example of a stream, with a pace of its own",
     "tests/chaos/attackers.py": "attackers keep their own pace",
     "tests/chaos/floods.py": "samples a server at a pace of its own",

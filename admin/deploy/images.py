@@ -26,6 +26,8 @@ PULL: Final = "pull"
 STEP: Final = 5
 """Percent between two published phases of a pull."""
 RETRY_S: Final = 5.0
+SHOWN_MAX: Final = 10
+"""Max ports of an image that a refusal names."""
 NEEDS_DOCKER: Final = "server.image: expected the driver docker, which runs images"
 
 
@@ -204,7 +206,8 @@ def _only_port(found: FoundImage, reference: str) -> int:
     """Return the port that an image exposes. Raises Refused unless it is exactly one."""
     if len(found.ports) == 1:
         return found.ports[0]
-    ports = ", ".join(map(str, found.ports)) or "none"
+    more = f" and {len(found.ports) - SHOWN_MAX} more" if len(found.ports) > SHOWN_MAX else ""
+    ports = ", ".join(map(str, found.ports[:SHOWN_MAX])) + more or "none"
     raise Refused(
         f"server.port: expected a port, as {reference} exposes {ports}; name one: --port N"
     )

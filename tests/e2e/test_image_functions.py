@@ -175,6 +175,7 @@ async def test_an_idle_image_sleeps_and_its_log_stays(life: Life, made: dict[str
     assert await until(is_over, UNTIL_S), "a container of an idle replica is still there"
     log = life.server.fnctl("logs", "web").stdout
     assert "hello from the server" in log
+    assert "fngate: GET /: 200 OK" in log
     assert "bye at SIGUSR1" in log
     assert scale("scale", "web", "--idle", "300").returncode == 0
 

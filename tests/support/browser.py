@@ -71,10 +71,11 @@ def need_browser(*, dashboard: bool = True) -> None:
 
 
 @asynccontextmanager
-async def browsing() -> AsyncIterator[Browser]:
-    """Start a browser, which `viewing` calls of one event loop may share."""
+async def browsing(*flags: str) -> AsyncIterator[Browser]:
+    """Start a browser, which `viewing` calls of one event loop may share. `flags`: further ones."""
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS])
+        args = [*FLAGS, *flags]
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=args)
         try:
             yield browser
         finally:

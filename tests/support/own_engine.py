@@ -142,6 +142,12 @@ class OwnEngine:
         lines = (self.root / "log").read_text(errors="replace").splitlines()
         return "\n".join(lines[-30:])
 
+    def run(self, *command: str) -> str:
+        """Run a command of this machine in the engine's network; return its output."""
+        assert self._holder is not None
+        enter = ["nsenter", f"--target={self._holder.pid}", "--net"]
+        return subprocess.run([*enter, *command], check=True, capture_output=True, text=True).stdout
+
     def _command(self) -> list[str]:
         root = self.root
         return [

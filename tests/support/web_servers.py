@@ -19,7 +19,7 @@ from tests.support.scenes import Scenes
 from tests.support.sidecar_process import Gateway
 
 ID = "aaaa0001"
-USER = (4711, 4712)
+IDS = (4711, 4712)
 """Ids of the image's user, which the image names."""
 PORT = 8000
 RECIPE = """
@@ -56,6 +56,16 @@ def size(folder):
     seen = os.statvfs(folder)
     return seen.f_blocks * seen.f_frsize >> 20
 
+def files(folder):
+    """Files of the function, each with what comes of changing it."""
+    found = {}
+    for name in os.listdir(folder) if folder else ():
+        try:
+            os.chmod(os.path.join(folder, name), 0o777)
+        except OSError as error:
+            found[name] = error.strerror
+    return found
+
 def facts():
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
     return {
@@ -64,6 +74,7 @@ def facts():
         "no_new_privileges": status["NoNewPrivs"].strip(),
         "environment": dict(os.environ),
         "folder": os.getcwd(),
+        "files": files(os.environ.get("FN_BUNDLE")),
         "writes": {folder: write(folder) for folder in ("/", "/data", "/cache", "/tmp", "/opt")},
         "sizes": {folder: size(folder) for folder in ("/data", "/cache", "/dev/shm")},
         "mounted": sorted(os.listdir("/mnt")),
@@ -111,7 +122,7 @@ def main(port, *options):
     print("hello from the server", flush=True)
     if "exit" in options:
         sys.exit(int(options[1]))
-    Server(("127.0.0.1", int(port)), Handler).serve_forever()
+    Server((os.environ.get("LISTEN", "127.0.0.1"), int(port)), Handler).serve_forever()
 
 main(*sys.argv[1:])
 '''

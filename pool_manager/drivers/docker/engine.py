@@ -31,6 +31,8 @@ _MEANINGS: Final = (
     ("no space left on device", "free disk space: docker system prune"),
     ("docker-init", "install it: sudo apt-get install tini, or docker-ce of Docker itself"),
     ("bind source path does not exist", "the engine must run on the same machine"),
+    ("no command specified", "the image names no program: give its words after --"),
+    ("unable to find user", "name a user of the image by numbers: server.user"),
     ("minimum memory limit", "give the function more memory: --memory MIB"),
     ("range of cpus", "raise FN_CPU_SLOTS: each slot has its share of the cores"),
 )

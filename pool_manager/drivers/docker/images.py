@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import Any, Final
@@ -13,11 +15,19 @@ from docker.errors import APIError
 from pool_manager.drivers.docker.engine import ENGINE_ERRORS, Engine, is_conflict, is_gone
 from pool_manager.drivers.docker.pulls import SILENT_S, Reference, pull
 from pool_manager.images import FoundImage, PullProgress, RemovedImage
+from registry.errors import DriverError
 
 PINNED: Final = "fngate/pinned"
 """Repository of the tags of images that revisions use: ID.OWNER, both in hex."""
 PULLED: Final = "fngate/pulled"
 """Repository of the tags of images that deploys have pulled."""
+CONFIG_MAX: Final = 1024 * 1024
+"""Max characters of an image's configuration. The engine repeats parts of it, such as labels, in
+each list and event of containers."""
+PORTS_MAX: Final = 100
+"""Max ports of an image that are remembered."""
+PORT_MAX: Final = 65535
+_PORT: Final = re.compile(r"([1-9][0-9]{0,4})(?:/tcp)?")
 _ID: Final = "sha256:"
 
 
@@ -36,8 +46,7 @@ class DockerImages:
 
     async def find(self, reference: str) -> FoundImage | None:
         """Return an image by reference or id, None if the engine lacks it."""
-        found = await self._engine.call(f"use image {reference}", lambda c: _inspect(c, reference))
-        return found_image(found, reference) if found is not None else None
+        return await self._engine.call(f"use image {reference}", lambda c: _find(c, reference))
 
     async def pull(self, reference: str) -> AsyncGenerator[PullProgress, None]:
         """Pull an image; the progress changes with each layer's."""
@@ -98,16 +107,26 @@ class DockerImages:
         return found
 
 
+def _find(client: docker.APIClient, reference: str) -> FoundImage | None:
+    found = _inspect(client, reference)
+    return found_image(found, reference) if found is not None else None
+
+
 def found_image(inspected: dict[str, Any], reference: str) -> FoundImage:
     """Return an image from the answer of GET /images/NAME/json, with the digest of the reference's
-    repository."""
+    repository. Raises DriverError for an image whose configuration is too large."""
     config = inspected.get("Config") or {}
-    ports = (one.partition("/") for one in config.get("ExposedPorts") or {})
-    tcp = sorted(int(port) for port, _, kind in ports if kind in ("", "tcp") and port.isdecimal())
+    if (length := len(json.dumps(config))) > CONFIG_MAX:
+        raise DriverError(
+            f"the configuration of {reference} has {length} characters (labels, variables, ports),"
+            f" expected at most {CONFIG_MAX}"
+        )
+    exposed = map(_PORT.fullmatch, config.get("ExposedPorts") or {})
+    tcp = sorted(port for one in exposed if one and (port := int(one[1])) <= PORT_MAX)
     return FoundImage(
         str(inspected["Id"]),
         _digest(list(inspected.get("RepoDigests") or ()), reference),
-        tuple(tcp),
+        tuple(tcp[:PORTS_MAX]),
         tuple(sorted(config.get("Volumes") or {})),
         int(inspected.get("Size") or 0),
     )

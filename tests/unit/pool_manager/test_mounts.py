@@ -38,10 +38,10 @@ def test_a_folder_below_a_root_is_resolved(root: Path) -> None:
 
 
 def test_without_roots_nothing_is_mounted(root: Path) -> None:
-    """By default no folder may be mounted; the setting is named."""
+    """By default no folder may be mounted; the setting and what to set it to are named."""
     said = refused(MountRules(), root / "models")
-    assert said.startswith("server.mounts.models: expected a server with")
-    assert "FN_MOUNT_ROOTS" in said
+    assert said.startswith("server.mounts.models: expected a folder below FN_MOUNT_ROOTS, got")
+    assert said.endswith(f"start the server with FN_MOUNT_ROOTS={root / 'models'}")
 
 
 def test_sources_outside_the_roots_are_refused(root: Path, tmp_path: Path) -> None:

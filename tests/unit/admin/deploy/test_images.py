@@ -105,14 +105,22 @@ async def test_a_moved_tag_counts_with_pull_only(rig: Rig) -> None:
     assert rig.images.pins == {image(1).id, image(2).id}
 
 
-@pytest.mark.parametrize("ports", [(), (80, 443)])
-async def test_a_port_must_be_named_unless_one_is_exposed(rig: Rig, ports: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("ports", "listed"),
+    [
+        ((), "none"),
+        ((80, 443), "80, 443"),
+        (tuple(range(1, 101)), "1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 90 more"),
+    ],
+)
+async def test_a_port_must_be_named_unless_one_is_exposed(
+    rig: Rig, ports: tuple[int, ...], listed: str
+) -> None:
     """No port, or several: the refusal lists them, and leaves no pin."""
     rig.images.there[APP] = image(1, ports=ports)
 
     failed = await rig.deploy()
 
-    listed = "80, 443" if ports else "none"
     assert failed["error"]["detail"] == (
         f"server.port: expected a port, as {APP} exposes {listed}; name one: --port N"
     )

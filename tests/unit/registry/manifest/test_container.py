@@ -105,6 +105,8 @@ def test_a_command_has_no_keys_of_images(line: str, said: str) -> None:
         ('writable = { "run" = 16 }', "server.writable: expected an absolute path"),
         ('writable = { "/run" = 0 }', "server.writable./run: expected 1 to"),
         ('writable = { "/proc/sys" = 1 }', "server.writable: expected an absolute path"),
+        ('writable = { "/function" = 1 }', "server.writable: expected an absolute path"),
+        ('mounts = { m = "/srv:/function/m" }', "where the function's files are"),
         ('stop_signal = "QUIT"', "server.stop_signal: expected a signal"),
         ('mounts = { m = "/srv" }', 'server.mounts.m: expected "SOURCE:TARGET"'),
         ('mounts = { m = "/srv:/data:z" }', 'server.mounts.m: expected "SOURCE:TARGET"'),

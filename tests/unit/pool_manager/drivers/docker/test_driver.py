@@ -466,7 +466,7 @@ async def test_a_pair_is_released_in_order(paired: Played) -> None:
     await paired.driver.release(ID)
 
     done = [one for one in client.done if not one.startswith("inspect")]
-    assert done == ["kill c2 SIGTERM", "logs c2", "remove c2", "remove c1"]
+    assert done == ["kill c2 SIGTERM", "logs c2", "logs c1", "remove c2", "remove c1"]
     assert paired.exits == [(ID, "exited")]
     assert client.left == set()
 
