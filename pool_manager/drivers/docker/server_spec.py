@@ -46,7 +46,9 @@ _BUFFERS: Final = {
 }
 """Sizes of TCP buffers: minimum, initial, maximum bytes. An answer that nobody reads takes kernel
 memory, with the usual sizes up to 4 MiB for each connection (tcp(7))."""
-_IPV6: Final = "net.ipv6.conf.all.disable_ipv6"
+_IPV6: Final = "net.ipv6.conf.lo.disable_ipv6"
+"""Setting of the loopback interface alone. On the engine's network, which mostly has no IPv6 and no
+rules for it, link-local addresses would reach the host and other containers."""
 FOREIGN: Final = {spec.HOLDER: "", spec.UID: ""}
 """Labels of other containers of ours, which an image must not set."""
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
