@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pool_manager.core import events
 from pool_manager.drivers.docker.spec import PART, REPLICA, SERVER, SIDECAR, UID
-from pool_manager.ports import ServerContainer
+from pool_manager.mounts import MountRules
 from pool_manager.settings import PoolSettings
-from registry.errors import DriverError
 from registry.model import Mount
 from tests.support.containers import Containers
 from tests.support.doses import amount
 from tests.support.hostile_configs import Variants, variants
-from tests.support.replicas import Stage
-from tests.support.scenes import Engine, Scenes, a_record
+from tests.support.replicas import pool_settings
+from tests.support.scenes import Engine, Scenes
 from tests.support.sidecar_process import ask
-from tests.support.web_servers import ID, PORT, Web, write_bundle
+from tests.support.web_servers import ID, Web, write_bundle
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -89,21 +89,20 @@ SOME = ("no command", "a mount over the processes")
 
 
 @pytest.fixture
+def settings() -> Iterator[PoolSettings]:
+    with pool_settings(log_bytes=64 * 1024, mounts=MountRules((Path("/usr"),))) as made:
+        yield made
+
+
+@pytest.fixture
 def shown(engine: str, settings: PoolSettings) -> Iterator[Containers]:
-    """Containers on the engine; neither one nor a volume may remain after the test."""
+    """Containers on the engine; none may remain after the test."""
     made = Containers(engine, settings)
-    before = volume_names(made)
     yield made
     left = made.parts()
     made.wipe()
-    new = volume_names(made) - before
     made.close()
-    assert (left, new) == ({}, set())
-
-
-def volume_names(made: Containers) -> set[str]:
-    """Return the volumes of the engine."""
-    return {one["Name"] for one in made.api.volumes()["Volumes"] or ()}
+    assert left == {}
 
 
 @pytest.fixture
@@ -188,29 +187,19 @@ async def hardened(*containers: dict[str, Any]) -> None:
         assert host["ReadonlyPaths"]
 
 
-async def refused(web: Web, images: Variants, case: Refused) -> None:
-    """Start an image that must be refused."""
-    stage: Stage = await web.scenes.stage()
-    record = replace(a_record(), engine="server")
-    folder = stage.settings.run_dir / record.id
-    folder.mkdir(mode=0o755)
-    folder.chmod(0o755)
-    (stage.settings.model_dir / record.id).mkdir()
-    image = images.make(case.links, **{"StopSignal": "SIGTERM", **case.config})
-    container = ServerContainer(image, port=PORT, **case.container)
-
-    with pytest.raises(DriverError) as failed:
-        await stage.driver.start(record, folder, folder / "log", container)
-
-    assert case.reason in failed.value.message
-    assert len(failed.value.message) < 2000
-
-
 @pytest.mark.parametrize("name", amount(SOME, tuple(BY_ENGINE)))
 async def test_an_image_that_the_engine_refuses_leaves_nothing(
     web: Web, shown: Containers, images: Variants, name: str
 ) -> None:
-    """Neither the sidecar nor a volume; the reason is the engine's."""
-    await refused(web, images, BY_ENGINE[name])
+    """Neither of the containers; the reason is the engine's."""
+    case = BY_ENGINE[name]
+    image = images.make(case.links, **{"StopSignal": "SIGTERM", **case.config})
+    stage = await web.scenes.stage()
 
+    stage.launch(ID, web.binding(container={"image": image, **case.container}))
+    lost = await stage.next(events.Lost)
+    await stage.release(ID)
+
+    assert case.reason in lost.reason
+    assert len(lost.reason) < 2000
     assert shown.parts() == {}

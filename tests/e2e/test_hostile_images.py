@@ -38,6 +38,8 @@ RSS_GROWTH_MAX_MIB = 48
 LOG_MAX = 2 * 2**20
 NOFILE_MAX = 65_536
 MARK = "fngate-test-survivor"
+CUT = 0
+"""Status of an answer whose body does not end as it should."""
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x1b[31mred"
 FORGED = (
     '{"event": "deployed", "level": "critical", "logger": "forged"}',
@@ -257,10 +259,10 @@ LIES = {
             *("bad-chunk", "huge-chunk", "a-terabyte", "endless-trailers", "endless-extension"),
             "never-the-rest",
         ),
-        0,
+        CUT,
     ),
 }
-"""Wrong answers, and the status that the client gets; 0 for an answer that is cut."""
+"""Wrong answers, and the status that the client gets."""
 
 
 async def test_a_lie_is_one_exchanges_only(attacked: Attacked) -> None:
@@ -371,8 +373,7 @@ async def test_its_output_is_bounded_and_harmless(
     """A flood stays within the limit on disk, both the engine's files and ours. Forged lines are
     lines of its own log; escape sequences reach no terminal."""
     before = rss_mib(attacked)
-    for _ in range(amount(1, 20)):
-        assert said(await attacked.attack("talk", seconds=amount(0.5, 1.5))) > 100
+    assert said(await attacked.attack("talk", seconds=amount(0.5, 30))) > 100
     await attacked.attack("lines", lines=FORGED)
 
     logs = server.fnctl("logs", "hostile")
@@ -390,13 +391,13 @@ async def test_its_output_is_bounded_and_harmless(
 
 
 async def test_its_last_words_are_harmless(attacked: Attacked, server: ContainerServer) -> None:
-    """It ends with escape sequences and forged lines: the client gets a 502, the verbs show the
-    words without escapes, and the next call another replica."""
+    """It ends with escape sequences and forged lines: its answer is cut, the verbs show the words
+    without escapes, and the next call gets another replica."""
     met = await attacked.attack("lines", lines=FORGED, code=3)
 
     told = [server.fnctl(verb, "hostile") for verb in ("why", "errors", "show", "logs")]
 
-    assert met.status == 502
+    assert met.status == CUT
     assert all("\x1b" not in one.stdout + one.stderr for one in told)
     assert "exited with code 3" in told[0].stdout
     assert not [line for line in server.log if "forged" in line]
@@ -413,14 +414,14 @@ BOMBS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("attack", amount(("keep_full",), tuple(BOMBS)))
 async def test_its_death_is_its_own(attacked: Attacked, attack: str) -> None:
-    """Memory of any kind ends at its cap: its client gets a 502, the next call another replica."""
+    """Memory of any kind ends at its cap: its answer is cut, the next call gets another
+    replica."""
     before, sidecars = rss_mib(attacked), attacked.parts("web")[SIDECAR]["Id"]
     replica = attacked.parts()[SERVER]["Id"]
 
     met = await attacked.attack(attack, **BOMBS[attack])
 
-    # The kernel may need longer than the limit of the exchange.
-    assert met.status in (502, 504)
+    assert met.status == CUT
     await asyncio.to_thread(until, lambda: not lives(attacked, replica), "it lives on")
     assert (await attacked.get()).status == 200
     assert attacked.parts("web")[SIDECAR]["Id"] == sidecars
@@ -437,7 +438,7 @@ async def test_processes_are_counted(attacked: Attacked) -> None:
     """A fork bomb ends at the limit of processes or of memory."""
     met = await attacked.attack("forks")
 
-    assert met.status in (200, 502, 504)
+    assert met.status in (200, CUT)
 
 
 async def test_nothing_outlives_its_stop(attacked: Attacked, server: ContainerServer) -> None:
@@ -453,7 +454,7 @@ async def test_nothing_outlives_its_stop(attacked: Attacked, server: ContainerSe
 
     assert done.returncode == 0, done.stderr
     assert not marked(mark)
-    assert (await stopped).status in (502, 504)
+    assert (await stopped).status == CUT
 
 
 def marked(mark: str) -> list[str]:

@@ -34,11 +34,29 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        name = self.path.removeprefix("/attack/")
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        ended = threading.Event()
+        beats = threading.Thread(target=self.beat, args=(ended,), daemon=True)
+        beats.start()
         try:
-            self.answer(ATTACKS[name](order))
+            said = ATTACKS[self.path.removeprefix("/attack/")](order)
         except Exception as error:  # noqa: BLE001 - told, whatever it is
-            self.answer({"failed": repr(error)})
+            said = {"failed": repr(error)}
+        ended.set()
+        beats.join()
+        self.chunk(json.dumps(said).encode())
+        self.wfile.write(b"0\r\n\r\n")
+
+    def beat(self, ended):
+        """Send spaces during an attack, so that no time limit of the exchange ends it."""
+        while not ended.wait(0.3):
+            self.chunk(b" ")
+
+    def chunk(self, data):
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def answer(self, said):
         body = json.dumps(said).encode()

@@ -71,7 +71,7 @@ def test_a_sidecar_is_confined_as_any_replica() -> None:
             "net.ipv4.ip_local_reserved_ports": "8123",
             "net.ipv4.tcp_rmem": "4096 131072 262144",
             "net.ipv4.tcp_wmem": "4096 65536 262144",
-            "net.ipv6.conf.all.disable_ipv6": "0",
+            "net.ipv6.conf.lo.disable_ipv6": "0",
         },
         "Ulimits": ULIMITS,
         "PidsLimit": 64,
@@ -93,7 +93,10 @@ def test_a_kernel_without_ipv6_gets_no_setting_of_it() -> None:
 
 def test_egress_is_the_sidecars() -> None:
     """The sidecar is on the engine's network, the server on the sidecar's."""
-    assert sidecar(network="egress")["HostConfig"]["NetworkMode"] == "bridge"
+    host = sidecar(network="egress")["HostConfig"]
+    assert host["NetworkMode"] == "bridge"
+    # On every interface, IPv6 would reach the host and other containers by link-local addresses.
+    assert [name for name in host["Sysctls"] if "ipv6" in name] == ["net.ipv6.conf.lo.disable_ipv6"]
     assert server(network="egress")["HostConfig"]["NetworkMode"] == "container:s1"
 
 
@@ -214,6 +217,13 @@ def test_every_volume_is_bounded() -> None:
         "/run": f"size=3m,{owned}",
         "/tmp": "size=256m,mode=1777,nosuid,nodev,exec",
     }
+
+
+def test_a_mount_may_take_the_place_of_the_temporary_folder() -> None:
+    """The engine refuses two of one target."""
+    config = server(FACTS, writable={"/tmp": 9}, mounts=(Mount("scratch", "/srv/tmp", "/tmp/"),))
+
+    assert "/tmp" not in config["HostConfig"]["Tmpfs"]
 
 
 def test_without_ids_a_folder_is_everybodys() -> None:
