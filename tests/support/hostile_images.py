@@ -57,7 +57,7 @@ idle_s = 600
 memory_mib = {memory_mib}
 [limits]
 drain_s = 1.0
-concurrency = 4
+concurrency = {slots}
 first_byte_s = 2.0
 stall_s = 2.0
 max_s = 60.0
@@ -75,6 +75,7 @@ TOKEN = "token"
 min = 1
 """
 CAP_MIB = 256
+SLOTS = 4
 
 
 def make_hostile_image(url: str, runtime_image: str) -> str:
@@ -169,7 +170,7 @@ def attacked_server(data: Path, engine: str, runtime_image: str) -> Iterator[Con
         _set_secret(server)
         for name, text in (
             ("web", WEB.format(image=web)),
-            ("hostile", MANIFEST.format(image=hostile, memory_mib=CAP_MIB)),
+            ("hostile", MANIFEST.format(image=hostile, memory_mib=CAP_MIB, slots=SLOTS)),
         ):
             folder = data / name
             folder.mkdir()
