@@ -18,7 +18,7 @@ PRODUCT = ("registry", "runtime_image", "pool_manager", "gateway", "admin")
 
 ENVIRONMENT = {
     "admin/settings.py": "the one place where settings are read",
-    "runtime_image/server/main.py": "the driver's environment of a sidecar, passed on to servers",
+    "runtime_image/server/start.py": "the driver's environment of a sidecar, passed on to servers",
 }
 """Source files that may touch the environment, and why."""
 

@@ -75,6 +75,17 @@ def test_every_whole_manifest_of_a_server_is_accepted() -> None:
     assert refused == {}
 
 
+@pytest.mark.parametrize("path", sorted(ROOT.glob("functions/*/function.toml")), ids=name)
+def test_every_example_is_accepted(path: Path) -> None:
+    """Each folder of functions/ has a manifest that a deploy accepts, under the folder's name, and
+    a README.md that begins with the name."""
+    folder = path.parent
+    files = [one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()]
+
+    assert parse_manifest(path.read_text("utf-8"), files).name == folder.name
+    assert (folder / "README.md").read_text("utf-8").startswith(f"# {folder.name}\n")
+
+
 def test_most_commands_are_run() -> None:
     """The list of commands is not empty by mistake."""
     assert sum(len(steps(path.read_text("utf-8"))) for path in documents()) >= RUN_MIN

@@ -24,7 +24,9 @@ ORIGINS_MAX: Final = 20
 WRITABLE_MIB_MAX: Final = 1_048_576
 ID_MAX: Final = 2**31 - 1
 """Largest user or group id."""
-FOLDER_FORM: Final = "an absolute path without :, . or .., not / and not below /proc, /sys or /dev"
+FOLDER_FORM: Final = (
+    "an absolute path without :, //, . or .., not / and not below /proc, /sys or /dev"
+)
 TARGET_FORM: Final = f"{FOLDER_FORM}, and not {BUNDLE_FOLDER}, where the function's files are"
 
 _IMAGE: Final = re.compile(
@@ -156,9 +158,9 @@ def _stop_signal(name: str) -> str:
 
 def _mounts(mounts: Mapping[str, str]) -> tuple[Mount, ...]:
     found = tuple(_mount(name, text) for name, text in mounts.items())
-    targets = [one.target for one in found]
+    targets = [one.target.rstrip("/") for one in found]
     for one in found:
-        if targets.count(one.target) > 1:
+        if targets.count(one.target.rstrip("/")) > 1:
             raise _bad(f"mounts.{one.name}", "a target of its own", one.target)
     return found
 
@@ -178,7 +180,8 @@ def _mount(name: str, text: str) -> Mount:
 
 def _check_folder(key: str, folder: str) -> None:
     path = PurePosixPath(folder)
-    is_plain = folder.startswith("/") and str(path) == folder.rstrip("/") and ".." not in path.parts
+    # Two slashes at the beginning would name another root for PurePosixPath.
+    is_plain = path.root == "/" and str(path) == folder.rstrip("/") and ".." not in path.parts
     is_safe = not any(one in (path, *path.parents) for one in _FORBIDDEN)
     if not (is_plain and is_safe and folder.isprintable()) or ":" in folder or folder == "/":
         raise _bad(key, FOLDER_FORM, folder)

@@ -24,7 +24,8 @@ def test_the_guide_shows_what_happens(engine: str, runtime_image: str, tmp_path:
     tag = f"fngate-guide-{owner_name(tmp_path)[:12]}:1"
     folder = tmp_path / "fngate"
     folder.mkdir()
-    with container_server(folder / ".fngate", engine, runtime_image) as server:
+    data, settings = folder / ".fngate", {"FN_STANDBYS": "0"}
+    with container_server(data, engine, runtime_image, **settings) as server:
         place = Desk(
             folder,
             server,

@@ -22,7 +22,7 @@ LOOK_S = 0.05
 class ContainerServer(ServerProcess):
     """`fnctl serve --driver docker` and the engine's view of its containers.
 
-    `name`: the owner label of this data folder's containers.
+    `name`: the owner label of this data folder's containers. `image`: the runtime image.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class ContainerServer(ServerProcess):
         variables = {"FN_DRIVER": "docker", "FN_DOCKER_HOST": url, "FN_IMAGE_CPU": image}
         super().__init__(data, environment={**variables, **environment}, program=program)
         self._engine = url
+        self.image = image
         self.name = owner_name(data)
 
     def everything(self) -> list[dict[str, Any]]:

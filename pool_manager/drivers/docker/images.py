@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import AsyncGenerator, Collection
@@ -10,7 +11,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 import docker
-from docker.errors import APIError
+from docker.errors import APIError, NotFound
 
 from pool_manager.drivers.docker.engine import ENGINE_ERRORS, Engine, is_conflict, is_gone
 from pool_manager.drivers.docker.pulls import SILENT_S, Reference, pull
@@ -71,21 +72,29 @@ class DockerImages:
         await self._engine.call("tag an image", work)
 
     async def unpin_others(self, ids: Collection[str]) -> None:
-        """Remove this server's pins from all images except those with these ids."""
+        """Remove this server's pins from all images except those with these ids. One of these that
+        was removed by hand and pulled again gets its pin again."""
         keep = set(ids)
 
         def work(client: docker.APIClient) -> None:
-            for id, name in self._own(client, PINNED):
+            pinned = self._own(client, PINNED)
+            for id, name in pinned:
                 if id not in keep:
                     _untag(client, name)
+            for id in keep.difference(id for id, _ in pinned):
+                with contextlib.suppress(NotFound):
+                    client.tag(id, PINNED, f"{id.removeprefix(_ID)}.{self._owner}")
 
         await self._engine.call("remove tags of images", work)
 
     async def prune(self, ids: Collection[str]) -> list[RemovedImage]:
-        """Remove images that deploys have pulled, with the names of their registries."""
+        """Remove images that deploys have pulled, with the names of their registries. Images that
+        a container or another server needs keep all of their names."""
         keep = set(ids)
 
         def work(client: docker.APIClient) -> list[RemovedImage]:
+            keep.update(id for id, _, _ in _tags(client, PINNED))
+            keep.update(str(one["ImageID"]) for one in client.containers(all=True))
             found = []
             for id, name in self._own(client, PULLED):
                 inspected = _inspect(client, id) if id not in keep else None
@@ -98,13 +107,18 @@ class DockerImages:
 
     def _own(self, client: docker.APIClient, repository: str) -> list[tuple[str, str]]:
         """Return id and name of the tags of this server. Blocking."""
-        tags = [tag for one in client.images(name=repository) for tag in one.get("RepoTags") or ()]
-        found = []
-        for tag in tags:
-            id, _, owner = tag.removeprefix(f"{repository}:").partition(".")
-            if tag.startswith(f"{repository}:") and owner == self._owner:
-                found.append((_ID + id, tag))
-        return found
+        return [(id, tag) for id, owner, tag in _tags(client, repository) if owner == self._owner]
+
+
+def _tags(client: docker.APIClient, repository: str) -> list[tuple[str, str, str]]:
+    """Return image id, owner and name of the tags of all servers in PINNED or PULLED. Blocking."""
+    names = [tag for one in client.images(name=repository) for tag in one.get("RepoTags") or ()]
+    found = []
+    for tag in names:
+        id, _, owner = tag.removeprefix(f"{repository}:").partition(".")
+        if tag.startswith(f"{repository}:") and owner:
+            found.append((_ID + id, owner, tag))
+    return found
 
 
 def _find(client: docker.APIClient, reference: str) -> FoundImage | None:

@@ -192,17 +192,18 @@ def _folders(given: ServerContainer, facts: ImageFacts) -> dict[str, str]:
     """Return the folders that the server may write to, with the options of their tmpfs.
 
     Without a tmpfs, a VOLUME would be an unlimited folder on the host's disk. A mount takes
-    precedence over a VOLUME, and `writable` sets the size of one.
+    precedence over all of them, and `writable` sets the size of a VOLUME.
     """
     sizes = dict.fromkeys(map(_plain, facts.volumes), VOLUME_MIB)
     sizes |= {_plain(folder): mib for folder, mib in given.writable.items()}
-    for target in (*(one.target for one in given.mounts), *[BUNDLE_FOLDER] * given.has_files):
-        sizes.pop(_plain(target), None)
     # mode= counts only for a folder that the image does not have; uid= and gid= always do.
     owned = f"mode=0755,uid={facts.user.uid},gid={facts.user.gid}" if facts.user else "mode=1777"
     found = {folder: f"size={mib}m,{owned},{_FLAGS}" for folder, mib in sizes.items()}
     size = f"{sizes['/tmp']}m" if "/tmp" in sizes else spec.TMP_SIZE  # noqa: S108 - its own /tmp
-    return {**found, "/tmp": f"size={size},mode=1777,{_FLAGS}"}  # noqa: S108 - see above
+    found["/tmp"] = f"size={size},mode=1777,{_FLAGS}"  # noqa: S108 - see above
+    for target in (*(one.target for one in given.mounts), *[BUNDLE_FOLDER] * given.has_files):
+        found.pop(_plain(target), None)
+    return found
 
 
 _FLAGS: Final = "nosuid,nodev,exec"

@@ -56,9 +56,8 @@ class Kind:
             want = (self.method, len(sent), hashlib.sha256(sent).hexdigest())
             return "" if (told["method"], told["bytes"], told["sha256"]) == want else "content"
         if path == "/sse":
-            found = [line for line in body.decode().split("\n") if line.startswith("data: ")]
-            want = [f"data: {number} " for number in range(EVENTS)]
-            return "" if found == [*want, "data: [DONE]"] else "events"
+            events = "".join(f"data: {number} \n\n" for number in range(EVENTS))
+            return "" if body.decode() == events + "data: [DONE]\n\n" else "events"
         if path == "/until-end":
             return "" if body.decode() == f"{token} {token}" else "half of the answer"
         return "" if path == "/ws" or body.decode() == token else "content"

@@ -55,6 +55,8 @@ STEADY = (
 )
 """Faults that the gateway's first process survives."""
 FATAL = ("gateway killed", "gateway and engine killed")
+ENGINE_KILLS = ("engine killed", "gateway and engine killed")
+"""Faults with SIGKILL for dockerd."""
 
 
 @dataclass(frozen=True)

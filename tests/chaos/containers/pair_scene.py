@@ -22,7 +22,7 @@ from tests.chaos import footprint
 from tests.chaos.calls import client
 from tests.chaos.containers.engine_room import EngineRoom, engine_with
 from tests.chaos.containers.exchanges import Exchanges
-from tests.chaos.containers.pair_faults import FATAL, STEADY, PairFaults, Stage
+from tests.chaos.containers.pair_faults import ENGINE_KILLS, FATAL, STEADY, PairFaults, Stage
 from tests.chaos.containers.servers import EXCUSED, PING_S, leftovers
 from tests.chaos.containers.weather import Weather
 from tests.chaos.footprint import pause, until
@@ -65,6 +65,12 @@ max = 1
 POOLED = 18
 """Max connections that docker-py's pool may keep."""
 SOCKET = "socket"
+COUNTERS = "/memfd:fngate-counters (deleted)"
+DATABASE_MAX = 3
+"""Connections to the database: one each to write and to read, opened when they are needed."""
+COUNTERS_MAX = 2 * WORKERS
+"""Counters of the workers, and of those from the start that have ended: they are never collected as
+garbage, since what exists then is not."""
 UNSTARTED = "runc init"
 
 
@@ -194,11 +200,13 @@ class Pairs:
 
     def _compare(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> None:
         """Require that a round leaves no more descriptors than the one before."""
+        database = str(self._server.data / "fngate.db")
+        loose = {SOCKET: 0, COUNTERS: 0, database: 0}
         for was, now in zip(before, after, strict=True):
-            kept = [{**one, SOCKET: 0} for one in (was, now)]
-            self._ledger.require(kept[0] == kept[1], f"descriptors: {kept[0]} became {kept[1]}")
-            fits = now.get(SOCKET, 0) <= was.get(SOCKET, 0) + POOLED
-            self._ledger.require(fits, f"sockets: {was} became {now}")
+            is_same = {**was, **loose} == {**now, **loose}
+            is_same &= now.get(SOCKET, 0) <= was.get(SOCKET, 0) + POOLED
+            is_same &= now.get(COUNTERS, 0) <= COUNTERS_MAX and now.get(database, 0) <= DATABASE_MAX
+            self._ledger.require(is_same, f"descriptors: {was} became {now}")
 
     async def _remove(self) -> None:
         """Remove the functions: their tags on the engine go with them."""
@@ -231,11 +239,8 @@ class Pairs:
 
 
 def container_processes(engine: OwnEngine) -> set[str]:
-    """Return the first processes of an engine's containers that still run.
-
-    An engine that is killed forgets what it was about to start or to remove: a parent whose
-    container has ended, or a process that waits for its start.
-    """
+    """Return the first processes of an engine's containers that still run, without those that wait
+    for a start which a killed engine has forgotten."""
     found = {
         f"{pid}: {_command(child)}"
         for pid, name in processes(engine.root)
@@ -300,6 +305,9 @@ async def run(data: Path, dose: Dose, image: str, given: OwnEngine | None = None
 
             gone = await until(are_gone, footprint.SETTLE_S)
             left = container_processes(engine) - before
-            ledger.require(gone, f"processes are left: {left}")
+            ledger.figures["processes that a killed engine has forgotten"] = sorted(left)
+            # One in the middle of its start when the engine is killed runs on, unknown to it.
+            kills = sum(ledger.figures.get("faults", {}).get(kind, 0) for kind in ENGINE_KILLS)
+            ledger.require(gone or len(left) <= kills, f"processes are left: {left}")
             room.close()
     return ledger

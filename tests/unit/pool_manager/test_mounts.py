@@ -85,7 +85,7 @@ def test_roots_stay_apart_from_the_servers_own_files(tmp_path: Path, name: str) 
     link = tmp_path / "link"
     link.symlink_to(tmp_path / name)
 
-    for root in (tmp_path / name, link):
+    for root in (tmp_path / name, link, Path(f"/{tmp_path / name}")):
         with pytest.raises(BadRequest, match="setting mount_roots: expected folders apart from"):
             MountRules((root,), (tmp_path / "data",)).check()
 
@@ -103,7 +103,7 @@ def test_a_root_that_became_a_link_to_guarded_files_is_refused(root: Path, tmp_p
     assert "expected folders apart from" in refused(rules, root)
 
 
-@pytest.mark.parametrize("root", ["/proc", "/sys/fs", "/dev/shm", "srv"])
+@pytest.mark.parametrize("root", ["/proc", "//proc", "/sys/fs", "/dev/shm", "srv"])
 def test_roots_are_absolute_and_outside_the_kernels_folders(root: str) -> None:
     """The kernel's folders and relative paths are no roots."""
     with pytest.raises(BadRequest, match="setting mount_roots: expected"):

@@ -219,6 +219,13 @@ def test_every_volume_is_bounded() -> None:
     }
 
 
+def test_a_mount_may_take_the_place_of_the_temporary_folder() -> None:
+    """The engine refuses two of one target."""
+    config = server(FACTS, writable={"/tmp": 9}, mounts=(Mount("scratch", "/srv/tmp", "/tmp/"),))
+
+    assert "/tmp" not in config["HostConfig"]["Tmpfs"]
+
+
 def test_without_ids_a_folder_is_everybodys() -> None:
     """An image may name a user that only its own files know."""
     folders = server(ImageFacts(("/data",), None))["HostConfig"]["Tmpfs"]
