@@ -27,7 +27,6 @@ from tests.support.hostile_images import (
     CAP_MIB,
     IDS,
     SECRET,
-    SLOTS,
     Attacked,
     attacked_server,
     said,
@@ -141,7 +140,7 @@ TABLE = (
         "start threads without end",
         "refused at the limit of processes",
         "threads",
-        lambda told: told < 4096,
+        lambda told: 1000 < told < 4096,
         {"most": 5000},
     ),
     Row(
@@ -250,20 +249,18 @@ LIES = {
         ),
         502,
     ),
-    "never": 504,
     "second-answer": 200,
     "cookies": 200,
     "redirect": 302,
     # The head was right: the end of the connection says that the body is not whole.
     **dict.fromkeys(
-        (
-            *("bad-chunk", "huge-chunk", "a-terabyte", "endless-trailers", "endless-extension"),
-            "never-the-rest",
-        ),
+        (*("bad-chunk", "huge-chunk", "a-terabyte", "endless-trailers", "endless-extension"),),
         CUT,
     ),
 }
 """Wrong answers, and the status that the client gets."""
+SILENCES = {"never": 504, "never-a-word": 504, "never-the-rest": CUT, "never-the-head": 504}
+"""Answers that never end, one for each slot of the replica."""
 
 
 async def test_a_lie_is_one_exchanges_only(attacked: Attacked) -> None:
@@ -294,10 +291,10 @@ async def test_slots_that_are_never_given_back_are_taken(attacked: Attacked) -> 
     """Exchanges without an answer in all slots of the replica end in time, and a call that waits
     for a slot is answered."""
     async with attacked.beside_calls(), asyncio.TaskGroup() as group:
-        held = [group.create_task(attacked.get("lie/never")) for _ in range(SLOTS)]
+        held = [group.create_task(attacked.get(f"lie/{one}")) for one in SILENCES]
         waits = group.create_task(attacked.get())
 
-    assert {(await one).status for one in held} == {504}
+    assert [(await one).status for one in held] == list(SILENCES.values())
     assert (await waits).status == 200
 
 

@@ -48,7 +48,7 @@ name = "hostile"
 image = "{image}"
 port = 8000
 ready = "/"
-stop_grace_s = 1.0
+stop_grace_s = 0.2
 [server.writable]
 "/data" = 8
 [scaling]
@@ -56,7 +56,7 @@ idle_s = 600
 [device]
 memory_mib = {memory_mib}
 [limits]
-drain_s = 1.0
+drain_s = 0.2
 concurrency = {slots}
 first_byte_s = 2.0
 stall_s = 2.0
@@ -135,7 +135,8 @@ class Attacked:
         try:
             async with call as answer:
                 return Met(answer.status, dict(answer.headers), await answer.read())
-        except aiohttp.ClientPayloadError as error:
+        except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
+            # The body ends too early; or the client has enough of its trailers before that.
             return Met(0, {}, str(error).encode())
 
     def parts(self, function: str = "hostile") -> dict[str, dict[str, Any]]:
