@@ -70,6 +70,7 @@ BY_ENGINE = {
     "a descriptor of the runtime to work in": Refused(
         {"WorkingDir": "/proc/self/fd/8"}, "cannot start a container: the engine says"
     ),
+    "a user with a name without end": Refused({"User": "x" * 100_000}, "unable to find user x"),
     "a negative user": Refused({"User": "-1:-1"}, "cannot start a container: the engine says"),
     "a user beyond all": Refused(
         {"User": "4294967295:4294967295"}, "cannot start a container: the engine says"

@@ -48,7 +48,7 @@ name = "hostile"
 image = "{image}"
 port = 8000
 ready = "/"
-stop_grace_s = 1.0
+stop_grace_s = 0.2
 [server.writable]
 "/data" = 8
 [scaling]
@@ -56,8 +56,8 @@ idle_s = 600
 [device]
 memory_mib = {memory_mib}
 [limits]
-drain_s = 1.0
-concurrency = 4
+drain_s = 0.2
+concurrency = {slots}
 first_byte_s = 2.0
 stall_s = 2.0
 max_s = 60.0
@@ -75,6 +75,7 @@ TOKEN = "token"
 min = 1
 """
 CAP_MIB = 256
+SLOTS = 4
 
 
 def make_hostile_image(url: str, runtime_image: str) -> str:
@@ -134,7 +135,8 @@ class Attacked:
         try:
             async with call as answer:
                 return Met(answer.status, dict(answer.headers), await answer.read())
-        except aiohttp.ClientPayloadError as error:
+        except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
+            # The body ends too early; or the client has enough of its trailers before that.
             return Met(0, {}, str(error).encode())
 
     def parts(self, function: str = "hostile") -> dict[str, dict[str, Any]]:
@@ -169,7 +171,7 @@ def attacked_server(data: Path, engine: str, runtime_image: str) -> Iterator[Con
         _set_secret(server)
         for name, text in (
             ("web", WEB.format(image=web)),
-            ("hostile", MANIFEST.format(image=hostile, memory_mib=CAP_MIB)),
+            ("hostile", MANIFEST.format(image=hostile, memory_mib=CAP_MIB, slots=SLOTS)),
         ):
             folder = data / name
             folder.mkdir()

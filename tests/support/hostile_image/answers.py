@@ -83,5 +83,7 @@ LIES = {
     ),
     "endless-extension": endless(OK + b"Transfer-Encoding: chunked\r\n\r\n1;", PIECE),
     "never": silent(b""),
+    "never-a-word": silent(b"HTTP/1.1"),
+    "never-the-head": silent(OK + b"X-A: 1\r\n"),
     "never-the-rest": silent(OK + b"Content-Length: 9\r\n\r\nfirst"),
 }
