@@ -107,8 +107,8 @@ async def test_an_image_is_a_function(
 ) -> None:
     """The image is pulled and pinned; the server has its mount and its secret, which is in one
     container's variables and nowhere of ours. A source that became a link is refused at the next
-    start. The pin goes with the function; a prune leaves an image that has a name of its own, or that
-    another server uses."""
+    start. The pin goes with the function; a prune leaves an image that has a name of its own, or
+    that another server uses."""
     _, reference = pushed
     owner = owner_name((tmp_path / "data").resolve())
     await server.admin("POST", "/secrets", {"name": "hf", "value": VALUE})
