@@ -382,11 +382,8 @@ def memory_of(stats: dict[str, Any]) -> float | None:
     if not usage:
         return None
     more = stats.get("stats") or {}
-    cached = int(more.get("total_inactive_file", more.get("inactive_file", 0)))
-    own = int(more.get("total_rss", more.get("anon", 0)))
-    # The kernel adds these counts up at different times: of a small container the files may be
-    # more than the whole.
-    return (max(int(usage) - cached, own) or int(usage)) / spec.MIB
+    cached = more.get("total_inactive_file", more.get("inactive_file", 0))
+    return max(0, int(usage) - int(cached)) / spec.MIB
 
 
 def pids(client: docker.APIClient, container: str) -> frozenset[int] | None:

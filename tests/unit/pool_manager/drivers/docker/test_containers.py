@@ -11,7 +11,7 @@ import pytest
 
 from pool_manager.drivers.docker import containers
 from pool_manager.drivers.docker.containers import ContainerExit
-from pool_manager.drivers.docker.spec import HOLDER, MIB, OWNER, REPLICA
+from pool_manager.drivers.docker.spec import HOLDER, OWNER, REPLICA
 from pool_manager.replicas.logs import fresh
 from registry.errors import DriverError
 from tests.support.containers import Recorder, refusal
@@ -191,22 +191,3 @@ def test_other_errors_are_passed_on(ask: Callable[[Any], object]) -> None:
 
     with pytest.raises(docker.errors.APIError, match="device is busy"):
         ask(client.api)
-
-
-@pytest.mark.parametrize(
-    ("usage", "counts", "mib"),
-    [
-        (30, {"total_inactive_file": 10, "total_rss": 5}, 20),
-        (30, {"inactive_file": 10, "anon": 5}, 20),
-        (8, {"total_inactive_file": 9, "total_rss": 3}, 3),
-        (8, {"total_inactive_file": 9, "total_rss": 0}, 8),
-        (8, {}, 8),
-    ],
-)
-def test_the_memory_of_a_small_container_is_never_nothing(
-    usage: int, counts: dict[str, int], mib: int
-) -> None:
-    """The engine's counts are of different moments: files may be more than the whole."""
-    stats = {name: count * MIB for name, count in counts.items()}
-    assert containers.memory_of({"usage": usage * MIB, "stats": stats}) == mib
-    assert containers.memory_of({}) is None
