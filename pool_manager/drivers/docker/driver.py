@@ -345,6 +345,8 @@ class DockerDriver:
 
     async def used_mib(self, id: str) -> float | None:
         """Return the memory of a server's container, without the files that it has read."""
+        if known := self._containers.get(id):
+            await known.settled.wait()  # a fast server is ready before its start has returned
         parts = await self._find(id)
         if not (parts.is_pair and parts.main):
             return None
