@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test test-full test-python tests-there coverage ui chaos gpu check bench simulate image fmt docs surface clean clean-data
+.PHONY: run test test-full test-python test-apps tests-there coverage ui chaos gpu check bench simulate image fmt docs surface clean clean-data
 
 run: $(RUN_READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
@@ -40,6 +40,11 @@ OTHER_TESTS := tests/unit $(addprefix tests/integration/test_,replica.py rollout
 test-python:
 	@$(MAKE) --no-print-directory VENV=.venv-$(notdir $(PYTHON)) tests-there
 
+# Applications with pages, in containers and a browser; their images are built with packages of an
+# index, once, and stay on the engine: eval "$(.ci/engine start)"
+test-apps: $(READY)
+	FN_TEST_APPS=1 $(BIN)/python -m pytest tests/e2e/test_app_pages.py
+
 tests-there: $(READY)
 	$(BIN)/python $(PYTEST) $(OTHER_TESTS)
 
@@ -52,7 +57,7 @@ coverage: $(READY)
 ui: $(READY)
 	@$(UI)
 
-# The full scenarios of tests/e2e/test_chaos*.py, about 80 minutes; options: CHAOS="--seed 7".
+# The full scenarios of tests/e2e/test_chaos*.py, about 95 minutes; options: CHAOS="--seed 7".
 # Scenarios with containers need root and an engine: eval "$(.ci/engine start)"
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --json chaos.json $(CHAOS)

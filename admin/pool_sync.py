@@ -100,13 +100,14 @@ def binding(deployed: Deployed, bundle: Bundle) -> Binding:
         revision.device.memory_mib,
         deployed.profile.memory_mib if deployed.profile else 0.0,
         prepared.files if prepared else (),
-        container=server_container(deployed),
+        container=server_container(deployed, bundle),
         secrets=dict(revision.server.secrets) if revision.server else {},
     )
 
 
-def server_container(deployed: Deployed) -> ServerContainer | None:
-    """Return the container of a revision's server, None unless it runs an image.
+def server_container(deployed: Deployed, bundle: Bundle) -> ServerContainer | None:
+    """Return the container of a revision's server, None unless it runs an image. `bundle` are the
+    revision's files.
 
     An image that was not pinned yet is named by its reference.
     """
@@ -127,6 +128,7 @@ def server_container(deployed: Deployed) -> ServerContainer | None:
         mounts=server.mounts,
         port=server.port or PORT_DEFAULT,
         concurrency=exchange.concurrency,
+        has_files=bool(bundle.files),
         reference=server.image.reference,
         digest=server.image.digest,
     )

@@ -150,12 +150,15 @@ def key_json(key: Key) -> dict[str, Any]:
     }
 
 
-def connections_json(found: Connections, ring: KeyRing) -> dict[str, Any]:
-    """Return who is connected to a server function, and in words whether that keeps it awake."""
+def connections_json(found: Connections, ring: KeyRing, token_id: str = "") -> dict[str, Any]:
+    """Return who is connected to a server function, and in words whether that keeps it awake.
+
+    `token_id`: the admin token's id, which no key of the ring has.
+    """
     items = [
         {
             "key": one.key_id,
-            "note": key.note if (key := ring.with_id(one.key_id)) else "",
+            "note": _note(one.key_id, ring, token_id),
             "kind": one.kind,
             "since_s": one.since_s,
             "path": one.path,
@@ -168,6 +171,13 @@ def connections_json(found: Connections, ring: KeyRing) -> dict[str, Any]:
         "connections": {"counting": found.counting, "free": found.free},
         "awake": _awake(found),
     }
+
+
+def _note(id: str, ring: KeyRing, token_id: str) -> str:
+    if id and id == token_id:
+        return "admin token"
+    key = ring.with_id(id)
+    return key.note if key else ""
 
 
 def _awake(found: Connections) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hmac import compare_digest
 from typing import Final, Literal, NamedTuple
 
-from gateway.pages.cookies import find_values, read_value
+from gateway.pages.cookies import find_values, read_value, renewal
 from registry.errors import ForeignHost, ForeignOrigin, NoKey, WrongScope
 from registry.model import Key
 from registry.names import is_name
@@ -122,15 +122,18 @@ class Access:
             return NOBODY
         return _allowed(self.caller(authorization), need, name)
 
-    def check_cookie(self, cookies: bytes, name: str, now_s: float) -> Caller:
-        """Return the caller whom a cookie for the pages of function `name` stands for.
+    def check_cookie(self, cookies: bytes, name: str, now_s: float) -> tuple[Caller, str]:
+        """Return the caller whom a cookie for the pages of function `name` stands for, and the
+        value of Set-Cookie that renews it, "" if it is not yet time.
 
         `cookies` is the field Cookie, `now_s` Unix seconds. Raises NoKey or WrongScope.
         """
-        for value in find_values(cookies):
-            id = read_value(self.cookie_secret, value, name, now_s)
-            if id is not None and self._find(id) is not None:
-                return self.check_id(id, "invoke", name)
+        secret = self.cookie_secret
+        for value, is_secure in find_values(cookies):
+            found = read_value(secret, value, name, now_s)
+            if found is not None and self._find(found.key_id) is not None:
+                caller = self.check_id(found.key_id, "invoke", name)
+                return caller, renewal(secret, found, name, now_s, is_secure=is_secure)
         raise NoKey(f"expected the cookie of `fnctl open {name}`, Fn-Key, or Authorization")
 
     def is_admin(self, authorization: str | None) -> bool:

@@ -211,7 +211,7 @@ class Delivery:
         """
         if call.stage is not Stage.STARTED:
             return
-        has_died = self.has_lost_link(call)
+        has_died = isinstance(error, ReplicaDied) or self.has_lost_link(call)
         self.end_exchange(call, kept=False, outcome="failed")
         if has_died:
             self._death_causes.defer(call, error, self.endpoints(call.pool).ended)
@@ -226,6 +226,14 @@ class Delivery:
         """Return whether an exchange that was opened has lost the link to its replica."""
         pool = self._dispatcher.pools.get(call.pool)
         return pool is not None and call in pool.detached
+
+    def ask_server(self, call: ExchangeCall, answered: Callable[[bool], None]) -> None:
+        """Ask whether the server of an opened exchange still listens: `answered(listens)`, at once
+        or later. It does not if the link to its replica is lost."""
+        if self.has_lost_link(call):
+            answered(False)
+        else:
+            self._servers.ask(call.link, answered)
 
     def _hand_over(self, call: ExchangeCall, connection: UpstreamConnection) -> None:
         try:

@@ -106,6 +106,14 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         assert peer.side is not None
         peer.side.end(id, kept=kept)
 
+    def ask(self, link: str, answered: Callable[[bool], None]) -> None:
+        """Ask whether the server of a link listens: `answered(listens)`, at once or later."""
+        known = self._dispatcher.links.get(link)
+        if isinstance(known, ServerLink):
+            self._sockets(link).ask(known.take_id(), answered)
+        else:
+            answered(False)
+
     def close_idle(self, link: str) -> None:
         """Close the idle connections of a link."""
         self._sockets(link).close_idle()
@@ -146,6 +154,8 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         sockets = peer.side
         if not peer.connected_s or sockets is None:
             raise LinkError("a frame before HELLO")
+        if frame.kind is Kind.NOT_STARTED and sockets.not_asked(frame.id, frame.aux):
+            return
         if frame.kind is Kind.NOT_STARTED and sockets.not_started(frame.id):
             if frame.aux not in _REASONS:
                 raise LinkError(f"unknown reason {frame.aux}")

@@ -21,7 +21,7 @@ from gateway.socket_channel import SocketChannel
 from gateway.upstream import UpstreamConnection
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
-from runtime_image.contract.link import Kind
+from runtime_image.contract.link import Flag, Kind, NotStarted
 from runtime_image.link.frames import LinkError, pack
 from runtime_image.link.stream import FrameStream
 
@@ -31,6 +31,8 @@ IDLE_S: Final = 2.0
 """Seconds for which an idle connection is kept: servers close theirs after 5 s or more."""
 TELL_MIN_S: Final = 0.001
 """Min seconds between two looks at ends to be told: the resolution of the event loop's timers."""
+ASK_S: Final = 2.0
+"""Seconds after which a sidecar that does not say whether its server listens is taken for dead."""
 LATE_MAX: Final = 1000
 """Max connections between two used ones that arrive for exchanges that have ended."""
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
@@ -70,6 +72,8 @@ class ServerSockets:
         self.connected_s = 0.0
         self._late = 0
         """Connections that arrived for ended exchanges, since the last one that was used."""
+        self._asked: dict[int, Callable[[bool], None]] = {}
+        """Questions whether the server listens, by the ids of their connections."""
 
     def __len__(self) -> int:
         return len(self._live) + len(self._kept)
@@ -93,6 +97,10 @@ class ServerSockets:
     def on_link_lost(self) -> None:
         """Close the side channel and all connections."""
         self.close()
+        for answered in self._asked.values():
+            # Later: the dispatcher does not know yet that the link is lost.
+            self._loop.call_soon(answered, False)
+        self._asked.clear()
 
     def close(self) -> None:
         """Close the side channel and all connections; the proxy reads the end of those in use."""
@@ -203,6 +211,36 @@ class ServerSockets:
         while self.idle_since_s() + IDLE_S <= now:
             self.close_oldest()
 
+    # Whether the server listens
+
+    def ask(self, id: int, answered: Callable[[bool], None]) -> None:
+        """Ask whether the server listens: `answered(listens)`. `id` belongs to no exchange.
+
+        The sidecar connects to it, outside of its limit, and this connection is closed at once.
+        """
+        self._asked[id] = answered
+        self._tell(Kind.OPEN, id, Flag.FREE, 0)
+        self._loop.call_later(ASK_S, self._on_no_answer, id)
+
+    def not_asked(self, id: int, reason: int) -> bool:
+        """Handle the refusal of a connection; False if it was requested for an exchange.
+
+        Too many connections, or a drain, do not mean that the server has ended.
+        """
+        is_asked = id in self._asked
+        self._answer(id, listens=reason != NotStarted.REFUSED)
+        return is_asked
+
+    def _on_no_answer(self, id: int) -> None:
+        if id in self._asked:
+            self._tell(Kind.END, id, 0, 0)
+            self._answer(id, listens=False)
+
+    def _answer(self, id: int, *, listens: bool) -> None:
+        answered = self._asked.pop(id, None)
+        if answered is not None:
+            answered(listens)
+
     # Connections
 
     def on_connected(self, connection: UpstreamConnection) -> None:
@@ -218,6 +256,12 @@ class ServerSockets:
 
     def _on_descriptor(self, id: int, descriptor: int | None) -> None:
         is_wanted = id in self._live and self._live[id] is None
+        if id in self._asked:
+            if descriptor is not None:
+                os.close(descriptor)
+            self._tell(Kind.END, id, 0, 0)
+            self._answer(id, listens=True)
+            return
         if descriptor is None:
             if is_wanted:
                 self.end(id, kept=False)

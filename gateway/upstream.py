@@ -71,7 +71,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_paused = False
         self._has_ended = False
         self._was_silent = False
-        self._has_spoken = False
+        self._has_spoken = self._has_hung_up = False
         self._sock: socket.socket | None = None
         self._poll: select.poll | None = None
         """Used for every reuse: to make one takes longer than to poll."""
@@ -122,7 +122,9 @@ class UpstreamConnection(asyncio.Protocol):
         """
         if self._was_silent:
             return True
-        if self._has_spoken or self._transport is None or self._transport.is_closing():
+        if self._has_spoken or self._has_hung_up:
+            return False
+        if self._transport is None or self._transport.is_closing():
             return False
         poll = self._poll
         if poll is None:
@@ -133,6 +135,21 @@ class UpstreamConnection(asyncio.Protocol):
                 return False
             self._poll = poll
         return not poll.poll(0)
+
+    @property
+    def has_only_ended(self) -> bool:
+        """Whether the server has sent no byte on a connection that is not silent: it has ended."""
+        if self._has_spoken:
+            return False
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return True
+        descriptor = transport.get_extra_info("socket").fileno()
+        try:
+            with socket.socket(fileno=os.dup(descriptor)) as same:
+                return not same.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write bytes; dropped silently if the connection is lost."""
@@ -219,7 +236,6 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort(self._error)
             return
         is_lost = self._transport is None
-        self._was_silent = is_lost and not self._has_spoken
         self._owner.on_connected(self)
         if is_lost and self.handler is not None:
             self.handler.upstream_lost(self._error)
@@ -240,7 +256,7 @@ class UpstreamConnection(asyncio.Protocol):
         """asyncio callback: the server has ended its stream."""
         self._has_ended = True
         if self.handler is None:
-            self._has_spoken = True
+            self._has_hung_up = True
             self._owner.on_idle_ended(self)
             return False
         self.handler.upstream_eof()

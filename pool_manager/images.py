@@ -60,7 +60,8 @@ class Images(Protocol):
         remove it later."""
 
     async def unpin_others(self, ids: Collection[str]) -> None:
-        """Remove this server's tags from all images except those with these ids."""
+        """Remove this server's pins from all images except those with these ids, which get theirs
+        again if they have lost it."""
 
     async def prune(self, ids: Collection[str]) -> list[RemovedImage]:
         """Remove the images that deploys have pulled, except those with these ids and those that a

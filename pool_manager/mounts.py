@@ -35,19 +35,19 @@ class MountRules:
         """Return the canonical path of a mount's source. Blocking. Raises DriverError, naming the
         mount, unless it is a folder below one of the roots."""
         if not self.roots:
+            nothing = "while FN_MOUNT_ROOTS is empty, so that nothing may be mounted"
+            remedy = f"start the server with FN_MOUNT_ROOTS={mount.source}"
             raise _refusal(
-                mount,
-                "a server with mounts",
-                "FN_MOUNT_ROOTS, which is empty: no folder may be mounted",
+                mount, "a folder below FN_MOUNT_ROOTS", f"{mount.source} {nothing}; {remedy}"
             )
         try:
-            real = Path(mount.source).resolve(strict=True)
+            real = _real(Path(mount.source), strict=True)
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise _refusal(mount, "a folder", f"{mount.source}: {reason}") from error
         if not real.is_dir():
             raise _refusal(mount, "a folder", str(real))
-        if not any(_is_within(real, root.resolve()) for root in self.roots):
+        if not any(_is_within(real, _real(root)) for root in self.roots):
             roots = " or ".join(map(str, self.roots))
             raise _refusal(mount, f"a folder below {roots} (FN_MOUNT_ROOTS)", str(real))
         for root in self.roots:
@@ -67,15 +67,21 @@ class MountRules:
         """Return why a folder must not be a root, "" if it may be one."""
         if not root.is_absolute():
             return f"expected absolute paths, got {root}"
-        real = root.resolve()
+        real = _real(root)
         for path in self.guarded:
-            found = path.resolve()
+            found = _real(path)
             if _is_within(found, real) or _is_within(real, found):
                 return f"expected folders apart from {path}, got {root}"
         for path in KERNEL:
             if _is_within(real, path):
                 return f"expected folders outside {path}, got {root}"
         return ""
+
+
+def _real(path: Path, *, strict: bool = False) -> Path:
+    """Return a canonical path. Path keeps two slashes at the beginning, which the kernel reads as
+    one."""
+    return Path("/", *path.resolve(strict=strict).parts[1:])
 
 
 def _is_within(path: Path, folder: Path) -> bool:

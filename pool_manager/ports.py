@@ -21,8 +21,9 @@ class ServerContainer:
 
     `image` is the engine's id of a pinned image; `reference` is its name in the manifest, `digest`
     what a registry has it by, "" for an image that was built here. `port` is that of the server;
-    `concurrency` is the number of exchanges at once. `secrets` are values by variable, used as they
-    are: they are read at each start, for the driver alone.
+    `concurrency` is the number of exchanges at once. `has_files`: the function has files, which the
+    server sees. `secrets` are values by variable, used as they are: they are read at each start,
+    for the driver alone.
     """
 
     image: str
@@ -38,6 +39,7 @@ class ServerContainer:
     mounts: tuple[Mount, ...] = ()
     port: int = PORT_DEFAULT
     concurrency: int = 32
+    has_files: bool = False
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     reference: str = ""
     digest: str = ""

@@ -19,8 +19,13 @@ log = structlog.get_logger()
 
 TRIAL_S = 7200.0
 """Time limit of a trial in seconds, including the wait for a device."""
-KILLED = ("was killed by SIGKILL", "was killed by SIGTERM")
-"""Prefixes of the reasons that drivers give for an end by these signals."""
+KILLED = tuple(
+    f"{part}was killed by {signal}"
+    for part in ("", "lost its server, which ", "lost its sidecar, which ")
+    for signal in ("SIGKILL", "SIGTERM")
+)
+"""Prefixes of the reasons that drivers give for an end by these signals, of any of the replica's
+containers."""
 STOPPING = "the server is shutting down"
 RETRY_S = 1.0
 """Seconds between two requests to an engine that does not answer."""

@@ -24,12 +24,16 @@ RULE_FORM: Final = (
 )
 NEVER_WAKING: Final = (b"/favicon.ico", b"/robots.txt")
 """Paths that browsers and crawlers request by themselves."""
+METHOD_FIELDS: Final = (b"x-http-method-override", b"x-method-override", b"x-http-method")
+"""Fields of requests that name the method by which some servers run a request, in lower case. What
+a body says about its method (`_method`) is not read."""
 _RULE: Final = re.compile(r"(?:([A-Z][A-Z-]{0,31}) )?([/*][^\s?#;%\\\x00-\x1f\x7f]*)")
 _DOT_SEGMENT: Final = re.compile(r"/\.\.?(?:/|$)")
 _UNUSUAL: Final = re.compile(rb"[%;]|//|/\.")
 _AMBIGUOUS: Final = re.compile(
     rb"%(?:2[35eEfF]|3[fF]|5[cC]|[01][0-9A-Fa-f]|7[fF]|(?![0-9A-Fa-f]{2}))"  # escapes
     rb"|/\.\.?(?:[;/]|$)"  # dot segments, also with parameters
+    rb"|\A//"  # an authority for those who read the target as a URL (RFC 3986 section 4.2)
 )
 
 
@@ -123,41 +127,58 @@ class CompiledPaths:
         # A probe of "/" is no reason to keep the function's front page from waking it.
         self._never_waking = {*NEVER_WAKING, normalise(probe or b"/")} - {b"/"}
 
-    def judge(self, method: bytes, path: bytes) -> Treatment:
+    @property
+    def denies(self) -> bool:
+        """Whether any path is denied."""
+        return bool(self._deny)
+
+    def judge(self, method: bytes, path: bytes, claimed: tuple[bytes, ...] = ()) -> Treatment:
         """Return how a request is treated; `path` is absolute and has no query.
 
-        Raises PathDenied, and BadRequest where the function denies paths and servers could
-        understand this path in different ways.
+        `claimed`: further methods by which the server might run it, see METHOD_FIELDS. Raises
+        PathDenied, and BadRequest where the function denies paths and servers could understand this
+        path in different ways.
         """
         if self._deny:
-            self._check_denied(method, path)
+            self._check_denied((method, *claimed), path)
         plain = normalise(path)
-        is_free = any(matches(rule, method, plain) for rule in self._free)
+        is_free = bool(self._free) and self._is_free(method, path, plain)
         if plain in self._never_waking and method in (b"GET", b"HEAD"):
             return Treatment(wakes=False, is_free=is_free)
         wakes = not self._wake or any(matches(rule, method, plain) for rule in self._wake)
         return Treatment(wakes, is_free)
 
-    def _check_denied(self, method: bytes, path: bytes) -> None:
+    def _is_free(self, method: bytes, path: bytes, plain: bytes) -> bool:
+        """Return whether every server takes this path for one that needs no slot.
+
+        Otherwise /api/..;/static/x would be a way around the limit of concurrency.
+        """
+        if is_ambiguous(path):
+            return False
+        reads = {plain, normalise(path, cuts_parameters=False)}
+        return all(any(matches(rule, method, read) for rule in self._free) for read in reads)
+
+    def _check_denied(self, methods: tuple[bytes, ...], path: bytes) -> None:
         """Raise if any server could take this path for a denied one.
 
         Servers differ in case, in a final slash and in parameters of segments: each reading counts.
         """
         if is_ambiguous(path):
             raise BadRequest(
-                "path: expected no dot segments, no invalid escapes, and none of / \\ . %"
-                " ? # or control characters as an escape, because this function denies paths"
+                "path: expected no dot segments, no // at its beginning, no invalid escapes, and"
+                " none of / \\ . % ? # or control characters as an escape, because this function"
+                " denies paths"
             )
         for cuts in (True, False):
             plain = normalise(path, cuts_parameters=cuts).lower().rstrip(b"/")
             for read in (plain or b"/", plain + b"/"):
-                if any(matches(rule, method, read) for rule in self._deny):
+                if any(matches(rule, one, read) for rule in self._deny for one in methods):
                     raise PathDenied("the function's settings deny calls of this path")
 
 
 def is_ambiguous(path: bytes) -> bool:
     """Return whether servers differ in how they resolve a path; `path` has no query."""
-    if b"%" not in path and b"/." not in path:
+    if b"%" not in path and b"/." not in path and not path.startswith(b"//"):
         return False
     if _AMBIGUOUS.search(path):
         return True

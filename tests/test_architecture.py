@@ -18,11 +18,12 @@ PRODUCT = ("registry", "runtime_image", "pool_manager", "gateway", "admin")
 
 ENVIRONMENT = {
     "admin/settings.py": "the one place where settings are read",
-    "runtime_image/server/main.py": "the driver's environment of a sidecar, passed on to servers",
+    "runtime_image/server/start.py": "the driver's environment of a sidecar, passed on to servers",
 }
 """Source files that may touch the environment, and why."""
 
 POLLING = {
+    "functions/page/app.py": "an example of an answer that grows, with a pace of its own",
     "functions/web/app.py": "an example of a stream, with a pace of its own",
     "tests/chaos/attackers.py": "attackers keep their own pace",
     "tests/chaos/floods.py": "samples a server at a pace of its own",

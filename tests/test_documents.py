@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from registry.errors import BadManifest
+from registry.manifest.document import parse_manifest
 from tests.support.document_runs import ROOT, documents
 from tests.support.documents import PROMPT, blocks, steps
 
 README = ROOT / "README.md"
 LINES_MAX = 200
 COLUMNS_MAX = 120
+MANIFESTS_MIN = 7
 RUN_MIN = 100
 """Min number of commands and files that are run in all documents; fewer means some were lost by
 mistake."""
@@ -51,6 +54,36 @@ def test_every_command_is_run_or_says_why_not(path: Path) -> None:
 def test_lines_are_short(path: Path) -> None:
     """Text and commands fit into 120 columns."""
     assert wide_lines(path.read_text("utf-8")) == []
+
+
+def test_every_whole_manifest_of_a_server_is_accepted() -> None:
+    """A function.toml of a server that a document shows whole is one that a deploy accepts."""
+    shown = [
+        (f"{name(path)}:{block.line + 1}", "\n".join(block.lines))
+        for path in documents()
+        for block in blocks(path.read_text("utf-8"))
+        if {"schema = 1", "[server]"} <= {*block.lines}
+    ]
+    refused = {}
+    for where, text in shown:
+        try:
+            parse_manifest(text, ["app.py"])
+        except BadManifest as error:
+            refused[where] = str(error)
+
+    assert len(shown) >= MANIFESTS_MIN
+    assert refused == {}
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("functions/*/function.toml")), ids=name)
+def test_every_example_is_accepted(path: Path) -> None:
+    """Each folder of functions/ has a manifest that a deploy accepts, under the folder's name, and
+    a README.md that begins with the name."""
+    folder = path.parent
+    files = [one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()]
+
+    assert parse_manifest(path.read_text("utf-8"), files).name == folder.name
+    assert (folder / "README.md").read_text("utf-8").startswith(f"# {folder.name}\n")
 
 
 def test_most_commands_are_run() -> None:

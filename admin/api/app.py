@@ -192,7 +192,13 @@ class Admin:
         events = EventRoutes(self.watch, time.monotonic)
         handlers = Handlers(
             FunctionRoutes(
-                store, manager, self.rows, deploys, context.history, context.connections
+                store,
+                manager,
+                self.rows,
+                deploys,
+                context.history,
+                context.connections,
+                boundary.access.token_id,
             ),
             operate,
             UploadRoutes(store.blobs, deploys, boundary.access, context.settings.driver),

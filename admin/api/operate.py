@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import BinaryIO, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 import structlog
@@ -20,7 +20,6 @@ from gateway.http.bodies import read_body
 from gateway.problems import ACCEPTED, OK, json_answer
 from pool_manager.core.state import State
 from pool_manager.manager import Manager
-from pool_manager.waiters import Warmed
 from registry.catalog import Catalog, Deployed
 from registry.errors import (
     BadRequest,
@@ -33,6 +32,7 @@ from registry.errors import (
 from registry.names import check_name
 from registry.store.recovery.backups import Backups
 
+T = TypeVar("T")
 REQUEST_MAX = 64 * 1024
 READ_S = 10.0
 WARM_S = 60
@@ -106,9 +106,10 @@ class OperateRoutes:
         seconds = whole_number(request.query, "wait", WARM_S, WARM_MAX_S)
         was_warm = self._state(deployed) == "warm"
         began_s = self._clock()
-        await self._restore_image(deployed, seconds)
+        await self._while_open(self._restore_image(deployed, seconds))
         seconds = max(1, seconds - round(self._clock() - began_s))
-        outcome, reason = await self._warmed(deployed.revision.key, seconds)
+        warming = self._manager.warm(deployed.revision.key, timeout_s=seconds)
+        outcome, reason = await self._while_open(warming)
         if outcome == "failed":
             self._catalog.resolve(deployed.revision.ref)  # raises if it was removed meanwhile
             raise FunctionFailing(
@@ -149,13 +150,13 @@ class OperateRoutes:
             }
         )
 
-    async def _warmed(self, key: str, seconds: int) -> Warmed:
-        """Wait for a warm pool. Raises ShuttingDown if the server shuts down first."""
+    async def _while_open(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns. Raises ShuttingDown if the server shuts down first."""
         try:
             async with asyncio.timeout(0.0 if self._closing else None) as wait:
                 self._waits.add(wait)
                 try:
-                    return await self._manager.warm(key, timeout_s=seconds)
+                    return await work
                 finally:
                     self._waits.discard(wait)
         except TimeoutError:

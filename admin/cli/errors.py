@@ -28,6 +28,13 @@ Exit codes:
   130  interrupted with Ctrl-C"""
 """Shown below `fnctl --help`; \\b keeps the line breaks."""
 
+READ_ONLY: Final = "read-only file system"
+"""The system's text for a write to a folder that cannot be written to (EROFS), in lower case."""
+READ_ONLY_HINT: Final = (
+    "  an image's folders are read-only, except /tmp: --env HOME=/tmp, or name the folder in"
+    " [server.writable]"
+)
+
 HINTS: Final = {
     "no_key": "give --key or FN_KEY, or point --data or FN_DATA at the server's data folder",
     "wrong_scope": "use a key with that scope: fnctl key add --scope SCOPE",
@@ -89,6 +96,8 @@ def refusal_text(error: ApiError) -> str:
             tail = tail[:-1]  # the replica's reason, which the error has
         if tail:
             lines += ["  last lines of its log:", *(f"    {line}" for line in tail)]
+        if any(READ_ONLY in str(line).lower() for line in tail):
+            lines.append(READ_ONLY_HINT)
     seconds = error.problem.get("retry_after_s")
     if seconds is not None:
         lines.append(f"  try again in {seconds} s")

@@ -91,6 +91,7 @@ class Deploys:
         """Resume operations of an earlier server, and remove revisions that nothing will finish."""
         running = await self._store.operations.running()
         await self._changes.unstage_abandoned({operation.id for operation in running})
+        await self.pins.sweep()
         await self.runner.resume()
         self._revalidation.start()
 
@@ -196,7 +197,8 @@ class Deploys:
         if server is None or server.image is None:
             return await self._deployed(draft, request, operation, phase)
         try:
-            pinned = await self.pins.pinned(server, operation.id, phase, pull=request.pull)
+            async with self.runner.aside(operation.id):
+                pinned = await self.pins.pinned(server, operation.id, phase, pull=request.pull)
             hidden = await self.pins.hidden(pinned)
             draft = replace(draft, revision=replace(draft.revision, server=pinned))
             result = await self._deployed(draft, request, operation, phase)
@@ -276,7 +278,8 @@ class Deploys:
         # True after a resume (the earlier server died after the switch) and for repeated rollbacks.
         if before != after:
             check_compatible(before, after, request.breaking)
-            await self.pins.restore(target, WARM_S)
+            async with self.runner.aside(operation.id):
+                await self.pins.restore(target, WARM_S)
             how = await self._rollout.to(target, phase, now=request.now)
         return {"revision": after.ref, "from": before.ref, "switch": how}
 

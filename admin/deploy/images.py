@@ -26,6 +26,8 @@ PULL: Final = "pull"
 STEP: Final = 5
 """Percent between two published phases of a pull."""
 RETRY_S: Final = 5.0
+SHOWN_MAX: Final = 10
+"""Max ports of an image that a refusal names."""
 NEEDS_DOCKER: Final = "server.image: expected the driver docker, which runs images"
 
 
@@ -37,6 +39,9 @@ class ImagePins:
         self._store = store
         self._images = images
         self._tasks = Tasks("images")
+        self._tagging = asyncio.Lock()
+        """Guards the tags: an image that becomes needed while unneeded ones are untagged would
+        lose its pin."""
         self._held: dict[str, str] = {}
         """Ids of the images of running deploys, by operation."""
         self._restoring: dict[str, asyncio.Task[DriverError | None]] = {}
@@ -62,16 +67,53 @@ class ImagePins:
             raise Refused(NEEDS_DOCKER)
         try:
             await phase(FIND)
-            found = None if pull else await images.find(image.reference)
-            is_pulled = found is None
-            if found is None:
-                found = await _pulled(images, image.reference, phase)
-            self._held[operation] = found.id
-            await images.pin(found.id, is_pulled=is_pulled)
+            before = await images.find(image.reference)
+            if before is None or pull:
+                await _pull(images, image.reference, phase)
+            found = await self._hold(images, image.reference, operation, before)
         except DriverError as error:
             raise Refused(f"server.image: {error.message}") from error
         pinned = ServerImage(image.reference, found.id, found.digest)
         return replace(server, image=pinned, port=server.port or _only_port(found, image.reference))
+
+    async def _hold(
+        self, images: Images, reference: str, operation: str, before: FoundImage | None
+    ) -> FoundImage:
+        """Pin an image for an operation, as pulled by it unless it was there `before`; return it.
+        Raises DriverError.
+
+        A cancelled caller waits until the engine has answered: a tag that comes later would have
+        no owner.
+        """
+        task = self._tasks.spawn(
+            f"pin {reference}", self._tag(images, reference, operation, before)
+        )
+        try:
+            found: FoundImage | DriverError = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
+        if isinstance(found, DriverError):
+            raise found
+        return found
+
+    async def _tag(
+        self, images: Images, reference: str, operation: str, before: FoundImage | None
+    ) -> FoundImage | DriverError:
+        """As `_hold`, but return the error."""
+        try:
+            async with self._tagging:
+                found = await images.find(reference)
+                if found is None:
+                    return DriverError(
+                        f"the engine has no image {reference} any more: deploy again"
+                    )
+                self._held[operation] = found.id
+                is_pulled = before is None or before.id != found.id
+                await images.pin(found.id, is_pulled=is_pulled)
+        except DriverError as error:
+            return error
+        return found
 
     async def hidden(self, server: ServerSettings) -> list[str]:
         """Return the folders that the image declares as volumes and that no mount covers: whatever
@@ -98,15 +140,23 @@ class ImagePins:
         if server is None or server.image is None or images is None:
             return False
         image = server.image
-        if await images.find(image.id) is not None or not image.digest:
+        if await images.find(image.id) is not None:
+            # Somebody may have pulled it by hand, without its pin.
+            await images.pin(image.id)
+            return False
+        if not image.digest:
             return False
         if image.id not in self._restoring:
             log.info("an image is pulled again", image=image.digest)
             work = self._restored(images, image)
-            self._restoring[image.id] = self._tasks.spawn(f"pull {image.digest}", work)
+            began = self._tasks.spawn(f"pull {image.digest}", work)
+            began.add_done_callback(lambda _: self._restoring.pop(image.id, None))
+            self._restoring[image.id] = began
         task = self._restoring[image.id]
         await asyncio.wait([task], timeout=seconds)
-        if not task.done() or task.cancelled():
+        if task.done() and task.cancelled():
+            raise DriverError(f"the pull of {image.digest} was cancelled")
+        if not task.done():
             raise NoRoom(
                 f"the pull of {image.digest} takes more than {seconds:g} s, and goes on",
                 retry_after_s=RETRY_S,
@@ -118,26 +168,30 @@ class ImagePins:
     async def _restored(self, images: Images, image: ServerImage) -> DriverError | None:
         """Pull a lost image; return the error, which is then every waiter's."""
         try:
-            found = await _pulled(images, image.digest, _unseen)
-            if found.id != image.id:
-                return DriverError(
-                    f"{image.digest} has the id {found.id}, expected {image.id}: the engine stores"
-                    " images in another way than at the deploy; deploy the function anew"
-                )
-            await images.pin(found.id, is_pulled=True)
+            await _pull(images, image.digest, _unseen)
+            async with self._tagging:
+                found = await images.find(image.digest)
+                if found is None or found.id != image.id:
+                    return DriverError(
+                        f"{image.digest} has the id {found and found.id}, expected {image.id}: the"
+                        " engine stores images in another way than at the deploy; deploy the"
+                        " function anew"
+                    )
+                await images.pin(found.id, is_pulled=True)
         except DriverError as error:
             return error
-        finally:
-            del self._restoring[image.id]
         return None
 
     async def sweep(self) -> None:
-        """Remove the tags of images that neither a revision nor a running deploy needs. Never
-        raises: what cannot be removed now is removed next time."""
+        """Pin the images that revisions and running deploys need, and no others; cancel pulls of
+        others. Never raises: what cannot be done now is done next time."""
         if self._images is None:
             return
+        for id in self._restoring.keys() - self._needed():
+            self._restoring[id].cancel()
         try:
-            await self._images.unpin_others(self._needed())
+            async with self._tagging:
+                await self._images.unpin_others(self._needed())
         except DriverError as error:
             log.warning("unused images stay pinned for now", reason=error.message)
 
@@ -146,7 +200,8 @@ class ImagePins:
         Refused under a driver without images, DriverError."""
         if self._images is None:
             raise Refused(NEEDS_DOCKER)
-        return await self._images.prune(self._needed())
+        async with self._tagging:
+            return await self._images.prune(self._needed())
 
     def _needed(self) -> set[str]:
         servers = (one.revision.server for one in self._store.catalog.every())
@@ -158,17 +213,14 @@ async def _unseen(_phase: str) -> None:
     """Publish nothing: no operation follows this pull."""
 
 
-async def _pulled(images: Images, reference: str, phase: Phase) -> FoundImage:
-    """Pull an image and return it. Raises DriverError."""
+async def _pull(images: Images, reference: str, phase: Phase) -> None:
+    """Pull an image, and publish its progress. Raises DriverError."""
     shown = _Shown()
+    await phase(PULL)
     async with aclosing(images.pull(reference)) as pull:
         async for progress in pull:
             if text := shown.next(progress):
                 await phase(text)
-    found = await images.find(reference)
-    if found is None:
-        raise DriverError(f"cannot pull {reference}: the engine does not have it after the pull")
-    return found
 
 
 class _Shown:
@@ -204,7 +256,8 @@ def _only_port(found: FoundImage, reference: str) -> int:
     """Return the port that an image exposes. Raises Refused unless it is exactly one."""
     if len(found.ports) == 1:
         return found.ports[0]
-    ports = ", ".join(map(str, found.ports)) or "none"
+    more = f" and {len(found.ports) - SHOWN_MAX} more" if len(found.ports) > SHOWN_MAX else ""
+    ports = ", ".join(map(str, found.ports[:SHOWN_MAX])) + more or "none"
     raise Refused(
         f"server.port: expected a port, as {reference} exposes {ports}; name one: --port N"
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -61,6 +61,8 @@ class OperationRunner:
         self._closing = False
         self._changed = asyncio.Condition()
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self._aside: set[str] = set()
+        """Ids of the operations that have given their turn to others."""
         self._receivers = Subscribers[[Operation]]()
         # Weak values: a name's lock lives as long as a task holds it or waits for it.
         self._names: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -158,7 +160,7 @@ class OperationRunner:
     async def _run(self, operation: Operation) -> None:
         try:
             # Wait for the name first, so that operations of one name occupy a single slot.
-            async with self.lock(operation.name), self._turns:
+            async with self.lock(operation.name), self._turn(operation.id):
                 changes = await self._outcome(operation)
         except asyncio.CancelledError:
             if operation.id not in self._cancelled:
@@ -167,6 +169,28 @@ class OperationRunner:
         except ShuttingDown:
             return  # the next server resumes it
         await self._end(operation.id, changes)
+
+    @asynccontextmanager
+    async def _turn(self, id: str) -> AsyncIterator[None]:
+        await self._turns.acquire()
+        try:
+            yield
+        finally:
+            if id in self._aside:
+                self._aside.discard(id)
+            else:
+                self._turns.release()
+
+    @asynccontextmanager
+    async def aside(self, id: str) -> AsyncIterator[None]:
+        """Let other operations have the turn of this one within the block, which waits for what is
+        far away, perhaps for hours. After the block it has a turn again."""
+        self._aside.add(id)
+        self._turns.release()
+        yield
+        # Not after an error: the operation ends without a turn.
+        await self._turns.acquire()
+        self._aside.discard(id)
 
     async def _outcome(self, operation: Operation) -> dict[str, Any]:
         async def phase(name: str) -> None:

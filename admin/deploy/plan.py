@@ -213,7 +213,10 @@ def check_device(draft: Plan, kinds: Collection[str]) -> None:
     """Raise Refused if the server has no device of the kind: the trial would wait for ever."""
     kind = draft.revision.device.kind
     if kind != "any" and kind not in kinds:
-        raise Refused(f"device.kind: expected any or {' or '.join(sorted(kinds))}, got {kind}")
+        raise Refused(
+            f"device.kind: expected any or {' or '.join(sorted(kinds))}, got {kind}; this server"
+            f" has no {kind} device, fnctl doctor says why"
+        )
 
 
 def _manifest(name: str, request: WireDeploy, paths: list[str]) -> Manifest:

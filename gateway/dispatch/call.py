@@ -242,12 +242,17 @@ class ServerLink(Link):
         """Return the exchange `id`, None if it has ended."""
         return self.in_flight.get(id) or self.free.get(id)
 
-    def send(self, call: Call, now: float) -> Send:
-        """Request a connection for `call` under an unused id; ids wrap around at ID_MAX."""
+    def take_id(self) -> int:
+        """Return an unused id; ids wrap around at ID_MAX."""
         id = self.last_id % ID_MAX + 1
         while id in self.in_flight or id in self.free:
             id = id % ID_MAX + 1
-        self.last_id = call.id = id
+        self.last_id = id
+        return id
+
+    def send(self, call: Call, now: float) -> Send:
+        """Request a connection for `call` under an unused id."""
+        id = call.id = self.take_id()
         call.stage = Stage.SENT
         call.link = self.id
         call.sent_s = call.started_s = now

@@ -40,7 +40,7 @@ from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarding import Forwarding, forward_request, outer_prefix
 from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.plan import ExchangePlan
-from gateway.proxy.targets import FunctionTarget, host_target, split_target
+from gateway.proxy.targets import FunctionTarget, claimed_methods, host_target, split_target
 from gateway.proxy.trusted import TrustedProxies
 from gateway.proxy.websocket import check_handshake, is_handshake
 from gateway.replies import CLOSE, Reply
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMITS: Final = ExchangeLimits()
 VARIES: Final = (("Vary", "Origin"),)
+CONDITIONS: Final = frozenset({b"if-none-match", b"if-modified-since"})
+"""Fields of requests whose answers do not renew a cookie: a cache may keep the fields of a 304."""
 IGNORED: Final = "the function is asleep, and its settings say that WebSockets do not wake it"
 RULES_SHOWN: Final = 3
 """Max rules in an error."""
@@ -190,7 +192,9 @@ class Exchanges:
         if by_cookie:
             # Authorization may belong to the function's server.
             cookies = head.fields.get(b"cookie")
-            caller = access.check_cookie(cookies, target.name, self._invoker.wall())
+            caller, renewed = access.check_cookie(cookies, target.name, self._invoker.wall())
+            if renewed and CONDITIONS.isdisjoint(head.fields.values):
+                journal.added += (("Set-Cookie", renewed), ("Cache-Control", "no-store"))
         else:
             caller = access.check(credential, "invoke", target.name)
         deployed = self._resolve(target, method)
@@ -290,7 +294,9 @@ class Exchanges:
         invoker, function = self._invoker, deployed.function
         pool = deployed.revision.key
         limits = function.exchange or DEFAULT_LIMITS
-        rule = self._paths_of(deployed.revision).judge(head.method, target.path or b"/")
+        rules = self._paths_of(deployed.revision)
+        claimed = claimed_methods(head.fields) if rules.denies else ()
+        rule = rules.judge(head.method, target.path or b"/", claimed)
         key = check_handshake(head) if is_handshake(head) else None
         # A page that is left open connects again and again: that must not wake the function either.
         is_ignored = key is not None and limits.websockets == "ignore"

@@ -13,12 +13,15 @@ from gateway import problems
 from gateway.http.bodies import check_framing, is_awaiting_continue, read_body
 from gateway.http.exchange_client import make_parts
 from gateway.http.exchange_route import proxy
-from gateway.pages.cookies import LIFETIME_S, make_value, set_cookie
+from gateway.pages.cookies import LIFETIME_S, forget_cookie, make_value, set_cookie
 from gateway.pages.entering import (
     ASKED_MAX,
     ENTER,
     ENTER_HEADERS,
     ENTER_PAGE,
+    LEAVE,
+    LEAVE_HEADERS,
+    LEAVE_PAGE,
     check_entering,
     is_ours,
 )
@@ -37,6 +40,8 @@ log = structlog.get_logger()
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 READ_S: Final = 10.0
 METHODS: Final = ("GET", "HEAD", "POST")
+PAGES: Final = {ENTER: (ENTER_PAGE, ENTER_HEADERS), LEAVE: (LEAVE_PAGE, LEAVE_HEADERS)}
+"""Content and headers of the gateway's own pages by their paths."""
 
 
 def route_pages(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
@@ -76,14 +81,18 @@ class _Pages:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request to a path of the gateway's own."""
         function_of_request(request, self._access, self._catalog)
-        if request.rel_url.raw_path != ENTER or request.rel_url.raw_query_string:
-            raise Unknown(f"no route {request.method} {request.rel_url.raw_path[:200]}")
+        path = request.rel_url.raw_path
+        page = PAGES.get(path)
+        if page is None or request.rel_url.raw_query_string:
+            raise Unknown(f"no route {request.method} {path[:200]}")
         if request.method not in METHODS:
             text = f"expected {', '.join(METHODS)}, got {request.method}"
             raise MethodNotAllowed(text, detail={"allow": list(METHODS)})
+        if request.method == "POST" and path == LEAVE:
+            return _leave(request)
         if request.method == "POST" and self._enter is not None:
             return await self._enter(request)
-        return web.Response(body=ENTER_PAGE, headers=ENTER_HEADERS)
+        return web.Response(body=page[0], headers=page[1])
 
 
 class Entry:
@@ -103,9 +112,7 @@ class Entry:
 
     async def _enter(self, request: web.BaseRequest) -> web.StreamResponse:
         function = function_of_request(request, self._access, self._catalog)
-        headers = request.headers
-        origin, site = headers.get(hdrs.ORIGIN), headers.get("Sec-Fetch-Site")
-        is_secure = check_entering(origin, site, request.host)
+        is_secure = _check_sender(request)
         word = await read_body(request, ASKED_MAX, READ_S)
         ticket = self._tickets.redeem(word.decode("latin-1").strip(), function)
         if ticket is None:
@@ -117,6 +124,20 @@ class Entry:
         cookie = set_cookie(value, is_secure=is_secure)
         answered = {"Set-Cookie": cookie, "Cache-Control": "no-store"}
         return problems.json_answer({"path": ticket.path}, headers=answered)
+
+
+def _leave(request: web.BaseRequest) -> web.Response:
+    """Remove the cookie from the browser. What it says stays valid, as no process stores it."""
+    cookie = forget_cookie(is_secure=_check_sender(request))
+    left = {"Set-Cookie": cookie, "Cache-Control": "no-store"}
+    return problems.json_answer({}, headers=left)
+
+
+def _check_sender(request: web.BaseRequest) -> bool:
+    """Return whether a page of this very host sent the request by https. Raises ForeignOrigin."""
+    headers = request.headers
+    origin = ", ".join(headers.getall(hdrs.ORIGIN, ()))  # several are none
+    return check_entering(origin, headers.get("Sec-Fetch-Site"), request.host)
 
 
 def function_of_request(request: web.BaseRequest, access: Access, catalog: Catalog) -> str:

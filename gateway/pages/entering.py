@@ -1,7 +1,8 @@
-"""The gateway's own pages on a function's host: entering by a ticket, and a missing key. Pure.
+"""The gateway's own pages on a function's host: entering by a ticket, leaving, a missing key. Pure.
 
 The page at ENTER reads the ticket from the fragment of its address, removes it from there and sends
-it by POST. The answer sets the cookie and names the path that the page then opens.
+it by POST. The answer sets the cookie and names the path that the page then opens. The page at
+LEAVE has a button that removes the cookie.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from registry.errors import BadRequest, ForeignOrigin
 OURS: Final = b"/.fngate"
 """Beginning of the paths on a function's host that its server does not get."""
 ENTER: Final = "/.fngate/enter"
+LEAVE: Final = "/.fngate/leave"
 PATH_MAX: Final = 2048
 """Max characters of the path that a ticket opens."""
 ASKED_MAX: Final = 256
@@ -35,12 +37,27 @@ async function enter() {
 if (ticket) enter().catch((error) => { said.textContent = `Not opened: ${error.message}`; });
 else said.textContent = "This address is complete only with a ticket.";
 """
-ENTER_PAGE: Final = f"""<!doctype html>
+_LEAVING: Final = """
+const said = document.querySelector("p");
+document.querySelector("button").onclick = async () => {
+  const answer = await fetch(location.pathname, {method: "POST", redirect: "error"});
+  said.textContent = answer.ok ? "This browser has left." : (await answer.json()).detail;
+};
+"""
+
+
+def _page(content: str, script: str) -> bytes:
+    return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>fngate</title></head>
-<body><p>Opening …</p><noscript>This page needs JavaScript.</noscript>
-<script>{_SCRIPT}</script></body></html>
+<body>{content}<noscript>This page needs JavaScript.</noscript>
+<script>{script}</script></body></html>
 """.encode()
-_HASH: Final = base64.b64encode(sha256(_SCRIPT.encode()).digest()).decode()
+
+
+ENTER_PAGE: Final = _page("<p>Opening …</p>", _SCRIPT)
+LEAVE_PAGE: Final = _page(
+    '<p role="status">This browser then needs a new ticket.</p><button>Leave</button>', _LEAVING
+)
 
 
 def _policy(*more: str) -> str:
@@ -54,12 +71,20 @@ _COMMON: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-ENTER_HEADERS: Final = {
-    **_COMMON,
-    "Content-Security-Policy": _policy(f"script-src 'sha256-{_HASH}'", "connect-src 'self'"),
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+
+
+def _headers(script: str) -> dict[str, str]:
+    digest = base64.b64encode(sha256(script.encode()).digest()).decode()
+    return {
+        **_COMMON,
+        "Content-Security-Policy": _policy(f"script-src 'sha256-{digest}'", "connect-src 'self'"),
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+    }
+
+
+ENTER_HEADERS: Final = _headers(_SCRIPT)
+LEAVE_HEADERS: Final = _headers(_LEAVING)
 CLOSED_HEADERS: Final = {**_COMMON, "Content-Security-Policy": _policy()}
 
 
@@ -93,12 +118,12 @@ def check_path(path: str) -> str:
 
 
 def check_entering(origin: str | None, site: str | None, host: str) -> bool:
-    """Return whether a page that redeems a ticket was fetched by https.
+    """Return whether a page that redeems a ticket, or leaves, was fetched by https.
 
     Raises ForeignOrigin unless it is the page of this very host: the fields are Origin,
     Sec-Fetch-Site and Host.
     """
     scheme, _, rest = (origin or "").partition("://")
     if not rest or rest.lower() != host.lower() or site not in (None, "same-origin"):
-        raise ForeignOrigin(f"a ticket is taken from {ENTER} of the same host only")
+        raise ForeignOrigin(f"expected a page of this host, such as {ENTER}")
     return scheme == "https"

@@ -19,13 +19,18 @@ NAMES_MAX: Final = 2048
 """Max characters of a list of field names that a preflight may ask for."""
 _FOREIGN: Final = frozenset({"cross-site", "same-site"})
 _READS: Final = frozenset({"GET", "HEAD"})
+_TOP: Final = frozenset({"document", "empty", None})
+"""Destinations of a link. A service worker of the page that passes it on says "empty", and no other
+page can send that as a navigation."""
+_FRAMES: Final = frozenset({"iframe", "frame"})
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 
 
 class Asked(NamedTuple):
     """The fields of a request that tell who sends it. None where the field is missing.
 
-    `wanted`: Access-Control-Request-Method.
+    `wanted`: Access-Control-Request-Method. `dest`: Sec-Fetch-Dest. `purpose`: Sec-Purpose, which
+    says that a browser fetches a page before its user asks for it.
     """
 
     method: str
@@ -34,6 +39,8 @@ class Asked(NamedTuple):
     site: str | None = None
     mode: str | None = None
     wanted: str | None = None
+    dest: str | None = None
+    purpose: str | None = None
 
 
 class Sender(Enum):
@@ -54,17 +61,33 @@ def judge(asked: Asked, origins: tuple[str, ...], *, is_linked: bool) -> Sender:
     as on a function's own host.
     """
     origin = asked.origin
+    if asked.purpose is not None and asked.site != "same-origin":
+        # Chromium says "none" of pages that any site lets it prefetch, as of a typed address.
+        raise ForeignOrigin("a page of another site may not let a browser fetch ahead")
     if origin is None:
-        follows = is_linked and asked.method in _READS and asked.mode == "navigate"
-        if asked.site in _FOREIGN and not follows:
+        if asked.site in _FOREIGN and not (is_linked and _is_followed(asked, bool(origins))):
             raise ForeignOrigin("a page of another site may not call this server")
         return Sender.OWN
-    if asked.host and origin.partition("://")[2].lower() == asked.host.lower():
+    # A page of the same host by another scheme is foreign, which only the browser knows here.
+    is_own = asked.host and origin.partition("://")[2].lower() == asked.host.lower()
+    if is_own and asked.site not in _FOREIGN:
         return Sender.OWN
     if origin not in origins:
         raise ForeignOrigin(f"a page of {origin[:100]!r} may not call this server")
     is_question = asked.method == "OPTIONS" and asked.wanted is not None
     return Sender.PREFLIGHT if is_question else Sender.LISTED
+
+
+def _is_followed(asked: Asked, may_frame: bool) -> bool:
+    """Return whether a request of another site is a link that a user follows.
+
+    Frames and objects are requested without the user, so they would wake the function.
+    `may_frame`: pages elsewhere may frame it. Which ones do, no request says: the answer says who
+    may (CSP frame-ancestors).
+    """
+    if asked.method not in _READS or asked.mode != "navigate":
+        return False
+    return asked.dest in _TOP or (may_frame and asked.dest in _FRAMES)
 
 
 def asked_by(method: str, header: Callable[[str], str | None]) -> Asked:
@@ -76,6 +99,8 @@ def asked_by(method: str, header: Callable[[str], str | None]) -> Asked:
         header("Sec-Fetch-Site"),
         header("Sec-Fetch-Mode"),
         header("Access-Control-Request-Method"),
+        header("Sec-Fetch-Dest"),
+        header("Sec-Purpose"),
     )
 
 

@@ -14,19 +14,25 @@ from gateway.proxy.response_head import SWITCHING, ResponseHead
 SANDBOX: Final = b"sandbox allow-scripts allow-forms allow-downloads"
 """Content-Security-Policy of pages below /fn/NAME: they share the dashboard's origin."""
 ORIGIN_WIDE: Final = frozenset(
-    {b"service-worker-allowed", b"clear-site-data", b"alt-svc", b"strict-transport-security"}
-    | {b"nel", b"report-to"}
+    {b"clear-site-data", b"alt-svc", b"strict-transport-security", b"nel", b"report-to"}
 )
-"""Fields with an effect beyond the function's paths, or on how clients connect."""
+"""Fields with an effect beyond the function's host, or on how clients connect."""
+SHARED_ORIGIN: Final = frozenset(
+    {b"service-worker-allowed", b"accept-ch", b"critical-ch", b"use-as-dictionary", b"set-login"}
+    | {b"sec-session-registration", b"secure-session-registration", b"reporting-endpoints"}
+)
+"""Fields with an effect on their whole origin, which below /fn/ is the dashboard's, too."""
 UNFRAMED: Final = b"frame-ancestors 'self'"
 """Content-Security-Policy of pages on a function's own host, unless its server says who may frame
 them."""
 URLS: Final = frozenset({b"location", b"content-location"})
 """Fields whose values get the function's prefix."""
 _OWN: Final = (b"fn-", b"proxy-")
-_DROPPED: Final = HOP_BY_HOP | ORIGIN_WIDE | {b"content-length"}
-_DROPPED_ON_OWN_HOST: Final = _DROPPED - {b"service-worker-allowed"}
-_ADDITIONAL: Final = frozenset({b"server-timing", b"content-security-policy", b"vary"})
+_DROPPED_ON_OWN_HOST: Final = HOP_BY_HOP | ORIGIN_WIDE | {b"content-length"}
+_DROPPED: Final = _DROPPED_ON_OWN_HOST | SHARED_ORIGIN
+_ADDITIONAL: Final = frozenset(
+    {b"server-timing", b"content-security-policy", b"vary", b"set-cookie"}
+)
 _CORS: Final = b"access-control-allow-"
 _ANCESTORS: Final = re.compile(rb"(?:^|[;,])[ \t]*frame-ancestors(?:[ \t;,]|$)", re.IGNORECASE)
 _FRAME_OPTIONS: Final = frozenset({b"deny", b"sameorigin"})
@@ -38,11 +44,10 @@ class Answering(NamedTuple):
     `prefix`: /fn/NAME as the client sent it, b"" on the function's own host. `host`: the request's.
     `minor`: of the client's HTTP/1.`minor`. `keep_alive`: the client's connection may stay open.
     `is_bare`: the client's target was the prefix itself. `added`: fields of the gateway, which
-    replace the server's; Server-Timing, Vary and Content-Security-Policy stand beside the server's,
-    and one Access-Control-Allow-* replaces all. `outer`: the path before `prefix` for clients of a
-    trusted proxy, and `public_host` the host that they use; b"" without one. `port`: the server's
-    TCP port, 0 if it has none. `dropped`: lower-case names of further fields that the client does
-    not get.
+    replace the server's; those of _ADDITIONAL stand beside the server's, and one
+    Access-Control-Allow-* replaces all. `outer`: the path before `prefix` for clients of a trusted
+    proxy, and `public_host` the host that they use; b"" without one. `port`: the server's TCP port,
+    0 if it has none. `dropped`: lower-case names of further fields that the client does not get.
     """
 
     prefix: bytes

@@ -152,14 +152,20 @@ class Exchange(ExchangeData):
     def _on_unfit(self, upstream: UpstreamConnection, call: ExchangeCall) -> None:
         """Leave a connection that cannot have this request: nothing is sent.
 
-        It is used and a fresh one is wanted, or something arrived before the request: the end of a
-        connection that was idle, or bytes that would be taken for this answer.
+        It is used and a fresh one is wanted, or something arrived before the request: the end of
+        the connection, or bytes that would be taken for this answer.
         """
+        has_only_ended = not upstream.is_reused and upstream.has_only_ended
         self._leave_upstream()
         if upstream.is_reused:
             self._delivery.retry_exchange(call)
+            return
+        self.state = State.OPEN
+        if has_only_ended:
+            self._sends += 1
+            self._is_reused = False
+            self._carry_out(self._decide(is_unsent=True))
         else:
-            self.state = State.OPEN
             self.fail(not_http("bytes before the request"))
 
     def _on_refused(self, error: FnError) -> None:
@@ -370,8 +376,8 @@ class Exchange(ExchangeData):
     def _on_unanswered(self) -> None:
         """Decide about a request whose connection was lost before the answer's head.
 
-        Unless a second run does no harm, it matters whether the replica died; the loss of its link
-        may be noticed a little later than that of the connection.
+        Unless a second run does no harm, it matters whether the server died; that may be noticed a
+        little later than the loss of the connection.
         """
         assert self._upstream is not None
         self._is_reused = self._upstream.is_reused
@@ -384,22 +390,32 @@ class Exchange(ExchangeData):
             asyncio.get_running_loop().call_later(DEATH_S, self._on_settled)
 
     def _on_settled(self) -> None:
-        """Decide about a lost connection; by now it is known whether the replica died."""
+        """Ask whether the server still listens: a replica of two containers keeps its link when
+        only the server has ended."""
+        call = self._call
+        if call is not None and self._upstream is None:
+            self._delivery.ask_server(call, self._on_asked)
+
+    def _on_asked(self, listens: bool) -> None:
+        """Decide about a lost connection, knowing whether the server still listens."""
         call, state = self._call, self.state
         if call is None or self._upstream is not None:
             return
-        if state is State.OPEN:
-            decision = self._decide()
-            if isinstance(decision, retries.Fail):
-                self.fail(decision.error(decision.text))
-            else:
-                self._resend()
-        elif state is State.ANSWERING and self._delivery.has_lost_link(call):
-            self.fail(UpstreamFailed("the replica died within its answer"))
-        elif state is State.ANSWERING:
+        if state is State.ANSWERING and listens:
             if self._is_rewriting:
                 self._client.write(self._last_bytes())
             self._complete()
+        elif state is State.ANSWERING:
+            self.fail(UpstreamFailed("the replica died within its answer"))
+        elif state is State.OPEN:
+            self._carry_out(self._decide(died=not listens))
+
+    def _carry_out(self, decision: retries.Resend | retries.Fail) -> None:
+        """Send the request again, or fail."""
+        if isinstance(decision, retries.Fail):
+            self.fail(decision.error(decision.text))
+        else:
+            self._resend()
 
     def _resend(self) -> None:
         """Queue the call again; the next connection gets the request from its beginning."""

@@ -104,7 +104,11 @@ class ExchangeData(ABC):
     def _on_evicted(self, error: FnError) -> None:
         """Handle the loss of the memory of the kept prefix."""
 
-    def _decide(self) -> retries.Resend | retries.Fail:
+    def _decide(
+        self, *, died: bool = False, is_unsent: bool = False
+    ) -> retries.Resend | retries.Fail:
+        """Decide about a lost connection. `died`: the server has ended, as is known otherwise than
+        by the link to its replica. `is_unsent`: the request was not sent."""
         call = self._call
         assert call is not None
         return retries.decide(
@@ -112,11 +116,12 @@ class ExchangeData(ABC):
                 self._plan.head.method,
                 answer_bytes=self._reader.head_bytes,
                 is_reused=self._is_reused,
-                died=self._delivery.has_lost_link(call),
+                died=died or self._delivery.has_lost_link(call),
                 is_body_kept=not self._kept.is_lost,
                 retry=self._plan.retry,
                 sends=self._sends,
                 is_late=monotonic() >= call.wait_until_s,
+                is_unsent=is_unsent,
             )
         )
 

@@ -6,6 +6,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.proxy.fields import Field
     from gateway.proxy.response_head import ResponseHead
     from gateway.replies import Reply
@@ -147,6 +149,9 @@ class ExchangeDelivery(Protocol):
 
     def has_lost_link(self, call: ExchangeCall) -> bool:
         """Return whether an opened call has lost the link to its replica."""
+
+    def ask_server(self, call: ExchangeCall, answered: Callable[[bool], None]) -> None:
+        """Ask whether the server of an opened call still listens: `answered(listens)`."""
 
     def retry_exchange(self, call: ExchangeCall) -> None:
         """Queue an opened call again: its connection was lost."""

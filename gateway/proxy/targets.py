@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from gateway.proxy.fields import Fields
 from registry.errors import BadRequest
 from registry.names import NAME_RULE
+from registry.path_rules import METHOD_FIELDS
 
 _TARGET: Final = re.compile(
     rb"(/fn/([a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)(?:(?:@|%40)([1-9][0-9]{0,8}))?)(/[^?]*)?(?:\?(.*))?"
@@ -64,6 +66,18 @@ def host_target(name: str, target: bytes) -> FunctionTarget:
     """
     path, mark, query = target.partition(b"?")
     return FunctionTarget(name, name, b"", path, query if mark else None)
+
+
+def claimed_methods(fields: Fields) -> tuple[bytes, ...]:
+    """Return the methods that a request names besides its own, in upper case.
+
+    A name with `_` counts as with `-`: servers of the CGI family cannot tell them apart.
+    """
+    found: list[bytes] = []
+    for name in fields.values:
+        if name.startswith(b"x") and name.replace(b"_", b"-") in METHOD_FIELDS:
+            found += (item.upper() for item in fields.items(name))
+    return tuple(found)
 
 
 def is_description(method: bytes, target: FunctionTarget) -> bool:

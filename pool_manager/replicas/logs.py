@@ -12,7 +12,7 @@ import ctypes
 import errno
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -345,23 +345,38 @@ class Followers:
 
 class Spool:
     """Copies each line of an engine's output to a log exactly once. A log's mtime is the timestamp
-    of its last line, after which the next server continues."""
+    of its last line, after which the next server continues.
+
+    A replica may have several sources of output, each of which is copied in order; lines that come
+    together are in the order of their timestamps. If the server ends between two requests of one
+    copy, a source's lines of these milliseconds are lost.
+    """
 
     def __init__(self) -> None:
-        self._last: dict[str, str] = {}
+        self._last: dict[str, dict[str, str]] = {}
+        """Timestamps of the last lines by source, by replica; "" has that at the first copy."""
         self._locks: dict[str, asyncio.Lock] = {}
 
-    async def fetch(self, id: str, log: Path, ask: Ask) -> None:
-        """Append the new output of replica `id` to `log`. Raises OSError, and what `ask` raises."""
+    async def fetch(self, id: str, log: Path, sources: Mapping[str, Ask]) -> None:
+        """Append the new output of replica `id` to `log`. Raises OSError, and what a source
+        raises."""
         lock = self._locks.setdefault(id, asyncio.Lock())
         async with lock:
-            after = self._last.get(id)
-            if after is None:
-                after = await asyncio.to_thread(_stamp_of, log)
-            output = await ask(_second_of(after))
-            text, last = fresh(output or b"", after)
-            if text:
-                await asyncio.to_thread(_append, log, text, last)
+            last = dict(self._last.get(id, {}))
+            if not last:
+                last[""] = await asyncio.to_thread(_stamp_of, log)
+            found: list[tuple[str, bytes]] = []
+            for name, ask in sources.items():
+                after = last.get(name, last[""])
+                output = await ask(_second_of(after)) or b""
+                is_own = after != last[""] or len(sources) == 1
+                lines = fresh(output, after, is_own=is_own)
+                last[name] = lines[-1][0] if lines else after
+                found += lines
+            if found:
+                found.sort(key=lambda line: line[0])
+                text = b"".join(text for _, text in found)
+                await asyncio.to_thread(_append, log, text, max(last.values()))
             # The replica may have been released in the meantime.
             if self._locks.get(id) is lock:
                 self._last[id] = last
@@ -372,24 +387,25 @@ class Spool:
         self._locks.pop(id, None)
 
 
-def fresh(output: bytes, after: str) -> tuple[bytes, str]:
-    """Return the lines later than `after` without their timestamps, and the timestamp of the last.
+def fresh(output: bytes, after: str, *, is_own: bool = True) -> list[tuple[str, bytes]]:
+    """Return the lines later than `after`: the timestamp and the text of each.
 
     An unfinished line is left for the next call: the engine returns a long line in parts, all with
     the timestamp of the first. If the line of `after` is missing from `output`, the engine has
-    dropped output or did not return all of it: a line that says so is inserted.
+    dropped output or did not return all of it: a line that says so is inserted, unless `after` is
+    the timestamp of another source (`is_own`).
     """
-    texts, last, is_first = [], after, True
+    found: list[tuple[str, bytes]] = []
+    is_first = is_own
     for line in output.split(b"\n")[:-1]:
         stamp, text = line[:STAMP], line[STAMP + 1 :]
         shown = stamp.decode("ascii", "replace")
         if is_first and after and shown > after:
-            texts.append(DROPPED)
+            found.append((shown, DROPPED))
         is_first = False
         if shown > after:
-            texts.append(text.replace(stamp + b" ", b"") + b"\n")
-            last = shown
-    return b"".join(texts), last
+            found.append((shown, text.replace(stamp + b" ", b"") + b"\n"))
+    return found
 
 
 def _append(log: Path, text: bytes, last: str) -> None:

@@ -112,6 +112,15 @@ def cap_hint(record: ReplicaRecord | None) -> str:
     return f" (its memory cap is {cap} MiB)" if cap else ""
 
 
+def exit_hint(how: str, record: ReplicaRecord | None) -> str:
+    """Return the hint for an exit described by `how`: the cap, which may be the reason, unless the
+    replica or its server ended itself."""
+    is_server = record is not None and record.engine == servers.ENGINE
+    if how.endswith("code 0") or (is_server and "exited with code" in how):
+        return ""
+    return cap_hint(record)
+
+
 def cause_of(how: str, record: ReplicaRecord | None) -> str:
     """Return the cause of an exit described by `how`, as shown to callers; "" for a regular
     exit."""

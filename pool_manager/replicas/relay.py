@@ -92,7 +92,7 @@ class EventRelay:
         if exit is not None and not exit.done():
             exit.set_result(how)
             record = self.records.get(id)
-            hint = "" if how.endswith("code 0") else records.cap_hint(record)
+            hint = records.exit_hint(how, record)
             lost = events.Lost(id, how, cause=records.cause_of(how, record))
             self._tasks.spawn(f"end of {id}", self._report_lost(lost, hint))
 

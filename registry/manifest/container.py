@@ -13,6 +13,7 @@ from registry.errors import BadManifest
 from registry.manifest.checks import Section, Word, refused
 from registry.model import Mount, ServerImage, ServerSettings
 from registry.names import nearest
+from runtime_image.contract.server import BUNDLE_FOLDER
 
 CAPABILITIES: Final = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "NET_BIND_SERVICE", "SETGID", "SETUID")
 """Capabilities that a server may have: those with which the images of common servers prepare their
@@ -23,7 +24,10 @@ ORIGINS_MAX: Final = 20
 WRITABLE_MIB_MAX: Final = 1_048_576
 ID_MAX: Final = 2**31 - 1
 """Largest user or group id."""
-FOLDER_FORM: Final = "an absolute path without :, . or .., not / and not below /proc, /sys or /dev"
+FOLDER_FORM: Final = (
+    "an absolute path without :, //, . or .., not / and not below /proc, /sys or /dev"
+)
+TARGET_FORM: Final = f"{FOLDER_FORM}, and not {BUNDLE_FOLDER}, where the function's files are"
 
 _IMAGE: Final = re.compile(
     r"(?:[a-z0-9.-]+(?::[0-9]{1,5})?/)?"  # registry
@@ -40,6 +44,7 @@ _MOUNT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _OWN: Final = ("user", "capabilities", "writable", "shm_mib", "stop_signal", "mounts")
 """Keys that only images have."""
 _FORBIDDEN: Final = tuple(PurePosixPath(path) for path in ("/proc", "/sys", "/dev"))
+_BUNDLE_FOLDER: Final = PurePosixPath(BUNDLE_FOLDER)
 
 
 class ContainerTable(Section):
@@ -54,7 +59,8 @@ class ContainerTable(Section):
     user: str = Field(default="", max_length=21)
     """User of an image's server as numbers, `UID` or `UID:GID`. Empty for the image's own."""
     capabilities: list[Word] = Field(default=[], max_length=len(CAPABILITIES))
-    """Linux capabilities of an image's server, of those that the documents list."""
+    """Linux capabilities of an image's server: `CHOWN`, `DAC_OVERRIDE`, `FOWNER`,
+    `NET_BIND_SERVICE`, `SETGID` or `SETUID`."""
     writable: dict[str, int] = Field(default={}, max_length=WRITABLE_MAX)
     """Folders that an image's server may write to, with MiB of memory that their files may take."""
     shm_mib: int = Field(default=64, ge=1, le=1_048_576)
@@ -138,7 +144,7 @@ def _capabilities(names: list[str]) -> tuple[str, ...]:
 
 def _writable(folders: Mapping[str, int]) -> dict[str, int]:
     for folder, mib in folders.items():
-        _check_folder("writable", folder)
+        _check_target("writable", folder)
         if not 1 <= mib <= WRITABLE_MIB_MAX:
             raise _bad(f"writable.{folder}", f"1 to {WRITABLE_MIB_MAX} MiB", mib)
     return dict(folders)
@@ -152,9 +158,9 @@ def _stop_signal(name: str) -> str:
 
 def _mounts(mounts: Mapping[str, str]) -> tuple[Mount, ...]:
     found = tuple(_mount(name, text) for name, text in mounts.items())
-    targets = [one.target for one in found]
+    targets = [one.target.rstrip("/") for one in found]
     for one in found:
-        if targets.count(one.target) > 1:
+        if targets.count(one.target.rstrip("/")) > 1:
             raise _bad(f"mounts.{one.name}", "a target of its own", one.target)
     return found
 
@@ -167,14 +173,22 @@ def _mount(name: str, text: str) -> Mount:
     mode = parts.pop() if len(parts) == 3 else "ro"
     if len(parts) != 2 or mode not in ("ro", "rw"):
         raise _bad(key, '"SOURCE:TARGET", or "SOURCE:TARGET:rw"', text)
-    for folder in parts:
-        _check_folder(key, folder)
+    _check_folder(key, parts[0])
+    _check_target(key, parts[1])
     return Mount(name, parts[0], parts[1], is_read_only=mode == "ro")
 
 
 def _check_folder(key: str, folder: str) -> None:
     path = PurePosixPath(folder)
-    is_plain = folder.startswith("/") and str(path) == folder.rstrip("/") and ".." not in path.parts
+    # Two slashes at the beginning would name another root for PurePosixPath.
+    is_plain = path.root == "/" and str(path) == folder.rstrip("/") and ".." not in path.parts
     is_safe = not any(one in (path, *path.parents) for one in _FORBIDDEN)
     if not (is_plain and is_safe and folder.isprintable()) or ":" in folder or folder == "/":
         raise _bad(key, FOLDER_FORM, folder)
+
+
+def _check_target(key: str, folder: str) -> None:
+    """As `_check_folder`, for a folder in the container."""
+    _check_folder(key, folder)
+    if _BUNDLE_FOLDER in (PurePosixPath(folder), *PurePosixPath(folder).parents):
+        raise _bad(key, TARGET_FORM, folder)

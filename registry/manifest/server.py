@@ -24,7 +24,7 @@ from registry.manifest.container import (
 from registry.model import ExchangeLimits, Limits, PathRules, ServerSettings
 from registry.names import NAME_RULE, is_name
 from registry.path_rules import RULE_FORM, RULES_MAX, parse_rule
-from runtime_image.contract.server import MARKER, Network, SampleRequest
+from runtime_image.contract.server import BUNDLE, MARKER, Network, SampleRequest
 
 PORT, SOCKET = "${PORT}", "${SOCKET}"
 WORDS_MAX: Final = 1000
@@ -52,6 +52,10 @@ _BUILTINS: Final = frozenset({"cd", "exec", "export", "source", ".", "ulimit", "
 """Words of a shell that are no programs. As the words of a list they are taken as they are."""
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _INTERPRETERS: Final = {".py": "python3", ".js": "node"}
+_OWN_VARIABLES: Final = {
+    MARKER: "marks a replica's processes",
+    BUNDLE: "names the folder with the function's files",
+}
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TARGET: Final = re.compile(r"/[!\"$-~]*")
 """A path with an optional query: visible ASCII characters without "#"."""
@@ -97,7 +101,8 @@ class ServerTable(ContainerTable):
     is split as by a shell. No shell runs it. `${PORT}` stands for the port to listen on,
     `${SOCKET}` for the path of a Unix socket. With `image`, arguments that replace the image's."""
     port: int = Field(default=0, ge=0, le=65_535)
-    """Port that the server listens on. 0 where the command takes it from `${PORT}`."""
+    """Port that the server listens on. 0 where the command takes it from `${PORT}`, and for the
+    only port that an image exposes."""
     ready: Target = ""
     """Path of the readiness probe, which expects a status from 200 to 399. Without it, `/` is
     probed, and every status below 500 means ready."""
@@ -249,8 +254,8 @@ def _check_variables(table: ServerTable) -> None:
         for name, value in variables.items():
             if not _VARIABLE.fullmatch(name):
                 raise _bad(f"{section}.{name[:40]}", "a name of letters, digits and _", name)
-            if name == MARKER:
-                raise _bad(f"{section}.{name}", "another name", name, "marks a replica's processes")
+            if note := _OWN_VARIABLES.get(name):
+                raise _bad(f"{section}.{name}", "another name", name, note)
             if "\0" in value:
                 raise _bad(f"{section}.{name}", "text without a zero byte", value)
     if both := sorted(table.env.keys() & table.secrets.keys()):

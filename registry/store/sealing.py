@@ -80,8 +80,12 @@ class KeyFile:
         """Return the key, None without a file. Blocking. Raises StoreUnavailable for a file that
         has no key."""
         try:
-            with self.path.open("rb") as file:
-                found = file.read(_FILE_MAX)
+            # Not blocking: opening a FIFO would wait for a writer.
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                found = os.read(descriptor, _FILE_MAX)
+            finally:
+                os.close(descriptor)
         except FileNotFoundError:
             return None
         except OSError as error:

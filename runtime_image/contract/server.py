@@ -26,6 +26,10 @@ QUIESCE_S: Final = 3.0
 MARKER: Final = "FN_REPLICA"
 """Environment variable of every process of a server: the path of its replica's run folder, the
 sidecar's argument. With it the process driver finds what a server leaves behind."""
+BUNDLE: Final = "FN_BUNDLE"
+"""Environment variable of a server: the folder with its function's files, read-only."""
+BUNDLE_FOLDER: Final = "/function"
+"""Value of BUNDLE in the container of an image."""
 BODY_SHOWN_MAX: Final = 1024
 """Max bytes of a sample's answer that a trial reports."""
 

@@ -2,11 +2,18 @@
 
 A server may open other ports while it starts: for metrics, for its own processes. So it has only
 missed its port if it stays with the same addresses, has nothing more to do, and answers there.
+
+The processes of a server that is apart are not seen. It has nothing more to do if the whole machine
+has not, or after APART_SETTLED_S; and its answer must be one that would make it ready.
 """
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from runtime_image.contract.server import ServerSpec
@@ -22,6 +29,10 @@ SETTLED_S: Final = 10.0
 """Seconds after which a server with the same addresses has settled."""
 BUSY: Final = 0.25
 """Share of a core above which a server still starts."""
+MACHINE_BUSY: Final = 0.5
+"""The same for all processes of the machine, with their waits for disks."""
+APART_SETTLED_S: Final = 60.0
+"""Seconds after which a server that is apart has settled, however busy the machine is."""
 REACHED: Final = ("0.0.0.0", "127.0.0.1", "::", "::1", "::ffff:0.0.0.0", "::ffff:127.0.0.1")  # noqa: S104 - compared
 """Addresses of a listener that the sidecar reaches."""
 
@@ -51,27 +62,49 @@ def strangers_of(spec: ServerSpec) -> str:
 class Elsewhere:
     """The addresses of one start, seen about once a second. Pure; `now` is monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, busy: float = BUSY, longest_s: float = math.inf) -> None:
+        """`busy` is the share of a core above which the server still starts, until it has had the
+        same addresses for `longest_s`."""
+        self._busy = busy
+        self._longest_s = longest_s
         self._found: list[Listener] = []
-        self._since_s = 0.0
+        self._same_since_s = 0.0
+        self._calm_since_s = 0.0
         self._seen_s = 0.0
         self._cpu_s = 0.0
 
     def has_settled(self, now: float, found: list[Listener], cpu_s: float) -> bool:
-        """Whether the server has had these addresses for SETTLED_S, with little else to do.
+        """Whether the server has had these addresses for SETTLED_S, with little else to do, or for
+        the longest time.
 
         `found` is from `misplaced`, empty if the expected port does not refuse connections;
         `cpu_s` is the CPU time of all its processes.
         """
-        is_busy = cpu_s - self._cpu_s > BUSY * (now - self._seen_s)
-        if found != self._found or is_busy:
-            self._since_s = now
+        is_busy = cpu_s - self._cpu_s > self._busy * (now - self._seen_s)
+        if found != self._found:
+            self._same_since_s = self._calm_since_s = now
+        elif is_busy:
+            self._calm_since_s = now
         self._found, self._seen_s, self._cpu_s = found, now, cpu_s
-        return bool(found) and now - self._since_s >= SETTLED_S
+        is_calm = now - self._calm_since_s >= SETTLED_S
+        return bool(found) and (is_calm or now - self._same_since_s >= self._longest_s)
+
+
+def machine_cpu_s(text: str | None = None) -> float:
+    """Return the CPU time of all processes of this machine in seconds, with their waits for disks.
+    `text` is /proc/stat (proc_stat(5)), which is the machine's in every container, or is read; 0
+    if it says nothing."""
+    try:
+        row = (Path("/proc/stat").read_text() if text is None else text).partition("\n")[0].split()
+        user, nice, system, _idle, waits, irq, soft_irq = map(int, row[1:8])
+    except (OSError, ValueError):
+        return 0.0
+    return (user + nice + system + waits + irq + soft_irq) / os.sysconf("SC_CLK_TCK")
 
 
 class PortWatch:
-    """Looks where a starting server listens. `missed` is called if it has missed its port."""
+    """Looks where a starting server listens. `missed(what)` is called with what has happened if the
+    server has missed its port."""
 
     def __init__(
         self,
@@ -79,15 +112,18 @@ class PortWatch:
         server: Server,
         readiness: Readiness,
         *,
+        is_apart: bool,
         log: Callable[[str], None],
-        missed: Callable[[], None],
+        missed: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._port = server.port if server.socket_path is None else 0
         self._readiness = readiness
+        self._is_apart = is_apart
         self._log = log
         self._missed = missed
-        self._elsewhere = Elsewhere()
+        limits = (MACHINE_BUSY, APART_SETTLED_S) if is_apart else (BUSY, math.inf)
+        self._elsewhere = Elsewhere(*limits)
         self._is_over = False
 
     def why_not(self, what: str, processes: list[Process] | None) -> str:
@@ -96,19 +132,23 @@ class PortWatch:
         found = listeners.describe(self._misplaced(processes))
         return readiness.failure(self._readiness, what, self._port, found)
 
-    def look(self, processes: list[Process]) -> None:
-        """Look once; for a call every second. Says where the server listens, and asks there."""
+    def look(self, processes: list[Process] | None) -> None:
+        """Look once; for a call every second. Says where the server listens, and asks there.
+        `processes` as for `why_not`."""
         if self._is_over or self._readiness.is_ready:
             return
         is_refused = self._readiness.last.text == REFUSED
         found = self._misplaced(processes) if is_refused else []
-        if not self._elsewhere.has_settled(self._loop.clock(), found, cpu_s(processes)):
+        used_s = machine_cpu_s() if processes is None else cpu_s(processes)
+        if not self._elsewhere.has_settled(self._loop.clock(), found, used_s):
             return
         self._is_over = True
         self._log(readiness.misplaced(self._port, listeners.describe(found)))
         reached = {one.port for one in found if one.host in REACHED}
+        path = self._readiness.path if self._is_apart else "/"
         for port in sorted(reached)[: listeners.SHOWN_MAX]:
-            Probe(self._loop, Server(port, None, is_shared=False), "/", self._answered)
+            server = Server(port, None, is_shared=False)
+            Probe(self._loop, server, path, partial(self._answered, port))
 
     def _misplaced(self, processes: list[Process] | None) -> list[Listener]:
         found = listeners.listeners()
@@ -117,6 +157,10 @@ class PortWatch:
             found = [one for one in found if one.inode in own]
         return misplaced(found, self._port)
 
-    def _answered(self, answer: Answer) -> None:
-        if answer.status and not self._readiness.is_ready:
-            self._missed()
+    def _answered(self, port: int, answer: Answer) -> None:
+        if self._readiness.is_ready or not answer.status:
+            return
+        if not self._is_apart:
+            self._missed(f"not ready, and idle for {SETTLED_S:g} s")
+        elif self._readiness.accepts(answer):
+            self._missed(f"not ready, but port {port} answers: is it the server's? (--port {port})")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from runtime_image.contract.server import MARKER, ServerSpec
+from runtime_image.contract.server import BUNDLE, MARKER, ServerSpec
 from runtime_image.replica.loop import Loop
 from runtime_image.server import libc, reaper
 from runtime_image.server.process_tree import Process, descendants, kill
@@ -109,6 +109,7 @@ def plan(
         **(secrets or {}),
         "PORT": str(port),
         MARKER: str(folders.root.parent),
+        BUNDLE: str(model_dir),
     }
     if "CUDA_VISIBLE_DEVICES" in own:
         environment["CUDA_VISIBLE_DEVICES"] = own["CUDA_VISIBLE_DEVICES"]

@@ -51,6 +51,10 @@ class Readiness:
         """The answer that makes the server ready."""
         return f"a status from {self._accepts.start} to {self._accepts.stop - 1} for {self.path}"
 
+    def accepts(self, answer: Answer) -> bool:
+        """Whether an answer makes the server ready."""
+        return answer.status in self._accepts
+
     def is_over(self, now: float) -> bool:
         """Whether the time to start has passed."""
         return now >= self._until_s
@@ -65,7 +69,7 @@ class Readiness:
         """Record a probe's answer; return a line for the log if it changed, else ""."""
         is_new = answer.text != self.last.text
         self.last = answer
-        self.is_ready = answer.status in self._accepts
+        self.is_ready = self.accepts(answer)
         self._changes += is_new
         if not is_new or self._changes > _CHANGES_MAX:
             return ""

@@ -37,7 +37,7 @@ from tests.chaos import (
     turns,
     workers,
 )
-from tests.chaos.containers import hostile, neighbours, scene
+from tests.chaos.containers import hostile, neighbours, pair_scene, scene
 from tests.chaos.ledger import Ledger
 from tests.support.engine import make_runtime_image
 from tests.support.own_engine import TOOLS
@@ -102,6 +102,12 @@ async def containers(data: Path, given: argparse.Namespace) -> Ledger:
     return await scene.run(data, dose, image())
 
 
+async def pairs(data: Path, given: argparse.Namespace) -> Ledger:
+    """Run load on server functions while their containers, the engine and the gateway die."""
+    dose = pair_scene.Dose(given.seed, turns=given.turns, fatal_turns=given.turns)
+    return await pair_scene.run(data, dose, image())
+
+
 async def besieged(data: Path, given: argparse.Namespace, *, is_root: bool) -> Ledger:
     """Run hostile containers next to innocent ones."""
     dose = hostile.Dose(seed=given.seed, hostile=given.hostile, is_root=is_root)
@@ -146,11 +152,12 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "kept-streams": lambda data, _given: kept_streams.run(data),
     "exact-servers": lambda data, _given: exact_servers.run(data),
     "containers": containers,
+    "server-containers": pairs,
     "neighbours": lambda data, given: neighbours.run(data, given.seed, image()),
     "hostile": functools.partial(besieged, is_root=True),
     "hostile-user": functools.partial(besieged, is_root=False),
 }
-NEEDS_ENGINE = {"containers", "neighbours", "hostile", "hostile-user"}
+NEEDS_ENGINE = {"containers", "server-containers", "neighbours", "hostile", "hostile-user"}
 
 
 async def play(name: str, given: argparse.Namespace) -> Ledger:

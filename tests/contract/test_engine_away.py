@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+BRIDGE = "172.31.250.1/28"
+"""Address of the engine's bridge, which is in a network of its own."""
 MENDS = "; sudo systemctl restart docker"
 
 
 @pytest.fixture(scope="module")
 def own(runtime_image: str) -> Iterator[OwnEngine]:
-    with OwnEngine() as engine:
+    with OwnEngine("--bridge=", f"--bip={BRIDGE}") as engine:
         engine.load(runtime_image)
         yield engine
 
@@ -221,6 +224,48 @@ async def test_a_start_interrupted_by_a_loss(
 
     assert not lost.is_its_fault or "control link lost" in lost.reason
     assert shown.replicas() == {}
+
+
+async def test_a_server_on_the_engines_network_is_seen_by_others(
+    stages: Callable[..., Any], own: OwnEngine, shown: Containers, runtime_image: str
+) -> None:
+    """By its container's address, unless it listens on the loopback interface; a trial says so."""
+    stage = await stages()
+    image = await asyncio.to_thread(make_web_image, own.url, runtime_image)
+    container = ServerContainer(image, network="egress", env={"LISTEN": "0.0.0.0"})
+    spec = ServerSpec("digits@1", (), network="egress", is_apart=True)
+
+    loaded = await stage.ready(ID, binding(spec, container=container), role="trial")
+    address = shown.part(ID, SIDECAR)["NetworkSettings"]["IPAddress"]
+    fetch = f"import urllib.request as r; print(r.urlopen('http://{address}:8000').read())"
+    answer = await asyncio.to_thread(own.run, sys.executable, "-c", fetch)
+    await stage.release(ID)
+
+    assert answer == "b'hello'\n"
+    assert loaded.report["note"].startswith(
+        "local users and other containers can reach the server at 0.0.0.0:8000; one that listens on"
+    )
+
+
+async def test_a_loss_between_the_two_containers_of_a_pair(
+    stages: Callable[..., Any], own: OwnEngine, shown: Containers, runtime_image: str
+) -> None:
+    """A sidecar without a server is no replica; it is removed after return and release."""
+    stage = await stages()
+    image = await asyncio.to_thread(make_web_image, own.url, runtime_image)
+    spec = ServerSpec("digits@1", (), is_apart=True)
+    stage.launch(ID, binding(spec, container=ServerContainer(image)))
+    await shown.until(lambda: (ID, SIDECAR) in shown.parts())
+
+    own.kill()
+    lost = await stage.next(events.Lost)
+    own.start()
+    running = await back(stage)
+    await stage.release(ID)
+
+    assert not lost.is_its_fault or "control link lost" in lost.reason
+    assert running <= {ID}
+    assert shown.parts() == {}
 
 
 async def test_limits_are_set_after_the_return(

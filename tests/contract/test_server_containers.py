@@ -12,20 +12,29 @@ from typing import Any
 import pytest
 
 from pool_manager.core import events
+from pool_manager.drivers.docker.pairs import USER
 from pool_manager.drivers.docker.spec import PART, REPLICA, SERVER, SIDECAR
+from pool_manager.mounts import MountRules
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
 from registry.model import Mount
 from tests.support.containers import Containers
-from tests.support.replicas import Stage
+from tests.support.replicas import Stage, pool_settings
 from tests.support.scenes import Engine, Scenes, a_record
 from tests.support.sidecar_process import ask
-from tests.support.web_servers import ID, USER, Web, ends, write_bundle
+from tests.support.web_servers import ID, IDS, Web, ends, write_bundle
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
 
 CAP_MIB = 200
 OPEN_S = 30.0
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Iterator[PoolSettings]:
+    """Settings that let servers mount what the test has made."""
+    with pool_settings(log_bytes=64 * 1024, mounts=MountRules((tmp_path,))) as made:
+        yield made
 
 
 @pytest.fixture
@@ -70,7 +79,7 @@ async def test_a_server_is_confined(web: Web, shown: Containers) -> None:
     stage = await web.ready()
     seen = await facts(web, stage)
 
-    assert seen["ids"] == list(USER)
+    assert seen["ids"] == list(IDS)
     assert (seen["capabilities"], seen["no_new_privileges"]) == (0, "1")
     refused = "Read-only file system"
     assert seen["writes"] == {
@@ -108,19 +117,23 @@ async def test_a_server_gets_what_its_function_names(
         "capabilities": ("CHOWN",),
         "writable": {"/cache": 8, "/data": 16},
         "shm_mib": 5,
-        "port": 8123,
+        "port": 81,
+        "has_files": True,
         "mounts": (
             Mount("models", str(tmp_path / "models"), "/mnt/models"),
             Mount("kept", str(tmp_path / "kept"), "/opt", is_read_only=False),
         ),
     }
 
-    stage = await web.ready(container=given, port=8123, memory_mib=CAP_MIB)
+    stage = await web.ready(container=given, port=81, memory_mib=CAP_MIB)
     seen = await facts(web, stage)
 
     assert seen["ids"] == [4999, 4998]
-    assert seen["environment"]["ADDRESS"] == "127.0.0.1:8123"
-    assert seen["environment"]["PORT"] == "8123"
+    assert seen["environment"]["ADDRESS"] == "127.0.0.1:81"
+    assert seen["environment"]["PORT"] == "81"
+    assert seen["files"] == {"server.py": "Read-only file system"}
+    assert seen["environment"]["FN_BUNDLE"] == "/function"
+    assert seen["folder"] == "/opt"
     assert seen["sizes"] == {"/data": 16, "/cache": 8, "/dev/shm": 5}
     assert (seen["writes"]["/cache"], seen["writes"]["/data"]) == ("ran", "ran")
     assert seen["writes"]["/opt"] == "ran"
@@ -268,17 +281,31 @@ async def test_a_child_that_runs_out_of_memory_is_no_end(web: Web) -> None:
 
 
 async def test_a_replica_counts_only_with_both(web: Web, shown: Containers) -> None:
-    """What an earlier server has left of a replica is removed, the server's container first."""
+    """What an earlier server has left of a replica is removed, the server's container first: of one
+    whose sidecar has ended, of one killed between the two containers, and before a start."""
     earlier = await web.ready()
     earlier.launcher._close_control(ID)
     await earlier.abandon()
     shown.api.kill(shown.part(ID, SIDECAR)["Id"])
     alone = shown.leave(web.image, {REPLICA: "aaaa0002", PART: SIDECAR})
     shown.api.start(alone)
+    shown.leave(web.image, {REPLICA: "aaaa0002", PART: SERVER})
+    shown.leave(web.image, {REPLICA: "aaaa0003", PART: USER})
 
     later = await web.scenes.stage()
 
     assert await later.driver.list() == set()
+    assert shown.parts() == {}
+
+
+async def test_a_pair_can_be_released_while_it_starts(web: Web, shown: Containers) -> None:
+    """The release waits for the start, and then ends both containers."""
+    stage = await web.scenes.stage()
+    stage.launch(ID, web.binding())
+    await shown.until(lambda: (ID, SIDECAR) in shown.parts())
+
+    await stage.release(ID)
+
     assert shown.parts() == {}
 
 
@@ -315,6 +342,7 @@ async def test_a_release_without_adoption_has_grace(web: Web, shown: Containers)
     [
         ({"image": f"sha256:{'0' * 64}"}, "is no longer on the engine: deploy the function again"),
         ({"stop_signal": "SIGNONE"}, "nvalid signal"),
+        ({"network": "egress"}, "expected the engine's network bridge, got none"),
         ({"user": "", "capabilities": ("NONE",)}, "nvalid"),
         ({"mounts": (Mount("gone", "/nowhere/at/all", "/mnt"),)}, "source path does not exist"),
     ],

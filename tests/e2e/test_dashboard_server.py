@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser
+from playwright.async_api import Browser, FilePayload, Route
 
 from tests.e2e.test_dashboard_function import LOOKS, page_of
-from tests.support.browser import Scheme, browsing, need_browser, viewing
-from tests.support.process_server import server_process
+from tests.support import models
+from tests.support.browser import Scheme, View, browsing, need_browser, viewing
+from tests.support.dashboard.server import READER
+from tests.support.process_server import ServerProcess, server_process
 
 pytestmark = [
     pytest.mark.slow,
@@ -42,6 +46,16 @@ ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), App).serve_forever()
 """
 
 
+DROP = """(element, {name, content}) => {
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([new Uint8Array(content)], name));
+  for (const kind of ["dragover", "drop"])
+    element.dispatchEvent(
+      new DragEvent(kind, {bubbles: true, cancelable: true, dataTransfer: transfer}));
+}"""
+OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
     """One browser for all tests: each has a window that shares nothing with the others."""
@@ -51,18 +65,34 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 async def test_the_page_says_what_runs_and_what_wakes_it(browser: Browser) -> None:
-    """Command, readiness, start, rules and limits are shown, and nothing about batches."""
-    async with page_of(*PAGE, browser=browser) as (_, view):
-        title = view.page.locator("#server-title")
-        panel = await view.page.locator("section", has=title).inner_text()
+    """Command, readiness, start, rules and limits are shown, and nothing about batches. Of a
+    thousand open exchanges 50 are listed, the others counted, and each kind that keeps the function
+    awake has its remedy; asleep, the page says what wakes it."""
+    async with page_of(*PAGE, browser=browser) as (dashboard, view):
+        page = view.page
+        panel = await page.locator("section", has=page.locator("#server-title")).inner_text()
 
         for text in ("uvicorn app:app", "/health", "912 ms, at most ", "POST /v1/*", "/static/*"):
             assert text in panel
         assert await view.count("text=latency by batch") == 0
         assert await view.count("text=Signature") == 0
-        settings = await view.page.locator(".settings").inner_text()
+        settings = await page.locator(".settings").inner_text()
         assert "concurrency" in settings
         assert "batching" not in settings
+
+        dashboard.tell(dashboard.world.warm("web"))
+        connected = page.locator(".connections-panel")
+        await connected.get_by_text("995 open exchanges keep it awake.").wait_for()
+        text = await connected.inner_text()
+        for word in ("1\u202f000 open", "the lab", "key 000000000000", "and 950 more"):
+            assert word in text
+        assert 'limits.websockets = "ignore"' in text
+        assert "Ignored: 2 WebSockets, 2 event streams, 1 request." in text
+        assert await connected.locator("li").count() == 50
+
+        dashboard.tell(dashboard.world.rest("web"))
+        await connected.get_by_text("Asleep, woken by: /items/*, POST /v1/*.").wait_for()
+        await connected.locator("li").first.wait_for(state="detached")
 
 
 async def test_events_are_shown_as_they_arrive(browser: Browser) -> None:
@@ -171,35 +201,178 @@ async def test_everybody_can_use_a_servers_page(
         await page.get_by_text("expected Name: value").wait_for()
 
         assert await view.faults() == []
-        wide = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        assert await page.evaluate(wide) <= 0
+        assert await page.evaluate(OVERFLOW) <= 0
 
 
-async def test_a_real_server_is_woken_and_streams(browser: Browser, tmp_path: Path) -> None:
-    """On a real server: a cold request, an open stream in the header, an abort, and its log."""
-    app = tmp_path / "app"
+async def test_a_key_that_may_not_deploy_is_told_so(browser: Browser) -> None:
+    """The way to the deploy page is closed to it, and the form too, each with the reason."""
+    reason = "changing functions needs the scope deploy"
+    async with page_of("#/", ".function-row", browser=browser, key=READER) as (_, view):
+        button = view.page.get_by_role("button", name="Deploy")
+        assert reason in (await button.get_attribute("title") or "")
+        await view.page.evaluate("() => { location.hash = '#/deploy' }")
+        await view.page.get_by_text(reason).first.wait_for()
+        await view.page.locator("input[type=file]").set_input_files(files=[file_of(b"model")])
+        await view.page.get_by_role("button", name="Deploy").click(force=True)
+        assert await view.count(".run-steps") == 0
+
+
+async def test_everybody_can_deploy(browser: Browser) -> None:
+    """axe finds nothing serious on the whole form and beside a refusal with all its parts, and
+    nothing overflows."""
+    problem = {
+        "title": "The server was refused",
+        "detail": "not ready after 60 s: expected an answer at /, got connection refused",
+        "code": "server_refused",
+        "stage": "start",
+        "expected": "an answer",
+        "got": "connection refused",
+        "log_tail": ["starting", "a" * 300],
+    }
+
+    async def refuse(route: Route) -> None:
+        await route.fulfill(status=422, json=problem)
+
+    async with page_of("#/deploy", "#deploy-form-title", browser=browser) as (_, view):
+        page = view.page
+        await page.route("**/revisions", refuse)
+        await page.get_by_role("button", name="Image").click()
+        await page.get_by_role("textbox", name="Image", exact=True).fill("team/new:1")
+        for more in await page.locator(".deploy-more > summary").all():
+            await more.click()
+        await page.get_by_label("(egress)").check()
+        await page.get_by_role("button", name="Deploy").click()
+        refusal = page.locator(".run-refusal")
+        await refusal.get_by_text("got connection refused").wait_for()
+        for part in ("The server was refused", "Its last lines are below.", "a" * 300):
+            assert part in await refusal.inner_text()
+        await page.get_by_role("textbox", name=re.compile("^Name")).fill("web")
+        await page.get_by_role("textbox", name="Port").fill("0")
+        await page.get_by_role("button", name="Deploy").click()
+        await page.get_by_text("expected a whole number from 1 to 65535").wait_for()
+        await page.get_by_text("Choose another name, or let it make").wait_for()
+        for scheme, width in (*LOOKS, ("dark", 390)):
+            await page.emulate_media(color_scheme=scheme)
+            await page.set_viewport_size({"width": width, "height": 900})
+            assert await view.faults() == []
+            assert await page.evaluate(OVERFLOW) <= 0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
+    """A real server with the function `web`, cold."""
+    folder = tmp_path_factory.mktemp("running")
+    app = folder / "app"
     app.mkdir()
     (app / "app.py").write_text(APP)
-    with server_process(tmp_path / "data") as server:
+    with server_process(folder / "data") as server:
         command = f"{sys.executable} app.py ${{PORT}}"
         server.fnctl_json("deploy", str(app), "--name", "web", "--command", command, "--trust")
-        async with viewing(f"{server.url}/ui/#key={server.token}", browser=browser) as view:
-            page = view.page
-            await page.locator(".topbar").wait_for()
-            await page.evaluate("() => { location.hash = '#/fn/web' }")
-            await page.locator("#server-title").wait_for()
-            await page.get_by_role("button", name="Send").click()
-            await page.get_by_text("2 events").wait_for()
-            await page.locator(".outcome-status.good", has_text="200").wait_for()
+        yield server
 
-            await page.get_by_label("Path and query").fill("/stays")
-            await page.get_by_role("button", name="Send").click()
-            await page.locator(".play-events li", has_text="one").wait_for()
-            open_ones = page.locator(".fn-facts > div", has=page.get_by_text("open", exact=True))
-            await open_ones.get_by_text("1", exact=True).wait_for()
-            first = page.locator(".fn-facts > div", has=page.get_by_text("first byte p50"))
-            await first.get_by_text(" ms").wait_for()
-            await page.get_by_role("button", name="Abort").click()
-            await open_ones.get_by_text("0", exact=True).wait_for()
-            await page.locator(".log-line", has_text="GET /stays").wait_for()
-            assert view.complaints == []
+
+async def test_a_real_server_is_woken_and_streams(browser: Browser, running: ServerProcess) -> None:
+    """On a real server: a cold request, an open stream in the header and among the connections, an
+    abort, and its log."""
+    async with entered(running, "#/fn/web", browser) as view:
+        page = view.page
+        await page.locator("#server-title").wait_for()
+        told = page.locator(".connections-told")
+        await told.get_by_text("Asleep, woken by: every request.").wait_for()
+        await page.get_by_role("button", name="Send").click()
+        await page.get_by_text("2 events").wait_for()
+        await page.locator(".outcome-status.good", has_text="200").wait_for()
+
+        await page.get_by_label("Path and query").fill("/stays")
+        await page.get_by_role("button", name="Send").click()
+        await page.locator(".play-events li", has_text="one").wait_for()
+        open_ones = page.locator(".fn-facts > div", has=page.get_by_text("open", exact=True))
+        await open_ones.get_by_text("1", exact=True).wait_for()
+        await told.get_by_text("1 open exchange keeps it awake.").wait_for()
+        await told.get_by_text('server.free = ["/stays"]').wait_for()
+        one = await page.locator(".connections li").inner_text()
+        for word in ("stream", "admin token", "/stays"):
+            assert word in one
+        first = page.locator(".fn-facts > div", has=page.get_by_text("first byte p50"))
+        await first.get_by_text(" ms").wait_for()
+        await page.get_by_role("button", name="Abort").click()
+        await open_ones.get_by_text("0", exact=True).wait_for()
+        await told.get_by_text("Nothing open keeps it awake.").wait_for()
+        await page.locator(".log-line", has_text="GET /stays").wait_for()
+        assert view.complaints == []
+
+
+async def test_a_dropped_file_is_deployed(
+    browser: Browser, running: ServerProcess, tmp_path: Path
+) -> None:
+    """Dropped on the overview it is on the form. A file that is no model is refused with the
+    reason; a model is deployed under its file's name, and can then only become a revision."""
+    async with entered(running, "#/", browser) as view:
+        page = view.page
+        await drop(view, ".overview", "My Model.onnx", b"no model")
+        await page.get_by_role("button", name="Deploy").click()
+        refusal = page.locator(".run-refusal")
+        await refusal.get_by_text("My Model.onnx is not an ONNX model").wait_for()
+        assert "The model was refused" in await refusal.inner_text()
+
+        model = models.affine(tmp_path, 2, 0).read_bytes()
+        await drop(view, ".deploy-page", "My Model.onnx", model)
+        await page.get_by_text(f"{len(model)} B").wait_for()
+        await page.get_by_role("button", name="Deploy").click()
+        await page.locator(".run-state", has_text="done").wait_for()
+        await page.get_by_text("my-model@1 is deployed.").wait_for()
+
+        await drop(view, ".deploy-page", "My Model.onnx", model)
+        await page.get_by_text("my-model exists").wait_for()
+        await page.get_by_label("Make its next revision").check()
+        await page.get_by_text("Scaling and device").click()
+        await page.get_by_label("Idle time").fill("7")
+        await page.get_by_role("button", name="Deploy").click()
+        await page.get_by_text("changed: scaling.idle_s").wait_for()
+        await page.get_by_role("link", name="To my-model").click()
+        await page.locator(".settings", has_text="7 s").wait_for()
+        assert running.fnctl_json("show", "my-model")["idle_s"] == 7
+
+
+async def test_an_upload_is_cancelled(browser: Browser, running: ServerProcess) -> None:
+    """While its bytes are on their way; nothing is deployed."""
+    async with entered(running, "#/deploy", browser) as view:
+        page = view.page
+        begun = asyncio.Event()
+
+        async def hold(route: Route) -> None:
+            if route.request.method == "PUT":
+                begun.set()
+            else:
+                await route.continue_()
+
+        await page.route("**/blobs/*", hold)
+        await drop(view, ".deploy-page", "held.onnx", b"held")
+        await page.get_by_role("button", name="Deploy").click()
+        async with asyncio.timeout(15):
+            await begun.wait()
+        await page.locator(".run-step", has_text="Upload").wait_for()
+        await page.get_by_role("button", name="Cancel").click()
+        await page.locator(".run-state", has_text="cancelled").wait_for()
+        await page.unroute_all(behavior="ignoreErrors")
+        names = {one["name"] for one in running.fnctl_json("ls")["items"]}
+        assert "held" not in names
+
+
+@asynccontextmanager
+async def entered(server: ServerProcess, path: str, browser: Browser) -> AsyncIterator[View]:
+    """Open a page of a real server's dashboard, with the admin token."""
+    async with viewing(f"{server.url}/ui/#key={server.token}", browser=browser) as view:
+        await view.page.locator(".connection").get_by_text("live").wait_for()
+        await view.page.evaluate("path => { location.hash = path }", path)
+        yield view
+
+
+def file_of(content: bytes, name: str = "model.onnx") -> FilePayload:
+    """Return a file for a file input."""
+    return {"name": name, "mimeType": "application/octet-stream", "buffer": content}
+
+
+async def drop(view: View, selector: str, name: str, content: bytes) -> None:
+    """Drop a file on an element, as from the desktop."""
+    await view.page.locator(selector).evaluate(DROP, {"name": name, "content": [*content]})

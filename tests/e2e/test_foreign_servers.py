@@ -4,6 +4,7 @@ direct call, warm and cold."""
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import shutil
 import socket
@@ -23,6 +24,7 @@ from tests.support.raw_http import Got, ask
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
+ROOT = Path(__file__).parent.parent.parent
 ASK_S = 60.0
 CHANGING = {"date", "connection", "server", "transfer-encoding", "keep-alive"}
 """Fields that differ between two direct calls, or belong to one connection."""
@@ -174,6 +176,30 @@ async def test_nginx_answers_as_without_fngate(nginx: Pair) -> None:
 
 async def _tag(nginx: Pair) -> str:
     return (await _ask(nginx.ours, "GET", "/index.html", None, None)).get("etag")
+
+
+async def test_the_folder_of_files_is_a_function(server: ServerProcess) -> None:
+    """functions/files deploys as it is: its samples pass, and ranges, compression, listings and
+    tags, which outlive a cold start, come as nginx makes them."""
+    folder = ROOT / "functions/files"
+    foreign_servers.nginx_program()
+    server.fnctl_json("deploy", str(folder), "--trust")
+    files = Pair(server, "files", "")
+
+    async def got(path: str, **fields: str) -> Got:
+        return await _ask(files.ours, "GET", path, None, fields)
+
+    style = (folder / "public/style.css").read_bytes()
+    whole, part = await got("/style.css"), await got("/style.css", Range="bytes=-10")
+    packed = await got("/style.css", **{"Accept-Encoding": "gzip"})
+    await files.go_cold()
+    unchanged = await got("/style.css", **{"If-None-Match": whole.get("etag")})
+
+    assert (whole.get("content-type"), packed.get("content-encoding")) == ("text/css", "gzip")
+    assert whole.body == gzip.decompress(packed.body) == style
+    assert (part.status, unchanged.status) == (206, 304)
+    assert part.body == style[-10:]
+    server.fnctl("rm", "files", "--yes")
 
 
 async def test_prometheus_answers_its_own_client(prometheus: Pair) -> None:

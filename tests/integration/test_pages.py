@@ -78,6 +78,11 @@ async def test_a_cookie_is_valid_in_every_process(server: ServerProcess) -> None
         server.stop()
         server.start()
         assert await browser.statuses() == {200}
+        kept = browser.cookie
+        for _ in range(4):
+            assert (await browser.ask("/.fngate/leave", "POST"))[0] == 200
+            assert browser.cookie == "fngate="
+        browser.cookie = kept
         server.fnctl_json("key", "rm", key["id"])
         server.fnctl_json("key", "add", "--scope", "read")
         assert await browser.statuses() == {401}

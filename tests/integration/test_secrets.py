@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
 import secrets
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, ClientTimeout
 
+from admin.settings import run_dir
 from tests.support.caller import UNTIL_S, Caller
 from tests.support.process_server import ServerProcess, server_process
 
@@ -51,7 +53,8 @@ def manifest(command: str = "python3 app.py ${PORT}", variable: str = "TOKEN") -
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server in a process of its own, whose log is kept."""
-    with server_process(tmp_path / "data", "--cpu-slots", "2") as process:
+    logged = {"FN_ACCESS_LOG": "true"}
+    with server_process(tmp_path / "data", "--cpu-slots", "2", environment=logged) as process:
         yield process
 
 
@@ -98,17 +101,31 @@ async def test_a_server_gets_the_value_of_its_start(server: Caller) -> None:
 
 
 def everywhere(process: ServerProcess) -> Iterator[tuple[str, bytes]]:
-    """Yield every file of the data folder, every command line, and the server's log."""
-    for path in process.data.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            yield str(path), path.read_bytes()
+    """Yield every file of the data folder and of the run folder, all command lines, the variables
+    of the server and of the sidecars, and the server's log."""
+    for folder in (process.data, run_dir(process.data)):
+        for path in folder.rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                yield str(path), path.read_bytes()
+    ours = {process.process.pid if process.process else 0, *process.replica_pids()}
+    assert len(ours) > 1, "no sidecar runs"
     for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                yield f"{entry}/cmdline", (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
+        for name in ("cmdline", "environ") if entry.name in map(str, ours) else ("cmdline",):
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError):
+                    yield f"{entry}/{name}", (entry / name).read_bytes()
     yield "log", "".join(process.log).encode()
+
+
+def forms_of(*parts: str) -> list[bytes]:
+    """Return what shows that a text has one of `parts`, whatever it is encoded as: its beginning,
+    plain, in hex and in base64, at each of the three places that a byte has in it. Quoting for
+    JSON, URLs and shells changes none of its characters."""
+    found = []
+    for part in (one.encode()[:24] for one in parts):
+        shifted = (base64.b64encode(b"x" * shift + part)[4:-4] for shift in range(3))
+        found += [part, part.hex().encode(), *shifted]
+    return found
 
 
 ROUTES = (
@@ -120,6 +137,8 @@ ROUTES = (
     "/functions/web/errors",
     "/functions/web/timeline",
     "/functions/web/sample",
+    "/functions/web/advice",
+    "/timeline",
     "/operations",
     "/pools",
     "/replicas",
@@ -150,17 +169,20 @@ async def test_a_value_is_nowhere_after_a_storm_of_errors(
 ) -> None:
     """Refused requests, trials, deaths and failing starts leave the value in no file, log, command
     line, event or answer."""
-    value = secrets.token_urlsafe(48)
-    forms = [value.encode(), base64.b64encode(value.encode())[:-4], value.encode().hex().encode()]
+    first, second = secrets.token_hex(24), secrets.token_hex(24)
+    value = f'{first}"\n%20\\ü {second}'
+    forms = forms_of(first, second)
 
     async def set_body(body: bytes) -> None:
         assert (await server.admin("POST", "/secrets", body)).status == 400
 
     await put(server, value)
-    for body in (f'{{"name": "hf", "value": "{value}', f'["{value}"]', f'{{"{value}": 1}}'):
+    for body in (f'{{"name": "hf", "value": "{value}', f'["{first}"]', f'{{"{first}": 1}}'):
         await set_body(body.encode())
     await set_body(json.dumps({"name": "NOT A NAME", "value": value}).encode())
-    await set_body(json.dumps({"name": "hf", "value": value * 5000}).encode())
+    await set_body(json.dumps({"name": "hf", "value": value * 1000}).encode())
+    await set_body(json.dumps({"name": "hf", "value": f"{value}\0"}).encode())
+    await set_body(json.dumps({"name": "hf", "value": f"{value}\ud800"}).encode())
     await server.deploy(FILES, name="web", manifest=manifest())
     for wrong in ("python3 app.py ${PORT} x", "no-such-program ${PORT}", "python3 none.py ${PORT}"):
         refused = await server.try_deploy(FILES, name="web", manifest=manifest(wrong))
@@ -179,6 +201,13 @@ async def test_a_value_is_nowhere_after_a_storm_of_errors(
         answer = await server.admin("GET", route)
         assert answer.status == 200, route
         assert not any(form in answer.body for form in forms), route
+    for path in ("/metrics", "/readyz", "/ui/"):
+        body = (await server.get(path)).body
+        assert not any(form in body for form in forms), path
+    for words in (("why", "web"), ("advise", "web"), ("backup", str(process.data / "copy.db"))):
+        said = await asyncio.to_thread(process.fnctl, *words)
+        assert not any(form.decode() in said.stdout + said.stderr for form in forms), words
+    assert (process.data / "copy.db").exists()
     shown = await events(server)
     assert b"web" in shown
     assert not any(form in shown for form in forms)

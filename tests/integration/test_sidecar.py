@@ -148,7 +148,8 @@ def test_the_server_gets_a_small_environment() -> None:
         started.ready()
         environment = json.loads(ask(started.gateway().open(1), "/environment"))
 
-    assert set(environment) == {"PATH", "HOME", "TMPDIR", "LANG", "PORT", "FN_REPLICA", "APP"}
+    own = {"PATH", "HOME", "TMPDIR", "LANG", "PORT", "FN_REPLICA", "FN_BUNDLE", "APP"}
+    assert set(environment) == own
     assert environment["APP"] == f"at {environment['PORT']}"
     assert environment["FN_REPLICA"] == str(started.run_dir)
 

@@ -132,7 +132,7 @@ def test_heads_with_one_key_are_treated_alike(heads: tuple[bytes, bytes], is_tru
     plan = ExchangePlan(
         "p", head, target, ExchangeLimits(), 1.0, 1, Priority.NORMAL, False, False, None
     )
-    known = make_known_head(plan, DEPLOYED, (None, ""), forwarding, cut)
+    known = make_known_head(plan, DEPLOYED, (None, "", ()), forwarding, cut)
     head, target = wanted
     who = correlation(head)
     assert other.who == who

@@ -51,6 +51,7 @@ def readings(path: bytes) -> set[bytes]:
         found |= {re.sub(rb";[^/]*", b"", one) for one in found}
         found |= {re.sub(rb"//+", b"/", one) for one in found}
         found |= {one.replace(b"%61", b"a").replace(b"%2F", b"/") for one in found}
+        found |= {re.sub(rb"\A//+[^/]*", b"", one) or b"/" for one in found}
         found |= {one.replace(b"%2e", b".").replace(b"%25", b"%") for one in found}
         found |= {re.sub(rb"/\.(?=/|$)", b"", one) for one in found}
         found |= {re.sub(rb"/[^/]+/\.\.(?=/|$)", b"", one, count=1) for one in found}
@@ -69,3 +70,14 @@ def test_no_spelling_avoids_a_denied_path(path: bytes, tail: bytes) -> None:
     for reading in readings(path + tail):
         assert reading not in (b"/a", b"/a/")
         assert not reading.startswith(b"/b/")
+
+
+@given(path=odd_paths, tail=st.sampled_from([b"", b"/", b"/x"]))
+@settings(max_examples=amount(400, 4_000), deadline=None, suppress_health_check=SLOW)
+def test_no_spelling_avoids_a_slot(path: bytes, tail: bytes) -> None:
+    """What is free is taken for something else by no kind of server."""
+    free = CompiledPaths(PathRules(free=("/b", "/b/*")))
+    if free.judge(b"GET", path + tail).is_free:
+        for reading in readings(path + tail):
+            plain = normalise(reading, cuts_parameters=False)
+            assert plain == b"/b" or plain.startswith(b"/b/")

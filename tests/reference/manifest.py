@@ -84,8 +84,10 @@ def _key(at: str, key: str, path: str, one: dict[str, Any], whole: dict[str, Any
     kind = TABLES[at][1] if at else Document
     name = next(field for field, info in kind.model_fields.items() if key in (field, info.alias))
     facts = [f"Type: {_type(kind, key, path, one, whole)}"]
-    if path.endswith("(required)") or path == "server.command":
+    if path.endswith("(required)"):
         facts.append("Required")
+    elif path == "server.command":
+        facts.append("Required without `image`")
     elif one.get("default") is not None:
         facts.append(f"Default: {default_of(one['default'])}")
     if at == "input.*":

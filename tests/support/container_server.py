@@ -11,6 +11,7 @@ from typing import Any
 
 import docker
 
+from pool_manager.drivers.docker.images import PINNED, PULLED
 from pool_manager.drivers.docker.spec import HOLDER, MODEL_TARGET, OWNER, owner_name
 from tests.support.engine import connected
 from tests.support.process_server import FNCTL, ServerProcess
@@ -22,7 +23,7 @@ LOOK_S = 0.05
 class ContainerServer(ServerProcess):
     """`fnctl serve --driver docker` and the engine's view of its containers.
 
-    `name`: the owner label of this data folder's containers.
+    `name`: the owner label of this data folder's containers. `image`: the runtime image.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class ContainerServer(ServerProcess):
         variables = {"FN_DRIVER": "docker", "FN_DOCKER_HOST": url, "FN_IMAGE_CPU": image}
         super().__init__(data, environment={**variables, **environment}, program=program)
         self._engine = url
+        self.image = image
         self.name = owner_name(data)
 
     def everything(self) -> list[dict[str, Any]]:
@@ -71,11 +73,17 @@ class ContainerServer(ServerProcess):
         return sorted(self.run(container, "ls", "-A", MODEL_TARGET).split())
 
     def remove_all(self) -> None:
-        """Remove what a killed server left on the engine."""
+        """Remove what a killed server left on the engine, and the tags of its images: it keeps
+        those of its functions, since it does not know that its folder goes."""
         with connected(self._engine) as client:
             for one in self.everything():
                 with suppress(docker.errors.APIError):
                     client.api.remove_container(one["Id"], force=True, v=True)
+            for listed in (*client.api.images(PINNED), *client.api.images(PULLED)):
+                for tag in listed["RepoTags"] or ():
+                    if tag.endswith(f".{self.name}"):
+                        with suppress(docker.errors.APIError):
+                            client.api.remove_image(tag, noprune=True)
 
 
 @contextmanager

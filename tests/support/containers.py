@@ -169,10 +169,15 @@ class ImageRecorder(Recorder):
         self.kept: dict[str, dict[str, Any]] = {}
         self.output = b""
         self.api_version = "1.41"
+        self.architecture = ""
 
     def inspect_image(self, image: str) -> dict[str, Any]:
         self._do("image", image)
-        return {"Config": self.config}
+        return {"Config": self.config, "Architecture": self.architecture}
+
+    def inspect_network(self, name: str) -> dict[str, Any]:
+        self._do("network", name)
+        return {"Name": name}
 
     def get_archive(self, container: str, path: str) -> tuple[Iterator[bytes], dict[str, Any]]:
         self._do("read", path)

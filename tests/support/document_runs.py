@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,17 +63,32 @@ def documents() -> list[Path]:
 
 
 class Desk:
-    """A folder with a server on `.fngate` and the ready-made functions, as the documents assume."""
+    """A folder with a server on `.fngate` and the ready-made functions, as the documents assume.
 
-    def __init__(self, folder: Path, server: ServerProcess) -> None:
+    `engine`: the environment with which the docker CLI finds the server's engine. Such a desk has
+    no functions, and runs the blocks that need an engine. `names`: for names in a document the ones
+    that are used instead, such as of images.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        server: ServerProcess,
+        *,
+        engine: Mapping[str, str] | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         self._folder = folder
         self._server = server
+        self._engine = engine
+        self._names = {"127.0.0.1:8080": self._address, **(names or {})}
+        self._ready_made = READY_MADE if engine is None else {}
         self._home = folder.parent / "home"
         self._home.mkdir()
         (folder / "functions").symlink_to(ROOT / "functions")
         deploys = [
             self._spawn([FNCTL, "deploy", f"functions/{name}", *options])
-            for name, options in READY_MADE.items()
+            for name, options in self._ready_made.items()
         ]
         failed = [output for output in map(_output, deploys) if "next:" not in output]
         assert not failed, failed
@@ -87,6 +102,7 @@ class Desk:
             "LANG": "C.UTF-8",
             "COLUMNS": "120",
             "NO_COLOR": "1",
+            **(self._engine or {}),
         }
         return subprocess.Popen(
             command,
@@ -101,16 +117,19 @@ class Desk:
 
     def run(self, text: str) -> list[Ran]:
         """Run a document's commands in a clean environment; return the result of each step."""
-        todo = steps(text)
+        todo = steps(text, docker=self._engine is not None)
         if not todo:
             return []
         self._tidy()
         path = self._home / "script"
-        path.write_text(script(todo).replace("127.0.0.1:8080", self._address))
-        output = _output(self._spawn(["bash", str(path)]))
-        shown = output.replace(self._address, "127.0.0.1:8080").replace(str(self._folder), HOME)
-        for path, name in ((self._home, "/home/you"), (Path(sys.prefix), f"{HOME}/.venv")):
-            shown = shown.replace(str(path), name)
+        commands = script(todo)
+        for name, used in self._names.items():
+            commands = commands.replace(name, used)
+        path.write_text(commands)
+        shown = _output(self._spawn(["bash", str(path)]))
+        folders = {HOME: self._folder, "/home/you": self._home, f"{HOME}/.venv": sys.prefix}
+        for name, place in {**self._names, **folders}.items():
+            shown = shown.replace(str(place), name)
         done = results(shown)
         rest = [("it did not end", 1)] * (len(todo) - len(done))
         return [Ran(step, *what) for step, what in zip(todo, [*done, *rest], strict=True)]
@@ -127,7 +146,7 @@ class Desk:
         for key in self._ask("GET", "keys")["items"]:
             self._ask("DELETE", f"keys/{key['id']}")
         for one in self._ask("GET", "functions")["items"]:
-            if one["name"] in READY_MADE:
+            if one["name"] in self._ready_made:
                 self._ask("POST", f"functions/{one['name']}/sleep")
             else:
                 self._ask("DELETE", f"functions/{one['name']}")
@@ -143,6 +162,8 @@ class Desk:
         return urllib.request.urlopen(request, timeout=LIMIT_S)
 
     def _wait_cold(self) -> None:
+        if not self._ready_made:
+            return
         states: dict[str, str] = {}
         with self._open("GET", "events") as stream:
             event = b""

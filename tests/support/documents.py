@@ -5,6 +5,7 @@ A document is a list of steps. Comments, invisible to readers, annotate the bloc
     <!-- setup: COMMANDS -->      extra commands, run at this place; each must succeed
     <!-- file: PATH -->           write the block below to PATH
     <!-- not run: REASON -->      do not run the block below
+    <!-- docker: REASON -->       run the block below where an engine is at hand
 
 In a ```console block a line that begins with `$ ` is a command (a `\\` at its end continues it on
 the next line), and the lines below it are its output. In the output a line `...` matches any lines,
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 SHELLS = frozenset({"", "console", "sh", "bash", "shell", "zsh", "shell-session"})
 """First words of fences that may contain commands; with "" only if a line begins with `$ `."""
 PROMPT = "$ "
-_COMMENT = re.compile(r"<!-- (setup|file|not run):?\s(.*?)-->", re.DOTALL)
+_COMMENT = re.compile(r"<!-- (setup|file|not run|docker):?\s(.*?)-->", re.DOTALL)
 _MARK = "\x1e"
 
 
@@ -59,14 +60,21 @@ class Block:
     argument: str = ""
 
     @property
+    def needs_docker(self) -> bool:
+        """Return whether its commands are run with an engine only."""
+        return self.language == "console" and self.kind == "docker"
+
+    @property
     def is_run(self) -> bool:
-        """Return whether its commands are run."""
-        return self.language == "console" and self.kind != "not run"
+        """Return whether its commands are run without an engine."""
+        return self.language == "console" and self.kind not in {"not run", "docker"}
 
     @property
     def is_unexplained(self) -> bool:
         """Return whether it has commands that are not run without a stated reason."""
-        if self.is_run or self.kind in {"file", "not run"} or self.language not in SHELLS:
+        if self.is_run or self.kind in {"file", "not run", "docker"}:
+            return False
+        if self.language not in SHELLS:
             return False
         return bool(self.language) or any(line.startswith(PROMPT) for line in self.lines)
 
@@ -102,20 +110,21 @@ def _blocks(lines: Sequence[str]) -> Iterator[Block]:
             kind = argument = ""
 
 
-def steps(text: str) -> list[Step]:
-    """Return the steps of a document in order."""
-    return [step for block in blocks(text) for step in _steps_of(block)]
+def steps(text: str, *, docker: bool = False) -> list[Step]:
+    """Return the steps of a document in order: those without an engine, or with `docker` those that
+    need one."""
+    return [step for block in blocks(text) for step in _steps_of(block, docker=docker)]
 
 
-def _steps_of(block: Block) -> Iterator[Step]:
-    if block.kind == "setup":
+def _steps_of(block: Block, *, docker: bool) -> Iterator[Step]:
+    if block.kind == "setup" and not docker:
         yield Step("\n".join(block.lines), block.line, is_hidden=True)
     elif block.kind == "file":
         path = shlex.quote(block.argument)
         body = shlex.quote("".join(f"{line}\n" for line in block.lines))
         make = f'mkdir -p "$(dirname {path})" && printf %s {body} > {path}'
         yield Step(make, block.line, is_hidden=True)
-    elif block.is_run:
+    elif block.needs_docker if docker else block.is_run:
         yield from _commands(block)
 
 

@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -96,14 +96,53 @@ def make_small_image(url: str) -> str:
     This takes an instant; copying the base image takes seconds.
     """
     programs = [path for path in map(shutil.which, PROGRAMS) if path is not None]
-    needs = subprocess.run(["ldd", *programs], stdout=subprocess.PIPE, check=True, text=True)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", dereference=True) as archive:
-        for path in sorted({*programs, *re.findall(r"(/\S+) \(0x", needs.stdout)}):
+        for path in with_libraries(*programs):
             archive.add(path)
     with connected(url) as client:
         client.api.import_image_from_data(packed.getvalue(), repository=SMALL_IMAGE)
     return f"{SMALL_IMAGE}:latest"
+
+
+def with_libraries(*programs: str) -> list[str]:
+    """Return the paths of programs of this machine and of the libraries that they need."""
+    needs = subprocess.run(["ldd", *programs], stdout=subprocess.PIPE, check=True, text=True)
+    return sorted({*programs, *re.findall(r"(/\S+) \(0x", needs.stdout)})
+
+
+def make_image(url: str, repository: str, recipe: str, files: Mapping[str, bytes]) -> str:
+    """Return the tag of the image of a Dockerfile and the files that it copies; build it if it is
+    missing. The build has no network."""
+    tag = image_tag(repository, recipe, files)
+    with connected(url) as client:
+        if not client.images.list(name=tag):
+            build_image(client, tag, recipe, files)
+    return tag
+
+
+def image_tag(repository: str, recipe: str, files: Mapping[str, bytes]) -> str:
+    """Return the tag of the image of a Dockerfile and its files."""
+    digest = hashlib.sha256(recipe.encode())
+    for name, content in files.items():
+        digest.update(name.encode() + hashlib.sha256(content).digest())
+    return f"{repository}:{digest.hexdigest()[:12]}"
+
+
+def build_image(
+    client: docker.DockerClient, tag: str, recipe: str, files: Mapping[str, bytes]
+) -> None:
+    """Build an image without a network."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in {**files, "Dockerfile": recipe.encode()}.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o755
+            archive.addfile(member, io.BytesIO(content))
+    packed.seek(0)
+    client.images.build(
+        fileobj=packed, custom_context=True, tag=tag, network_mode="none", rm=True, forcerm=True
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -133,12 +133,18 @@ def asgi() -> Foreign:
     return Foreign("asgi", {"app.py": ASGI.encode()}, words, "/openapi.json")
 
 
-def nginx(folder: Path, port: int) -> Foreign:
-    """Return nginx with static files; it writes into `folder` only."""
+def nginx_program() -> str:
+    """Return the path of nginx. Skip the test without one."""
     path = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
     if path is None:
         missing("nginx")
     assert path is not None
+    return path
+
+
+def nginx(folder: Path, port: int) -> Foreign:
+    """Return nginx with static files; it writes into `folder` only."""
+    path = nginx_program()
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     root = folder / "root"
     root.mkdir(parents=True, exist_ok=True)

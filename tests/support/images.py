@@ -21,7 +21,8 @@ def image(number: int, *ports: int, **fields: object) -> FoundImage:
 
 class FakeImages:
     """Images by reference: `there` on the engine, `remote` in registries. `pins` are the ids that
-    are pinned, `pulls` the references that were pulled. A pull waits while `gate` is unset."""
+    are pinned, `pulls` the references that were pulled. A pull waits while `gate` is unset, and so
+    do changes of tags while `tags` is unset; `tagging` counts those that wait."""
 
     def __init__(self) -> None:
         self.there: dict[str, FoundImage] = {}
@@ -32,6 +33,9 @@ class FakeImages:
         self.cancelled = 0
         self.gate = asyncio.Event()
         self.gate.set()
+        self.tags = asyncio.Event()
+        self.tags.set()
+        self.tagging = 0
         self.refusal = ""
 
     async def find(self, reference: str) -> FoundImage | None:
@@ -57,14 +61,24 @@ class FakeImages:
         self.there[reference] = found
 
     async def pin(self, id: str, *, is_pulled: bool = False) -> None:
-        """Pin an image."""
+        """Pin an image, also for a caller that is cancelled: the engine's calls run in threads."""
+        await asyncio.shield(asyncio.ensure_future(self._pin(id, is_pulled=is_pulled)))
+
+    async def _pin(self, id: str, *, is_pulled: bool) -> None:
+        await self._turn()
         self.pins.add(id)
         if is_pulled:
             self.pulled.add(id)
 
     async def unpin_others(self, ids: Collection[str]) -> None:
         """Keep these pins only."""
+        await self._turn()
         self.pins &= set(ids)
+
+    async def _turn(self) -> None:
+        self.tagging += 1
+        await self.tags.wait()
+        self.tagging -= 1
 
     async def prune(self, ids: Collection[str]) -> list[RemovedImage]:
         """Remove what was pulled."""

@@ -46,14 +46,19 @@ exec cat >/dev/null
 class OwnEngine:
     """A private dockerd. After the block no process, mount, network or file of it is left.
 
-    `arguments`: further options of dockerd; `path`: a folder placed before PATH. `url` stays the
-    same across `kill`, `stop` and `start`. Needs root and dockerd; otherwise the test is skipped,
-    or fails in CI.
+    `arguments`: further options of dockerd; `path`: a folder placed before PATH; `disk_mib`: size
+    of a disk in memory for its files, 0 for the machine's. `url` stays the same across `kill`,
+    `stop` and `start`. Needs root and dockerd; otherwise the test is skipped, or fails in CI.
     """
 
     def __init__(
-        self, *arguments: str, live_restore: bool = True, path: Path | None = None
+        self,
+        *arguments: str,
+        live_restore: bool = True,
+        path: Path | None = None,
+        disk_mib: int = 0,
     ) -> None:
+        self._disk_mib = disk_mib
         self._arguments = [*arguments, f"--live-restore={str(live_restore).lower()}"]
         self._path = os.pathsep.join(filter(None, [str(path or ""), os.environ["PATH"]]))
         self._holder: subprocess.Popen[bytes] | None = None
@@ -132,6 +137,16 @@ class OwnEngine:
         self._dockerd.wait(STOP_S)
         self._dockerd = None
 
+    def enter(self, *command: str) -> str:
+        """Run a command among its mounts; return the output."""
+        assert self._holder is not None
+        mine = ["nsenter", f"--target={self._holder.pid}", "--mount", *command]
+        return subprocess.run(mine, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def free_mib(self) -> int:
+        """Return the free space of its disk."""
+        return int(self.enter("stat", "-f", "-c", "%a", f"{self.root}/data")) * 4 // 1024
+
     def load(self, image: str) -> None:
         """Copy an image by tag from the shared engine."""
         with connected(engine_url()) as shared, connected(self.url) as own:
@@ -141,6 +156,12 @@ class OwnEngine:
         """Return the last lines of dockerd's log."""
         lines = (self.root / "log").read_text(errors="replace").splitlines()
         return "\n".join(lines[-30:])
+
+    def run(self, *command: str) -> str:
+        """Run a command of this machine in the engine's network; return its output."""
+        assert self._holder is not None
+        enter = ["nsenter", f"--target={self._holder.pid}", "--net"]
+        return subprocess.run([*enter, *command], check=True, capture_output=True, text=True).stdout
 
     def _command(self) -> list[str]:
         root = self.root
@@ -168,6 +189,10 @@ class OwnEngine:
         )
         assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == b"held\n", "no namespaces could be made"
+        if self._disk_mib:
+            (self.root / "data").mkdir()
+            size = f"size={self._disk_mib}m"
+            self.enter("mount", "-t", "tmpfs", "-o", size, "none", f"{self.root}/data")
 
     def _end(self) -> None:
         for process in (self._dockerd, self._holder):

@@ -2,6 +2,8 @@
 
 `/` is a page, `/who` shows what the server got, `/count` how many requests came, `/events` streams,
 `/ws` is a WebSocket that says hello, `/sw.js` a service worker, `/toss` sets a cookie for a parent.
+`/say?status=CODE&field=NAME:VALUE&body=TEXT` answers with these, `/log` lists the requests for
+paths below `/mark/`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import hashlib
 import json
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
+from urllib.parse import parse_qs
 
 GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
@@ -20,10 +24,12 @@ class App(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     count = 0
+    marks: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         """Answer by the path."""
-        self.path = self.path.partition("?")[0]
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        self.path, _, query = self.path.partition("?")
         type(self).count += self.path not in ("/count", "/favicon.ico")
         if self.path == "/ws":
             self._hello()
@@ -37,12 +43,18 @@ class App(BaseHTTPRequestHandler):
             self._answer(json.dumps(dict(self.headers)), "application/json")
         elif self.path == "/count":
             self._answer(str(type(self).count), "text/plain")
+        elif self.path == "/log":
+            self._answer(json.dumps(self.marks), "application/json")
+        elif self.path == "/say":
+            self._say(parse_qs(query))
         elif self.path == "/sw.js":
             self._answer("self.onfetch = () => {};", "text/javascript")
         else:
+            if self.path.startswith("/mark/"):
+                self.marks.append(f"{self.command} {self.path}")
             self._answer("<!doctype html><title>app</title><h1>A page</h1>", "text/html")
 
-    do_POST = do_GET
+    do_POST = do_PUT = do_DELETE = do_OPTIONS = do_GET
 
     def _answer(self, text: str, kind: str) -> None:
         self.send_response(200)
@@ -52,6 +64,16 @@ class App(BaseHTTPRequestHandler):
             self.send_header("Set-Cookie", "tossed=1; Domain=localhost; Path=/")
         self.end_headers()
         self.wfile.write(text.encode())
+
+    def _say(self, asked: dict[str, list[str]]) -> None:
+        body = asked.get("body", [""])[0].encode()
+        self.send_response(int(asked.get("status", ["200"])[0]))
+        for field in asked.get("field", ()):
+            name, _, value = field.partition(":")
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def _hello(self) -> None:
         key = self.headers["Sec-WebSocket-Key"] + GUID

@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from aiohttp import web
 
 from gateway.access import Access
 from gateway.delivery import Delivery
+from gateway.dispatch.call import ServerLink
 from gateway.dispatch.dispatcher import Limits as DispatchLimits
 from gateway.http.app import Gateway, StatePages
 from gateway.http.connections import ConnectionLimit
@@ -71,6 +73,10 @@ class ServingSidecar(Sidecar):
         self.got: list[Frame] = []
         self.holds = False
         """Whether OPENs wait for `release`."""
+        self.listens = True
+        """What the gateway is told that asks whether the server listens."""
+        self.has_exchange: Callable[[int], bool] = lambda _id: True
+        """Whether an OPEN is for an exchange, by its id."""
         self._held: list[int] = []
 
     async def serve(self) -> None:
@@ -80,7 +86,9 @@ class ServingSidecar(Sidecar):
             self.got.append(frame)
             if frame.kind is not Kind.OPEN or frame.flags & Flag.REUSE:
                 continue
-            if self.holds:
+            if not self.has_exchange(frame.id):
+                self._answer_question(frame.id)
+            elif self.holds:
                 self._held.append(frame.id)
             else:
                 self._connect(frame.id)
@@ -88,9 +96,26 @@ class ServingSidecar(Sidecar):
     def release(self) -> None:
         """Grant everything that was held."""
         self.holds = False
-        held, self._held = self._held, []
-        for id in held:
+        for id in self.take_held():
             self._connect(id)
+
+    def take_held(self) -> list[int]:
+        """Return the ids of the OPENs that were held, which are the caller's from now on."""
+        held, self._held = self._held, []
+        return held
+
+    def _answer_question(self, id: int) -> None:
+        if self.listens:
+            self.grant_ended(id)
+        else:
+            self.send(Kind.NOT_STARTED, id, aux=NotStarted.REFUSED)
+
+    def grant_ended(self, id: int) -> None:
+        """Grant an OPEN with a connection that the server has ended."""
+        ours, theirs = socket.socketpair()
+        ours.close()
+        self.pass_descriptors(id, [theirs.fileno()])
+        theirs.close()
 
     def _connect(self, id: int) -> None:
         sock = socket.socket()
@@ -205,6 +230,11 @@ def server_function(
     return Deployed(nouns.function("web", exchange=exchange, limits=limits), revision)
 
 
+def _has_exchange(delivery: Delivery, id: int) -> bool:
+    links = delivery._dispatcher.links.values()
+    return any(isinstance(link, ServerLink) and link.find(id) for link in links)
+
+
 @asynccontextmanager
 async def gate(
     folder: Path,
@@ -270,6 +300,7 @@ async def gate(
         stack.push_async_callback(runner.cleanup)
         folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - nothing runs yet
         sidecar = ServingSidecar(folder / "web", server.sockets[0].getsockname()[1])
+        sidecar.has_exchange = partial(_has_exchange, delivery)
         await stack.enter_async_context(sidecar.listening())
         serving = asyncio.create_task(sidecar.serve())
         stack.callback(serving.cancel)

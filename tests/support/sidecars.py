@@ -63,7 +63,12 @@ class Sidecar:
             sock, _ = await loop.sock_accept(listener)
             readable = asyncio.Event()
             loop.add_reader(sock, readable.set)
-            await readable.wait()
+            try:
+                await readable.wait()
+            except asyncio.CancelledError:
+                loop.remove_reader(sock)
+                sock.close()
+                raise
             loop.remove_reader(sock)
             await self._greet(sock)
 

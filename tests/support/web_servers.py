@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import io
+import json
+import os
+import re
 import socket
+import subprocess
 import sys
 import tarfile
 from dataclasses import replace
@@ -16,13 +19,13 @@ from typing import Any
 
 from pool_manager.ports import Binding, ServerContainer
 from runtime_image.contract.server import ServerSpec
-from tests.support.engine import connected
+from tests.support.engine import connected, make_image
 from tests.support.replicas import Stage, binding
 from tests.support.scenes import Scenes
 from tests.support.sidecar_process import Gateway
 
 ID = "aaaa0001"
-USER = (4711, 4712)
+IDS = (4711, 4712)
 """Ids of the image's user, which the image names."""
 PORT = 8000
 RECIPE = """
@@ -59,6 +62,16 @@ def size(folder):
     seen = os.statvfs(folder)
     return seen.f_blocks * seen.f_frsize >> 20
 
+def files(folder):
+    """Files of the function, each with what comes of changing it."""
+    found = {}
+    for name in os.listdir(folder) if folder else ():
+        try:
+            os.chmod(os.path.join(folder, name), 0o777)
+        except OSError as error:
+            found[name] = error.strerror
+    return found
+
 def facts():
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
     return {
@@ -67,6 +80,7 @@ def facts():
         "no_new_privileges": status["NoNewPrivs"].strip(),
         "environment": dict(os.environ),
         "folder": os.getcwd(),
+        "files": files(os.environ.get("FN_BUNDLE")),
         "writes": {folder: write(folder) for folder in ("/", "/data", "/cache", "/tmp", "/opt")},
         "sizes": {folder: size(folder) for folder in ("/data", "/cache", "/dev/shm")},
         "mounted": sorted(os.listdir("/mnt")),
@@ -114,7 +128,7 @@ def main(port, *options):
     print("hello from the server", flush=True)
     if "exit" in options:
         sys.exit(int(options[1]))
-    Server(("127.0.0.1", int(port)), Handler).serve_forever()
+    Server((os.environ.get("LISTEN", "127.0.0.1"), int(port)), Handler).serve_forever()
 
 main(*sys.argv[1:])
 '''
@@ -128,20 +142,14 @@ def write_bundle(folder: Path) -> Path:
 
 def make_web_image(url: str, runtime_image: str) -> str:
     """Return the id of the server's image on the engine at `url`; build it if it is missing."""
-    recipe = RECIPE.format(runtime=runtime_image)
-    tag = f"fngate-web:{hashlib.sha256((recipe + SERVER).encode()).hexdigest()[:12]}"
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, text in (("Dockerfile", recipe), ("server.py", SERVER)):
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(text), 0o644
-            archive.addfile(member, io.BytesIO(text.encode()))
     with connected(url) as client:
-        packed.seek(0)
-        image, _ = client.images.build(
-            fileobj=packed, custom_context=True, tag=tag, network_mode="none", rm=True, forcerm=True
-        )
-        return str(image.id)
+        return str(client.images.get(web_image_tag(url, runtime_image)).id)
+
+
+def web_image_tag(url: str, runtime_image: str) -> str:
+    """Return the tag of the server's image on the engine at `url`; build it if it is missing."""
+    recipe = RECIPE.format(runtime=runtime_image)
+    return make_image(url, "fngate-web", recipe, {"server.py": SERVER.encode()})
 
 
 class Web:
@@ -209,3 +217,44 @@ def ends(sock: socket.socket) -> bool:
         while sock.recv(65536):
             pass
     return True
+
+
+GREETER = r"""
+use IO::Socket::INET;
+$SIG{TERM} = sub { exit 0 };
+my $server = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => 8000, Listen => 64,
+    ReuseAddr => 1) or die;
+while (1) {
+    my $client = $server->accept or next;
+    while (my $line = <$client>) { last if $line =~ /^\r?$/ }
+    my $text = "$ENV{GREETING}$ENV{TOKEN}\n";
+    my $head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: " . length($text);
+    print $client "$head\r\n\r\n$text";
+    close $client;
+}
+"""
+"""An HTTP server for the Perl that every Debian has."""
+PERL = ("/usr/bin/perl", "/usr/lib/x86_64-linux-gnu/perl-base")
+
+
+def make_greeter_image(url: str, greeting: str, mib: int = 0) -> str:
+    """Import an image of one layer: a server on port 8000 that answers with `greeting`, and `mib`
+    MiB that do not compress; return its id. It has about 12 MiB otherwise, and is made in an
+    instant."""
+    needs = subprocess.run(["ldd", PERL[0]], stdout=subprocess.PIPE, check=True, text=True)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", dereference=True) as archive:
+        for path in (*PERL, *sorted(re.findall(r"(/\S+) \(0x", needs.stdout))):
+            archive.add(path)
+        for name, data in (("greeter.pl", GREETER.encode()), ("ballast", os.urandom(mib * 2**20))):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    changes = [
+        'ENTRYPOINT ["/usr/bin/perl", "/greeter.pl"]',
+        "EXPOSE 8000/tcp",
+        f"ENV GREETING={greeting} TOKEN=",
+    ]
+    with connected(url) as client:
+        made = client.api.import_image_from_data(packed.getvalue(), changes=changes)
+    return str(json.loads(made)["status"])

@@ -174,7 +174,7 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
       fnctl deploy model.onnx --name digits
       fnctl deploy functions/digits --max 2 --idle 60
       fnctl deploy app/ --name web --command 'uvicorn app:app --port ${PORT}' --trust
-      fnctl deploy --name qwen --image vllm/vllm-openai:v0.33.0 -- --model /models/qwen
+      fnctl deploy --name qwen --image vllm/vllm-openai:v0.20.0 -- /models/qwen
     """
     from admin.cli.server_options import ServerOptions, parse_command, parse_pairs
 
@@ -257,7 +257,8 @@ def _deploy(
 
     client = session.client
     count, sent = upload(client, collected, partial(bar, quiet=session.as_json))
-    session.remark(f"{count} of {len(collected.bundle.files)} files uploaded, {size(sent)}")
+    if files := len(collected.bundle.files):
+        session.remark(f"{count} of {files} files uploaded, {size(sent)}")
     try:
         operation = client.create_revision(collected.name, request)
     except ApiError as error:

@@ -106,12 +106,30 @@ def _server(function: dict[str, Any]) -> list[tuple[str, str]]:
     start_ms = next((float(one["load_ms"]) for one in profiles if "load_ms" in one), 0.0)
     measured = f", {duration(start_ms)} in the trial" if start_ms else ""
     return [
+        *_container(server),
         ("command", _command(server.get("command") or [])),
         ("variables", ", ".join(server.get("env") or [])),
+        ("secrets", ", ".join(f"{a} = {b}" for a, b in (server.get("secrets") or {}).items())),
         ("ready", get(server, "ready") or "/, any status below 500"),
         ("network", get(server, "network")),
         ("start", f"at most {get(server, 'start_s')} s{measured}"),
         *((kind, ", ".join(rules.get(kind) or [])) for kind in ("wake", "free", "deny")),
+    ]
+
+
+def _container(server: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the facts about an image's container; empty ones for a command."""
+    image = server.get("image") or {}
+    mounts = (
+        f"{one['source']} at {one['target']}{'' if one.get('is_read_only', True) else ' (rw)'}"
+        for one in server.get("mounts") or []
+    )
+    return [
+        ("image", " ".join(filter(None, (get(image, "reference"), get(image, "id")[7:19])))),
+        ("port", get(server, "port") if image else ""),
+        ("user", get(server, "user")),
+        ("capabilities", ", ".join(server.get("capabilities") or [])),
+        ("mounts", ", ".join(mounts)),
     ]
 
 

@@ -102,11 +102,13 @@ class Start:
 @dataclass(frozen=True, slots=True)
 class Started:
     """A started container; `way` is how its GPU was requested. With `sidecar`, the container is
-    that of a server, and `sidecar` the one whose network it joined."""
+    that of a server, and `sidecar` the one whose network it joined. `doubt` is what may keep the
+    server from running, "" if nothing is known."""
 
     container: str
     way: Way | None
     sidecar: str = ""
+    doubt: str = ""
 
 
 def begin(client: docker.APIClient, start: Start) -> Started:

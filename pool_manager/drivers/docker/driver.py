@@ -48,7 +48,7 @@ from pool_manager.drivers.docker.spec import OWNER, MountPaths, Owner, Way, ways
 from pool_manager.drivers.uids import DEFAULT, SLICE, UidAllocator, parse_range, slice_of
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
-from pool_manager.replicas.logs import Spool
+from pool_manager.replicas.logs import Ask, Spool
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
@@ -191,6 +191,7 @@ class DockerDriver:
             made.start_failed()
             self._containers.pop(id, None)
             raise
+        made.doubt = started.doubt
         for event in made.start_returned(started.container, started.sidecar):
             self._apply(id, made, event)
         if started.way is not None:
@@ -319,12 +320,16 @@ class DockerDriver:
             self._limiter.soon(known, record)
 
     async def save_log(self, id: str, log: Path) -> None:
-        """Append the replica's output since the last call, as kept by the engine, to `log`."""
+        """Append the replica's output since the last call, as kept by the engine, to `log`; of a
+        pair, the server's and the sidecar's."""
         if known := self._containers.get(id):
             known.log = log
-        if container := (await self._find(id)).main:
-            read = containers.output
-            await self._spool.fetch(id, log, lambda s: self._call("read a log", read, container, s))
+        parts = await self._find(id)
+        if found := [one for one in (parts.main, parts.sidecar) if one]:
+            await self._spool.fetch(id, log, {one: self._output_of(one) for one in found})
+
+    def _output_of(self, container: str) -> Ask:
+        return lambda since_s: self._call("read a log", containers.output, container, since_s)
 
     async def pids(self, id: str) -> frozenset[int] | None:
         """Return the host's pids of the container's processes, of a server's and its sidecar's."""
@@ -340,6 +345,8 @@ class DockerDriver:
 
     async def used_mib(self, id: str) -> float | None:
         """Return the memory of a server's container, without the files that it has read."""
+        if known := self._containers.get(id):
+            await known.settled.wait()  # a fast server is ready before its start has returned
         parts = await self._find(id)
         if not (parts.is_pair and parts.main):
             return None

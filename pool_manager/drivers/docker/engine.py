@@ -31,6 +31,8 @@ _MEANINGS: Final = (
     ("no space left on device", "free disk space: docker system prune"),
     ("docker-init", "install it: sudo apt-get install tini, or docker-ce of Docker itself"),
     ("bind source path does not exist", "the engine must run on the same machine"),
+    ("no command specified", "the image names no program: give its words after --"),
+    ("unable to find user", "name a user of the image by numbers: server.user"),
     ("minimum memory limit", "give the function more memory: --memory MIB"),
     ("range of cpus", "raise FN_CPU_SLOTS: each slot has its share of the cores"),
 )
@@ -50,6 +52,9 @@ ENGINE_ERRORS: Final = (DockerException, requests.exceptions.RequestException)
 """All errors that docker-py raises for failures of the engine."""
 T = TypeVar("T")
 CALLS_AT_ONCE: Final = 8
+SAID_MAX: Final = 1000
+"""Max characters shown of the engine's message, which may quote an image: the name of its user or
+of its program has no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +198,19 @@ def translate(error: Exception, doing: str) -> DriverError:
     container"."""
     if isinstance(error, APIError):
         said = str(error.explanation or error)
-        return DriverError(f"cannot {doing}: the engine says: {said}{_mending(said, _MEANINGS)}")
+        mending = _mending(said, _MEANINGS)
+        return DriverError(f"cannot {doing}: the engine says: {_shortened(said)}{mending}")
     if isinstance(error, requests.exceptions.Timeout):
         return EngineDown(f"cannot {doing}: the engine gave no answer in time; {RESTART}")
     said = _innermost(error)
     return EngineDown(f"cannot {doing}: {said}{_mending(said, _UNREACHABLE)}")
+
+
+def _shortened(said: str) -> str:
+    """Return a message without the middle of a long one: the cause is at the end."""
+    if len(said) <= SAID_MAX:
+        return said
+    return f"{said[: SAID_MAX // 2]} ... {said[-SAID_MAX // 2 :]}"
 
 
 def is_no_way(error: DriverError) -> bool:

@@ -149,8 +149,9 @@ class KnownContainer:
     `id` is the container of the model or the server, "" until its start has returned; `sidecar` is
     the one beside a server. Earlier events are kept in `early`, because a start may try several
     containers. `is_reported`: its exit was reported, or it was never created. `out_of_memory`
-    concerns `id`, `is_sidecar_short` the sidecar. `settled` is set when the start has returned or
-    failed. `log` is where its output was saved last.
+    concerns `id`, `is_sidecar_short` the sidecar. `doubt` is what may keep a server from running.
+    `settled` is set when the start has returned or failed. `log` is where its output was saved
+    last.
     """
 
     id: str = ""
@@ -158,6 +159,7 @@ class KnownContainer:
     is_reported: bool = False
     out_of_memory: bool = False
     is_sidecar_short: bool = False
+    doubt: str = ""
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     early: list[ContainerEvent] = field(default_factory=list)
     log: Path | None = None
@@ -185,7 +187,8 @@ class KnownContainer:
         if not self.sidecar:
             return describe_exit(code, out_of_memory=self.out_of_memory)
         if container == self.id:
-            return describe_server_exit(code, out_of_memory=self.out_of_memory)
+            how = describe_server_exit(code, out_of_memory=self.out_of_memory)
+            return f"{how}; {self.doubt}" if self.doubt and code else how
         return describe_sidecar_exit(code, out_of_memory=self.is_sidecar_short)
 
     def start_failed(self) -> None:
@@ -241,13 +244,21 @@ def describe_exit(code: int | None, *, out_of_memory: bool) -> str:
     return f"exited with code {code}"
 
 
+_EXITS = {
+    0: " by itself (it must stay in the foreground)",
+    126: ": a program cannot be executed",
+    127: ": a program was not found",
+}
+"""Meanings of a server's exit codes; 126 and 127 as of shells, and of the engine's init for the
+image's own program."""
+
+
 def describe_server_exit(code: int | None, *, out_of_memory: bool) -> str:
     """Return the description of the exit of a replica whose server has ended by itself."""
     how = describe_exit(code, out_of_memory=out_of_memory)
     if code is None or how.startswith(MEMORY_KILL):
         return how
-    hint = "" if code else " by itself (it must stay in the foreground)"
-    return f"lost its server, which {how}{hint}"
+    return f"lost its server, which {how}{_EXITS.get(code, '')}"
 
 
 def describe_sidecar_exit(code: int | None, *, out_of_memory: bool) -> str:

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import re
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import Any, Final
 
 import docker
-from docker.errors import APIError
+from docker.errors import APIError, NotFound
 
 from pool_manager.drivers.docker.engine import ENGINE_ERRORS, Engine, is_conflict, is_gone
 from pool_manager.drivers.docker.pulls import SILENT_S, Reference, pull
 from pool_manager.images import FoundImage, PullProgress, RemovedImage
+from registry.errors import DriverError
 
 PINNED: Final = "fngate/pinned"
 """Repository of the tags of images that revisions use: ID.OWNER, both in hex."""
 PULLED: Final = "fngate/pulled"
 """Repository of the tags of images that deploys have pulled."""
+CONFIG_MAX: Final = 1024 * 1024
+"""Max characters of an image's configuration. The engine repeats parts of it, such as labels, in
+each list and event of containers."""
+PORTS_MAX: Final = 100
+"""Max ports of an image that are remembered."""
+PORT_MAX: Final = 65535
+_PORT: Final = re.compile(r"([1-9][0-9]{0,4})(?:/tcp)?")
 _ID: Final = "sha256:"
 
 
@@ -36,8 +47,7 @@ class DockerImages:
 
     async def find(self, reference: str) -> FoundImage | None:
         """Return an image by reference or id, None if the engine lacks it."""
-        found = await self._engine.call(f"use image {reference}", lambda c: _inspect(c, reference))
-        return found_image(found, reference) if found is not None else None
+        return await self._engine.call(f"use image {reference}", lambda c: _find(c, reference))
 
     async def pull(self, reference: str) -> AsyncGenerator[PullProgress, None]:
         """Pull an image; the progress changes with each layer's."""
@@ -62,21 +72,29 @@ class DockerImages:
         await self._engine.call("tag an image", work)
 
     async def unpin_others(self, ids: Collection[str]) -> None:
-        """Remove this server's pins from all images except those with these ids."""
+        """Remove this server's pins from all images except those with these ids. One of these that
+        was removed by hand and pulled again gets its pin again."""
         keep = set(ids)
 
         def work(client: docker.APIClient) -> None:
-            for id, name in self._own(client, PINNED):
+            pinned = self._own(client, PINNED)
+            for id, name in pinned:
                 if id not in keep:
                     _untag(client, name)
+            for id in keep.difference(id for id, _ in pinned):
+                with contextlib.suppress(NotFound):
+                    client.tag(id, PINNED, f"{id.removeprefix(_ID)}.{self._owner}")
 
         await self._engine.call("remove tags of images", work)
 
     async def prune(self, ids: Collection[str]) -> list[RemovedImage]:
-        """Remove images that deploys have pulled, with the names of their registries."""
+        """Remove images that deploys have pulled, with the names of their registries. Images that
+        a container or another server needs keep all of their names."""
         keep = set(ids)
 
         def work(client: docker.APIClient) -> list[RemovedImage]:
+            keep.update(id for id, _, _ in _tags(client, PINNED))
+            keep.update(str(one["ImageID"]) for one in client.containers(all=True))
             found = []
             for id, name in self._own(client, PULLED):
                 inspected = _inspect(client, id) if id not in keep else None
@@ -89,25 +107,40 @@ class DockerImages:
 
     def _own(self, client: docker.APIClient, repository: str) -> list[tuple[str, str]]:
         """Return id and name of the tags of this server. Blocking."""
-        tags = [tag for one in client.images(name=repository) for tag in one.get("RepoTags") or ()]
-        found = []
-        for tag in tags:
-            id, _, owner = tag.removeprefix(f"{repository}:").partition(".")
-            if tag.startswith(f"{repository}:") and owner == self._owner:
-                found.append((_ID + id, tag))
-        return found
+        return [(id, tag) for id, owner, tag in _tags(client, repository) if owner == self._owner]
+
+
+def _tags(client: docker.APIClient, repository: str) -> list[tuple[str, str, str]]:
+    """Return image id, owner and name of the tags of all servers in PINNED or PULLED. Blocking."""
+    names = [tag for one in client.images(name=repository) for tag in one.get("RepoTags") or ()]
+    found = []
+    for tag in names:
+        id, _, owner = tag.removeprefix(f"{repository}:").partition(".")
+        if tag.startswith(f"{repository}:") and owner:
+            found.append((_ID + id, owner, tag))
+    return found
+
+
+def _find(client: docker.APIClient, reference: str) -> FoundImage | None:
+    found = _inspect(client, reference)
+    return found_image(found, reference) if found is not None else None
 
 
 def found_image(inspected: dict[str, Any], reference: str) -> FoundImage:
     """Return an image from the answer of GET /images/NAME/json, with the digest of the reference's
-    repository."""
+    repository. Raises DriverError for an image whose configuration is too large."""
     config = inspected.get("Config") or {}
-    ports = (one.partition("/") for one in config.get("ExposedPorts") or {})
-    tcp = sorted(int(port) for port, _, kind in ports if kind in ("", "tcp") and port.isdecimal())
+    if (length := len(json.dumps(config))) > CONFIG_MAX:
+        raise DriverError(
+            f"the configuration of {reference} has {length} characters (labels, variables, ports),"
+            f" expected at most {CONFIG_MAX}"
+        )
+    exposed = map(_PORT.fullmatch, config.get("ExposedPorts") or {})
+    tcp = sorted(port for one in exposed if one and (port := int(one[1])) <= PORT_MAX)
     return FoundImage(
         str(inspected["Id"]),
         _digest(list(inspected.get("RepoDigests") or ()), reference),
-        tuple(tcp),
+        tuple(tcp[:PORTS_MAX]),
         tuple(sorted(config.get("Volumes") or {})),
         int(inspected.get("Size") or 0),
     )

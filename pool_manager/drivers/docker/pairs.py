@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import io
 import math
+import platform
 import tarfile
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from pool_manager.drivers.docker.events import describe_exit
 from pool_manager.drivers.docker.server_spec import Abilities, Ids, ImageFacts, Pair
 from pool_manager.drivers.docker.spec import PART, REPLICA, Way
 from pool_manager.ports import ServerContainer
-from registry.errors import DriverError
+from registry.errors import DriverError, EngineDown
 
 READ_ONLY_BELOW: Final = (1, 44)
 """API version from which a read-only mount can cover what is mounted below it."""
@@ -54,23 +55,36 @@ class ImageUsers:
         self._known: dict[tuple[str, str], Ids | None] = {}
 
     def find(
-        self, client: docker.APIClient, image: str, user: str, labels: dict[str, str]
+        self,
+        client: docker.APIClient,
+        image: str,
+        user: str,
+        labels: dict[str, str],
+        volumes: Iterable[str] = (),
     ) -> Ids | None:
         """Return the ids of a user of an image, None if the image does not say them. Blocks; raises
-        docker-py's errors. `labels` are of the container that this may take; it never runs."""
+        docker-py's errors. `labels` are of the container that this may take, which never runs;
+        `volumes` are the image's."""
         if (plain := server_spec.numeric_ids(user)) is not None:
             return plain
         if (image, user) not in self._known:
             if len(self._known) >= IDS_MAX:
                 self._known.clear()
-            passwd, group = _account_files(client, image, labels)
+            passwd, group = _account_files(client, image, labels, volumes)
             self._known[image, user] = server_spec.ids_of(user, passwd, group)
         return self._known[image, user]
 
 
-def _account_files(client: docker.APIClient, image: str, labels: dict[str, str]) -> tuple[str, str]:
-    config = {"Image": image, "Cmd": ["none"], "Labels": labels}
-    config["HostConfig"] = {"NetworkMode": "none"}
+def _account_files(
+    client: docker.APIClient, image: str, labels: dict[str, str], volumes: Iterable[str]
+) -> tuple[str, str]:
+    config = {
+        "Image": image,
+        "Cmd": ["none"],
+        "Labels": labels,
+        # Each VOLUME without a tmpfs would be a copy of the image's folder on the host's disk.
+        "HostConfig": {"NetworkMode": "none", "Tmpfs": dict.fromkeys(volumes, "")},
+    }
     made: str = client.create_container_from_config(config)["Id"]
     try:
         return _read(client, made, "/etc/passwd"), _read(client, made, "/etc/group")
@@ -123,6 +137,8 @@ def begin_pair(client: docker.APIClient, start: PairStart) -> Started:
     pair = start.pair
     if not abilities.read_only_below:
         _check_mounts(pair.server)
+    if pair.server.network == "egress":
+        _check_bridge(client)
     config = server_spec.sidecar(pair, start.image, start.uid, abilities)
     name = server_spec.sidecar_name(pair.record, pair.owner)
     sidecar = begin(client, Start(name, config, None, "", ())).container
@@ -137,7 +153,8 @@ def begin_pair(client: docker.APIClient, start: PairStart) -> Started:
         if ended:
             raise DriverError(ended) from error
         raise
-    return Started(began.container, began.way, sidecar)
+    doubt = server_spec.foreign(facts.architecture, platform.machine())
+    return Started(began.container, began.way, sidecar, doubt)
 
 
 def _abilities(client: docker.APIClient) -> Abilities:
@@ -146,22 +163,43 @@ def _abilities(client: docker.APIClient) -> Abilities:
 
 
 def _look_at(client: docker.APIClient, start: PairStart) -> ImageFacts:
+    """Return what the image says, with its user's ids only if a folder needs an owner. Raises
+    DriverError if the image is gone."""
     server, owner = start.pair.server, start.pair.owner
     try:
-        config = client.inspect_image(server.image).get("Config") or {}
+        image = client.inspect_image(server.image)
     except ENGINE_ERRORS as error:
         if not is_gone(error):
             raise
         raise DriverError(
             f"the image {server.image[:19]} is no longer on the engine: deploy the function again"
         ) from error
-    volumes = tuple(config.get("Volumes") or ())
-    if not (volumes or server.writable):
-        return ImageFacts()
-    labels = {REPLICA: start.pair.record.id, PART: USER, **server_spec.FOREIGN}
-    user = server.user or str(config.get("User") or "")
-    labels |= spec.common_labels(owner)
-    return ImageFacts(volumes, start.users.find(client, server.image, user, labels))
+    facts, named = server_spec.facts_of(image)
+    if not (facts.volumes or server.writable):
+        return facts
+    labels = {
+        **spec.common_labels(owner),
+        **server_spec.FOREIGN,
+        REPLICA: start.pair.record.id,
+        PART: USER,
+    }
+    user = server.user or named
+    ids = start.users.find(client, server.image, user, labels, facts.volumes)
+    return replace(facts, user=ids)
+
+
+def _check_bridge(client: docker.APIClient) -> None:
+    """Raise DriverError if the engine lacks the network: it would start the container without any
+    network, and without an error."""
+    try:
+        client.inspect_network(server_spec.BRIDGE)
+    except ENGINE_ERRORS as error:
+        if not is_gone(error):
+            raise
+        raise DriverError(
+            f'server.network = "egress": expected the engine\'s network {server_spec.BRIDGE}, got'
+            " none: the engine was configured without it (bridge in daemon.json)"
+        ) from error
 
 
 def _check_mounts(server: ServerContainer) -> None:
@@ -215,8 +253,18 @@ class PairEnd:
         if stops is not None:
             signal, grace_s = server_spec.stop_of(stops)
             if grace_s > 0:
-                await self._signal(parts.main, signal)
+                await self._stop_server(parts.main, signal)
                 await self._await_end(parts.main, min(grace_s, most_s))
+
+    async def _stop_server(self, container: str, signal: str) -> None:
+        """Send a server its stop signal; TERM if the engine refuses it, because the STOPSIGNAL of
+        an image may be any text."""
+        try:
+            await self._signal(container, signal)
+        except EngineDown:
+            raise
+        except DriverError:
+            await self._signal(container, "SIGTERM")
 
     async def _state(self, container: str) -> dict[str, Any] | None:
         """Return the Config of a container that runs, else None."""

@@ -18,6 +18,7 @@ from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, U
 from docker import auth
 from docker.errors import DockerException
 
+from pool_manager.drivers.docker.credentials import registry_header
 from pool_manager.drivers.docker.engine import RESTART
 from pool_manager.images import PullProgress
 from registry.errors import DriverError, EngineDown
@@ -42,8 +43,13 @@ _SAID: Final = (
     ("connection refused", "the engine must reach the registry {registry}"),
     ("lookup ", "the engine must reach the registry {registry}"),
     ("timeout", "the engine must reach the registry {registry}"),
+    ("deadline exceeded", "the engine must reach the registry {registry}"),
     ("server gave http response", "list {registry} in the engine's insecure-registries"),
     ("no space left", "free disk space: docker system prune, fnctl image prune"),
+    ("eof", "the registry {registry} broke off: try again later"),
+    ("connection reset", "the registry {registry} broke off: try again later"),
+    ("toomanyrequests", "try again later, or {login}"),
+    ("certificate", "the engine must trust the certificate of {registry}"),
 )
 """Substrings of the engine's messages about a pull, in lower case, and the remedy."""
 
@@ -82,7 +88,13 @@ async def pull(
     generator cancels the pull. Raises DriverError with a remedy, also after `silent_s` without
     progress, or EngineDown.
     """
-    header = await asyncio.to_thread(_credentials, reference)
+    registry, _ = Reference.parse(reference).resolved()
+    try:
+        header = await registry_header(registry)
+    except DriverError as error:
+        raise DriverError(
+            f"cannot pull {reference}: the credentials for {registry}: {error.message}"
+        ) from None
     limits = ClientTimeout(total=None, sock_connect=CONNECT_S)
     async with (
         ClientSession(connector=UnixConnector(path=socket), timeout=limits) as session,
@@ -133,27 +145,15 @@ async def _stream(
 
 def _refusal(reference: str, said: str) -> DriverError:
     """Return the error for a pull that the engine refused, with the remedy."""
-    registry, _ = Reference.parse(reference).resolved()
+    name = Reference.parse(reference)
+    registry, _ = name.resolved()
     login = f"log in on this machine, as the user that runs fngate: docker login {registry}"
-    text = said.lower()
+    text = said.lower().replace(name.repository, "")
     todo = next((remedy for part, remedy in _SAID if part in text), "")
     shown = todo.format(login=login, registry=registry)
     return DriverError(
         f"cannot pull {reference}: the engine says: {said[:500]}{'; ' if shown else ''}{shown}"
     )
-
-
-def _credentials(reference: str) -> dict[str, str]:
-    """Return the header with the credentials that this user's docker config, or its helper, has for
-    a registry; {} without any. Blocking."""
-    registry, _ = Reference.parse(reference).resolved()
-    try:
-        found = auth.load_config().resolve_authconfig(registry)
-    except (DockerException, OSError, ValueError) as error:
-        raise DriverError(
-            f"cannot pull {reference}: the credentials for {registry} cannot be read: {error}"
-        ) from error
-    return {"X-Registry-Auth": auth.encode_header(found).decode()} if found else {}
 
 
 async def _message(response: ClientResponse) -> str:
@@ -181,11 +181,11 @@ class _Lines:
         """Return the objects that `piece` completes. Raises DriverError for anything else."""
         *lines, self.rest = (self.rest + piece).split(b"\n")
         if len(self.rest) > LINE_MAX:
-            raise DriverError("the engine's answer to a pull has a line without end")
+            raise DriverError("cannot pull: the engine's answer has a line without end")
         try:
             found = [msgspec.json.decode(line) for line in lines if line.strip()]
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise DriverError(f"the engine's answer to a pull is no JSON: {error}") from error
+            raise DriverError(f"cannot pull: the engine's answer is no JSON: {error}") from error
         return [one for one in found if isinstance(one, dict)]
 
 

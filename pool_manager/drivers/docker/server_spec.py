@@ -7,6 +7,7 @@ the function's image; it joins the sidecar's network and sees no file of the sid
 from __future__ import annotations
 
 import math
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,10 @@ from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
 from registry.model import Mount
 from runtime_image.contract.control import ReplicaRecord
-from runtime_image.contract.server import FREE_MAX
+from runtime_image.contract.server import BUNDLE, BUNDLE_FOLDER, FREE_MAX
 
+BRIDGE: Final = "bridge"
+"""The engine's network of servers that may reach others."""
 HOST: Final = "127.0.0.1"
 """Value of ${HOST}: an address that only the sidecar reaches, in every kind of network."""
 SIDECAR_MIB: Final = 64
@@ -32,6 +35,8 @@ SERVER_PIDS_MAX: Final = 4096
 VOLUME_MIB: Final = 256
 """Size of a VOLUME of the image that the function does not name in `writable`."""
 VOLUMES_MAX: Final = 64
+_NO_VOLUMES: Final = ("/proc", "/sys", "/dev")
+"""Folders that the engine fills: a VOLUME there would hide what it mounts."""
 STOP_S: Final = 10.0
 """Grace of a server whose container does not say it."""
 
@@ -41,7 +46,9 @@ _BUFFERS: Final = {
 }
 """Sizes of TCP buffers: minimum, initial, maximum bytes. An answer that nobody reads takes kernel
 memory, with the usual sizes up to 4 MiB for each connection (tcp(7))."""
-_IPV6: Final = "net.ipv6.conf.all.disable_ipv6"
+_IPV6: Final = "net.ipv6.conf.lo.disable_ipv6"
+"""Setting of the loopback interface alone. On the engine's network, which mostly has no IPv6 and no
+rules for it, link-local addresses would reach the host and other containers."""
 FOREIGN: Final = {spec.HOLDER: "", spec.UID: ""}
 """Labels of other containers of ours, which an image must not set."""
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -58,11 +65,14 @@ class Ids(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What an image says about its server: folders that it wants to write to (VOLUME), and the ids
-    of its user, None if these are unknown."""
+    """What an image says about its server: folders that it wants to write to, as `volumes_of`
+    returns them, the ids of its user, None if these are unknown, whether it names a working folder,
+    and the processors that it is for."""
 
     volumes: tuple[str, ...] = ()
     user: Ids | None = None
+    has_folder: bool = False
+    architecture: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +102,7 @@ def sidecar(pair: Pair, image: str, uid: int, abilities: Abilities) -> dict[str,
     config["Labels"] |= {PART: SIDECAR}
     memory = SIDECAR_MIB * MIB + (server.concurrency + FREE_MAX) * CONNECTION_KIB * 1024
     config["HostConfig"] |= spec.isolation(pair.owner.server_nofile) | {
-        "NetworkMode": "bridge" if server.network == "egress" else "none",
+        "NetworkMode": BRIDGE if server.network == "egress" else "none",
         "Sysctls": _sysctls(server.port, abilities),
         "PidsLimit": SIDECAR_PIDS_MAX,
         "Memory": memory,
@@ -121,8 +131,8 @@ def sidecar_name(record: ReplicaRecord, owner: Owner) -> str:
 
 
 def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities) -> dict[str, Any]:
-    """Return the configuration of a server that joins the network of the container `sidecar_id`.
-    Raises DriverError if the image wants too many folders."""
+    """Return the configuration of a server that joins the network of the container
+    `sidecar_id`."""
     record, given, owner = pair.record, pair.server, pair.owner
     config: dict[str, Any] = {
         "Image": given.image,
@@ -139,7 +149,7 @@ def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities)
             "PidsLimit": SERVER_PIDS_MAX,
             "ShmSize": given.shm_mib * MIB,
             "Tmpfs": _folders(given, facts),
-            "Mounts": [_mount(one, abilities) for one in given.mounts],
+            "Mounts": [_mount(one, abilities) for one in _mounts(pair)],
             "OomScoreAdj": spec.OOM_SCORE,
             # An init process reaps orphans. Without it, a server that has no handler of its own
             # would ignore the stop signal as the container's pid 1.
@@ -152,6 +162,8 @@ def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities)
         config["Cmd"] = [_filled(word, given.port) for word in given.arguments]
     if given.user:
         config["User"] = given.user
+    if given.has_files and not facts.has_folder:
+        config["WorkingDir"] = BUNDLE_FOLDER
     if given.stop_signal:
         config["StopSignal"] = given.stop_signal
     return config
@@ -167,6 +179,8 @@ def _variables(record: ReplicaRecord, given: ServerContainer) -> list[str]:
         "PORT": str(given.port),
         _VISIBLE: device,
     }
+    if given.has_files:
+        found[BUNDLE] = BUNDLE_FOLDER
     return [f"{name}={value}" for name, value in found.items()]
 
 
@@ -178,27 +192,57 @@ def _folders(given: ServerContainer, facts: ImageFacts) -> dict[str, str]:
     """Return the folders that the server may write to, with the options of their tmpfs.
 
     Without a tmpfs, a VOLUME would be an unlimited folder on the host's disk. A mount takes
-    precedence over a VOLUME, and `writable` sets the size of one.
+    precedence over all of them, and `writable` sets the size of a VOLUME.
     """
     sizes = dict.fromkeys(map(_plain, facts.volumes), VOLUME_MIB)
-    if len(sizes) > VOLUMES_MAX:
-        raise DriverError(f"the image has {len(sizes)} VOLUMEs, expected at most {VOLUMES_MAX}")
     sizes |= {_plain(folder): mib for folder, mib in given.writable.items()}
-    for one in given.mounts:
-        sizes.pop(_plain(one.target), None)
     # mode= counts only for a folder that the image does not have; uid= and gid= always do.
     owned = f"mode=0755,uid={facts.user.uid},gid={facts.user.gid}" if facts.user else "mode=1777"
     found = {folder: f"size={mib}m,{owned},{_FLAGS}" for folder, mib in sizes.items()}
     size = f"{sizes['/tmp']}m" if "/tmp" in sizes else spec.TMP_SIZE  # noqa: S108 - its own /tmp
-    return {**found, "/tmp": f"size={size},mode=1777,{_FLAGS}"}  # noqa: S108 - see above
+    found["/tmp"] = f"size={size},mode=1777,{_FLAGS}"  # noqa: S108 - see above
+    for target in (*(one.target for one in given.mounts), *[BUNDLE_FOLDER] * given.has_files):
+        found.pop(_plain(target), None)
+    return found
 
 
 _FLAGS: Final = "nosuid,nodev,exec"
 """exec: compilers of models write libraries that they then load."""
 
 
+def volumes_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the VOLUMEs of an image's Config as the engine resolves them. Raises DriverError if
+    there are too many, or one cannot be a folder of its own.
+
+    The engine compares paths after it has resolved "..", "." and "//": a tmpfs under any other
+    spelling would leave the VOLUME what it is, an unlimited folder on the host's disk.
+    """
+    names = config.get("Volumes") or {}
+    if len(names) > VOLUMES_MAX:
+        raise DriverError(f"the image has {len(names)} VOLUMEs, expected at most {VOLUMES_MAX}")
+    return tuple(sorted({_resolved(name) for name in names}))
+
+
+def _resolved(volume: str) -> str:
+    folder = posixpath.normpath(f"/{volume.lstrip('/')}")
+    is_taken = any(f"{folder}/".startswith(f"{one}/") for one in _NO_VOLUMES)
+    if not volume.startswith("/") or folder == "/" or is_taken:
+        raise DriverError(
+            f"the image has the VOLUME {volume[:100]!r}, expected an absolute path, not / and not"
+            " below /proc, /sys or /dev"
+        )
+    return folder
+
+
 def _plain(folder: str) -> str:
     return folder.rstrip("/") or "/"
+
+
+def _mounts(pair: Pair) -> tuple[Mount, ...]:
+    """Return the folders of the host that the server sees: those that the function names, and its
+    own files."""
+    given, files = pair.server, Mount("", str(pair.place.model_dir), BUNDLE_FOLDER)
+    return (*given.mounts, files) if given.has_files else given.mounts
 
 
 def _mount(mount: Mount, abilities: Abilities) -> dict[str, Any]:
@@ -218,6 +262,19 @@ def _mount(mount: Mount, abilities: Abilities) -> dict[str, Any]:
     return {**found, "BindOptions": options}
 
 
+_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+"""Names of uname(2) and of images."""
+
+
+def foreign(architecture: str, machine: str) -> str:
+    """Return a sentence if an image is for other processors than those of a `machine` (uname(2)),
+    "" otherwise. A kernel may emulate them, so that this is no error."""
+    own = _ARCHITECTURES.get(machine, "")
+    if not own or not architecture or architecture == own:
+        return ""
+    return f"the image is for {architecture}, this machine is {own}"
+
+
 def below(mounts: Iterable[Mount], mountinfo: str) -> Iterator[str]:
     """Yield file systems that are mounted below read-only mounts, as found in `mountinfo`
     (proc_pid_mountinfo(5)); a server would see empty folders in their place."""
@@ -233,6 +290,19 @@ def _unescaped(text: str) -> str:
     for escape, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(escape, char)
     return text
+
+
+def facts_of(image: Mapping[str, Any]) -> tuple[ImageFacts, str]:
+    """Return the facts of an inspected image, without the ids of its user, and how it names the
+    user. Raises DriverError like `volumes_of`."""
+    config = image.get("Config") or {}
+    facts = ImageFacts(
+        volumes=volumes_of(config),
+        # Builders write "/" for an image that names none.
+        has_folder=config.get("WorkingDir") not in (None, "", "/"),
+        architecture=str(image.get("Architecture") or ""),
+    )
+    return facts, str(config.get("User") or "")
 
 
 def numeric_ids(user: str) -> Ids | None:

@@ -78,7 +78,8 @@ Way = Callable[[dict[str, Any], str], dict[str, Any]]
 class Owner:
     """The server that containers belong to. `name` is unique per data folder of this host; `nofile`
     is the limit on open files of a container's process, `server_nofile` that of servers and their
-    sidecars."""
+    sidecars. Both are lower than this server's: an image may have its user, and for a user the
+    kernel counts descriptors in flight up to the limit of the process that sends."""
 
     name: str
     nofile: int = NOFILE_MAX
@@ -88,8 +89,8 @@ class Owner:
     def of(cls, data: Path) -> Owner:
         """Return the owner for this process, a server with the data folder `data`."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = SERVER_NOFILE_MAX if hard == resource.RLIM_INFINITY else min(SERVER_NOFILE_MAX, hard)
-        return cls(owner_name(data), descriptors(soft), most)
+        most = SERVER_NOFILE_MAX if hard == resource.RLIM_INFINITY else hard // 2
+        return cls(owner_name(data), descriptors(soft), min(SERVER_NOFILE_MAX, most))
 
 
 @dataclass(frozen=True, slots=True)

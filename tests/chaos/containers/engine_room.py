@@ -22,6 +22,17 @@ from tests.support.own_engine import OwnEngine
 ANSWER_S = 60.0
 
 
+@contextlib.contextmanager
+def engine_with(image: str, given: OwnEngine | None = None) -> Iterator[OwnEngine]:
+    """Yield an engine with an image of the shared engine: `given`, which has it, or a new one."""
+    if given is not None:
+        yield given
+        return
+    with OwnEngine() as engine:
+        engine.load(image)
+        yield engine
+
+
 @dataclass(frozen=True)
 class Running:
     """A running replica container. `began`: StartedAt reported by the engine; a restart changes
@@ -49,6 +60,18 @@ class EngineRoom:
                 with contextlib.suppress(APIError):
                     state = self.client.inspect_container(listed["Id"])["State"]
                     found[id] = Running(listed["Id"], state["StartedAt"], state["Pid"])
+        return found
+
+    def parts(self) -> dict[str, dict[str, Running]]:
+        """Return the running or paused containers of server functions by replica id and part."""
+        found: dict[str, dict[str, Running]] = {}
+        for listed in self._listed():
+            part, id = listed["Labels"].get(spec.PART, ""), listed["Labels"].get(spec.REPLICA, "")
+            if part in (spec.SIDECAR, spec.SERVER) and listed["State"] in ("running", "paused"):
+                with contextlib.suppress(APIError):
+                    state = self.client.inspect_container(listed["Id"])["State"]
+                    running = Running(listed["Id"], state["StartedAt"], state["Pid"])
+                    found.setdefault(id, {})[part] = running
         return found
 
     def holders(self) -> list[str]:

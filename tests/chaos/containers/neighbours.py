@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.chaos import footprint
 from tests.chaos.calls import client
 from tests.chaos.containers.calling import Clients, Front
-from tests.chaos.containers.engine_room import EngineRoom, Running, happened
+from tests.chaos.containers.engine_room import EngineRoom, Running, engine_with, happened
 from tests.chaos.containers.lives import Lives
 from tests.chaos.containers.servers import complaints, container_server, leftovers
 from tests.chaos.ledger import Ledger
@@ -74,13 +74,14 @@ class House:
         return await asyncio.to_thread(happened, lambda: self.room.client.kill(container))
 
 
-async def run(data: Path, seed: int, image: str, kills: int = 20) -> Ledger:
+async def run(
+    data: Path, seed: int, image: str, kills: int = 20, given: OwnEngine | None = None
+) -> Ledger:
     """Each server answers from its own models, its containers survive whatever happens to the other
-    server, and afterwards both have removed everything."""
+    server, and afterwards both have removed everything. `image` and `given` as of `scene.run`."""
     ledger = Ledger("two servers on one engine", {"kills of each server": kills})
     chance, counts = random.Random(seed), Counter[str]()
-    with OwnEngine() as engine:
-        await asyncio.to_thread(engine.load, image)
+    with engine_with(image, given) as engine:
         with _houses(data, engine, image, ledger) as houses:
             for house in houses:
                 await house.deploy(data / house.name / "models")

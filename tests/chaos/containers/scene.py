@@ -16,7 +16,7 @@ from pool_manager.core.pool import FAILING_AFTER
 from tests.chaos import footprint
 from tests.chaos.calls import client
 from tests.chaos.containers.calling import Clients, Front
-from tests.chaos.containers.engine_room import EngineRoom
+from tests.chaos.containers.engine_room import EngineRoom, engine_with
 from tests.chaos.containers.faults import FATAL, STEADY, Faults, Stage
 from tests.chaos.containers.hog import HOG
 from tests.chaos.containers.lives import Lives
@@ -171,14 +171,13 @@ class Containers:
             self._ledger.violated(f"the server's log: {line}")
 
 
-async def run(data: Path, dose: Dose, image: str) -> Ledger:
-    """Run the whole scenario in an empty folder with its own engine. `image`: tag of the runtime
-    image on the shared engine."""
+async def run(data: Path, dose: Dose, image: str, given: OwnEngine | None = None) -> Ledger:
+    """Run the whole scenario in an empty folder. `image`: tag of the runtime image on the shared
+    engine. `given`: an engine with it; by default a new one."""
     ledger = Ledger("containers, their engine and the server", {"dose": asdict(dose)})
     folder = data / "models"
     folder.mkdir(parents=True)
-    with OwnEngine() as engine:
-        await asyncio.to_thread(engine.load, image)
+    with engine_with(image, given) as engine:
         room = EngineRoom(engine, data / "data")
         with container_server(data / "data", engine, image, SLOTS) as server:
             try:

@@ -171,6 +171,7 @@ def why(line: dict[str, Any], now_s: float) -> dict[str, Any]:
         "decisions": decisions,
         "cold_starts": starts,
         "intervals": [],
+        **(servers.connected(line["state"], now_s) if line["engine"] == "server" else {}),
     }
 
 

@@ -27,6 +27,7 @@ EXCHANGE: Final = {
     "drain_s": 600.0,
     "websockets": "count",
 }
+LISTED: Final = 50
 SIGNATURE: Final[dict[str, Any]] = {"kind": "http", "inputs": [], "outputs": []}
 
 
@@ -49,6 +50,30 @@ def detail(line: dict[str, Any], origin: str) -> dict[str, Any]:
         "previous": None,
         "cold_starts": [],
         "example": f"curl {origin}/fn/{name}/",
+    }
+
+
+def connected(state: str, now_s: float) -> dict[str, Any]:
+    """Return the part of GET /functions/{name}/why about open exchanges: none unless it is warm,
+    else 1,000, of which the first 50 are listed."""
+    if state != "warm":
+        return {"connected": [], "connections": {"counting": 0, "free": 0}, "awake": ""}
+    kinds = ("websocket", "events", "request")
+    items = [
+        {
+            "key": f"{at:012x}",
+            "note": "the lab" if at % 3 else "",
+            "kind": kinds[at % 3],
+            "since_s": now_s - 4000 + 70 * at,
+            "path": f"/api/kernels/{at:08x}/channels" + "/deeper" * (at % 7),
+            "counts": at < LISTED - 5,
+        }
+        for at in range(LISTED)
+    ]
+    return {
+        "connected": items,
+        "connections": {"counting": 995, "free": 5},
+        "awake": "995 open exchanges keep it awake",
     }
 
 

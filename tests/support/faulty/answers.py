@@ -178,6 +178,17 @@ async def old(exchange: Exchange, tally: Tally) -> None:
     await exchange.close()
 
 
+async def until_end(exchange: Exchange, tally: Tally) -> None:
+    """Answer the token, and once more after `ms`; the answer ends with the connection."""
+    await _drop(exchange)
+    token = exchange.request.get("token")
+    exchange.head(200, {"Content-Type": "text/plain", "Connection": "close"})
+    await exchange.send(f"{token} ".encode())
+    await _pause(exchange, 10)
+    await exchange.send(token.encode())
+    await exchange.close()
+
+
 async def half_close(exchange: Exchange, tally: Tally) -> None:
     """Answer until the end of the sending direction only, and keep reading."""
     await _drop(exchange)
@@ -225,6 +236,7 @@ PATHS: dict[str, Handler] = {
     "/concurrency": concurrency,
     "/sleep": sleep,
     "/old": old,
+    "/until-end": until_end,
     "/half-close": half_close,
     "/tally": told,
 }

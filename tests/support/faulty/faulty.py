@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import time
 
 import answers
@@ -28,6 +29,9 @@ class Server:
     def __init__(self, given: argparse.Namespace) -> None:
         self._given = given
         self._tally = Tally()
+        self._seen = -1
+        if given.seen:
+            self._seen = os.open(given.seen, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         self._ready_s = time.monotonic() + given.ready_after
         if given.never_ready:
             self._ready_s = float("inf")
@@ -68,7 +72,10 @@ class Server:
         head = await reader.readuntil(b"\r\n\r\n")
         request = parse(head[:-4])
         self._tally.saw(request.target, request.get("token"))
-        exchange = Exchange(request, reader, writer)
+        if self._seen >= 0:
+            os.write(self._seen, f"{request.get('token')}\n".encode())
+        own = {"Server-Name": self._given.name, "Token": request.get("token")}
+        exchange = Exchange(request, reader, writer, own if self._given.name else {})
         if time.monotonic() < self._ready_s:
             await exchange.answer(b"not yet\n", 503)
         elif handler := PATHS.get(request.path.removeprefix(self._given.prefix)):
@@ -85,6 +92,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--prefix", default="", help="prefix that paths may have")
+    parser.add_argument("--name", default="", help="name that answers have, with their token")
+    parser.add_argument("--seen", default="", help="file that gets the token of each request")
     lives.add_options(parser)
     given = parser.parse_args()
     lives.begin(given)

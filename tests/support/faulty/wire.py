@@ -95,13 +95,19 @@ def encode_head(status: int, fields: Mapping[str, str]) -> bytes:
 class Exchange:
     """One request and the connection on which its answer is written.
 
-    `is_over` tells the connection's loop to read no further request.
+    `is_over` tells the connection's loop to read no further request. `own` are fields that answers
+    have beside those of their path.
     """
 
     def __init__(
-        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        request: Request,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        own: Mapping[str, str] | None = None,
     ) -> None:
         self.request = request
+        self._own = own or {}
         self.reader = reader
         self.writer = writer
         self.is_over = request.get("connection").lower() == "close"
@@ -160,7 +166,7 @@ class Exchange:
 
     def head(self, status: int, fields: Mapping[str, str] | None = None) -> None:
         """Write an answer's head."""
-        self.writer.write(encode_head(status, fields or {}))
+        self.writer.write(encode_head(status, {**self._own, **(fields or {})}))
 
     def chunked(self, fields: Mapping[str, str] | None = None, status: int = 200) -> None:
         """Write the head of a chunked answer."""
@@ -186,7 +192,8 @@ class Exchange:
 
         In one piece: a server that is killed has sent all of it, or nothing.
         """
-        head = encode_head(status, {**(fields or {}), "Content-Length": str(len(body))})
+        length = {"Content-Length": str(len(body))}
+        head = encode_head(status, {**self._own, **(fields or {}), **length})
         await self.send(head if self.request.method == "HEAD" else head + body)
 
     async def json(self, data: Any) -> None:

@@ -182,6 +182,7 @@ def test_the_container_of_an_image_is_as_its_revision_says() -> None:
         mounts=mounts,
         port=81,
         concurrency=4,
+        has_files=True,
         reference="web:1",
         digest="web@sha256:def",
     )

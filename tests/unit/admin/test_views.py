@@ -10,6 +10,7 @@ from admin.rates import NO_RESPONSES, ResponseRate
 from admin.views import (
     Live,
     call_json,
+    connections_json,
     function_json,
     key_json,
     occupancy_json,
@@ -19,12 +20,14 @@ from admin.views import (
     revision_json,
 )
 from gateway.dispatch.pool import UNKNOWN
+from gateway.http.connected import Connected, Connections
 from pool_manager.core.pool import AT_REST, PoolForecast
 from pool_manager.core.state import Device, Replica
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
 from registry.exchange import NOTHING, Expected, Load, PoolEndpoints, ReplicaEndpoint
 from registry.model import Batching, Key, Operation, PathRules
+from registry.store.keys import KeyRing
 from runtime_image.contract.model import ImageForm, InputRule, OutputRule
 from tests.support.nouns import EMPTY, bundle, deployed, profile, server_deployed, server_profile
 
@@ -160,6 +163,20 @@ def test_a_key_shows_nothing_it_could_be_found_out_from() -> None:
         "note": "ci",
         "created_s": 5.0,
     }
+
+
+def test_who_is_connected_is_named_by_the_keys_label() -> None:
+    """The admin token has a label too; a key that was removed has none."""
+    ring = KeyRing([Key("k1", "f" * 64, ("invoke",), "the lab", 5.0)])
+    ids = ("k1", "token", "gone", "")
+    items = [Connected(id, "request", 1.0, "/", True) for id in ids]
+
+    shown = connections_json(Connections(items, 4, 0), ring, "token")
+
+    notes = {one["key"]: one["note"] for one in shown["connected"]}
+    assert notes == {"k1": "the lab", "token": "admin token", "gone": "", "": ""}
+    without = connections_json(Connections(items, 4, 0), ring)
+    assert {one["note"] for one in without["connected"]} == {"the lab", ""}
 
 
 def test_a_replica_shows_whose_it_is() -> None:

@@ -277,9 +277,8 @@ def test_the_first_valid_cookie_counts() -> None:
     good = make_value(b"s" * 32, "id", "web", 100).encode()
     gone = make_value(b"s" * 32, "gone", "web", 100).encode()
 
-    caller = rules.check_cookie(b"fngate=x; fngate=" + gone + b"; fngate=" + good, "web", 0.0)
-
-    assert caller.id == "id"
+    sent = b"fngate=x; fngate=" + gone + b"; fngate=" + good
+    assert rules.check_cookie(sent, "web", 0.0)[0].id == "id"
     for cookies in (b"", b"fngate=" + gone, b"other=" + good):
         with pytest.raises(NoKey, match="fnctl open web"):
             rules.check_cookie(cookies, "web", 0.0)

@@ -600,6 +600,99 @@ async def test_an_exchange_is_cancelled_while_others_are_resumed(
     assert second.stage is Stage.DONE
 
 
+# Whether the server listens
+
+
+async def asked(delivery: Delivery, sidecar: Sidecar, proxy: Proxy) -> tuple[int, list[bool]]:
+    """Ask whether the server of an open exchange listens; return the id of the OPEN, and the list
+    that gets the answer."""
+    await open_exchange(delivery, sidecar, proxy)
+    answers: list[bool] = []
+    delivery.ask_server(proxy.calls[-1], answers.append)
+    question = await sidecar.next(Kind.OPEN)
+    assert question.flags == Flag.FREE
+    return question.id, answers
+
+
+async def test_a_server_that_takes_a_connection_listens(
+    delivery: Delivery, sidecar: Sidecar, proxy: Proxy
+) -> None:
+    """The connection is closed at once, and belongs to no exchange."""
+    id, answers = await asked(delivery, sidecar, proxy)
+    server = sidecar.grant(id)
+
+    end = await sidecar.next(Kind.END)
+
+    assert (end.id, end.flags, answers) == (id, 0, [True])
+    assert await is_closed(server)
+    assert proxy.opened.empty()
+
+
+@pytest.mark.parametrize(
+    ("reason", "listens"),
+    [(NotStarted.REFUSED, False), (NotStarted.FULL, True), (NotStarted.DRAINING, True)],
+)
+async def test_only_a_server_that_refuses_connections_does_not_listen(
+    delivery: Delivery, sidecar: Sidecar, proxy: Proxy, reason: int, listens: bool
+) -> None:
+    """A sidecar without room says nothing about its server."""
+    id, answers = await asked(delivery, sidecar, proxy)
+
+    sidecar.send(Kind.NOT_STARTED, id, aux=reason)
+    await sidecar.round_trip()
+
+    assert answers == [listens]
+    delivery.end_exchange(proxy.calls[-1], kept=False)
+    assert (await sidecar.next(Kind.END)).id != id
+
+
+async def test_the_server_of_a_lost_link_does_not_listen(
+    delivery: Delivery, sidecar: Sidecar, proxy: Proxy
+) -> None:
+    """Whether the link is lost before or after the question."""
+    _, answers = await asked(delivery, sidecar, proxy)
+
+    sidecar.hang_up()
+    await asyncio.wait_for(proxy.lost.get(), 10)
+    delivery.ask_server(proxy.calls[-1], answers.append)
+
+    assert answers == [False, False]
+
+
+async def test_an_exchange_ends_with_the_link_of_its_question(
+    delivery: Delivery, sidecar: Sidecar, proxy: Proxy
+) -> None:
+    """The answer comes when the loss of the link is known: nobody is told of the exchange's end."""
+    await open_exchange(delivery, sidecar, proxy)
+    ended = asyncio.Event()
+
+    def answered(_listens: bool) -> None:
+        delivery.end_exchange(proxy.calls[-1], kept=False, outcome="failed")
+        ended.set()
+
+    delivery.ask_server(proxy.calls[-1], answered)
+    await sidecar.next(Kind.OPEN)
+    with capture_logs() as lines:
+        sidecar.hang_up()
+        await asyncio.wait_for(ended.wait(), 10)
+
+    assert not [line for line in lines if line["log_level"] == "error"]
+    assert delivery.balance().missing == 0
+
+
+async def test_a_silent_sidecar_is_taken_for_dead(
+    delivery: Delivery, sidecar: Sidecar, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some seconds; a connection that arrives later is closed."""
+    monkeypatch.setattr("gateway.server_sockets.ASK_S", 0.01)
+    id, answers = await asked(delivery, sidecar, proxy)
+
+    assert (await sidecar.next(Kind.END)).id == id
+    assert answers == [False]
+    assert await is_closed(sidecar.grant(id))
+    assert answers == [False]
+
+
 async def test_shutdown_waits_for_open_exchanges(
     delivery: Delivery, sidecar: Sidecar, proxy: Proxy
 ) -> None:

@@ -89,6 +89,9 @@ async def test_a_start_that_fails_has_a_stage(desk: Desk) -> None:
     [
         ("was killed by SIGKILL (its memory cap is 64 MiB)", TrialKilled),
         ("was killed by SIGTERM: the last line", TrialKilled),
+        ("lost its server, which was killed by SIGKILL", TrialKilled),
+        ("lost its sidecar, which was killed by SIGTERM", TrialKilled),
+        ("lost its server, which exited with code 1", ModelRefused),
         ("was killed by SIGSEGV", ModelRefused),
         ("ran out of memory and was killed by SIGKILL", ModelRefused),
         ("exited with code 137", ModelRefused),

@@ -49,6 +49,17 @@ def run(text: str, folder: Path) -> list[tuple[str, int]]:
     return results(done.stdout)
 
 
+def test_blocks_that_need_an_engine_are_apart() -> None:
+    """A block is run either without an engine or with one; files are written for both."""
+    text = "<!-- docker: an engine -->\n```console\n$ docker ps\n```\n" + TEXT
+
+    assert "docker ps" not in [step.script for step in steps(text)]
+    with_engine = [step.script for step in steps(text, docker=True)]
+    assert with_engine[0] == "docker ps"
+    assert len(with_engine) == 2
+    assert "folder/a.txt" in with_engine[1]
+
+
 def test_the_steps_of_a_document() -> None:
     """Setups, commands and files are returned in order, without blocks marked as not run."""
     found = steps(TEXT)

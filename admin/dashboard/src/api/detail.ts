@@ -93,9 +93,25 @@ export interface SampleRequest {
   status: number;
 }
 
+/** Image of a server; `id` and `digest` are the engine's, from the deploy. */
+export interface ServerImage {
+  reference: string;
+  id: string;
+  digest: string;
+}
+
+export interface Mount {
+  name: string;
+  source: string;
+  target: string;
+  is_read_only: boolean;
+}
+
 /** The [server] table of a server function's revision. */
 export interface ServerSettings {
+  /** With an image, arguments that replace the image's. */
   command: string[];
+  image?: ServerImage | null;
   /** Names only: values may be secrets. */
   env: string[];
   port: number;
@@ -106,6 +122,9 @@ export interface ServerSettings {
   stop_grace_s: number;
   samples: SampleRequest[];
   paths: { wake: string[]; free: string[]; deny: string[] };
+  /** Variable to the secret's name. */
+  secrets?: Record<string, string>;
+  mounts?: Mount[];
 }
 
 /** Limits of a server function's exchanges. */
@@ -137,6 +156,20 @@ export interface FunctionDetail extends FunctionLine {
   exchange?: ExchangeLimits | null;
 }
 
+/** One open exchange of a server function. */
+export interface Connected {
+  /** Id of the key; "" where none is needed. */
+  key: string;
+  /** The key's label. */
+  note: string;
+  kind: "websocket" | "events" | "request";
+  since_s: number;
+  /** Without its query. */
+  path: string;
+  /** Whether it keeps the function awake. */
+  counts: boolean;
+}
+
 export interface Why {
   blocked: string;
   decisions: { at_s: number; text: string }[];
@@ -150,4 +183,10 @@ export interface Why {
     phases: Partial<Record<Phase, number>>;
     outcome: string;
   }[];
+  /** Set only for server functions; the longest open ones, at most 50. */
+  connected?: Connected[];
+  /** The numbers of all open exchanges. */
+  connections?: { counting: number; free: number };
+  /** Whether they keep it awake, in words; "" without any. */
+  awake?: string;
 }

@@ -2,6 +2,8 @@ import { useEffect, useMemo } from "react";
 import { ActionsHost } from "../actions/ActionsHost.tsx";
 import type { Client } from "../api/client.ts";
 import type { Session } from "../api/types.ts";
+import { DeployPage } from "../deploy/DeployPage.tsx";
+import { DeployDesk } from "../deploy/run.ts";
 import { EventReader } from "../events/reader.ts";
 import { useRoute } from "../route/address.ts";
 import { SiteContext } from "../store/hooks.ts";
@@ -13,7 +15,7 @@ import { TopBar } from "./TopBar.tsx";
 
 /** All pages behind the login: one store, fed by one event stream, and the page of the current route. */
 export function Pages({ client, session, onLeave }: { client: Client; session: Session; onLeave: (why: string) => void }) {
-  const site = useMemo(() => ({ store: new Store(), client, session }), [client, session]);
+  const site = useMemo(() => ({ store: new Store(), client, session, deploys: new DeployDesk(client) }), [client, session]);
 
   useEffect(() => {
     const reader = new EventReader(client, {
@@ -31,6 +33,7 @@ export function Pages({ client, session, onLeave }: { client: Client; session: S
       window.removeEventListener("online", hurry);
       document.removeEventListener("visibilitychange", hurry);
       reader.stop();
+      site.deploys.close();
     };
   }, [client, site, onLeave]);
 
@@ -55,6 +58,8 @@ function Page() {
       return <FunctionPage key={route.name} name={route.name} query={route.query} />;
     case "timeline":
       return <TimelinePage query={route.query} />;
+    case "deploy":
+      return <DeployPage query={route.query} />;
     case "nowhere":
       return (
         <div className="page">

@@ -3,6 +3,7 @@ export type Route =
   | { page: "overview"; query: URLSearchParams }
   | { page: "function"; name: string; query: URLSearchParams }
   | { page: "timeline"; query: URLSearchParams }
+  | { page: "deploy"; query: URLSearchParams }
   | { page: "nowhere"; query: URLSearchParams };
 
 /** Parse `#/fn/digits?x=1`; an unknown address gives the route "nowhere". */
@@ -11,6 +12,7 @@ export function routeOf(hash: string): Route {
   const query = new URLSearchParams(rest.join("?"));
   if (path === "" || path === "/") return { page: "overview", query };
   if (path === "/timeline") return { page: "timeline", query };
+  if (path === "/deploy") return { page: "deploy", query };
   const name = /^\/fn\/([^/]+)$/.exec(path)?.[1];
   if (name) {
     try {

@@ -29,6 +29,14 @@ class Clock {
 
 const clock = new Clock();
 
+/** A number that grows every `seconds` while the page is visible and the component mounted; stays if `isOn` is false. */
+export function useTurn(seconds: number, isOn: boolean): number {
+  const read = () => (isOn ? Math.floor(clock.read() / seconds) : 0);
+  return useSyncExternalStore(isOn ? clock.subscribe : still, read);
+}
+
+const still = () => () => {};
+
 /** Render the component every second. */
 export function useSecond(): number {
   return useSyncExternalStore(clock.subscribe, clock.read);

@@ -1,6 +1,7 @@
 import { createContext, useCallback, useContext, useSyncExternalStore } from "react";
 import type { Client } from "../api/client.ts";
 import type { Beat, Device, FunctionLine, Replica, Session } from "../api/types.ts";
+import type { DeployDesk } from "../deploy/run.ts";
 import type { Connection } from "../events/reader.ts";
 import type { Activity } from "./activity.ts";
 import { topic, type Store } from "./store.ts";
@@ -10,6 +11,7 @@ export interface Site {
   store: Store;
   client: Client;
   session: Session;
+  deploys: DeployDesk;
 }
 
 export const SiteContext = createContext<Site | null>(null);

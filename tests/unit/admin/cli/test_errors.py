@@ -63,6 +63,26 @@ def test_a_refusal_is_told_with_log_and_time(capsys: pytest.CaptureFixture[str])
     ]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "OSError: [Errno 30] Read-only file system: '/home/someone'",
+        "mkdir /x: read-only file system",
+    ],
+)
+def test_a_log_of_a_read_only_folder_is_told_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    """The keys that make a folder writable follow the log lines."""
+    problem = {"title": "T", "code": "refused", "log_tail": [line]}
+    with pytest.raises(typer.Exit), errors_reported(as_json=False):
+        raise ApiError(422, problem)
+
+    said = capsys.readouterr().err
+    assert f"    {line}\n  an image's folders are read-only, except /tmp: --env HOME=/tmp" in said
+    assert "[server.writable]" in said
+
+
 def test_a_note_is_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
     """A note on a refusal replaces the hint for its code."""
     error = ApiError(409, {"title": "T", "code": "conflict"})

@@ -10,7 +10,9 @@ from typing import Any, Literal
 import pytest
 
 from admin.deploy.images import _Shown
+from admin.deploy.operations import AT_ONCE
 from admin.settings import Settings
+from admin.views import operation_json
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.images import PullProgress
 from tests.support.caller import Answer
@@ -83,7 +85,7 @@ async def test_a_missing_image_is_pulled_with_progress(rig: Rig) -> None:
 
     assert rig.images.pulls == [APP]
     shown = [phase for phase in phases if phase.startswith("pull")]
-    assert shown[0] == "pull 0 % of 10.0 MiB"
+    assert shown[:2] == ["pull", "pull 0 % of 10.0 MiB"]
     assert shown[-1] == "pull 100 % of 10.0 MiB"
     assert phases.index("image") < phases.index(shown[0]) < phases.index("verify")
     assert rig.images.pulled == {image(1).id}
@@ -105,14 +107,22 @@ async def test_a_moved_tag_counts_with_pull_only(rig: Rig) -> None:
     assert rig.images.pins == {image(1).id, image(2).id}
 
 
-@pytest.mark.parametrize("ports", [(), (80, 443)])
-async def test_a_port_must_be_named_unless_one_is_exposed(rig: Rig, ports: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("ports", "listed"),
+    [
+        ((), "none"),
+        ((80, 443), "80, 443"),
+        (tuple(range(1, 101)), "1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 90 more"),
+    ],
+)
+async def test_a_port_must_be_named_unless_one_is_exposed(
+    rig: Rig, ports: tuple[int, ...], listed: str
+) -> None:
     """No port, or several: the refusal lists them, and leaves no pin."""
     rig.images.there[APP] = image(1, ports=ports)
 
     failed = await rig.deploy()
 
-    listed = "80, 443" if ports else "none"
     assert failed["error"]["detail"] == (
         f"server.port: expected a port, as {APP} exposes {listed}; name one: --port N"
     )
@@ -154,6 +164,110 @@ async def test_a_cancelled_deploy_cancels_its_pull(rig: Rig) -> None:
     assert ended["state"] == "cancelled"
     assert rig.images.cancelled == 1
     await rig.server.until(lambda: _has_no_pins(rig))
+
+
+async def test_an_image_that_becomes_needed_keeps_its_pin(rig: Rig) -> None:
+    """Tags that nothing needs are removed while a deploy finds its image: the new pin is not among
+    those that are removed."""
+    rig.images.there[APP] = image(1)
+    rig.images.tags.clear()
+    sweep = asyncio.ensure_future(rig.server.server.deploys.sweep())
+    await rig.server.until(lambda: _is_tagging(rig))
+    answer = await rig.start()
+    await rig.server.until(lambda: _is_finding(rig, answer.json()["id"]))
+
+    rig.images.tags.set()
+    await sweep
+    ended = (await rig.server.ended(answer.json())).json()
+
+    assert ended["state"] == "done", ended
+    assert rig.images.pins == {image(1).id}
+
+
+async def test_a_deploy_that_is_cancelled_at_its_pin_leaves_none(rig: Rig) -> None:
+    """The engine may be slow to write the tag: the pin goes after it has come, and the image can
+    be pruned."""
+    rig.images.remote[APP] = image(1)
+    rig.images.tags.clear()
+    answer = await rig.start()
+    id = answer.json()["id"]
+    await rig.server.until(lambda: _is_tagging(rig))
+
+    cancelled = asyncio.ensure_future(rig.server.admin("DELETE", f"/operations/{id}"))
+    await rig.server.until(lambda: _is_asked_to_end(rig, id))
+    rig.images.tags.set()
+
+    assert (await cancelled).json()["state"] == "cancelled"
+    assert rig.images.pins == set()
+    removed = (await rig.server.admin("POST", "/images/prune")).json()["removed"]
+    assert [one["id"] for one in removed] == [image(1).id]
+
+
+async def test_an_image_that_was_there_is_not_pruned(rig: Rig) -> None:
+    """A pull that brings nothing new makes the operator's image no image of ours."""
+    rig.images.there[APP] = rig.images.remote[APP] = image(1)
+
+    assert (await rig.deploy(pull=True))["state"] == "done"
+
+    assert (rig.images.pulls, rig.images.pulled) == ([APP], set())
+
+
+async def test_a_removed_function_ends_the_pull_of_its_image(rig: Rig) -> None:
+    """`warm` pulls a lost image; with the function the pull goes, and the caller is told."""
+    rig.images.there[APP] = rig.images.remote[APP] = image(1)
+    await rig.deploy()
+    await rig.server.until_pools(lambda: not rig.server.bound())
+    rig.images.there.clear()
+    rig.images.gate.clear()
+    warm = asyncio.ensure_future(rig.server.admin("POST", "/functions/web/warm?wait=30"))
+    await rig.server.until(lambda: _has_pulled(rig))
+
+    assert (await rig.server.admin("DELETE", "/functions/web")).status == 200
+
+    answer = await warm
+    assert "was cancelled" in answer.problem["detail"]
+    assert (rig.images.cancelled, rig.images.pins) == (1, set())
+
+
+async def test_pulls_hold_up_no_other_operation(rig: Rig) -> None:
+    """However many deploys wait for their images, a rollback is not queued behind them."""
+    rig.images.there[APP] = image(1)
+    await rig.deploy()
+    rig.images.there |= {"the first": image(1), APP: image(2)}
+    await rig.deploy()
+    rig.images.gate.clear()
+    rig.images.remote["registry.example/slow:1"] = image(3)
+    slow = 'schema = 1\n[server]\nimage = "registry.example/slow:1"\n'
+    for number in range(AT_ONCE + 1):
+        body = {"files": [], "manifest": slow}
+        path = f"/functions/slow{number}/revisions"
+        assert (await rig.server.admin("POST", path, body)).status == 202
+
+    back = await rig.server.admin("POST", "/functions/web/rollback", {})
+    ended = (await rig.server.ended(back.json())).json()
+
+    assert ended["result"]["revision"] == "web@1"
+    rig.images.gate.set()
+    for one in rig.server.server.deploys.runner.running():
+        await rig.server.ended(operation_json(one))
+    states = [one.state for one in await rig.server.server.deploys.runner.newest()]
+    assert states == ["done"] * (AT_ONCE + 4)
+
+
+async def _is_tagging(rig: Rig) -> bool:
+    return rig.images.tagging > 0
+
+
+async def _is_finding(rig: Rig, id: str) -> bool:
+    return rig.server.server.deploys.runner.running()[0].phase == "image"
+
+
+async def _is_asked_to_end(rig: Rig, id: str) -> bool:
+    return id in rig.server.server.deploys.runner._cancelled
+
+
+async def _has_pulled(rig: Rig) -> bool:
+    return bool(rig.images.pulls)
 
 
 async def _has_no_pins(rig: Rig) -> bool:

@@ -151,3 +151,37 @@ async def test_a_few_are_run_at_once(bench: Bench) -> None:
     bench.go.set()
     await until(lambda: not bench.runner.running())
     assert len(bench.begun) == 2 * (AT_ONCE + 1)
+
+
+@pytest.mark.parametrize("end", ["done", "failed", "cancelled"])
+async def test_an_operation_aside_leaves_its_turn_to_others(tmp_path: Path, end: str) -> None:
+    """More than a few wait aside at once; however they end, no turn is lost or given twice."""
+    database = await Database.open(tmp_path / "fngate.db", busy_s=0)
+    go, begun = asyncio.Event(), list[str]()
+
+    async def work(operation: Operation, _phase: Phase) -> dict[str, Any]:
+        begun.append(operation.id)
+        async with runner.aside(operation.id):
+            await go.wait()
+            if end == "failed":
+                raise Conflict("no")
+        return {}
+
+    async def undo(_operation: Operation) -> None:
+        pass
+
+    runner = OperationRunner(Operations(database), {"deploy": work}, undo, lambda: 7.0)
+    for number in range(2 * AT_ONCE):
+        await runner.accept("deploy", f"f{number}", {})
+    await until(lambda: len(begun) == 2 * AT_ONCE)
+
+    if end == "cancelled":
+        for id in begun:
+            runner.request_cancel(id)
+    go.set()
+    await until(lambda: not runner.running())
+
+    assert {one.state for one in await runner.newest()} == {end}
+    assert (runner._turns._value, runner._aside) == (AT_ONCE, set())
+    await runner.close()
+    await database.close()

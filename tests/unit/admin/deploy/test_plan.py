@@ -30,7 +30,7 @@ from registry.errors import (
     Refused,
     WrongScope,
 )
-from registry.model import Batching, DeviceNeed, Profile
+from registry.model import Batching, DeviceNeed, Mount, Profile, ServerImage
 from runtime_image.contract import signature as signatures
 from tests.support.nouns import SIGNATURE, deployed, function, prepared, profile
 
@@ -239,6 +239,30 @@ def test_a_driver_runs_images_or_commands() -> None:
         check_code(image, "process", ("admin",))
     with pytest.raises(Refused, match=r"server\.command: expected the driver process, got docker"):
         check_code(command, "docker", ("admin",))
+
+
+def test_the_dashboards_body_is_a_plan() -> None:
+    """The body that its form makes of an image (tested there as this text), with everything that an
+    image may have."""
+    body = b"""{"files": [], "model": null, "derived_name": false, "breaking": true, "pull": true,
+      "manifest": "schema = 1\\n[server]\\nimage = \\"vllm/vllm-openai:v0.33.0\\"\\n",
+      "overrides": {
+        "command": ["--model", "/models/my qwen"], "port": 8000, "ready": "/health",
+        "env": {"A": "1"}, "secrets": {"HF_TOKEN": "hf"},
+        "mounts": {"models": "/srv/models:/models"}, "network": "egress",
+        "concurrency": 8, "idle_s": 60, "max": 2, "device": "cpu"}}"""
+    draft = planned(parse_request(body), "vllm-openai")
+    server = draft.revision.server
+    assert server is not None
+    assert server.image == ServerImage("vllm/vllm-openai:v0.33.0")
+    assert server.command == ("--model", "/models/my qwen")
+    assert (server.port, server.ready, server.network) == (8000, "/health", "egress")
+    assert (server.env, server.secrets) == ({"A": "1"}, {"HF_TOKEN": "hf"})
+    assert server.mounts == (Mount("models", "/srv/models", "/models"),)
+    assert (draft.function.scaling.idle_s, draft.function.scaling.max) == (60, 2)
+    assert draft.function.exchange is not None
+    assert draft.function.exchange.concurrency == 8
+    assert draft.revision.device.kind == "cpu"
 
 
 def test_a_derived_name_must_be_new() -> None:

@@ -346,6 +346,28 @@ async def test_the_end_of_a_dead_server_is_no_end_of_an_answer(
         assert one.delivery.balance().ended["failed"] == 1
 
 
+async def test_the_end_of_a_server_beside_its_sidecar_is_no_end_of_an_answer(
+    tmp_path: Path, is_fast: bool
+) -> None:
+    """An unframed answer is reset if the server listens no more, although its replica's link lives:
+    the sidecar's container outlives the server's."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nsome")
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
+        one.sidecar.listens = False
+        wire = await one.connect()
+        wire.send(GET)
+        await wire.head()
+        with pytest.raises(ConnectionError):
+            await wire.rest()
+        wire.close()
+        await one.settled()
+        assert one.delivery.balance().ended["failed"] == 1
+
+
 async def test_a_lost_replica_is_named(tmp_path: Path, is_fast: bool) -> None:
     """If the link to the replica is lost with the connection, the problem is `replica_died`."""
     asked = asyncio.Event()

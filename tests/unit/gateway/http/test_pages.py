@@ -4,90 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-from asyncio import StreamReader as Reader
-from asyncio import StreamWriter as Writer
 from pathlib import Path
 
 import pytest
 
-from gateway.pages.cookies import LIFETIME_S, make_value
+from gateway.pages.cookies import LIFETIME_S
 from registry.model import ExchangeLimits, PathRules
 from tests.support import nouns
-from tests.support.proxied import KEY, SECRET, Gate, gate, until, warm
-
-OWN = b"Host: web.localhost:80\r\n"
-CLOSE = b"Connection: close\r\n"
-CALLER, OTHER = "fn_key-of-a-caller", "fn_xxx-of-another"
-KEYS = {CALLER: ("invoke:web",), OTHER: ("invoke:digits",)}
-KEY_ID = CALLER[3:9]
-APP = "https://app.example"
-UPGRADE = (
-    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+from tests.support.paged import (
+    APP,
+    CALLER,
+    CLOSE,
+    KEY_ID,
+    KEYS,
+    OTHER,
+    OWN,
+    UPGRADE,
+    App,
+    ask,
+    code,
+    cookie,
+    field,
+    known,
+    status,
 )
-SWITCHED = (
-    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
-)
+from tests.support.proxied import KEY, Gate, gate, until, warm
 
 
 @pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])
 def is_fast(request: pytest.FixtureRequest) -> bool:
     """Which of the two client sides reads the requests."""
     return bool(request.param)
-
-
-class App:
-    """The function's server: answers each request with its first line. `heads`: what it got."""
-
-    def __init__(self, *fields: bytes) -> None:
-        self.heads: list[bytes] = []
-        self._fields = b"".join(field + b"\r\n" for field in fields)
-
-    async def __call__(self, reader: Reader, writer: Writer) -> None:
-        """Serve one connection."""
-        while True:
-            head = await reader.readuntil(b"\r\n\r\n")
-            self.heads.append(head)
-            if b"Upgrade: websocket" in head:
-                writer.write(SWITCHED)
-                await reader.read(-1)
-                return
-            length = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)
-            await reader.readexactly(int(length[1]) if length else 0)
-            text = head.partition(b"\r\n")[0]
-            lines = b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n\r\n"
-            writer.write(lines % (self._fields, len(text)) + text)
-
-
-def cookie(name: str = "web", key: str = KEY_ID, age_s: int = 0) -> bytes:
-    """Return a field Cookie with the gateway's cookie between two others."""
-    value = make_value(SECRET, key, name, LIFETIME_S - age_s)
-    return f"Cookie: a=b; fngate={value}; c=d\r\n".encode()
-
-
-async def ask(one: Gate, line: bytes, *fields: bytes, body: bytes = b"") -> bytes:
-    """Return the answer to one request."""
-    length = b"Content-Length: %d\r\n" % len(body) if body else b""
-    head = b"%b HTTP/1.1\r\n%b\r\n" % (line, b"".join((*fields, CLOSE, length)))
-    return await one.ask(head + body)
-
-
-def status(answer: bytes) -> int:
-    """Return the status of an answer."""
-    return int(answer.split(b" ", 2)[1])
-
-
-def code(answer: bytes) -> str:
-    """Return the code of a problem document."""
-    return str(json.loads(answer.partition(b"\r\n\r\n")[2])["code"])
-
-
-def field(answer: bytes, name: bytes) -> list[bytes]:
-    """Return the values of a field of an answer."""
-    head = answer.partition(b"\r\n\r\n")[0]
-    return re.findall(rb"(?i)\r\n" + name + rb": ([^\r]*)", head)
 
 
 @pytest.mark.parametrize("line", [b"/", b"/lab?x=1", b"/ui/", b"/admin/v1/keys", b"/metrics"])
@@ -335,6 +282,9 @@ async def test_the_gateways_own_paths(tmp_path: Path, is_fast: bool) -> None:
             (b"GET /.fngate/", 404),
             (b"GET /.fngate/enter?key=x", 404),
             (b"DELETE /.fngate/enter", 405),
+            (b"PUT /.fngate/leave", 405),
+            (b"POST /.fngate/leave?x", 404),
+            (b"POST /.fngate/Leave", 404),
             (b"GET /.fngate/enter/../../x", 404),
         ):
             assert status(await ask(one, line, OWN, cookie())) == expected, line
@@ -422,6 +372,8 @@ async def test_answers_on_both_forms(tmp_path: Path, is_fast: bool) -> None:
         b"Clear-Site-Data: *",
         b"Alt-Svc: h3",
         b"Strict-Transport-Security: max-age=1",
+        b"Accept-CH: DPR",
+        b'Reporting-Endpoints: x="/fn/digits"',
     )
     async with gate(tmp_path, app, is_fast=is_fast) as one:
         own = await ask(one, b"GET /", OWN)
@@ -438,14 +390,19 @@ async def test_answers_on_both_forms(tmp_path: Path, is_fast: bool) -> None:
             for name in (b"clear-site-data", b"alt-svc", b"strict-transport-security"):
                 assert len(field(answer, name)) == left
         assert field(below, b"service-worker-allowed") == []
+        assert field(own, b"accept-ch") == [b"DPR"]
+        assert field(below, b"accept-ch") == field(below, b"reporting-endpoints") == []
         await one.settled()
 
 
 async def test_path_rules_and_held_calls(tmp_path: Path, is_fast: bool) -> None:
     """They apply to the whole path; a cold page is held until its replica is ready."""
-    paths = PathRules(deny=("/shutdown",), free=("/static/*",))
+    paths = PathRules(deny=("/shutdown", "DELETE /*"), free=("/static/*",))
     async with gate(tmp_path, App(), is_fast=is_fast, paths=paths, is_cold=True) as one:
         assert status(await ask(one, b"GET /shutdown", OWN)) == 403
+        assert status(await ask(one, b"GET //x/shutdown", OWN)) == 400
+        claims = b"X-HTTP-Method-Override: DELETE\r\n"
+        assert status(await ask(one, b"POST /items", OWN, claims)) == 403
         assert status(await ask(one, b"GET /favicon.ico", OWN)) == 503
         visit = asyncio.create_task(ask(one, b"GET /lab", OWN))
         await until(lambda: one.delivery.loads().get(KEY) is not None)
@@ -479,12 +436,6 @@ async def test_models_have_no_hosts(tmp_path: Path, is_fast: bool) -> None:
         catalog.put(nouns.deployed("web"))
         assert status(await ask(one, b"GET /", OWN)) == 421
         assert status(await ask(one, b"GET /.fngate/enter", OWN)) == 421
-
-
-def known(one: Gate) -> int:
-    """Return the number of heads that the fast side remembers."""
-    assert one.fast is not None
-    return len(one.fast.known_heads)
 
 
 async def test_repeated_heads_are_treated_alike(tmp_path: Path) -> None:

@@ -89,6 +89,52 @@ async def test_the_second_try_has_a_fresh_connection(tmp_path: Path, is_fast: bo
         await one.settled()
 
 
+async def test_a_request_that_a_killed_server_may_have_run_is_not_resent(
+    tmp_path: Path, is_fast: bool
+) -> None:
+    """A POST on a used connection that ends is no race if the server listens no more."""
+    served: list[int] = []
+    async with gate(tmp_path, closes_used_ones(served), is_fast=is_fast) as one:
+        assert await both(one) == [b"ok", b"ok"]
+        one.sidecar.listens = False
+        wire = await one.connect()
+        wire.send(POST)
+        _, body = await wire.answer()
+        assert json.loads(body)["code"] == "replica_died"
+        assert sorted(served)[1:] == [1, 2]
+        wire.close()
+        await one.settled()
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+async def test_a_connection_that_ended_before_its_request_is_replaced(
+    tmp_path: Path, is_fast: bool, tries: int
+) -> None:
+    """Nothing was sent, so any method is sent on another one, even if `retry` is never: once."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\na")
+        writer.write(OK)
+
+    async with gate(tmp_path, serve, is_fast=is_fast, limits=Limits(retry="never")) as one:
+        one.sidecar.holds = True
+        wire = await one.connect()
+        wire.send(POST)
+        for number in range(1, tries + 1):
+            await until(lambda wanted=number: one.sidecar.kinds().count("OPEN") == wanted)  # type: ignore[misc]
+            [id] = one.sidecar.take_held()
+            one.sidecar.grant_ended(id)
+        one.sidecar.holds = False
+        head, body = await wire.answer()
+        if tries == 1:
+            assert body == b"ok"
+        else:
+            assert head.startswith(b"HTTP/1.1 502 ")
+            assert json.loads(body)["code"] == "upstream_failed"
+        wire.close()
+        await one.settled()
+
+
 async def test_a_request_that_is_never_resent_has_its_own_connection(
     tmp_path: Path, is_fast: bool
 ) -> None:

@@ -6,10 +6,15 @@ import pytest
 
 from gateway.pages.cookies import (
     LIFETIME_S,
+    RENEWED_S,
     TRIED_MAX,
+    Found,
+    Sent,
     find_values,
+    forget_cookie,
     make_value,
     read_value,
+    renewal,
     set_cookie,
 )
 
@@ -20,8 +25,8 @@ VALUE = make_value(SECRET, "0123456789ab", "jupyter", NOW + LIFETIME_S).encode()
 
 def test_a_cookie_stands_for_its_key() -> None:
     """Until it expires, and not in that second."""
-    for now, found in ((NOW, "0123456789ab"), (NOW + LIFETIME_S - 0.01, "0123456789ab")):
-        assert read_value(SECRET, VALUE, "jupyter", now) == found
+    for now in (NOW, NOW + LIFETIME_S - 0.01):
+        assert read_value(SECRET, VALUE, "jupyter", now) == Found("0123456789ab", NOW + LIFETIME_S)
     assert read_value(SECRET, VALUE, "jupyter", NOW + LIFETIME_S) is None
 
 
@@ -69,7 +74,13 @@ def test_a_cookie_is_of_one_function_and_one_secret() -> None:
 )
 def test_cookies_are_found_by_their_names(cookies: bytes, found: list[bytes]) -> None:
     """The one that only this host can have set comes first, and few are tried."""
-    assert find_values(cookies) == found
+    assert [sent.value for sent in find_values(cookies)] == found
+
+
+def test_their_names_tell_the_scheme() -> None:
+    """A cookie is renewed by the name that the browser has it by."""
+    found = find_values(b"fngate=1; __Host-fngate=2")
+    assert found == [Sent(b"2", is_secure=True), Sent(b"1", is_secure=False)]
 
 
 def test_the_attributes() -> None:
@@ -80,3 +91,19 @@ def test_the_attributes() -> None:
     assert set_cookie("v", is_secure=True) == (
         "__Host-fngate=v; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"
     )
+    assert forget_cookie(is_secure=True) == (
+        "__Host-fngate=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax; Secure"
+    )
+    assert forget_cookie(is_secure=False) == "fngate=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax"
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+def test_a_cookie_is_renewed_by_its_use(is_secure: bool) -> None:
+    """In its last six hours, for the same key and function, from then on."""
+    found, due_s = Found("0123456789ab", NOW), NOW - RENEWED_S
+    for early in (NOW - LIFETIME_S, due_s):
+        assert renewal(SECRET, found, "jupyter", early, is_secure=is_secure) == ""
+    for now in (due_s + 0.5, NOW - 0.5):
+        value = make_value(SECRET, "0123456789ab", "jupyter", int(now) + LIFETIME_S)
+        expected = set_cookie(value, is_secure=is_secure)
+        assert renewal(SECRET, found, "jupyter", now, is_secure=is_secure) == expected

@@ -12,6 +12,8 @@ from gateway.pages.entering import (
     CLOSED_HEADERS,
     ENTER_HEADERS,
     ENTER_PAGE,
+    LEAVE_HEADERS,
+    LEAVE_PAGE,
     PATH_MAX,
     check_entering,
     check_path,
@@ -42,10 +44,13 @@ def test_the_gateways_own_paths(path: bytes, expected: bool) -> None:
     assert is_ours(path) is expected
 
 
-def test_the_page_runs_its_own_script_only() -> None:
+@pytest.mark.parametrize(
+    ("page", "headers"), [(ENTER_PAGE, ENTER_HEADERS), (LEAVE_PAGE, LEAVE_HEADERS)]
+)
+def test_a_page_runs_its_own_script_only(page: bytes, headers: dict[str, str]) -> None:
     """The policy names the digest of the one script, and allows nothing else but its request."""
-    policy = ENTER_HEADERS["Content-Security-Policy"]
-    (script,) = re.findall(rb"<script>(.*)</script>", ENTER_PAGE, re.DOTALL)
+    policy = headers["Content-Security-Policy"]
+    (script,) = re.findall(rb"<script>(.*)</script>", page, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script).digest()).decode()
 
     assert policy.split("; ") == [
@@ -56,9 +61,9 @@ def test_the_page_runs_its_own_script_only() -> None:
         "form-action 'none'",
         "frame-ancestors 'none'",
     ]
-    for headers in (ENTER_HEADERS, CLOSED_HEADERS):
-        assert headers["Cache-Control"] == "no-store"
-        assert headers["Referrer-Policy"] == "no-referrer"
+    for one in (headers, CLOSED_HEADERS):
+        assert one["Cache-Control"] == "no-store"
+        assert one["Referrer-Policy"] == "no-referrer"
     assert "script-src" not in CLOSED_HEADERS["Content-Security-Policy"]
 
 

@@ -42,6 +42,9 @@ CROSS, SAME, NAVIGATE = "cross-site", "same-site", "navigate"
         ("GET", "http://localhost:8080", SAME, "websocket", None, NO, NO),
         ("GET", "http://other.localhost:8080", SAME, "cors", None, NO, NO),
         ("GET", "http://web.localhost", SAME, "cors", None, NO, NO),
+        # The same host by another scheme, as the browser says.
+        ("POST", f"http://{HOST}", SAME, "cors", None, NO, NO),
+        ("GET", f"http://{HOST}", CROSS, "websocket", None, NO, NO),
         ("GET", f"http://{HOST}.evil.example", CROSS, "cors", None, NO, NO),
         ("GET", f"http://evil.example?://{HOST}", CROSS, "cors", None, NO, NO),
         ("OPTIONS", EVIL, CROSS, "cors", "GET", NO, NO),
@@ -76,6 +79,49 @@ def test_the_table(
             assert judge(asked, LISTED, is_linked=is_linked) is expected
 
 
+@pytest.mark.parametrize(
+    ("dest", "purpose", "without_origins", "with_origins"),
+    [
+        ("document", None, True, True),
+        ("empty", None, True, True),
+        (None, None, True, True),
+        ("iframe", None, False, True),
+        ("frame", None, False, True),
+        ("object", None, False, False),
+        ("embed", None, False, False),
+        ("fencedframe", None, False, False),
+        ("document", "prefetch;prerender", False, False),
+        ("iframe", "prefetch", False, False),
+    ],
+)
+def test_what_a_user_follows(
+    dest: str | None, purpose: str | None, without_origins: bool, with_origins: bool
+) -> None:
+    """A link of another site, but nothing that its page loads unasked; frames only where the
+    settings list origins, and never below /fn/. The same host may do all of it."""
+    asked = Asked("GET", HOST, None, CROSS, NAVIGATE, dest=dest, purpose=purpose)
+    for origins, is_linked, passes in (
+        ((), True, without_origins),
+        (LISTED, True, with_origins),
+        (LISTED, False, False),
+    ):
+        if passes:
+            assert judge(asked, origins, is_linked=is_linked) is OWN
+        else:
+            with pytest.raises(ForeignOrigin):
+                judge(asked, origins, is_linked=is_linked)
+    assert judge(asked._replace(site="same-origin"), (), is_linked=False) is OWN
+
+
+@pytest.mark.parametrize("site", [None, "none", SAME, CROSS])
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_nothing_is_fetched_ahead(site: str | None, is_linked: bool) -> None:
+    """Also not what looks like an address that the user has typed."""
+    asked = Asked("GET", HOST, None, site, NAVIGATE, dest="document", purpose="prefetch")
+    with pytest.raises(ForeignOrigin, match="ahead"):
+        judge(asked, LISTED, is_linked=is_linked)
+
+
 def test_nothing_is_listed_by_default() -> None:
     """Without `origins` a foreign page is refused, and so is its preflight."""
     for asked in (Asked("GET", HOST, APP), Asked("OPTIONS", HOST, APP, wanted="GET")):
@@ -97,9 +143,12 @@ def test_the_fields_are_read() -> None:
         "Sec-Fetch-Site": CROSS,
         "Sec-Fetch-Mode": "cors",
         "Access-Control-Request-Method": "PUT",
+        "Sec-Fetch-Dest": "iframe",
+        "Sec-Purpose": "prefetch",
     }
 
-    assert asked_by("OPTIONS", sent.get) == Asked("OPTIONS", HOST, APP, CROSS, "cors", "PUT")
+    expected = Asked("OPTIONS", HOST, APP, CROSS, "cors", "PUT", "iframe", "prefetch")
+    assert asked_by("OPTIONS", sent.get) == expected
     assert asked_by("GET", {}.get) == Asked("GET", "")
 
 

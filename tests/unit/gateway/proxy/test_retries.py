@@ -16,6 +16,7 @@ GET = Loss(b"GET")
 EXAMPLES = (
     (POST._replace(was_refused=True, retry="never", is_body_kept=False, sends=9), Resend.QUEUE),
     (GET._replace(was_refused=True, is_late=True), "accepts no connections"),
+    (POST._replace(is_unsent=True, retry="never", is_body_kept=False), Resend.QUEUE),
     (GET._replace(answer_bytes=1, is_reused=True), "in the middle of its answer"),
     (GET._replace(is_body_kept=False, is_reused=True), "the body was not kept"),
     (GET._replace(retry="never", is_reused=True), "retry is never"),
@@ -76,15 +77,15 @@ def test_every_combination_of_facts() -> None:
     """The rules in other words hold for all facts."""
     flags = [False, True]
     retries: list[Literal["auto", "always", "never"]] = ["auto", "always", "never"]
-    for method, refused, count, reused, died, kept, retry, sends, late in itertools.product(
-        (b"GET", b"POST"), flags, (0, 1), flags, flags, flags, retries, (1, 2, 3), flags
+    for method, refused, count, reused, died, kept, retry, sends, late, unsent in itertools.product(
+        (b"GET", b"POST"), flags, (0, 1), flags, flags, flags, retries, (1, 2, 3), flags, flags
     ):
-        loss = Loss(method, refused, count, reused, died, kept, retry, sends, late)
+        loss = Loss(method, refused, count, reused, died, kept, retry, sends, late, unsent)
         outcome = decide(loss)
         again = isinstance(outcome, Resend)
         if late:
             assert not again
-        elif refused:
+        elif refused or (unsent and sends == 1):
             assert outcome is Resend.QUEUE
         elif count or not kept or retry == "never" or sends > 1:
             assert not again

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.proxy.targets import FunctionTarget, host_target, is_description, split_target
+from gateway.proxy.fields import parse_fields
+from gateway.proxy.targets import (
+    FunctionTarget,
+    claimed_methods,
+    host_target,
+    is_description,
+    split_target,
+)
 from registry.errors import BadRequest
 
 
@@ -102,3 +109,23 @@ def test_a_target_on_the_own_host(target: bytes, path: bytes, query: bytes | Non
     assert found.upstream == target
     assert found.is_own_host
     assert not split(b"/fn/web/x").is_own_host
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (b"", ()),
+        (b"X-HTTP-Method-Override: delete\r\n", (b"DELETE",)),
+        (
+            b"X_HTTP_METHOD_OVERRIDE: PUT\r\nx-http-method: GET, DELETE\r\n",
+            (b"PUT", b"GET", b"DELETE"),
+        ),
+        (b"X-Method-Override: PUT\r\nX-Method-Override: DELETE\r\n", (b"PUT", b"DELETE")),
+        (b"X-HTTP-Method-Overrides: PUT\r\nMethod: PUT\r\n", ()),
+    ],
+)
+def test_methods_that_a_request_claims(lines: bytes, expected: tuple[bytes, ...]) -> None:
+    """In any case and spelling, all of them."""
+    raw = lines + b"\r\n"
+
+    assert claimed_methods(parse_fields(raw, 0, 9)) == expected

@@ -165,6 +165,28 @@ def test_callers_are_told_how_a_replica_died(tmp_path: Path, how: str, cause: st
     assert records.cause_of(how, replace(standby(tmp_path), memory_mib=64)) == cause
 
 
+@pytest.mark.parametrize(
+    ("how", "model", "server"),
+    [
+        ("exited with code 0", False, False),
+        ("exited with code 1", True, False),
+        ("lost its server, which exited with code 127: a program was not found", True, False),
+        ("was killed by SIGSEGV", True, True),
+        ("lost its server, which was killed by SIGKILL", True, True),
+    ],
+)
+def test_a_cap_may_be_the_reason_of_an_end(
+    tmp_path: Path, how: str, *, model: bool, server: bool
+) -> None:
+    """Not of one that the replica chose; a server that exits has chosen it."""
+    one = replace(standby(tmp_path), memory_mib=64)
+    hint = " (its memory cap is 64 MiB)"
+
+    assert records.exit_hint(how, one) == hint * model
+    assert records.exit_hint(how, replace(one, engine=servers.ENGINE)) == hint * server
+    assert records.exit_hint(how, None) == ""
+
+
 SERVER = ServerSpec("web@2", ("serve", "--port", "${PORT}"), {"A": "b"}, samples=(SampleRequest(),))
 
 

@@ -187,6 +187,7 @@ def test_the_address_may_be_a_variable_or_a_port(text: str) -> None:
         ('command = "a ${PORT}"\nenv.A = 1', "server.env.A: expected a string, got 1"),
         ('command = "a ${PORT}"\nenv."A-B" = "1"', "server.env.A-B: expected a name of letters"),
         ('command = "a ${PORT}"\nenv.FN_REPLICA = ""', "server.env.FN_REPLICA: expected another"),
+        ('command = "a ${PORT}"\nsecrets.FN_BUNDLE = "x"', "server.secrets.FN_BUNDLE: expected"),
         ('command = "a ${PORT}"\nenv.A = "\\u0000"', "server.env.A: expected text without a zero"),
         ('command = "a ${PORT}"\ncolour = "x"', "server.colour: unknown key; known are"),
         ('command = "a ${PORT}"\nredy = "/x"', "server.redy: unknown key; did you mean 'ready'?"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -75,6 +76,15 @@ def test_other_bytes_are_no_key(tmp_path: Path, content: str) -> None:
 
     assert caught.value.message == f"{path}: expected a key of 64 hex digits, got other bytes"
     assert path.read_text() == content
+
+
+def test_a_pipe_is_no_key_file(tmp_path: Path) -> None:
+    """It would be read once, and waited for: it is refused at once."""
+    path = tmp_path / "given.key"
+    os.mkfifo(path)
+
+    with pytest.raises(StoreUnavailable, match="expected a key of 64 hex digits"):
+        KeyFile.of(StoreSettings(tmp_path, secret_key_file=path)).read_or_create()
 
 
 def test_an_unreadable_place_is_said(tmp_path: Path) -> None:

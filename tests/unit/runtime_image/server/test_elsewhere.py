@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from runtime_image.server.elsewhere import SETTLED_S, Elsewhere, misplaced
+from runtime_image.server import elsewhere as module
+from runtime_image.server.connecting import REFUSED, Server
+from runtime_image.server.elsewhere import (
+    APART_SETTLED_S,
+    MACHINE_BUSY,
+    SETTLED_S,
+    Elsewhere,
+    PortWatch,
+    machine_cpu_s,
+    misplaced,
+)
 from runtime_image.server.listeners import Listener
+from runtime_image.server.readiness import Answer, Readiness
 
 WRONG = Listener("0.0.0.0", 9321, 5)
 METRICS = Listener("127.0.0.1", 9090, 6)
 
 
-def seen(addresses: list[list[Listener]], cpu_s: float = 0.0) -> int | None:
+def seen(
+    addresses: list[list[Listener]], cpu_s: float = 0.0, elsewhere: Elsewhere | None = None
+) -> int | None:
     """Return the second at which a server with these addresses, one list a second, has settled.
 
     `cpu_s` is its CPU time in each second.
     """
-    elsewhere = Elsewhere()
+    elsewhere = elsewhere or Elsewhere()
     for second, found in enumerate(addresses):
         if elsewhere.has_settled(100.0 + second, found, cpu_s * second):
             return second
@@ -59,3 +74,99 @@ def test_a_busy_server_has_not_settled() -> None:
 def test_a_server_that_listens_nowhere_has_not_settled() -> None:
     """Nothing can be said about it."""
     assert seen([[]] * 30) is None
+
+
+def test_a_server_on_a_busy_machine_settles_late() -> None:
+    """What a server that is apart does is not seen; a change of its addresses counts anew."""
+
+    def apart() -> Elsewhere:
+        return Elsewhere(MACHINE_BUSY, APART_SETTLED_S)
+
+    assert seen([[WRONG]] * 100, 0.6, apart()) == APART_SETTLED_S
+    assert seen([*[[METRICS]] * 9, *[[WRONG]] * 100], 0.6, apart()) == 9 + APART_SETTLED_S
+    assert seen([[WRONG]] * 100, 0.4, apart()) == SETTLED_S
+
+
+def test_the_machines_time_is_without_its_idle_time() -> None:
+    """A wait for a disk counts; a machine that says nothing is idle."""
+    assert machine_cpu_s("cpu  100 20 300 99999 40 5 6 7 8 9\ncpu0 1\n") == 471 / 100
+    assert machine_cpu_s() > 0.0
+    assert machine_cpu_s("cpu  1 2") == machine_cpu_s("") == 0.0
+
+
+class Watched:
+    """A watch of a server that is apart, whose expected port refuses; one look a second."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, status: int, ready: str = "") -> None:
+        self.now, self.found = 100.0, [WRONG, METRICS]
+        self.asked: list[tuple[int, str]] = []
+        self.logged: list[str] = []
+        self.missed: list[str] = []
+        self.readiness = Readiness(ready, 600.0, self.now)
+        self.readiness.last = Answer(0, REFUSED)
+
+        def probe(_loop: Any, server: Server, path: str, answered: Any) -> None:
+            self.asked.append((server.port, path))
+            answered(Answer(status if server.port == WRONG.port else 0, "said"))
+
+        monkeypatch.setattr(module, "Probe", probe)
+        monkeypatch.setattr(module, "machine_cpu_s", lambda: 0.0)
+        monkeypatch.setattr(module.listeners, "listeners", lambda: self.found)
+        loop: Any = self
+        self.watch = PortWatch(
+            loop,
+            Server(8000, None, is_shared=False),
+            self.readiness,
+            is_apart=True,
+            log=self.logged.append,
+            missed=self.missed.append,
+        )
+
+    def clock(self) -> float:
+        return self.now
+
+    def run(self, seconds: int) -> None:
+        """Look for some seconds."""
+        for _ in range(seconds):
+            self.watch.look(None)
+            self.now += 1.0
+
+
+def test_a_server_apart_that_answers_elsewhere_has_missed_its_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Everything that listens in its network is asked, once, for what the server is asked for."""
+    one = Watched(monkeypatch, 200, "/health")
+
+    one.run(10)
+    assert one.asked == []
+    one.run(20)
+
+    assert one.asked == [(9090, "/health"), (9321, "/health")]
+    shown = "the server listens on 0.0.0.0:9321, 127.0.0.1:9090, expected port 8000 (${PORT})"
+    assert one.logged == [shown]
+    assert one.missed == ["not ready, but port 9321 answers: is it the server's? (--port 9321)"]
+
+
+@pytest.mark.parametrize("status", [0, 404, 500])
+def test_another_answer_at_another_port_is_no_miss(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """A port for metrics does not know the path of the readiness probe; the log names it."""
+    one = Watched(monkeypatch, status, "/health")
+
+    one.run(100)
+
+    assert (len(one.logged), one.missed) == (1, [])
+
+
+def test_a_server_that_answers_slowly_has_not_missed_its_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its port accepts connections."""
+    one = Watched(monkeypatch, 200)
+    one.readiness.last = Answer(0, "no answer within 1 s")
+
+    one.run(100)
+
+    assert (one.asked, one.logged, one.missed) == ([], [], [])

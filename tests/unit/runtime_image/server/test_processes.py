@@ -66,6 +66,7 @@ def test_the_sidecars_environment_is_not_passed_on() -> None:
         "CUDA_VISIBLE_DEVICES": "GPU-1",
         "PORT": "8000",
         "FN_REPLICA": "/run/fn/a1",
+        "FN_BUNDLE": str(MODEL_DIR),
     }
 
 

@@ -9,6 +9,7 @@ import { useConnection, useFunction, useMayDeploy, useNamesVersion, useSite } fr
 import { AdvicePanel } from "../../timeline/AdvicePanel.tsx";
 import { FunctionTimelinePanel } from "../../timeline/FunctionTimelinePanel.tsx";
 import { DecisionsPanel, ErrorsPanel } from "./ActivityPanels.tsx";
+import { ConnectionsPanel } from "./ConnectionsPanel.tsx";
 import { FunctionActions } from "./FunctionActions.tsx";
 import { Header } from "./Header.tsx";
 import { ReplicasPanel } from "./ReplicasPanel.tsx";
@@ -50,6 +51,7 @@ export function FunctionPage({ name }: { name: string; query: URLSearchParams })
           <AdvicePanel name={name} />
         </div>
         <div className="fn-column fn-side">
+          {known?.server && <ConnectionsPanel line={line} detail={known} why={why} />}
           <ReplicasPanel name={name} />
           <DecisionsPanel name={name} why={why} />
           <ErrorsPanel errors={errors} />

@@ -7,9 +7,11 @@ import { OpenPage } from "./OpenPage.tsx";
 
 const NETWORKS = { none: "none: loopback only", egress: "egress: the host's network" } as const;
 
-/** Command, readiness and path rules of a server function, and a curl command to copy. */
+/** Command or image, readiness and path rules of a server function, and a curl command to copy. */
 export const ServerPanel = memo(function ServerPanel({ detail, server }: { detail: FunctionDetail; server: ServerSettings }) {
   const { wake, free, deny } = server.paths;
+  const secrets = Object.entries(server.secrets ?? {});
+  const mounts = server.mounts ?? [];
   const profile = detail.revisions.find(({ traffic }) => traffic)?.profile;
   return (
     <section className="panel" aria-labelledby="server-title">
@@ -19,9 +21,18 @@ export const ServerPanel = memo(function ServerPanel({ detail, server }: { detai
         <OpenPage name={detail.name} />
       </div>
       <dl className="server-facts panel-body">
-        <Fact name="command" isWide>
-          <span className="mono">{commandOf(server.command)}</span>
-        </Fact>
+        {server.image && (
+          <Fact name="image" isWide>
+            <span className="mono">{server.image.reference}</span>
+            <br />
+            <span className="mono small muted">{server.image.digest || server.image.id}</span>
+          </Fact>
+        )}
+        {server.command.length > 0 && (
+          <Fact name={server.image ? "arguments" : "command"} isWide>
+            <span className="mono">{commandOf(server.command)}</span>
+          </Fact>
+        )}
         <Fact name="ready">
           {server.ready ? <span className="mono">{server.ready}</span> : "/ with any status below 500"}
         </Fact>
@@ -48,6 +59,16 @@ export const ServerPanel = memo(function ServerPanel({ detail, server }: { detai
         {server.env.length > 0 && (
           <Fact name="variables" isWide>
             <Rules rules={server.env} none="" />
+          </Fact>
+        )}
+        {secrets.length > 0 && (
+          <Fact name="secrets" isWide>
+            <Rules rules={secrets.map(([variable, name]) => `${variable} = ${name}`)} none="" />
+          </Fact>
+        )}
+        {mounts.length > 0 && (
+          <Fact name="mounts" isWide>
+            <Rules rules={mounts.map((one) => `${one.source} → ${one.target}${one.is_read_only ? "" : ", writable"}`)} none="" />
           </Fact>
         )}
       </dl>

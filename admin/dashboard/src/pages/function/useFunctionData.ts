@@ -3,10 +3,13 @@ import type { FunctionDetail, Why } from "../../api/detail.ts";
 import { useFetched } from "../../api/fetched.ts";
 import type { CallError, ColdStart, FunctionLine } from "../../api/types.ts";
 import { keyOf } from "../../receipts/waterfall.ts";
+import { useTurn } from "../../store/clock.ts";
 import { useActivity, useOperationsVersion, useSite } from "../../store/hooks.ts";
 import { joined } from "./recent.ts";
 
 const STARTS_MAX = 20;
+/** Seconds between two looks at the open exchanges of a server function: no event carries them. */
+const CONNECTIONS_S = 3;
 
 /**
  * Data of the page beside the event store: fetched once, and again after each event
@@ -20,9 +23,11 @@ export function useFunctionData(name: string, line: FunctionLine | undefined) {
   const lastError = activity.errors[0]?.at_s ?? 0;
   const settings = line ? `${line.revision} ${line.min} ${line.max} ${line.idle_s} ${line.created_s}` : "";
   const detail = useFetched<FunctionDetail>(path, `${settings} ${ended} ${lastStart}`);
+  const isOpen = line?.engine === "server" && line.state !== "cold";
+  const turn = useTurn(CONNECTIONS_S, isOpen);
   const why = useFetched<Why>(
     `${path}/why`,
-    `${settings} ${line?.state ?? ""} ${line?.ready ?? 0} ${line?.wanted ?? 0}`,
+    `${settings} ${line?.state ?? ""} ${line?.ready ?? 0} ${line?.wanted ?? 0} ${isOpen ? `${line.in_flight} ${turn}` : ""}`,
   );
   const errors = useFetched<{ items: CallError[] }>(`${path}/errors`, lastError);
   const starts: ColdStart[] = joined<ColdStart>(why.data?.cold_starts ?? [], activity.coldStarts, keyOf, STARTS_MAX);

@@ -81,7 +81,7 @@ export function FunctionList({ query }: { query: URLSearchParams }) {
             </>
           ) : store.isWhole ? (
             <>
-              No functions yet: deploy one with <code>fnctl deploy PATH</code>.
+              No functions yet: drop an ONNX file here, <a href="#/deploy">deploy one</a>, or use <code>fnctl deploy PATH</code>.
             </>
           ) : (
             "Waiting for the server …"

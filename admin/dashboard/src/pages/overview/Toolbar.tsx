@@ -1,5 +1,6 @@
 import { useEffect, useRef } from "react";
 import { STATES, type FunctionState } from "../../api/types.ts";
+import { DeployButton } from "../../deploy/DeployButton.tsx";
 import { StateMark } from "../../design/State.tsx";
 import { count } from "../../design/format.ts";
 import { SORTS, type SortKey, type View } from "./arrange.ts";
@@ -54,6 +55,7 @@ export function Toolbar({ view, onView, shown, isCards }: { view: View; onView: 
         ))}
       </div>
       {isCards && <SortChoice view={view} onView={onView} />}
+      <DeployButton />
     </div>
   );
 }

@@ -266,6 +266,23 @@ def test_a_command_is_deployed_without_files(web: AdminApi, fnctl: Callable[...,
     ]
 
 
+def test_a_folder_is_deployed_beside_an_image(
+    web: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Its files are uploaded; the image's server sees them."""
+    (tmp_path / "app.py").write_text("print('hello')")
+    options = ("--name", "web", "--image", "python:3", "--port", "8000")
+
+    result = fnctl("deploy", str(tmp_path), *options, "--", "python3", "/function/app.py")
+
+    assert result.exit_code == 0, result.output
+    [sent] = web.sent("POST")
+    assert [file["path"] for file in sent.json["files"]] == ["app.py"]
+    server = parse_manifest(sent.json["manifest"], ["app.py"]).server
+    assert server is not None
+    assert server.command == ("python3", "/function/app.py")
+
+
 def test_an_image_is_deployed_with_words_as_its_arguments(
     api: AdminApi, fnctl: Callable[..., Result]
 ) -> None:

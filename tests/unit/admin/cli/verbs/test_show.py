@@ -166,6 +166,35 @@ def test_a_server_is_shown_with_its_command() -> None:
     assert not [line for line in lines if line.startswith(("wake", "answers"))]
 
 
+def test_an_image_is_shown_with_what_it_may_do() -> None:
+    """A function of an image has its reference and id, its port, and what it gets of the host."""
+    mount = {"name": "data", "source": "/srv/data", "target": "/data", "is_read_only": True}
+    server = {
+        "image": {"reference": "hello:1", "id": f"sha256:{'ab' * 32}", "digest": ""},
+        "command": ["--fast"],
+        "port": 8000,
+        "user": "33:33",
+        "capabilities": ["CHOWN", "SETUID"],
+        "mounts": [mount, {**mount, "target": "/out", "is_read_only": False}],
+        "secrets": {"HF_TOKEN": "hf"},
+    }
+
+    lines = [
+        " ".join(line.split()) for line in render({**FUNCTION, "server": server}, NOW_S).split("\n")
+    ]
+
+    for line in (
+        "image hello:1 abababababab",
+        "port 8000",
+        "user 33:33",
+        "capabilities CHOWN, SETUID",
+        "mounts /srv/data at /data, /srv/data at /out (rw)",
+        "command --fast",
+        "secrets HF_TOKEN = hf",
+    ):
+        assert line in lines
+
+
 def test_times_of_a_servers_answers_are_those_of_the_last_minute() -> None:
     """The first byte is shown apart from the whole exchange, also while no exchange has ended."""
     first = {"first_byte_p50_ms": 3.0, "first_byte_p95_ms": 20.0}

@@ -119,9 +119,9 @@ class TestOfARealEngine:
         container = run(ECHO)
         api.wait(container)
 
-        text, last = fresh(containers.output(api, container, 0) or b"", "")
-        assert sorted(text.splitlines()) == [b"one", b"two"]
-        assert fresh(containers.output(api, container, 1) or b"", last) == (b"", last)
+        lines = fresh(containers.output(api, container, 0) or b"", "")
+        assert sorted(text for _, text in lines) == [b"one\n", b"two\n"]
+        assert fresh(containers.output(api, container, 1) or b"", lines[-1][0]) == []
 
     def test_limits_and_name(self, api: docker.APIClient, run: Run) -> None:
         """Limits can be raised and lowered while a container runs, repeatedly."""

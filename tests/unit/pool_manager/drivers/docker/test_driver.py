@@ -16,6 +16,7 @@ from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
 from pool_manager.drivers.docker.engine import Times
 from pool_manager.drivers.docker.spec import (
     HOLDER,
+    MIB,
     OWNER,
     PART,
     REPLICA,
@@ -466,7 +467,7 @@ async def test_a_pair_is_released_in_order(paired: Played) -> None:
     await paired.driver.release(ID)
 
     done = [one for one in client.done if not one.startswith("inspect")]
-    assert done == ["kill c2 SIGTERM", "logs c2", "remove c2", "remove c1"]
+    assert done == ["kill c2 SIGTERM", "logs c2", "logs c1", "remove c2", "remove c1"]
     assert paired.exits == [(ID, "exited")]
     assert client.left == set()
 
@@ -623,6 +624,23 @@ async def test_the_engine_measures_a_server(
     paired.client.stats = lambda *_, **__: {"memory_stats": stats}  # type: ignore[attr-defined]
 
     assert await paired.driver.used_mib(ID) == mib
+
+
+async def test_a_server_is_measured_once_its_start_has_returned(tmp_path: Path) -> None:
+    """A fast server is ready before the engine's answer to its start has been read."""
+    played = Played(ImageRecorder(), tmp_path)
+    played.client.stats = lambda *_, **__: {"memory_stats": {"usage": MIB}}  # type: ignore[attr-defined]
+    played.engine.gate.clear()
+    start = played.tasks.spawn("start", played.driver.start(RECORD, NOWHERE, NOWHERE, IMAGE))
+    await played.asked("start a container")
+    measured = played.tasks.spawn("measure", played.driver.used_mib(ID))
+    await asyncio.sleep(0)  # it is asked for before the start returns
+
+    played.engine.gate.set()
+
+    assert await measured == 1.0
+    await start
+    await played.driver.close()
 
 
 async def test_what_cannot_be_measured(paired: Played, played: Played) -> None:

@@ -8,6 +8,7 @@ from docker.errors import APIError, DockerException, NotFound
 
 from pool_manager.drivers.docker.engine import (
     RESTART,
+    SAID_MAX,
     is_conflict,
     is_gone,
     is_no_way,
@@ -75,6 +76,17 @@ def test_a_refusal_names_what_mends_it(code: int, said: str, todo: str) -> None:
 
     assert type(error) is DriverError
     assert error.message == f"cannot start a container: the engine says: {said}; {todo}"
+
+
+def test_a_refusal_without_end_is_shortened() -> None:
+    """Its beginning, its end and the remedy stay, which may depend on its middle."""
+    said = f"begun {'x' * 100_000} No such image {'x' * 100_000} ended"
+
+    told = translate(refusal(404, said), "start a container").message
+
+    assert len(told) < SAID_MAX + 200
+    assert told.startswith("cannot start a container: the engine says: begun xx")
+    assert "xx ended; build it: fnctl image build cpu" in told
 
 
 def test_an_unknown_refusal_is_passed_on() -> None:

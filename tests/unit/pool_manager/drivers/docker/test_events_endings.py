@@ -10,6 +10,7 @@ from pool_manager.drivers.docker.events import (
     EndedWhileListing,
     KnownContainer,
     describe_exit,
+    describe_server_exit,
     read_event,
 )
 
@@ -30,6 +31,31 @@ from pool_manager.drivers.docker.events import (
 def test_an_end_in_words(code: int | None, out_of_memory: bool, said: str) -> None:
     """Lack of memory explains only a KILL: the kernel may have killed another process."""
     assert describe_exit(code, out_of_memory=out_of_memory) == said
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (0, "exited with code 0 by itself (it must stay in the foreground)"),
+        (1, "exited with code 1"),
+        (126, "exited with code 126: a program cannot be executed"),
+        (127, "exited with code 127: a program was not found"),
+    ],
+)
+def test_a_servers_end_in_words(code: int, said: str) -> None:
+    """The codes that the engine's init and shells use are explained."""
+    how = describe_server_exit(code, out_of_memory=False)
+
+    assert how == f"lost its server, which {said}"
+
+
+def test_a_server_that_may_not_run_here() -> None:
+    """The doubt is added to the end of the server by an error, not to others."""
+    known = KnownContainer("c2", "c1", doubt="the image is for arm64, this machine is amd64")
+
+    assert known.describe_exit("c2", 2).endswith("code 2; " + known.doubt)
+    assert known.doubt not in known.describe_exit("c2", 0)
+    assert known.doubt not in known.describe_exit("c1", 2)
 
 
 def test_events_are_read() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from pool_manager.drivers.docker import pairs
 from pool_manager.drivers.docker.containers import Parts, Started
@@ -16,7 +17,7 @@ from pool_manager.drivers.docker.pairs import ImageUsers, PairEnd, PairStart, be
 from pool_manager.drivers.docker.server_spec import Ids, Pair
 from pool_manager.drivers.docker.spec import MountPaths, Owner, by_cdi, by_request
 from pool_manager.ports import ServerContainer
-from registry.errors import DriverError
+from registry.errors import DriverError, EngineDown
 from registry.model import Mount
 from tests.support.containers import ImageRecorder as Client
 from tests.support.containers import RecordedEngine, refusal
@@ -61,6 +62,17 @@ def test_the_sidecar_starts_first() -> None:
         "start c2",
     ]
     assert client.modes == ["none", "container:c1"]
+
+
+def test_an_image_for_another_machine_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may emulate its processor; if the server ends, this may be the reason."""
+    monkeypatch.setattr(pairs.platform, "machine", lambda: "x86_64")
+    client = Client()
+    client.architecture = "arm64"
+
+    started = begin_pair(client.api, start())
+
+    assert started.doubt == "the image is for arm64, this machine is amd64"
 
 
 def test_the_gpu_is_the_servers() -> None:
@@ -125,6 +137,19 @@ def test_a_missing_image_starts_nothing() -> None:
     assert client.left == set()
 
 
+def test_an_engine_without_its_bridge() -> None:
+    """It would start the container without a network; other errors are the engine's."""
+    client = Client(network=[None, refusal(404, "no such network"), refusal(500, "busy")])
+
+    begin_pair(client.api, start(network="egress"))
+    with pytest.raises(DriverError, match="expected the engine's network bridge, got none"):
+        begin_pair(client.api, start(network="egress"))
+    with pytest.raises(Exception, match="busy"):
+        begin_pair(client.api, start(network="egress"))
+
+    assert client.modes == ["bridge", "container:c1"]
+
+
 def test_file_systems_below_a_read_only_mount(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -156,8 +181,19 @@ def test_the_images_user_owns_the_volumes() -> None:
     assert [one["Cmd"] for one in looks] == [["none"]]
     assert "start c1" not in client.done
     assert "c1" not in client.left
+    assert [one["HostConfig"]["Tmpfs"] for one in looks] == [{"/data": ""}]
     folders = client.configs[-1]["HostConfig"]["Tmpfs"]
     assert "uid=101,gid=102" in folders["/data"]
+
+
+def test_too_many_volumes_start_nothing() -> None:
+    """Not even the container that shows the image's files."""
+    client = Client({"User": "web", "Volumes": {f"/{number}": {} for number in range(1000)}})
+
+    with pytest.raises(DriverError, match="the image has 1000 VOLUMEs"):
+        begin_pair(client.api, start())
+
+    assert client.configs == []
 
 
 def test_an_image_without_folders_needs_no_user() -> None:
@@ -167,6 +203,19 @@ def test_an_image_without_folders_needs_no_user() -> None:
     begin_pair(client.api, start())
 
     assert len(client.configs) == 2
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [("", "/function"), ("/", "/function"), ("/app", None), (None, "/function")],
+)
+def test_an_image_may_name_its_working_folder(folder: str | None, expected: str | None) -> None:
+    """Builders write "/" for an image that names none."""
+    client = Client({"WorkingDir": folder})
+
+    begin_pair(client.api, start(has_files=True))
+
+    assert client.configs[-1].get("WorkingDir") == expected
 
 
 @pytest.mark.parametrize(
@@ -246,6 +295,29 @@ async def test_the_sidecar_shuts_what_is_open_before_the_server_stops() -> None:
 
     assert ending.signals == ["kill sidecar SIGTERM", "kill server SIGQUIT"]
     assert 2.0 <= ending.now < 2.6
+
+
+@pytest.mark.parametrize("said", ["Invalid signal: FOO", "Cannot kill container: bad signal"])
+async def test_a_stop_signal_that_is_none_is_term(said: str) -> None:
+    """An image may name any text as STOPSIGNAL; its replica is released all the same."""
+    client = Client(kill=[None, refusal(400, said)])
+    client.kept["server"] = {"StopSignal": "FOO", "StopTimeout": 3}
+    ending = Ending(client, {"sidecar": 0.1, "server": 0.3})
+
+    await ending.end.stop(PAIR)
+
+    assert ending.signals == ["kill sidecar SIGTERM", "kill server FOO", "kill server SIGTERM"]
+
+
+async def test_a_stop_signal_does_not_outlive_the_engine() -> None:
+    """An engine that is away is no reason for another signal."""
+    client = Client(kill=[None, requests.exceptions.ConnectionError("refused")])
+    ending = Ending(client, {"sidecar": 0.1})
+
+    with pytest.raises(EngineDown):
+        await ending.end.stop(PAIR)
+
+    assert ending.signals == ["kill sidecar SIGTERM", "kill server SIGTERM"]
 
 
 async def test_nobody_is_waited_for_without_end() -> None:

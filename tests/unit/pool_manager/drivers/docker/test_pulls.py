@@ -118,6 +118,11 @@ async def test_progress_is_the_sum_of_layers(tmp_path: Path) -> None:
         ("dial tcp: lookup registry.example: no such host", "must reach the registry"),
         ("http: server gave HTTP response to HTTPS client", "insecure-registries"),
         ("write /x: no space left on device", "fnctl image prune"),
+        ("EOF", "registry.example:5000 broke off"),
+        ("download failed after attempts=6: EOF", "registry.example:5000 broke off"),
+        ('Get "http://registry.example:5000/v2/": context deadline exceeded', "must reach"),
+        ("toomanyrequests: You have reached your pull rate limit", "try again later, or log in"),
+        ("x509: certificate signed by unknown authority", "must trust the certificate"),
         ("anything else", "the engine says: anything else"),
     ],
 )
@@ -128,6 +133,14 @@ async def test_an_error_in_the_stream_is_a_failure(tmp_path: Path, said: str, re
         with pytest.raises(DriverError) as refused:
             await progress_of(socket)
     assert remedy in refused.value.message
+
+
+async def test_the_name_of_an_image_gives_no_remedy(tmp_path: Path) -> None:
+    """Words in the name of the image are no words of the engine's."""
+    said = {"error": "anything else about host/not found/denied-timeout"}
+    async with engine(tmp_path, saying(said)) as socket:
+        with pytest.raises(DriverError, match=r"denied-timeout$"):
+            await progress_of(socket, "host/not found/denied-timeout:1")
 
 
 async def test_a_refused_request_is_a_failure(tmp_path: Path) -> None:
@@ -226,5 +239,7 @@ async def test_a_broken_helper_is_said(tmp_path: Path, monkeypatch: pytest.Monke
     helper.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(DriverError, match=r"credentials for registry\.example:5000 cannot be read"):
+    with pytest.raises(
+        DriverError, match=r"credentials for registry\.example:5000: .* ended with exit code 1"
+    ):
         await progress_of(str(tmp_path / "none.sock"))

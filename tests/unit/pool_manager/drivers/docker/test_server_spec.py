@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from pool_manager.drivers.docker.server_spec import (
     ids_of,
     numeric_ids,
     stop_of,
+    volumes_of,
 )
 from pool_manager.drivers.docker.spec import MountPaths, Owner
 from pool_manager.ports import ServerContainer
@@ -69,7 +71,7 @@ def test_a_sidecar_is_confined_as_any_replica() -> None:
             "net.ipv4.ip_local_reserved_ports": "8123",
             "net.ipv4.tcp_rmem": "4096 131072 262144",
             "net.ipv4.tcp_wmem": "4096 65536 262144",
-            "net.ipv6.conf.all.disable_ipv6": "0",
+            "net.ipv6.conf.lo.disable_ipv6": "0",
         },
         "Ulimits": ULIMITS,
         "PidsLimit": 64,
@@ -91,7 +93,10 @@ def test_a_kernel_without_ipv6_gets_no_setting_of_it() -> None:
 
 def test_egress_is_the_sidecars() -> None:
     """The sidecar is on the engine's network, the server on the sidecar's."""
-    assert sidecar(network="egress")["HostConfig"]["NetworkMode"] == "bridge"
+    host = sidecar(network="egress")["HostConfig"]
+    assert host["NetworkMode"] == "bridge"
+    # On every interface, IPv6 would reach the host and other containers by link-local addresses.
+    assert [name for name in host["Sysctls"] if "ipv6" in name] == ["net.ipv6.conf.lo.disable_ipv6"]
     assert server(network="egress")["HostConfig"]["NetworkMode"] == "container:s1"
 
 
@@ -181,9 +186,26 @@ def test_a_server_sees_its_gpu_only() -> None:
     assert [one for one in variables if "VISIBLE" in one] == ["NVIDIA_VISIBLE_DEVICES=GPU-1"]
 
 
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_a_functions_files_are_in_a_folder_of_their_own(*, has_folder: bool) -> None:
+    """Read-only, beside its mounts and instead of a VOLUME; an image that names no working folder
+    works there."""
+    facts = ImageFacts(("/function/",), Ids(101, 102), has_folder=has_folder)
+    mounts = (Mount("models", "/srv/models", "/models"),)
+
+    config = server(facts, has_files=True, mounts=mounts)
+
+    own, files = config["HostConfig"]["Mounts"]
+    assert own["Target"] == "/models"
+    assert files == own | {"Source": "/data/models/aaaa0009", "Target": "/function"}
+    assert list(config["HostConfig"]["Tmpfs"]) == ["/tmp"]
+    assert config["Env"][-1] == "FN_BUNDLE=/function"
+    assert config.get("WorkingDir") == (None if has_folder else "/function")
+
+
 def test_every_volume_is_bounded() -> None:
     """A VOLUME gets a tmpfs of the user; `writable` sets its size, a mount replaces it."""
-    facts = ImageFacts(("/data/", "/big", "/mounted", "/tmp"), Ids(101, 102))
+    facts = ImageFacts(("/data", "/big", "/mounted", "/tmp"), Ids(101, 102))
     mounts = (Mount("models", "/srv/models", "/mounted"),)
 
     folders = server(facts, writable={"/big": 9, "/run": 3}, mounts=mounts)["HostConfig"]["Tmpfs"]
@@ -197,6 +219,13 @@ def test_every_volume_is_bounded() -> None:
     }
 
 
+def test_a_mount_may_take_the_place_of_the_temporary_folder() -> None:
+    """The engine refuses two of one target."""
+    config = server(FACTS, writable={"/tmp": 9}, mounts=(Mount("scratch", "/srv/tmp", "/tmp/"),))
+
+    assert "/tmp" not in config["HostConfig"]["Tmpfs"]
+
+
 def test_without_ids_a_folder_is_everybodys() -> None:
     """An image may name a user that only its own files know."""
     folders = server(ImageFacts(("/data",), None))["HostConfig"]["Tmpfs"]
@@ -206,10 +235,46 @@ def test_without_ids_a_folder_is_everybodys() -> None:
 
 def test_an_image_with_too_many_volumes_is_refused() -> None:
     """Each is a file system of its own."""
-    many = tuple(f"/v{number}" for number in range(VOLUMES_MAX + 1))
+    many = {f"/v{number}": {} for number in range(VOLUMES_MAX + 1)}
 
     with pytest.raises(DriverError, match="the image has 65 VOLUMEs, expected at most 64"):
-        server(ImageFacts(many))
+        volumes_of({"Volumes": many})
+
+
+@pytest.mark.parametrize(
+    ("volume", "folder"),
+    [
+        ("/data", "/data"),
+        ("/data/", "/data"),
+        ("//data", "/data"),
+        ("///data/./", "/data"),
+        ("/x/../data", "/data"),
+        ("/../../data//", "/data"),
+        ("/process", "/process"),
+    ],
+)
+def test_a_volume_is_the_folder_that_the_engine_resolves(volume: str, folder: str) -> None:
+    """Its tmpfs takes the place of the engine's volume only under the same path."""
+    assert volumes_of({"Volumes": {volume: {}}}) == (folder,)
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        *("/", "//", "/..", "/x/..", "data", "", "../data"),
+        *("/proc", "/proc/sys", "/x/../proc/1", "/sys", "/dev", "/dev/shm"),
+    ],
+)
+def test_a_volume_that_can_be_no_folder_of_its_own_is_refused(volume: str) -> None:
+    """It would hide the root or what the engine mounts; the refusal names it."""
+    with pytest.raises(DriverError, match=re.escape(f"has the VOLUME {volume!r}, expected")):
+        volumes_of({"Volumes": {volume: {}}})
+
+
+def test_spellings_of_one_folder_are_one_volume() -> None:
+    """An image without any has none."""
+    assert volumes_of({"Volumes": {"/b": {}, "/a/": {}, "/a": {}}}) == ("/a", "/b")
+    assert volumes_of({"Volumes": None}) == volumes_of({}) == ()
 
 
 @pytest.mark.parametrize(
@@ -236,6 +301,21 @@ def test_what_is_below_a_read_only_mount_is_never_writable(
             "BindOptions": {"Propagation": "rprivate", **options},
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "machine", "said"),
+    [
+        ("amd64", "x86_64", ""),
+        ("arm64", "aarch64", ""),
+        ("", "x86_64", ""),
+        ("s390x", "s390x", ""),
+        ("arm64", "x86_64", "the image is for arm64, this machine is amd64"),
+    ],
+)
+def test_an_image_for_other_processors(architecture: str, machine: str, said: str) -> None:
+    """A machine whose name is not known may run it."""
+    assert server_spec.foreign(architecture, machine) == said
 
 
 def test_file_systems_below_a_mount_are_found() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -234,3 +235,23 @@ def test_a_way_leaves_the_configuration_as_it_is(way: Way) -> None:
     way(PLAIN, GPU)
 
     assert PLAIN == {"Env": ["A=1"], "HostConfig": {"ReadonlyRootfs": True}}
+
+
+@pytest.mark.parametrize(
+    ("limits", "nofile", "server_nofile"),
+    [
+        ((1024, 4096), 512, 2048),
+        ((20_000, 20_000), 4096, 10_000),
+        ((1_048_576, 1_048_576), 4096, 65_536),
+        ((1_048_576, resource.RLIM_INFINITY), 4096, 65_536),
+    ],
+)
+def test_containers_run_out_of_descriptors_before_their_server(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], nofile: int, server_nofile: int
+) -> None:
+    """Descriptors in flight are counted per user, and an image may have the server's."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: limits)
+
+    owner = Owner.of(Path("/data"))
+
+    assert (owner.nofile, owner.server_nofile) == (nofile, server_nofile)
