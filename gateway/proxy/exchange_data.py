@@ -122,6 +122,7 @@ class ExchangeData(ABC):
                 sends=self._sends,
                 is_late=monotonic() >= call.wait_until_s,
                 is_unsent=is_unsent,
+                deaths=call.deaths if call.may_poison else 0,
             )
         )
 

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
-from registry.errors import FnError, ReplicaDied, UpstreamFailed
+from registry.errors import FnError, Poison, ReplicaDied, UpstreamFailed
 
 Retry = Literal["auto", "always", "never"]
 SENDS_MAX: Final = 2
+DEATHS_MAX: Final = 2
+"""Replicas that a request may kill before its body is refused."""
 IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"})
 """RFC 9110 section 9.2.2, without TRACE, which is refused."""
 
@@ -38,7 +40,8 @@ class Loss(NamedTuple):
     interim answers (1xx). `is_reused`: the connection had served another exchange. `died`: the
     replica's process is gone. `is_body_kept`: every body byte that was sent can be sent again.
     `sends`: times that the request was sent, this one included. `is_late`: the time for another
-    try is over.
+    try is over. `deaths`: replicas that died before their answers, this one included, where that
+    counts.
     """
 
     method: bytes
@@ -51,6 +54,7 @@ class Loss(NamedTuple):
     sends: int = 1
     is_late: bool = False
     is_unsent: bool = False
+    deaths: int = 0
 
 
 class Row(NamedTuple):
@@ -95,6 +99,8 @@ def decide(loss: Loss) -> Resend | Fail:
     then = next(row.then for row in ROWS if row.applies(loss))
     if isinstance(then, Resend):
         return then
+    if loss.died and loss.deaths >= DEATHS_MAX:
+        return Fail(Poison, f"{loss.deaths} replicas died before they answered this request")
     if loss.died:
         return Fail(ReplicaDied, then.format(lost="the replica died"))
     return Fail(UpstreamFailed, then.format(lost="the function's server closed the connection"))

@@ -70,9 +70,9 @@ def test_a_stream_is_the_same_however_it_arrives(cuts: list[int], ends: str) -> 
 
 
 def test_the_usage_that_a_client_asked_for_stays() -> None:
-    """Where the client has asked, the stream passes as it is, and is read."""
+    """Where the client has asked, the stream passes in whole events, and is read."""
     answer = ModelAnswer("", asks_usage=False)
-    assert answer.begin(head(EVENTS)) is FilterMode.READ
+    assert answer.begin(head(EVENTS)) is FilterMode.CHANGE
     assert through(answer, STREAM) == STREAM
     assert answer.usage == TokenUsage(7, 3)
 
