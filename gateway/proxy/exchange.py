@@ -162,9 +162,9 @@ class Exchange(ExchangeData):
             return
         self.state = State.OPEN
         if has_only_ended:
-            self._sends += 1
+            self._unsent += 1
             self._is_reused = False
-            self._carry_out(self._decide(is_unsent=True))
+            self._carry_out(self._decide(is_unsent=True), was_refused=True)
         else:
             self.fail(not_http("bytes before the request"))
 
@@ -396,21 +396,26 @@ class Exchange(ExchangeData):
         elif state is State.OPEN:
             self._carry_out(self._decide(died=not listens))
 
-    def _carry_out(self, decision: retries.Resend | retries.Fail) -> None:
+    def _carry_out(
+        self, decision: retries.Resend | retries.Fail, *, was_refused: bool = False
+    ) -> None:
         """Send the request again, or fail."""
         if isinstance(decision, retries.Fail):
             self.fail(decision.error(decision.text))
         else:
-            self._resend()
+            self._resend(was_refused=was_refused)
 
-    def _resend(self) -> None:
-        """Queue the call again; the next connection gets the request from its beginning."""
+    def _resend(self, *, was_refused: bool = False) -> None:
+        """Queue the call again; the next connection gets the request from its beginning.
+
+        `was_refused`: nothing was sent on this one.
+        """
         self._reader = AnswerReader(self._plan.head.method)
         self.state = State.HELD
         if self._kept.is_full and not self.is_request_whole:
             self._client.pause_body()
         assert self._call is not None
-        self._delivery.retry_exchange(self._call)
+        self._delivery.retry_exchange(self._call, was_refused=was_refused)
 
     def _complete(self, *, is_clean: bool = False) -> None:
         """End the exchange: the answer is complete. `is_clean`: the server sent no surplus byte."""

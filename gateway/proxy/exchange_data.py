@@ -45,6 +45,7 @@ class ExchangeData(ABC):
         "_request",
         "_request_bytes",
         "_sends",
+        "_unsent",
         "_upstream",
         "_upstream_ended",
         "is_request_whole",
@@ -77,7 +78,7 @@ class ExchangeData(ABC):
         self._request_bytes = self._bytes_out = 0
         self._client_ended = self._upstream_ended = False
         self._is_client_full = self._is_upstream_full = self._is_reused = False
-        self._sends = 0
+        self._sends = self._unsent = 0
         self._keeps = plan.keeps
         self.is_request_whole = plan.head.framing.is_empty
         """Whether the client has sent the whole request."""
@@ -114,7 +115,7 @@ class ExchangeData(ABC):
                 retry=self._plan.retry,
                 sends=self._sends,
                 is_late=monotonic() >= call.wait_until_s,
-                is_unsent=is_unsent,
+                unsent=self._unsent if is_unsent else 0,
             )
         )
 

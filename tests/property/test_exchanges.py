@@ -151,9 +151,10 @@ class Gateway:
         self.ends[call] += 1
         self.perform(self.dispatcher.cancel(call, self.now))
 
-    def retry(self, call: Call) -> None:
+    def retry(self, call: Call, *, was_refused: bool) -> None:
         """The proxy queues an exchange again."""
-        self.perform(self.dispatcher.exchanges.retry(call, self.now))
+        exchanges = self.dispatcher.exchanges
+        self.perform(exchanges.retry(call, self.now, was_refused=was_refused))
 
     def notice_ends(self) -> None:
         """Read the ends of connections that the sidecar has shut."""
@@ -437,6 +438,7 @@ class House:
                 assert gateway.live.keys() == link.in_flight.keys() | link.free.keys()
                 assert not (link.is_waiting and len(gateway.kept))
             ended = [call for call in gateway.calls if gateway.ends[call]]
+            assert all(call.sends >= (call.stage is Stage.STARTED) for call in gateway.calls)
             assert all(gateway.ends[call] == 1 for call in ended)
             assert all(call.stage is Stage.DONE for call in ended)
 
@@ -532,11 +534,11 @@ class Exchanges(RuleBasedStateMachine):
         if owed := [call for call in gateway.calls if call.stage is not Stage.DONE]:
             gateway.cancel(owed[which % len(owed)])
 
-    @rule(pick=picks, which=picks)
-    def retry(self, pick: int, which: int) -> None:
-        """A connection is lost before the first byte."""
+    @rule(pick=picks, which=picks, was_refused=st.booleans())
+    def retry(self, pick: int, which: int, was_refused: bool) -> None:
+        """A connection is lost before the first byte of the answer, or before the request."""
         if started := self.gateway(pick).started():
-            self.gateway(pick).retry(started[which % len(started)])
+            self.gateway(pick).retry(started[which % len(started)], was_refused=was_refused)
 
     @rule(pick=picks)
     def notice(self, pick: int) -> None:

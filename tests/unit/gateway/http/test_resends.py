@@ -106,11 +106,12 @@ async def test_a_request_that_a_killed_server_may_have_run_is_not_resent(
         await one.settled()
 
 
-@pytest.mark.parametrize("tries", [1, 2])
+@pytest.mark.parametrize("tries", [1, 3, 4])
 async def test_a_connection_that_ended_before_its_request_is_replaced(
     tmp_path: Path, is_fast: bool, tries: int
 ) -> None:
-    """Nothing was sent, so any method is sent on another one, even if `retry` is never: once."""
+    """Nothing was sent, so any method is sent on another one, even if `retry` is never; a server
+    that closes one after the other is told from one that is being killed."""
 
     async def serve(reader: Reader, writer: Writer) -> None:
         await reader.readuntil(b"\r\n\r\na")
@@ -126,11 +127,40 @@ async def test_a_connection_that_ended_before_its_request_is_replaced(
             one.sidecar.grant_ended(id)
         one.sidecar.holds = False
         head, body = await wire.answer()
-        if tries == 1:
+        if tries < 4:
             assert body == b"ok"
         else:
             assert head.startswith(b"HTTP/1.1 502 ")
             assert json.loads(body)["code"] == "upstream_failed"
+        wire.close()
+        await one.settled()
+
+
+async def test_a_connection_that_ended_before_its_request_is_no_send(
+    tmp_path: Path, is_fast: bool
+) -> None:
+    """A server that is being killed loses a GET and accepts its second connection: the GET has been
+    sent once, and is sent again."""
+    count = 0
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal count
+        count += 1
+        await reader.readuntil(b"\r\n\r\n")
+        if count == 1:
+            one.sidecar.holds = True
+        else:
+            writer.write(OK)
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
+        wire = await one.connect()
+        wire.send(b"GET /fn/web/x HTTP/1.1\r\n" + HOST + b"\r\n")
+        await until(lambda: one.sidecar.kinds().count("OPEN") == 2)
+        [id] = one.sidecar.take_held()
+        one.sidecar.grant_ended(id)
+        one.sidecar.holds = False
+        assert (await wire.answer())[1] == b"ok"
+        assert count == 2
         wire.close()
         await one.settled()
 
