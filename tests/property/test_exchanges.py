@@ -98,6 +98,8 @@ class Gateway:
         self.calls: list[Call] = []
         self.ends: Counter[Call] = Counter()
         self.grants: list[Call] = []
+        self.fresh: set[Call] = set()
+        """Exchanges that get no connection that was used before."""
 
     @property
     def link(self) -> ServerLink:
@@ -154,6 +156,7 @@ class Gateway:
     def retry(self, call: Call, *, was_refused: bool) -> None:
         """The proxy queues an exchange again."""
         exchanges = self.dispatcher.exchanges
+        self.fresh.add(call)
         self.perform(exchanges.retry(call, self.now, was_refused=was_refused))
 
     def notice_ends(self) -> None:
@@ -213,7 +216,9 @@ class Gateway:
     def open(self, id: int, call: Call) -> None:
         """Use an idle connection, or request one."""
         assert call.stage is Stage.SENT
-        connection = None if call.is_free else self.kept.newest()
+        connection = None if call.is_free or call in self.fresh else self.kept.newest()
+        if call in self.fresh and not call.is_free and (oldest := self.kept.oldest()):
+            self.close_idle(oldest.known_id)
         self.live[id] = connection
         if connection is None:
             self.kept.request(id, is_free=call.is_free)
