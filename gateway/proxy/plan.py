@@ -91,6 +91,7 @@ class ExchangePlan(NamedTuple):
             is_free=self.is_free,
             opened=opened,
             done=done,
+            wants_fresh=self.retry == "never",
             pieces=pieces,
         )
 

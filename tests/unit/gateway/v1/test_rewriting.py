@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -93,6 +94,8 @@ def test_an_answer_is_the_same_however_it_arrives(
             outcome(ModelAnswer(model, asks_usage=asks_usage), kind, each, dies=dies)
             for each in ([body], pieces, [body[at : at + 1] for at in range(len(body))])
         ]
+    if is_plain and dies:  # an empty line between two events may be lost with what follows it
+        found = [(re.sub(rb"[\r\n]+", b"\n", given), usage) for given, usage in found]
     assert found[1:] == found[:1] * 2
     if is_plain and not dies:
         assert found[0][0] == body
