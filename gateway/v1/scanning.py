@@ -13,6 +13,7 @@ import codecs
 import re
 from collections.abc import Generator
 from typing import Final, NamedTuple, TypeVar
+from urllib.parse import unquote_plus
 
 import msgspec
 
@@ -126,6 +127,15 @@ def check_name(name: str) -> None:
     if plain == "model" and name != "model":
         text = f"expected no member like `model` but itself, got {name[:40]!r}"
         raise BadRequest(text, detail={"param": "model"})
+
+
+def check_query(query: bytes) -> None:
+    """Raise BadRequest for a query that names a model: some servers would take that one."""
+    for part in re.split(rb"[&;]", query):
+        name = unquote_plus(part.partition(b"=")[0].decode("latin-1"))
+        check_name(name)
+        if name == "model":
+            raise BadRequest("the query: expected no model, as the body names it")
 
 
 def _check_text(body: bytes) -> Generator[None, None, None]:
