@@ -51,8 +51,9 @@ class _Part(NamedTuple):
 
 
 def content_type(boundary: bytes) -> bytes:
-    """Return the field for the server: parsers differ about odd ones."""
-    return b'multipart/form-data; boundary="%b"' % boundary
+    """Return the field for the server: parsers differ about odd ones. Some know no quotes."""
+    is_token = re.fullmatch(_TOKEN, boundary) is not None
+    return b"multipart/form-data; boundary=" + (boundary if is_token else b'"%b"' % boundary)
 
 
 def boundary_of(content_type: bytes) -> bytes:
