@@ -7,7 +7,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gateway.http.admission import correlate
+from gateway.http.admission import REQUEST_ID, correlate
 from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.exchanges import answer, find_credential, header_of
 from gateway.http.model_request import ModelRequest, Routed
@@ -18,7 +18,15 @@ from gateway.proxy.framing import BodyKind, Framing
 from gateway.proxy.targets import FunctionTarget
 from gateway.settings import MIB
 from gateway.v1 import shapes
-from gateway.v1.endpoints import ENDPOINTS, MODELS, PREFIX, BodyForm, Endpoint, Protocol
+from gateway.v1.endpoints import (
+    ENDPOINTS,
+    MODELS,
+    PREFIX,
+    BodyForm,
+    Endpoint,
+    Protocol,
+    is_model_request,
+)
 from gateway.v1.multipart import boundary_of, content_type, scan_multipart
 from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.scanning import Scanned, check_query, scan
@@ -104,6 +112,18 @@ class ModelRequests:
         budget = invoker.body_budget
         shared = (self._arriving, self._turns)
         return ModelRequest(head, client, peer, journal, router, budget, *shared, limits)
+
+    def refusal(self, line: bytes, error: FnError) -> Reply | None:
+        """Return the answer to a head that is no request, None if its line names none of these."""
+        method, _, rest = line.partition(b" ")
+        target = rest.partition(b" ")[0]
+        if not is_model_request(method, target):
+            return None
+        path = target.partition(b"?")[0].removeprefix(PREFIX)
+        protocol = ENDPOINTS[path].protocol if path in ENDPOINTS else Protocol.OPENAI
+        request_id = self._invoker.new_id()
+        reply = shapes.reply(protocol, error, request_id)
+        return reply._replace(headers=(*reply.headers, (REQUEST_ID, request_id)))
 
     def _body_max(self, head: RequestHead) -> int:
         """Return the max bytes of a request's body. Raises FnError if it cannot be read."""
