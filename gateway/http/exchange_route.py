@@ -32,7 +32,7 @@ async def proxy(parts: ExchangeParts, request: web.BaseRequest) -> web.StreamRes
         client = RoutedClient(request, parts.writer, head)
         exchange = parts.begin(head, client, peer_of(request.transport))
     except FnError as error:
-        line = f"{request.method} {request.raw_path} ".encode("utf-8", "replace")
+        line = f"{request.method} {request.rel_url.raw_path} ".encode("utf-8", "replace")
         if (reply := parts.models.refusal(line, error)) is None:
             response = problems.answer(error)
         else:

@@ -21,12 +21,12 @@ from registry.errors import BadRequest, BodyTimeout, BodyTooLarge, FnError
 if TYPE_CHECKING:
     from gateway.http.exchange_journal import ExchangeJournal
     from gateway.http.reservations import BodyBudget, BodyReservation
-    from gateway.http.scan_turns import ScanTurns
     from gateway.proxy.exchange import Exchange
     from gateway.proxy.framing import Data
     from gateway.proxy.ports import ClientSide
     from gateway.proxy.request_head import RequestHead
     from gateway.v1.rewriting import ModelAnswer
+    from gateway.v1.turns import ScanTurns
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 RATE_MIN: Final = 1024

@@ -11,7 +11,6 @@ from gateway.http.admission import REQUEST_ID, correlate
 from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.exchanges import answer, find_credential, header_of
 from gateway.http.model_request import ModelRequest, Routed
-from gateway.http.scan_turns import ScanTurns
 from gateway.proxy.fields import Field, Fields
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind, Framing
@@ -31,6 +30,7 @@ from gateway.v1.multipart import boundary_of, content_type, scan_multipart
 from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.scanning import Scanned, check_query, scan
 from gateway.v1.splicing import upstream_body
+from gateway.v1.turns import ScanTurns
 from gateway.v1.waiting import WaitingStream
 from registry.errors import (
     BadRequest,
