@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gateway.proxy.fields import Malformed
 from gateway.proxy.framing import encode_chunk, make_framer
+from gateway.proxy.plan import State
 from gateway.replies import CLOSE, Reply
 from gateway.v1.scanning import Scanned
 from gateway.v1.waiting import WaitingStream
@@ -184,7 +185,7 @@ class ModelRequest:
         if exchange is None:
             self._leave()
             self.journal.left(None, (self._size, 0))
-        elif routed is not None and routed.drains:
+        elif routed is not None and routed.drains and exchange.state is not State.HELD:
             self._is_client_gone = True
             if self._is_client_full:
                 exchange.client_resumed()
@@ -252,11 +253,17 @@ class ModelRequest:
             self._client.cut(resets=resets)
 
     def tick(self) -> bool:
-        """Implement `ClientSide.tick`."""
-        if self._is_client_gone:
+        """Implement `ClientSide.tick`.
+
+        An answer that only the server still wants is not begun anew.
+        """
+        if not (self._is_client_gone or self._client.tick()):
+            self.client_lost()
             return True
+        if self._is_client_gone:
+            return self._exchange is None or self._exchange.state is not State.HELD
         self._bridge()
-        return self._client.tick()
+        return True
 
     # Timers
 
@@ -278,7 +285,8 @@ class ModelRequest:
         if not comment:
             return
         if routed.answer.begin_early():
-            self._client.write(routed.waiting.head(self.journal.request_id))
+            keeps = self.head.keep_alive
+            self._client.write(routed.waiting.head(self.journal.request_id, keeps=keeps))
         self._client.write(encode_chunk(comment))
 
     # The request
@@ -319,10 +327,11 @@ class ModelRequest:
             return
         self._state = _State.RUNNING
         self._forget_body()
-        self._routed, self._exchange = routed, routed.exchange
+        self._exchange, body = routed.exchange, routed.body
+        self._routed = routed._replace(body=b"")  # whose memory the exchange counts, and gives back
         if self._is_client_full:
             routed.exchange.client_paused()
-        routed.exchange.request_whole(routed.body)
+        routed.exchange.request_whole(body)
         if not routed.exchange.is_over:
             routed.exchange.start()
 

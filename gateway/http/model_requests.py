@@ -27,6 +27,7 @@ from registry.errors import (
     BadRequest,
     BodyTooLarge,
     FnError,
+    MethodNotAllowed,
     NoKey,
     Unknown,
     UnknownModel,
@@ -44,9 +45,14 @@ if TYPE_CHECKING:
     from registry.catalog import Deployed
     from registry.model import ModelApi
 
-BODY_MIB_MAX: Final = 256
-"""Max MiB of a body, for all functions."""
+BODY_MIB_LEAST: Final = 1
+"""Max MiB of a body where there is no model."""
+SHOWN_MAX: Final = 200
+"""Max bytes of a path in errors and in the access log."""
 _KEY: Final = "x-api-key"
+_VERSION: Final = "anthropic-version"
+_STREAMED: Final = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
+"""Fields of streams, without which proxies would collect them."""
 _UNSENT: Final = frozenset(
     {b"authorization", b"x-api-key", b"cookie", b"accept-encoding", b"content-encoding"}
 )
@@ -65,6 +71,8 @@ class ModelRequests:
         self._exchanges = exchanges
         self._invoker = invoker
         self._arriving = invoker.arriving
+        self._largest = 0
+        self._largest_as_of = -1
 
     def sweep(self) -> None:
         """Check the time limits of arriving bodies; to be called once a second."""
@@ -81,15 +89,15 @@ class ModelRequests:
         invoker, header = self._invoker, header_of(head)
         path, _, query = head.target.partition(b"?")
         endpoint = ENDPOINTS.get(path.removeprefix(PREFIX))
-        protocol = endpoint.protocol if endpoint else Protocol.OPENAI
-        who = correlate(header)
-        journal = ExchangeJournal(invoker, path.decode(), head.method.decode(), None, who)
+        protocol = protocol_of(path, header)
+        who, ref = correlate(header), path[:SHOWN_MAX].decode()
+        journal = ExchangeJournal(invoker, ref, head.method.decode(), None, who)
         journal.shape = partial(_shaped, protocol, journal.request_id)
         try:
             journal.enter()
             credential = check_model_caller(invoker.access, header, protocol)
-            if endpoint is None or head.method != b"POST":
-                raise Unknown(f"no route {head.method.decode()} {path.decode()[:100]}")
+            if endpoint is None:
+                raise no_endpoint(head.method.decode(), path)
             most = self._body_max(head)
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             answer(head, client, journal.problem(error, None, 0))
@@ -105,11 +113,22 @@ class ModelRequests:
         if coding not in (b"", b"identity"):
             text = f"expected a body without a content coding, got {coding.decode()[:40]}"
             raise UnsupportedEncoding(text, detail={"accepted": ["identity"]})
-        most = min(BODY_MIB_MAX * MIB, self._invoker.settings.held_bytes_max)
+        most = min(self._largest_body(), self._invoker.settings.held_bytes_max)
         if head.framing.kind is BodyKind.LENGTH and head.framing.length > most:
             text = f"expected a body of at most {most} bytes, got {head.framing.length}"
             raise BodyTooLarge(text)
         return most
+
+    def _largest_body(self) -> int:
+        """Return the max bytes of a body that any model takes, found once per version of the
+        catalog. Without a model, there is nothing to send."""
+        catalog = self._invoker.catalog
+        if self._largest_as_of != catalog.version:
+            self._largest_as_of = catalog.version
+            servers = (one.revision.server for one in catalog.every())
+            found = [one.api.body_mib for one in servers if one is not None and one.api is not None]
+            self._largest = max(found, default=BODY_MIB_LEAST) * MIB
+        return self._largest
 
 
 class _Router:
@@ -128,7 +147,6 @@ class _Router:
         self._endpoint = endpoint
         self._query = query
         self._credential = credential
-        self._began_s = monotonic()
 
     def scan(self, request: ModelRequest, body: bytes) -> Generator[None, None, Scanned]:
         """Implement `Router.scan`."""
@@ -146,6 +164,8 @@ class _Router:
             _check_stateless(body, scanned)
         journal.admitted(deployed)
         edited = upstream_body(body, scanned, endpoint, api)
+        is_stream = scanned.is_stream and endpoint.streams
+        journal.added = _STREAMED if is_stream else ()
         is_renamed = api.served_model not in ("", scanned.model)
         shape = journal.shape or partial(_shaped, endpoint.protocol, journal.request_id)
         model_answer = ModelAnswer(
@@ -161,6 +181,7 @@ class _Router:
         )
         if not endpoint.has_effects and plan.retry == "auto":
             plan = plan._replace(retry="always")
+        plan = plan._replace(may_poison=plan.retry == "always")
         forwarding = Forwarding(
             target.upstream,
             b"",
@@ -172,8 +193,8 @@ class _Router:
         )
         sent = forward_request(head, forwarding)
         exchange = self._exchanges.exchange(plan, sent, request, journal)
-        waits = scanned.is_stream and endpoint.streams and bool(head.minor)
-        waiting = WaitingStream(endpoint.protocol, self._began_s, api.comment_after_s)
+        waits = is_stream and bool(head.minor)
+        waiting = WaitingStream(endpoint.protocol, monotonic(), api.comment_after_s)
         is_bridged = waits and api.comment_after_s > 0
         drains = api.on_disconnect == "drain"
         return Routed(exchange, edited.body, model_answer, waiting if is_bridged else None, drains)
@@ -217,15 +238,47 @@ def check_model_caller(
     host = header("Host") or ""
     access.check_host(host)
     access.check_origin(header("Origin"), header("Sec-Fetch-Site"), host)
-    sent = header("Authorization")
-    if protocol is Protocol.ANTHROPIC and (key := header(_KEY)) is not None:
-        if sent is not None and sent != f"Bearer {key}":
-            raise NoKey("expected one key, in x-api-key or in Authorization, got two")
+    sent, own = header("Authorization"), header("Fn-Key")
+    key = header(_KEY) if protocol is Protocol.ANTHROPIC else None
+    if not access.is_open:
+        known = {one.strip() for one in (own, key, _secret(sent)) if one is not None}
+        if len(known) > 1:
+            raise NoKey("expected one key, got different ones in different fields")
+    if key is not None:
         sent = f"Bearer {key}"
-    credential, _ = find_credential(access, header("Fn-Key"), sent)
+    credential, _ = find_credential(access, own, sent)
     if credential is not None or not access.is_open:
         access.caller(credential)
     return credential
+
+
+def _secret(authorization: str | None) -> str | None:
+    """Return the key in a field Authorization, None if it has none: its scheme is another one."""
+    scheme, _, secret = (authorization or "").partition(" ")
+    return secret if scheme.lower() == "bearer" else None
+
+
+def protocol_of(path: bytes, header: Callable[[str], str | None]) -> Protocol:
+    """Return the protocol in which a client of a path below PREFIX expects its errors.
+
+    Where the path does not tell, a field does that all clients of Anthropic's API send.
+    """
+    endpoint = ENDPOINTS.get(path.removeprefix(PREFIX))
+    if endpoint is not None:
+        return endpoint.protocol
+    return Protocol.OPENAI if header(_VERSION) is None else Protocol.ANTHROPIC
+
+
+def no_endpoint(method: str, path: bytes) -> FnError:
+    """Return the error for a request that no endpoint takes."""
+    place, shown = path.removeprefix(PREFIX), path[:SHOWN_MAX].decode("utf-8", "replace")
+    allow = ["POST"] if place in ENDPOINTS else []
+    if place == MODELS or place.startswith(MODELS + b"/"):
+        allow = ["GET", "HEAD"]
+    if not allow:
+        return Unknown(f"no route {method} {shown}")
+    text = f"{shown}: expected {' or '.join(allow)}, got {method}"
+    return MethodNotAllowed(text, detail={"allow": allow})
 
 
 def api_of(deployed: Deployed) -> ModelApi:
