@@ -17,7 +17,7 @@ from gateway.proxy.framing import BodyKind, Framing
 from gateway.proxy.targets import FunctionTarget
 from gateway.settings import MIB
 from gateway.v1 import shapes
-from gateway.v1.endpoints import ENDPOINTS, MODELS, PREFIX, BodyForm, Endpoint, Protocol
+from gateway.v1.endpoints import ENDPOINTS, MODELS, PREFIX, BodyForm, Endpoint, Protocol, UsageForm
 from gateway.v1.multipart import scan_multipart
 from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.scanning import Scanned, scan
@@ -54,6 +54,9 @@ _UNSENT: Final = frozenset(
 _UNANSWERED: Final = frozenset({b"set-cookie"})
 """Fields of an answer that its client does not get: all models share one host."""
 _IDENTITY: Final = (b"Accept-Encoding", b"identity")
+_UNBUFFERED: Final = ("X-Accel-Buffering", "no")
+"""Field of a stream's answer: nginx passes its events and comments on at once
+(ngx_http_proxy_module, "proxy_buffering")."""
 _STATEFUL: Final = ("previous_response_id", "conversation")
 """Members that need a server that remembers: one that sleeps forgets."""
 
@@ -151,6 +154,7 @@ class _Router:
         model_answer = ModelAnswer(
             scanned.model if is_renamed else "",
             asks_usage=edited.asks_usage,
+            is_nested=endpoint.usage is not UsageForm.CHUNKS,
             protocol=endpoint.protocol,
             shape=shape,
         )
@@ -172,7 +176,10 @@ class _Router:
         )
         sent = forward_request(head, forwarding)
         exchange = self._exchanges.exchange(plan, sent, request, journal)
-        waits = scanned.is_stream and endpoint.streams and bool(head.minor)
+        is_stream = scanned.is_stream and endpoint.streams
+        if is_stream:
+            journal.added += (_UNBUFFERED,)
+        waits = is_stream and bool(head.minor)
         waiting = WaitingStream(endpoint.protocol, self._began_s, api.comment_after_s)
         is_bridged = waits and api.comment_after_s > 0
         drains = api.on_disconnect == "drain"
