@@ -82,6 +82,10 @@ class Catalog:
         server = None if found is None else found.revision.server
         return found if server is not None and server.api is not None else None
 
+    def owner_of(self, alias: str, namespace: str = NAMESPACE) -> str | None:
+        """Return the name of the function that has this alias, None if none has."""
+        return self._aliases.get((namespace, alias))
+
     def all(self) -> tuple[Deployed, ...]:
         """Return the current revision of every function, by namespace and name."""
         current = (self._refs.get(key) for key in self._names)

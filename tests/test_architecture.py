@@ -28,6 +28,7 @@ POLLING = {
     "tests/chaos/attackers.py": "attackers keep their own pace",
     "tests/chaos/floods.py": "samples a server at a pace of its own",
     "tests/gpu/box.py": "a driver tells nobody that memory came back",
+    "tests/support/chat/chat.py": "it listens late if it is told to",
     "tests/support/dashboard/pictures.py": "callers keep a pace that the picture shows",
     "tests/support/faulty/answers.py": "slow answers are one of its behaviours",
     "tests/support/faulty/faulty.py": "it listens late if it is told to",

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
+from admin.api.aliases import AliasRoutes
 from admin.api.context import AdminContext
 from admin.api.deploys import UploadRoutes
 from admin.api.events import EventRoutes, make_rows, open_watch, server_facts
@@ -70,6 +71,7 @@ class Handlers(NamedTuple):
     secrets: SecretRoutes
     images: ImageRoutes
     pages: PageRoutes
+    aliases: AliasRoutes
 
 
 def table(to: Handlers) -> list[Row]:
@@ -109,6 +111,9 @@ def table(to: Handlers) -> list[Row]:
         ("GET", "/secrets", "admin", to.secrets.list_secrets),
         ("POST", "/secrets", "admin", to.secrets.set_secret),
         ("DELETE", "/secrets/{name}", "admin", to.secrets.remove_secret),
+        ("GET", "/aliases", "read", to.aliases.list_aliases),
+        ("POST", "/aliases", "deploy", to.aliases.add_alias),
+        ("DELETE", "/aliases", "deploy", to.aliases.remove_alias),
         ("POST", "/images/prune", "admin", to.images.prune),
     ]
 
@@ -214,6 +219,7 @@ class Admin:
             SecretRoutes(store, manager, wall),
             ImageRoutes(deploys),
             PageRoutes(boundary.access, store.catalog, context.tickets),
+            AliasRoutes(store.catalog, deploys),
         )
         AdminApi(boundary.access, handlers, context.settled).add_routes(app, boundary)
         UiPages(boundary, read_files()).add_routes(app)

@@ -29,7 +29,8 @@ T = TypeVar("T")
 PAGE_MAX: Final = 1000
 """Max items of a page, and the default. A page of this length blocks the event loop, and with it
 all requests, for about 10 ms."""
-CURSOR_MAX: Final = 200
+CURSOR_MAX: Final = 300
+"""Max characters: a function and one of its aliases fit."""
 
 ITEMS = 20
 
@@ -114,6 +115,7 @@ class FunctionRoutes:
             {
                 **self._rows.row(deployed, loads),
                 "limits": asdict(deployed.function.limits),
+                "aliases": list(deployed.function.aliases),
                 **call_json(deployed),
                 "revisions": self._revisions(deployed.function.name),
                 "previous": await self._traffic.previous(deployed.function.name),

@@ -11,6 +11,7 @@ from admin.cli.errors import EXIT_CODES
 from admin.cli.options import root_options
 from admin.cli.verbs import (
     advise,
+    alias,
     backup,
     deploy,
     doctor,
@@ -65,6 +66,7 @@ for verb in (
 app.command("open")(open_page.open_page)
 app.add_typer(key.app, name="key")
 app.add_typer(secret.app, name="secret")
+app.add_typer(alias.app, name="alias")
 app.add_typer(image.app, name="image")
 app.command("doctor")(doctor.doctor)
 

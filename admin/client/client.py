@@ -254,6 +254,19 @@ class Client:
         query = "?force=true" if force else ""
         return self._json("DELETE", f"/admin/v1/secrets/{_part(name)}{query}")
 
+    def aliases(self, function: str = "") -> list[dict[str, Any]]:
+        """Return the aliases of a function, or of all."""
+        query = f"?{urlencode({'function': function})}" if function else ""
+        return self._items(f"/admin/v1/aliases{query}")
+
+    def add_alias(self, function: str, alias: str) -> dict[str, Any]:
+        """Give a function's model a further name; return whether it is new."""
+        return self._json("POST", "/admin/v1/aliases", {"function": function, "alias": alias})
+
+    def remove_alias(self, alias: str) -> dict[str, Any]:
+        """Remove an alias; return the function that had it."""
+        return self._json("DELETE", f"/admin/v1/aliases?{urlencode({'alias': alias})}")
+
     def backup(self, write: Callable[[bytes], object]) -> None:
         """Download a copy of the database in pieces."""
         self._transport.download("/admin/v1/backup", write, UPLOAD_S)

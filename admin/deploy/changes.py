@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
 
 import structlog
 
-from admin.deploy.plan import Plan
+from admin.deploy.plan import Plan, alias_taken
 from admin.deploy.verify import Verified
 from admin.store import Store
 from registry.catalog import Deployed
 from registry.errors import (
-    BadRequest,
+    Conflict,
     PreconditionFailed,
     PreconditionRequired,
+    Refused,
     StoreUnavailable,
+    Unknown,
 )
 from registry.manifest import rescaled
 from registry.model import Function, Profile, Revision
@@ -144,18 +146,43 @@ class Changes:
             await self._save(changed)
         return changed
 
-    async def set_aliases(self, name: str, change: Callable[[set[str]], set[str]]) -> Function:
-        """Replace a function's aliases by what `change` makes of them.
+    async def add_alias(self, name: str, alias: str) -> tuple[Function, bool]:
+        """Give a function's model a further name; return the function, and whether it is new.
 
-        Raises UnknownFunction, BadRequest for what is no alias, or Conflict for one that belongs to
-        another function.
+        Raises UnknownFunction, BadRequest if that is no alias, Refused if the function has no model
+        at /v1, or Conflict if another function has that name, or this one ALIASES_MAX.
         """
+        check_alias(alias)
         async with self._writing:
-            function = self._store.catalog.resolve(name).function
-            aliases = tuple(sorted(map(check_alias, change(set(function.aliases)))))
-            if len(aliases) > ALIASES_MAX:
-                raise BadRequest(f"expected at most {ALIASES_MAX} aliases, got {len(aliases)}")
-            changed = replace(function, aliases=aliases)
+            catalog = self._store.catalog
+            deployed = catalog.resolve(name)
+            function, server = deployed.function, deployed.revision.server
+            if alias in function.aliases:
+                return function, False
+            if server is None or server.api is None:
+                raise Refused(
+                    f"{name} has no model at /v1, so it takes no alias: {deployed.revision.ref} has"
+                    " no [openai] in its function.toml"
+                )
+            if catalog.find(alias, function.namespace) is not None:
+                raise Conflict(f"{alias} is the name of a function", detail={"function": alias})
+            if owner := catalog.owner_of(alias, function.namespace):
+                raise alias_taken(alias, owner)
+            if len(function.aliases) >= ALIASES_MAX:
+                raise Conflict(f"{name} has {ALIASES_MAX} aliases already; remove one first")
+            changed = replace(function, aliases=tuple(sorted((*function.aliases, alias))))
+            await self._save(changed)
+        return changed, True
+
+    async def remove_alias(self, alias: str) -> Function:
+        """Take an alias from the function that has it; return that function. Raises Unknown."""
+        async with self._writing:
+            owner = self._store.catalog.owner_of(alias)
+            if owner is None:
+                raise Unknown(f"no alias {alias[:200]!r}")
+            function = self._store.catalog.resolve(owner).function
+            left = tuple(one for one in function.aliases if one != alias)
+            changed = replace(function, aliases=left)
             await self._save(changed)
         return changed
 

@@ -145,6 +145,18 @@ class Deploys:
         """Change how many replicas a function has; raises what `Changes.rescale` raises."""
         return await self._changes.rescale(check_name(name), match, changes)
 
+    async def add_alias(self, name: str, alias: str) -> tuple[Function, bool]:
+        """Give a function's model a further name; raises what `Changes.add_alias` raises, and
+        Conflict for the name of a function whose first deploy runs."""
+        if any(one.name == alias for one in self.runner.running()):
+            text = f"{alias} is the name of a function that is being deployed"
+            raise Conflict(text, detail={"function": alias})
+        return await self._changes.add_alias(check_name(name), alias)
+
+    async def remove_alias(self, alias: str) -> Function:
+        """Take an alias from its function; raises what `Changes.remove_alias` raises."""
+        return await self._changes.remove_alias(alias)
+
     async def remove(self, name: str) -> None:
         """Remove a function with all its revisions, and cancel its running operations.
 

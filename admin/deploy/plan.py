@@ -139,6 +139,9 @@ def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s:
     manifest = _manifest(name, request, [file.path for file in bundle.files])
     if request.derived_name and catalog.find(name) is not None:
         raise derived_name_taken(name)
+    # Before the trial, which may load a large model for nothing.
+    if owner := catalog.owner_of(name):
+        raise alias_taken(name, owner)
     if manifest.handler and not request.trust:
         raise Refused(
             "handler.py would run on the server: in a container under the driver docker, else with"
@@ -159,6 +162,14 @@ def derived_name_taken(name: str) -> Conflict:
     return Conflict(
         f"the name {name!r} was derived from the file's name, and a function of that name"
         " exists; pass --name to deploy to it"
+    )
+
+
+def alias_taken(name: str, owner: str) -> Conflict:
+    """Return the error for a name that is an alias of the function `owner`."""
+    return Conflict(
+        f"{name} is an alias of {owner}: choose another name, or remove it: fnctl alias rm {name}",
+        detail={"function": owner},
     )
 
 

@@ -73,6 +73,7 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
             f"{get(function, 'held')} held, {get(function, 'in_flight')} {_open(function)}",
         ),
         ("answers", _answers(function)),
+        ("aliases", ", ".join(function.get("aliases") or [])),
         ("labels", ", ".join(f"{key}={value}" for key, value in labels.items())),
         ("limits", ", ".join(f"{key} {value}" for key, value in limits.items())),
         ("prepared", _prepared(function.get("revisions") or [])),

@@ -139,6 +139,8 @@ export interface ExchangeLimits {
 
 export interface FunctionDetail extends FunctionLine {
   limits: Limits;
+  /** Further names of its model at /v1. */
+  aliases?: string[];
   signature: Signature;
   content_types: string[];
   inputs: Record<string, InputRule>;

@@ -9,18 +9,28 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from admin.deploy.changes import Changes, Removal, changed_settings, check_match, etag
+from admin.deploy.changes import (
+    ALIASES_MAX,
+    Changes,
+    Removal,
+    changed_settings,
+    check_match,
+    etag,
+)
 from admin.deploy.plan import Plan, WireRollback
 from admin.deploy.verify import Verified
 from registry.errors import (
     BadRequest,
+    Conflict,
     FnError,
     PreconditionFailed,
     PreconditionRequired,
+    Refused,
     StoreUnavailable,
+    Unknown,
     UnknownFunction,
 )
-from registry.model import Scaling
+from registry.model import ModelApi, Scaling
 from tests.support import nouns
 from tests.support.nouns import function, prepared, sha256
 from tests.support.operator import MODEL, Operator, locked, operating
@@ -322,31 +332,82 @@ async def test_prepared_files_are_kept_with_their_revision(tmp_path: Path) -> No
         assert not operator.store.blobs.has(upload.sha256)
 
 
+API = nouns.server_revision("digits", 0, api=ModelApi(), bundle=nouns.bundle().digest)
+SERVED = Plan(nouns.function(revision=0), API, nouns.bundle())
+SERVED_VERIFIED = Verified(API, nouns.server_profile(API), {})
+
+
 async def test_aliases_outlive_deploys_and_rollbacks(tmp_path: Path) -> None:
     """A deploy that began before an alias was added does not remove it."""
     async with operating(tmp_path) as operator:
         changes, catalog = Changes(operator.store), operator.store.catalog
-        first = await changes.first(DRAFT, VERIFIED)
-        await changes.set_aliases("digits", lambda had: had | {"org/d", "d"})
-        await changes.keep(DRAFT, first)
-        staged = await changes.stage(DRAFT, VERIFIED, "o1")
-        await changes.move(staged, DRAFT.function)
-        await changes.set_aliases("digits", lambda had: had - {"d"})
+        first = await changes.first(SERVED, SERVED_VERIFIED)
+        assert (await changes.add_alias("digits", "org/d"))[1]
+        assert (await changes.add_alias("digits", "d"))[1]
+        assert not (await changes.add_alias("digits", "d"))[1]
+        await changes.keep(SERVED, first)
+        staged = await changes.stage(SERVED, SERVED_VERIFIED, "o1")
+        await changes.move(staged, SERVED.function)
+        await changes.remove_alias("d")
         await changes.move(first)
 
         assert catalog.resolve("digits").function.aliases == ("org/d",)
+        assert (catalog.owner_of("org/d"), catalog.owner_of("d")) == ("digits", None)
         (stored, *_) = await operator.store.functions.load_all()
         assert stored.function.aliases == ("org/d",)
+        with pytest.raises(Unknown, match="no alias 'd'"):
+            await changes.remove_alias("d")
 
 
-@pytest.mark.parametrize("alias", ["", "a@1", "a b", "é", "a" * 201])
+@pytest.mark.parametrize("alias", ["", "a@1", "a b", "é", "a" * 201, "a\n"])
 async def test_what_is_no_alias_is_refused(tmp_path: Path, alias: str) -> None:
     """Nothing changes then."""
     async with operating(tmp_path) as operator:
         changes = Changes(operator.store)
-        await changes.first(DRAFT, VERIFIED)
+        await changes.first(SERVED, SERVED_VERIFIED)
         with pytest.raises(BadRequest, match="alias"):
-            await changes.set_aliases("digits", lambda had: had | {"fine", alias})
-        with pytest.raises(BadRequest, match="at most 100"):
-            await changes.set_aliases("digits", lambda _had: {f"a{n}" for n in range(101)})
+            await changes.add_alias("digits", alias)
         assert operator.store.catalog.resolve("digits").function.aliases == ()
+
+
+async def test_a_functions_aliases_are_bounded(tmp_path: Path) -> None:
+    """One more than the limit is refused; one that it has already is not."""
+    async with operating(tmp_path) as operator:
+        changes = Changes(operator.store)
+        await changes.first(SERVED, SERVED_VERIFIED)
+        for number in range(ALIASES_MAX):
+            await changes.add_alias("digits", f"a{number}")
+        with pytest.raises(Conflict, match="has 100 aliases already"):
+            await changes.add_alias("digits", "more")
+        assert not (await changes.add_alias("digits", "a7"))[1]
+
+
+async def test_only_a_model_at_v1_takes_aliases(tmp_path: Path) -> None:
+    """For any other function an alias would mean nothing."""
+    async with operating(tmp_path) as operator:
+        changes = Changes(operator.store)
+        await changes.first(DRAFT, VERIFIED)
+        with pytest.raises(Refused, match=r"digits@1 has no \[openai\]"):
+            await changes.add_alias("digits", "d")
+        with pytest.raises(UnknownFunction):
+            await changes.add_alias("none", "d")
+
+
+async def test_of_two_functions_that_want_an_alias_one_gets_it(tmp_path: Path) -> None:
+    """The other is told who has it, also if both ask at once; a function's name is none."""
+    async with operating(tmp_path) as operator:
+        changes = Changes(operator.store)
+        names = ("digits", "other")
+        for name in names:
+            revision = replace(API, name=name)
+            draft = replace(SERVED, function=nouns.function(name, 0), revision=revision)
+            await changes.first(draft, Verified(revision, nouns.server_profile(revision), {}))
+
+        found = await asyncio.gather(
+            *(changes.add_alias(name, "gpt") for name in names), return_exceptions=True
+        )
+        (lost,) = [one for one in found if isinstance(one, Conflict)]
+        assert lost.message.startswith("gpt is an alias of digits: ")
+        assert lost.detail == {"function": "digits"}
+        with pytest.raises(Conflict, match="digits is the name of a function"):
+            await changes.add_alias("other", "digits")

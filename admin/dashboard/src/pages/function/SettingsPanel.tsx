@@ -3,6 +3,8 @@ import type { FunctionLine } from "../../api/types.ts";
 import { count, mebibytes } from "../../design/format.ts";
 import { exactly } from "../../timeline/words.ts";
 
+const ALIASES_SHOWN = 10;
+
 type Group = [string, [string, string][]];
 
 function modelGroups({ limits, batching }: FunctionDetail): Group[] {
@@ -52,9 +54,17 @@ function exchangeGroups({ limits }: FunctionDetail, exchange: ExchangeLimits): G
   ];
 }
 
-/** Settings of function.toml and `fnctl scale`. Scaling comes from the function's line, which is live. */
+/** The first ALIASES_SHOWN aliases; `fnctl alias ls` has all. */
+function aliasGroups(aliases: string[]): Group[] {
+  const shown = aliases.slice(0, ALIASES_SHOWN).map((alias): [string, string] => ["model", alias]);
+  const more = aliases.length - shown.length;
+  if (more > 0) shown.push(["and", `${more} more`]);
+  return shown.length ? [["aliases at /v1", shown]] : [];
+}
+
+/** Settings of function.toml, `fnctl scale` and `fnctl alias`. Scaling comes from the function's line, which is live. */
 export function SettingsPanel({ detail, line }: { detail: FunctionDetail; line: FunctionLine }) {
-  const { device, exchange } = detail;
+  const { aliases, device, exchange } = detail;
   const groups: Group[] = [
     [
       "scaling",
@@ -73,6 +83,7 @@ export function SettingsPanel({ detail, line }: { detail: FunctionDetail; line: 
         ["share", device.share === 1 ? "whole" : String(device.share)],
       ],
     ],
+    ...aliasGroups(aliases ?? []),
   ];
   return (
     <section className="panel" aria-labelledby="settings-title">
@@ -85,7 +96,7 @@ export function SettingsPanel({ detail, line }: { detail: FunctionDetail; line: 
             <h3>{name}</h3>
             <dl>
               {pairs.map(([key, value]) => (
-                <div key={key}>
+                <div key={`${key} ${value}`}>
                   <dt>{key}</dt>
                   <dd>{value}</dd>
                 </div>
