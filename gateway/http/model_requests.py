@@ -24,6 +24,7 @@ from gateway.v1.endpoints import (
     BodyForm,
     Endpoint,
     Protocol,
+    UsageForm,
     is_model_request,
 )
 from gateway.v1.multipart import boundary_of, content_type, scan_multipart
@@ -197,6 +198,7 @@ class _Router:
         model_answer = ModelAnswer(
             scanned.model if is_renamed else "",
             asks_usage=edited.asks_usage,
+            is_nested=endpoint.usage is not UsageForm.CHUNKS,
             protocol=endpoint.protocol,
             shape=shape,
         )

@@ -31,10 +31,12 @@ REFUSAL_MAX: Final = 16 * 1024
 OK: Final = 200
 _EVENTS: Final = b"text/event-stream"
 _END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n")
+_PLAIN_END: Final = b"\n\n"
 _LONGEST_END: Final = b"\r\n\r\n"
 _ENDS: Final = (b"\n\n", _LONGEST_END, b"\r\r", b"\n\r\n")
 _DATA: Final = re.compile(rb"(?:^|[\r\n])data:[ ]?(?=\{)")
 """Beginning of the JSON of an event. No server of these protocols splits it into several lines."""
+_PLAIN_DATA: Final = b"data: {"
 _NO_CHOICES: Final = re.compile(rb'"choices"[ \t]*+:[ \t]*+\[[ \t]*+\]')
 _MODEL: Final = b'"model"'
 _WITHIN: Final = (b'"response"', b'"message"')
@@ -54,6 +56,7 @@ class ModelAnswer:
 
     `model` is the client's name of the model, which replaces the server's; "" to leave that.
     `asks_usage`: the gateway has asked for an event with the usage, which the client does not get.
+    `is_nested`: events have objects with a model of their own.
     `shape` returns an error as its reply.
     """
 
@@ -74,6 +77,7 @@ class ModelAnswer:
         "_searched",
         "_shape",
         "_takes_comments",
+        "_within",
         "has_head",
     )
 
@@ -82,6 +86,7 @@ class ModelAnswer:
         model: str,
         *,
         asks_usage: bool,
+        is_nested: bool = True,
         protocol: Protocol = Protocol.OPENAI,
         shape: Callable[[FnError], Reply] = problems.reply,
     ) -> None:
@@ -91,6 +96,7 @@ class ModelAnswer:
         self._has_begun = self._is_refused = self._takes_comments = False
         self._model = msgspec.json.encode(model) if model else b""
         self._asks_usage = asks_usage
+        self._within = _WITHIN if is_nested else ()
         self._begun = (b"", b"")
         """An event's beginning up to its model, and what replaces it: most events begin alike."""
         self._searched = 0
@@ -197,16 +203,28 @@ class ModelAnswer:
 
     def _events(self, content: bytes) -> bytes:
         """Return the events that are complete. Raises UpstreamFailed for one that is too long."""
+        held = self._held
         if self._model or self._asks_usage:
-            self._held += content
+            is_whole = content.endswith(_PLAIN_END) and b"\r" not in content
+            if is_whole and not held and len(content) <= HELD_MAX:
+                return self._edited_whole_events(content)
+            held += content
             return self._edited_events()
         if self._is_within:
             self._is_within = not self._ends.are_between_events
             return content
-        if not self._held and content.endswith(_ENDS):
+        if not held and content.endswith(_ENDS):
             return content
-        self._held += content
+        held += content
         return self._plain_events()
+
+    def _edited_whole_events(self, content: bytes) -> bytes:
+        """Return events changed where needed, of bytes that are whole events with LF: most servers
+        write each event at once."""
+        if content.find(_PLAIN_END) == len(content) - len(_PLAIN_END):
+            return self._event(content)
+        events = content.split(_PLAIN_END)[:-1]
+        return b"".join([self._event(event + _PLAIN_END) for event in events])
 
     def _plain_events(self) -> bytes:
         """Return the events that are complete, as they are; one that is too long in parts."""
@@ -239,19 +257,22 @@ class ModelAnswer:
 
     def _event(self, event: bytes) -> bytes:
         """Return an event as the client gets it; b"" for the one that only the gateway wants."""
-        data = _DATA.search(event)
-        if data is None:
+        if event.startswith(_PLAIN_DATA):
+            at = len(_PLAIN_DATA) - 1
+        elif (data := _DATA.search(event)) is not None:
+            at = data.end()
+        else:
             return event
-        if self._asks_usage and _NO_CHOICES.search(event) and _is_usage(event[data.end() :]):
+        if self._asks_usage and _NO_CHOICES.search(event) and _is_usage(event[at:]):
             return b""
-        return self._renamed(event, data.end())
+        return self._renamed(event, at)
 
     def _renamed(self, text: bytes, at: int) -> bytes:
         """Return a text with the client's name of the model in the JSON object that begins at `at`,
         and in the objects `response` and `message` in it."""
-        within = [name for name in _WITHIN if name in text]
         if not self._model or _MODEL not in text:
             return text
+        within = [name for name in self._within if name in text]
         before, after = self._begun
         if before and not within and text.startswith(before):
             return after + text[len(before) :]
