@@ -11,13 +11,14 @@ from gateway.http.admission import correlate
 from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.exchanges import answer, find_credential, header_of
 from gateway.http.model_request import ModelRequest, Routed
+from gateway.http.model_usage import UsageMeter
 from gateway.proxy.fields import Fields
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind, Framing
 from gateway.proxy.targets import FunctionTarget
 from gateway.settings import MIB
 from gateway.v1 import shapes
-from gateway.v1.endpoints import ENDPOINTS, MODELS, PREFIX, BodyForm, Endpoint, Protocol
+from gateway.v1.endpoints import ENDPOINTS, MODELS, PREFIX, BodyForm, Endpoint, Protocol, UsageForm
 from gateway.v1.multipart import scan_multipart
 from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.scanning import Scanned, scan
@@ -153,6 +154,11 @@ class _Router:
             asks_usage=edited.asks_usage,
             protocol=endpoint.protocol,
             shape=shape,
+        )
+        says_usage = endpoint.usage is not UsageForm.NONE
+        journal.meter = UsageMeter(
+            *(self._invoker, deployed.function, key_id, model_answer, self._began_s),
+            says_usage=says_usage,
         )
         target = self._target(deployed, scanned.model, api)
         head = request.head._replace(fields=_without(request.head.fields, _UNSENT))

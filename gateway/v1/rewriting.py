@@ -64,7 +64,6 @@ class ModelAnswer:
         "_has_begun",
         "_held",
         "_is_refused",
-        "_is_stream",
         "_mode",
         "_model",
         "_protocol",
@@ -72,6 +71,8 @@ class ModelAnswer:
         "_shape",
         "_takes_comments",
         "has_head",
+        "is_stream",
+        "on_first",
     )
 
     def __init__(
@@ -94,13 +95,21 @@ class ModelAnswer:
         """Bytes of `_held` in which no event ends."""
         self._ends = Ends()
         self._held = bytearray()
-        self._is_stream = False
+        self.is_stream = False
+        """Whether the answer is a stream of events, once its head is known."""
+        self.on_first: Callable[[], None] | None = None
+        """Called once, before the first bytes of the body."""
         self._mode = FilterMode.OFF
 
     @property
     def usage(self) -> TokenUsage | None:
         """The usage that the answer says, None if it says none; once it is complete."""
         return None if self._mode is FilterMode.OFF else self._ends.usage()
+
+    @property
+    def has_said_end(self) -> bool:
+        """Whether a stream has said its last event: clients may leave before its last byte."""
+        return self.is_stream and self._ends.have_last_event
 
     @property
     def is_between_events(self) -> bool:
@@ -119,26 +128,29 @@ class ModelAnswer:
         """Implement `AnswerFilter.begin`. Errors, and bodies with a coding, pass as they are."""
         self._has_begun = True
         self._mode = self._mode_of(head)
-        if self.has_head and not (self._is_stream and self._mode is not FilterMode.OFF):
+        if self.has_head and not (self.is_stream and self._mode is not FilterMode.OFF):
             self._is_refused = True
         if self.has_head:
             self._mode = FilterMode.CHANGE
         is_chunked = head.framing.kind is BodyKind.CHUNKED or self._mode is FilterMode.CHANGE
-        self._takes_comments = self._is_stream and is_chunked
+        self._takes_comments = self.is_stream and is_chunked
         return self._mode
 
     def _mode_of(self, head: ResponseHead) -> FilterMode:
         kind = head.fields.get(b"content-type").lower()
         if head.status != OK or head.fields.get(b"content-encoding"):
             return FilterMode.OFF
-        self._is_stream = kind.startswith(_EVENTS)
-        if not (self._is_stream or kind.partition(b";")[0].strip().endswith(b"json")):
+        self.is_stream = kind.startswith(_EVENTS)
+        if not (self.is_stream or kind.partition(b";")[0].strip().endswith(b"json")):
             return FilterMode.OFF
-        changes = bool(self._model) or (self._asks_usage and self._is_stream)
+        changes = bool(self._model) or (self._asks_usage and self.is_stream)
         return FilterMode.CHANGE if changes else FilterMode.READ
 
     def feed(self, content: bytes) -> bytes:
         """Implement `AnswerFilter.feed`. Raises UpstreamFailed for an event that is too long."""
+        if self.on_first is not None and content:
+            first, self.on_first = self.on_first, None
+            first()
         self._ends.add(content)
         if self._mode is FilterMode.READ:
             return content
@@ -147,7 +159,7 @@ class ModelAnswer:
             held += content[: REFUSAL_MAX - len(held)]
             return b""
         held += content
-        if self._is_stream:
+        if self.is_stream:
             return self._whole_events()
         if len(held) <= HELD_MAX:
             return b""
@@ -162,11 +174,11 @@ class ModelAnswer:
             return shapes.event(self._protocol, self._refusal(rest))
         if not rest:
             return rest
-        return self._event(rest) if self._is_stream else self._renamed(rest, 0)
+        return self._event(rest) if self.is_stream else self._renamed(rest, 0)
 
     def failed(self, error: FnError) -> bytes:
         """Implement `AnswerFilter.failed`: an event, where the answer is a stream of events."""
-        if not (self._is_stream or self.has_head):
+        if not (self.is_stream or self.has_head):
             return b""
         return shapes.event(self._protocol, bytes(self._shape(error).body))
 
