@@ -67,7 +67,6 @@ class ModelAnswer:
         "_has_begun",
         "_held",
         "_is_refused",
-        "_is_stream",
         "_is_within",
         "_mode",
         "_model",
@@ -79,6 +78,8 @@ class ModelAnswer:
         "_takes_comments",
         "_within",
         "has_head",
+        "is_stream",
+        "on_first",
     )
 
     def __init__(
@@ -107,13 +108,22 @@ class ModelAnswer:
         """Events before one that is too long."""
         self._refusal: FnError | None = None
         """Why the body becomes another error event than it says itself."""
-        self._is_stream = self._is_within = False
+        self._is_within = False
+        self.is_stream = False
+        """Whether the answer is a stream of events, once its head is known."""
+        self.on_first: Callable[[], None] | None = None
+        """Called once, before the first bytes of the body."""
         self._mode = FilterMode.OFF
 
     @property
     def usage(self) -> TokenUsage | None:
         """The usage that the answer says, None if it says none; once it is complete."""
         return None if self._mode is FilterMode.OFF else self._ends.usage()
+
+    @property
+    def has_said_end(self) -> bool:
+        """Whether a stream has said its last event: clients may leave before its last byte."""
+        return self.is_stream and self._ends.have_last_event
 
     @property
     def is_between_events(self) -> bool:
@@ -134,25 +144,28 @@ class ModelAnswer:
         """
         self._has_begun = True
         self._mode = self._mode_of(head)
-        if self.has_head and not self._is_stream:
+        if self.has_head and not self.is_stream:
             self._is_refused = True
             self._mode = FilterMode.CHANGE
             if head.status == OK:
                 self._refusal = UpstreamFailed("the server answered without a stream of events")
-        self._takes_comments = self._is_stream or self._is_refused
+        self._takes_comments = self.is_stream or self._is_refused
         return self._mode
 
     def _mode_of(self, head: ResponseHead) -> FilterMode:
         kind = head.fields.get(b"content-type").lower()
         if head.status != OK or head.fields.get(b"content-encoding"):
             return FilterMode.OFF
-        self._is_stream = kind.startswith(_EVENTS)
-        if not (self._is_stream or kind.partition(b";")[0].strip().endswith(b"json")):
+        self.is_stream = kind.startswith(_EVENTS)
+        if not (self.is_stream or kind.partition(b";")[0].strip().endswith(b"json")):
             return FilterMode.OFF
-        return FilterMode.CHANGE if self._model or self._is_stream else FilterMode.READ
+        return FilterMode.CHANGE if self._model or self.is_stream else FilterMode.READ
 
     def feed(self, content: bytes) -> bytes:
         """Implement `AnswerFilter.feed`. Raises UpstreamFailed for an event that is too long."""
+        if self.on_first is not None and content:
+            first, self.on_first = self.on_first, None
+            first()
         self._ends.add(content)
         if self._mode is FilterMode.READ:
             return content
@@ -160,7 +173,7 @@ class ModelAnswer:
         if self._is_refused:
             held += content[: REFUSAL_MAX - len(held)]
             return b""
-        if self._is_stream:
+        if self.is_stream:
             return self._events(content)
         held += content
         if len(held) <= HELD_MAX:
@@ -176,14 +189,14 @@ class ModelAnswer:
             return shapes.event(self._protocol, self._refused(rest))
         if not rest:
             return rest
-        return self._event(rest) if self._is_stream else self._renamed(rest, 0)
+        return self._event(rest) if self.is_stream else self._renamed(rest, 0)
 
     def failed(self, error: FnError) -> bytes:
         """Implement `AnswerFilter.failed`: an event, where the answer is a stream of events.
 
         None within an event that is too long to be held: its end would be garbled.
         """
-        if self._is_within or not (self._is_stream or self.has_head):
+        if self._is_within or not (self.is_stream or self.has_head):
             return b""
         return self._ready + shapes.event(self._protocol, bytes(self._shape(error).body))
 
