@@ -22,6 +22,7 @@ from gateway.v1.multipart import scan_multipart
 from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.scanning import Scanned, scan
 from gateway.v1.splicing import upstream_body
+from gateway.v1.upstream_key import checked_key, with_key
 from gateway.v1.waiting import WaitingStream
 from registry.errors import (
     BadRequest,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from gateway.replies import Reply
     from registry.catalog import Deployed
     from registry.model import ModelApi
+    from registry.upstream_keys import UpstreamKey
 
 BODY_MIB_MAX: Final = 256
 """Max MiB of a body, for all functions."""
@@ -155,6 +157,7 @@ class _Router:
             shape=shape,
         )
         target = self._target(deployed, scanned.model, api)
+        key = self._upstream_key(deployed, api)
         head = request.head._replace(fields=_without(request.head.fields, _UNSENT))
         plan = self._exchanges.plan(head, target, deployed, journal)._replace(
             filter=model_answer, dropped=_UNANSWERED, key_id=key_id
@@ -171,12 +174,22 @@ class _Router:
             framing=Framing(BodyKind.LENGTH, len(edited.body)),
         )
         sent = forward_request(head, forwarding)
+        if key is not None:
+            sent = with_key(sent, endpoint.protocol, key)
         exchange = self._exchanges.exchange(plan, sent, request, journal)
         waits = scanned.is_stream and endpoint.streams and bool(head.minor)
         waiting = WaitingStream(endpoint.protocol, self._began_s, api.comment_after_s)
         is_bridged = waits and api.comment_after_s > 0
         drains = api.on_disconnect == "drain"
         return Routed(exchange, edited.body, model_answer, waiting if is_bridged else None, drains)
+
+    def _upstream_key(self, deployed: Deployed, api: ModelApi) -> UpstreamKey | None:
+        """Return the key that the server gets, None for none. Raises FunctionFailing."""
+        secret = api.upstream_key
+        if not secret:
+            return None
+        found = self._invoker.upstream_keys.find(secret, deployed.revision.namespace)
+        return checked_key(deployed.function.name, secret, found)
 
     def _resolve(self, model: str) -> tuple[Deployed, str]:
         """Return what a model's name means, and the id of the caller's key.
