@@ -193,12 +193,14 @@ class Delivery:
             self._report_soon(call.pool)
         self._perform(commands)
 
-    def retry_exchange(self, call: ExchangeCall) -> None:
+    def retry_exchange(self, call: ExchangeCall, *, was_refused: bool = False) -> None:
         """Queue an exchange again that was opened and has lost its connection.
 
-        It keeps its place. `call.done` gets WaitBudgetOver if its wait budget is over.
+        It keeps its place. `was_refused`: nothing was sent on the connection. `call.done` gets
+        WaitBudgetOver if its wait budget is over.
         """
-        self._perform(self._dispatcher.exchanges.retry(call, monotonic()))
+        exchanges = self._dispatcher.exchanges
+        self._perform(exchanges.retry(call, monotonic(), was_refused=was_refused))
         if call.stage is Stage.QUEUED and self.is_cold(call.pool):
             call.was_held = True
             self._reports.on_held(call.pool)

@@ -45,11 +45,12 @@ class ExchangeCall(Call):
     called, perhaps before `Delivery.submit_exchange` returns, and the proxy ends or retries the
     call; or `done(error)` is called. After a retry both may happen again. `opened` must set
     `connection.handler`. `body` is empty: the proxy counts what it keeps with `Delivery.reserve`.
-    `timeout_s` is not used.
+    `timeout_s` is not used. `wants_fresh`: it gets no connection that was used before.
     """
 
     opened: Callable[[UpstreamConnection], None] = lambda _connection: None
     done: Callable[[FnError], None] = lambda _error: None
+    wants_fresh: bool = False
 
     def __post_init__(self) -> None:
         self.is_exchange = True
@@ -83,13 +84,20 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
     # Commands of the dispatcher
 
     def send(self, link: str, id: int, call: Call) -> None:
-        """Use an idle connection for exchange `id`, or request a connection."""
+        """Use an idle connection for exchange `id`, or request a connection.
+
+        For a fresh connection the link gives an idle one back, whose slot it may take.
+        """
         if call.id != id or call.link != link or call.stage is not Stage.SENT:
             return  # ended by a callback since the dispatcher sent it
         assert isinstance(call, ExchangeCall)
         sockets = self._sockets(link)
         now = monotonic()
-        connection = None if call.is_free else sockets.reuse(id, now)
+        connection = None
+        if call.wants_fresh and not call.is_free:
+            sockets.close_oldest()
+        elif not call.is_free:
+            connection = sockets.reuse(id, now)
         if connection is not None:
             self._dispatcher.exchanges.on_opened(link, id, now)
             self._peers[link].idle_frames = 0

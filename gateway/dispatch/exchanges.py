@@ -83,29 +83,38 @@ class Exchanges:
             commands += self._serve(pool, now)
         return commands
 
-    def retry(self, call: Call, now: float) -> list[Command]:
+    def retry(self, call: Call, now: float, *, was_refused: bool = False) -> list[Command]:
         """Queue an exchange again whose connection is gone.
 
+        `was_refused`: the connection had ended before the request was sent. The server's kernel
+        accepted it, the server did not.
+
         1. It has ended before: nothing to do.
-        2. Its wait budget is over: WaitBudgetOver.
-        3. It is requeued at its old place, or fails with the error of its pool.
+        2. `was_refused`: the send is not counted, the proxy bounds the tries. The link, if it still
+           exists, is not used for REFUSED_S: the next connection would end like this one.
+        3. Its wait budget is over: WaitBudgetOver.
+        4. It is requeued at its old place, or fails with the error of its pool.
         """
         commands: list[Command] = []
         if call.stage is not Stage.STARTED:  # 1
             return commands
         pool = self._pool(call.pool)
         has_died = call in pool.detached
+        if was_refused:  # 2
+            call.sends -= 1
         if has_died:
             del pool.detached[call]
         else:
             link = self._link(call.link)
             link.release(call)
             commands.append(End(link.id, call.id, kept=False))
-        if now >= call.wait_until_s:  # 2
+            if was_refused:  # 2
+                self._back_off(link, now)
+        if now >= call.wait_until_s:  # 3
             text = f"the connection was lost {now - call.arrived_s:.1f} s after the request"
             error = WaitBudgetOver(text, retry_after_s=pool.retry_after_s(now))
             self._failures.fail(call, error, commands)
-        else:  # 3
+        else:  # 4
             self._failures.requeue(call, pool, now, commands, has_died=has_died)
         return commands + self._serve(pool, now)
 

@@ -124,8 +124,8 @@ class Exchange(ExchangeData):
             return
         self._upstream = upstream
         upstream.handler = self
-        if not upstream.is_silent or (upstream.is_reused and self._wants_fresh):
-            self._on_unfit(upstream, call)
+        if not upstream.is_silent:
+            self._on_unfit(upstream)
             return
         self.state = State.OPEN
         now = monotonic()
@@ -144,27 +144,19 @@ class Exchange(ExchangeData):
         elif self.is_request_whole:
             self._kept.settle()
 
-    @property
-    def _wants_fresh(self) -> bool:
-        """Whether no connection may be reused, because its loss could not be made good."""
-        return self._sends > 0 or self._plan.retry == "never"
+    def _on_unfit(self, upstream: UpstreamConnection) -> None:
+        """Leave a new connection that cannot have this request: nothing is sent.
 
-    def _on_unfit(self, upstream: UpstreamConnection, call: ExchangeCall) -> None:
-        """Leave a connection that cannot have this request: nothing is sent.
-
-        It is used and a fresh one is wanted, or something arrived before the request: the end of
-        the connection, or bytes that would be taken for this answer.
+        Something arrived before the request: the end of the connection, or bytes that would be
+        taken for this answer.
         """
-        has_only_ended = not upstream.is_reused and upstream.has_only_ended
+        has_only_ended = upstream.has_only_ended
         self._leave_upstream()
-        if upstream.is_reused:
-            self._delivery.retry_exchange(call)
-            return
         self.state = State.OPEN
         if has_only_ended:
-            self._sends += 1
+            self._unsent += 1
             self._is_reused = False
-            self._carry_out(self._decide(is_unsent=True))
+            self._carry_out(self._decide(is_unsent=True), was_refused=True)
         else:
             self.fail(not_http("bytes before the request"))
 
@@ -410,21 +402,29 @@ class Exchange(ExchangeData):
         elif state is State.OPEN:
             self._carry_out(self._decide(died=not listens))
 
-    def _carry_out(self, decision: retries.Resend | retries.Fail) -> None:
+    def _carry_out(
+        self, decision: retries.Resend | retries.Fail, *, was_refused: bool = False
+    ) -> None:
         """Send the request again, or fail."""
         if isinstance(decision, retries.Fail):
             self.fail(decision.error(decision.text))
         else:
-            self._resend()
+            self._resend(was_refused=was_refused)
 
-    def _resend(self) -> None:
-        """Queue the call again; the next connection gets the request from its beginning."""
+    def _resend(self, *, was_refused: bool = False) -> None:
+        """Queue the call again; the next connection gets the request from its beginning.
+
+        `was_refused`: nothing was sent on this one.
+        """
         self._reader = AnswerReader(self._plan.head.method)
         self.state = State.HELD
         if self._kept.is_full and not self.is_request_whole:
             self._client.pause_body()
         assert self._call is not None
-        self._delivery.retry_exchange(self._call)
+        if self._sends:
+            # The loss of a connection that was idle could not be made good any more.
+            self._call.wants_fresh = True
+        self._delivery.retry_exchange(self._call, was_refused=was_refused)
 
     def _complete(self, *, is_clean: bool = False) -> None:
         """End the exchange: the answer is complete. `is_clean`: the server sent no surplus byte."""
@@ -433,7 +433,7 @@ class Exchange(ExchangeData):
         self._call = None
         is_tunnel = self.state is State.TUNNEL
         kept = is_clean and not is_tunnel and answer.keep_alive and self.is_request_whole
-        kept = kept and self._plan.retry != "never"  # see `_wants_fresh`
+        kept = kept and self._plan.retry != "never"  # see `ExchangePlan.call`
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             upstream.handler = None  # the delivery decides at once: nothing can arrive before

@@ -50,6 +50,7 @@ class ExchangeData(ABC):
         "_request",
         "_request_bytes",
         "_sends",
+        "_unsent",
         "_upstream",
         "_upstream_ended",
         "is_request_whole",
@@ -82,7 +83,7 @@ class ExchangeData(ABC):
         self._request_bytes = self._bytes_out = 0
         self._client_ended = self._upstream_ended = False
         self._is_client_full = self._is_upstream_full = self._is_reused = False
-        self._sends = 0
+        self._sends = self._unsent = 0
         self._keeps = plan.keeps
         self._filter: AnswerFilter | None = None
         self._is_rewriting = self._is_encoding = False
@@ -121,7 +122,7 @@ class ExchangeData(ABC):
                 retry=self._plan.retry,
                 sends=self._sends,
                 is_late=monotonic() >= call.wait_until_s,
-                is_unsent=is_unsent,
+                unsent=self._unsent if is_unsent else 0,
             )
         )
 

@@ -87,6 +87,7 @@ class ExchangePlan(NamedTuple):
             is_free=self.is_free,
             opened=opened,
             done=done,
+            wants_fresh=self.retry == "never",
         )
 
     def answering(self, port: int, added: tuple[Field, ...], *, keeps: bool) -> Answering:

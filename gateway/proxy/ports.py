@@ -153,8 +153,9 @@ class ExchangeDelivery(Protocol):
     def ask_server(self, call: ExchangeCall, answered: Callable[[bool], None]) -> None:
         """Ask whether the server of an opened call still listens: `answered(listens)`."""
 
-    def retry_exchange(self, call: ExchangeCall) -> None:
-        """Queue an opened call again: its connection was lost."""
+    def retry_exchange(self, call: ExchangeCall, *, was_refused: bool = False) -> None:
+        """Queue an opened call again: its connection was lost. `was_refused`: nothing was sent on
+        it, and the next one follows after a pause."""
 
     def cancel(self, call: ExchangeCall) -> None:
         """End a call whose client has left."""

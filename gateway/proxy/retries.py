@@ -10,6 +10,10 @@ from registry.errors import FnError, ReplicaDied, UpstreamFailed
 
 Retry = Literal["auto", "always", "never"]
 SENDS_MAX: Final = 2
+UNSENT_MAX: Final = 3
+"""Connections of one exchange that may have ended before the request was sent. The kernel accepts
+connections for a server that is being killed until its sockets are closed, so the dispatcher leaves
+the replica alone for a while between two tries."""
 IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"})
 """RFC 9110 section 9.2.2, without TRACE, which is refused."""
 
@@ -33,12 +37,13 @@ class Fail(NamedTuple):
 class Loss(NamedTuple):
     """Facts about an exchange whose connection was refused or lost.
 
-    `was_refused`: the connection was never made, so nothing was sent. `is_unsent`: the connection
-    had ended before the request was sent, which counts as one of `sends`. `answer_bytes`: without
+    `was_refused`: the connection was never made, so nothing was sent. `answer_bytes`: without
     interim answers (1xx). `is_reused`: the connection had served another exchange. `died`: the
     replica's process is gone. `is_body_kept`: every body byte that was sent can be sent again.
     `sends`: times that the request was sent, this one included. `is_late`: the time for another
-    try is over.
+    try is over. `unsent`: number of connections of this exchange that had ended before the request
+    was sent, this one included, none of which is counted in `sends`; 0 if the request was sent on
+    this one.
     """
 
     method: bytes
@@ -50,7 +55,7 @@ class Loss(NamedTuple):
     retry: Retry = "auto"
     sends: int = 1
     is_late: bool = False
-    is_unsent: bool = False
+    unsent: int = 0
 
 
 class Row(NamedTuple):
@@ -68,24 +73,25 @@ ROWS: Final = (
     # 1, 2. Nothing was sent: any method, as long as there is time.
     Row(lambda it: it.was_refused and not it.is_late, Resend.QUEUE),
     Row(lambda it: it.was_refused, "the function's server accepts no connections"),
-    # 3. Nothing was sent, but the server takes connections: one more try.
-    Row(lambda it: it.is_unsent and it.sends < SENDS_MAX and not it.is_late, Resend.QUEUE),
-    # 4. The client may have a part of the answer.
+    # 3, 4. Nothing was sent, but the server takes connections: a few tries more.
+    Row(lambda it: 0 < it.unsent <= UNSENT_MAX and not it.is_late, Resend.QUEUE),
+    Row(lambda it: it.unsent > 0, "{lost} before the request was sent"),
+    # 5. The client may have a part of the answer.
     Row(lambda it: it.answer_bytes > 0, "{lost} in the middle of its answer"),
-    # 5. A part of the body is gone.
+    # 6. A part of the body is gone.
     Row(lambda it: not it.is_body_kept, "{lost} before its answer; the body was not kept"),
-    # 6. The function's settings forbid a second run. Its connections are not reused, so that
+    # 7. The function's settings forbid a second run. Its connections are not reused, so that
     # none is lost because it was idle.
     Row(lambda it: it.retry == "never", "{lost} before its answer; retry is never"),
-    # 7, 8. It was sent again already, or there is no time.
+    # 8, 9. It was sent again already, or there is no time.
     Row(lambda it: it.sends >= SENDS_MAX, "{lost} before its answer, twice"),
     Row(lambda it: it.is_late, "{lost} before its answer; the time to wait is over"),
-    # 9. An idle connection was closed while the request was on its way: any method.
+    # 10. An idle connection was closed while the request was on its way: any method.
     Row(lambda it: it.is_reused and not it.died, Resend.FRESH),
-    # 10, 11. The request may have been run, and may be run again.
+    # 11, 12. The request may have been run, and may be run again.
     Row(lambda it: _may_rerun(it) and it.died, Resend.QUEUE),
     Row(_may_rerun, Resend.FRESH),
-    # 12. The request may have been run, and must not be run twice.
+    # 13. The request may have been run, and must not be run twice.
     Row(lambda _: True, "{lost} before its answer; the request may have been run"),
 )
 

@@ -98,6 +98,8 @@ class Gateway:
         self.calls: list[Call] = []
         self.ends: Counter[Call] = Counter()
         self.grants: list[Call] = []
+        self.fresh: set[Call] = set()
+        """Exchanges that get no connection that was used before."""
 
     @property
     def link(self) -> ServerLink:
@@ -151,9 +153,11 @@ class Gateway:
         self.ends[call] += 1
         self.perform(self.dispatcher.cancel(call, self.now))
 
-    def retry(self, call: Call) -> None:
+    def retry(self, call: Call, *, was_refused: bool) -> None:
         """The proxy queues an exchange again."""
-        self.perform(self.dispatcher.exchanges.retry(call, self.now))
+        exchanges = self.dispatcher.exchanges
+        self.fresh.add(call)
+        self.perform(exchanges.retry(call, self.now, was_refused=was_refused))
 
     def notice_ends(self) -> None:
         """Read the ends of connections that the sidecar has shut."""
@@ -212,7 +216,9 @@ class Gateway:
     def open(self, id: int, call: Call) -> None:
         """Use an idle connection, or request one."""
         assert call.stage is Stage.SENT
-        connection = None if call.is_free else self.kept.newest()
+        connection = None if call.is_free or call in self.fresh else self.kept.newest()
+        if call in self.fresh and not call.is_free and (oldest := self.kept.oldest()):
+            self.close_idle(oldest.known_id)
         self.live[id] = connection
         if connection is None:
             self.kept.request(id, is_free=call.is_free)
@@ -437,6 +443,7 @@ class House:
                 assert gateway.live.keys() == link.in_flight.keys() | link.free.keys()
                 assert not (link.is_waiting and len(gateway.kept))
             ended = [call for call in gateway.calls if gateway.ends[call]]
+            assert all(call.sends >= (call.stage is Stage.STARTED) for call in gateway.calls)
             assert all(gateway.ends[call] == 1 for call in ended)
             assert all(call.stage is Stage.DONE for call in ended)
 
@@ -532,11 +539,11 @@ class Exchanges(RuleBasedStateMachine):
         if owed := [call for call in gateway.calls if call.stage is not Stage.DONE]:
             gateway.cancel(owed[which % len(owed)])
 
-    @rule(pick=picks, which=picks)
-    def retry(self, pick: int, which: int) -> None:
-        """A connection is lost before the first byte."""
+    @rule(pick=picks, which=picks, was_refused=st.booleans())
+    def retry(self, pick: int, which: int, was_refused: bool) -> None:
+        """A connection is lost before the first byte of the answer, or before the request."""
         if started := self.gateway(pick).started():
-            self.gateway(pick).retry(started[which % len(started)])
+            self.gateway(pick).retry(started[which % len(started)], was_refused=was_refused)
 
     @rule(pick=picks)
     def notice(self, pick: int) -> None:

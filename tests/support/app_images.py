@@ -101,7 +101,8 @@ class App:
         """Write its bundle below `folder`; return it."""
         path = folder / self.name
         path.mkdir()
-        text = f'schema = 1\nname = "{self.name}"\n[server]\nimage = "{self.image}"\n{self.server}'
+        head = f'schema = 1\nname = "{self.name}"\n[server]\nimage = "{self.image}"\n'
+        text = f"{head}stop_grace_s = 2\n{self.server}"
         (path / "function.toml").write_text(text)
         return path
 

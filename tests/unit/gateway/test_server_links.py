@@ -146,6 +146,26 @@ async def test_tcp_connections_do_not_wait_for_more_bytes(
     listener.close()
 
 
+async def test_a_fresh_connection_replaces_the_oldest_idle_one(
+    delivery: Delivery, sidecar: Sidecar, proxy: Proxy
+) -> None:
+    """A call that wants no used connection gives one back before it requests its own; the others
+    stay."""
+    ids = [(await open_exchange(delivery, sidecar, proxy))[1] for _ in range(2)]
+    for call in proxy.calls:
+        delivery.end_exchange(call, kept=True)
+        await sidecar.next(Kind.END)
+    delivery.submit_exchange(proxy.call(wants_fresh=True))
+
+    end, fresh = await sidecar.next(Kind.END), await sidecar.next(Kind.OPEN)
+    assert (end.id, end.flags, fresh.flags) == (ids[0], 0, 0)
+    assert await is_closed(sidecar.servers[ids[0]])
+    sidecar.grant(fresh.id)
+    assert not (await proxy.connection()).is_reused
+    delivery.submit_exchange(proxy.call())
+    assert (await sidecar.next(Kind.OPEN)).aux == ids[1]
+
+
 async def test_a_free_exchange_neither_reuses_nor_keeps_a_connection(
     delivery: Delivery, sidecar: Sidecar, proxy: Proxy
 ) -> None:

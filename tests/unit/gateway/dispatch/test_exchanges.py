@@ -494,6 +494,59 @@ def test_a_retry_after_a_death_waits_for_another_replica(dispatcher: Dispatcher)
     assert (each.stage, each.link) == (Stage.SENT, "r2")
 
 
+@pytest.mark.parametrize("is_free", [False, True])
+def test_a_link_rests_after_a_connection_that_had_ended(
+    dispatcher: Dispatcher, is_free: bool
+) -> None:
+    """Nothing was sent: the send is not counted, and the exchange is sent after REFUSED_S."""
+    link = up(dispatcher)
+    each = opened(dispatcher, is_free=is_free)
+
+    commands = dispatcher.exchanges.retry(each, NOW, was_refused=True)
+
+    assert commands == [End("r1", 1, kept=False)]
+    assert (each.stage, each.sends, link.owed) == (Stage.QUEUED, 0, 0)
+    assert dispatcher.sweep(NOW + REFUSED_S / 2) == []
+    assert dispatcher.sweep(NOW + REFUSED_S) == [Send("r1", 2, each)]
+    assert (each.sends, link.retry_s, link.free_retry_s) == (1, 0.0, 0.0)
+
+
+def test_another_link_replaces_a_connection_that_had_ended(dispatcher: Dispatcher) -> None:
+    """Only the link of the lost connection rests; exchanges that it has open go on."""
+    up(dispatcher)
+    first, second = opened(dispatcher), opened(dispatcher)
+    up(dispatcher, "r2")
+
+    commands = dispatcher.exchanges.retry(second, NOW, was_refused=True)
+
+    assert commands == [End("r1", 2, kept=False), Send("r2", 1, second)]
+    assert (first.stage, first.sends, second.sends) == (Stage.STARTED, 1, 1)
+
+
+def test_a_lost_link_does_not_rest(dispatcher: Dispatcher) -> None:
+    """An exchange that lost the link, too, was not sent either; the next link is used at once."""
+    up(dispatcher)
+    each = opened(dispatcher)
+    dispatcher.on_link_lost("r1", NOW)
+
+    assert dispatcher.exchanges.retry(each, NOW, was_refused=True) == []
+    assert (each.stage, each.sends) == (Stage.QUEUED, 0)
+    up(dispatcher, "r2")
+    assert (each.stage, each.link, each.sends) == (Stage.SENT, "r2", 1)
+
+
+def test_a_connection_that_had_ended_beyond_the_wait_budget(dispatcher: Dispatcher) -> None:
+    """The exchange fails; its link rests none the less."""
+    link = up(dispatcher)
+    each = opened(dispatcher)
+
+    commands = dispatcher.exchanges.retry(each, NOW + 55.0, was_refused=True)
+
+    assert errors(commands) == [WaitBudgetOver]
+    assert (each.sends, link.retry_s) == (0, NOW + 55.0 + REFUSED_S)
+    assert dispatcher.is_idle
+
+
 def test_a_retry_beyond_the_wait_budget_fails(dispatcher: Dispatcher) -> None:
     """An exchange whose wait budget is over is not queued again."""
     up(dispatcher)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from registry.model import Limits
+from runtime_image.contract.link import Kind
 from tests.support.proxied import Gate, gate, until
 
 HOST = b"Host: 127.0.0.1\r\n"
@@ -60,13 +61,13 @@ def closes_used_ones(served: list[int]) -> Any:
     return serve
 
 
-async def both(one: Gate) -> list[bytes]:
-    """Return the answers to two requests at once: two connections are idle afterwards."""
-    wires = [await one.connect() for _ in range(2)]
+async def together(one: Gate, count: int = 2) -> list[bytes]:
+    """Return the answers to requests at once: as many connections are idle afterwards."""
+    wires = [await one.connect() for _ in range(count)]
     one.sidecar.holds = True
     for wire in wires:
         wire.send(POST)
-    await until(lambda: one.sidecar.kinds().count("OPEN") == 2)
+    await until(lambda: one.sidecar.kinds().count("OPEN") == count)
     one.sidecar.release()
     answers = [await wire.answer() for wire in wires]
     for wire in wires:
@@ -75,11 +76,20 @@ async def both(one: Gate) -> list[bytes]:
     return [body for _, body in answers]
 
 
+def sends(one: Gate) -> int:
+    """Return how often the last request was sent, as the access log has it."""
+    log = one.gateway.invoker.access_log
+    assert log is not None
+    log.flush()
+    log.close()
+    return one.events[-1].sends
+
+
 async def test_the_second_try_has_a_fresh_connection(tmp_path: Path, is_fast: bool) -> None:
     """If all idle connections are closed as a request comes, it is lost on one of them only."""
     served: list[int] = []
     async with gate(tmp_path, closes_used_ones(served), is_fast=is_fast) as one:
-        assert await both(one) == [b"ok", b"ok"]
+        assert await together(one) == [b"ok", b"ok"]
         wire = await one.connect()
         wire.send(POST)
         assert (await wire.answer())[1] == b"ok"
@@ -89,13 +99,34 @@ async def test_the_second_try_has_a_fresh_connection(tmp_path: Path, is_fast: bo
         await one.settled()
 
 
+async def test_the_second_try_does_not_use_up_the_idle_connections(
+    tmp_path: Path, is_fast: bool
+) -> None:
+    """However many there are, one is lost, one makes room for the fresh one, and the request was
+    sent twice."""
+    served: list[int] = []
+    count = 20
+    async with gate(tmp_path, closes_used_ones(served), is_fast=is_fast) as one:
+        assert await together(one, count) == [b"ok"] * count
+        wire = await one.connect()
+        wire.send(POST)
+        assert (await wire.answer())[1] == b"ok"
+        wire.close()
+        await one.settled()
+        assert max(served) == count + 1
+        assert len([number for number in served if number < 0]) == 1
+        ended = [frame for frame in one.sidecar.got if frame.kind is Kind.END and not frame.flags]
+        assert len(ended) == 3  # with the one that asked whether the server listens
+        assert sends(one) == 2
+
+
 async def test_a_request_that_a_killed_server_may_have_run_is_not_resent(
     tmp_path: Path, is_fast: bool
 ) -> None:
     """A POST on a used connection that ends is no race if the server listens no more."""
     served: list[int] = []
     async with gate(tmp_path, closes_used_ones(served), is_fast=is_fast) as one:
-        assert await both(one) == [b"ok", b"ok"]
+        assert await together(one) == [b"ok", b"ok"]
         one.sidecar.listens = False
         wire = await one.connect()
         wire.send(POST)
@@ -106,11 +137,12 @@ async def test_a_request_that_a_killed_server_may_have_run_is_not_resent(
         await one.settled()
 
 
-@pytest.mark.parametrize("tries", [1, 2])
+@pytest.mark.parametrize("tries", [1, 3, 4])
 async def test_a_connection_that_ended_before_its_request_is_replaced(
     tmp_path: Path, is_fast: bool, tries: int
 ) -> None:
-    """Nothing was sent, so any method is sent on another one, even if `retry` is never: once."""
+    """Nothing was sent, so any method is sent on another one, even if `retry` is never; a server
+    that closes one after the other is told from one that is being killed."""
 
     async def serve(reader: Reader, writer: Writer) -> None:
         await reader.readuntil(b"\r\n\r\na")
@@ -126,13 +158,44 @@ async def test_a_connection_that_ended_before_its_request_is_replaced(
             one.sidecar.grant_ended(id)
         one.sidecar.holds = False
         head, body = await wire.answer()
-        if tries == 1:
+        if tries < 4:
             assert body == b"ok"
         else:
             assert head.startswith(b"HTTP/1.1 502 ")
             assert json.loads(body)["code"] == "upstream_failed"
         wire.close()
         await one.settled()
+        assert one.sidecar.kinds().count("OPEN") == min(tries + 1, 4)
+
+
+async def test_a_connection_that_ended_before_its_request_is_no_send(
+    tmp_path: Path, is_fast: bool
+) -> None:
+    """A server that is being killed loses a GET and accepts its second connection: the GET has been
+    sent once, and is sent again."""
+    count = 0
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal count
+        count += 1
+        await reader.readuntil(b"\r\n\r\n")
+        if count == 1:
+            one.sidecar.holds = True
+        else:
+            writer.write(OK)
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
+        wire = await one.connect()
+        wire.send(b"GET /fn/web/x HTTP/1.1\r\n" + HOST + b"\r\n")
+        await until(lambda: one.sidecar.kinds().count("OPEN") == 2)
+        [id] = one.sidecar.take_held()
+        one.sidecar.grant_ended(id)
+        one.sidecar.holds = False
+        assert (await wire.answer())[1] == b"ok"
+        assert count == 2
+        wire.close()
+        await one.settled()
+        assert sends(one) == 2
 
 
 async def test_a_request_that_is_never_resent_has_its_own_connection(
@@ -142,7 +205,7 @@ async def test_a_request_that_is_never_resent_has_its_own_connection(
     were idle when the setting changed are not used either."""
     served: list[int] = []
     async with gate(tmp_path, closes_used_ones(served), is_fast=is_fast) as one:
-        assert await both(one) == [b"ok", b"ok"]
+        assert await together(one) == [b"ok", b"ok"]
         catalog = one.gateway.invoker.catalog
         function = catalog.resolve("web").function
         catalog.put_function(replace(function, limits=replace(function.limits, retry="never")))

@@ -16,7 +16,8 @@ GET = Loss(b"GET")
 EXAMPLES = (
     (POST._replace(was_refused=True, retry="never", is_body_kept=False, sends=9), Resend.QUEUE),
     (GET._replace(was_refused=True, is_late=True), "accepts no connections"),
-    (POST._replace(is_unsent=True, retry="never", is_body_kept=False), Resend.QUEUE),
+    (POST._replace(unsent=3, retry="never", is_body_kept=False, sends=9), Resend.QUEUE),
+    (GET._replace(unsent=4, is_reused=True), "before the request was sent"),
     (GET._replace(answer_bytes=1, is_reused=True), "in the middle of its answer"),
     (GET._replace(is_body_kept=False, is_reused=True), "the body was not kept"),
     (GET._replace(retry="never", is_reused=True), "retry is never"),
@@ -62,6 +63,29 @@ def test_what_may_be_run_twice(loss: Loss, outcome: Resend) -> None:
     assert decide(loss) is outcome
 
 
+@pytest.mark.parametrize("retry", ["auto", "always", "never"])
+@pytest.mark.parametrize("sends", [0, 1])
+@pytest.mark.parametrize(
+    ("unsent", "is_late", "again"),
+    [(1, False, True), (3, False, True), (4, False, False), (1, True, False), (3, True, False)],
+)
+def test_connections_that_ended_before_the_request(
+    retry: Literal["auto", "always", "never"], sends: int, unsent: int, is_late: bool, again: bool
+) -> None:
+    """Three are replaced while there is time, whether the request was sent on an earlier one."""
+    loss = POST._replace(retry=retry, sends=sends, unsent=unsent, is_late=is_late)
+
+    if again:
+        assert decide(loss) is Resend.QUEUE
+        assert decide(loss._replace(died=True)) is Resend.QUEUE
+    else:
+        text = "the function's server closed the connection before the request was sent"
+        assert decide(loss) == Fail(UpstreamFailed, text)
+        assert decide(loss._replace(died=True)) == Fail(
+            ReplicaDied, "the replica died before the request was sent"
+        )
+
+
 @pytest.mark.parametrize("method", [b"POST", b"PATCH", b"get", b"PROPFIND"])
 @pytest.mark.parametrize("is_reused", [False, True])
 def test_the_death_of_a_replica_is_named(method: bytes, is_reused: bool) -> None:
@@ -78,16 +102,25 @@ def test_every_combination_of_facts() -> None:
     flags = [False, True]
     retries: list[Literal["auto", "always", "never"]] = ["auto", "always", "never"]
     for method, refused, count, reused, died, kept, retry, sends, late, unsent in itertools.product(
-        (b"GET", b"POST"), flags, (0, 1), flags, flags, flags, retries, (1, 2, 3), flags, flags
+        (b"GET", b"POST"),
+        flags,
+        (0, 1),
+        flags,
+        flags,
+        flags,
+        retries,
+        (0, 1, 2, 3),
+        flags,
+        (0, 1, 3, 4),
     ):
         loss = Loss(method, refused, count, reused, died, kept, retry, sends, late, unsent)
         outcome = decide(loss)
         again = isinstance(outcome, Resend)
         if late:
             assert not again
-        elif refused or (unsent and sends == 1):
+        elif refused or unsent in (1, 3):
             assert outcome is Resend.QUEUE
-        elif count or not kept or retry == "never" or sends > 1:
+        elif unsent or count or not kept or retry == "never" or sends > 1:
             assert not again
         else:
             is_race = reused and not died
