@@ -26,8 +26,9 @@ Bodies and answers are JSON. Errors are [problems](problems.md). An answer with 
 `next` is the cursor of the next page, or null.
 """
 QUERY = {
+    "alias": "The alias.",
     "force": "`true` to remove a secret that functions need.",
-    "function": "Function whose events are wanted. Without it: all.",
+    "function": "Function that it is about. Without it: all.",
     "hours": "Hours before now.",
     "limit": "Maximum items of a page.",
     "lines": "Maximum lines of each replica.",
@@ -55,6 +56,7 @@ SUBJECTS = {
     "session": "Keys and session",
     "keys": "Keys and session",
     "secrets": "Secrets",
+    "aliases": "Aliases",
     "images": "Images",
     "backup": "Backup",
 }
