@@ -7,21 +7,30 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gateway.http.admission import correlate
+from gateway.http.admission import REQUEST_ID, correlate
 from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.exchanges import answer, find_credential, header_of
 from gateway.http.model_request import ModelRequest, Routed
-from gateway.proxy.fields import Fields
+from gateway.proxy.fields import Field, Fields
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind, Framing
 from gateway.proxy.targets import FunctionTarget
 from gateway.settings import MIB
 from gateway.v1 import shapes
-from gateway.v1.endpoints import ENDPOINTS, MODELS, PREFIX, BodyForm, Endpoint, Protocol
-from gateway.v1.multipart import scan_multipart
+from gateway.v1.endpoints import (
+    ENDPOINTS,
+    MODELS,
+    PREFIX,
+    BodyForm,
+    Endpoint,
+    Protocol,
+    is_model_request,
+)
+from gateway.v1.multipart import boundary_of, content_type, scan_multipart
 from gateway.v1.rewriting import ModelAnswer
-from gateway.v1.scanning import Scanned, scan
+from gateway.v1.scanning import Scanned, check_query, scan
 from gateway.v1.splicing import upstream_body
+from gateway.v1.turns import ScanTurns
 from gateway.v1.waiting import WaitingStream
 from registry.errors import (
     BadRequest,
@@ -55,11 +64,13 @@ _STREAMED: Final = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
 """Fields of streams, without which proxies would collect them."""
 _UNSENT: Final = frozenset(
     {b"authorization", b"x-api-key", b"cookie", b"accept-encoding", b"content-encoding"}
+    | {b"content-type", b"content-md5", b"digest", b"content-digest", b"repr-digest"}
 )
 """Fields of a request that its server does not get, or gets in another form."""
 _UNANSWERED: Final = frozenset({b"set-cookie"})
 """Fields of an answer that its client does not get: all models share one host."""
 _IDENTITY: Final = (b"Accept-Encoding", b"identity")
+_CONTENT_TYPE: Final = b"Content-Type"
 _STATEFUL: Final = ("previous_response_id", "conversation")
 """Members that need a server that remembers: one that sleeps forgets."""
 
@@ -73,6 +84,7 @@ class ModelRequests:
         self._arriving = invoker.arriving
         self._largest = 0
         self._largest_as_of = -1
+        self._turns = ScanTurns()
 
     def sweep(self) -> None:
         """Check the time limits of arriving bodies; to be called once a second."""
@@ -98,6 +110,7 @@ class ModelRequests:
             credential = check_model_caller(invoker.access, header, protocol)
             if endpoint is None:
                 raise no_endpoint(head.method.decode(), path)
+            check_query(query)
             most = self._body_max(head)
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             answer(head, client, journal.problem(error, None, 0))
@@ -105,7 +118,20 @@ class ModelRequests:
         router = _Router(self._exchanges, invoker, endpoint, query, credential)
         limits = (most, invoker.settings.body_read_s)
         budget = invoker.body_budget
-        return ModelRequest(head, client, peer, journal, router, budget, self._arriving, limits)
+        shared = (self._arriving, self._turns)
+        return ModelRequest(head, client, peer, journal, router, budget, *shared, limits)
+
+    def refusal(self, line: bytes, error: FnError) -> Reply | None:
+        """Return the answer to a head that is no request, None if its line names none of these."""
+        method, _, rest = line.partition(b" ")
+        target = rest.partition(b" ")[0]
+        if not is_model_request(method, target):
+            return None
+        path = target.partition(b"?")[0].removeprefix(PREFIX)
+        protocol = ENDPOINTS[path].protocol if path in ENDPOINTS else Protocol.OPENAI
+        request_id = self._invoker.new_id()
+        reply = shapes.reply(protocol, error, request_id)
+        return reply._replace(headers=(*reply.headers, (REQUEST_ID, request_id)))
 
     def _body_max(self, head: RequestHead) -> int:
         """Return the max bytes of a request's body. Raises FnError if it cannot be read."""
@@ -175,7 +201,7 @@ class _Router:
             shape=shape,
         )
         target = self._target(deployed, scanned.model, api)
-        head = request.head._replace(fields=_without(request.head.fields, _UNSENT))
+        head = self._head_for_server(request.head)
         plan = self._exchanges.plan(head, target, deployed, journal)._replace(
             filter=model_answer, dropped=_UNANSWERED, key_id=key_id
         )
@@ -217,6 +243,18 @@ class _Router:
             f"no model {model!r} that this key may use: GET {(PREFIX + MODELS).decode()} lists them"
         )
         raise UnknownModel(text)
+
+    def _head_for_server(self, head: RequestHead) -> RequestHead:
+        """Return the head with the fields that its server gets.
+
+        Its Content-Type is that of the body that was scanned: a server that took it for something
+        else might find another model there.
+        """
+        kind = shapes.JSON.encode()
+        if self._endpoint.body is BodyForm.MULTIPART:
+            kind = content_type(boundary_of(head.fields.get(b"content-type")))
+        fields = _without(head.fields, _UNSENT, (_IDENTITY, (_CONTENT_TYPE, kind)))
+        return head._replace(fields=fields, options=head.options - _UNSENT)
 
     def _target(self, deployed: Deployed, model: str, api: ModelApi) -> FunctionTarget:
         """Return the target of the exchange. A model that names a revision stays with it."""
@@ -293,11 +331,12 @@ def _shaped(protocol: Protocol, request_id: str, error: FnError) -> Reply:
     return shapes.reply(protocol, error, request_id)
 
 
-def _without(fields: Fields, names: frozenset[bytes]) -> Fields:
-    """Return the fields without some, and with the only coding that the gateway can read."""
+def _without(fields: Fields, names: frozenset[bytes], added: tuple[Field, ...]) -> Fields:
+    """Return the fields without some, and with others. Servers of the CGI family take an underscore
+    for a hyphen."""
     pairs = zip(fields.names, fields.lines, strict=True)
-    lines = [line for low, line in pairs if low not in names]
-    lines.append(_IDENTITY)
+    lines = [line for low, line in pairs if low.replace(b"_", b"-") not in names]
+    lines += added
     values = {low: value for low, value in fields.values.items() if low not in names}
     lows = tuple(name.lower() for name, _ in lines)
     return Fields(tuple(lines), lows, values, fields.repeated)
