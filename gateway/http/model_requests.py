@@ -11,6 +11,7 @@ from gateway.http.admission import REQUEST_ID, correlate
 from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.exchanges import answer, find_credential, header_of
 from gateway.http.model_request import ModelRequest, Routed
+from gateway.http.model_usage import UsageMeter
 from gateway.proxy.fields import Field, Fields
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind, Framing
@@ -24,6 +25,7 @@ from gateway.v1.endpoints import (
     BodyForm,
     Endpoint,
     Protocol,
+    UsageForm,
     is_model_request,
 )
 from gateway.v1.multipart import boundary_of, content_type, scan_multipart
@@ -173,6 +175,7 @@ class _Router:
         self._endpoint = endpoint
         self._query = query
         self._credential = credential
+        self._began_s = monotonic()
 
     def scan(self, request: ModelRequest, body: bytes) -> Generator[None, None, Scanned]:
         """Implement `Router.scan`."""
@@ -197,8 +200,14 @@ class _Router:
         model_answer = ModelAnswer(
             scanned.model if is_renamed else "",
             asks_usage=edited.asks_usage,
+            is_nested=endpoint.usage is not UsageForm.CHUNKS,
             protocol=endpoint.protocol,
             shape=shape,
+        )
+        says_usage = endpoint.usage is not UsageForm.NONE
+        journal.meter = UsageMeter(
+            *(self._invoker, deployed.function, key_id, model_answer, self._began_s),
+            says_usage=says_usage,
         )
         target = self._target(deployed, scanned.model, api)
         head = self._head_for_server(request.head)

@@ -31,10 +31,12 @@ REFUSAL_MAX: Final = 16 * 1024
 OK: Final = 200
 _EVENTS: Final = b"text/event-stream"
 _END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n")
+_PLAIN_END: Final = b"\n\n"
 _LONGEST_END: Final = b"\r\n\r\n"
 _ENDS: Final = (b"\n\n", _LONGEST_END, b"\r\r", b"\n\r\n")
 _DATA: Final = re.compile(rb"(?:^|[\r\n])data:[ ]?(?=\{)")
 """Beginning of the JSON of an event. No server of these protocols splits it into several lines."""
+_PLAIN_DATA: Final = b"data: {"
 _NO_CHOICES: Final = re.compile(rb'"choices"[ \t]*+:[ \t]*+\[[ \t]*+\]')
 _MODEL: Final = b'"model"'
 _WITHIN: Final = (b'"response"', b'"message"')
@@ -54,6 +56,7 @@ class ModelAnswer:
 
     `model` is the client's name of the model, which replaces the server's; "" to leave that.
     `asks_usage`: the gateway has asked for an event with the usage, which the client does not get.
+    `is_nested`: events have objects with a model of their own.
     `shape` returns an error as its reply.
     """
 
@@ -64,7 +67,6 @@ class ModelAnswer:
         "_has_begun",
         "_held",
         "_is_refused",
-        "_is_stream",
         "_is_within",
         "_mode",
         "_model",
@@ -74,7 +76,10 @@ class ModelAnswer:
         "_searched",
         "_shape",
         "_takes_comments",
+        "_within",
         "has_head",
+        "is_stream",
+        "on_first",
     )
 
     def __init__(
@@ -82,6 +87,7 @@ class ModelAnswer:
         model: str,
         *,
         asks_usage: bool,
+        is_nested: bool = True,
         protocol: Protocol = Protocol.OPENAI,
         shape: Callable[[FnError], Reply] = problems.reply,
     ) -> None:
@@ -91,6 +97,7 @@ class ModelAnswer:
         self._has_begun = self._is_refused = self._takes_comments = False
         self._model = msgspec.json.encode(model) if model else b""
         self._asks_usage = asks_usage
+        self._within = _WITHIN if is_nested else ()
         self._begun = (b"", b"")
         """An event's beginning up to its model, and what replaces it: most events begin alike."""
         self._searched = 0
@@ -101,13 +108,22 @@ class ModelAnswer:
         """Events before one that is too long."""
         self._refusal: FnError | None = None
         """Why the body becomes another error event than it says itself."""
-        self._is_stream = self._is_within = False
+        self._is_within = False
+        self.is_stream = False
+        """Whether the answer is a stream of events, once its head is known."""
+        self.on_first: Callable[[], None] | None = None
+        """Called once, before the first bytes of the body."""
         self._mode = FilterMode.OFF
 
     @property
     def usage(self) -> TokenUsage | None:
         """The usage that the answer says, None if it says none; once it is complete."""
         return None if self._mode is FilterMode.OFF else self._ends.usage()
+
+    @property
+    def has_said_end(self) -> bool:
+        """Whether a stream has said its last event: clients may leave before its last byte."""
+        return self.is_stream and self._ends.have_last_event
 
     @property
     def is_between_events(self) -> bool:
@@ -128,25 +144,28 @@ class ModelAnswer:
         """
         self._has_begun = True
         self._mode = self._mode_of(head)
-        if self.has_head and not self._is_stream:
+        if self.has_head and not self.is_stream:
             self._is_refused = True
             self._mode = FilterMode.CHANGE
             if head.status == OK:
                 self._refusal = UpstreamFailed("the server answered without a stream of events")
-        self._takes_comments = self._is_stream or self._is_refused
+        self._takes_comments = self.is_stream or self._is_refused
         return self._mode
 
     def _mode_of(self, head: ResponseHead) -> FilterMode:
         kind = head.fields.get(b"content-type").lower()
         if head.status != OK or head.fields.get(b"content-encoding"):
             return FilterMode.OFF
-        self._is_stream = kind.startswith(_EVENTS)
-        if not (self._is_stream or kind.partition(b";")[0].strip().endswith(b"json")):
+        self.is_stream = kind.startswith(_EVENTS)
+        if not (self.is_stream or kind.partition(b";")[0].strip().endswith(b"json")):
             return FilterMode.OFF
-        return FilterMode.CHANGE if self._model or self._is_stream else FilterMode.READ
+        return FilterMode.CHANGE if self._model or self.is_stream else FilterMode.READ
 
     def feed(self, content: bytes) -> bytes:
         """Implement `AnswerFilter.feed`. Raises UpstreamFailed for an event that is too long."""
+        if self.on_first is not None and content:
+            first, self.on_first = self.on_first, None
+            first()
         self._ends.add(content)
         if self._mode is FilterMode.READ:
             return content
@@ -154,7 +173,7 @@ class ModelAnswer:
         if self._is_refused:
             held += content[: REFUSAL_MAX - len(held)]
             return b""
-        if self._is_stream:
+        if self.is_stream:
             return self._events(content)
         held += content
         if len(held) <= HELD_MAX:
@@ -170,14 +189,14 @@ class ModelAnswer:
             return shapes.event(self._protocol, self._refused(rest))
         if not rest:
             return rest
-        return self._event(rest) if self._is_stream else self._renamed(rest, 0)
+        return self._event(rest) if self.is_stream else self._renamed(rest, 0)
 
     def failed(self, error: FnError) -> bytes:
         """Implement `AnswerFilter.failed`: an event, where the answer is a stream of events.
 
         None within an event that is too long to be held: its end would be garbled.
         """
-        if self._is_within or not (self._is_stream or self.has_head):
+        if self._is_within or not (self.is_stream or self.has_head):
             return b""
         return self._ready + shapes.event(self._protocol, bytes(self._shape(error).body))
 
@@ -197,16 +216,28 @@ class ModelAnswer:
 
     def _events(self, content: bytes) -> bytes:
         """Return the events that are complete. Raises UpstreamFailed for one that is too long."""
+        held = self._held
         if self._model or self._asks_usage:
-            self._held += content
+            is_whole = content.endswith(_PLAIN_END) and b"\r" not in content
+            if is_whole and not held and len(content) <= HELD_MAX:
+                return self._edited_whole_events(content)
+            held += content
             return self._edited_events()
         if self._is_within:
             self._is_within = not self._ends.are_between_events
             return content
-        if not self._held and content.endswith(_ENDS):
+        if not held and content.endswith(_ENDS):
             return content
-        self._held += content
+        held += content
         return self._plain_events()
+
+    def _edited_whole_events(self, content: bytes) -> bytes:
+        """Return events changed where needed, of bytes that are whole events with LF: most servers
+        write each event at once."""
+        if content.find(_PLAIN_END) == len(content) - len(_PLAIN_END):
+            return self._event(content)
+        events = content.split(_PLAIN_END)[:-1]
+        return b"".join([self._event(event + _PLAIN_END) for event in events])
 
     def _plain_events(self) -> bytes:
         """Return the events that are complete, as they are; one that is too long in parts."""
@@ -239,19 +270,22 @@ class ModelAnswer:
 
     def _event(self, event: bytes) -> bytes:
         """Return an event as the client gets it; b"" for the one that only the gateway wants."""
-        data = _DATA.search(event)
-        if data is None:
+        if event.startswith(_PLAIN_DATA):
+            at = len(_PLAIN_DATA) - 1
+        elif (data := _DATA.search(event)) is not None:
+            at = data.end()
+        else:
             return event
-        if self._asks_usage and _NO_CHOICES.search(event) and _is_usage(event[data.end() :]):
+        if self._asks_usage and _NO_CHOICES.search(event) and _is_usage(event[at:]):
             return b""
-        return self._renamed(event, data.end())
+        return self._renamed(event, at)
 
     def _renamed(self, text: bytes, at: int) -> bytes:
         """Return a text with the client's name of the model in the JSON object that begins at `at`,
         and in the objects `response` and `message` in it."""
-        within = [name for name in _WITHIN if name in text]
         if not self._model or _MODEL not in text:
             return text
+        within = [name for name in self._within if name in text]
         before, after = self._begun
         if before and not within and text.startswith(before):
             return after + text[len(before) :]

@@ -31,6 +31,18 @@ def test_what_is_written_postpones_comments() -> None:
     assert stream.due(120.0 + EACH_S)
 
 
+def test_a_short_wait_is_one_of_all_comments() -> None:
+    """A proxy with a limit below EACH_S gets every comment as early as the first one."""
+    waiting = WaitingStream(Protocol.OPENAI, 100.0, 2.0)
+
+    assert waiting.due(102.0)
+    assert waiting.due(103.9) == b""
+    assert waiting.due(104.0)
+    waiting.wrote(105.0)
+    assert waiting.due(106.9) == b""
+    assert waiting.due(107.0)
+
+
 @pytest.mark.parametrize("keeps", [True, False])
 def test_the_head_tells_whether_the_connection_stays(keeps: bool) -> None:
     """A client must not reuse a connection that ends with the answer."""
