@@ -58,6 +58,8 @@ class CliOutput:
         self._run_verb("secret set", "s", input="value\n")
         self._run_verb("secret ls")
         self._run_verb("secret rm", "s")
+        self._run_verb("usage")
+        self._run_verb("usage", "--by", "key")
         self._run_verb("image prune")
         self._run_verb("backup", str(self._backup))
         self._run_verb("show", "nothing", exit_code=1)
