@@ -32,7 +32,7 @@ class OpenAITable(Section):
     """Maximum size of a request's body in MiB: it is read before the function is known."""
     comment_after_s: float = Field(default=_DEFAULTS.comment_after_s, ge=0, le=3600)
     """Seconds after which a stream that waits for its replica gets a first comment, so that proxies
-    keep the connection. 0 for never."""
+    keep the connection. Others follow each 10 s, or as often if that is shorter. 0 for never."""
     on_disconnect: Literal["abort", "drain"] = _DEFAULTS.on_disconnect
     """What becomes of an answer whose client has left: `abort` ends the request at the server,
     `drain` lets it finish."""
