@@ -61,6 +61,8 @@ class CliOutput:
         self._run_verb("alias add", "m", "a")
         self._run_verb("alias ls")
         self._run_verb("alias rm", "a")
+        self._run_verb("usage")
+        self._run_verb("usage", "--by", "key")
         self._run_verb("image prune")
         self._run_verb("backup", str(self._backup))
         self._run_verb("show", "nothing", exit_code=1)

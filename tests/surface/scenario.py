@@ -24,6 +24,7 @@ from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
 from registry.model import Arrivals, Mount, PathRules, ServerImage, Use
 from registry.store.keys import KeyRing
+from registry.usage import UsageRow
 from runtime_image.contract.server import SampleRequest
 from tests.support.nouns import server_deployed
 from tests.support.operator import MODEL
@@ -150,6 +151,9 @@ async def _wait_for_history(server: Recorder) -> None:
     history, minute_s = server.server.server.store.history, int(time.time()) // 60 * 60
     history.record(Use("default", "f", 2, "cpu:0", minute_s, 1.0, 1.0, 1.0))
     history.record(Arrivals("default", "f", minute_s, 2))
+    usage = server.server.server.store.usage
+    usage.add(UsageRow("", "default", "f", minute_s // 3600 * 3600, 1, 1, 1, 1))
+    await usage.flush()
 
     async def is_recorded() -> bool:
         await history.flush()
@@ -175,6 +179,8 @@ async def _read(server: Recorder) -> None:
     await server.request(f"DELETE {ADMIN}/secrets/{{name}}")
     await _read_aliases(server)
     await server.request(f"POST {ADMIN}/images/prune")
+    for by in ("key", "function"):
+        await server.request(f"GET {ADMIN}/usage", query=f"by={by}")
     for route in READ:
         await server.request(route)
     await server.request("GET /", Accept="application/json")
