@@ -8,6 +8,8 @@ from pathlib import Path
 
 PATHS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 FOR_EVER = 1_000_000_000
+IDLE_S = 60.0
+"""Default of nginx."""
 
 
 def program() -> str | None:
@@ -15,10 +17,13 @@ def program() -> str | None:
     return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 
 
-def configuration(folder: Path, port: int, upstream: int, *, streams: bool = False) -> str:
+def configuration(
+    folder: Path, port: int, upstream: int, *, streams: bool = False, idle_s: float = IDLE_S
+) -> str:
     """Return the configuration: one worker, no log, keep-alive on both sides, files in `folder`.
 
-    `streams` passes bodies on as they arrive, both ways.
+    `streams` passes bodies on as they arrive, both ways; otherwise nginx buffers as it does by
+    default. `idle_s`: seconds without a byte of the server after which it gives up.
     """
     buffering = "proxy_buffering off; proxy_request_buffering off;" if streams else ""
     temporary = "\n".join(f"  {name}_temp_path {folder}/{name};" for name in PATHS)
@@ -48,6 +53,8 @@ http {{
       proxy_pass http://behind;
       proxy_http_version 1.1;
       proxy_set_header Connection "";
+      proxy_set_header Host $http_host;
+      proxy_read_timeout {round(idle_s * 1e3)}ms;
       {buffering}
     }}
   }}
@@ -55,11 +62,13 @@ http {{
 """
 
 
-def command(folder: Path, port: int, upstream: int, *, streams: bool = False) -> list[str]:
+def command(
+    folder: Path, port: int, upstream: int, *, streams: bool = False, idle_s: float = IDLE_S
+) -> list[str]:
     """Write the configuration; return the command. Raises FileNotFoundError without nginx."""
     path = program()
     if path is None:
         raise FileNotFoundError("nginx is not installed")
     file = folder / "nginx.conf"
-    file.write_text(configuration(folder, port, upstream, streams=streams))
+    file.write_text(configuration(folder, port, upstream, streams=streams, idle_s=idle_s))
     return [path, "-p", str(folder), "-e", str(folder / "start.log"), "-c", str(file)]

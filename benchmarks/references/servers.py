@@ -16,10 +16,12 @@ from pathlib import Path
 from benchmarks.measuring.processes import family, pin
 from benchmarks.models.subjects import Subject
 from benchmarks.references import haproxy as haproxies
+from benchmarks.references import litellm as litellms
 from benchmarks.references import nginx as proxy
 
 START_S = 10.0
 END_S = 10.0
+LITELLM_START_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,14 @@ def upstream() -> Iterator[Reference]:
 
 
 @contextmanager
+def chat_upstream() -> Iterator[Reference]:
+    """Run the server of chat completions that is called through proxies."""
+    words = ["-m", "benchmarks.references.chat_upstream", "0"]
+    with _saying_port([sys.executable, *words], {}) as server:
+        yield server
+
+
+@contextmanager
 def aiohttp_proxy(upstream: int) -> Iterator[Reference]:
     """Run a proxy of aiohttp in front of a server on port `upstream`."""
     words = ["-m", "benchmarks.references.aiohttp_proxy", "0", str(upstream)]
@@ -82,11 +92,13 @@ def bare_proxy(upstream: int) -> Iterator[Reference]:
 
 
 @contextmanager
-def nginx(upstream: int, *, streams: bool = False) -> Iterator[Reference]:
+def nginx(
+    upstream: int, *, streams: bool = False, idle_s: float = proxy.IDLE_S
+) -> Iterator[Reference]:
     """Run nginx in front of a server on port `upstream`; see `nginx.configuration`."""
     with tempfile.TemporaryDirectory(prefix="fn-nginx-") as name:
         port = _free_port()
-        command = proxy.command(Path(name), port, upstream, streams=streams)
+        command = proxy.command(Path(name), port, upstream, streams=streams, idle_s=idle_s)
         process = subprocess.Popen(command)
         with _ending(process):
             _await(process, port, processes=2)
@@ -94,14 +106,30 @@ def nginx(upstream: int, *, streams: bool = False) -> Iterator[Reference]:
 
 
 @contextmanager
-def haproxy(upstream: int) -> Iterator[Reference]:
-    """Run HAProxy in front of a server on port `upstream`."""
+def haproxy(upstream: int, *, idle_s: float = haproxies.IDLE_S) -> Iterator[Reference]:
+    """Run HAProxy in front of a server on port `upstream`; see `haproxy.configuration`."""
     with tempfile.TemporaryDirectory(prefix="fn-haproxy-") as name:
         port = _free_port()
-        command = haproxies.command(Path(name), port, upstream)
+        command = haproxies.command(Path(name), port, upstream, idle_s)
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         with _ending(process):
             _await(process, port, processes=1)
+            yield Reference(port, process.pid)
+
+
+@contextmanager
+def litellm(upstream: int, model: str) -> Iterator[Reference]:
+    """Run LiteLLM's proxy in front of a server on port `upstream`. Raises RuntimeError without
+    it."""
+    with tempfile.TemporaryDirectory(prefix="fn-litellm-") as name:
+        port = _free_port()
+        command = litellms.command(Path(name), port, upstream, model)
+        # It must not ask the internet for prices of models.
+        environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        with (Path(name) / "log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=name)
+        with _ending(process):
+            _await(process, port, processes=1, start_s=LITELLM_START_S)
             yield Reference(port, process.pid)
 
 
@@ -137,16 +165,18 @@ def _ending(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> Iterato
             process.communicate()
 
 
-def _await(process: subprocess.Popen[bytes], port: int, processes: int) -> None:
+def _await(
+    process: subprocess.Popen[bytes], port: int, processes: int, start_s: float = START_S
+) -> None:
     """Wait until a server accepts connections and has all its processes. The master of nginx opens
     the port first; a list of its processes taken at that time would lack the worker."""
-    until_s = time.monotonic() + START_S
+    until_s = time.monotonic() + start_s
     while time.monotonic() < until_s and process.poll() is None:
         if len(family(process.pid)) >= processes and _accepts(port):
             return
         time.sleep(0.01)
     program = process.args[0] if isinstance(process.args, list) else process.args
-    raise RuntimeError(f"{program!s}: expected it on port {port} within {START_S:.0f} s")
+    raise RuntimeError(f"{program!s}: expected it on port {port} within {start_s:.0f} s")
 
 
 def _accepts(port: int) -> bool:

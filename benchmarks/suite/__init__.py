@@ -13,6 +13,8 @@ NAMES = (
     "batching",
     "bodies",
     "servers",
+    "chat",
+    "waiting",
     "burst",
     "limit",
     "workers",

@@ -88,7 +88,8 @@ class AnswerReader:
         if self.unchunks:
             pieces: list[Data] = []
             count = self._body.feed(data, pieces)
-            return b"".join(pieces), count == len(data)
+            content = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+            return content, count == len(data)
         count = self._body.feed(data)
         return (data, True) if count == len(data) else (data[:count], False)
 

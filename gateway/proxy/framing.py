@@ -155,7 +155,9 @@ class ChunkedBody:
         Takes time in proportion to the number of chunks: their content is not looked at.
         """
         at, end = 0, len(data)
-        if into is None and self._is_chunk(data, end):
+        if begin := self._begin_of_chunk(data, end):
+            if into is not None:
+                into.append(data[begin:-2])
             return end
         while at < end and not self.is_complete:
             if self._part is _Part.DATA:
@@ -171,15 +173,17 @@ class ChunkedBody:
         if not self.is_complete:
             raise Malformed("the body ended before its last chunk")
 
-    def _is_chunk(self, data: Data, end: int) -> bool:
-        """Return whether `data` is exactly one chunk, as servers write each event of a stream."""
+    def _begin_of_chunk(self, data: Data, end: int) -> int:
+        """Return the index of the content if `data` is exactly one chunk, as servers write each
+        event of a stream; 0 if it is not."""
         if self._part is not _Part.SIZE or self._line or self.is_complete:
-            return False
+            return 0
         found = _SIZE.match(data)
         if found is None:
-            return False
-        size = int(found[1], 16)
-        return size > 0 and found.end() + size + 2 == end and bytes(data[-2:]) == b"\r\n"
+            return 0
+        size, begin = int(found[1], 16), found.end()
+        is_one = size > 0 and begin + size + 2 == end and bytes(data[-2:]) == b"\r\n"
+        return begin if is_one else 0
 
     def _read_size(self, data: Data, at: int) -> int:
         """Read a line with the size of a chunk, or keep the part of it that is there."""

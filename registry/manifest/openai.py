@@ -32,13 +32,13 @@ class OpenAITable(Section):
     """Maximum size of a request's body in MiB: it is read before the function is known."""
     comment_after_s: float = Field(default=_DEFAULTS.comment_after_s, ge=0, le=3600)
     """Seconds after which a stream that waits for its replica gets a first comment, so that proxies
-    keep the connection. 0 for never."""
+    keep the connection. Others follow each 10 s, or as often if that is shorter. 0 for never."""
     on_disconnect: Literal["abort", "drain"] = _DEFAULTS.on_disconnect
     """What becomes of an answer whose client has left: `abort` ends the request at the server,
     `drain` lets it finish."""
     upstream_key: Text = _DEFAULTS.upstream_key
-    """Name of a secret whose value the server gets as its key, in place of the client's, which never
-    gets there. The deploy needs a key of scope admin."""
+    """Name of a secret whose value the server gets as its key, in place of the client's, which
+    never gets there. The deploy needs a key of scope `admin`."""
 
 
 def model_api(table: OpenAITable) -> ModelApi:
