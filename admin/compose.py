@@ -128,7 +128,8 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
 
 async def open_history(store: Store, stack: AsyncExitStack) -> ServerHistory:
     """Return the history with the cold starts of earlier runs; `stack` flushes it at the end."""
-    history = ServerHistory(store.history, time.time, partial(prior_of, store.catalog))  # noqa: TID251 - the shell passes the clock in
+    wall = time.time  # noqa: TID251 - the shell passes the clock in
+    history = ServerHistory(store.history, wall, partial(prior_of, store.catalog), store.usage.add)
     await history.load()
     stack.callback(history.flush)
     return history

@@ -19,6 +19,7 @@ from registry.catalog import Catalog
 from registry.exchange import Expected
 from registry.model import Arrivals, ColdStart, StateInterval, Use, pool_key
 from registry.store.history import History
+from registry.usage import UsageRow
 from runtime_image.contract.control import PHASES
 
 ALPHA: Final = 0.05
@@ -229,15 +230,21 @@ def _pair(sketch: Sketch) -> dict[str, float]:
 
 class ServerHistory:
     """The manager's `Recorder` and the gateway's `CallHistory`, over the store's `History`. `wall`
-    returns Unix seconds, `prior` the knowledge of a pool without cold starts.
+    returns Unix seconds, `prior` the knowledge of a pool without cold starts. `used` adds usage of
+    models.
 
     No method blocks: records go to the history's buffer, estimates are kept in memory.
     """
 
     def __init__(
-        self, history: History, wall: Callable[[], float], prior: Callable[[str], Prior]
+        self,
+        history: History,
+        wall: Callable[[], float],
+        prior: Callable[[str], Prior],
+        used: Callable[[UsageRow], None],
     ) -> None:
         self._history = history
+        self._used = used
         self._wall = wall
         self._prior = prior
         self._cold_starts = ColdStarts()
@@ -313,6 +320,10 @@ class ServerHistory:
         if not 0 <= self._wall() - self._minute_s < MINUTE_S:
             self._begin_minute()
         self._arrivals[namespace, name] = self._arrivals.get((namespace, name), 0) + count
+
+    def used(self, row: UsageRow) -> None:
+        """Add usage of models."""
+        self._used(row)
 
     def _begin_minute(self) -> None:
         self.flush()

@@ -26,7 +26,7 @@ from pool_manager.drivers.uids import DEFAULT, parse_range
 from pool_manager.mounts import MountRules
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest
-from registry.settings import StoreSettings
+from registry.settings import DAY_S, StoreSettings
 
 SOCKET_PATH_MAX = 107
 """Max bytes of a Unix socket's path (unix(7))."""
@@ -120,6 +120,8 @@ class Settings(BaseSettings):
     """Seconds that a replica keeps serving after its server died."""
     ping_s: float = Field(5.0, ge=0.05, le=3600.0)
     """Seconds between two liveness checks (PING) of a replica. Three unanswered checks end it."""
+    usage_days: int = Field(400, ge=1, le=3650)
+    """Days that the usage of models, by key and function, is kept."""
     shutdown_s: float = Field(60.0, ge=0.0)
     """Seconds that a shutdown waits for accepted requests."""
     log_format: Literal["human", "json"] = "human"
@@ -180,7 +182,11 @@ class Settings(BaseSettings):
     def store(self) -> StoreSettings:
         """Return the registry's section."""
         given = self.secret_key_file
-        return StoreSettings(self.data, secret_key_file=given and given.expanduser().absolute())
+        return StoreSettings(
+            self.data,
+            usage_keep_s=self.usage_days * DAY_S,
+            secret_key_file=given and given.expanduser().absolute(),
+        )
 
     def pool(self) -> PoolSettings:
         """Return the pool manager's section. CPU slots share the cores evenly (at least one)."""

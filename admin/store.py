@@ -26,6 +26,7 @@ from registry.store.recovery.restoring import remove_partial
 from registry.store.sealing import KeyFile
 from registry.store.secrets import SecretStore
 from registry.store.timeline import Timeline
+from registry.store.usage import UsageStore
 from registry.tasks import Tasks
 
 TOKEN_FILE = "admin.token"  # noqa: S105 - a file's name
@@ -37,8 +38,8 @@ class Store:
     """All durable state, with the parts that are cached in memory.
 
     `bundles` holds the bundle of every revision in the catalog, by digest. Unused blobs are
-    removed from `sweeps_from_s` on (Unix seconds). `tasks` owns the history's flusher and the
-    daily backups. `cookie_secret` signs the cookies of functions' pages.
+    removed from `sweeps_from_s` on (Unix seconds). `tasks` owns the flushers of history and usage,
+    and the daily backups. `cookie_secret` signs the cookies of functions' pages.
     """
 
     settings: StoreSettings
@@ -49,6 +50,7 @@ class Store:
     secrets: SecretStore
     history: History
     timeline: Timeline
+    usage: UsageStore
     blobs: BlobStore
     catalog: Catalog
     ring: KeyRing
@@ -84,6 +86,8 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
     tasks = Tasks("store")
     stack.push_async_callback(tasks.close)
     await stack.enter_async_context(history.running(tasks))
+    usage = UsageStore(database, settings, wall)
+    await stack.enter_async_context(usage.running(tasks))
     await stack.enter_async_context(backups.running(tasks))
     return Store(
         settings=settings,
@@ -94,6 +98,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         secrets=SecretStore(database, KeyFile.of(settings)),
         history=history,
         timeline=Timeline(database),
+        usage=usage,
         blobs=BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max),
         catalog=Catalog(deployed),
         ring=ring,

@@ -158,7 +158,7 @@ def connections_json(found: Connections, ring: KeyRing, token_id: str = "") -> d
     items = [
         {
             "key": one.key_id,
-            "note": _note(one.key_id, ring, token_id),
+            "note": note_of(one.key_id, ring, token_id),
             "kind": one.kind,
             "since_s": one.since_s,
             "path": one.path,
@@ -173,7 +173,8 @@ def connections_json(found: Connections, ring: KeyRing, token_id: str = "") -> d
     }
 
 
-def _note(id: str, ring: KeyRing, token_id: str) -> str:
+def note_of(id: str, ring: KeyRing, token_id: str) -> str:
+    """Return the note of the key with this id, "" for none."""
     if id and id == token_id:
         return "admin token"
     key = ring.with_id(id)

@@ -209,11 +209,14 @@ class Delivery:
     def fail_exchange(self, call: ExchangeCall, error: FnError) -> None:
         """End an exchange that was opened with an error, which `call.done` gets.
 
-        If its replica died, this waits for the cause and adds it to the error.
+        If its replica died, this waits for the cause and adds it to the error. After Poison, its
+        body is refused for a while.
         """
         if call.stage is not Stage.STARTED:
             return
-        has_died = isinstance(error, ReplicaDied) or self.has_lost_link(call)
+        has_died = isinstance(error, ReplicaDied | Poison) or self.has_lost_link(call)
+        if isinstance(error, Poison):
+            self._dispatcher.refuse_body(call, monotonic())
         self.end_exchange(call, kept=False, outcome="failed")
         if has_died:
             self._death_causes.defer(call, error, self.endpoints(call.pool).ended)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from registry.exchange import Expected
+from registry.usage import UsageRow
 
 
 class Pools(Protocol):
@@ -18,10 +19,13 @@ class Pools(Protocol):
 
 
 class CallHistory(Protocol):
-    """History of cold starts and arrivals."""
+    """History of cold starts and arrivals, and usage of models."""
 
     def expected(self, pool: str) -> Expected:
         """Return the expected duration of a revision's next cold start."""
 
     def arrived(self, namespace: str, name: str) -> None:
         """Count one request for a function."""
+
+    def used(self, row: UsageRow) -> None:
+        """Add the usage of one call to its row."""

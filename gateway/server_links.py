@@ -6,7 +6,7 @@ validated. A frame that violates the protocol raises LinkError, which closes the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from gateway.dispatch.call import Call, Command, Link, ServerLink, Stage
+from gateway.dispatch.call import Call, Command, Data, Link, ServerLink, Stage, digest_of
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.links import Peer, ReplicaLinks
 from gateway.server_sockets import ServerSockets
@@ -45,15 +45,31 @@ class ExchangeCall(Call):
     called, perhaps before `Delivery.submit_exchange` returns, and the proxy ends or retries the
     call; or `done(error)` is called. After a retry both may happen again. `opened` must set
     `connection.handler`. `body` is empty: the proxy counts what it keeps with `Delivery.reserve`.
-    `timeout_s` is not used. `wants_fresh`: it gets no connection that was used before.
+    `timeout_s` is not used. `wants_fresh`: it gets no connection that was used before. `pieces`
+    returns the body while the proxy keeps it, if the body is refused after it has killed replicas.
     """
 
     opened: Callable[[UpstreamConnection], None] = lambda _connection: None
     done: Callable[[FnError], None] = lambda _error: None
     wants_fresh: bool = False
+    pieces: Callable[[], Iterable[Data]] | None = None
+    _digest: bytes = b""
 
     def __post_init__(self) -> None:
         self.is_exchange = True
+        self.may_poison = self.pieces is not None
+
+    def digest(self) -> bytes:
+        """Return the digest of its body, which stays known when the body is dropped."""
+        if not self._digest and self.pieces is not None:
+            self._digest = digest_of(self.pool, self.pieces())
+        return self._digest
+
+    def note_death(self) -> None:
+        """Count a replica that died before its answer."""
+        self.deaths += 1
+        if self.may_poison:
+            self.digest()
 
 
 class ServerLinks(ReplicaLinks[ServerSockets]):

@@ -42,6 +42,10 @@ class StoreSettings:
     """State intervals kept per function, in addition to their age limit."""
     history_keep_s: float = 30 * DAY_S
     """Seconds that state intervals and arrivals are kept."""
+    usage_keep_s: float = 400 * DAY_S
+    """Seconds that the usage of models is kept."""
+    usage_flush_s: float = 10.0
+    """Seconds between two flushes: the usage that a crash may lose."""
     secret_key_file: Path | None = None
     """File of the key of the secrets, None for the store's own file."""
 

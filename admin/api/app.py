@@ -25,6 +25,7 @@ from admin.api.pages import PageRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.secrets import SecretRoutes
 from admin.api.streaming import REVALIDATE_KEY
+from admin.api.usage import UsageRoutes
 from admin.deploy.deploys import Settled, at_once
 from admin.events.snapshot import FunctionRows, StateReader
 from admin.events.watch import EventWatch
@@ -72,6 +73,7 @@ class Handlers(NamedTuple):
     images: ImageRoutes
     pages: PageRoutes
     aliases: AliasRoutes
+    usage: UsageRoutes
 
 
 def table(to: Handlers) -> list[Row]:
@@ -99,6 +101,7 @@ def table(to: Handlers) -> list[Row]:
         ("GET", "/functions/{name}/timeline", "read", to.timeline.of_function),
         ("GET", "/functions/{name}/advice", "read", to.advice.of_function),
         ("GET", "/timeline", "read", to.timeline.of_all),
+        ("GET", "/usage", "read", to.usage.get_usage),
         ("GET", "/pools", "read", to.pools.list_pools),
         ("GET", "/replicas", "read", to.pools.list_replicas),
         ("GET", "/devices", "read", to.pools.list_devices),
@@ -220,6 +223,7 @@ class Admin:
             ImageRoutes(deploys),
             PageRoutes(boundary.access, store.catalog, context.tickets),
             AliasRoutes(store.catalog, deploys),
+            UsageRoutes(store, boundary.access.token_id, wall),
         )
         AdminApi(boundary.access, handlers, context.settled).add_routes(app, boundary)
         UiPages(boundary, read_files()).add_routes(app)

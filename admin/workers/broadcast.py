@@ -287,4 +287,6 @@ class WorkerMessages:
         self._cluster.on_beat(worker, beat.tasks, beat.failures)
         for one in beat.arrived:
             self._history.arrivals(one.namespace, one.name, one.count)
+        for row in beat.used:
+            self._history.used(row)
         self._receivers.notify(beat.answered)

@@ -18,6 +18,7 @@ from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
 from registry.exchange import Expected
 from registry.model import Key
+from registry.usage import UsageRow
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -151,13 +152,14 @@ class Arrived(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Beat(_Message, frozen=True):
-    """Up, every second: number of background tasks, and the arrivals, responses and failures since
-    the last beat."""
+    """Up, every second: number of background tasks, and the arrivals, responses, failures and usage
+    since the last beat."""
 
     tasks: int
     arrived: list[Arrived]
     answered: list[RateSample]
     failures: list[Failure] = []
+    used: list[UsageRow] = []
 
 
 class Woken(_Message, frozen=True):

@@ -72,6 +72,7 @@ from registry.catalog import Catalog
 from registry.exchange import Expected, decode_endpoints
 from registry.store.keys import KeyRing
 from registry.tasks import Tasks
+from registry.usage import UsageCounts, UsageRow
 
 UNKNOWN_REVISION = Expected(0.0, 0.0, 0.0, 0)
 """Estimate for a removed revision."""
@@ -138,6 +139,7 @@ class SupervisorClient:
         self._send = send
         self._expected = expected
         self._arrived: dict[tuple[str, str], int] = {}
+        self._used = UsageCounts()
 
     def receive_demand(self, data: bytes) -> None:
         """Send a Demand to the pool manager."""
@@ -155,6 +157,10 @@ class SupervisorClient:
         key = (namespace, name)
         self._arrived[key] = self._arrived.get(key, 0) + 1
 
+    def used(self, row: UsageRow) -> None:
+        """Add the usage of a call, for the next beat."""
+        self._used.add(row)
+
     def on_cold_start(
         self,
         namespace: str,
@@ -167,11 +173,12 @@ class SupervisorClient:
         self._send(encode(Woken(namespace, function, replica, dict(phases), request)))
 
     def beat(self, answered: list[RateSample], failures: list[Failure]) -> None:
-        """Send a sign of life with the arrivals, responses and failures since the last beat. Call
-        it once per second."""
+        """Send a sign of life with the arrivals, responses, failures and usage since the last beat.
+        Call it once per second."""
         arrived, self._arrived = self._arrived, {}
         counts = [Arrived(*key, count) for key, count in arrived.items()]
-        self._send(encode(Beat(len(asyncio.all_tasks()), counts, answered, failures)))
+        tasks = len(asyncio.all_tasks())
+        self._send(encode(Beat(tasks, counts, answered, failures, self._used.take())))
 
 
 class Worker:

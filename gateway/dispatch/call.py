@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from hashlib import blake2b
 from typing import ClassVar, NamedTuple
 
 from registry.errors import FnError
 from runtime_image.contract.link import ID_MAX
 from runtime_image.link.meta import RequestMeta
 
+Data = bytes | bytearray | memoryview
 RERUN_WAIT_S = 60.0
 """Seconds, beyond its timeout, that a call that had started may wait for its second start: other
 calls that run alone may precede it."""
@@ -56,12 +59,13 @@ class Call:
     calls, which orders queues. `overdue_s`: deadline for its replica to release it after a recall,
     0 while unknown. `attempts`: the last sends without an answer, oldest first. `is_exchange`: an
     exchange with a function's server; it starts when its connection arrives, and the proxy ends it.
-    `is_free`: an exchange that takes no slot.
+    `is_free`: an exchange that takes no slot. `may_poison`: its body is refused after it has killed
+    replicas.
     """
 
     pool: str
     meta: RequestMeta
-    body: bytes | bytearray | memoryview
+    body: Data
     arrived_s: float
     wait_until_s: float
     timeout_s: float
@@ -83,6 +87,11 @@ class Call:
     attempts: tuple[Attempt, ...] = ()
     is_exchange: bool = False
     is_free: bool = False
+    may_poison: bool = True
+
+    def digest(self) -> bytes:
+        """Return the digest of its body for its pool."""
+        return digest_of(self.pool, (self.body,))
 
     def run_alone(self, now: float) -> None:
         """Mark a call that had started, or whose batch had, to run again in a batch of one.
@@ -91,6 +100,15 @@ class Call:
         """
         self.alone = True
         self.wait_until_s = max(self.wait_until_s, now + self.timeout_s + RERUN_WAIT_S)
+
+
+def digest_of(pool: str, body: Iterable[Data]) -> bytes:
+    """Return the digest of a body, in pieces, that is meant for a pool."""
+    key = blake2b(pool.encode(), digest_size=16).digest()
+    found = blake2b(digest_size=16, key=key)
+    for piece in body:
+        found.update(piece)
+    return found.digest()
 
 
 class Send(NamedTuple):

@@ -106,7 +106,7 @@ class Dispatcher:
                 f" at most {self._bytes_max} are allowed"
             )
             return QueueFull(text, retry_after_s=pool.retry_after_s(now))
-        refused_s = 0.0 if call.is_exchange else self._poison.seconds_left(call, now)
+        refused_s = self._poison.seconds_left(call, now) if call.may_poison else 0.0
         if refused_s:  # 5
             return Poison("this input killed the model before", retry_after_s=refused_s)
         return None
@@ -117,6 +117,10 @@ class Dispatcher:
         if call.is_free:
             return pool.free_link(now)
         return None if waiting else pool.least_loaded_link()
+
+    def refuse_body(self, call: Call, now: float) -> None:
+        """Refuse the body of an exchange that has killed replicas from now on."""
+        self._poison.add(call, now)
 
     def send_now(self, call: Call, now: float) -> Send | None:
         """Fast path: case 6 of `submit`, the most frequent one, without the checks for the others.

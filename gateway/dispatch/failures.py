@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from hashlib import blake2b
 
 from gateway.dispatch.call import (
     Attempt,
@@ -44,7 +43,7 @@ class PoisonList:
 
     def add(self, call: Call, now: float) -> None:
         """Refuse the body of `call` from now on."""
-        digest = _digest(call)
+        digest = call.digest()
         self.until_s[digest] = now + REFUSED_S
         self.until_s.move_to_end(digest)
         if len(self.until_s) > REFUSED_MAX:
@@ -54,7 +53,7 @@ class PoisonList:
         """Return how long the body of `call` is still refused; 0 if it is not."""
         if not self.until_s:
             return 0.0
-        return max(0.0, self.until_s.get(_digest(call), 0.0) - now)
+        return max(0.0, self.until_s.get(call.digest(), 0.0) - now)
 
     def sweep(self, now: float) -> None:
         """Drop expired digests."""
@@ -254,8 +253,3 @@ def _is_unstarted(call: Call, now: float) -> bool:
     """Return whether a call was sent and should have started by now."""
     latest_s = max(call.wait_until_s, call.sent_s + START_GRACE_S)
     return call.stage is Stage.SENT and now >= latest_s
-
-
-def _digest(call: Call) -> bytes:
-    key = blake2b(call.pool.encode(), digest_size=16).digest()
-    return blake2b(call.body, digest_size=16, key=key).digest()

@@ -74,9 +74,8 @@ class Gateway:
         app.router.add_route("*", "/fn/{ref}", function, expect_handler=continue_later)
         app.router.add_route("*", "/fn/{ref}/{rest:.*}", self._proxy, expect_handler=continue_later)
         app.router.add_post("/v1/{rest:.*}", self._proxy, expect_handler=continue_later)
-        app.router.add_route(
-            "*", "/v1/{rest:.*}", self.models.handle, expect_handler=continue_later
-        )
+        for path in ("/v1", "/v1/{rest:.*}"):
+            app.router.add_route("*", path, self.models.handle, expect_handler=continue_later)
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
 

@@ -294,7 +294,7 @@ class ExchangeClient:
             self._expect_body(head.framing, rest)
             exchange = self._shared.begin(head, self, self._owner.peer, raw)
         except FnError as error:
-            self._refuse_head(error)
+            self._refuse_head(error, raw)
             return
         self._start(exchange, rest)
 
@@ -394,11 +394,12 @@ class ExchangeClient:
             self._ahead = bytearray()
             self._is_closed_by_client = True  # the connection closes after this answer
 
-    def _refuse_head(self, error: FnError) -> None:
-        """Answer a head that is no request, and close."""
+    def _refuse_head(self, error: FnError, raw: bytes = b"") -> None:
+        """Answer a head that is no request, and close. `raw`: the head if it was complete."""
+        line = (raw or self._head).partition(b"\r")[0]
         self._head = bytearray()
         self._forget_ahead()
-        reply = problems.reply(error)
+        reply = self._shared.models.refusal(bytes(line), error) or problems.reply(error)
         if not reply.closes:
             reply = reply._replace(headers=(*reply.headers, CLOSE))
         self.answer(reply)

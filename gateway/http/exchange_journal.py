@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.http.context import Invoker
+    from gateway.http.model_usage import UsageMeter
     from gateway.metrics.exchanges import ExchangeNumbers
     from gateway.proxy.fields import Field
     from gateway.server_links import ExchangeCall
@@ -55,6 +56,7 @@ class ExchangeJournal:
         "_traceparent",
         "added",
         "applied",
+        "meter",
         "request_id",
         "shape",
         "trace",
@@ -82,6 +84,8 @@ class ExchangeJournal:
         """Further headers of every answer, such as those of CORS."""
         self.shape: Callable[[FnError], Reply] | None = None
         """Shape of errors, None for problem documents."""
+        self.meter: UsageMeter | None = None
+        """Usage of a call of /v1."""
         self._traceparent = who.traceparent
         self.request_id = who.request_id or invoker.new_id()
         tracer = invoker.tracer
@@ -236,6 +240,9 @@ class ExchangeJournal:
         if self._numbers is not None:
             self._numbers.ended(sizes)
             self._numbers = None
+        if self.meter is not None and self._sent_s:
+            is_answered, is_whole = self._receipt is not None, outcome == "ok"
+            self.meter.end(self._status, is_answered=is_answered, is_whole=is_whole)
         if invoker.access_log is None and self.trace is None:
             return
         now = monotonic()

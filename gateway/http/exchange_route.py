@@ -32,7 +32,12 @@ async def proxy(parts: ExchangeParts, request: web.BaseRequest) -> web.StreamRes
         client = RoutedClient(request, parts.writer, head)
         exchange = parts.begin(head, client, peer_of(request.transport))
     except FnError as error:
-        response = problems.answer(error)
+        line = f"{request.method} {request.rel_url.raw_path} ".encode("utf-8", "replace")
+        if (reply := parts.models.refusal(line, error)) is None:
+            response = problems.answer(error)
+        else:
+            status, headers, body = reply
+            response = web.Response(status=status, body=bytes(body), headers=dict(headers))
         response.force_close()
         return response
     await client.run(exchange)

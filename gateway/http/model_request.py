@@ -6,7 +6,6 @@ exchange, to the exchange it is the client.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator
 from enum import Enum
 from time import monotonic
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gateway.proxy.fields import Malformed
 from gateway.proxy.framing import encode_chunk, make_framer
+from gateway.proxy.plan import State
 from gateway.replies import CLOSE, Reply
 from gateway.v1.scanning import Scanned
 from gateway.v1.waiting import WaitingStream
@@ -27,8 +27,13 @@ if TYPE_CHECKING:
     from gateway.proxy.ports import ClientSide
     from gateway.proxy.request_head import RequestHead
     from gateway.v1.rewriting import ModelAnswer
+    from gateway.v1.turns import ScanTurns
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+RATE_MIN: Final = 1024
+"""Bytes per second: a body that arrives more slowly than that has no more than its time limit."""
+SMALL_MAX: Final = 64 * 1024
+"""Max bytes of a body that is scanned as soon as it is complete, without a turn."""
 
 
 class Routed(NamedTuple):
@@ -60,13 +65,16 @@ class _State(Enum):
 
 
 class ModelRequest:
-    """One request to /v1. `body_max`: bytes; `body_s`: max seconds without a byte of the body.
+    """One request to /v1. `limits`: max bytes of the body, and max seconds without a byte of it.
 
-    `arriving` has this while its body arrives, and `tick` is called once a second for all in it.
+    `arriving` has this while its body arrives, and `count_second` is called once a second for all
+    in it. `turns`: of the scans of large bodies.
     """
 
     __slots__ = (
         "_arriving",
+        "_began_s",
+        "_body",
         "_body_max",
         "_body_s",
         "_client",
@@ -77,13 +85,13 @@ class ModelRequest:
         "_is_cut",
         "_is_started",
         "_moved_s",
-        "_pieces",
         "_reservation",
         "_routed",
         "_router",
         "_scanning",
         "_size",
         "_state",
+        "_turns",
         "head",
         "is_request_whole",
         "journal",
@@ -99,6 +107,7 @@ class ModelRequest:
         router: Router,
         budget: BodyBudget,
         arriving: set[ModelRequest],
+        turns: ScanTurns,
         limits: tuple[int, float],
     ) -> None:
         self.head = head
@@ -107,13 +116,14 @@ class ModelRequest:
         self._client = client
         self._router = router
         self._arriving = arriving
+        self._turns = turns
         self._body_max, self._body_s = limits
         self._framer = make_framer(head.framing)
-        self._pieces: list[Data] = []
+        self._body = bytearray()
         self._size = 0
-        self._moved_s = monotonic()
+        self._began_s = self._moved_s = monotonic()
         self._reservation: BodyReservation | None = budget.open(self._refuse)
-        self._scanning: Generator[None, None, Scanned] | None = None
+        self._scanning: Generator[None, None, None] | None = None
         self._exchange: Exchange | None = None
         self._routed: Routed | None = None
         self._is_started = self._is_client_full = self._is_client_gone = self._is_cut = False
@@ -141,14 +151,16 @@ class ModelRequest:
         """Take bytes of the body, in the framing of the head."""
         if self._state is not _State.ARRIVING or self._reservation is None:
             return
-        begun = len(self._pieces)
+        pieces: list[Data] = []
         try:
-            self._framer.feed(data, self._pieces)
-            count = sum(map(len, self._pieces[begun:]))
+            self._framer.feed(data, pieces)
+            count = sum(map(len, pieces))
             self._size += count
             if self._size > self._body_max:
                 raise BodyTooLarge(f"expected a body of at most {self._body_max} bytes, got more")
             self._reservation.grow(count)
+            # One buffer: a chunk of two bytes takes fifty as an object.
+            self._body += b"".join(pieces)
         except Malformed as error:
             self._refuse(BadRequest(f"the body cannot be read: {error}"))
         except FnError as error:
@@ -184,7 +196,7 @@ class ModelRequest:
         if exchange is None:
             self._leave()
             self.journal.left(None, (self._size, 0))
-        elif routed is not None and routed.drains:
+        elif routed is not None and routed.drains and exchange.state is not State.HELD:
             self._is_client_gone = True
             if self._is_client_full:
                 exchange.client_resumed()
@@ -252,11 +264,17 @@ class ModelRequest:
             self._client.cut(resets=resets)
 
     def tick(self) -> bool:
-        """Implement `ClientSide.tick`."""
-        if self._is_client_gone:
+        """Implement `ClientSide.tick`.
+
+        An answer that only the server still wants is not begun anew.
+        """
+        if not (self._is_client_gone or self._client.tick()):
+            self.client_lost()
             return True
+        if self._is_client_gone:
+            return self._exchange is None or self._exchange.state is not State.HELD
         self._bridge()
-        return self._client.tick()
+        return True
 
     # Timers
 
@@ -266,6 +284,10 @@ class ModelRequest:
             self.client_lost()
         elif now - self._moved_s > self._body_s:
             self._refuse(BodyTimeout(f"no byte of the body arrived in {self._body_s:g} s"))
+        elif now - self._began_s > self._body_s + self._size / RATE_MIN:
+            self._refuse(
+                BodyTimeout(f"the body arrived with less than {RATE_MIN} bytes per second")
+            )
 
     def _bridge(self) -> None:
         """Send a comment to a client that has waited for long."""
@@ -278,7 +300,8 @@ class ModelRequest:
         if not comment:
             return
         if routed.answer.begin_early():
-            self._client.write(routed.waiting.head(self.journal.request_id))
+            keeps = self.head.keep_alive
+            self._client.write(routed.waiting.head(self.journal.request_id, keeps=keeps))
         self._client.write(encode_chunk(comment))
 
     # The request
@@ -287,31 +310,30 @@ class ModelRequest:
         """Find the model in the complete body."""
         self._arriving.discard(self)
         self._state = _State.SCANNING
-        body = b"".join(self._pieces)
-        self._pieces = [body]
-        try:
-            self._scanning = self._router.scan(self, body)
-        except FnError as error:
-            self._refuse(error)
-            return
-        self._continue_scan()
+        self._scanning = self._scan()
+        if self._size > SMALL_MAX or self.continue_scan():
+            self._turns.add(self)
 
-    def _continue_scan(self) -> None:
-        """Scan for one turn of the loop."""
+    def _scan(self) -> Generator[None, None, None]:
+        """Scan the body and begin the exchange; yields where the loop should take a turn."""
+        body, self._body = bytes(self._body), bytearray()
+        self._run(body, (yield from self._router.scan(self, body)))
+
+    def continue_scan(self) -> bool:
+        """Scan for one turn of the loop; return whether the scan goes on."""
         if self._scanning is None or self._state is not _State.SCANNING:
-            return
+            return False
         try:
             next(self._scanning)
-        except StopIteration as stop:
-            self._run(stop.value)
+        except StopIteration:
+            return False
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             self._refuse(error)
-        else:
-            asyncio.get_running_loop().call_soon(self._continue_scan)
+            return False
+        return True
 
-    def _run(self, scanned: Scanned) -> None:
+    def _run(self, body: bytes, scanned: Scanned) -> None:
         """Begin the exchange."""
-        body = bytes(self._pieces[0])
         try:
             routed = self._router.route(self, body, scanned)
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
@@ -319,10 +341,11 @@ class ModelRequest:
             return
         self._state = _State.RUNNING
         self._forget_body()
-        self._routed, self._exchange = routed, routed.exchange
+        self._exchange, body = routed.exchange, routed.body
+        self._routed = routed._replace(body=b"")  # whose memory the exchange counts, and gives back
         if self._is_client_full:
             routed.exchange.client_paused()
-        routed.exchange.request_whole(routed.body)
+        routed.exchange.request_whole(body)
         if not routed.exchange.is_over:
             routed.exchange.start()
 
@@ -345,7 +368,7 @@ class ModelRequest:
         self._forget_body()
 
     def _forget_body(self) -> None:
-        self._pieces = []
+        self._body = bytearray()
         reservation, self._reservation = self._reservation, None
         if reservation is not None:
             reservation.release()

@@ -7,26 +7,38 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gateway.http.admission import correlate
+from gateway.http.admission import REQUEST_ID, correlate
 from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.exchanges import answer, find_credential, header_of
 from gateway.http.model_request import ModelRequest, Routed
-from gateway.proxy.fields import Fields
+from gateway.http.model_usage import UsageMeter
+from gateway.proxy.fields import Field, Fields
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind, Framing
 from gateway.proxy.targets import FunctionTarget
 from gateway.settings import MIB
 from gateway.v1 import shapes
-from gateway.v1.endpoints import ENDPOINTS, MODELS, PREFIX, BodyForm, Endpoint, Protocol, UsageForm
-from gateway.v1.multipart import scan_multipart
+from gateway.v1.endpoints import (
+    ENDPOINTS,
+    MODELS,
+    PREFIX,
+    BodyForm,
+    Endpoint,
+    Protocol,
+    UsageForm,
+    is_model_request,
+)
+from gateway.v1.multipart import boundary_of, content_type, scan_multipart
 from gateway.v1.rewriting import ModelAnswer
-from gateway.v1.scanning import Scanned, scan
+from gateway.v1.scanning import Scanned, check_query, scan
 from gateway.v1.splicing import upstream_body
+from gateway.v1.turns import ScanTurns
 from gateway.v1.waiting import WaitingStream
 from registry.errors import (
     BadRequest,
     BodyTooLarge,
     FnError,
+    MethodNotAllowed,
     NoKey,
     Unknown,
     UnknownModel,
@@ -44,19 +56,23 @@ if TYPE_CHECKING:
     from registry.catalog import Deployed
     from registry.model import ModelApi
 
-BODY_MIB_MAX: Final = 256
-"""Max MiB of a body, for all functions."""
+BODY_MIB_LEAST: Final = 1
+"""Max MiB of a body where there is no model."""
+SHOWN_MAX: Final = 200
+"""Max bytes of a path in errors and in the access log."""
 _KEY: Final = "x-api-key"
+_VERSION: Final = "anthropic-version"
+_STREAMED: Final = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
+"""Fields of streams, without which proxies would collect them."""
 _UNSENT: Final = frozenset(
     {b"authorization", b"x-api-key", b"cookie", b"accept-encoding", b"content-encoding"}
+    | {b"content-type", b"content-md5", b"digest", b"content-digest", b"repr-digest"}
 )
 """Fields of a request that its server does not get, or gets in another form."""
 _UNANSWERED: Final = frozenset({b"set-cookie"})
 """Fields of an answer that its client does not get: all models share one host."""
 _IDENTITY: Final = (b"Accept-Encoding", b"identity")
-_UNBUFFERED: Final = ("X-Accel-Buffering", "no")
-"""Field of a stream's answer: nginx passes its events and comments on at once
-(ngx_http_proxy_module, "proxy_buffering")."""
+_CONTENT_TYPE: Final = b"Content-Type"
 _STATEFUL: Final = ("previous_response_id", "conversation")
 """Members that need a server that remembers: one that sleeps forgets."""
 
@@ -68,6 +84,9 @@ class ModelRequests:
         self._exchanges = exchanges
         self._invoker = invoker
         self._arriving = invoker.arriving
+        self._largest = 0
+        self._largest_as_of = -1
+        self._turns = ScanTurns()
 
     def sweep(self) -> None:
         """Check the time limits of arriving bodies; to be called once a second."""
@@ -84,15 +103,16 @@ class ModelRequests:
         invoker, header = self._invoker, header_of(head)
         path, _, query = head.target.partition(b"?")
         endpoint = ENDPOINTS.get(path.removeprefix(PREFIX))
-        protocol = endpoint.protocol if endpoint else Protocol.OPENAI
-        who = correlate(header)
-        journal = ExchangeJournal(invoker, path.decode(), head.method.decode(), None, who)
+        protocol = protocol_of(path, header)
+        who, ref = correlate(header), path[:SHOWN_MAX].decode()
+        journal = ExchangeJournal(invoker, ref, head.method.decode(), None, who)
         journal.shape = partial(_shaped, protocol, journal.request_id)
         try:
             journal.enter()
             credential = check_model_caller(invoker.access, header, protocol)
-            if endpoint is None or head.method != b"POST":
-                raise Unknown(f"no route {head.method.decode()} {path.decode()[:100]}")
+            if endpoint is None:
+                raise no_endpoint(head.method.decode(), path)
+            check_query(query)
             most = self._body_max(head)
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             answer(head, client, journal.problem(error, None, 0))
@@ -100,7 +120,20 @@ class ModelRequests:
         router = _Router(self._exchanges, invoker, endpoint, query, credential)
         limits = (most, invoker.settings.body_read_s)
         budget = invoker.body_budget
-        return ModelRequest(head, client, peer, journal, router, budget, self._arriving, limits)
+        shared = (self._arriving, self._turns)
+        return ModelRequest(head, client, peer, journal, router, budget, *shared, limits)
+
+    def refusal(self, line: bytes, error: FnError) -> Reply | None:
+        """Return the answer to a head that is no request, None if its line names none of these."""
+        method, _, rest = line.partition(b" ")
+        target = rest.partition(b" ")[0]
+        if not is_model_request(method, target):
+            return None
+        path = target.partition(b"?")[0].removeprefix(PREFIX)
+        protocol = ENDPOINTS[path].protocol if path in ENDPOINTS else Protocol.OPENAI
+        request_id = self._invoker.new_id()
+        reply = shapes.reply(protocol, error, request_id)
+        return reply._replace(headers=(*reply.headers, (REQUEST_ID, request_id)))
 
     def _body_max(self, head: RequestHead) -> int:
         """Return the max bytes of a request's body. Raises FnError if it cannot be read."""
@@ -108,11 +141,22 @@ class ModelRequests:
         if coding not in (b"", b"identity"):
             text = f"expected a body without a content coding, got {coding.decode()[:40]}"
             raise UnsupportedEncoding(text, detail={"accepted": ["identity"]})
-        most = min(BODY_MIB_MAX * MIB, self._invoker.settings.held_bytes_max)
+        most = min(self._largest_body(), self._invoker.settings.held_bytes_max)
         if head.framing.kind is BodyKind.LENGTH and head.framing.length > most:
             text = f"expected a body of at most {most} bytes, got {head.framing.length}"
             raise BodyTooLarge(text)
         return most
+
+    def _largest_body(self) -> int:
+        """Return the max bytes of a body that any model takes, found once per version of the
+        catalog. Without a model, there is nothing to send."""
+        catalog = self._invoker.catalog
+        if self._largest_as_of != catalog.version:
+            self._largest_as_of = catalog.version
+            servers = (one.revision.server for one in catalog.every())
+            found = [one.api.body_mib for one in servers if one is not None and one.api is not None]
+            self._largest = max(found, default=BODY_MIB_LEAST) * MIB
+        return self._largest
 
 
 class _Router:
@@ -149,6 +193,8 @@ class _Router:
             _check_stateless(body, scanned)
         journal.admitted(deployed)
         edited = upstream_body(body, scanned, endpoint, api)
+        is_stream = scanned.is_stream and endpoint.streams
+        journal.added = _STREAMED if is_stream else ()
         is_renamed = api.served_model not in ("", scanned.model)
         shape = journal.shape or partial(_shaped, endpoint.protocol, journal.request_id)
         model_answer = ModelAnswer(
@@ -158,13 +204,19 @@ class _Router:
             protocol=endpoint.protocol,
             shape=shape,
         )
+        says_usage = endpoint.usage is not UsageForm.NONE
+        journal.meter = UsageMeter(
+            *(self._invoker, deployed.function, key_id, model_answer, self._began_s),
+            says_usage=says_usage,
+        )
         target = self._target(deployed, scanned.model, api)
-        head = request.head._replace(fields=_without(request.head.fields, _UNSENT))
+        head = self._head_for_server(request.head)
         plan = self._exchanges.plan(head, target, deployed, journal)._replace(
             filter=model_answer, dropped=_UNANSWERED, key_id=key_id
         )
         if not endpoint.has_effects and plan.retry == "auto":
             plan = plan._replace(retry="always")
+        plan = plan._replace(may_poison=plan.retry == "always")
         forwarding = Forwarding(
             target.upstream,
             b"",
@@ -176,11 +228,8 @@ class _Router:
         )
         sent = forward_request(head, forwarding)
         exchange = self._exchanges.exchange(plan, sent, request, journal)
-        is_stream = scanned.is_stream and endpoint.streams
-        if is_stream:
-            journal.added += (_UNBUFFERED,)
         waits = is_stream and bool(head.minor)
-        waiting = WaitingStream(endpoint.protocol, self._began_s, api.comment_after_s)
+        waiting = WaitingStream(endpoint.protocol, monotonic(), api.comment_after_s)
         is_bridged = waits and api.comment_after_s > 0
         drains = api.on_disconnect == "drain"
         return Routed(exchange, edited.body, model_answer, waiting if is_bridged else None, drains)
@@ -204,6 +253,18 @@ class _Router:
         )
         raise UnknownModel(text)
 
+    def _head_for_server(self, head: RequestHead) -> RequestHead:
+        """Return the head with the fields that its server gets.
+
+        Its Content-Type is that of the body that was scanned: a server that took it for something
+        else might find another model there.
+        """
+        kind = shapes.JSON.encode()
+        if self._endpoint.body is BodyForm.MULTIPART:
+            kind = content_type(boundary_of(head.fields.get(b"content-type")))
+        fields = _without(head.fields, _UNSENT, (_IDENTITY, (_CONTENT_TYPE, kind)))
+        return head._replace(fields=fields, options=head.options - _UNSENT)
+
     def _target(self, deployed: Deployed, model: str, api: ModelApi) -> FunctionTarget:
         """Return the target of the exchange. A model that names a revision stays with it."""
         is_pinned = model == deployed.revision.ref
@@ -224,15 +285,47 @@ def check_model_caller(
     host = header("Host") or ""
     access.check_host(host)
     access.check_origin(header("Origin"), header("Sec-Fetch-Site"), host)
-    sent = header("Authorization")
-    if protocol is Protocol.ANTHROPIC and (key := header(_KEY)) is not None:
-        if sent is not None and sent != f"Bearer {key}":
-            raise NoKey("expected one key, in x-api-key or in Authorization, got two")
+    sent, own = header("Authorization"), header("Fn-Key")
+    key = header(_KEY) if protocol is Protocol.ANTHROPIC else None
+    if not access.is_open:
+        known = {one.strip() for one in (own, key, _secret(sent)) if one is not None}
+        if len(known) > 1:
+            raise NoKey("expected one key, got different ones in different fields")
+    if key is not None:
         sent = f"Bearer {key}"
-    credential, _ = find_credential(access, header("Fn-Key"), sent)
+    credential, _ = find_credential(access, own, sent)
     if credential is not None or not access.is_open:
         access.caller(credential)
     return credential
+
+
+def _secret(authorization: str | None) -> str | None:
+    """Return the key in a field Authorization, None if it has none: its scheme is another one."""
+    scheme, _, secret = (authorization or "").partition(" ")
+    return secret if scheme.lower() == "bearer" else None
+
+
+def protocol_of(path: bytes, header: Callable[[str], str | None]) -> Protocol:
+    """Return the protocol in which a client of a path below PREFIX expects its errors.
+
+    Where the path does not tell, a field does that all clients of Anthropic's API send.
+    """
+    endpoint = ENDPOINTS.get(path.removeprefix(PREFIX))
+    if endpoint is not None:
+        return endpoint.protocol
+    return Protocol.OPENAI if header(_VERSION) is None else Protocol.ANTHROPIC
+
+
+def no_endpoint(method: str, path: bytes) -> FnError:
+    """Return the error for a request that no endpoint takes."""
+    place, shown = path.removeprefix(PREFIX), path[:SHOWN_MAX].decode("utf-8", "replace")
+    allow = ["POST"] if place in ENDPOINTS else []
+    if place == MODELS or place.startswith(MODELS + b"/"):
+        allow = ["GET", "HEAD"]
+    if not allow:
+        return Unknown(f"no route {method} {shown}")
+    text = f"{shown}: expected {' or '.join(allow)}, got {method}"
+    return MethodNotAllowed(text, detail={"allow": allow})
 
 
 def api_of(deployed: Deployed) -> ModelApi:
@@ -247,11 +340,12 @@ def _shaped(protocol: Protocol, request_id: str, error: FnError) -> Reply:
     return shapes.reply(protocol, error, request_id)
 
 
-def _without(fields: Fields, names: frozenset[bytes]) -> Fields:
-    """Return the fields without some, and with the only coding that the gateway can read."""
+def _without(fields: Fields, names: frozenset[bytes], added: tuple[Field, ...]) -> Fields:
+    """Return the fields without some, and with others. Servers of the CGI family take an underscore
+    for a hyphen."""
     pairs = zip(fields.names, fields.lines, strict=True)
-    lines = [line for low, line in pairs if low not in names]
-    lines.append(_IDENTITY)
+    lines = [line for low, line in pairs if low.replace(b"_", b"-") not in names]
+    lines += added
     values = {low: value for low, value in fields.values.items() if low not in names}
     lows = tuple(name.lower() for name, _ in lines)
     return Fields(tuple(lines), lows, values, fields.repeated)

@@ -11,19 +11,25 @@ from aiohttp import web
 from gateway import problems
 from gateway.http.admission import correlate
 from gateway.http.bodies import check_framing, is_awaiting_continue
-from gateway.http.model_requests import check_model_caller
+from gateway.http.model_requests import (
+    SHOWN_MAX,
+    check_model_caller,
+    no_endpoint,
+    protocol_of,
+)
 from gateway.v1 import shapes
-from gateway.v1.endpoints import ENDPOINTS, MODELS, PREFIX, Protocol
+from gateway.v1.endpoints import MODELS, PREFIX, Protocol
 from gateway.v1.model_list import Model, list_document, model_document, names_of
-from registry.errors import FnError, MethodNotAllowed, Unknown, UnknownModel, WrongScope
+from registry.errors import FnError, UnknownModel, WrongScope
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.http.context import Invoker
     from registry.catalog import Deployed
 
 log = structlog.get_logger()
 
-_VERSION = "Anthropic-Version"
 _PLACE = (PREFIX + MODELS).decode()
 
 
@@ -37,11 +43,14 @@ class ModelRoutes:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer a request."""
-        protocol = Protocol.ANTHROPIC if _VERSION in request.headers else Protocol.OPENAI
-        request_id = correlate(request.headers.get).request_id or self._new_id()
+        header = _header_of(request)
+        path = request.rel_url.raw_path
+        protocol = protocol_of(path.encode("utf-8", "replace"), header)
+        request_id = correlate(header).request_id or self._new_id()
         try:
             check_framing(request)
-            document = self._document(request, protocol)
+            credential = check_model_caller(self._access, header, protocol)
+            document = self._document(request.method, path, protocol, credential)
             response = problems.json_answer(document)
         except FnError as error:
             response = _answer(protocol, error, request_id)
@@ -53,24 +62,19 @@ class ModelRoutes:
             response.force_close()
         return response
 
-    def _document(self, request: web.Request, protocol: Protocol) -> dict[str, object]:
+    def _document(
+        self, method: str, path: str, protocol: Protocol, credential: str | None
+    ) -> dict[str, object]:
         """Return the document that a request asks for. Raises FnError."""
-        credential = check_model_caller(self._access, request.headers.get, protocol)
-        path = request.rel_url.raw_path
-        is_endpoint = path.removeprefix(PREFIX.decode()).encode("utf-8", "replace") in ENDPOINTS
-        if request.method not in ("GET", "HEAD") or is_endpoint:
-            allow = ["POST"] if is_endpoint else ["GET", "HEAD"]
-            text = f"expected {', '.join(allow)}, got {request.method}"
-            raise MethodNotAllowed(text, detail={"allow": allow})
+        if method not in ("GET", "HEAD") or not (path + "/").startswith(f"{_PLACE}/"):
+            raise no_endpoint(method, path.encode("utf-8", "replace"))
         if path == _PLACE:
             mine = (one for one in self._catalog.all() if self._is_shown(one, credential))
             return list_document(protocol, (name for one in mine for name in names_of(one)))
-        if not path.startswith(f"{_PLACE}/"):
-            raise Unknown(f"no route {request.method} {path[:200]}")
         id = unquote(path.removeprefix(f"{_PLACE}/"))
         found = self._catalog.find_model(id)
         if found is None or not self._is_shown(found, credential):
-            raise UnknownModel(f"no model {id[:200]!r} that this key may use")
+            raise UnknownModel(f"no model {id[:SHOWN_MAX]!r} that this key may use")
         return model_document(protocol, Model(id, found.function.created_s))
 
     def _is_shown(self, deployed: Deployed, credential: str | None) -> bool:
@@ -83,6 +87,17 @@ class ModelRoutes:
         except WrongScope:
             return False
         return True
+
+
+def _header_of(request: web.Request) -> Callable[[str], str | None]:
+    """Return a function that returns the value of a header, None if it is missing. Several values
+    are joined, so that a field that may not repeat becomes invalid."""
+
+    def header(name: str) -> str | None:
+        values = request.headers.getall(name, ())
+        return ", ".join(values) if values else None
+
+    return header
 
 
 def _answer(protocol: Protocol, error: FnError, request_id: str) -> web.Response:

@@ -30,6 +30,7 @@ from gateway.metrics.counters import (
 )
 from gateway.metrics.exchanges import ExchangeFamilies, ExchangeNumbers
 from gateway.metrics.ledger import ENDINGS, Balance
+from gateway.metrics.tokens import TokenFamilies, TokenNumbers
 from gateway.replies import Receipt
 from registry.catalog import Change
 from runtime_image.contract.control import PHASES
@@ -131,6 +132,7 @@ class Metrics:
         left_out = CounterFamily("fngate_access_events_left_out", text, (), store)
         self._left_out = left_out.of()
         self.exchanges = ExchangeFamilies(LABELS, store)
+        self._tokens = TokenFamilies(LABELS, store)
         for collector in (
             self._requests,
             self._duration,
@@ -141,6 +143,7 @@ class Metrics:
             self._retries,
             left_out,
             *self.exchanges.collectors,
+            *self._tokens.collectors,
         ):
             self._registry.register(collector)
 
@@ -197,6 +200,11 @@ class Metrics:
         """Return the numbers under which a function's exchanges are counted."""
         series = self._series.get((namespace, function)) or self._series_of(namespace, function)
         return self.exchanges.of(series.labels)
+
+    def tokens_of(self, namespace: str, function: str) -> TokenNumbers:
+        """Return the numbers under which a function's tokens are counted, to be used at once."""
+        series = self._series.get((namespace, function)) or self._series_of(namespace, function)
+        return self._tokens.of(series.labels)
 
     def count_exchange(
         self, key: tuple[str, str], outcome: tuple[str, str], seconds: float, receipt: Receipt
@@ -273,6 +281,7 @@ class Metrics:
         series = self._series.pop(key, None)
         if series is not None:
             self.exchanges.remove(series.labels)
+            self._tokens.remove(series.labels)
             for outcome in series.outcomes:
                 self._requests.remove(*series.labels, *outcome)
             self._duration.remove(*series.labels)

@@ -47,7 +47,9 @@ class Exchange(ExchangeData):
 
     def start(self) -> None:
         """Ask for a connection. An error is answered to the client."""
-        call = self._plan.call(monotonic(), self._on_opened, self._on_refused)
+        plan, kept = self._plan, self._kept
+        pieces = (lambda: kept.pieces) if plan.may_poison else None
+        call = plan.call(monotonic(), self._on_opened, self._on_refused, pieces)
         self._call = call
         self._open.add(self)
         try:
@@ -265,9 +267,13 @@ class Exchange(ExchangeData):
             self.fail(not_http(str(error)))
 
     def _pass_interim(self, head: ResponseHead) -> None:
-        """Pass an interim head on to clients that understand it (RFC 9110 section 15.2)."""
-        wanted = head.status != CONTINUE or self._plan.head.expects_continue
-        if wanted and self._plan.head.minor:
+        """Pass an interim head on to clients that understand it (RFC 9110 section 15.2).
+
+        None where the answer is filtered: its head may have been sent already.
+        """
+        plan = self._plan
+        wanted = head.status != CONTINUE or plan.head.expects_continue
+        if wanted and plan.head.minor and plan.filter is None:
             self._client.write(forward_interim(head))
 
     def _pass_known(self, data: bytes) -> bool:
@@ -400,6 +406,8 @@ class Exchange(ExchangeData):
         elif state is State.ANSWERING:
             self.fail(UpstreamFailed("the replica died within its answer"))
         elif state is State.OPEN:
+            if not listens:
+                call.note_death()
             self._carry_out(self._decide(died=not listens))
 
     def _carry_out(

@@ -123,6 +123,7 @@ class ExchangeData(ABC):
                 sends=self._sends,
                 is_late=monotonic() >= call.wait_until_s,
                 unsent=self._unsent if is_unsent else 0,
+                deaths=call.deaths if call.may_poison else 0,
             )
         )
 

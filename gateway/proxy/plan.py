@@ -13,8 +13,9 @@ from gateway.server_links import NO_META, ExchangeCall
 from registry.model import ExchangeLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from gateway.dispatch.call import Data
     from gateway.proxy.fields import Field
     from gateway.proxy.ports import AnswerFilter
     from gateway.proxy.request_head import RequestHead
@@ -43,7 +44,7 @@ class ExchangePlan(NamedTuple):
     `answers`: known answers to requests of this plan, None where nothing is remembered. `outer`,
     `public_host`: what a trusted proxy says, see `gateway.proxy.answering`. `key_id`: of the key
     that the request was sent with. `filter`: of the answer. `dropped`: fields of the answer that
-    the client does not get.
+    the client does not get. `may_poison`: the body is refused after it has killed replicas.
     """
 
     pool: str
@@ -66,14 +67,17 @@ class ExchangePlan(NamedTuple):
     key_id: str = ""
     filter: AnswerFilter | None = None
     dropped: frozenset[bytes] = frozenset()
+    may_poison: bool = False
 
     def call(
         self,
         now: float,
         opened: Callable[[UpstreamConnection], None],
         done: Callable[[FnError], None],
+        pieces: Callable[[], Iterable[Data]] | None,
     ) -> ExchangeCall:
-        """Return the call that asks for a connection; `now` is monotonic seconds."""
+        """Return the call that asks for a connection; `now` is monotonic seconds, `pieces` returns
+        the request's body as far as it is kept, None unless the body may be refused."""
         return ExchangeCall(
             self.pool,
             NO_META,
@@ -88,6 +92,7 @@ class ExchangePlan(NamedTuple):
             opened=opened,
             done=done,
             wants_fresh=self.retry == "never",
+            pieces=pieces,
         )
 
     def answering(self, port: int, added: tuple[Field, ...], *, keeps: bool) -> Answering:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
-from registry.errors import FnError, ReplicaDied, UpstreamFailed
+from registry.errors import FnError, Poison, ReplicaDied, UpstreamFailed
 
 Retry = Literal["auto", "always", "never"]
 SENDS_MAX: Final = 2
+DEATHS_MAX: Final = 2
+"""Replicas that a request may kill before its body is refused."""
 UNSENT_MAX: Final = 3
 """Connections of one exchange that may have ended before the request was sent. The kernel accepts
 connections for a server that is being killed until its sockets are closed, so the dispatcher leaves
@@ -43,7 +45,8 @@ class Loss(NamedTuple):
     `sends`: times that the request was sent, this one included. `is_late`: the time for another
     try is over. `unsent`: number of connections of this exchange that had ended before the request
     was sent, this one included, none of which is counted in `sends`; 0 if the request was sent on
-    this one.
+    this one. `deaths`: replicas that died before their answers, this one included, where that
+    counts.
     """
 
     method: bytes
@@ -56,6 +59,7 @@ class Loss(NamedTuple):
     sends: int = 1
     is_late: bool = False
     unsent: int = 0
+    deaths: int = 0
 
 
 class Row(NamedTuple):
@@ -101,6 +105,8 @@ def decide(loss: Loss) -> Resend | Fail:
     then = next(row.then for row in ROWS if row.applies(loss))
     if isinstance(then, Resend):
         return then
+    if loss.died and loss.deaths >= DEATHS_MAX:
+        return Fail(Poison, f"{loss.deaths} replicas died before they answered this request")
     if loss.died:
         return Fail(ReplicaDied, then.format(lost="the replica died"))
     return Fail(UpstreamFailed, then.format(lost="the function's server closed the connection"))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gateway import problems
-from gateway.proxy.framing import BodyKind
 from gateway.proxy.ports import FilterMode
 from gateway.v1 import shapes
 from gateway.v1.endpoints import Protocol
@@ -34,6 +33,7 @@ _EVENTS: Final = b"text/event-stream"
 _END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n")
 _PLAIN_END: Final = b"\n\n"
 _LONGEST_END: Final = b"\r\n\r\n"
+_ENDS: Final = (b"\n\n", _LONGEST_END, b"\r\r", b"\n\r\n")
 _DATA: Final = re.compile(rb"(?:^|[\r\n])data:[ ]?(?=\{)")
 """Beginning of the JSON of an event. No server of these protocols splits it into several lines."""
 _PLAIN_DATA: Final = b"data: {"
@@ -67,15 +67,19 @@ class ModelAnswer:
         "_has_begun",
         "_held",
         "_is_refused",
-        "_is_stream",
+        "_is_within",
         "_mode",
         "_model",
         "_protocol",
+        "_ready",
+        "_refusal",
         "_searched",
         "_shape",
         "_takes_comments",
         "_within",
         "has_head",
+        "is_stream",
+        "on_first",
     )
 
     def __init__(
@@ -100,7 +104,15 @@ class ModelAnswer:
         """Bytes of `_held` in which no event ends."""
         self._ends = Ends()
         self._held = bytearray()
-        self._is_stream = False
+        self._ready = b""
+        """Events before one that is too long."""
+        self._refusal: FnError | None = None
+        """Why the body becomes another error event than it says itself."""
+        self._is_within = False
+        self.is_stream = False
+        """Whether the answer is a stream of events, once its head is known."""
+        self.on_first: Callable[[], None] | None = None
+        """Called once, before the first bytes of the body."""
         self._mode = FilterMode.OFF
 
     @property
@@ -109,11 +121,14 @@ class ModelAnswer:
         return None if self._mode is FilterMode.OFF else self._ends.usage()
 
     @property
+    def has_said_end(self) -> bool:
+        """Whether a stream has said its last event: clients may leave before its last byte."""
+        return self.is_stream and self._ends.have_last_event
+
+    @property
     def is_between_events(self) -> bool:
         """Whether a comment can be written now."""
-        if not self._has_begun:
-            return True
-        return self._takes_comments and not self._held and self._ends.are_between_events
+        return not self._has_begun or (self._takes_comments and not self._is_within)
 
     def begin_early(self) -> bool:
         """Note that the client gets a comment; return whether it needs a head before that."""
@@ -122,29 +137,35 @@ class ModelAnswer:
         return is_first
 
     def begin(self, head: ResponseHead) -> FilterMode:
-        """Implement `AnswerFilter.begin`. Errors, and bodies with a coding, pass as they are."""
+        """Implement `AnswerFilter.begin`. Errors, and bodies with a coding, pass as they are.
+
+        A stream passes in whole events: a comment, or an error in the middle of it, needs to be one
+        of its own.
+        """
         self._has_begun = True
         self._mode = self._mode_of(head)
-        if self.has_head and not (self._is_stream and self._mode is not FilterMode.OFF):
+        if self.has_head and not self.is_stream:
             self._is_refused = True
-        if self.has_head:
             self._mode = FilterMode.CHANGE
-        is_chunked = head.framing.kind is BodyKind.CHUNKED or self._mode is FilterMode.CHANGE
-        self._takes_comments = self._is_stream and is_chunked
+            if head.status == OK:
+                self._refusal = UpstreamFailed("the server answered without a stream of events")
+        self._takes_comments = self.is_stream or self._is_refused
         return self._mode
 
     def _mode_of(self, head: ResponseHead) -> FilterMode:
         kind = head.fields.get(b"content-type").lower()
         if head.status != OK or head.fields.get(b"content-encoding"):
             return FilterMode.OFF
-        self._is_stream = kind.startswith(_EVENTS)
-        if not (self._is_stream or kind.partition(b";")[0].strip().endswith(b"json")):
+        self.is_stream = kind.startswith(_EVENTS)
+        if not (self.is_stream or kind.partition(b";")[0].strip().endswith(b"json")):
             return FilterMode.OFF
-        changes = bool(self._model) or (self._asks_usage and self._is_stream)
-        return FilterMode.CHANGE if changes else FilterMode.READ
+        return FilterMode.CHANGE if self._model or self.is_stream else FilterMode.READ
 
     def feed(self, content: bytes) -> bytes:
         """Implement `AnswerFilter.feed`. Raises UpstreamFailed for an event that is too long."""
+        if self.on_first is not None and content:
+            first, self.on_first = self.on_first, None
+            first()
         self._ends.add(content)
         if self._mode is FilterMode.READ:
             return content
@@ -152,11 +173,8 @@ class ModelAnswer:
         if self._is_refused:
             held += content[: REFUSAL_MAX - len(held)]
             return b""
-        if self._is_stream:
-            if not held and content.endswith(_PLAIN_END) and b"\r" not in content:
-                return self._plain_events(content)
-            held += content
-            return self._whole_events()
+        if self.is_stream:
+            return self._events(content)
         held += content
         if len(held) <= HELD_MAX:
             return b""
@@ -168,45 +186,84 @@ class ModelAnswer:
         """Implement `AnswerFilter.end`."""
         rest, self._held = bytes(self._held), bytearray()
         if self._is_refused:
-            return shapes.event(self._protocol, self._refusal(rest))
+            return shapes.event(self._protocol, self._refused(rest))
         if not rest:
             return rest
-        return self._event(rest) if self._is_stream else self._renamed(rest, 0)
+        return self._event(rest) if self.is_stream else self._renamed(rest, 0)
 
     def failed(self, error: FnError) -> bytes:
-        """Implement `AnswerFilter.failed`: an event, where the answer is a stream of events."""
-        if not (self._is_stream or self.has_head):
+        """Implement `AnswerFilter.failed`: an event, where the answer is a stream of events.
+
+        None within an event that is too long to be held: its end would be garbled.
+        """
+        if self._is_within or not (self.is_stream or self.has_head):
             return b""
-        return shapes.event(self._protocol, bytes(self._shape(error).body))
+        return self._ready + shapes.event(self._protocol, bytes(self._shape(error).body))
 
     def refused(self, document: bytes) -> bytes:
         """Return the body of an error's reply as the last event of a stream."""
         return shapes.event(self._protocol, document)
 
-    def _refusal(self, body: bytes) -> bytes:
+    def _refused(self, body: bytes) -> bytes:
         """Return the server's error in one line, or one in its place, if it is no JSON object."""
+        if self._refusal is not None:
+            return bytes(self._shape(self._refusal).body)
         try:
             return msgspec.json.encode(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             error = UpstreamFailed("the server answered with an error that is no JSON")
             return bytes(self._shape(error).body)
 
-    def _plain_events(self, content: bytes) -> bytes:
-        """Return the events of bytes that are whole events with LF, as most servers write each."""
+    def _events(self, content: bytes) -> bytes:
+        """Return the events that are complete. Raises UpstreamFailed for one that is too long."""
+        held = self._held
+        if self._model or self._asks_usage:
+            is_whole = content.endswith(_PLAIN_END) and b"\r" not in content
+            if is_whole and not held and len(content) <= HELD_MAX:
+                return self._edited_whole_events(content)
+            held += content
+            return self._edited_events()
+        if self._is_within:
+            self._is_within = not self._ends.are_between_events
+            return content
+        if not held and content.endswith(_ENDS):
+            return content
+        held += content
+        return self._plain_events()
+
+    def _edited_whole_events(self, content: bytes) -> bytes:
+        """Return events changed where needed, of bytes that are whole events with LF: most servers
+        write each event at once."""
         if content.find(_PLAIN_END) == len(content) - len(_PLAIN_END):
             return self._event(content)
         events = content.split(_PLAIN_END)[:-1]
         return b"".join([self._event(event + _PLAIN_END) for event in events])
 
-    def _whole_events(self) -> bytes:
-        """Return the events that are complete."""
+    def _plain_events(self) -> bytes:
+        """Return the events that are complete, as they are; one that is too long in parts."""
+        held = self._held
+        at = 0
+        for end in _ENDS:
+            if (found := held.rfind(end, self._searched)) >= 0:
+                at = max(at, found + len(end))
+        self._is_within = len(held) - at > HELD_MAX
+        whole = bytes(held) if self._is_within else bytes(held[:at])
+        del held[: len(whole)]
+        self._searched = max(0, len(held) - len(_LONGEST_END) + 1)
+        return whole
+
+    def _edited_events(self) -> bytes:
+        """Return the events that are complete, changed where needed."""
         held, at, pieces = self._held, 0, []
-        while (end := _END.search(held, max(at, self._searched))) is not None:
+        end = _END.search(held, self._searched)
+        while end is not None and end.end() - at <= HELD_MAX:
             pieces.append(self._event(bytes(held[at : end.end()])))
             at = self._searched = end.end()
+            end = _END.search(held, at)
         if at:
             del held[:at]
         if len(held) > HELD_MAX:
+            self._ready = b"".join(pieces)
             raise UpstreamFailed(f"an event of the server is longer than {HELD_MAX} bytes")
         self._searched = max(0, len(held) - len(_LONGEST_END) + 1)
         return b"".join(pieces)

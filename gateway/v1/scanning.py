@@ -1,14 +1,19 @@
 """Finds the members of a JSON request that the gateway reads or changes, as spans. Pure.
 
 RFC 8259. The body is not built as objects: msgspec checks its syntax, and a walk over the members
-of the top level jumps from bracket to bracket. Both hold the loop, so the walk yields now and then.
+of the top level jumps from bracket to bracket. Both hold the loop, so the walk yields now and then,
+and what takes long per byte has a limit.
+
+A body that two parsers could read as requests for different models is refused.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Generator
 from typing import Final, NamedTuple, TypeVar
+from urllib.parse import unquote_plus
 
 import msgspec
 
@@ -18,23 +23,32 @@ T = TypeVar("T")
 
 MEMBERS_MAX: Final = 1000
 """Max members of the top level."""
+BRACKETS_MAX: Final = 250_000
+"""Max objects and arrays of a body, which take about 0.2 s."""
+NAME_MAX: Final = 1024
+"""Max bytes of the name of a member of the top level, as it stands in the body."""
+VALUE_MAX: Final = 4096
+"""Max bytes of a value that is decoded, as it stands in the body."""
 MODEL_MAX: Final = 256
 """Max characters of a model's name."""
-TURN: Final = 2000
-"""Steps of the walk between two turns of the loop, about 1 ms."""
+TURN: Final = 500
+"""Steps of the walk between two turns of the loop, at most about 1 ms."""
+SLICE: Final = 1024 * 1024
+"""Bytes that are searched or decoded between two turns of the loop."""
+_ITEMS: Final = 32
+"""Max strings, or parts of numbers and names, of one step of the walk."""
 _PART: Final = re.compile(rb'[^"\\]{0,1024}+(?:\\.[^"\\]{0,1024}+){0,64}+', re.DOTALL)
 """Part of a string."""
 _STRING: Final = b'"' + _PART.pattern + b'"'
 """A string that is not long. `_walk` finds the end of others with less time per byte."""
 _SPACE: Final = rb"[ \t\n\r]*+"
-_NAME: Final = re.compile(
-    _SPACE + rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")' + _SPACE + b":" + _SPACE, re.DOTALL
-)
-_PLAIN: Final = re.compile(_STRING + rb'|[^\s,}\[{"]++', re.DOTALL)
+_NAME: Final = re.compile(_SPACE + b"(" + _STRING + b")" + _SPACE + b":" + _SPACE, re.DOTALL)
+_PLAIN: Final = re.compile(_STRING + rb"|[-+.0-9A-Za-z]{1,%d}+" % VALUE_MAX, re.DOTALL)
 """A value that is neither an object nor an array nor a long string."""
-_JUMP: Final = re.compile(rb'[^"\[\]{}]*+(?:' + _STRING + rb'[^"\[\]{}]*+)*+', re.DOTALL)
-"""Everything up to the next bracket or long string."""
+_JUMP: Final = re.compile(rb'(?:[^"\[\]{}]{1,4096}+|' + _STRING + rb"){0,%d}+" % _ITEMS, re.DOTALL)
+"""Everything up to the next bracket or long string, but not too much at once."""
 _NEXT: Final = re.compile(_SPACE + rb"([,}])")
+_END: Final = re.compile(_SPACE + b"}")
 _READ: Final = frozenset(
     {"model", "stream", "stream_options", "background", "previous_response_id", "conversation"}
 )
@@ -61,15 +75,11 @@ class Scanned(NamedTuple):
     first: int
 
 
-class _Checked(msgspec.Struct):
-    """The members with a type to check. All others only need to be JSON."""
-
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: dict[str, msgspec.Raw] | None = None
+class _Object(msgspec.Struct):
+    """Any object: the syntax of its members is checked, and nothing kept."""
 
 
-_decode: Final = msgspec.json.Decoder(_Checked).decode
+_decode: Final = msgspec.json.Decoder(_Object).decode
 
 
 def scan(body: bytes) -> Generator[None, None, Scanned]:
@@ -77,15 +87,19 @@ def scan(body: bytes) -> Generator[None, None, Scanned]:
 
     Raises BadRequest unless the body is a JSON object with a model.
     """
-    checked = _check(body)
-    model = checked.model
-    if not model or len(model) > MODEL_MAX or not model.isprintable():
-        got = "none" if model is None else repr(model[:40])
-        text = f"model: expected a name of 1 to {MODEL_MAX} printable characters, got {got}"
-        raise BadRequest(text, detail={"param": "model"})
+    yield from _check_text(body)
+    _check_syntax(body)
+    if len(body) > SLICE:
+        yield
     first = body.index(b"{") + 1
     values = yield from _walk(body, first)
-    return Scanned(model, bool(checked.stream), values, first)
+    options = _value(body, values, "stream_options")
+    if options[:1] not in (b"n", b"{"):
+        raise _unexpected("stream_options", "an object", options)
+    stream = _value(body, values, "stream")
+    if stream not in (b"true", b"false", b"null"):
+        raise _unexpected("stream", "true or false", stream)
+    return Scanned(_model(_value(body, values, "model")), stream == b"true", values, first)
 
 
 def run(scanning: Generator[None, None, T]) -> T:
@@ -98,20 +112,92 @@ def run(scanning: Generator[None, None, T]) -> T:
             return found
 
 
-def _check(body: bytes) -> _Checked:
-    """Return the members with a type. Raises BadRequest unless the body is a JSON object."""
+def check_model(model: str) -> None:
+    """Raise BadRequest unless a text may be a model's name."""
+    if not 1 <= len(model) <= MODEL_MAX or not model.isprintable():
+        raise _no_model(repr(model[:40]))
+
+
+def check_name(name: str) -> None:
+    """Raise BadRequest for a name that some servers take for `model`.
+
+    Go's decoder ignores case, parsers in C end a text at a NUL, others read `model[]` as a list.
+    """
+    plain = name.partition("\0")[0].partition("[")[0].strip().casefold()
+    if plain == "model" and name != "model":
+        text = f"expected no member like `model` but itself, got {name[:40]!r}"
+        raise BadRequest(text, detail={"param": "model"})
+
+
+def check_query(query: bytes) -> None:
+    """Raise BadRequest for a query that names a model: some servers would take that one."""
+    for part in re.split(rb"[&;]", query):
+        name = unquote_plus(part.partition(b"=")[0].decode("latin-1"))
+        check_name(name)
+        if name == "model":
+            raise BadRequest("the query: expected no model, as the body names it")
+
+
+def _check_text(body: bytes) -> Generator[None, None, None]:
+    """Raise BadRequest unless the body is UTF-8."""
+    if body.isascii():
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for at in range(0, len(body), SLICE):
+        if at:
+            yield
+        piece = body[at : at + SLICE]
+        try:
+            decoder.decode(piece, final=at + SLICE >= len(body))
+        except UnicodeDecodeError as error:
+            place = at + error.start - (len(error.object) - len(piece))
+            raise BadRequest(f"the body: expected UTF-8, got byte {place} as it is") from None
+
+
+def _check_syntax(body: bytes) -> None:
+    """Raise BadRequest unless the body is a JSON object."""
     try:
-        if not body.isascii():
-            body.decode()
-        return _decode(body)
+        _decode(body)
     except RecursionError:
         raise BadRequest("the body is nested too deeply") from None
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"the body: expected UTF-8, got byte {error.start} as it is") from None
     except msgspec.ValidationError as error:
         raise BadRequest(f"the body: {error}") from None
     except msgspec.DecodeError as error:
         raise BadRequest(f"the body: expected a JSON object: {error}") from None
+
+
+def _value(body: bytes, values: dict[str, Span], name: str) -> bytes:
+    """Return the value of a member, b"null" if there is none. Raises BadRequest for a long one."""
+    span = values.get(name)
+    if span is None:
+        return b"null"
+    if span.end - span.begin > VALUE_MAX:
+        text = f"{name}: expected at most {VALUE_MAX} bytes, got {span.end - span.begin}"
+        raise BadRequest(text, detail={"param": name})
+    return body[span.begin : span.end]
+
+
+def _model(value: bytes) -> str:
+    """Return the model's name. Raises BadRequest."""
+    if value[:1] != b'"':
+        raise _no_model("none" if value == b"null" else _shown(value))
+    model = msgspec.json.decode(value, type=str)
+    check_model(model)
+    return model
+
+
+def _no_model(got: str) -> BadRequest:
+    text = f"model: expected a name of 1 to {MODEL_MAX} printable characters, got {got}"
+    return BadRequest(text, detail={"param": "model"})
+
+
+def _unexpected(name: str, expected: str, got: bytes) -> BadRequest:
+    return BadRequest(f"{name}: expected {expected}, got {_shown(got)}", detail={"param": name})
+
+
+def _shown(value: bytes) -> str:
+    """Return the beginning of a value without characters that a terminal would obey."""
+    return repr(value[:40].decode("utf-8", "replace"))
 
 
 def _walk(body: bytes, at: int) -> Generator[None, None, dict[str, Span]]:
@@ -121,26 +207,54 @@ def _walk(body: bytes, at: int) -> Generator[None, None, dict[str, Span]]:
     read the other one.
     """
     values: dict[str, Span] = {}
-    members = 0
+    members, left = 0, BRACKETS_MAX
     name = _NAME.match(body, at)
+    if name is None and _END.match(body, at) is None:
+        raise _long_name()
     while name is not None:
-        begin = end = name.end()
-        if (plain := _PLAIN.match(body, begin)) is not None:
-            end = plain.end()
-        else:
-            end = yield from end_of_value(body, begin)
-        key = msgspec.json.decode(name[1], type=str)
-        if key in _READ:
-            if key in values:
-                text = f"{key}: expected once, got twice"
-                raise BadRequest(text, detail={"param": key})
-            values[key] = Span(begin, end)
         members += 1
         if members > MEMBERS_MAX:
             raise BadRequest(f"the body: expected at most {MEMBERS_MAX} members")
+        begin, key = name.end(), _key(name[1])
+        if (plain := _PLAIN.match(body, begin)) is not None:
+            end = plain.end()
+        else:
+            end, left = yield from _end_of_checked(body, begin, left)
+        if key in _READ:
+            if key in values:
+                raise BadRequest(f"{key}: expected once, got twice", detail={"param": key})
+            values[key] = Span(begin, end)
         after = _NEXT.match(body, end)
-        name = _NAME.match(body, after.end()) if after is not None and after[1] == b"," else None
+        if after is None:
+            raise BadRequest(f"the body: expected numbers of at most {VALUE_MAX} digits")
+        if after[1] == b"}":
+            break
+        name = _NAME.match(body, after.end())
+        if name is None:
+            raise _long_name()
     return values
+
+
+def _key(name: bytes) -> str:
+    """Return the name of a member, which stands in quotes. Raises BadRequest."""
+    if len(name) > NAME_MAX:
+        raise _long_name()
+    key: str = msgspec.json.decode(name, type=str)
+    check_name(key)
+    return key
+
+
+def _long_name() -> BadRequest:
+    return BadRequest(f"the body: expected names of members of at most {NAME_MAX} bytes")
+
+
+def _end_of_checked(body: bytes, at: int, left: int) -> Generator[None, None, tuple[int, int]]:
+    """Return what `_end_of_counted` does, for a body with the right syntax. Raises BadRequest."""
+    try:
+        return (yield from _end_of_counted(body, at, left))
+    except ValueError:
+        text = f"the body: expected at most {BRACKETS_MAX} objects and arrays"
+        raise BadRequest(text) from None
 
 
 def find_member(body: bytes, at: int, wanted: bytes) -> Span | None:
@@ -165,25 +279,37 @@ def find_member(body: bytes, at: int, wanted: bytes) -> Span | None:
 def end_of_value(body: bytes, at: int) -> Generator[None, None, int]:
     """Return the index behind an object, an array or a string that begins at `at`.
 
-    Raises ValueError if the body ends before; its syntax needs to be right otherwise.
+    Its syntax needs to be right. Raises ValueError if the body ends before, and for too many
+    brackets.
     """
+    end, _ = yield from _end_of_counted(body, at, BRACKETS_MAX)
+    return end
+
+
+def _end_of_counted(body: bytes, at: int, left: int) -> Generator[None, None, tuple[int, int]]:
+    """Return what `end_of_value` does, and how many objects and arrays are left of `left`."""
     depth = steps = 0
+    turn = at
     while True:
         steps += 1
-        if not steps % TURN:
+        if steps == TURN or at - turn > SLICE:
+            steps, turn = 0, at
             yield
         jump = _JUMP.match(body, at) if depth else None
         at = at if jump is None else jump.end()
         char = body[at : at + 1]
-        at += 1
-        if not char:
-            raise ValueError("the value is cut")
         if char == b'"':
-            at = yield from _end_of_string(body, at)
-        else:
-            depth += 1 if char in b"[{" else -1
+            at = yield from _end_of_string(body, at + 1)
+        elif char and char in b"[{":
+            at, depth, left = at + 1, depth + 1, left - 1
+            if left < 0:
+                raise ValueError("there are too many brackets")
+        elif char and char in b"]}":
+            at, depth = at + 1, depth - 1
+        elif not depth or not char:
+            raise ValueError("the value is cut")
         if not depth:
-            return at
+            return at, left
 
 
 def _end_of_string(body: bytes, at: int) -> Generator[None, None, int]:

@@ -20,6 +20,12 @@ TOKENS_MAX: Final = 10**9
 _USAGE: Final = re.compile(rb'"usage"[ \t\r\n]*+:[ \t\r\n]*+(?=\{)')
 """The member `usage`. In a string its quotes would be escaped."""
 
+_LAST_EVENT: Final = re.compile(
+    rb"[\r\n](?:data:[ ]?\[DONE\]"
+    rb"|event:[ ]?(?:message_stop|response\.(?:completed|incomplete)))[\r\n]"
+)
+"""The last event of a stream. Within JSON there is no line break."""
+
 
 class TokenUsage(NamedTuple):
     """Tokens of one request: of the input, and of the output."""
@@ -63,6 +69,11 @@ class Ends:
     def are_between_events(self) -> bool:
         """Whether the bytes so far end with a complete event of a stream."""
         return not self._last or self._last.endswith((b"\n\n", b"\r\n\r\n"))
+
+    @property
+    def have_last_event(self) -> bool:
+        """Whether the last event of a protocol is among the last bytes."""
+        return _LAST_EVENT.search(self._last) is not None
 
     def usage(self) -> TokenUsage | None:
         """Return the usage that the answer says, None if it says none.

@@ -45,10 +45,11 @@ class WaitingStream:
         self._due_s = max(self._due_s, now + self._each_s)
 
     @staticmethod
-    def head(request_id: str) -> bytes:
-        """Return the head of an answer that begins with a comment."""
+    def head(request_id: str, *, keeps: bool) -> bytes:
+        """Return the head of an answer that begins with a comment; `keeps`: the connection may
+        serve another request."""
         return (
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
             b"Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\nX-Request-Id: %b\r\n"
-            b"Transfer-Encoding: chunked\r\n\r\n"
-        ) % request_id.encode()
+            b"Transfer-Encoding: chunked\r\nConnection: %b\r\n\r\n"
+        ) % (request_id.encode(), b"keep-alive" if keeps else b"close")

@@ -29,6 +29,7 @@ from tests.chaos import (
     kept_streams,
     killed_servers,
     late_run,
+    model_bodies,
     poison,
     restarts,
     rounds,
@@ -65,7 +66,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--hostile", type=int, default=100, help="hostile: functions")
     parser.add_argument("--streams", type=int, default=fronts.STREAMS, help="fronts: connections")
     parser.add_argument(
-        "--messages", type=int, default=100_000, help="odd-servers: requests, and answers"
+        "--messages", type=int, default=100_000, help="odd-servers and model-bodies"
     )
     parser.add_argument("--graphs", type=int, default=row_graphs.GRAPHS, help="row-graphs: number")
     parser.add_argument("--calls", type=int, default=strangers.Dose.calls, help="strangers: number")
@@ -150,6 +151,7 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     ),
     "together": lambda data, given: together.run(data, given.seed, 3 * given.requests),
     "odd-servers": lambda data, given: fuzzed_servers.run(data, given.seed, given.messages),
+    "model-bodies": lambda data, given: model_bodies.run(data, given.seed, given.messages),
     "killed-servers": lambda data, given: killed_servers.run(data, given.seed),
     "kept-streams": lambda data, _given: kept_streams.run(data),
     "exact-servers": lambda data, _given: exact_servers.run(data),

@@ -118,7 +118,7 @@ async def operating(
     async with AsyncExitStack() as stack:
         data = folder / "data"
         store = await open_store(StoreSettings(data, **{"busy_s": 0.0, **settings}), stack)
-        past = ServerHistory(store.history, time.time, lambda _: Prior())
+        past = ServerHistory(store.history, time.time, lambda _: Prior(), store.usage.add)
         pool = Settings(data=data, standbys=0).pool()
         devices = cpu_slots(SLOTS)
         manager = Manager(pool, driver or FakeDriver(), devices, _Linked(store.blobs), past, gpus)

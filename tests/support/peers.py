@@ -21,6 +21,7 @@ from registry.exchange import (
     decode_demand,
     encode,
 )
+from registry.usage import UsageRow
 from runtime_image.contract.link import VERSION, Kind
 from runtime_image.link.frames import Frame, pack
 from runtime_image.link.meta import AnswerMeta, RequestMeta, pack_answer
@@ -61,6 +62,7 @@ class KnownPast:
         self.cold_s = cold_s
         self.samples = samples
         self.arrivals: list[tuple[str, str]] = []
+        self.usage: list[UsageRow] = []
 
     def expected(self, pool: str) -> Expected:
         """Return the same history for every pool."""
@@ -69,6 +71,10 @@ class KnownPast:
     def arrived(self, namespace: str, name: str) -> None:
         """Record the called function."""
         self.arrivals.append((namespace, name))
+
+    def used(self, row: UsageRow) -> None:
+        """Record the usage of a call."""
+        self.usage.append(row)
 
 
 class Peer:

@@ -29,7 +29,7 @@ from gateway.observing.access_log import AccessEvent
 from gateway.pages.tickets import Tickets
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Deployed
-from registry.model import ExchangeLimits, Key, PathRules, ServerSettings
+from registry.model import ExchangeLimits, Key, ModelApi, PathRules, ServerSettings
 from registry.model import Limits as FunctionLimits
 from registry.store.keys import KeyRing, fingerprint
 from runtime_image.contract.link import SOCKET_NOTICE, Flag, Kind, NotStarted
@@ -43,6 +43,7 @@ from tests.support.sidecars import Sidecar
 KEY = "default/web@1"
 TOKEN = "fn_the-token-of-nobody"
 SECRET = bytes(range(32))
+ALIASES = ("gpt/small:1",)
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -218,6 +219,7 @@ def server_function(
     limits: FunctionLimits,
     ready: str,
     origins: tuple[str, ...] = (),
+    api: ModelApi | None = None,
 ) -> Deployed:
     """Return the server function "web"."""
     revision = nouns.revision(
@@ -225,9 +227,11 @@ def server_function(
         model="",
         engine="server",
         signature=Signature("http", (), ()),
-        server=ServerSettings(("serve",), ready=ready, paths=paths, origins=origins),
+        server=ServerSettings(("serve",), ready=ready, paths=paths, origins=origins, api=api),
     )
-    return Deployed(nouns.function("web", exchange=exchange, limits=limits), revision)
+    aliases = ALIASES if api is not None else ()
+    function = nouns.function("web", exchange=exchange, limits=limits, aliases=aliases)
+    return Deployed(function, revision)
 
 
 def _has_exchange(delivery: Delivery, id: int) -> bool:
@@ -249,8 +253,12 @@ async def gate(
     is_cold: bool = False,
     settings: GatewaySettings | None = None,
     origins: tuple[str, ...] = (),
+    api: ModelApi | None = None,
 ) -> AsyncIterator[Gate]:
-    """Run a gateway with one server function, whose server runs `handler` per connection."""
+    """Run a gateway with one server function, whose server runs `handler` per connection.
+
+    With `api` it is a model, too, with ALIASES.
+    """
     open_handlers: set[asyncio.Task[None]] = set()
 
     async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -271,6 +279,7 @@ async def gate(
         limits or FunctionLimits(),
         ready,
         origins,
+        api,
     )
     catalog = Catalog([deployed, nouns.deployed("digits")])
     events: list[AccessEvent] = []
@@ -363,5 +372,6 @@ def _assembled(
         if front is not None:
             front.sweep()
         gateway.parts.exchanges.sweep()
+        gateway.parts.models.sweep()
 
     return front or handlers, sweep, front, handed_over

@@ -48,7 +48,9 @@ def make(operator: Operator) -> Make:
 
 def delivery(operator: Operator) -> Delivery:
     """Create a gateway's delivery that has received nothing."""
-    past = ServerHistory(operator.store.history, time.time, lambda _: Prior())
+    past = ServerHistory(
+        operator.store.history, time.time, lambda _: Prior(), operator.store.usage.add
+    )
     return Delivery(Limits(), "test", operator.manager, past)
 
 

@@ -30,6 +30,7 @@ from registry.settings import StoreSettings
 from registry.store.database import Database
 from registry.store.functions import Functions
 from registry.store.history import History
+from registry.usage import UsageCounts
 from tests.support.nouns import bundle, function, profile, revision
 
 KEY = "default/digits@1"
@@ -70,7 +71,7 @@ def history(database: Database, tmp_path: Path, wall: Wall) -> History:
 @pytest.fixture
 def past(history: History, wall: Wall) -> ServerHistory:
     """History without cold starts; every trial took 30 ms to load."""
-    return ServerHistory(history, wall, lambda _key: Prior("cpu", 30.0))
+    return ServerHistory(history, wall, lambda _key: Prior("cpu", 30.0), UsageCounts().add)
 
 
 def cold_start(total_ms: float, outcome: str = "ready", number: int = 1) -> ColdStart:
@@ -118,7 +119,7 @@ async def test_the_estimate_survives_a_restart(
         past.cold_start(cold_start(ms))
     await history.flush()
 
-    later = ServerHistory(history, wall, lambda _key: Prior())
+    later = ServerHistory(history, wall, lambda _key: Prior(), UsageCounts().add)
     await later.load()
 
     assert later.expected(KEY) == past.expected(KEY)
@@ -219,7 +220,7 @@ async def test_state_intervals_are_kept(past: ServerHistory, history: History) -
 
 async def test_requests_that_came_elsewhere_are_added(history: History, wall: Wall) -> None:
     """Counts reported by gateway processes are added to the server's own."""
-    past = ServerHistory(history, wall, lambda _key: Prior())
+    past = ServerHistory(history, wall, lambda _key: Prior(), UsageCounts().add)
     past.arrivals("default", "digits", 3)
     past.arrived("default", "digits")
     past.flush()
@@ -230,7 +231,7 @@ async def test_requests_that_came_elsewhere_are_added(history: History, wall: Wa
 
 async def test_a_new_estimate_is_told(history: History, wall: Wall) -> None:
     """Subscribers are called after the estimate includes the new cold start."""
-    past = ServerHistory(history, wall, lambda _key: Prior())
+    past = ServerHistory(history, wall, lambda _key: Prior(), UsageCounts().add)
     told: list[tuple[str, float]] = []
     end = past.subscribe(lambda one: told.append((one.name, past.expected(KEY).samples)))
     past.cold_start(ColdStart("default", "digits", 1, "r", "cpu", NOW_S, 500.0, {}))

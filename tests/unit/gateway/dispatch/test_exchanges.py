@@ -39,7 +39,7 @@ def exchange(**changes: Any) -> Call:
     """Return an exchange that arrives at NOW and may be held for 55 s."""
     times = {"arrived_s": NOW, "wait_until_s": NOW + 55.0, "timeout_s": 0.0}
     fields: dict[str, Any] = {"pool": KEY, "meta": META, "body": b"", **times}
-    return Call(is_exchange=True, **{**fields, **changes})
+    return Call(is_exchange=True, may_poison=False, **{**fields, **changes})
 
 
 def up(dispatcher: Dispatcher, id: str = "r1", limit: int = 2, pool: str = KEY) -> ServerLink:

@@ -7,7 +7,7 @@ import pytest
 from gateway.dispatch.call import Call
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.pool import SAMPLES_ENOUGH, Pool
-from registry.errors import FunctionFailing, QueueFull, UnknownFunction, WaitBudgetOver
+from registry.errors import FunctionFailing, Poison, QueueFull, UnknownFunction, WaitBudgetOver
 from registry.exchange import NOTHING, Expected, Load, PoolEndpoints, ReplicaEndpoint
 from runtime_image.link.meta import RequestMeta
 
@@ -114,3 +114,21 @@ def test_a_pool_with_a_replica_refuses_no_call(dispatcher: Dispatcher, slow: Poo
 
     assert dispatcher.submit(call(wait_s=0.0), NOW) == []
     assert slow.wake_until_s == 0.0
+
+
+def test_a_body_that_killed_replicas_is_refused_for_a_minute(dispatcher: Dispatcher) -> None:
+    """Only this body, for this pool, and not of exchanges whose body nobody keeps."""
+    dispatcher.refuse_body(call(b"bad"), NOW)
+    with pytest.raises(Poison) as raised:
+        dispatcher.submit(call(b"bad"), NOW + 1.0)
+    assert raised.value.retry_after_s == 59.0
+    dispatcher.submit(call(b"good"), NOW + 1.0)
+    unkept = call(b"bad")
+    unkept.may_poison = False
+    dispatcher.submit(unkept, NOW + 1.0)
+    other = call(b"bad")
+    other.pool, other.queue_max = "default/b@1", 9
+    dispatcher.submit(other, NOW + 1.0)
+    late = call(b"bad")
+    late.queue_max = 9
+    dispatcher.submit(late, NOW + 60.0)

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from gateway.proxy.retries import IDEMPOTENT, ROWS, Fail, Loss, Resend, decide
-from registry.errors import ReplicaDied, UpstreamFailed
+from registry.errors import Poison, ReplicaDied, UpstreamFailed
 
 POST = Loss(b"POST")
 GET = Loss(b"GET")
@@ -61,6 +61,19 @@ def test_a_row(number: int) -> None:
 def test_what_may_be_run_twice(loss: Loss, outcome: Resend) -> None:
     """Idempotent methods (RFC 9110 section 9.2.2), and all where `retry` is always."""
     assert decide(loss) is outcome
+
+
+@pytest.mark.parametrize(
+    ("deaths", "died", "error"),
+    [(0, True, ReplicaDied), (1, True, ReplicaDied), (2, True, Poison), (1, False, UpstreamFailed)],
+)
+def test_a_request_that_kills_replicas_is_poison(
+    deaths: int, died: bool, error: type[Exception]
+) -> None:
+    """Two replicas have died before their answers, where that counts."""
+    outcome = decide(POST._replace(retry="always", sends=2, deaths=deaths, died=died))
+    assert isinstance(outcome, Fail)
+    assert outcome.error is error
 
 
 @pytest.mark.parametrize("retry", ["auto", "always", "never"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -52,6 +53,70 @@ STREAM = b"".join(
 )
 
 
+PARTS = st.sampled_from(
+    [
+        *(chunk("", usage=USAGE, choices=[]), chunk("a", model="served"), b"data: [DONE]\n\n"),
+        *(b"data: {\n\n", b": comment\n", b"event: x\n", b"\n", b"\r", b"\r\n", b"x", b"\xff"),
+        *(b'data: {"model": 1}\r\r', b'data:{"response": {"model": "served"}}\r\n\r\n', b"data: "),
+        b'{"choices": [], "usage": {}, "model": "served"}',
+    ]
+)
+
+
+@given(
+    parts=st.lists(PARTS, max_size=12),
+    cuts=st.lists(st.integers(0, 2**12), max_size=12),
+    model=st.sampled_from(["", "asked"]),
+    asks_usage=st.booleans(),
+    kind=st.sampled_from([EVENTS, JSON]),
+    held_max=st.sampled_from([HELD_MAX, 200, 30]),
+    dies=st.booleans(),
+)
+def test_an_answer_is_the_same_however_it_arrives(
+    parts: list[bytes],
+    cuts: list[int],
+    model: str,
+    asks_usage: bool,
+    kind: str,
+    held_max: int,
+    dies: bool,
+) -> None:
+    """Whatever the server sends, the client's bytes do not depend on how it is cut, also where an
+    event is too long. Without a name to replace and usage to take out, they are the server's."""
+    body = b"".join(parts)
+    places = [0, *sorted(cut for cut in cuts if cut < len(body)), len(body)]
+    pieces = [body[a:b] for a, b in pairwise(places)]
+    is_plain = not model and (kind == JSON or not asks_usage)
+    dies = dies and not (is_plain and held_max < HELD_MAX)  # a long event passes in parts
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.v1.rewriting.HELD_MAX", held_max)
+        found = [
+            outcome(ModelAnswer(model, asks_usage=asks_usage), kind, each, dies=dies)
+            for each in ([body], pieces, [body[at : at + 1] for at in range(len(body))])
+        ]
+    if is_plain and dies:  # an empty line between two events may be lost with what follows it
+        found = [(re.sub(rb"[\r\n]+", b"\n", given), usage) for given, usage in found]
+    assert found[1:] == found[:1] * 2
+    if is_plain and not dies:
+        assert found[0][0] == body
+
+
+def outcome(
+    answer: ModelAnswer, kind: str, pieces: list[bytes], *, dies: bool
+) -> tuple[bytes, TokenUsage | None]:
+    """Return all that a client gets of an answer, and the usage, None if it broke off."""
+    answer.begin(head(kind))
+    given = b""
+    try:
+        for piece in pieces:
+            given += answer.feed(piece)
+    except UpstreamFailed as error:
+        return given + answer.failed(error), None
+    if dies:
+        return given + answer.failed(UpstreamFailed("it died")), None
+    return given + answer.end(), answer.usage
+
+
 @given(
     cuts=st.lists(st.integers(0, len(STREAM)), max_size=12), ends=st.sampled_from(["\n", "\r\n"])
 )
@@ -70,9 +135,9 @@ def test_a_stream_is_the_same_however_it_arrives(cuts: list[int], ends: str) -> 
 
 
 def test_the_usage_that_a_client_asked_for_stays() -> None:
-    """Where the client has asked, the stream passes as it is, and is read."""
+    """Where the client has asked, the stream passes in whole events, and is read."""
     answer = ModelAnswer("", asks_usage=False)
-    assert answer.begin(head(EVENTS)) is FilterMode.READ
+    assert answer.begin(head(EVENTS)) is FilterMode.CHANGE
     assert through(answer, STREAM) == STREAM
     assert answer.usage == TokenUsage(7, 3)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.v1.scanning import MEMBERS_MAX, run, scan
+from gateway.v1.scanning import BRACKETS_MAX, MEMBERS_MAX, run, scan
 from registry.errors import BadRequest
 
 JSON = st.recursive(
@@ -65,12 +65,32 @@ def test_spans_are_exact(
         (b"", "expected a JSON object"),
         (b"[]", "Expected `object`, got `array`"),
         (b"{}", "model: expected a name"),
-        (b'{"model": 1}', "Expected `str | null`, got `int`"),
+        (b'{"model": 1}', "model: expected a name of 1 to 256 printable characters, got '1'"),
+        (b'{"model": null}', "printable characters, got none"),
+        (b'{"model": "' + b"a" * 5000 + b'"}', "model: expected at most 4096 bytes, got 5002"),
+        (b'{"model": "a", "Model": "b"}', "expected no member like `model` but itself"),
+        (b'{"model": "a", "m\\u004fDEL": "b"}', "expected no member like `model` but itself"),
+        (b'{"model": "a", "model\\u0000x": "b"}', "expected no member like `model` but itself"),
+        (b'{"model": "a", "model[]": "b"}', "expected no member like `model` but itself"),
         (b'{"model": ""}', "model: expected a name"),
         (b'{"model": "a\\u0000"}', "model: expected a name"),
         (b'{"model": "a", "mod\\u0065l": "b"}', "model: expected once"),
         (b'{"model": "a", "stream": true, "stream": false}', "stream: expected once"),
-        (b'{"model": "a", "stream": 1}', "Expected `bool | null`"),
+        (b'{"model": "a", "stream": 1}', "stream: expected true or false, got '1'"),
+        (b'{"model": "a", "stream": "true"}', "stream: expected true or false, got '\"true\"'"),
+        (b'{"model": "a", "stream_options": []}', "stream_options: expected an object, got '[]'"),
+        (b'{"model": "a", "stream_options": {%b}}' % (b" " * 5000), "expected at most 4096 bytes"),
+        (b'{"model": "a", "%b": 1}' % (b"x" * 2000), "names of members of at most 1024 bytes"),
+        (b'{"model": "a", "%b": 1}' % (b"x" * 100_000), "names of members of at most 1024 bytes"),
+        (b'{"%b": 1, "model": "a"}' % (b"x" * 100_000), "names of members of at most 1024 bytes"),
+        (b'{"x": %b, "model": "a"}' % (b"1" * 5000), "numbers of at most 4096 digits"),
+        (b'{"x": [%b0], "model": "a"}' % (b"[]," * BRACKETS_MAX), "objects and arrays"),
+        (
+            b'{"x": [%b0], "y": [%b0], "model": "a"}' % ((b"[]," * (BRACKETS_MAX // 2),) * 2),
+            "objects and arrays",
+        ),
+        (("é" * 600_000).encode() + b"\xff", "expected UTF-8, got byte 1200000"),
+        (("é" * 600_000).encode() + b"\xc3", "expected UTF-8, got byte 1200000"),
         (b'{"model": "a"} {}', "trailing characters"),
         (b'{"model": "a", "b": "\xff"}', "expected UTF-8"),
         (b'{"model": "a", "b": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "too deeply"),

@@ -1,0 +1,78 @@
+"""The records of requests to /v1: access log, metrics, traces and recent errors, as of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.metrics.requests import TEXT
+from gateway.observing.access_log import AccessEvent
+from registry.model import ModelApi
+from tests.support.modelled import CHAT, MESSAGES, ModelServer, asks, document, models, post
+from tests.support.proxied import Gate
+
+LABELS = 'function="web",namespace="default"'
+
+
+def logged(one: Gate) -> list[AccessEvent]:
+    """Return the events of the access log."""
+    log = one.gateway.invoker.access_log
+    assert log is not None
+    log.flush()
+    log.close()
+    return one.events
+
+
+def page_of(one: Gate) -> str:
+    """Return the page /metrics."""
+    metrics = one.gateway.invoker.metrics
+    metrics.snapshot()
+    return metrics.render(TEXT).decode()
+
+
+async def test_an_answer(tmp_path: Path, is_fast: bool) -> None:
+    """It counts for its function, with the sizes of both bodies as they go to and from it."""
+    server = ModelServer(document(ok=1))
+    async with models(tmp_path, server, is_fast=is_fast, api=ModelApi("served-m")) as one:
+        await asks(one, post(CHAT, {"model": "gpt/small:1"}, "X-Request-Id: abc"))
+        await one.settled()
+        page = page_of(one)
+        assert f'fngate_requests_total{{{LABELS},outcome="ok",reason=""}} 1.0' in page
+        assert f"fngate_exchanges_open{{{LABELS}}} 0.0" in page
+        assert f"fngate_first_byte_seconds_count{{{LABELS}}} 1.0" in page
+        [event] = logged(one)
+        assert (event.function, event.revision, event.method) == ("web", "web@1", "POST")
+        assert (event.request_id, event.status, event.outcome) == ("abc", 200, "ok")
+        assert event.bytes_in == len(server.asked[0].body)
+        assert event.bytes_out
+        assert event.first_byte_ms is not None
+
+
+async def test_an_error_of_the_function(tmp_path: Path, is_fast: bool) -> None:
+    """It counts for the function, and is one of its recent errors."""
+    async with models(tmp_path, ModelServer(lambda _asked: None), is_fast=is_fast) as one:
+        await asks(one, post(CHAT, {"model": "web"}))
+        await one.settled()
+        page = page_of(one)
+        reason = 'outcome="failed",reason="upstream_failed"'
+        assert f"fngate_requests_total{{{LABELS},{reason}}} 1.0" in page
+        [event] = logged(one)
+        assert (event.function, event.status, event.outcome) == ("web", 502, "upstream_failed")
+        assert event.sends == 2
+
+
+async def test_an_error_without_a_function(tmp_path: Path, is_fast: bool) -> None:
+    """It stands in the access log, and counts for no function: names that clients
+    invent are no labels."""
+    async with models(tmp_path, ModelServer(document()), is_fast=is_fast) as one:
+        await asks(one, post(CHAT, {"model": "invented"}))
+        await asks(one, post(MESSAGES, b"nothing"))
+        await asks(one, post("/v1/" + "x" * 5000, b"{}"))
+        await one.settled()
+        page = page_of(one)
+        assert "invented" not in page
+        assert "fngate_requests_total{" not in page
+        assert [(event.function, event.status, event.outcome) for event in logged(one)] == [
+            ("", 404, "unknown_model"),
+            ("", 400, "bad_request"),
+            ("", 404, "unknown"),
+        ]
