@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 
 from tests.chaos.calls import client
-from tests.chaos.chat_calls import FORMS, Ask, Tokens, asks, judge, refusal
+from tests.chaos.chat_calls import FORMS, TOKENS_MAX, Ask, Tokens, asks, judge, refusal
 from tests.chaos.footprint import pause, until
 from tests.chaos.killing import Kills, kill_one
 from tests.chaos.ledger import Ledger
@@ -39,6 +39,8 @@ APIS = (
 """Lines of the table [openai], one function after the other."""
 LIMITS = "concurrency = 4\nwait_s = 120"
 GONE_S = 30.0
+STORED_S = 25.0
+"""Max seconds until usage is in the store: workers pass it on every 10 s."""
 AT_ONCE = 3
 """Deployments at once."""
 
@@ -59,12 +61,18 @@ class Dose:
 
 @dataclass
 class Chats(Scene):
-    """The scene of `together`, with calls of /v1. `whole`: tokens of whole answers, and `others`:
-    number of the calls without one, by function."""
+    """The scene of `together`, with calls of /v1.
+
+    `whole`: tokens that whole answers say, `told`: of those that say them, and `others`: number
+    of the calls without a whole answer, by function. `as_sent`: functions whose streams say
+    their tokens only if the client asks.
+    """
 
     dose: Dose = field(default_factory=lambda: Dose(0))
     kills: Kills = field(default_factory=lambda: Kills(starts_max=3, answers_each=10))
     whole: dict[str, list[Tokens]] = field(default_factory=dict)
+    told: dict[str, list[Tokens]] = field(default_factory=dict)
+    as_sent: set[str] = field(default_factory=set)
     others: Counter[str] = field(default_factory=Counter)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -89,6 +97,9 @@ class Chats(Scene):
         self.counts[kind] += 1
         if kind == "whole":
             self.whole.setdefault(ask.function, []).append(ask.usage)
+            is_silent = ask.is_stream and ask.form.asks and not ask.asks_usage
+            if not (is_silent and ask.function in self.as_sent):
+                self.told.setdefault(ask.function, []).append(ask.usage)
         else:
             self.others[ask.function] += 1
             await pause(AGAIN_S)
@@ -180,7 +191,7 @@ async def _deployed(server: ServerProcess, data: Path, count: int) -> dict[str, 
 
 
 def _counted(scene: Chats, data: Path, models: dict[str, Any]) -> None:
-    """Compare the tokens of whole answers with those that the servers have counted: nothing else
+    """Compare the tokens that whole answers say with those that the servers have counted: nothing else
     than calls without a whole answer may be in between."""
     for name in models:
         served = [
@@ -197,6 +208,44 @@ def _counted(scene: Chats, data: Path, models: dict[str, Any]) -> None:
         )
 
 
+async def _stored(scene: Chats, data: Path, models: dict[str, Any]) -> None:
+    """Compare the usage in the store with the tokens that whole answers say and with what the servers
+    have counted. What a killed worker has not passed on yet is lost."""
+    found: dict[str, Tokens] = {}
+    wanted = {name: _sum(scene.told.get(name, [])) for name in models}
+
+    async def is_stored() -> bool:
+        async with client(scene.server) as caller:
+            items = (await caller.admin("GET", "/usage?by=function")).json()["items"]
+        found.update({one["function"]: (one["tokens_in"], one["tokens_out"]) for one in items})
+        return all(found.get(name, (0, 0)) >= tokens for name, tokens in wanted.items())
+
+    is_whole = await until(is_stored, STORED_S)
+    has_killed = bool(scene.counts["kills: worker"])
+    scene.ledger.require(is_whole or has_killed, f"usage: expected {wanted}, got {found}")
+    for name in models:
+        served = [
+            one for one in chat_server.counted(data / f"{name}.counts") if one["end"] == "calls"
+        ]
+        most = _sum([(one["input"], one["output"]) for one in served])
+        # The last event may come from a server that dies before it counts.
+        most_out = most[1] + TOKENS_MAX * scene.others[name]
+        got = found.get(name, (0, 0))
+        scene.ledger.require(got[1] <= most_out, f"{name}: usage {got}, but {most} were served")
+    scene.ledger.figures["tokens that whole answers say"] = _sum(list(wanted.values()))
+    scene.ledger.figures["tokens in the store"] = _sum(list(found.values()))
+
+
+def _served(data: Path, name: str) -> list[Tokens]:
+    """Return the tokens of the answers that the servers of a function have sent to their end."""
+    lines = chat_server.counted(data / f"{name}.counts")
+    return [(one["input"], one["output"]) for one in lines if one["end"] == "calls"]
+
+
+def _sum(tokens: list[Tokens]) -> Tokens:
+    return sum(one for one, _ in tokens), sum(one for _, one in tokens)
+
+
 async def run(data: Path, dose: Dose) -> Ledger:
     """Every answer is whole and right, or an error that the client sees as one, never a clean but
     short end. Tokens add up to those that the servers have counted."""
@@ -206,6 +255,7 @@ async def run(data: Path, dose: Dose) -> Ledger:
     with server_process(data / "data", *options, environment={"FN_STANDBYS": "0"}) as server:
         models = await _deployed(server, data, dose.functions)
         scene = Chats(server, random.Random(dose.seed), ledger, dose=dose)
+        scene.as_sent = {one for n, one in enumerate(models) if "as_sent" in APIS[n % len(APIS)]}
         began = time.monotonic()
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S + 60)
         connector = aiohttp.TCPConnector(limit=0)
@@ -223,6 +273,7 @@ async def run(data: Path, dose: Dose) -> Ledger:
                 if not await scene.ask(session, last):
                     ledger.violated(f"{name}: calls fail after the last kill")
         ledger.figures["seconds"] = round(time.monotonic() - began, 1)
+        await _stored(scene, data, models)
         _counted(scene, data, models)
         for line in server.complaints:
             if not any(known in line for known in EXPECTED):
