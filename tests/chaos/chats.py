@@ -191,8 +191,8 @@ async def _deployed(server: ServerProcess, data: Path, count: int) -> dict[str, 
 
 
 def _counted(scene: Chats, data: Path, models: dict[str, Any]) -> None:
-    """Compare the tokens that whole answers say with those that the servers have counted: nothing else
-    than calls without a whole answer may be in between."""
+    """Compare the tokens that whole answers say with those that the servers have counted: only
+    calls without a whole answer may be in between."""
     for name in models:
         served = [
             one for one in chat_server.counted(data / f"{name}.counts") if one["end"] == "calls"
@@ -209,8 +209,8 @@ def _counted(scene: Chats, data: Path, models: dict[str, Any]) -> None:
 
 
 async def _stored(scene: Chats, data: Path, models: dict[str, Any]) -> None:
-    """Compare the usage in the store with the tokens that whole answers say and with what the servers
-    have counted. What a killed worker has not passed on yet is lost."""
+    """Compare the usage in the store with the tokens that whole answers say and with those that the
+    servers have counted. What a killed worker has not passed on yet is lost."""
     found: dict[str, Tokens] = {}
     wanted = {name: _sum(scene.told.get(name, [])) for name in models}
 

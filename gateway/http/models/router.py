@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from gateway.http.admission import REQUEST_ID, correlate
 from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.exchanges import answer, find_credential, header_of
-from gateway.http.model_request import ModelRequest, Routed
-from gateway.http.model_usage import UsageMeter
+from gateway.http.models.request import ModelRequest, Routed
+from gateway.http.models.usage import UsageMeter
 from gateway.proxy.fields import Field, Fields
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind, Framing
@@ -162,7 +162,7 @@ class ModelRequests:
 
 
 class _Router:
-    """The router of one request, as `gateway.http.model_request.Router`."""
+    """The router of one request, as `gateway.http.models.request.Router`."""
 
     def __init__(
         self,
