@@ -26,6 +26,7 @@ Bodies and answers are JSON. Errors are [problems](problems.md). An answer with 
 `next` is the cursor of the next page, or null.
 """
 QUERY = {
+    "alias": "The alias.",
     "force": "`true` to remove a secret that functions need.",
     "function": "The only function that is wanted. Without it: all.",
     "by": "`function` or `key`; by default `function`.",
@@ -59,6 +60,7 @@ SUBJECTS = {
     "session": "Keys and session",
     "keys": "Keys and session",
     "secrets": "Secrets",
+    "aliases": "Aliases",
     "images": "Images",
     "backup": "Backup",
 }

@@ -36,6 +36,7 @@ from tests.surface.storage import schema
 
 BODY: dict[str, Any] = {"inputs": {"x": [[1.0]]}}
 MANIFEST = 'schema = 1\nmodel = "m.onnx"\n[labels]\nteam = "a"\n'
+MODEL_API = 'schema = 1\n[server]\ncommand = "serve ${PORT}"\n[openai]\n'
 FUNCTION = f"{ADMIN}/functions/{{name}}"
 READ = (
     f"GET {ADMIN}/functions",
@@ -176,6 +177,7 @@ async def _read(server: Recorder) -> None:
     await server.request(f"POST {ADMIN}/secrets", {"name": "f", "value": "v"})
     await server.request(f"GET {ADMIN}/secrets")
     await server.request(f"DELETE {ADMIN}/secrets/{{name}}")
+    await _read_aliases(server)
     await server.request(f"POST {ADMIN}/images/prune")
     for by in ("key", "function"):
         await server.request(f"GET {ADMIN}/usage", query=f"by={by}")
@@ -186,6 +188,19 @@ async def _read(server: Recorder) -> None:
     _add_server(server)
     server.values["id"] = key.json()["id"]
     await server.request(f"DELETE {ADMIN}/keys/{{id}}")
+
+
+async def _read_aliases(server: Recorder) -> None:
+    """Add an alias to a model, `m`, which stays."""
+    await server.server.deploy({"app.py": b""}, name="m", manifest=MODEL_API)
+    await server.request(f"POST {ADMIN}/aliases", {"function": "m", "alias": "a"})
+    await server.request(f"POST {ADMIN}/aliases", {"function": "f", "alias": "a"})
+    await server.request(f"GET {ADMIN}/aliases")
+    server.values["rest"] = "chat/completions"
+    assert (await server.request("POST /v1/{rest}", {"model": "none"})).status == 404
+    server.answers.add(f"GET {FUNCTION}", {"aliases": ["a"]})
+    removed = await server.server.admin("DELETE", "/aliases?alias=a")
+    server.answers.add(f"DELETE {ADMIN}/aliases", removed.json())
 
 
 def _add_server(server: Recorder) -> None:
