@@ -278,7 +278,15 @@ def _make_gateway(
     """Return the gateway of a server whose only gateway process is this one."""
     access, wall = access_of(settings, store), time.time  # noqa: TID251 - the shell
     entry = Entry(access, store.catalog, tickets, wall)
-    return make_gateway(process, access, store.catalog, delivery, history, enter=entry.handle)
+    return make_gateway(
+        process,
+        access,
+        store.catalog,
+        delivery,
+        history,
+        enter=entry.handle,
+        upstream_keys=store.upstream_keys,
+    )
 
 
 async def _connections(gateway: Gateway, namespace: str, name: str) -> Connections:

@@ -22,6 +22,7 @@ from gateway.ports import CallHistory, Pools
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
 from registry.tasks import Tasks, every
+from registry.upstream_keys import UpstreamKeys
 
 RootTask = tuple[str, float, Callable[[], Any]]
 """Periodic task of a server: its name, its period in seconds, and the function that it calls."""
@@ -54,11 +55,12 @@ def make_gateway(  # noqa: PLR0913 - the collaborators of one gateway process
     counters: CounterStore | None = None,
     on_cold_start: OnColdStart | None = None,
     enter: Enter | None = None,
+    upstream_keys: UpstreamKeys | None = None,
 ) -> Gateway:
     """Return the gateway over `delivery`, with its access log and traces. Call it in the loop.
 
-    `counters`, `on_cold_start`, `enter` as in `assemble`. Raises BadRequest if traces are enabled
-    and cannot be sent.
+    `counters`, `on_cold_start`, `enter`, `upstream_keys` as in `assemble`. Raises BadRequest if
+    traces are enabled and cannot be sent.
     """
     settings = process.settings
     write = access_writer(process.log_format, is_shared=process.is_shared)
@@ -74,6 +76,7 @@ def make_gateway(  # noqa: PLR0913 - the collaborators of one gateway process
         open_tracer(settings, process.name),
         on_cold_start,
         enter,
+        upstream_keys,
     )
     return Gateway(invoker)
 

@@ -28,6 +28,7 @@ from registry.store.secrets import SecretStore
 from registry.store.timeline import Timeline
 from registry.store.usage import UsageStore
 from registry.tasks import Tasks
+from registry.upstream_keys import UpstreamKeys
 
 TOKEN_FILE = "admin.token"  # noqa: S105 - a file's name
 COOKIE_FILE = "cookie.key"
@@ -54,6 +55,7 @@ class Store:
     blobs: BlobStore
     catalog: Catalog
     ring: KeyRing
+    upstream_keys: UpstreamKeys
     bundles: dict[str, Bundle]
     token: str
     cookie_secret: bytes
@@ -102,6 +104,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         blobs=BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max),
         catalog=Catalog(deployed),
         ring=ring,
+        upstream_keys=UpstreamKeys(),
         bundles=bundles,
         token=admin_token(settings.data),
         cookie_secret=cookie_secret(settings.data),

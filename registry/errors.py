@@ -192,7 +192,7 @@ class ReplicaDied(FnError):
 
 
 class Poison(FnError):
-    """This request killed several replicas, the last one while running alone."""
+    """This request killed several replicas, one after the other."""
 
     code = "poison"
     title = "This request kills the model"

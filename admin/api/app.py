@@ -219,7 +219,7 @@ class Admin:
             events,
             SessionRoutes(boundary.access, server_facts(context.settings)),
             BackupRoutes(store.backups),
-            SecretRoutes(store, manager, wall),
+            SecretRoutes(store, manager, deploys.upstream_keys, wall),
             ImageRoutes(deploys),
             PageRoutes(boundary.access, store.catalog, context.tickets),
             AliasRoutes(store.catalog, deploys),

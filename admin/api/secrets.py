@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from admin.deploy.upstream_keys import UpstreamKeyReader, upstream_secret
 from admin.store import Store
 from gateway.http.bodies import read_body
 from gateway.problems import CREATED, OK, json_answer
@@ -15,6 +15,7 @@ from pool_manager.core.state import State
 from pool_manager.manager import Manager
 from registry.catalog import Deployed
 from registry.errors import BadRequest, Conflict
+from registry.model import NAMESPACE
 
 REQUEST_MAX = 512 * 1024
 """Max bytes of a request: a value as JSON takes up to six times its bytes."""
@@ -29,12 +30,20 @@ class _WireSecret(msgspec.Struct, forbid_unknown_fields=True):
 
 class SecretRoutes:
     """Handlers for secrets. A changed value counts from the next start of a replica; functions
-    that failed without it are started at once."""
+    that failed without it are started at once. Where it is a key that the gateway sends, it counts
+    from the next call."""
 
-    def __init__(self, store: Store, manager: Manager, wall: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        manager: Manager,
+        upstream_keys: UpstreamKeyReader,
+        wall: Callable[[], float],
+    ) -> None:
         self._catalog = store.catalog
         self._secrets = store.secrets
         self._manager = manager
+        self._upstream_keys = upstream_keys
         self._wall = wall
 
     async def list_secrets(self, _request: web.Request) -> web.Response:
@@ -61,6 +70,7 @@ class SecretRoutes:
             # Without the decoder's reason, which may quote the value.
             raise BadRequest("the secret cannot be read: expected {name, value} as text") from None
         change = await self._secrets.set(wanted.name, wanted.value, now_s=self._wall())
+        await self._upstream_keys.refresh(wanted.name, NAMESPACE)
         if change.is_changed:
             for one in self._needing(wanted.name):
                 self._manager.retry(one.revision.key)
@@ -76,7 +86,7 @@ class SecretRoutes:
 
     async def remove_secret(self, request: web.Request) -> web.Response:
         """Remove a secret. While a function needs it, only with `force=true`; `needed_by` are the
-        revisions that cannot start any more."""
+        revisions that cannot start or be called any more."""
         name = request.match_info["name"]
         force = request.query.get("force", "")
         if force not in ("", YES):
@@ -84,11 +94,12 @@ class SecretRoutes:
         current = self._current(name)
         if current and not force:
             raise Conflict(
-                f"secret {name} is needed by {', '.join(current)}, which could not start any more;"
-                " pass --force to remove it",
+                f"secret {name} is needed by {', '.join(current)}, which could not be called any"
+                " more; pass --force to remove it",
                 detail={"functions": current},
             )
         await self._secrets.remove(name)
+        await self._upstream_keys.refresh(name, NAMESPACE)
         refs = [one.revision.ref for one in self._needing(name)]
         return json_answer({"removed": name, "needed_by": refs})
 
@@ -107,7 +118,11 @@ class SecretRoutes:
 
     def _stale(self, name: str) -> list[str]:
         """Return the functions with a replica that needs a secret and began before now."""
-        pools = {one.revision.key: one.function.name for one in self._needing(name)}
+        pools = {
+            one.revision.key: one.function.name
+            for one in self._needing(name)
+            if name in variables_of(one)
+        }
         replicas = self._manager.replicas()
         return sorted(
             {
@@ -118,7 +133,13 @@ class SecretRoutes:
         )
 
 
-def secrets_of(deployed: Deployed) -> dict[str, Any]:
-    """Return the names of the secrets that a revision needs, as keys; {} for none."""
+def secrets_of(deployed: Deployed) -> set[str]:
+    """Return the names of the secrets that a revision needs."""
+    upstream = upstream_secret(deployed.revision.server)
+    return variables_of(deployed) | ({upstream} if upstream else set())
+
+
+def variables_of(deployed: Deployed) -> set[str]:
+    """Return the names of the secrets that a revision's server gets as variables."""
     server = deployed.revision.server
-    return dict.fromkeys(server.secrets.values()) if server else {}
+    return set(server.secrets.values()) if server else set()

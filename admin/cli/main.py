@@ -27,6 +27,7 @@ from admin.cli.verbs import (
     show,
     top,
     ui,
+    usage,
     why,
 )
 from admin.cli.words import WithWords
@@ -52,6 +53,7 @@ for verb in (
     invoke.invoke,
     why.why,
     advise.advise,
+    usage.usage,
     ui.ui,
     logs.logs,
     operate.warm,

@@ -259,6 +259,11 @@ class Client:
         query = f"?{urlencode({'function': function})}" if function else ""
         return self._items(f"/admin/v1/aliases{query}")
 
+    def usage(self, by: str, since: str, function: str = "") -> dict[str, Any]:
+        """Return the usage of models by `function` or `key`, of one function or of all."""
+        query = {"by": by, "since": since, **({"function": function} if function else {})}
+        return self._json("GET", f"/admin/v1/usage?{urlencode(query)}")
+
     def add_alias(self, function: str, alias: str) -> dict[str, Any]:
         """Give a function's model a further name; return whether it is new."""
         return self._json("POST", "/admin/v1/aliases", {"function": function, "alias": alias})

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, replace
 from typing import Any, Final
 
 import structlog
 
 from admin.deploy.plan import Plan, alias_taken
+from admin.deploy.upstream_keys import UpstreamKeyReader
 from admin.deploy.verify import Verified
 from admin.store import Store
 from registry.catalog import Deployed
@@ -75,13 +77,15 @@ class Changes:
     Each change computes the stored record from the one in memory, so a lock covers both writes.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, upstream_keys: UpstreamKeyReader | None = None) -> None:
+        """`upstream_keys` has the key of a new revision before the catalog has the revision."""
         self._store = store
+        self._upstream_keys = upstream_keys
         self._writing = asyncio.Lock()
 
     async def first(self, draft: Plan, verified: Verified) -> Deployed:
         """Store a new function with its first revision."""
-        async with self._writing:
+        async with self._writing, self._with_key(verified.revision):
             function, numbered = await self._store.functions.deploy(
                 draft.function, verified.revision, draft.bundle, verified.profile
             )
@@ -98,7 +102,7 @@ class Changes:
 
     async def stage(self, draft: Plan, verified: Verified, operation: str) -> Deployed:
         """Store a further revision without traffic, staged by this operation."""
-        async with self._writing:
+        async with self._writing, self._with_key(verified.revision):
             numbered = await self._store.traffic.stage(
                 verified.revision, draft.bundle, verified.profile, operation
             )
@@ -212,6 +216,10 @@ class Changes:
             other = one.revision
             if (other.bundle, profile_engine(other), other.model) == ran:
                 catalog.put(replace(one, profile=profile))
+
+    def _with_key(self, revision: Revision) -> AbstractAsyncContextManager[None]:
+        """Have the key that the gateway sends to a revision's server."""
+        return nullcontext() if self._upstream_keys is None else self._upstream_keys.held(revision)
 
     def _with_aliases(self, function: Function) -> Function:
         """Return a function with the aliases that it has now: a deploy began before."""

@@ -24,6 +24,7 @@ from admin.deploy.plan import (
 from admin.deploy.revalidation import Revalidation
 from admin.deploy.rollout import WARM_S, Rollout, check_compatible
 from admin.deploy.servers import server_result, with_wait
+from admin.deploy.upstream_keys import UpstreamKeyReader
 from admin.deploy.verify import Verification, Verified
 from admin.store import Store
 from admin.views import profile_json
@@ -76,7 +77,8 @@ class Deploys:
         self._needs = HostNeeds(store, mounts or MountRules())
         self.pins = ImagePins(store, manager.images)
         self._verification = Verification(store, manager, prepare=prepare)
-        self._changes = Changes(store)
+        self.upstream_keys = UpstreamKeyReader(store)
+        self._changes = Changes(store, self.upstream_keys)
         self._rollout = Rollout(store, manager, self._changes)
         self._revalidation = Revalidation(store, manager, self._changes, self._verification, pause)
         self.runner = OperationRunner(
@@ -89,6 +91,7 @@ class Deploys:
 
     async def resume(self) -> None:
         """Resume operations of an earlier server, and remove revisions that nothing will finish."""
+        await self.upstream_keys.open()
         running = await self._store.operations.running()
         await self._changes.unstage_abandoned({operation.id for operation in running})
         await self.pins.sweep()
@@ -101,6 +104,7 @@ class Deploys:
         await self.runner.close()
         await self._rollout.close()
         await self.pins.close()
+        await self.upstream_keys.close()
 
     async def start(
         self, name: str, request: WireDeploy, check: Callable[[Plan], object]

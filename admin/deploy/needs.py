@@ -6,10 +6,12 @@ import asyncio
 from dataclasses import replace
 
 from admin.deploy.plan import Plan
+from admin.deploy.upstream_keys import upstream_secret
 from admin.store import Store
 from pool_manager.mounts import MountRules
 from registry.errors import Conflict, DriverError, Refused, Unknown
 from registry.model import Revision, ServerSettings
+from registry.upstream_keys import key_of
 
 
 class HostNeeds:
@@ -36,10 +38,17 @@ class HostNeeds:
         return replace(draft, revision=revision)
 
     async def _check_secrets(self, server: ServerSettings) -> None:
-        try:
-            await self._store.secrets.check(set(server.secrets.values()))
-        except (Unknown, Conflict) as error:
-            raise Refused(f"server.secrets: {error.message}") from error
+        upstream = upstream_secret(server)
+        for key, names in (
+            ("server.secrets", set(server.secrets.values())),
+            ("openai.upstream_key", {upstream} if upstream else set()),
+        ):
+            try:
+                found = await self._store.secrets.values(names)
+            except (Unknown, Conflict) as error:
+                raise Refused(f"{key}: {error.message}") from error
+            if upstream in found and (problem := key_of(upstream, found[upstream]).problem):
+                raise Refused(f"openai.upstream_key: {problem}")
 
     async def _resolved(self, server: ServerSettings) -> ServerSettings:
         try:

@@ -214,6 +214,7 @@ def _reaching(server: ServerSettings) -> str:
     keys = {
         "server.mounts": server.mounts,
         "server.secrets": server.secrets,
+        "openai.upstream_key": server.api and server.api.upstream_key,
         'server.network = "egress"': server.network == "egress",
         "server.capabilities": server.capabilities,
     }

@@ -28,6 +28,7 @@ from admin.workers.messages import (
     Reach,
     Reckoned,
     TellConnected,
+    UpstreamKeyNow,
     Woken,
     encode,
 )
@@ -44,6 +45,7 @@ from registry.catalog import Catalog, Change, Deployed
 from registry.exchange import Demand, Expected, Load, decode_demand, decode_endpoints
 from registry.model import ColdStart, Key, pool_key
 from registry.store.keys import KeyRing
+from registry.upstream_keys import UpstreamKey, UpstreamKeys
 
 log = structlog.get_logger()
 
@@ -62,10 +64,15 @@ class Broadcaster:
     """
 
     def __init__(
-        self, catalog: Catalog, ring: KeyRing, expected: Callable[[str], Expected]
+        self,
+        catalog: Catalog,
+        ring: KeyRing,
+        upstream_keys: UpstreamKeys,
+        expected: Callable[[str], Expected],
     ) -> None:
         self._catalog = catalog
         self._ring = ring
+        self._upstream_keys = upstream_keys
         self._expected = expected
         self._sends: dict[str, Callable[[bytes], None]] = {}
         self._reached: dict[str, int] = {}
@@ -78,6 +85,7 @@ class Broadcaster:
         stack = ExitStack()
         stack.callback(self._catalog.subscribe(self._on_change))
         stack.callback(self._ring.subscribe(self._on_key))
+        stack.callback(self._upstream_keys.subscribe(self._on_upstream_key))
         return stack.close
 
     def add_worker(self, worker: str, send: Callable[[bytes], None]) -> None:
@@ -86,6 +94,8 @@ class Broadcaster:
         self._reached[worker] = 0
         for key in self._ring.all():
             send(encode(KeyNow(key, True)))
+        for one in self._upstream_keys.all():
+            send(encode(UpstreamKeyNow(one, True)))
         functions = self._catalog.all()
         for first in range(0, len(functions), TOGETHER):
             now = [self._message_of(one) for one in functions[first : first + TOGETHER]]
@@ -138,6 +148,9 @@ class Broadcaster:
 
     def _on_key(self, key: Key, is_let_in: bool) -> None:
         self._send_all(encode(KeyNow(key, is_let_in)))
+
+    def _on_upstream_key(self, key: UpstreamKey, is_kept: bool) -> None:
+        self._send_all(encode(UpstreamKeyNow(key, is_kept)))
 
     def _message_of(self, deployed: Deployed) -> FunctionNow:
         namespace, name = deployed.function.namespace, deployed.function.name

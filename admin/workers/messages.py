@@ -18,6 +18,7 @@ from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
 from registry.exchange import Expected
 from registry.model import Key
+from registry.upstream_keys import UpstreamKey
 from registry.usage import UsageRow
 
 
@@ -60,6 +61,14 @@ class KeyNow(_Message, frozen=True):
 
     key: Key
     is_let_in: bool
+
+
+class UpstreamKeyNow(_Message, frozen=True):
+    """Down: a key for functions' servers has this value now, or is needed no more (not `is_kept`).
+    It precedes the revisions that need it."""
+
+    key: UpstreamKey
+    is_kept: bool
 
 
 class Estimates(_Message, frozen=True):
@@ -178,7 +187,17 @@ class Finished(_Message, frozen=True):
 
 
 Down = (
-    Welcome | Functions | KeyNow | Estimates | Began | Pools | Reach | Reckon | AskConnected | Stop
+    Welcome
+    | Functions
+    | KeyNow
+    | UpstreamKeyNow
+    | Estimates
+    | Began
+    | Pools
+    | Reach
+    | Reckon
+    | AskConnected
+    | Stop
 )
 Up = Wants | Reached | Reckoned | TellConnected | Ready | Failed | Beat | Woken | Finished
 

@@ -84,7 +84,7 @@ async def supervising(
         port = await reserve(settings.listen, settings.port)
         stack.callback(port.close)
         history = await open_history(store, stack)
-        broadcaster = Broadcaster(store.catalog, store.ring, history.expected)
+        broadcaster = Broadcaster(store.catalog, store.ring, store.upstream_keys, history.expected)
         stack.callback(history.subscribe(broadcaster.on_cold_start))
         # Before the manager follows the catalog: workers must know a revision before its pool.
         stack.callback(broadcaster.open())

@@ -51,6 +51,7 @@ from admin.workers.messages import (
     Reckoned,
     Stop,
     TellConnected,
+    UpstreamKeyNow,
     Wants,
     Welcome,
     Woken,
@@ -72,6 +73,7 @@ from registry.catalog import Catalog
 from registry.exchange import Expected, decode_endpoints
 from registry.store.keys import KeyRing
 from registry.tasks import Tasks
+from registry.upstream_keys import UpstreamKeys
 from registry.usage import UsageCounts, UsageRow
 
 UNKNOWN_REVISION = Expected(0.0, 0.0, 0.0, 0)
@@ -84,15 +86,16 @@ SetUpLog = Callable[[Literal["human", "json"]], None]
 
 
 class CatalogReplica:
-    """Copy of the supervisor's catalog, key ring and estimates. `expected` has the estimated cold
+    """Copy of the supervisor's catalog, keys and estimates. `expected` has the estimated cold
     start of each pool."""
 
     def __init__(self) -> None:
         self.catalog = Catalog()
         self.ring = KeyRing()
+        self.upstream_keys = UpstreamKeys()
         self.expected: dict[str, Expected] = {}
 
-    def apply(self, message: Functions | KeyNow | Estimates) -> None:
+    def apply(self, message: Functions | KeyNow | UpstreamKeyNow | Estimates) -> None:
         """Apply a change that the supervisor sent."""
         if isinstance(message, Functions):
             for function in message.functions:
@@ -100,8 +103,17 @@ class CatalogReplica:
                 apply_function(self.catalog, function)
         elif isinstance(message, KeyNow):
             (self.ring.put if message.is_let_in else self.ring.remove)(message.key)
+        elif isinstance(message, UpstreamKeyNow):
+            self._apply_upstream_key(message)
         else:
             self.expected |= message.expected
+
+    def _apply_upstream_key(self, message: UpstreamKeyNow) -> None:
+        key = message.key
+        if message.is_kept:
+            self.upstream_keys.put(key)
+        else:
+            self.upstream_keys.remove(key.secret, key.namespace)
 
     def _forget_estimates(self, function: FunctionNow) -> None:
         stay = {one.revision.number for one in function.revisions}
@@ -285,6 +297,7 @@ class Worker:
             self._counters,
             supervisor.on_cold_start,
             guarded(proxy.handle),
+            replica.upstream_keys,
         )
         self._gateway = gateway
         return gateway

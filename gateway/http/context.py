@@ -27,9 +27,10 @@ from gateway.replies import CLOSE
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
 from registry.errors import ShuttingDown
+from registry.upstream_keys import UpstreamKeys
 
 if TYPE_CHECKING:
-    from gateway.http.model_request import ModelRequest
+    from gateway.http.models.request import ModelRequest
     from gateway.proxy.exchange import Exchange
 
 
@@ -63,6 +64,7 @@ class Invoker(NamedTuple):
     inflation: Inflation
     open_exchanges: set[Exchange]
     arriving: set[ModelRequest]
+    upstream_keys: UpstreamKeys
     enter: Enter | None = None
 
 
@@ -78,11 +80,13 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     tracer: Tracer | None = None,
     on_cold_start: OnColdStart | None = None,
     enter: Enter | None = None,
+    upstream_keys: UpstreamKeys | None = None,
 ) -> Invoker:
     """Create the invoker of this process, in the event loop. `wall` returns Unix seconds.
 
     `write_access` writes events of the access log, `store` holds the counters of `/metrics`, and
     `on_cold_start` replaces the counting of cold starts in this process. `enter` as in `Invoker`.
+    `upstream_keys`: the keys of functions' servers at /v1.
     """
     loop = asyncio.get_running_loop()
     metrics = Metrics(
@@ -117,6 +121,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         Inflation(inflating_threads()),
         set(),
         set(),
+        upstream_keys or UpstreamKeys(),
         enter,
     )
 

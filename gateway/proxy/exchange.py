@@ -139,12 +139,12 @@ class Exchange(ExchangeData):
             upstream.pause_reading()
         if not self.is_request_whole:
             self._client.resume_body()
-        plan, kept = self._plan, self._kept
-        write_joined(upstream.write, self._request, kept.pieces)
-        if not may_resend(plan.head.method, plan.retry, self._sends, upstream.is_reused):
-            self._kept.drop()
-        elif self.is_request_whole:
-            self._kept.settle()
+        write_joined(upstream.write, self._request, self._kept.pieces)
+        if self._may_resend(upstream):
+            if self.is_request_whole:
+                self._kept.settle()
+        elif not (self.is_request_whole and self._is_upstream_full):
+            self._kept.drop()  # otherwise its memory is in use until the server has read it
 
     def _on_unfit(self, upstream: UpstreamConnection) -> None:
         """Leave a new connection that cannot have this request: nothing is sent.
@@ -206,6 +206,9 @@ class Exchange(ExchangeData):
     def upstream_resumed(self) -> None:
         """Continue reading the request."""
         self._is_upstream_full = False
+        upstream = self._upstream
+        if self.is_request_whole and upstream is not None and not self._may_resend(upstream):
+            self._kept.drop()
         if not self.is_over:
             self._client.resume_body()
 
@@ -230,6 +233,11 @@ class Exchange(ExchangeData):
             self.fail(error)
 
     # The request's kept prefix
+
+    def _may_resend(self, upstream: UpstreamConnection) -> bool:
+        """Return whether the request that was sent over a connection may be sent again."""
+        plan = self._plan
+        return may_resend(plan.head.method, plan.retry, self._sends, upstream.is_reused)
 
     def _keep(self, data: bytes) -> bool:
         """Keep more bytes of the request's body. Returns False if that ended the exchange."""

@@ -12,9 +12,12 @@ import msgspec
 from gateway import problems
 from gateway.replies import Reply
 from gateway.v1.endpoints import Protocol
-from registry.errors import BadRequest, FnError, NoKey, UnknownModel
+from registry.errors import BadRequest, FnError, NoKey, Poison, UnknownModel
 
 JSON: Final = "application/json"
+NO_RETRY: Final = ("X-Should-Retry", "false")
+"""The clients of both vendors repeat a request after a 502 by themselves, unless this says not to:
+that would kill further replicas."""
 _MISTAKE: Final = "invalid_request_error"
 _FAILURE: Final = {Protocol.OPENAI: "server_error", Protocol.ANTHROPIC: "api_error"}
 _TYPES: Final[dict[Protocol, dict[int, str]]] = {
@@ -40,6 +43,8 @@ def reply(protocol: Protocol, error: FnError, request_id: str) -> Reply:
     """Return an error as a complete reply, with the status and the fields of the problem."""
     plain = problems.reply(error)
     headers = [pair for pair in plain.headers if pair[0] != "Content-Type"]
+    if isinstance(error, Poison):
+        headers.append(NO_RETRY)
     document = _document(protocol, error, request_id)
     return Reply(plain.status, (("Content-Type", JSON), *headers), msgspec.json.encode(document))
 

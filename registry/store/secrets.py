@@ -113,10 +113,6 @@ class SecretStore:
             )
         return await asyncio.to_thread(self._unseal, rows, namespace)
 
-    async def check(self, names: Collection[str], namespace: str = NAMESPACE) -> None:
-        """Raise as `values`, whose result it leaves out."""
-        await self.values(names, namespace)
-
     def _unseal(self, rows: Sequence[Row], namespace: str) -> dict[str, str]:
         key = self._key_file.read()
         found: dict[str, str] = {}

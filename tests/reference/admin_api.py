@@ -26,13 +26,17 @@ Bodies and answers are JSON. Errors are [problems](problems.md). An answer with 
 `next` is the cursor of the next page, or null.
 """
 QUERY = {
+    "alias": "The alias.",
     "force": "`true` to remove a secret that functions need.",
-    "function": "Function whose events are wanted. Without it: all.",
+    "function": "The only function that is wanted. Without it: all.",
+    "by": "`function` or `key`; by default `function`.",
     "hours": "Hours before now.",
     "limit": "Maximum items of a page.",
     "lines": "Maximum lines of each replica.",
     "next": "Cursor of the page.",
     "phase": "Phase that the client knows: the answer is delayed while the operation is in it.",
+    "since": "Beginning: hours or days before now, such as `24h` and `7d`, or a date (UTC), such as"
+    " `2026-11-01`. Whole hours count. By default `24h`.",
     "size": "Size of the blob in bytes.",
     "wait": "Seconds that the answer may be delayed.",
 }
@@ -48,6 +52,7 @@ SUBJECTS = {
     "functions": "Functions",
     "operations": "Operations",
     "timeline": "History of all functions",
+    "usage": "Usage of models",
     "pools": "Pools, replicas and devices",
     "replicas": "Pools, replicas and devices",
     "devices": "Pools, replicas and devices",
@@ -55,6 +60,7 @@ SUBJECTS = {
     "session": "Keys and session",
     "keys": "Keys and session",
     "secrets": "Secrets",
+    "aliases": "Aliases",
     "images": "Images",
     "backup": "Backup",
 }

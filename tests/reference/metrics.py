@@ -81,6 +81,7 @@ GROUPS = {
     "Requests": ("accepted", "ended", "open", "held", "in_flight", "request", "queue", "retries"),
     "Batches": ("batch",),
     "Exchanges": ("exchange", "first_byte"),
+    "Models at /v1": ("input", "output", "usage", "first_token"),
     "Cold starts and replicas": ("cold", "replica", "waiting", "evictions", "pool", "manager"),
     "Devices": ("device",),
     "Server": ("build", "gateway", "history", "access", "tasks"),

@@ -32,6 +32,7 @@ EXTRA = {
     "allow": (("method_not_allowed",), "Methods of the route, also in the header `Allow`."),
     "breaks": (("incompatible",), "Changes that would break callers, one text each."),
     "expected": (COMPARED, "Expected type or value."),
+    "function": (("conflict",), "Function that has the name, or the alias, already."),
     "functions": (("conflict",), "Functions that need the secret."),
     "got": (COMPARED, "Value that came."),
     "input": (("bad_input",), "Input that is wrong."),

@@ -30,7 +30,7 @@ GROUPS = {
         "connections",
         "fast_front",
     ),
-    "Data": ("data", "secret_key_file"),
+    "Data": ("data", "secret_key_file", "usage_days"),
     "Replicas": (
         "driver",
         "docker_host",

@@ -55,14 +55,18 @@ class Recorder:
         """Header with the admin token."""
         return {"Authorization": f"Bearer {self.server.token}"}
 
-    async def request(self, route: str, body: Any = None, **headers: str) -> Answer:
+    async def request(
+        self, route: str, body: Any = None, *, query: str = "", **headers: str
+    ) -> Answer:
         """Send one request as the admin and record the answer.
 
-        `route` is "METHOD /path/{name}"; in the names of `headers`, `_` stands for `-`.
+        `route` is "METHOD /path/{name}", without its `query`; in the names of `headers`, `_` stands
+        for `-`.
         """
         method, path = route.split()
         for name, value in self.values.items():
             path = path.replace(f"{{{name}}}", value)
+        path += f"?{query}" if query else ""
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         answer = await self.server.request(method, path, body, {**self.bearer, **given})
         self._record(route if answer.status < 400 else "problem", route, answer)

@@ -24,6 +24,7 @@ from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
 from registry.model import Arrivals, Mount, PathRules, ServerImage, Use
 from registry.store.keys import KeyRing
+from registry.usage import UsageRow
 from runtime_image.contract.server import SampleRequest
 from tests.support.nouns import server_deployed
 from tests.support.operator import MODEL
@@ -35,6 +36,7 @@ from tests.surface.storage import schema
 
 BODY: dict[str, Any] = {"inputs": {"x": [[1.0]]}}
 MANIFEST = 'schema = 1\nmodel = "m.onnx"\n[labels]\nteam = "a"\n'
+MODEL_API = 'schema = 1\n[server]\ncommand = "serve ${PORT}"\n[openai]\n'
 FUNCTION = f"{ADMIN}/functions/{{name}}"
 READ = (
     f"GET {ADMIN}/functions",
@@ -149,6 +151,9 @@ async def _wait_for_history(server: Recorder) -> None:
     history, minute_s = server.server.server.store.history, int(time.time()) // 60 * 60
     history.record(Use("default", "f", 2, "cpu:0", minute_s, 1.0, 1.0, 1.0))
     history.record(Arrivals("default", "f", minute_s, 2))
+    usage = server.server.server.store.usage
+    usage.add(UsageRow("", "default", "f", minute_s // 3600 * 3600, 1, 1, 1, 1))
+    await usage.flush()
 
     async def is_recorded() -> bool:
         await history.flush()
@@ -172,7 +177,10 @@ async def _read(server: Recorder) -> None:
     await server.request(f"POST {ADMIN}/secrets", {"name": "f", "value": "v"})
     await server.request(f"GET {ADMIN}/secrets")
     await server.request(f"DELETE {ADMIN}/secrets/{{name}}")
+    await _read_aliases(server)
     await server.request(f"POST {ADMIN}/images/prune")
+    for by in ("key", "function"):
+        await server.request(f"GET {ADMIN}/usage", query=f"by={by}")
     for route in READ:
         await server.request(route)
     await server.request("GET /", Accept="application/json")
@@ -180,6 +188,19 @@ async def _read(server: Recorder) -> None:
     _add_server(server)
     server.values["id"] = key.json()["id"]
     await server.request(f"DELETE {ADMIN}/keys/{{id}}")
+
+
+async def _read_aliases(server: Recorder) -> None:
+    """Add an alias to a model, `m`, which stays."""
+    await server.server.deploy({"app.py": b""}, name="m", manifest=MODEL_API)
+    await server.request(f"POST {ADMIN}/aliases", {"function": "m", "alias": "a"})
+    await server.request(f"POST {ADMIN}/aliases", {"function": "f", "alias": "a"})
+    await server.request(f"GET {ADMIN}/aliases")
+    server.values["rest"] = "chat/completions"
+    assert (await server.request("POST /v1/{rest}", {"model": "none"})).status == 404
+    server.answers.add(f"GET {FUNCTION}", {"aliases": ["a"]})
+    removed = await server.server.admin("DELETE", "/aliases?alias=a")
+    server.answers.add(f"DELETE {ADMIN}/aliases", removed.json())
 
 
 def _add_server(server: Recorder) -> None:

@@ -111,7 +111,7 @@ def render_removed(answer: dict[str, Any]) -> str:
     """Render the result of a removal."""
     text = f"secret {get(answer, 'removed')} is removed"
     refs = answer.get("needed_by") or []
-    return f"{text}\n  without it these cannot start: {', '.join(refs)}" if refs else text
+    return f"{text}\n  without it these cannot be called: {', '.join(refs)}" if refs else text
 
 
 def render(items: list[dict[str, Any]], now_s: float) -> str:

@@ -155,3 +155,52 @@ async def test_without_its_key_a_function_fails_and_says_what_to_do(
 
     assert (await put(server))["changed"] is True
     assert (await server.admin("POST", "/functions/web/warm?wait=30")).status == 200
+
+
+UPSTREAM = """
+schema = 1
+[server]
+command = "serve ${PORT}"
+[openai]
+upstream_key = "hf"
+"""
+
+
+async def test_an_upstream_key_must_be_there_and_fit_a_header(server: ServingServer) -> None:
+    """A deploy without it is refused before a trial, as one with a value that no header may have;
+    the value is not quoted."""
+    answer = await server.try_deploy(FILES, name="web", manifest=UPSTREAM)
+    assert answer.problem["detail"] == (
+        "openai.upstream_key: no secret hf; set it: fnctl secret set hf"
+    )
+    await put(server, value=f"{VALUE}\nX-Evil: 1")
+    answer = await server.try_deploy(FILES, name="web", manifest=UPSTREAM)
+    assert answer.problem["detail"].startswith("openai.upstream_key: secret hf is no key: expected")
+    assert VALUE.encode() not in answer.body
+    operations = (await server.admin("GET", "/operations")).json()["items"]
+    assert [one["name"] for one in operations] == ["digits"]
+
+
+async def test_an_upstream_key_is_needed_and_never_stale(server: ServingServer) -> None:
+    """It counts as a need of its function. Replicas do not have it, so a new value counts at
+    once."""
+    await put(server)
+    await server.deploy(FILES, name="web", manifest=UPSTREAM)
+    assert (await server.admin("POST", "/functions/web/warm?wait=30")).status == 200
+    keys = server.server.store.upstream_keys
+
+    listed = (await server.admin("GET", "/secrets")).json()["items"]
+    assert listed[0]["functions"] == ["web"]
+    assert (await put(server, value="new"))["stale"] == []
+    assert [one.value for one in keys.all()] == ["new"]
+
+    refused = await server.admin("DELETE", "/secrets/hf")
+    assert (refused.status, refused.problem["functions"]) == (409, ["web"])
+    removed = await server.admin("DELETE", "/secrets/hf?force=true")
+    assert removed.json() == {"removed": "hf", "needed_by": ["web@1"]}
+    assert [one.value for one in keys.all()] == [""]
+
+    await put(server, value="again")
+    assert [one.value for one in keys.all()] == ["again"]
+    await server.admin("DELETE", "/functions/web")
+    assert keys.all() == ()

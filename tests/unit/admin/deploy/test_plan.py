@@ -211,6 +211,7 @@ IMAGE = 'schema = 1\n[server]\nimage = "nginx:1.27"\n'
         ('secrets = { TOKEN = "hf" }', "server.secrets"),
         ('network = "egress"', 'server.network = "egress"'),
         ('capabilities = ["CHOWN"]', "server.capabilities"),
+        ('[openai]\nupstream_key = "vllm"', "openai.upstream_key"),
     ],
 )
 def test_what_reaches_beyond_a_container_needs_the_scope_admin(line: str, key: str) -> None:

@@ -18,9 +18,11 @@ from registry.catalog import Catalog
 from registry.exchange import Demand, Endpoints, Expected, Load, PoolEndpoints, encode
 from registry.model import ColdStart, Key
 from registry.store.keys import KeyRing
+from registry.upstream_keys import UpstreamKey, UpstreamKeys
 from tests.support import nouns
 
 KEY = Key("k", "ab" * 32, ("invoke",))
+UPSTREAM_KEY = UpstreamKey("k", "s3cret")
 OTHER = Key("o", "cd" * 32, ("read",))
 
 GUESS = Expected(0.1, 0.2, 0.3, 0)
@@ -40,7 +42,7 @@ class Told:
         """Return a catalog replica built from the messages so far."""
         mirror = CatalogReplica()
         for message in self.messages:
-            if isinstance(message, m.Functions | m.KeyNow | m.Estimates):
+            if isinstance(message, m.Functions | m.KeyNow | m.UpstreamKeyNow | m.Estimates):
                 mirror.apply(message)
         return mirror
 
@@ -52,8 +54,13 @@ class Rig:
         self.catalog = Catalog([nouns.deployed("digits")])
         self.ring = KeyRing([KEY])
         self.estimates = {"default/digits@1": Expected(1.0, 1.5, 2.0, 3)}
+        self.upstream_keys = UpstreamKeys()
+        self.upstream_keys.put(UPSTREAM_KEY)
         self.broadcaster = Broadcaster(
-            self.catalog, self.ring, lambda pool: self.estimates.get(pool, GUESS)
+            self.catalog,
+            self.ring,
+            self.upstream_keys,
+            lambda pool: self.estimates.get(pool, GUESS),
         )
         self.close = self.broadcaster.open()
         self.a, self.b = Told(), Told()
@@ -74,6 +81,7 @@ def test_a_new_worker_receives_the_whole_state_then_began(rig: Rig) -> None:
     mirror = rig.a.mirror()
     assert mirror.catalog.all() == rig.catalog.all()
     assert mirror.ring.all() == (KEY,)
+    assert mirror.upstream_keys.all() == (UPSTREAM_KEY,)
     assert mirror.expected == rig.estimates
     assert isinstance(rig.a.messages[-1], m.Began)
 
@@ -86,6 +94,9 @@ def test_a_worker_that_joins_late_knows_the_same(rig: Rig) -> None:
     rig.ring.put(OTHER)
     rig.broadcaster.add_worker("b", rig.b.send)
     rig.ring.remove(KEY)
+    rig.upstream_keys.put(UpstreamKey("k", "new"))
+    rig.upstream_keys.put(UpstreamKey("gone", "x"))
+    rig.upstream_keys.remove("gone")
     rig.catalog.remove("other")
 
     for told in (rig.a, rig.b):
@@ -93,6 +104,17 @@ def test_a_worker_that_joins_late_knows_the_same(rig: Rig) -> None:
         assert mirror.catalog.revisions("digits") == rig.catalog.revisions("digits")
         assert mirror.catalog.find("other") is None
         assert mirror.ring.all() == (OTHER,)
+        assert mirror.upstream_keys.all() == (UpstreamKey("k", "new"),)
+
+
+def test_a_key_is_told_before_functions_and_is_in_no_text(rig: Rig) -> None:
+    """A worker never has a revision without its key. What a log may have of a message is not the
+    value."""
+    rig.broadcaster.add_worker("a", rig.a.send)
+
+    kinds = [type(message) for message in rig.a.messages]
+    assert kinds.index(m.UpstreamKeyNow) < kinds.index(m.Functions)
+    assert "s3cret" not in f"{rig.a.messages!r} {rig.a.messages}"
 
 
 def test_a_start_with_many_functions_comes_in_pieces(rig: Rig) -> None:

@@ -83,7 +83,7 @@ async def test_missing_secrets_are_named(store: SecretStore) -> None:
 
     await store.remove("a")
     with pytest.raises(Unknown, match="no secret a"):
-        await store.check({"a"})
+        await store.values({"a"})
 
 
 async def test_without_the_key_secrets_are_unreadable_until_they_are_set_again(

@@ -122,10 +122,10 @@ def test_no_secrets_are_said(api: AdminApi, fnctl: Callable[..., Result]) -> Non
 
 
 def test_a_removal_names_what_needed_it(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """`--force` is passed on; revisions that cannot start are named."""
+    """`--force` is passed on; revisions that cannot be called are named."""
     api.on("DELETE", f"{SECRETS}/hf", Canned({"removed": "hf", "needed_by": ["qwen@1"]}))
 
     result = fnctl("secret", "rm", "hf", "--force")
 
     assert api.requests[0].query == {"force": "true"}
-    assert result.stdout == "secret hf is removed\n  without it these cannot start: qwen@1\n"
+    assert result.stdout == "secret hf is removed\n  without it these cannot be called: qwen@1\n"

@@ -15,7 +15,7 @@ from gateway.proxy.fields import Malformed
 from gateway.proxy.framing import encode_chunk, make_framer
 from gateway.proxy.plan import State
 from gateway.replies import CLOSE, Reply
-from gateway.v1.scanning import Scanned
+from gateway.v1.scanning import SLICE, Scanned
 from gateway.v1.waiting import WaitingStream
 from registry.errors import BadRequest, BodyTimeout, BodyTooLarge, FnError
 
@@ -48,7 +48,7 @@ class Routed(NamedTuple):
 
 
 class Router(Protocol):
-    """Finds the function of a request; see `gateway.http.model_requests`."""
+    """Finds the function of a request; see `gateway.http.models.router`."""
 
     def scan(self, request: ModelRequest, body: bytes) -> Generator[None, None, Scanned]:
         """Return what the gateway reads of the request, yielding between. Raises BadRequest."""
@@ -317,7 +317,12 @@ class ModelRequest:
     def _scan(self) -> Generator[None, None, None]:
         """Scan the body and begin the exchange; yields where the loop should take a turn."""
         body, self._body = bytes(self._body), bytearray()
-        self._run(body, (yield from self._router.scan(self, body)))
+        if len(body) > SLICE:
+            yield  # each copy of a large body takes as long as a turn should
+        scanned = yield from self._router.scan(self, body)
+        if len(body) > SLICE:
+            yield
+        self._run(body, scanned)
 
     def continue_scan(self) -> bool:
         """Scan for one turn of the loop; return whether the scan goes on."""

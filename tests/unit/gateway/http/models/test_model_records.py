@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 from gateway.metrics.requests import TEXT
 from gateway.observing.access_log import AccessEvent
+from gateway.observing.records import RequestRecord
+from gateway.observing.tracing import Tracer
 from registry.model import ModelApi
 from tests.support.modelled import CHAT, MESSAGES, ModelServer, asks, document, models, post
 from tests.support.proxied import Gate
@@ -76,3 +79,23 @@ async def test_an_error_without_a_function(tmp_path: Path, is_fast: bool) -> Non
             ("", 400, "bad_request"),
             ("", 404, "unknown"),
         ]
+
+
+async def test_a_trace_goes_on_to_the_server(tmp_path: Path, is_fast: bool) -> None:
+    """The server gets the gateway's span as parent, and the span is recorded."""
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    traced: list[RequestRecord] = []
+    tracer = Tracer(0.0, lambda records, _left_out: traced.extend(records), Random(7))
+    server = ModelServer(document(ok=1))
+    async with models(tmp_path, server, is_fast=is_fast) as one:
+        fronts = [one.gateway.parts, *([] if one.fast is None else [one.fast.parts])]
+        for parts in fronts:
+            parts.models._invoker = parts.models._invoker._replace(tracer=tracer)
+        await asks(one, post(CHAT, {"model": "web"}, f"traceparent: {parent}"))
+        await one.settled()
+        tracer.close()
+        [record] = traced
+        assert record.trace is not None
+        assert (record.trace.parent_id, record.trace_id) == (parent[36:52], parent[3:35])
+        assert server.asked[0].fields["traceparent"] == record.trace.traceparent
+        assert (record.function, record.outcome) == ("web", "ok")

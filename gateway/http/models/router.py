@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from gateway.http.admission import REQUEST_ID, correlate
 from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.exchanges import answer, find_credential, header_of
-from gateway.http.model_request import ModelRequest, Routed
-from gateway.http.model_usage import UsageMeter
+from gateway.http.models.request import ModelRequest, Routed
+from gateway.http.models.usage import UsageMeter
 from gateway.proxy.fields import Field, Fields
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind, Framing
@@ -33,6 +33,7 @@ from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.scanning import Scanned, check_query, scan
 from gateway.v1.splicing import upstream_body
 from gateway.v1.turns import ScanTurns
+from gateway.v1.upstream_key import checked_key, with_key
 from gateway.v1.waiting import WaitingStream
 from registry.errors import (
     BadRequest,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from gateway.replies import Reply
     from registry.catalog import Deployed
     from registry.model import ModelApi
+    from registry.upstream_keys import UpstreamKey
 
 BODY_MIB_LEAST: Final = 1
 """Max MiB of a body where there is no model."""
@@ -160,7 +162,7 @@ class ModelRequests:
 
 
 class _Router:
-    """The router of one request, as `gateway.http.model_request.Router`."""
+    """The router of one request, as `gateway.http.models.request.Router`."""
 
     def __init__(
         self,
@@ -192,31 +194,27 @@ class _Router:
         if endpoint.path == b"/responses":
             _check_stateless(body, scanned)
         journal.admitted(deployed)
+        key = self._upstream_key(deployed, api)
         edited = upstream_body(body, scanned, endpoint, api)
         is_stream = scanned.is_stream and endpoint.streams
         journal.added = _STREAMED if is_stream else ()
-        is_renamed = api.served_model not in ("", scanned.model)
-        shape = journal.shape or partial(_shaped, endpoint.protocol, journal.request_id)
-        model_answer = ModelAnswer(
-            scanned.model if is_renamed else "",
-            asks_usage=edited.asks_usage,
-            is_nested=endpoint.usage is not UsageForm.CHUNKS,
-            protocol=endpoint.protocol,
-            shape=shape,
-        )
-        says_usage = endpoint.usage is not UsageForm.NONE
+        model_answer = self._answer(journal, scanned.model, api, asks_usage=edited.asks_usage)
         journal.meter = UsageMeter(
             *(self._invoker, deployed.function, key_id, model_answer, self._began_s),
-            says_usage=says_usage,
+            says_usage=endpoint.usage is not UsageForm.NONE,
         )
         target = self._target(deployed, scanned.model, api)
         head = self._head_for_server(request.head)
-        plan = self._exchanges.plan(head, target, deployed, journal)._replace(
-            filter=model_answer, dropped=_UNANSWERED, key_id=key_id
+        plan = self._exchanges.plan(head, target, deployed, journal)
+        is_free_of_effects = not endpoint.has_effects and plan.retry == "auto"
+        retry = "always" if is_free_of_effects else plan.retry
+        plan = plan._replace(
+            filter=model_answer,
+            dropped=_UNANSWERED,
+            key_id=key_id,
+            retry=retry,
+            may_poison=retry == "always",
         )
-        if not endpoint.has_effects and plan.retry == "auto":
-            plan = plan._replace(retry="always")
-        plan = plan._replace(may_poison=plan.retry == "always")
         forwarding = Forwarding(
             target.upstream,
             b"",
@@ -226,13 +224,33 @@ class _Router:
             is_trusted=self._exchanges.is_trusted(request.peer),
             framing=Framing(BodyKind.LENGTH, len(edited.body)),
         )
-        sent = forward_request(head, forwarding)
+        sent = with_key(forward_request(head, forwarding), endpoint.protocol, key)
         exchange = self._exchanges.exchange(plan, sent, request, journal)
-        waits = is_stream and bool(head.minor)
-        waiting = WaitingStream(endpoint.protocol, monotonic(), api.comment_after_s)
-        is_bridged = waits and api.comment_after_s > 0
-        drains = api.on_disconnect == "drain"
-        return Routed(exchange, edited.body, model_answer, waiting if is_bridged else None, drains)
+        waiting = None
+        if is_stream and head.minor and api.comment_after_s > 0:
+            waiting = WaitingStream(endpoint.protocol, monotonic(), api.comment_after_s)
+        return Routed(exchange, edited.body, model_answer, waiting, api.on_disconnect == "drain")
+
+    def _answer(
+        self, journal: ExchangeJournal, model: str, api: ModelApi, *, asks_usage: bool
+    ) -> ModelAnswer:
+        """Return the filter of the answer of a model that the client names `model`."""
+        is_renamed = api.served_model not in ("", model)
+        return ModelAnswer(
+            model if is_renamed else "",
+            asks_usage=asks_usage,
+            is_nested=self._endpoint.usage is not UsageForm.CHUNKS,
+            protocol=self._endpoint.protocol,
+            shape=journal.shape or partial(_shaped, self._endpoint.protocol, journal.request_id),
+        )
+
+    def _upstream_key(self, deployed: Deployed, api: ModelApi) -> UpstreamKey | None:
+        """Return the key that the server gets, None for none. Raises FunctionFailing."""
+        secret = api.upstream_key
+        if not secret:
+            return None
+        found = self._invoker.upstream_keys.find(secret, deployed.revision.namespace)
+        return checked_key(deployed.function.name, secret, found)
 
     def _resolve(self, model: str) -> tuple[Deployed, str]:
         """Return what a model's name means, and the id of the caller's key.

@@ -34,7 +34,7 @@ from tests.support.modelled import (
     post,
     read_request,
 )
-from tests.support.proxied import KEY, Gate, Wire, until, warm
+from tests.support.proxied import KEY, Gate, Wire, quiet, until, warm
 
 STREAM = {"model": "web", "stream": True}
 COMMENT = b": waiting\n\n"
@@ -45,8 +45,8 @@ PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of waiting streams."""
     clock = Clock()
-    monkeypatch.setattr("gateway.http.model_request.monotonic", clock)
-    monkeypatch.setattr("gateway.http.model_requests.monotonic", clock)
+    monkeypatch.setattr("gateway.http.models.request.monotonic", clock)
+    monkeypatch.setattr("gateway.http.models.router.monotonic", clock)
     return clock
 
 
@@ -148,22 +148,30 @@ async def test_who_gets_no_comments(tmp_path: Path, is_fast: bool, clock: Clock,
         await one.settled()
 
 
+def refusal(status: int, body: bytes) -> bytes:
+    """Return an answer with an error."""
+    return b"HTTP/1.1 %d No\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
         (
-            b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n"
-            b'Content-Length: 38\r\n\r\n{"error":\n {"message":"no such tool"}}',
+            refusal(400, b'{"error":\n {"message":"no such tool"}}'),
             {"error": {"message": "no such tool"}},
         ),
-        (b"HTTP/1.1 500 Oh\r\nContent-Length: 4\r\n\r\noops", "that is no JSON"),
-        (b"HTTP/1.1 204 None\r\n\r\n", "that is no JSON"),
-        (document(choices=[]), "without a stream"),
+        (refusal(400, b'{"error": "no such tool"}'), {"error": "no such tool"}),
+        (refusal(500, b"oops"), "the status 500: oops"),
+        (refusal(422, b'{"detail": "too long"}'), 'the status 422: {"detail": "too long"}'),
+        (refusal(400, b'{"error": null}'), "the status 400"),
+        (refusal(400, b'{"error": "'), "the status 400"),
+        (b"HTTP/1.1 204 None\r\n\r\n", "the status 204: "),
+        (document(choices=[]), "no stream of events"),
         (
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\n"
             b"Content-Length: 2\r\n\r\n\x1f\x8b",
-            "without a stream",
+            "no stream of events",
         ),
     ],
 )
@@ -484,3 +492,71 @@ async def test_a_drained_request_is_not_sent_again(tmp_path: Path, is_fast: bool
         await until(lambda: one.sweep() or not one.exchanges.all())
         await one.settled()
         assert sends == [1]
+
+
+async def test_a_client_of_an_older_version(tmp_path: Path, is_fast: bool) -> None:
+    """HTTP/1.0 has no chunks: a whole stream ends with the connection, another one with a reset."""
+    whole = event(n=1), event(n=2)
+    dies = False
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await read_request(reader)
+        writer.write(EVENTS + chunked(*whole) + (b"" if dies else END))
+
+    request = post(CHAT, STREAM).replace(b"HTTP/1.1", b"HTTP/1.0")
+    async with models(tmp_path, serve, is_fast=is_fast) as one:
+        answer = parsed(await one.ask(request))
+        assert (answer.status, answer.body) == (200, b"".join(whole))
+        assert "transfer-encoding" not in answer.fields
+        dies = True
+        with pytest.raises(ConnectionResetError):
+            await one.ask(request)
+        await one.settled()
+
+
+async def test_a_half_closed_client_gets_its_stream(
+    tmp_path: Path, is_fast: bool, clock: Clock
+) -> None:
+    """A client that ends its sending right after the request reads comments and events."""
+    server = ModelServer(EVENTS + chunked(event(n=1)) + END)
+    async with models(tmp_path, server, is_fast=is_fast, is_cold=True) as one:
+        wire = await one.connect()
+        wire.send(post(CHAT, STREAM))
+        wire.writer.write_eof()
+        await held(one)
+        await buffered(wire)
+        clock.now += 20
+        one.sweep()
+        await warm(one)
+        raw = await wire.rest()
+        start = raw.index(b"HTTP/1.1 200")
+        content, is_whole = dechunked(raw[start:].partition(b"\r\n\r\n")[2])
+        assert (content, is_whole) == (COMMENT + event(n=1), True)
+        wire.close()
+        await one.settled()
+
+
+async def test_a_slow_reader_slows_the_server(tmp_path: Path, is_fast: bool) -> None:
+    """A stream is not collected for a client that does not read it."""
+    written, count = 0, 3000
+    large = event(text="a" * 10_000)
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal written
+        await read_request(reader)
+        writer.write(EVENTS)
+        for _ in range(count):
+            writer.write(chunked(large))
+            await writer.drain()
+            written += len(large)
+        writer.write(END)
+
+    async with models(tmp_path, serve, is_fast=is_fast, api=ModelApi("served")) as one:
+        wire = await one.connect()
+        wire.send(post(CHAT, STREAM))
+        await wire.head()
+        assert await quiet(lambda: written) < count * len(large)
+        content, is_whole = dechunked(await wire.rest())
+        assert (len(content), is_whole) == (count * len(large), True)
+        wire.close()
+        await one.settled()

@@ -111,6 +111,7 @@ async def test_a_body_that_kills_servers_is_refused(tmp_path: Path, is_fast: boo
         answer = await asks(one, post(CHAT, DEADLY))
         assert (answer.status, answer.json["error"]["code"]) == (502, "poison")
         assert "2 replicas died" in answer.json["error"]["message"]
+        assert answer.fields["x-should-retry"] == "false"
         assert len(server.asked) == 4
 
         answer = await asks(one, post(CHAT, DEADLY))
@@ -121,6 +122,7 @@ async def test_a_body_that_kills_servers_is_refused(tmp_path: Path, is_fast: boo
         assert (await asks(one, post(CHAT, {"model": "web", "input": "b"}))).status == 200
         answer = await asks(one, post("/v1/responses", DEADLY))
         assert answer.json["error"]["code"] == "replica_died"
+        assert "x-should-retry" not in answer.fields
         assert len(server.asked) == 6
         await one.settled()
 
