@@ -21,7 +21,7 @@ from registry.model import ModelApi
 from tests.support.doses import amount
 from tests.support.odd_bodies import form_models_of, models_of, odd_form, odd_json
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SERVED = ModelApi(served_model="served/model")
 CHAT = ENDPOINTS[b"/chat/completions"]
