@@ -191,14 +191,11 @@ async def _deployed(server: ServerProcess, data: Path, count: int) -> dict[str, 
 
 
 def _counted(scene: Chats, data: Path, models: dict[str, Any]) -> None:
-    """Compare the tokens that whole answers say with those that the servers have counted: only
-    calls without a whole answer may be in between."""
+    """Compare the tokens of whole answers with those that the servers have counted: nothing else
+    than calls without a whole answer may be in between."""
     for name in models:
-        served = [
-            one for one in chat_server.counted(data / f"{name}.counts") if one["end"] == "calls"
-        ]
         got, left = scene.whole.get(name, []), scene.others[name]
-        rest = Counter((one["input"], one["output"]) for one in served)
+        rest = Counter(_served(data, name))
         rest.subtract(got)
         missing = {usage: -number for usage, number in rest.items() if number < 0}
         scene.ledger.require(not missing, f"{name}: answers that no server has counted: {missing}")
@@ -209,8 +206,8 @@ def _counted(scene: Chats, data: Path, models: dict[str, Any]) -> None:
 
 
 async def _stored(scene: Chats, data: Path, models: dict[str, Any]) -> None:
-    """Compare the usage in the store with the tokens that whole answers say and with those that the
-    servers have counted. What a killed worker has not passed on yet is lost."""
+    """Compare the usage in the store with the tokens that whole answers say, and with those that
+    the servers have counted. What a killed worker has not passed on yet is lost."""
     found: dict[str, Tokens] = {}
     wanted = {name: _sum(scene.told.get(name, [])) for name in models}
 
@@ -224,10 +221,7 @@ async def _stored(scene: Chats, data: Path, models: dict[str, Any]) -> None:
     has_killed = bool(scene.counts["kills: worker"])
     scene.ledger.require(is_whole or has_killed, f"usage: expected {wanted}, got {found}")
     for name in models:
-        served = [
-            one for one in chat_server.counted(data / f"{name}.counts") if one["end"] == "calls"
-        ]
-        most = _sum([(one["input"], one["output"]) for one in served])
+        most = _sum(_served(data, name))
         # The last event may come from a server that dies before it counts.
         most_out = most[1] + TOKENS_MAX * scene.others[name]
         got = found.get(name, (0, 0))
