@@ -7,7 +7,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.chaos.footprint import until
 from tests.support import chat_server
 from tests.support.process_server import ServerProcess, server_process
-from tests.support.worker_server import until_replaced, worker_pids
+from tests.support.worker_server import worker_pids
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -170,7 +170,7 @@ async def test_a_killed_worker_loses_no_usage_that_it_has_told(tmp_path: Path) -
         assert one.server.process is not None
         gone = worker_pids(one.server.process.pid)[0]
         os.kill(gone, signal.SIGKILL)
-        await asyncio.to_thread(until_replaced, one.server, gone)
+        await until_replaced(one, gone)
 
         await send_all(one)
         await one.until_reported()
@@ -187,6 +187,22 @@ async def test_a_killed_server_loses_seconds_of_usage(tmp_path: Path) -> None:
 
         await send_all(one)
         await one.until_reported()
+
+
+async def until_replaced(one: House, gone: int) -> None:
+    """Wait until two workers serve again without the one that is gone."""
+
+    async def is_ok() -> bool:
+        assert one.server.process is not None
+        if gone in worker_pids(one.server.process.pid):
+            return False
+        async with one.server.session() as session:
+            with suppress(aiohttp.ClientError):
+                async with session.get("/readyz") as answer:
+                    return bool((await answer.json())["status"] == "ok")
+        return False
+
+    assert await until(is_ok, UNTIL_S)
 
 
 async def metrics(one: House) -> dict[str, float]:

@@ -9,8 +9,8 @@ from asyncio import StreamWriter as Writer
 from pathlib import Path
 
 import pytest
-
 from gateway.http.model_request import RATE_MIN
+
 from gateway.proxy.plan import State
 from gateway.settings import MIB
 from registry.model import ModelApi
