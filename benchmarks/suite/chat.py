@@ -34,7 +34,7 @@ CHUNK_US = "us of CPU per chunk, gateway"
 FIRST_MS, DELAY_MS = "ms to the first token, p50", "ms of delay per token, p99"
 WANTED_CHUNK = "ratio <= 1.5"
 PATH = "/v1/chat/completions"
-STREAMS = ((1, 200, 5, 1), (16, 100, 20, 2), (64, 100, 50, 1), (1000, 20, 1000, 1))
+STREAMS = ((1, 200, 5, 1), (16, 100, 20, 2), (64, 100, 50, 1), (1000, 10, 1000, 1))
 """Streams at once, tokens of each, milliseconds between them, streams one after the other."""
 QUICK_STREAMS = ((4, 5, 5, 1),)
 FIRSTS = (1, 1, 0, 200)

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests.chaos import (
+    chats,
     exact_servers,
     floods,
     fronts,
@@ -69,6 +70,7 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--graphs", type=int, default=row_graphs.GRAPHS, help="row-graphs: number")
     parser.add_argument("--calls", type=int, default=strangers.Dose.calls, help="strangers: number")
+    parser.add_argument("--minutes", type=float, default=10.0, help="chats: duration")
     parser.add_argument("--all-busy", action="store_true", help="call all functions at once")
     parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="default: all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report to FILE")
@@ -153,6 +155,9 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "killed-servers": lambda data, given: killed_servers.run(data, given.seed),
     "kept-streams": lambda data, _given: kept_streams.run(data),
     "exact-servers": lambda data, _given: exact_servers.run(data),
+    "chats": lambda data, given: chats.run(
+        data, chats.Dose(given.seed, seconds=60 * given.minutes)
+    ),
     "containers": containers,
     "server-containers": pairs,
     "neighbours": lambda data, given: neighbours.run(data, given.seed, image()),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import exact_servers, fuzzed_servers, kept_streams, killed_servers
+from tests.chaos import chats, exact_servers, fuzzed_servers, kept_streams, killed_servers
 from tests.support.doses import amount
 
 SEED = 20261123
@@ -42,3 +42,17 @@ async def test_a_server_never_sees_more_than_its_limit(tmp_path: Path) -> None:
     ledger = await exact_servers.run(tmp_path, calls=amount(3, 20))
 
     assert ledger.violations == []
+
+
+async def test_answers_of_models_are_whole_or_errors(tmp_path: Path) -> None:
+    """While models share few slots, and replicas, servers and a gateway worker are killed, each
+    answer of /v1 is whole and right or an error that its client sees; tokens add up."""
+    functions, callers = amount(3, 10), amount(8, 30)
+    dose = chats.Dose(
+        SEED, seconds=amount(5, 60), functions=functions, callers=callers, think_s=(0.0, 0.5)
+    )
+
+    ledger = await chats.run(tmp_path, dose)
+
+    assert ledger.violations == []
+    assert ledger.figures["whole"] >= 2 * functions

@@ -45,8 +45,8 @@ PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of waiting streams."""
     clock = Clock()
-    monkeypatch.setattr("gateway.http.model_request.monotonic", clock)
-    monkeypatch.setattr("gateway.http.model_requests.monotonic", clock)
+    monkeypatch.setattr("gateway.http.models.request.monotonic", clock)
+    monkeypatch.setattr("gateway.http.models.router.monotonic", clock)
     return clock
 
 
