@@ -28,6 +28,7 @@ from benchmarks.loading.generator import Refused, pinned
 from benchmarks.measuring.record import percentile
 
 OK: Final = b"HTTP/1.1 200"
+EVENTS: Final = b"text/event-stream"
 LAST: Final = b"data: [DONE]"
 TOKEN: Final = re.compile(rb'"content": ?"@(\d+) ')
 USAGE: Final = b'"usage":{'
@@ -113,7 +114,7 @@ class Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio callback: count tokens; an event ends with an empty line."""
         now_ns = time.monotonic_ns()
-        if not self._is_begun and not data.startswith(OK):
+        if not self._is_begun and not (data.startswith(OK) and EVENTS in data):
             self._end(is_whole=False)
         self._is_begun = True
         *events, self._rest = (self._rest + data).split(b"\n\n")

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.loading import generator, streams
+from benchmarks.loading import chats, generator, streams
 from benchmarks.loading.call import Call, Load
+from benchmarks.loading.chats import Chats
 from benchmarks.loading.generator import Refused
 from benchmarks.loading.streams import Streams
 from benchmarks.references import servers
@@ -90,3 +91,18 @@ def test_streams_that_are_none_are_no_result() -> None:
             pytest.raises(Refused, match="0 of 2"),
         ):
             streams.figures(process, plan)
+
+
+def test_chats_are_counted_to_their_last_token() -> None:
+    """The load of chats counts every token of streams that follow each other, and measures the time
+    to the first one; a stream that ends early is no result."""
+    cores = generator.everywhere()
+    with servers.chat_upstream() as behind:
+        plan = Chats(behind.port, "/v1/chat/completions", "m", 4, tokens=5, period_ms=10, each=2)
+        found = chats.run(plan, cores)
+    with servers.hello("/v1/chat/completions") as hello, pytest.raises(Refused, match="0 of 8"):
+        chats.run(replace(plan, port=hello.port), cores)
+
+    assert (found.whole, found.tokens, found.usages) == (8, 40, 0)
+    assert 0 < found.delay_p50_ms <= found.delay_p99_ms
+    assert found.first_p50_ms > 0

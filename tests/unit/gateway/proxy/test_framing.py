@@ -121,6 +121,20 @@ def test_chunks(raw: bytes, content: bytes, kind: type[Data], step: int) -> None
     framer.eof()
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_chunk_that_arrives_alone(kind: type[Data]) -> None:
+    """Content is collected from data that are exactly one chunk as from any other data; a chunk
+    whose CRLF is wrong is malformed."""
+    framer, into = ChunkedBody(), list[Data]()
+    for raw in (b"3\r\nabc\r\n", b"A\r\n01234\r\n\r\n\n\r\n", b"1\r\n\n\r\n"):
+        assert framer.feed(kind(raw), into) == len(raw)
+
+    assert [bytes(piece) for piece in into] == [b"abc", b"01234\r\n\r\n\n", b"\n"]
+    assert framer.is_complete is False
+    with pytest.raises(Malformed):
+        framer.feed(kind(b"3\r\nabcd\n"), into)
+
+
 @pytest.mark.parametrize("end", range(len(TRAILED)))
 def test_truncated_chunks_are_malformed(end: int) -> None:
     """A body without its last line is not complete, and every byte so far belongs to it."""
