@@ -9,7 +9,7 @@ from asyncio import StreamWriter as Writer
 from pathlib import Path
 
 import pytest
-from gateway.http.model_request import RATE_MIN
+from gateway.http.models.request import RATE_MIN
 
 from gateway.proxy.plan import State
 from gateway.settings import MIB
@@ -142,8 +142,8 @@ async def test_a_body_that_trickles(
 ) -> None:
     """A byte now and then does not hold a place for ever: there is a minimal rate."""
     now = 1000.0
-    monkeypatch.setattr("gateway.http.model_request.monotonic", lambda: now)
-    monkeypatch.setattr("gateway.http.model_requests.monotonic", lambda: now)
+    monkeypatch.setattr("gateway.http.models.request.monotonic", lambda: now)
+    monkeypatch.setattr("gateway.http.models.router.monotonic", lambda: now)
     async with models(tmp_path, ModelServer(document()), is_fast=is_fast) as one:
         body_s = one.gateway.invoker.settings.body_read_s
         wire = await one.connect()
