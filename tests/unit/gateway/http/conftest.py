@@ -81,6 +81,7 @@ class Front:
             Inflation(inflating_threads()),
             set(),
             set(),
+            UpstreamKeys(),
         )
         return Gateway(invoker)
 
