@@ -9,8 +9,8 @@ from asyncio import StreamWriter as Writer
 from pathlib import Path
 
 import pytest
-from gateway.http.models.request import RATE_MIN
 
+from gateway.http.models.request import RATE_MIN
 from gateway.proxy.plan import State
 from gateway.settings import MIB
 from registry.model import ModelApi
