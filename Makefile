@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test test-full test-python test-apps tests-there coverage ui chaos gpu check bench simulate image fmt docs surface clean clean-data
+.PHONY: run test test-full test-python test-apps test-clients tests-there coverage ui chaos gpu check bench simulate image fmt docs surface clean clean-data
 
 run: $(RUN_READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
@@ -44,6 +44,10 @@ test-python:
 # index, once, and stay on the engine: eval "$(.ci/engine start)"
 test-apps: $(READY)
 	FN_TEST_APPS=1 $(BIN)/python -m pytest tests/e2e/test_app_pages.py
+
+# LiteLLM's proxy and LangChain at /v1; their packages come from an index, about a minute each time.
+test-clients: $(READY)
+	FN_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/e2e/test_other_clients.py
 
 tests-there: $(READY)
 	$(BIN)/python $(PYTEST) $(OTHER_TESTS)

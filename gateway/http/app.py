@@ -28,7 +28,7 @@ from gateway.http.exchange_route import proxy
 from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
 from gateway.http.invocation import invoke, route_calls
-from gateway.http.model_routes import ModelRoutes
+from gateway.http.models.lists import ModelRoutes
 from gateway.http.page_route import route_pages
 from gateway.http.server_description import describe_server, prefers_page, server_example
 from gateway.metrics.counters import PageFormat, negotiate_format

@@ -30,7 +30,7 @@ from registry.errors import ShuttingDown
 from registry.upstream_keys import UpstreamKeys
 
 if TYPE_CHECKING:
-    from gateway.http.model_request import ModelRequest
+    from gateway.http.models.request import ModelRequest
     from gateway.proxy.exchange import Exchange
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from gateway import problems
 from gateway.http.connections import is_gone, may_be_reading
 from gateway.http.exchanges import Exchanges
-from gateway.http.model_requests import ModelRequests
+from gateway.http.models.router import ModelRequests
 from gateway.pages.entering import is_ours
 from gateway.proxy.fields import Malformed, find_head_end
 from gateway.proxy.framing import BodyFramer, LengthBody, make_framer

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.http.context import Invoker
-    from gateway.http.model_usage import UsageMeter
+    from gateway.http.models.usage import UsageMeter
     from gateway.metrics.exchanges import ExchangeNumbers
     from gateway.proxy.fields import Field
     from gateway.server_links import ExchangeCall

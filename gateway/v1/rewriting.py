@@ -6,6 +6,7 @@ WHATWG HTML, "Server-sent events": an event ends with an empty line.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -28,6 +29,8 @@ HELD_MAX: Final = 1024 * 1024
 """Max bytes of one event, and of an answer that is no stream and gets another model's name."""
 REFUSAL_MAX: Final = 16 * 1024
 """Max bytes of a server's error that become an event."""
+SHOWN_MAX: Final = 500
+"""Max bytes that are shown of a server's error in a shape of its own."""
 OK: Final = 200
 _EVENTS: Final = b"text/event-stream"
 _END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n")
@@ -72,9 +75,9 @@ class ModelAnswer:
         "_model",
         "_protocol",
         "_ready",
-        "_refusal",
         "_searched",
         "_shape",
+        "_status",
         "_takes_comments",
         "_within",
         "has_head",
@@ -106,8 +109,7 @@ class ModelAnswer:
         self._held = bytearray()
         self._ready = b""
         """Events before one that is too long."""
-        self._refusal: FnError | None = None
-        """Why the body becomes another error event than it says itself."""
+        self._status = 0
         self._is_within = False
         self.is_stream = False
         """Whether the answer is a stream of events, once its head is known."""
@@ -147,8 +149,7 @@ class ModelAnswer:
         if self.has_head and not self.is_stream:
             self._is_refused = True
             self._mode = FilterMode.CHANGE
-            if head.status == OK:
-                self._refusal = UpstreamFailed("the server answered without a stream of events")
+            self._status = head.status
         self._takes_comments = self.is_stream or self._is_refused
         return self._mode
 
@@ -205,20 +206,23 @@ class ModelAnswer:
         return shapes.event(self._protocol, document)
 
     def _refused(self, body: bytes) -> bytes:
-        """Return the server's error in one line, or one in its place, if it is no JSON object."""
-        if self._refusal is not None:
-            return bytes(self._shape(self._refusal).body)
-        try:
-            return msgspec.json.encode(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            error = UpstreamFailed("the server answered with an error that is no JSON")
-            return bytes(self._shape(error).body)
+        """Return the server's error in one line, or one in its place, if it has no such shape."""
+        if self._status != OK:
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                document = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+                # Without this member, clients take the event for a part of the answer.
+                if bytes(document.get("error", b"")).startswith((b"{", b'"')):
+                    return msgspec.json.encode(document)
+        said = body[:SHOWN_MAX].decode("utf-8", "replace")
+        what = f"the status {self._status}: {said}" if self._status != OK else "no stream of events"
+        return bytes(self._shape(UpstreamFailed(f"the server answered with {what}")).body)
 
     def _events(self, content: bytes) -> bytes:
         """Return the events that are complete. Raises UpstreamFailed for one that is too long."""
         held = self._held
         if self._model or self._asks_usage:
             is_whole = content.endswith(_PLAIN_END) and b"\r" not in content
+            is_whole = is_whole and not content.endswith(b"\n\n\n")  # an end within an end
             if is_whole and not held and len(content) <= HELD_MAX:
                 return self._edited_whole_events(content)
             held += content

@@ -21,7 +21,9 @@ def checked_key(function: str, secret: str, key: UpstreamKey | None) -> Upstream
     return key
 
 
-def with_key(head: bytes, protocol: Protocol, key: UpstreamKey) -> bytes:
-    """Return a head for the server with a key; `head` has no field for keys."""
+def with_key(head: bytes, protocol: Protocol, key: UpstreamKey | None) -> bytes:
+    """Return a head for the server with its key, if it needs one; `head` has no field for keys."""
+    if key is None:
+        return head
     name = b"X-Api-Key: " if protocol is Protocol.ANTHROPIC else b"Authorization: Bearer "
     return b"%b%b%b\r\n\r\n" % (head.removesuffix(b"\r\n"), name, key.value.encode("ascii"))

@@ -37,7 +37,8 @@ class OpenAITable(Section):
     """What becomes of an answer whose client has left: `abort` ends the request at the server,
     `drain` lets it finish."""
     upstream_key: Text = _DEFAULTS.upstream_key
-    """Name of a secret that the server gets as a bearer key. The client's key never gets there."""
+    """Name of a secret whose value the server gets as its key, in place of the client's, which
+    never gets there. The deploy needs a key of scope `admin`."""
 
 
 def model_api(table: OpenAITable) -> ModelApi:

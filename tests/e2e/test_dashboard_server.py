@@ -95,6 +95,33 @@ async def test_the_page_says_what_runs_and_what_wakes_it(browser: Browser) -> No
         await connected.locator("li").first.wait_for(state="detached")
 
 
+async def test_usage_is_shown_by_key(browser: Browser) -> None:
+    """A model's page has the tokens of the last day and week, and the keys with the most; further
+    ones are counted. A cell has the exact number as its title."""
+    async with page_of(*PAGE, browser=browser) as (_, view):
+        panel = view.page.locator(".usage-panel")
+        await panel.wait_for()
+        rows = [await row.inner_text() for row in await panel.locator("tbody tr").all()]
+
+        assert [row.split("\t")[0].strip() for row in rows] == [
+            "last day",
+            "last 7 days",
+            "last 7 days by key",
+            "no key",
+            "key 000000000001, removed",
+            "the shop",
+            *(f"key {at:012x}" for at in range(3, 8)),
+        ]
+        assert [cell.strip() for cell in rows[1].split("\t")[1:]] == [
+            "3\u202f822",
+            "2151k",
+            "1037k",
+            "42",
+        ]
+        assert await panel.locator("td[title='1,036,980']").count() == 1
+        assert "and 4 more keys: fnctl usage web --by key --since 7d" in await panel.inner_text()
+
+
 async def test_events_are_shown_as_they_arrive(browser: Browser) -> None:
     """An event is on the page while the stream is open; markup in it stays text."""
     async with page_of(*PAGE, browser=browser) as (dashboard, view):

@@ -21,6 +21,7 @@ from tests.support.model_gate import (
     model_gates,
     renamed,
 )
+from tests.support.node_client import NodeClient
 from tests.support.openai_calls import CALLS, MESSAGES, SAID, Call, done, items
 
 pytestmark = [
@@ -32,6 +33,17 @@ pytestmark = [
 FORMS = ("sync", "async")
 BREAKS = [("die", False), ("die", True), ("cut", False), ("cut", True), ("error", True)]
 """Orders that end an answer in its middle, and whether the answer is a stream."""
+NODE_ERRORS = {
+    "wrong key": ["AuthenticationError", 401],
+    "unknown model": ["NotFoundError", 404],
+    "bad request": ["BadRequestError", 400],
+    "too many": ["RateLimitError", 429],
+    "failure": ["InternalServerError", 500],
+    "dies in a stream": ["APIError", None],
+    "cut in a stream": ["APIError", None],
+    "dies in an answer": ["TypeError", None],  # of fetch, which the client lets through
+    "timeout": ["APIConnectionTimeoutError", None],
+}
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +110,15 @@ def wanted(direct: str, openai: Any) -> dict[str, Any]:
             return {name: await call(near, SERVED) for name, call in CALLS.items()}
 
     return {name: renamed(got, SERVED, "chat") for name, got in asyncio.run(asked()).items()}
+
+
+def without_none(value: Any) -> Any:
+    """Return plain data without members that are null."""
+    if isinstance(value, list):
+        return [without_none(one) for one in value]
+    if isinstance(value, dict):
+        return {name: without_none(one) for name, one in value.items() if one is not None}
+    return value
 
 
 def say(text: str) -> list[dict[str, str]]:
@@ -369,3 +390,30 @@ async def test_a_cancelled_task_ends_its_stream(openai: Any, gate: ModelGate) ->
         task.cancel()
 
     assert await gate.ended(before, "left")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> NodeClient:
+    """The client for Node."""
+    return NodeClient(tmp_path_factory.mktemp("node"))
+
+
+async def test_the_client_for_node_gets_the_same(
+    node: NodeClient, gate: ModelGate, wanted: dict[str, Any]
+) -> None:
+    """OpenAI's client for Node, whose first call wakes the function, gets what the one for Python
+    gets, and raises errors of its own for all that goes wrong."""
+    await gate.go_cold("chat")
+
+    got = await asyncio.to_thread(node.results, gate.base, gate.key, "chat")
+
+    same = ["chat", "tool", "embeddings", "transcription", "speech"]
+    streams = ["chat stream", "chat stream with usage", "tool stream", "response stream"]
+    assert {name: without_none(got[name]) for name in [*same, *streams]} == {
+        name: wanted[name] for name in [*same, *streams]
+    }
+    assert {"chat", "plain", "late", ALIAS} <= set(got["models"])
+    assert got["model with a slash"] == ALIAS
+    assert {name: one[:2] for name, one in got.items() if name in NODE_ERRORS} == NODE_ERRORS
+    assert (got["wrong key"][2], got["unknown model"][2]) == ("invalid_api_key", "model_not_found")
+    assert (got["retry"], got["left stream"]) == (2, "left")

@@ -11,9 +11,10 @@ from typing import Final
 from tests.support.engine import refuse
 
 LIMIT_S: Final = 100.0
+"""Max seconds of an installation in CI."""
 
 
-def environment_of(requirements: Path, folder: Path) -> Path:
+def environment_of(requirements: Path, folder: Path, limit_s: float = LIMIT_S) -> Path:
     """Create a virtual environment in `folder` with the packages of `requirements`, by `uv` where
     it is there; return its folder of programs. Without an index the test is skipped; in CI it
     fails."""
@@ -28,10 +29,10 @@ def environment_of(requirements: Path, folder: Path) -> Path:
         install += ["--no-input", "--retries", "1", "--disable-pip-version-check"]
     try:
         for command in (make, [*install, "-r", str(requirements)]):
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=LIMIT_S)
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=limit_s)
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1]
         refuse(f"the packages of {requirements} could not be installed: {last}")
     except subprocess.TimeoutExpired:
-        refuse(f"the packages of {requirements} were not installed within {LIMIT_S:g} s")
+        refuse(f"the packages of {requirements} were not installed within {limit_s:g} s")
     return python.parent

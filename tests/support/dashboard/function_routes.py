@@ -52,6 +52,7 @@ class FunctionRoutes:
         router.add_get(f"{one}/timeline", self._timeline)
         router.add_get(f"{one}/advice", self._advice)
         router.add_get("/admin/v1/timeline", self._all)
+        router.add_get("/admin/v1/usage", self._usage)
         router.add_post("/fn/{name}", self._invoke)
         router.add_route("*", "/fn/{name}/{path:.*}", self._exchange)
 
@@ -85,6 +86,10 @@ class FunctionRoutes:
     async def _all(self, request: web.Request) -> web.Response:
         names, devices = list(self._world.functions), list(self._world.devices)
         return json_answer(details.timeline(names, devices, _hours(request), time()))
+
+    async def _usage(self, request: web.Request) -> web.Response:
+        query = request.query
+        return json_answer(servers.usage(query["function"], days=int(query["since"] == "7d") * 6))
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         name = self._line(request)["name"]

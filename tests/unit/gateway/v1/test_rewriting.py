@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.proxy.fields import Fields
@@ -72,6 +72,7 @@ PARTS = st.sampled_from(
     held_max=st.sampled_from([HELD_MAX, 200, 30]),
     dies=st.booleans(),
 )
+@example([chunk("a"), b"\n"], [], "", True, EVENTS, HELD_MAX, False)
 def test_an_answer_is_the_same_however_it_arrives(
     parts: list[bytes],
     cuts: list[int],

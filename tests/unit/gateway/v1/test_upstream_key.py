@@ -23,6 +23,7 @@ KEY = UpstreamKey("vllm", "sk-1")
 def test_the_key_is_the_heads_last_field(protocol: Protocol, line: bytes) -> None:
     """Each protocol has a field of its own for it."""
     assert with_key(HEAD, protocol, KEY) == HEAD[:-2] + line + b"\r\n\r\n"
+    assert with_key(HEAD, protocol, None) == HEAD
 
 
 def test_a_key_that_is_missing_or_broken_is_told() -> None:

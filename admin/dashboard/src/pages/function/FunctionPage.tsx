@@ -17,6 +17,7 @@ import { RevisionsPanel } from "./RevisionsPanel.tsx";
 import { ServerPanel } from "./ServerPanel.tsx";
 import { SettingsPanel } from "./SettingsPanel.tsx";
 import { SignaturePanel } from "./SignaturePanel.tsx";
+import { UsagePanel } from "./UsagePanel.tsx";
 import { useFunctionData } from "./useFunctionData.ts";
 import "./function.css";
 
@@ -52,6 +53,7 @@ export function FunctionPage({ name }: { name: string; query: URLSearchParams })
         </div>
         <div className="fn-column fn-side">
           {known?.server && <ConnectionsPanel line={line} detail={known} why={why} />}
+          {known?.server && <UsagePanel name={name} />}
           <ReplicasPanel name={name} />
           <DecisionsPanel name={name} why={why} />
           <ErrorsPanel errors={errors} />

@@ -11,7 +11,7 @@ from aiohttp import web
 from gateway import problems
 from gateway.http.admission import correlate
 from gateway.http.bodies import check_framing, is_awaiting_continue
-from gateway.http.model_requests import (
+from gateway.http.models.router import (
     SHOWN_MAX,
     check_model_caller,
     no_endpoint,

@@ -48,7 +48,7 @@ class Routed(NamedTuple):
 
 
 class Router(Protocol):
-    """Finds the function of a request; see `gateway.http.model_requests`."""
+    """Finds the function of a request; see `gateway.http.models.router`."""
 
     def scan(self, request: ModelRequest, body: bytes) -> Generator[None, None, Scanned]:
         """Return what the gateway reads of the request, yielding between. Raises BadRequest."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from gateway.http.admission import REQUEST_ID, correlate
 from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.exchanges import answer, find_credential, header_of
-from gateway.http.model_request import ModelRequest, Routed
-from gateway.http.model_usage import UsageMeter
+from gateway.http.models.request import ModelRequest, Routed
+from gateway.http.models.usage import UsageMeter
 from gateway.proxy.fields import Field, Fields
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind, Framing
@@ -162,7 +162,7 @@ class ModelRequests:
 
 
 class _Router:
-    """The router of one request, as `gateway.http.model_request.Router`."""
+    """The router of one request, as `gateway.http.models.request.Router`."""
 
     def __init__(
         self,
@@ -193,8 +193,8 @@ class _Router:
             raise BodyTooLarge(f"expected a body of at most {api.body_mib} MiB, got {len(body)}")
         if endpoint.path == b"/responses":
             _check_stateless(body, scanned)
-        key = self._upstream_key(deployed, api)
         journal.admitted(deployed)
+        key = self._upstream_key(deployed, api)
         edited = upstream_body(body, scanned, endpoint, api)
         is_stream = scanned.is_stream and endpoint.streams
         journal.added = _STREAMED if is_stream else ()
@@ -224,9 +224,7 @@ class _Router:
             is_trusted=self._exchanges.is_trusted(request.peer),
             framing=Framing(BodyKind.LENGTH, len(edited.body)),
         )
-        sent = forward_request(head, forwarding)
-        if key is not None:
-            sent = with_key(sent, endpoint.protocol, key)
+        sent = with_key(forward_request(head, forwarding), endpoint.protocol, key)
         exchange = self._exchanges.exchange(plan, sent, request, journal)
         waiting = None
         if is_stream and head.minor and api.comment_after_s > 0:

@@ -45,8 +45,8 @@ PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of waiting streams."""
     clock = Clock()
-    monkeypatch.setattr("gateway.http.model_request.monotonic", clock)
-    monkeypatch.setattr("gateway.http.model_requests.monotonic", clock)
+    monkeypatch.setattr("gateway.http.models.request.monotonic", clock)
+    monkeypatch.setattr("gateway.http.models.router.monotonic", clock)
     return clock
 
 
@@ -148,22 +148,30 @@ async def test_who_gets_no_comments(tmp_path: Path, is_fast: bool, clock: Clock,
         await one.settled()
 
 
+def refusal(status: int, body: bytes) -> bytes:
+    """Return an answer with an error."""
+    return b"HTTP/1.1 %d No\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
         (
-            b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n"
-            b'Content-Length: 38\r\n\r\n{"error":\n {"message":"no such tool"}}',
+            refusal(400, b'{"error":\n {"message":"no such tool"}}'),
             {"error": {"message": "no such tool"}},
         ),
-        (b"HTTP/1.1 500 Oh\r\nContent-Length: 4\r\n\r\noops", "that is no JSON"),
-        (b"HTTP/1.1 204 None\r\n\r\n", "that is no JSON"),
-        (document(choices=[]), "without a stream"),
+        (refusal(400, b'{"error": "no such tool"}'), {"error": "no such tool"}),
+        (refusal(500, b"oops"), "the status 500: oops"),
+        (refusal(422, b'{"detail": "too long"}'), 'the status 422: {"detail": "too long"}'),
+        (refusal(400, b'{"error": null}'), "the status 400"),
+        (refusal(400, b'{"error": "'), "the status 400"),
+        (b"HTTP/1.1 204 None\r\n\r\n", "the status 204: "),
+        (document(choices=[]), "no stream of events"),
         (
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\n"
             b"Content-Length: 2\r\n\r\n\x1f\x8b",
-            "without a stream",
+            "no stream of events",
         ),
     ],
 )

@@ -1,0 +1,47 @@
+/** Usage of a function's model at /v1: GET /usage?by=key&function=NAME. */
+
+export interface Numbers {
+  tokens_in: number;
+  tokens_out: number;
+  calls: number;
+  /** Calls whose tokens are not known. */
+  unknown: number;
+}
+
+export interface KeyUsage extends Numbers {
+  /** Id of the key; "" for calls without one. */
+  key: string;
+  /** The key's label. */
+  note: string;
+  removed: boolean;
+}
+
+export interface Usage {
+  items: KeyUsage[];
+  /** Keys that are not listed. */
+  left_out: number;
+  total: Numbers;
+}
+
+/** Keys that the panel lists: those with the most tokens. */
+export const KEYS_MAX = 8;
+/** The key of calls that the server could not tell apart. */
+const OTHERS = "_others";
+
+/** Path of the usage by key since then, such as "7d". */
+export function usagePath(name: string, since: string): string {
+  return `/usage?${new URLSearchParams({ by: "key", since, function: name })}`;
+}
+
+/** A key in words. */
+export function keyWords({ key, note, removed }: KeyUsage): string {
+  if (key === OTHERS) return "others";
+  if (note) return note;
+  if (!key) return "no key";
+  return removed ? `key ${key}, removed` : `key ${key}`;
+}
+
+/** How many keys the panel does not list. */
+export function moreKeys({ items, left_out }: Usage): number {
+  return Math.max(0, items.length - KEYS_MAX) + left_out;
+}

@@ -1,0 +1,1 @@
+"""Requests to /v1: their bodies, the functions of their models, and what they use."""
