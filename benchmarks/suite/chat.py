@@ -40,6 +40,8 @@ QUICK_STREAMS = ((4, 5, 5, 1),)
 FIRSTS = (1, 1, 0, 200)
 """Streams of one token one after the other: the time to it, and the cost of a stream's ends."""
 CONNECTIONS = (1, 16, 64)
+CROWDED = 4
+"""Times as long is the load of the most connections: LiteLLM's proxy may answer none in 2 s."""
 TOKENS = 20
 """Tokens of an answer that is no stream."""
 MANIFEST = """schema = 1
@@ -173,6 +175,7 @@ def _firsts(proxy: Proxy, shape: tuple[int, int, int, int], setting: Setting) ->
 def _calls(proxy: Proxy, connections: int, setting: Setting) -> Figures:
     call = replace(proxy.plan, tokens=TOKENS).call(is_stream=False)
     before = cpu_ms(proxy.pids)
-    loaded = generator.run(Load(call, connections, setting.load_s), setting.cores[1])
+    seconds = setting.load_s * (CROWDED if connections == CONNECTIONS[-1] else 1)
+    loaded = generator.run(Load(call, connections, seconds), setting.cores[1])
     used_us = (cpu_ms(proxy.pids) - before) * 1e3
     return {CALL_US: used_us / loaded.requests, P50: loaded.p50_ms}
