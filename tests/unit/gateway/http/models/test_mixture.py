@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
@@ -42,6 +43,12 @@ BEFORE = {
 }
 
 
+async def turns(count: int) -> None:
+    """Run turns of the event loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 def odd_server(random: Random) -> Any:
     """Return a server that answers each request as it says itself."""
 
@@ -71,7 +78,7 @@ def odd_server(random: Random) -> Any:
             rest = rest[size:]
             if random.random() < 0.1:
                 await writer.drain()
-                await asyncio.sleep(0.01)
+                await turns(20)
         writer.write(END if is_whole else b"")
 
     return serve
@@ -80,7 +87,7 @@ def odd_server(random: Random) -> Any:
 async def odd_client(one: Gate, random: Random) -> tuple[str, bool, Answer] | None:
     """Send one request, perhaps a part of it, and perhaps leave. Return how the server answers it,
     whether it is for a stream, and the answer; None if there is no whole head."""
-    await asyncio.sleep(random.random() * 0.3)
+    await turns(random.randrange(300))
     way, is_stream = random.choice(WAYS), random.random() < 0.6
     more = {"x": "a" * random.choice([1, 1000, 100_000, 400_000]), "n": random.randrange(9)}
     body = json.dumps({**more, "model": "web", "stream": is_stream, "way": way}).encode()
@@ -95,11 +102,11 @@ async def odd_client(one: Gate, random: Random) -> tuple[str, bool, Answer] | No
     try:
         if random.random() < 0.15:
             wire.send(raw[: random.randrange(len(raw))])
-            await asyncio.sleep(random.random() * 0.2)
+            await turns(random.randrange(200))
             return None
         wire.send(raw)
         if random.random() < 0.3:
-            await asyncio.sleep(random.random() * 0.3)
+            await turns(random.randrange(300))
             if random.random() < 0.5:
                 wire.writer.transport.abort()
             return None
@@ -151,17 +158,17 @@ async def test_every_answer_is_whole_or_an_error(
         one.delivery._death_causes._timeout_s = 0.01
 
         async def minutes() -> None:
-            for turn in range(10_000):
+            for turn in itertools.count():
                 one.sweep()
                 one.sidecar.listens = turn % 10 < 5
-                await asyncio.sleep(0.02)
+                await turns(20)
 
         passing = asyncio.create_task(minutes())
         clients = [
             asyncio.create_task(odd_client(one, Random(f"{is_fast} {ending} {number}")))
             for number in range(CLIENTS)
         ]
-        await asyncio.sleep(0.2)
+        await turns(150)
         await warm(one)
         found = [each for each in await asyncio.gather(*clients) if each is not None]
         for each in found:
