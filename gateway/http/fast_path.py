@@ -343,7 +343,10 @@ class Connection(asyncio.Protocol):
         self._fast_path.uploads[self] = monotonic() + LINGER_S
         switch_protocol(transport, BodyDiscarder(self.connection_lost))
         if transport.can_write_eof():
-            transport.write_eof()  # the end of an answer without a length
+            # The end of an answer without a length. A client that has closed has just reset it,
+            # which must not become an error of another one, whose request evicts this.
+            with suppress(OSError):
+                transport.write_eof()
 
     def _receive(self, invocation: Invocation, begun: bytes, discard: int) -> None:
         """Receive a body that is large or incomplete; into shared memory if it is large."""

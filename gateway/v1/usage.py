@@ -7,6 +7,7 @@ reference, "Usage" and "Streaming messages".
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -17,6 +18,7 @@ KEPT: Final = 16 * 1024
 """Bytes at the beginning and at the end of an answer in which its usage is looked for."""
 TOKENS_MAX: Final = 10**9
 """Max tokens of one answer that are believed."""
+_NAME: Final = b'"usage"'
 _USAGE: Final = re.compile(rb'"usage"[ \t\r\n]*+:[ \t\r\n]*+(?=\{)')
 """The member `usage`. In a string its quotes would be escaped."""
 
@@ -81,19 +83,29 @@ class Ends:
         The first and the last object `usage` count: a stream of messages has the input's tokens in
         its first event, and the output's in the last ones.
         """
-        last = bytes(self._last)
-        found = [_read(last, one.end()) for one in _USAGE.finditer(last)]
-        first = _USAGE.search(self._first)
-        if first is not None:
-            found.insert(0, _read(self._first, first.end()))
-        said = [one for one in found if one is not None]
-        if not said:
+        tokens_in: int | None = None
+        tokens_out: int | None = None
+        for said in self._said():
+            tokens_in = _input(said) if tokens_in is None else tokens_in
+            tokens_out = _output(said) if tokens_out is None else tokens_out
+            if tokens_in is not None and tokens_out is not None:
+                break
+        if tokens_in is None and tokens_out is None:
             return None
-        inputs = [one for one in map(_input, said) if one is not None]
-        outputs = [one for one in map(_output, said) if one is not None]
-        if not inputs and not outputs:
-            return None
-        return TokenUsage(inputs[-1] if inputs else 0, outputs[-1] if outputs else 0)
+        return TokenUsage(tokens_in or 0, tokens_out or 0)
+
+    def _said(self) -> Iterator[_Said]:
+        """Iterate over what counts, the last object first: it mostly says all."""
+        last, at = bytes(self._last), len(self._last)
+        while (at := last.rfind(_NAME, 0, at)) >= 0:
+            found = _USAGE.match(last, at)
+            said = None if found is None else _read(last, found.end())
+            if said is not None:
+                yield said
+        found = _USAGE.search(self._first)
+        said = None if found is None else _read(self._first, found.end())
+        if said is not None:
+            yield said
 
 
 def _read(data: bytes, at: int) -> _Said | None:

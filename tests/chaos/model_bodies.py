@@ -87,7 +87,7 @@ JSON_TYPES = (
         b"\xff",
     ),
 )
-CODINGS = (*(b"",) * 40, b"identity", b"gzip", b"br", b"gzip, gzip", b"x", b"deflate")
+CODINGS = (*(b"",) * 40, b"identity", b"gzip", b"br", b"gzip, gzip", b"x", b"\xff")
 QUERIES = (
     *(b"",) * 30,
     b"?",

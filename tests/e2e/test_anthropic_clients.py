@@ -103,6 +103,17 @@ async def client(
     await done(made.close())
 
 
+@pytest.fixture
+async def one_client(
+    request: pytest.FixtureRequest, gate: ModelGate, anthropic: Any
+) -> AsyncIterator[Any]:
+    """The sync client with one worker, the async one with two; else as `client`."""
+    form = FORMS[request.node.callspec.params["gate"] - 1]
+    made = client_of(anthropic, gate.url, gate.key, form)
+    yield made
+    await done(made.close())
+
+
 def client_of(anthropic: Any, url: str, key: str, form: str = "async") -> Any:
     """Return a client."""
     given = {"base_url": url, "api_key": key, "max_retries": 0, "timeout": 30}
@@ -137,12 +148,12 @@ async def test_a_warm_call_gets_what_a_direct_one_gets(
 
 @pytest.mark.parametrize("name", ["message", "message stream"])
 async def test_a_cold_call_gets_what_a_direct_one_gets(
-    client: Any, gate: ModelGate, wanted: dict[str, Any], name: str
+    one_client: Any, gate: ModelGate, wanted: dict[str, Any], name: str
 ) -> None:
     """A call that wakes its function differs from others in nothing but its time."""
     await gate.go_cold("chat")
 
-    assert await CALLS[name](client, "chat") == wanted[name]
+    assert await CALLS[name](one_client, "chat") == wanted[name]
 
 
 async def test_the_answers_are_the_ones_that_are_known(wanted: dict[str, Any]) -> None:
@@ -157,13 +168,13 @@ async def test_the_answers_are_the_ones_that_are_known(wanted: dict[str, Any]) -
     assert (final["stop_reason"], final["usage"]["output_tokens"]) == ("max_tokens", 4)
 
 
-async def test_models_are_listed_and_found(client: Any) -> None:
+async def test_models_are_listed_and_found(one_client: Any) -> None:
     """The list has the functions and aliases, in the client's own form."""
-    listed = [one.id for one in (await done(client.models.list())).data]
+    listed = [one.id for one in (await done(one_client.models.list())).data]
 
     assert {"chat", ALIAS, "plain"} <= set(listed)
     for name in ("chat", ALIAS):
-        found = await done(client.models.retrieve(name))
+        found = await done(one_client.models.retrieve(name))
         assert (found.id, found.type) == (name, "model")
 
 
@@ -190,49 +201,49 @@ async def test_keys_are_checked(gate: ModelGate, anthropic: Any) -> None:
     [(400, "BadRequestError"), (429, "RateLimitError"), (529, "InternalServerError")],
 )
 async def test_errors_of_the_server_pass(
-    client: Any, anthropic: Any, status: int, kind: str, is_stream: bool
+    one_client: Any, anthropic: Any, status: int, kind: str, is_stream: bool
 ) -> None:
     """An error of the model's server is the client's error of that status, with its text."""
     with pytest.raises(getattr(anthropic, kind), match="as the request orders") as caught:
-        await done(ask(client, "chat", f"[fail={status}]", stream=is_stream))
+        await done(ask(one_client, "chat", f"[fail={status}]", stream=is_stream))
 
     assert caught.value.status_code == status
 
 
-async def test_the_gateways_errors_are_the_clients(client: Any, anthropic: Any) -> None:
+async def test_the_gateways_errors_are_the_clients(one_client: Any, anthropic: Any) -> None:
     """An unknown model is an error of the client's own, with the id of the request."""
     with pytest.raises(anthropic.NotFoundError, match="no model 'none'") as caught:
-        await done(ask(client, "none"))
+        await done(ask(one_client, "none"))
 
     assert caught.value.body["request_id"]
 
 
 @pytest.mark.parametrize(("order", "is_stream"), BREAKS)
 async def test_an_answer_that_breaks_off_is_an_error(
-    client: Any, anthropic: Any, order: str, is_stream: bool
+    one_client: Any, anthropic: Any, order: str, is_stream: bool
 ) -> None:
     """A server that dies or hangs up in the middle of its answer is an error for the client, never
     a short answer."""
 
     async def read() -> None:
-        sent = ask(client, "chat", f"[{order}=3] [tokens=9] [rate=100]", stream=is_stream)
+        sent = ask(one_client, "chat", f"[{order}=3] [tokens=9] [rate=100]", stream=is_stream)
         await (items(sent) if is_stream else done(sent))
 
     with pytest.raises(anthropic.APIError):
         await read()
 
 
-async def test_a_client_that_leaves_ends_its_stream(gate: ModelGate, client: Any) -> None:
+async def test_a_client_that_leaves_ends_its_stream(gate: ModelGate, one_client: Any) -> None:
     """A stream that its client closes in the middle ends at the server."""
     before = len(gate.served())
-    stream = await done(ask(client, "chat", "[tokens=50] [rate=50]", stream=True))
+    stream = await done(ask(one_client, "chat", "[tokens=50] [rate=50]", stream=True))
     await (anext(aiter(stream)) if hasattr(stream, "__aiter__") else done(next(iter(stream))))
     await done(stream.close())
 
     assert await gate.ended(before, "left")
 
 
-async def test_a_timeout_is_the_clients(client: Any, anthropic: Any) -> None:
+async def test_a_timeout_is_the_clients(one_client: Any, anthropic: Any) -> None:
     """A client that has waited long enough raises its timeout."""
     with pytest.raises(anthropic.APITimeoutError):
-        await done(ask(client.with_options(timeout=0.4), "chat", "[think=20]"))
+        await done(ask(one_client.with_options(timeout=0.4), "chat", "[think=20]"))

@@ -79,6 +79,8 @@ async def test_the_page_says_what_runs_and_what_wakes_it(browser: Browser) -> No
         settings = await page.locator(".settings").inner_text()
         assert "concurrency" in settings
         assert "batching" not in settings
+        assert "openai/gpt-4o:mini" in settings
+        assert "2 more" in settings
 
         dashboard.tell(dashboard.world.warm("web"))
         connected = page.locator(".connections-panel")

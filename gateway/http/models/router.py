@@ -141,7 +141,8 @@ class ModelRequests:
         """Return the max bytes of a request's body. Raises FnError if it cannot be read."""
         coding = head.fields.get(b"content-encoding").lower()
         if coding not in (b"", b"identity"):
-            text = f"expected a body without a content coding, got {coding.decode()[:40]}"
+            got = repr(coding[:40].decode("latin-1"))
+            text = f"expected a body without a content coding, got {got}"
             raise UnsupportedEncoding(text, detail={"accepted": ["identity"]})
         most = min(self._largest_body(), self._invoker.settings.held_bytes_max)
         if head.framing.kind is BodyKind.LENGTH and head.framing.length > most:

@@ -37,6 +37,7 @@ def detail(line: dict[str, Any], origin: str) -> dict[str, Any]:
     return {
         **line,
         "limits": {"timeout_s": 60, "wait_s": 55, "queue": 2000, "body_mib": 64, "retry": "auto"},
+        "aliases": ["openai/gpt-4o:mini", "a" * 200, *(f"alias-{n}" for n in range(10))],
         "signature": SIGNATURE,
         "content_types": [],
         "inputs": {},

@@ -25,6 +25,7 @@ from gateway.observing.errors import FailureCount
 from gateway.settings import MIB, GatewaySettings
 from registry.catalog import Catalog
 from registry.store.keys import KeyRing, fingerprint
+from registry.upstream_keys import UpstreamKeys
 from tests.support import nouns
 from tests.support.peers import KnownPast, ListeningManager, Peer, delivering, published
 
@@ -81,6 +82,7 @@ class Front:
             Inflation(inflating_threads()),
             set(),
             set(),
+            UpstreamKeys(),
         )
         return Gateway(invoker)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from pathlib import Path
@@ -236,6 +237,21 @@ async def test_an_arriving_body_is_evicted_for_others(tmp_path: Path, is_fast: b
         assert (answer.status, answer.json["error"]["type"]) == (429, "rate_limit_error")
         assert int(answer.fields["retry-after"]) >= 1
         wire.close()
+        await one.settled()
+
+
+async def test_the_eviction_of_a_client_that_is_gone_harms_nobody(
+    tmp_path: Path, is_fast: bool
+) -> None:
+    """A client that closed a moment ago answers its answer with a reset, which is no error of the
+    request that needs the memory."""
+    async with models(tmp_path, ModelServer(document()), is_fast=is_fast) as one:
+        gone = socket.create_connection(("127.0.0.1", one.port))
+        gone.sendall(head(CHAT, "Content-Length: 90000") + bytes(40_000))
+        await until(lambda: one.delivery.held_bytes == 40_000)
+        gone.close()
+        one.gateway.invoker.body_budget.make_room(256 * MIB)
+        assert one.delivery.held_bytes == 0
         await one.settled()
 
 

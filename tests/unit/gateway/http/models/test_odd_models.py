@@ -9,8 +9,8 @@ from asyncio import StreamWriter as Writer
 from pathlib import Path
 
 import pytest
-from gateway.http.model_request import RATE_MIN
 
+from gateway.http.models.request import RATE_MIN
 from gateway.proxy.plan import State
 from gateway.settings import MIB
 from registry.model import ModelApi
@@ -99,7 +99,7 @@ async def test_a_query_that_names_a_model_is_refused(
         await one.settled()
 
 
-@pytest.mark.parametrize("coding", ["gzip", "br", "gzip, gzip"])
+@pytest.mark.parametrize("coding", ["gzip", "br", "gzip, gzip", "\xff"])
 async def test_a_coded_body_is_refused(tmp_path: Path, is_fast: bool, coding: str) -> None:
     """The answer says what is expected instead, before the body is read."""
     async with models(tmp_path, ModelServer(document()), is_fast=is_fast) as one:
@@ -142,17 +142,21 @@ async def test_a_body_that_trickles(
 ) -> None:
     """A byte now and then does not hold a place for ever: there is a minimal rate."""
     now = 1000.0
-    monkeypatch.setattr("gateway.http.model_request.monotonic", lambda: now)
-    monkeypatch.setattr("gateway.http.model_requests.monotonic", lambda: now)
+    monkeypatch.setattr("gateway.http.models.request.monotonic", lambda: now)
+    monkeypatch.setattr("gateway.http.models.router.monotonic", lambda: now)
     async with models(tmp_path, ModelServer(document()), is_fast=is_fast) as one:
         body_s = one.gateway.invoker.settings.body_read_s
         wire = await one.connect()
         wire.send(head(CHAT, "Content-Length: 90000", "Connection: close") + bytes(2 * RATE_MIN))
-        await until(lambda: one.delivery.held_bytes == 2 * RATE_MIN)
+
+        async def held(count: int) -> None:
+            await until(lambda: one.delivery.held_bytes == count)
+
+        await held(2 * RATE_MIN)
         for byte in range(1, 4):
             now += body_s / 2
             wire.send(b"x")
-            await until(lambda byte=byte: one.delivery.held_bytes == 2 * RATE_MIN + byte)
+            await held(2 * RATE_MIN + byte)
             one.sweep()
             assert len(one.gateway.invoker.arriving) == (byte < 3)
             if byte == 2:
