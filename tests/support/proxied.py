@@ -129,6 +129,12 @@ class ServingSidecar(Sidecar):
         socket.send_fds(self.channels[-1], [SOCKET_NOTICE.pack(id)], [sock.fileno()])
         sock.close()
 
+    def requested(self) -> int:
+        """Return how many connections were requested. An idle one that is used again after its end
+        was told has an OPEN, too."""
+        opens = [frame for frame in self.got if frame.kind is Kind.OPEN]
+        return sum(not frame.flags & Flag.REUSE for frame in opens)
+
     def kinds(self) -> list[str]:
         """Return the names of the received frames, without HELLO."""
         return [frame.kind.name for frame in self.got]

@@ -264,7 +264,7 @@ async def test_requests_wait_for_a_slot_in_turn(tmp_path: Path, is_fast: bool) -
         wires: list[Wire] = [await one.connect() for _ in range(5)]
         for wire in wires:
             wire.send(GET)
-        await until(lambda: one.sidecar.kinds().count("OPEN") == 5)
+        await until(lambda: one.sidecar.requested() == 5)
         wires.pop().close()
         await until(lambda: "END" in one.sidecar.kinds())
         one.sidecar.release()

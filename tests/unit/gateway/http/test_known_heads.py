@@ -135,7 +135,7 @@ async def test_a_body_of_length_zero_is_whole(tmp_path: Path) -> None:
             assert b"\r\nConnection: keep-alive\r\n" in head
         wire.close()
         await one.settled()
-        assert one.sidecar.kinds().count("OPEN") == 1
+        assert one.sidecar.requested() == 1
 
 
 async def test_ids_of_the_client_are_kept(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ async def together(one: Gate, count: int = 2) -> list[bytes]:
     one.sidecar.holds = True
     for wire in wires:
         wire.send(POST)
-    await until(lambda: one.sidecar.kinds().count("OPEN") == count)
+    await until(lambda: one.sidecar.requested() == count)
     one.sidecar.release()
     answers = [await wire.answer() for wire in wires]
     for wire in wires:
@@ -153,7 +153,7 @@ async def test_a_connection_that_ended_before_its_request_is_replaced(
         wire = await one.connect()
         wire.send(POST)
         for number in range(1, tries + 1):
-            await until(lambda wanted=number: one.sidecar.kinds().count("OPEN") == wanted)  # type: ignore[misc]
+            await until(lambda wanted=number: one.sidecar.requested() == wanted)  # type: ignore[misc]
             [id] = one.sidecar.take_held()
             one.sidecar.grant_ended(id)
         one.sidecar.holds = False
@@ -165,7 +165,7 @@ async def test_a_connection_that_ended_before_its_request_is_replaced(
             assert json.loads(body)["code"] == "upstream_failed"
         wire.close()
         await one.settled()
-        assert one.sidecar.kinds().count("OPEN") == min(tries + 1, 4)
+        assert one.sidecar.requested() == min(tries + 1, 4)
 
 
 async def test_a_connection_that_ended_before_its_request_is_no_send(
@@ -187,7 +187,7 @@ async def test_a_connection_that_ended_before_its_request_is_no_send(
     async with gate(tmp_path, serve, is_fast=is_fast) as one:
         wire = await one.connect()
         wire.send(b"GET /fn/web/x HTTP/1.1\r\n" + HOST + b"\r\n")
-        await until(lambda: one.sidecar.kinds().count("OPEN") == 2)
+        await until(lambda: one.sidecar.requested() == 2)
         [id] = one.sidecar.take_held()
         one.sidecar.grant_ended(id)
         one.sidecar.holds = False
