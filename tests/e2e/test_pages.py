@@ -147,10 +147,23 @@ def say(*fields: str, body: str = HEADING) -> str:
     return "/say?" + "&".join([*(f"field={quote(one)}" for one in fields), f"body={quote(body)}"])
 
 
+class ForeignApp(page_app.App):
+    """The pages of another site."""
+
+    timeout = 2.0
+    """Seconds after which a connection that the browser does not use ends."""
+
+
+class ForeignServer(ThreadingHTTPServer):
+    """The server of another site; its close waits for its connections."""
+
+    daemon_threads = False
+
+
 @asynccontextmanager
 async def foreign_site() -> AsyncIterator[str]:
     """Run the server of another site; its origin."""
-    site = ThreadingHTTPServer(("127.0.0.1", 0), page_app.App)
+    site = ForeignServer(("127.0.0.1", 0), ForeignApp)
     thread = threading.Thread(target=site.serve_forever, daemon=True)
     thread.start()
     try:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support import models, promql
+from tests.support import chat_server, models, promql
 from tests.support.families import families
 from tests.support.freezing import frozen
 from tests.support.process_server import ServerProcess, server_process
@@ -39,10 +39,12 @@ def connected(server: ServerProcess) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
 
 
-def ask(server: ServerProcess, path: str) -> bytes:
-    """Return an administrator's GET answer, over a connection of its own."""
+def ask(server: ServerProcess, path: str, document: Any = None) -> bytes:
+    """Return an administrator's answer, to a POST with a document or to a GET, over a connection of
+    its own."""
+    method, body = ("GET", None) if document is None else ("POST", json.dumps(document))
     with contextlib.closing(connected(server)) as connection:
-        connection.request("GET", path, headers=server.headers)
+        connection.request(method, path, body, headers=server.headers)
         with connection.getresponse() as answer:
             assert answer.status == 200
             return answer.read()
@@ -100,10 +102,13 @@ class Load:
 
 def deploy(server: ServerProcess, folder: Path) -> None:
     """Deploy a quick function, one that takes about a tenth of a second, and a server function
-    that has answered once."""
+    and a model that have answered once."""
     command = "python3 -m http.server --bind 127.0.0.1 ${PORT}"
     server.fnctl_json("deploy", "--name", "web", "--command", command, "--trust")
     ask(server, "/fn/web/")
+    chat_server.deploy(server, folder, "model")
+    said = {"role": "user", "content": "[tokens=3] [rate=100]"}
+    ask(server, "/v1/chat/completions", {"model": "model", "stream": True, "messages": [said]})
     server.fnctl_json("deploy", str(models.affine(folder, 2, 0)), "--name", "quick")
     server.fnctl_json("deploy", str(models.slow(folder, 10_000)), "--name", "slow")
 

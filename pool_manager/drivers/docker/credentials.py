@@ -152,6 +152,11 @@ async def _run(program: str, server: str) -> tuple[int, bytes]:
 
 
 def _kill(helper: Process) -> None:
-    """Kill a helper and the processes of its session's group."""
+    """Kill a helper and the processes of its session's group, and close its pipes.
+
+    `wait` waits for the end of the pipes, too, which does not come while nobody reads one, or while
+    a process that has left the session holds one.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(helper.pid, signal.SIGKILL)
+    helper._transport.close()  # type: ignore[attr-defined]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
 import select
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,35 @@ async def test_a_failing_helper_is_said_without_its_text(
     assert f"try it: echo {HOST} | docker-credential-tests get" in refused.value.message
     assert HIDDEN not in refused.value.message + "".join(capfd.readouterr())
     assert len(refused.value.message) < ANSWER_MAX
+
+
+async def test_a_helper_whose_output_nobody_reads_ends(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pipe is full when it is killed, so that its end is not read."""
+    write_helper(folder, f"yes {HIDDEN}")
+    read = asyncio.StreamReader.read
+
+    async def read_late(self: asyncio.StreamReader, count: int = -1) -> bytes:
+        while not self._paused:  # type: ignore[attr-defined]  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        return (await read(self, count))[:100] + b"x" * ANSWER_MAX
+
+    monkeypatch.setattr(asyncio.StreamReader, "read", read_late)
+
+    with pytest.raises(DriverError, match="ended with exit code -9"):
+        await registry_header(HOST)
+
+
+async def test_a_helper_that_leaves_a_process_with_its_output_ends(folder: Path) -> None:
+    """Such as an agent in a session of its own; it lives on, and the pull does not wait for it."""
+    write_helper(folder, f"setsid sleep 1000 & echo $! >{folder}/agent; exit 3")
+    try:
+        with pytest.raises(DriverError, match=r"gave no answer in 0\.5 s"):
+            async with asyncio.timeout(20):
+                await registry_header(HOST, helper_s=0.5)
+    finally:
+        os.kill(int((folder / "agent").read_text()), signal.SIGKILL)
 
 
 async def test_a_hanging_helper_is_killed_with_its_children(folder: Path) -> None:
