@@ -271,12 +271,21 @@ class PairFaults:
             return (await caller.get("/readyz")).status == 200
 
         self._ledger.require(await until(is_ready, READY_S), f"not ready within {READY_S:g} s")
-        shown = {one["id"]: one for one in (await caller.admin("GET", "/replicas")).json()["items"]}
+        shown: dict[str, dict[str, Any]] = {}
+
+        async def is_measured() -> bool:
+            items = (await caller.admin("GET", "/replicas")).json()["items"]
+            shown.clear()
+            shown.update({one["id"]: one for one in items})
+            return all(shown.get(id, {}).get("state") != "loading" for id in before)
+
+        # A pair is adopted at once, and ready when the engine has told how much memory it takes.
+        await until(is_measured, READY_S)
         after = await asyncio.to_thread(self._room.parts)
         for id, pair in before.items():
             if len(pair) < len((SIDECAR, SERVER)):
                 continue
-            now: dict[str, Any] = shown.get(id, {})
+            now = shown.get(id, {})
             is_kept = after.get(id) == pair and now.get("adopted") and now["state"] == "ready"
             self.adopted += bool(is_kept)
             if not is_kept:
