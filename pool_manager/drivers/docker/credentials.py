@@ -159,4 +159,8 @@ def _kill(helper: Process) -> None:
     """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(helper.pid, signal.SIGKILL)
-    helper._transport.close()  # type: ignore[attr-defined]
+    transport = helper._transport  # type: ignore[attr-defined]
+    for number in (0, 1):
+        # Not `transport.close()`: it polls the process, whose exit code is lost then.
+        if (pipe := transport.get_pipe_transport(number)) is not None:
+            pipe.close()
