@@ -143,8 +143,10 @@ async def _run(program: str, server: str) -> tuple[int, bytes]:
             output += piece
         if len(output) >= ANSWER_MAX:
             _kill(helper)
+            _close_pipes(helper)
         return await helper.wait(), output
     finally:
+        _close_pipes(helper)
         if helper.returncode is None:
             _kill(helper)
             # Shielded: a second cancellation must not leave a zombie process.
@@ -152,13 +154,17 @@ async def _run(program: str, server: str) -> tuple[int, bytes]:
 
 
 def _kill(helper: Process) -> None:
-    """Kill a helper and the processes of its session's group, and close its pipes.
-
-    `wait` waits for the end of the pipes, too, which does not come while nobody reads one, or while
-    a process that has left the session holds one.
-    """
+    """Kill a helper and the processes of its session's group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(helper.pid, signal.SIGKILL)
+
+
+def _close_pipes(helper: Process) -> None:
+    """Close a helper's pipes.
+
+    `wait` waits for their end, too, which does not come while nobody reads one, or while a process
+    that has left the session holds one.
+    """
     transport = helper._transport  # type: ignore[attr-defined]
     for number in (0, 1):
         # Not `transport.close()`: it polls the process, whose exit code is lost then.
