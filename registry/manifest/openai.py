@@ -34,7 +34,7 @@ class OpenAITable(Section):
     """Seconds after which a stream that waits for its replica gets a first comment, so that proxies
     keep the connection. Others follow each 10 s, or as often if that is shorter. 0 for never."""
     on_disconnect: Literal["abort", "drain"] = _DEFAULTS.on_disconnect
-    """What becomes of an answer whose client has left: `abort` ends the request at the server,
+    """The end of an answer whose client has left: `abort` ends the request at the server,
     `drain` lets it finish."""
     upstream_key: Text = _DEFAULTS.upstream_key
     """Name of a secret whose value the server gets as its key, in place of the client's, which

@@ -35,8 +35,8 @@ def _kind(text: str) -> str:
 
 
 def test_json_bodies() -> None:
-    """What passes is JSON with the one model, and with the server's name after the splice; all
-    other members stay as they are."""
+    """A body that passes is JSON with the one model, and with the server's name after the splice;
+    all other members stay as they are."""
     told: Counter[str] = Counter()
     for number in range(amount(6_000, 100_000)):
         body = odd_json(Random(f"json/{number}"))
@@ -61,7 +61,7 @@ def test_json_bodies() -> None:
 
 
 def test_forms() -> None:
-    """What passes is a form with the one model; only the model's value changes."""
+    """A body that passes is a form with the one model; only the model's value changes."""
     told: Counter[str] = Counter()
     for number in range(amount(6_000, 100_000)):
         body, kind = odd_form(Random(f"form/{number}"))

@@ -17,7 +17,7 @@ OTHERS: Final = "_others"
 
 
 class By(StrEnum):
-    """What usage is listed by."""
+    """Grouping of the usage."""
 
     FUNCTION = "function"
     KEY = "key"
