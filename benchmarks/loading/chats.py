@@ -9,22 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import resource
-import subprocess
 import sys
-import tempfile
 import time
 from array import array
-from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import uvloop
-
 from benchmarks.loading.call import Call
-from benchmarks.loading.generator import Refused, pinned
+from benchmarks.loading.generator import Refused, execute, planned
 from benchmarks.measuring.record import percentile
 
 OK: Final = b"HTTP/1.1 200"
@@ -169,7 +163,7 @@ async def load(plan: Chats) -> Chatted:
 
 def run(plan: Chats, cores: Set[int]) -> Chatted:
     """Run a load in a process of its own. Raises Refused unless every stream was whole."""
-    with _running(plan, cores) as process:
+    with planned(plan, cores) as process:
         output, complaint = process.communicate(timeout=plan.seconds + 2 * GRACE_S)
     if process.returncode:
         raise Refused(f"the streams ended with {process.returncode}: {complaint[-500:]}")
@@ -181,22 +175,5 @@ def run(plan: Chats, cores: Set[int]) -> Chatted:
     return found
 
 
-@contextmanager
-def _running(plan: Chats, cores: Set[int]) -> Iterator[subprocess.Popen[str]]:
-    with tempfile.TemporaryDirectory(prefix="fn-chats-") as name:
-        file = Path(name) / "plan.json"
-        file.write_text(json.dumps(asdict(plan)))
-        words = [sys.executable, "-m", "benchmarks.loading.chats", str(file)]
-        with pinned(words, cores) as process:
-            yield process
-
-
-def main(file: Path) -> None:
-    """Execute the plan and print the figures."""
-    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
-    print(json.dumps(asdict(uvloop.run(load(Chats(**json.loads(file.read_text())))))))
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    execute(Path(sys.argv[1]), Chats, load)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Coroutine, Iterator, Set
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
 
 from benchmarks.loading import wrk
 from benchmarks.loading.call import Call, Load, Loaded
 
+P = TypeVar("P")
 # The affinity is set before the process starts its threads, which inherit it.
 ON_CORES = "import os, sys; os.sched_setaffinity(0, {cores}); os.execvp(sys.argv[1], sys.argv[1:])"
 GRACE_S = 120.0
@@ -54,6 +60,28 @@ def pinned(words: list[str], cores: Set[int]) -> Iterator[subprocess.Popen[str]]
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@contextmanager
+def planned(plan: Any, cores: Set[int]) -> Iterator[subprocess.Popen[str]]:
+    """Run a load in a process of its own until the block ends: the module of the plan, a dataclass,
+    which calls `execute`."""
+    with tempfile.TemporaryDirectory(prefix="fn-plan-") as name:
+        file = Path(name) / "plan.json"
+        file.write_text(json.dumps(asdict(plan)))
+        words = [sys.executable, "-m", type(plan).__module__, str(file)]
+        with pinned(words, cores) as process:
+            yield process
+
+
+def execute(
+    file: Path, kind: Callable[..., P], load: Callable[[P], Coroutine[Any, Any, Any]]
+) -> None:
+    """Run a load by the plan in a file, with all descriptors it may have; print its figures."""
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+    plan = kind(**json.loads(file.read_text()))
+    print(json.dumps(asdict(uvloop.run(load(plan)))))
 
 
 def figures(process: subprocess.Popen[str], load: Load) -> Loaded:

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import subprocess
 import sys
-import tempfile
 import time
 from array import array
-from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
-from benchmarks.loading.generator import Refused, pinned
+from benchmarks.loading.generator import Refused, execute
 from benchmarks.measuring.record import percentile
 
 OK = b"HTTP/1.1 200"
@@ -135,17 +130,6 @@ async def load(plan: Streams) -> Streamed:
     )
 
 
-@contextmanager
-def running(plan: Streams, cores: Set[int]) -> Iterator[subprocess.Popen[str]]:
-    """Run a load in a process of its own, on other cores, until the block ends."""
-    with tempfile.TemporaryDirectory(prefix="fn-streams-") as name:
-        file = Path(name) / "plan.json"
-        file.write_text(json.dumps(asdict(plan)))
-        words = [sys.executable, "-m", "benchmarks.loading.streams", str(file)]
-        with pinned(words, cores) as process:
-            yield process
-
-
 def figures(process: subprocess.Popen[str], plan: Streams) -> Streamed:
     """Wait for the end of a load. Raises Refused unless every stream was whole."""
     output, complaint = process.communicate(timeout=plan.seconds + 2 * GRACE_S)
@@ -157,12 +141,5 @@ def figures(process: subprocess.Popen[str], plan: Streams) -> Streamed:
     return found
 
 
-def main(file: Path) -> None:
-    """Execute the plan and print the figures."""
-    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
-    print(json.dumps(asdict(uvloop.run(load(Streams(**json.loads(file.read_text())))))))
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    execute(Path(sys.argv[1]), Streams, load)

@@ -174,7 +174,7 @@ def _streams(proxy: Proxy, plan: Streams, idle_kib: int, setting: Setting) -> Fi
     path = f"{proxy.prefix}{plan.path}"
     plan = replace(plan, port=proxy.port, path=path, headers=proxy.headers)
     before = cpu_ms(proxy.pids)
-    with streams.running(plan, setting.cores[1]) as process:
+    with generator.planned(plan, setting.cores[1]) as process:
         time.sleep(0.1 if setting.quick else max(SETTLE_S, plan.seconds / 2))
         during_kib = _memory_kib(proxy)
         found = streams.figures(process, plan)

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import random
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ import aiohttp
 from tests.chaos.calls import client
 from tests.chaos.chat_calls import FORMS, TOKENS_MAX, Ask, Tokens, asks, judge, refusal
 from tests.chaos.footprint import pause, until
-from tests.chaos.killing import Kills, kill_one
+from tests.chaos.killing import Kills, kill_one, kill_server
 from tests.chaos.ledger import Ledger
 from tests.chaos.together import AGAIN_S, EXPECTED, TIMEOUT_S, Scene
 from tests.support import chat_server, faulty_server
@@ -150,17 +148,8 @@ class Chats(Scene):
                 async with client(self.server) as caller:
                     await kill_one(self.server, caller, self.chance, self.kills)
             else:
-                self._kill_server()
+                kill_server(self.server, self.chance)
             self.counts[f"kills: {kind}"] += 1
-
-    def _kill_server(self) -> None:
-        sidecars = set(self.server.replica_pids())
-        found = sorted(faulty_server.survivors(self.server.data).keys() - sidecars)
-        if found:
-            try:
-                os.kill(self.chance.choice(found), signal.SIGKILL)
-            except ProcessLookupError:
-                return
 
 
 async def _deployed(server: ServerProcess, data: Path, count: int) -> dict[str, list[str]]:

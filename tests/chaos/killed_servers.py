@@ -6,9 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import random
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ import aiohttp
 
 from tests.chaos.calls import client
 from tests.chaos.footprint import pause, until
-from tests.chaos.killing import kill_one
+from tests.chaos.killing import kill_one, kill_server
 from tests.chaos.ledger import Ledger
 from tests.chaos.together import AGAIN_S, TIMEOUT_S, Scene
 from tests.support import faulty_server
@@ -105,18 +103,9 @@ class Served(Scene):
             elif kind == "sidecar":
                 async with client(self.server) as caller:
                     await kill_one(self.server, caller, self.chance, self.kills)
-            else:
-                self._kill_server()
+            elif self.kills.is_due(self.counts["200"] // 10):
+                kill_server(self.server, self.chance)
             self.counts[f"kills: {kind}"] += 1
-
-    def _kill_server(self) -> None:
-        sidecars = set(self.server.replica_pids())
-        found = sorted(faulty_server.survivors(self.server.data).keys() - sidecars)
-        if found and self.kills.is_due(self.counts["200"] // 10):
-            try:
-                os.kill(self.chance.choice(found), signal.SIGKILL)
-            except ProcessLookupError:
-                return
 
     async def sleep_on(self, name: str, cycles: int) -> None:
         """Let a function go cold `cycles` times, and wake it by calls."""

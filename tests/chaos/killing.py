@@ -8,10 +8,12 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.chaos.load import Tally
+from tests.support import faulty_server
 from tests.support.caller import Caller
 from tests.support.process_server import ServerProcess
 
@@ -100,3 +102,12 @@ async def kill_one(
     except ProcessLookupError:
         return
     kills.killed(eligible[id])
+
+
+def kill_server(server: ServerProcess, chance: random.Random) -> None:
+    """Kill a random process of the functions' servers, which bear the mark of the data folder."""
+    sidecars = set(server.replica_pids())
+    found = sorted(faulty_server.survivors(server.data).keys() - sidecars)
+    if found:
+        with suppress(ProcessLookupError):
+            os.kill(chance.choice(found), signal.SIGKILL)

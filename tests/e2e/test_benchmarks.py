@@ -75,7 +75,7 @@ def test_streams_are_counted_to_their_last_event() -> None:
     plan = Streams(0, "/sse", count=20, events=5, period_ms=10)
     with servers.upstream() as behind, servers.aiohttp_proxy(behind.port) as proxy:
         plan = replace(plan, port=proxy.port)
-        with streams.running(plan, generator.everywhere()) as process:
+        with generator.planned(plan, generator.everywhere()) as process:
             found = streams.figures(process, plan)
 
     assert (found.whole, found.events) == (20, 100)
@@ -87,7 +87,7 @@ def test_streams_that_are_none_are_no_result() -> None:
     with servers.hello("/sse") as hello:
         plan = Streams(hello.port, "/sse", count=2, events=1, period_ms=10)
         with (
-            streams.running(plan, generator.everywhere()) as process,
+            generator.planned(plan, generator.everywhere()) as process,
             pytest.raises(Refused, match="0 of 2"),
         ):
             streams.figures(process, plan)
