@@ -25,6 +25,7 @@ from gateway.observing.tracing import Tracer
 from gateway.ports import CallHistory
 from gateway.replies import CLOSE
 from gateway.settings import GatewaySettings
+from gateway.v1.turns import ScanTurns
 from registry.catalog import Catalog
 from registry.errors import ShuttingDown
 from registry.upstream_keys import UpstreamKeys
@@ -42,8 +43,8 @@ class Invoker(NamedTuple):
 
     `wall` returns Unix seconds, `new_id` a unique request id. Without `access_log` and `tracer`,
     single requests are not recorded. `open_exchanges`: all exchanges of this process, `arriving`:
-    the requests to /v1 whose bodies arrive. `enter` exchanges the ticket of a request for a cookie;
-    without it there are no tickets.
+    the requests to /v1 whose bodies arrive, `scan_turns`: of their scans. `enter` exchanges the
+    ticket of a request for a cookie; without it there are no tickets.
     """
 
     settings: GatewaySettings
@@ -64,6 +65,7 @@ class Invoker(NamedTuple):
     inflation: Inflation
     open_exchanges: set[Exchange]
     arriving: set[ModelRequest]
+    scan_turns: ScanTurns
     upstream_keys: UpstreamKeys
     enter: Enter | None = None
 
@@ -121,6 +123,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         Inflation(inflating_threads()),
         set(),
         set(),
+        ScanTurns(),
         upstream_keys or UpstreamKeys(),
         enter,
     )

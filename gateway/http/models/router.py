@@ -32,7 +32,6 @@ from gateway.v1.multipart import boundary_of, content_type, scan_multipart
 from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.scanning import Scanned, check_query, scan
 from gateway.v1.splicing import upstream_body
-from gateway.v1.turns import ScanTurns
 from gateway.v1.upstream_key import checked_key, with_key
 from gateway.v1.waiting import WaitingStream
 from registry.errors import (
@@ -88,7 +87,7 @@ class ModelRequests:
         self._arriving = invoker.arriving
         self._largest = 0
         self._largest_as_of = -1
-        self._turns = ScanTurns()
+        self._turns = invoker.scan_turns
 
     def sweep(self) -> None:
         """Check the time limits of arriving bodies; to be called once a second."""

@@ -23,6 +23,7 @@ from gateway.metrics.requests import Metrics
 from gateway.observing.access_log import AccessEvent, AccessLog
 from gateway.observing.errors import FailureCount
 from gateway.settings import MIB, GatewaySettings
+from gateway.v1.turns import ScanTurns
 from registry.catalog import Catalog
 from registry.store.keys import KeyRing, fingerprint
 from registry.upstream_keys import UpstreamKeys
@@ -82,6 +83,7 @@ class Front:
             Inflation(inflating_threads()),
             set(),
             set(),
+            ScanTurns(),
             UpstreamKeys(),
         )
         return Gateway(invoker)
