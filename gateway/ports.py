@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from gateway.oip.statistics import RevisionStatistics
 from registry.exchange import Expected
 from registry.usage import UsageRow
 
@@ -29,3 +31,21 @@ class CallHistory(Protocol):
 
     def used(self, row: UsageRow) -> None:
         """Add the usage of one call to its row."""
+
+
+class ModelStatistics(Protocol):
+    """Statistics of revisions, over all gateway processes and replicas of the server."""
+
+    async def statistics(self, pools: Sequence[str]) -> list[RevisionStatistics]:
+        """Return the statistics of these revisions (`Revision.key`), in this order.
+
+        An unknown one has zeros. Takes at most a second. Raises SupervisorAway or QueueFull.
+        """
+
+
+class NoStatistics(ModelStatistics):
+    """Statistics of a gateway without a server around it: all zeros."""
+
+    async def statistics(self, pools: Sequence[str]) -> list[RevisionStatistics]:
+        """Implement `ModelStatistics.statistics`."""
+        return [RevisionStatistics(pool) for pool in pools]

@@ -22,7 +22,7 @@ from gateway.observing.access_log import AccessEvent, AccessLog
 from gateway.observing.batching import Write
 from gateway.observing.errors import FailureCount
 from gateway.observing.tracing import Tracer
-from gateway.ports import CallHistory
+from gateway.ports import CallHistory, ModelStatistics, NoStatistics
 from gateway.replies import CLOSE
 from gateway.settings import GatewaySettings
 from gateway.v1.turns import ScanTurns
@@ -44,7 +44,8 @@ class Invoker(NamedTuple):
     `wall` returns Unix seconds, `new_id` a unique request id. Without `access_log` and `tracer`,
     single requests are not recorded. `open_exchanges`: all exchanges of this process, `arriving`:
     the requests to /v1 whose bodies arrive, `scan_turns`: of their scans. `enter` exchanges the
-    ticket of a request for a cookie; without it there are no tickets.
+    ticket of a request for a cookie; without it there are no tickets. `statistics`: those of all
+    gateway processes.
     """
 
     settings: GatewaySettings
@@ -68,6 +69,7 @@ class Invoker(NamedTuple):
     scan_turns: ScanTurns
     upstream_keys: UpstreamKeys
     enter: Enter | None = None
+    statistics: ModelStatistics = NoStatistics()
 
 
 def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
