@@ -6,7 +6,7 @@ import asyncio
 import os
 import stat
 import time
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,7 @@ from admin.history import ServerHistory, prior_of
 from admin.metrics import DeviceFamilies, Gateways, OneGateway, ReplicaFamilies, ServerFamilies
 from admin.pool_sync import PoolSync
 from admin.settings import Settings
+from admin.statistics import ServerStatistics
 from admin.store import Store, open_store
 from admin.telemetry.tracing import check_traces
 from gateway.access import Access
@@ -38,6 +39,7 @@ from gateway.http.app import Gateway, StatePages, stop_serving
 from gateway.http.connected import Connections
 from gateway.http.page_route import Entry
 from gateway.metrics.requests import Metrics
+from gateway.metrics.revisions import RevisionNumbers
 from gateway.metrics.samples import RateSampler
 from gateway.observing.errors import RecentFailures
 from gateway.pages.tickets import Tickets
@@ -101,7 +103,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         await _open_pools(store, manager, delivery, stack)
         deploys = await open_deploys(settings, store, manager, stack)
         tickets = Tickets(time.monotonic)
-        gateway = _make_gateway(process, settings, store, delivery, history, tickets)
+        gateway = _make_gateway(process, settings, store, manager, delivery, history, tickets)
         context = AdminContext(
             *(settings, store, manager, deploys, history, delivery, RecentFailures()),
             connections=partial(_connections, gateway),
@@ -267,10 +269,11 @@ def access_of(settings: Settings, store: Store) -> Access:
     return Access(settings.listen, settings.public_hosts, store.ring, token, store.cookie_secret)
 
 
-def _make_gateway(
+def _make_gateway(  # noqa: PLR0913 - the collaborators of a whole server
     process: Process,
     settings: Settings,
     store: Store,
+    manager: Manager,
     delivery: Delivery,
     history: ServerHistory,
     tickets: Tickets,
@@ -278,7 +281,11 @@ def _make_gateway(
     """Return the gateway of a server whose only gateway process is this one."""
     access, wall = access_of(settings, store), time.time  # noqa: TID251 - the shell
     entry = Entry(access, store.catalog, tickets, wall)
-    return make_gateway(
+
+    def numbers() -> Mapping[str, RevisionNumbers]:
+        return gateway.invoker.metrics.revisions.read()
+
+    gateway = make_gateway(
         process,
         access,
         store.catalog,
@@ -286,7 +293,9 @@ def _make_gateway(
         history,
         enter=entry.handle,
         upstream_keys=store.upstream_keys,
+        statistics=ServerStatistics(numbers, manager, wall, time.monotonic),
     )
+    return gateway
 
 
 async def _connections(gateway: Gateway, namespace: str, name: str) -> Connections:

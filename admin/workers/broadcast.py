@@ -18,6 +18,7 @@ import structlog
 from admin.history import ServerHistory
 from admin.workers.connections import ConnectionPoll
 from admin.workers.messages import (
+    AskStatistics,
     Beat,
     Began,
     Estimates,
@@ -34,6 +35,7 @@ from admin.workers.messages import (
 )
 from admin.workers.metrics import MergedMetrics
 from admin.workers.process import WorkerProcess
+from admin.workers.statistics import StatisticsAnswers
 from gateway.dispatch.pool import UNKNOWN
 from gateway.metrics.requests import Metrics
 from gateway.metrics.samples import RateSample
@@ -235,6 +237,7 @@ class WorkerMessages:
         manager: Manager,
         history: ServerHistory,
         connections: ConnectionPoll,
+        statistics: StatisticsAnswers,
     ) -> None:
         """`own` has the metrics that are counted once for all workers."""
         self._broadcaster = broadcaster
@@ -244,6 +247,7 @@ class WorkerMessages:
         self._manager = manager
         self._history = history
         self._connections = connections
+        self._statistics = statistics
         self._receivers = Subscribers[[list[RateSample]]]()
 
     def subscribe(self, receiver: Callable[[list[RateSample]], None]) -> Callable[[], None]:
@@ -256,6 +260,7 @@ class WorkerMessages:
         self._page.add_worker(process.name, process.counters, process.channel.send)
         self._broadcaster.add_worker(process.name, process.channel.send)
         self._connections.add_worker(process.name, process.channel.send)
+        self._statistics.add_worker(process.name, process.revisions, process.channel.send)
 
     def on_ended(self, process: WorkerProcess) -> None:
         """Remove the load of a worker that has ended; its counts stay."""
@@ -264,6 +269,7 @@ class WorkerMessages:
         self._manager.worker_lost(process.name)
         self._broadcaster.remove_worker(process.name)
         self._connections.remove_worker(process.name)
+        self._statistics.remove_worker(process.name)
 
     def on_demand(self, worker: str, data: bytes) -> None:
         """Forward a worker's Demand. Raises ValueError if it names another worker."""
@@ -280,6 +286,10 @@ class WorkerMessages:
     def on_connected(self, worker: str, message: TellConnected) -> None:
         """Forward a worker's list of open exchanges."""
         self._connections.on_told(worker, message)
+
+    def on_statistics(self, worker: str, message: AskStatistics) -> None:
+        """Forward a worker's question for statistics."""
+        self._statistics.on_asked(worker, message)
 
     def on_reckoned(self, worker: str, message: Reckoned) -> None:
         """Forward a worker's answer to a poll of its ledger."""

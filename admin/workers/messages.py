@@ -14,6 +14,7 @@ from gateway.http.connected import Connections
 from gateway.metrics.counters import Labels, SampleExemplar
 from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
+from gateway.oip.statistics import RevisionStatistics
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
 from registry.exchange import Expected
@@ -107,6 +108,13 @@ class AskConnected(_Message, frozen=True):
     name: str
 
 
+class TellStatistics(_Message, frozen=True):
+    """Down: the statistics of revisions, as asked."""
+
+    number: int
+    statistics: list[RevisionStatistics]
+
+
 class Stop(_Message, frozen=True):
     """Down: accept no more requests, finish and exit."""
 
@@ -140,6 +148,13 @@ class TellConnected(_Message, frozen=True):
 
     number: int
     connections: Connections
+
+
+class AskStatistics(_Message, frozen=True):
+    """Up: answer with the statistics of these revisions, in this order."""
+
+    number: int
+    pools: list[str]
 
 
 class Ready(_Message, frozen=True):
@@ -197,9 +212,21 @@ Down = (
     | Reach
     | Reckon
     | AskConnected
+    | TellStatistics
     | Stop
 )
-Up = Wants | Reached | Reckoned | TellConnected | Ready | Failed | Beat | Woken | Finished
+Up = (
+    Wants
+    | Reached
+    | Reckoned
+    | TellConnected
+    | AskStatistics
+    | Ready
+    | Failed
+    | Beat
+    | Woken
+    | Finished
+)
 
 _down: msgspec.msgpack.Decoder[Down] = msgspec.msgpack.Decoder(Down)
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)

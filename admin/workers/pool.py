@@ -13,6 +13,7 @@ import structlog
 from admin.workers.broadcast import WorkerMessages
 from admin.workers.channel import CLOSED
 from admin.workers.messages import (
+    AskStatistics,
     Beat,
     Failed,
     Finished,
@@ -200,6 +201,8 @@ class WorkerPool:
             self._messages.on_reckoned(slot.name, message)
         elif isinstance(message, TellConnected):
             self._messages.on_connected(slot.name, message)
+        elif isinstance(message, AskStatistics):
+            self._messages.on_statistics(slot.name, message)
         elif isinstance(message, Woken):
             self._messages.on_cold_start(message)
         elif isinstance(message, Beat):

@@ -33,6 +33,7 @@ from admin.deploy.deploys import Deploys
 from admin.gateway_process import open_runner, start_root_tasks
 from admin.pool_sync import PoolSync
 from admin.settings import Settings, is_malloc_set, run_dir
+from admin.statistics import ServerStatistics
 from admin.store import Store, open_store
 from admin.telemetry.tracing import check_traces
 from admin.workers.admin_proxy import PROXIED_MAX
@@ -42,6 +43,7 @@ from admin.workers.messages import Welcome
 from admin.workers.metrics import LedgerPoll, MergedMetrics
 from admin.workers.pool import CHECK_S, WorkerPool
 from admin.workers.port import Port, reserve
+from admin.workers.statistics import RevisionPage, StatisticsAnswers
 from gateway.http.app import ErrorBoundary, StatePages
 from gateway.http.bodies import continue_later
 from gateway.http.page_route import Entry
@@ -106,7 +108,10 @@ async def supervising(
             broadcaster.settled,
         )
         own, page = _metrics(store, cluster)
-        messages = WorkerMessages(broadcaster, cluster, page, own, manager, history, poll)
+        messages = WorkerMessages(
+            *(broadcaster, cluster, page, own, manager, history, poll),
+            _statistics(store, manager, stack),
+        )
         workers = WorkerPool(settings.workers, partial(_welcome, settings, store, port), messages)
         add_families(own, context, workers)
         admin = _open_admin(context, workers, stack)
@@ -169,6 +174,18 @@ def _metrics(store: Store, cluster: ClusterState) -> tuple[Metrics, MergedMetric
     store.catalog.subscribe(own.on_change)
     store.catalog.subscribe(page.on_change)
     return own, page
+
+
+def _statistics(store: Store, manager: Manager, stack: AsyncExitStack) -> StatisticsAnswers:
+    """Return the answers to the workers' questions for statistics."""
+    catalog = store.catalog
+    revisions = RevisionPage(lambda namespace, ref: catalog.find(ref, namespace) is not None)
+    catalog.subscribe(revisions.on_change)
+    wall = time.time  # noqa: TID251 - the shell passes the clock in
+    found = ServerStatistics(revisions.read, manager, wall, time.monotonic)
+    answers = StatisticsAnswers(revisions, found)
+    stack.push_async_callback(answers.close)
+    return answers
 
 
 def _application(admin: Admin, page: MergedMetrics, workers: WorkerPool) -> web.Application:

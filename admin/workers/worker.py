@@ -1,4 +1,4 @@
-"""A gateway process: `python -m admin.workers.worker CONTROL COUNTERS` (two descriptors).
+"""A gateway process: `python -m admin.workers.worker CONTROL COUNTERS REVISIONS` (descriptors).
 
 Started by the supervisor only. Its whole configuration arrives over the control channel, so its
 command line and its environment hold no secrets. `CatalogReplica` has functions, keys and estimates
@@ -51,6 +51,7 @@ from admin.workers.messages import (
     Reckoned,
     Stop,
     TellConnected,
+    TellStatistics,
     UpstreamKeyNow,
     Wants,
     Welcome,
@@ -59,6 +60,7 @@ from admin.workers.messages import (
     encode,
 )
 from admin.workers.shared_counters import CounterWriter
+from admin.workers.statistics import StatisticsQuestions
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
 from gateway.http.app import Gateway, Site, stop_serving
@@ -197,8 +199,12 @@ class Worker:
     """One gateway from its Welcome to its end. It ends on Stop, and when its supervisor has died:
     then it finishes the requests that ready replicas can take and refuses all others."""
 
-    def __init__(self, cells: CounterWriter, set_up_log: SetUpLog) -> None:
+    def __init__(
+        self, cells: CounterWriter, revisions: CounterWriter, set_up_log: SetUpLog
+    ) -> None:
+        """`cells` has the counters, `revisions` the numbers by revision."""
         self._counters = cells
+        self._revisions = revisions
         self._set_up_log = set_up_log
         self._catalog_replica = CatalogReplica()
         self._welcome: Welcome | None = None
@@ -207,6 +213,7 @@ class Worker:
         self._ended = asyncio.Event()
         self._lost = asyncio.Event()
         self._channel = Channel(self._on_message, self._on_lost)
+        self._statistics = StatisticsQuestions(self._send)
         self._delivery: Delivery | None = None
         self._gateway: Gateway | None = None
         self._tasks = Tasks("worker")
@@ -298,6 +305,8 @@ class Worker:
             supervisor.on_cold_start,
             guarded(proxy.handle),
             replica.upstream_keys,
+            self._revisions,
+            self._statistics,
         )
         self._gateway = gateway
         return gateway
@@ -317,6 +326,8 @@ class Worker:
             self._send(encode(self._ledger(message.number)))
         elif isinstance(message, AskConnected):
             self._send(encode(TellConnected(message.number, self._connections(message))))
+        elif isinstance(message, TellStatistics):
+            self._statistics.on_told(message)
         elif isinstance(message, Stop):
             self._end()
         else:
@@ -390,16 +401,16 @@ def main() -> int:
     started it with SIGINT blocked, so that no SIGINT arrives too early."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    control, counters = (int(text) for text in sys.argv[1:])
-    cells = CounterWriter(counters)
+    control, counters, numbers = (int(text) for text in sys.argv[1:])
+    cells, revisions = CounterWriter(counters), CounterWriter(numbers)
     # Loading thousands of functions creates only long-lived objects: collecting finds no garbage.
     gc.disable()
-    uvloop.run(_run(cells, socket.socket(fileno=control)))
+    uvloop.run(_run(cells, revisions, socket.socket(fileno=control)))
     return 0
 
 
-async def _run(cells: CounterWriter, control: socket.socket) -> None:
-    await Worker(cells, logs.set_up).run(control)
+async def _run(cells: CounterWriter, revisions: CounterWriter, control: socket.socket) -> None:
+    await Worker(cells, revisions, logs.set_up).run(control)
 
 
 if __name__ == "__main__":
