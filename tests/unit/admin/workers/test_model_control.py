@@ -80,7 +80,7 @@ class Rig:
 async def until(condition: Callable[[], bool]) -> None:
     """Return when the condition holds."""
     async with asyncio.timeout(5.0):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - turns of this loop
             await asyncio.sleep(0)
 
 
