@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.oip.statistics import RevisionStatistics
 from registry.exchange import Expected
 from registry.usage import UsageRow
 
@@ -49,3 +51,21 @@ class ModelControl(Protocol):
     async def unload(self, deployed: Deployed) -> None:
         """Ask the replicas of all revisions of a function to stop as soon as they are idle; return
         at once. The next call wakes the function again. Those of `min` stay."""
+
+
+class ModelStatistics(Protocol):
+    """Statistics of revisions, over all gateway processes and replicas of the server."""
+
+    async def statistics(self, pools: Sequence[str]) -> list[RevisionStatistics]:
+        """Return the statistics of these revisions (`Revision.key`), in this order.
+
+        An unknown one has zeros. Takes at most a second. Raises SupervisorAway or QueueFull.
+        """
+
+
+class NoStatistics(ModelStatistics):
+    """Statistics of a gateway without a server around it: all zeros."""
+
+    async def statistics(self, pools: Sequence[str]) -> list[RevisionStatistics]:
+        """Implement `ModelStatistics.statistics`."""
+        return [RevisionStatistics(pool) for pool in pools]

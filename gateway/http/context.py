@@ -22,7 +22,7 @@ from gateway.observing.access_log import AccessEvent, AccessLog
 from gateway.observing.batching import Write
 from gateway.observing.errors import FailureCount
 from gateway.observing.tracing import Tracer
-from gateway.ports import CallHistory, ModelControl
+from gateway.ports import CallHistory, ModelControl, ModelStatistics, NoStatistics
 from gateway.replies import CLOSE
 from gateway.settings import GatewaySettings
 from gateway.v1.turns import ScanTurns
@@ -45,7 +45,7 @@ class Invoker(NamedTuple):
     single requests are not recorded. `open_exchanges`: all exchanges of this process, `arriving`:
     the requests to /v1 whose bodies arrive, `scan_turns`: of their scans. `enter` exchanges the
     ticket of a request for a cookie; without it there are no tickets. `model_control` loads and
-    unloads models; without it no request can.
+    unloads models; without it no request can. `statistics`: those of all gateway processes.
     """
 
     settings: GatewaySettings
@@ -70,6 +70,7 @@ class Invoker(NamedTuple):
     upstream_keys: UpstreamKeys
     enter: Enter | None = None
     model_control: ModelControl | None = None
+    statistics: ModelStatistics = NoStatistics()
 
 
 def assemble(  # noqa: PLR0913 - the collaborators of one gateway process

@@ -46,7 +46,7 @@ def server_metadata(version: str) -> dict[str, Any]:
 
 
 def model_metadata(deployed: Deployed, revisions: Iterable[Deployed]) -> dict[str, Any]:
-    """Return the metadata of a model. `revisions`: those of its function, oldest first."""
+    """Return the metadata of a model. `revisions`: those of its versions."""
     revision = deployed.revision
     return {
         "name": served_name(deployed),
@@ -100,11 +100,19 @@ def versions_of(revisions: Iterable[Deployed]) -> list[str]:
 
 
 def current_revisions(catalog: Catalog, deployed: Deployed) -> list[Deployed]:
-    """Return the revision that answers for each version of a model, oldest version first."""
+    """Return the revision that answers for each version of a model, oldest version first.
+
+    One revision of a function may have tensors, and another one none, which is left out.
+    """
     function, name = deployed.function, served_name(deployed)
     revisions = catalog.revisions(function.name, function.namespace)
     found = (catalog.find_oip(name, one) for one in versions_of(revisions))
-    return [one for one in found if one is not None]
+    return [one for one in found if one is not None and one.revision.signature.kind == "tensors"]
+
+
+def all_served(catalog: Catalog) -> list[Deployed]:
+    """Return the revisions of all models that the protocol serves, as `current_revisions`."""
+    return [one for function in catalog.all() for one in current_revisions(catalog, function)]
 
 
 def index_entry(deployed: Deployed, shown: PoolEndpoints) -> dict[str, str]:

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from gateway.http.oip.table import Row, Serving
 from gateway.oip import documents
+from gateway.oip.names import served_name
 from gateway.problems import json_answer
 from registry.errors import Asleep, BadRequest, FunctionFailing
 
@@ -53,18 +54,18 @@ class ModelRoutes:
 
     async def _model(self, request: web.Request) -> web.Response:
         found = self._serving.model(request, "invoke")
-        return json_answer(documents.model_metadata(found, self._revisions(found)))
+        return json_answer(documents.model_metadata(found, self._versions(found)))
 
     async def _config(self, request: web.Request) -> web.Response:
         found = self._serving.model(request, "invoke")
-        return json_answer(documents.model_config(found, self._revisions(found)))
+        return json_answer(documents.model_config(found, self._versions(found)))
 
     async def _model_ready(self, request: web.Request) -> web.Response:
         """Answer whether a call would be accepted; with `strict=1`, whether a replica is ready."""
         found = self._serving.model(request, "invoke")
         needs_replica = is_strict(request.query.get("strict", ""))
         self._serving.check_open()
-        shown, name = self._delivery.endpoints(found.revision.key), documents.served_name(found)
+        shown, name = self._delivery.endpoints(found.revision.key), served_name(found)
         if shown.state == "failing":
             wait_s = shown.retry_after_s or None
             raise FunctionFailing(f"{name} fails to load: {shown.reason}", retry_after_s=wait_s)
@@ -72,9 +73,8 @@ class ModelRoutes:
             raise Asleep(f"{name} is {shown.state}, and the request asks for a ready replica")
         return json_answer({"name": name, "ready": True})
 
-    def _revisions(self, deployed: Deployed) -> tuple[Deployed, ...]:
-        function = deployed.function
-        return self._catalog.revisions(function.name, function.namespace)
+    def _versions(self, deployed: Deployed) -> list[Deployed]:
+        return documents.current_revisions(self._catalog, deployed)
 
 
 def is_strict(given: str) -> bool:

@@ -9,7 +9,7 @@ from aiohttp import web
 from gateway.http.admission import requested_wait_s
 from gateway.http.oip.table import Row, Serving
 from gateway.http.waits import OpenWaits
-from gateway.oip.documents import READY, current_revisions, index_entry
+from gateway.oip.documents import READY, all_served, index_entry
 from gateway.oip.repository import check_load, check_unload, read_index
 from gateway.problems import json_answer
 from registry.errors import NotServed
@@ -41,13 +41,7 @@ class RepositoryRoutes:
         self._serving.check_caller(request)
         asked = read_index(await self._serving.body(request))
         catalog, delivery = self.invoker.catalog, self.invoker.delivery
-        mine = (
-            one
-            for function in catalog.all()
-            if function.revision.signature.kind == "tensors"
-            and self._serving.is_allowed(request, function)
-            for one in current_revisions(catalog, function)
-        )
+        mine = (one for one in all_served(catalog) if self._serving.is_allowed(request, one))
         entries = (index_entry(one, delivery.endpoints(one.revision.key)) for one in mine)
         return json_answer([one for one in entries if not asked.ready or one["state"] == READY])
 

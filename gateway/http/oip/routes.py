@@ -13,6 +13,7 @@ from gateway.http.call_route import head_of, invoke
 from gateway.http.oip.extensions import ExtensionRoutes
 from gateway.http.oip.models import ONE_MODEL, ModelRoutes
 from gateway.http.oip.repository import RepositoryRoutes
+from gateway.http.oip.statistics import StatisticsRoutes
 from gateway.http.oip.table import PREFIX, Handler, Row, Serving
 from gateway.oip import shapes
 from registry.errors import MethodNotAllowed, Unknown
@@ -36,6 +37,7 @@ class OipRoutes:
         self.rows: Final = [
             *ModelRoutes(serving).rows(),
             *self.repository.rows(),
+            *StatisticsRoutes(serving).rows(),
             *ExtensionRoutes(serving).rows(),
             *(Row("POST", f"{path}/infer", self._infer) for path in ONE_MODEL),
         ]

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.oip.documents import (
     EXTENSIONS,
+    all_served,
     current_revisions,
     index_entry,
     max_batch_size,
@@ -132,6 +133,16 @@ def test_each_version_has_one_revision() -> None:
     assert versions_of(catalog.revisions("digits")) == ["4", "9", "10"]
     found = [one.revision.number for one in current_revisions(catalog, current)]
     assert found == [4, 2, 3]
+
+
+def test_only_tensors_are_served() -> None:
+    """Functions of other kinds are no models, nor is a revision of another kind."""
+    catalog = Catalog()
+    words = Signature("json", (), ())
+    for one in (made(), made(number=2, signature=words), made("words", signature=words)):
+        catalog.put(one)
+
+    assert [one.revision.ref for one in all_served(catalog)] == ["digits@1"]
 
 
 @pytest.mark.parametrize(

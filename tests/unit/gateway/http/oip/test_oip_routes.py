@@ -297,6 +297,23 @@ async def test_what_is_no_http_is_refused_in_the_protocols_form(
     assert b"Fn-Problem: " in head
 
 
+@pytest.mark.parametrize(
+    ("path", "models"),
+    [
+        ("/models/stats", [("digits", "1"), ("Other.Model", "2"), ("Other.Model", "7")]),
+        ("/models/Other.Model/stats", [("Other.Model", "2"), ("Other.Model", "7")]),
+        ("/models/Other.Model/versions/7/stats", [("Other.Model", "7")]),
+    ],
+)
+async def test_statistics(oip: Front, path: str, models: list[tuple[str, str]]) -> None:
+    """Of all models, of all versions of one, or of one version."""
+    status, document, _ = await oip.ask("GET", f"/v2{path}")
+
+    found = [(each["name"], each["version"]) for each in document["model_stats"]]
+    assert (status, found) == (200, models)
+    assert all(each["inference_count"] == 0 for each in document["model_stats"])
+
+
 RIGHTS = {
     ("GET", "/v2/health/live"): {"", *KEYS},
     ("GET", "/v2/health/ready"): {"", *KEYS},
@@ -310,6 +327,8 @@ RIGHTS = {
     ("GET", "/v2/models/Other.Model"): {"all", "other", "admin"},
     ("POST", "/v2/repository/models/digits/load"): {"deployer", "admin"},
     ("POST", "/v2/repository/models/digits/unload"): {"deployer", "admin"},
+    ("GET", "/v2/models/stats"): {"reader", "deployer", "admin"},
+    ("GET", "/v2/models/digits/stats"): {"reader", "deployer", "admin"},
     ("GET", "/v2/trace/setting"): {"admin"},
     ("GET", "/v2/logging"): {"admin"},
 }
