@@ -73,17 +73,18 @@ class GrpcServer:
             options=_options(settings, is_shared=is_shared),
             maximum_concurrent_rpcs=calls_max(settings),
         )
-        self._server.add_generic_rpc_handlers((self._handlers(Service(invoker, version)),))
+        self._service = Service(invoker, version)
+        self._server.add_generic_rpc_handlers((self._handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         _add_reflection(self._server)
 
-    def _handlers(self, service: Service) -> grpc.GenericRpcHandler:
+    def _handlers(self) -> grpc.GenericRpcHandler:
         own = {
             "ModelInfer": grpc.stream_unary_rpc_method_handler(self._inferences.infer),
             "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._inferences.stream),
         }
         others = {
-            name: grpc.unary_unary_rpc_method_handler(service.handler(name))
+            name: grpc.unary_unary_rpc_method_handler(self._service.handler(name))
             for name in METHODS.keys() - own.keys()
         }
         return grpc.method_handlers_generic_handler(SERVICE, {**own, **others})
@@ -108,6 +109,7 @@ class GrpcServer:
         """
         await self._health.enter_graceful_shutdown()
         self._inferences.stop()
+        await self._service.waits.stop()
         self._tasks.spawn("stop", self._server.stop(self._settings.shutdown_s + LAST_S))
 
     async def close(self) -> None:

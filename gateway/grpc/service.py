@@ -17,6 +17,8 @@ from gateway.grpc.codes import failure
 from gateway.grpc.messages import METHODS, message, parse
 from gateway.grpc.metadata import CallHead, read_metadata
 from gateway.http.context import Invoker
+from gateway.http.oip.extensions import LOG_SETTINGS, trace_settings
+from gateway.http.waits import OpenWaits
 from gateway.oip import documents, repository, statistics
 from gateway.oip.names import find_served, served_name, served_version
 from gateway.ports import ModelControl
@@ -41,6 +43,7 @@ class Service:
         """Create the service of fngate's release `version`."""
         self._invoker = invoker
         self._version = version
+        self.waits: Final = OpenWaits()
         self._serves: dict[str, Serve] = {
             "ServerLive": self._live,
             "ServerReady": self._ready,
@@ -183,7 +186,7 @@ class Service:
         repository.check_load(_encoded(request.parameters))
         if not self._invoker.gate.is_open:
             raise ShuttingDown("the server is shutting down", retry_after_s=5)
-        await self._control().load(found, found.function.limits.wait_s)
+        await self.waits.run(self._control().load(found, found.function.limits.wait_s))
         return {}
 
     async def _unload(self, request: Any, caller: CallHead) -> Document:
@@ -217,7 +220,7 @@ class Service:
         # A setting without values is Triton's "as before".
         if any(one.value for one in request.settings.values()):
             raise BadRequest(_FIXED.format("FN_TRACES and FN_TRACES_SAMPLE"))
-        found = documents.trace_settings(self._invoker.settings)
+        found = trace_settings(self._invoker.settings)
         values = {k: {"value": v if isinstance(v, list) else [v]} for k, v in found.items()}
         return {"settings": values}
 
@@ -225,7 +228,7 @@ class Service:
         self._check(caller, "admin")
         if any(one.WhichOneof("parameter_choice") for one in request.settings.values()):
             raise BadRequest(_FIXED.format("FN_LOG_FORMAT and FN_ACCESS_LOG"))
-        return {"settings": {key: _log_value(one) for key, one in documents.LOGGING.items()}}
+        return {"settings": {key: _log_value(one) for key, one in LOG_SETTINGS.items()}}
 
 
 def _encoded(parameters: Any) -> bytes:
