@@ -20,6 +20,7 @@ from gateway import problems
 from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.http.bodies import check_framing, continue_later, is_awaiting_continue
+from gateway.http.call_route import head_of, invoke, route_calls
 from gateway.http.connected import Connections, connections_of
 from gateway.http.connections import ConnectionLimit, connections_max
 from gateway.http.context import Invoker
@@ -27,7 +28,6 @@ from gateway.http.exchange_client import make_parts
 from gateway.http.exchange_route import proxy
 from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
-from gateway.http.invocation import invoke, route_calls
 from gateway.http.models.lists import ModelRoutes
 from gateway.http.page_route import route_pages
 from gateway.http.server_description import describe_server, prefers_page, server_example
@@ -105,8 +105,8 @@ class Gateway:
             return await self._proxy(request)
         if request.method == "POST":
             answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-            ref = request.match_info["ref"]
-            return await invoke(self.invoker, self.writer, request, ref, answer)
+            head = head_of(request, request.match_info["ref"])
+            return await invoke(self.invoker, self.writer, request, head, answer)
         return await self.boundary.wrap(self._describe)(request)
 
     async def _proxy(self, request: web.Request) -> web.StreamResponse:

@@ -18,7 +18,8 @@ HEADERS_MAX: Final = 40
 HEADS_MAX: Final = 1024
 """Max heads in the cache."""
 _PLAIN: Final = re.compile(
-    rb"POST /fn/([a-z0-9@-]{1,80}) HTTP/1\.1\r\n"
+    rb"POST /(?:fn/([a-z0-9@-]{1,80})"
+    rb"|v2/models/([A-Za-z0-9._-]{1,255})(?:/versions/([0-9]{1,18}))?/infer) HTTP/1\.1\r\n"
     rb"(?:[A-Za-z0-9-]{1,64}: ?[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?\r\n)+\r\n"
 )
 _LENGTH: Final = re.compile("0|[1-9][0-9]{0,8}")
@@ -37,7 +38,7 @@ _VALUE: Final = re.compile(rb" ?([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)\r\n")
 
 
 class PlainHead(NamedTuple):
-    """A plain `POST /fn/{ref}` with a body of `length` bytes.
+    """A plain `POST /fn/{ref}` or inference at /v2, with a body of `length` bytes.
 
     Heads with the same `key` differ only in their correlation.
     """
@@ -121,7 +122,10 @@ def parse_plain_head(raw: bytes) -> PlainHead | None:
         return None
     if headers.get("connection", "keep-alive").lower() != "keep-alive":
         return None
-    head = make_head(found[1].decode(), headers["host"], lambda name: headers.get(name.lower()))
+    ref, model, version = (None if part is None else part.decode() for part in found.groups())
+    if ref is None:
+        ref, version = model or "", version or ""
+    head = make_head(ref, headers["host"], lambda name: headers.get(name.lower()), version)
     return PlainHead(head, int(length[0]), object())
 
 

@@ -16,6 +16,9 @@ from runtime_image.contract.signature import Signature
 JSON: Final = "application/json"
 OCTETS: Final = "application/octet-stream"
 NPY: Final = "application/x-npy"
+OIP: Final = "application/vnd.fngate.oip"
+"""The gateway's content type for requests to /v2, in either form of the Open Inference Protocol:
+their own Content-Type does not matter there."""
 
 _NOT_IN_NPY: Final = frozenset({"BYTES", "BF16"})
 _RANGES_MAX: Final = 32

@@ -32,6 +32,22 @@ _NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The names of what answers: `revision` is "digits@3"; the others are those of the Open
+    Inference Protocol."""
+
+    revision: str
+    name: str
+    version: str
+
+
+def served_model(revision: str, name: str = "", version: str = "") -> ServedModel:
+    """Return the names of a revision's model; `name` and `version` default to its parts."""
+    own, _, number = revision.partition("@")
+    return ServedModel(revision, name or own, version or number)
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """An answer's body and headers. `json_length`: bytes of the JSON part of a binary answer, or
     0."""
@@ -46,20 +62,20 @@ def encode(
     form: AnswerForm,
     signature: Signature,
     rule: OutputRule,
-    revision: str,
+    model: ServedModel,
     id: str,
 ) -> Answer:
-    """Encode `outputs` (by name) in the form chosen for the request; `revision` is "digits@3".
+    """Encode `outputs` (by name) in the form chosen for the request.
 
     In JSON, a NaN or infinity of a tensor is null and bytes are base64. Raises FUNCTION_FAILED for
     a value that the form cannot represent; in short JSON also for a NaN or infinity outside a
     tensor. Raises BAD_INPUT or NOT_ACCEPTABLE if the request names an unknown output.
     """
     if form.form == "short":
-        return Answer(JSON, 0, _short(outputs, rule, revision))
+        return Answer(JSON, 0, _short(outputs, rule, model.revision))
     if form.form == "npy":
         return Answer(NPY, 0, _npy(outputs, form.tensor, signature))
-    return _oip(outputs, form, signature, revision, id)
+    return _oip(outputs, form, signature, model, id)
 
 
 def _short(outputs: dict[str, Any], rule: OutputRule, revision: str) -> bytes:
@@ -148,7 +164,7 @@ def _npy(outputs: dict[str, Any], name: str, signature: Signature) -> bytes:
 
 
 def _oip(
-    outputs: dict[str, Any], form: AnswerForm, signature: Signature, revision: str, id: str
+    outputs: dict[str, Any], form: AnswerForm, signature: Signature, model: ServedModel, id: str
 ) -> Answer:
     items: list[dict[str, Any]] = []
     raw: list[bytes | memoryview] = []
@@ -167,8 +183,7 @@ def _oip(
         else:
             item["data"] = array.ravel().tolist()
         items.append(item)
-    model, _, version = revision.partition("@")
-    head: dict[str, Any] = {"model_name": model, "model_version": version}
+    head: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
     if id:
         head["id"] = id
     body = _json({**head, "outputs": items})

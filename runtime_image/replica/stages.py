@@ -17,7 +17,7 @@ import numpy as np
 
 from runtime_image.codecs.accept import JSON, SHORT, AnswerForm
 from runtime_image.codecs.answer import Answer as EncodedAnswer
-from runtime_image.codecs.answer import encode
+from runtime_image.codecs.answer import encode, served_model
 from runtime_image.codecs.arrays import DTYPES, to_arrays
 from runtime_image.codecs.fast_json import PlainReader, PlainWriter, is_plain, plain_reader
 from runtime_image.codecs.request import RequestHead, parse
@@ -345,6 +345,7 @@ class Answerer:
         self._signature = signature
         self._spec = spec
         self._clock = clock
+        self._model = served_model(spec.revision, spec.oip_name, spec.oip_version)
         self._writer = PlainWriter(spec.output, spec.revision)
 
     def answer(self, done: Done, emit: Emit) -> None:
@@ -391,7 +392,7 @@ class Answerer:
                 item.answer,
                 self._signature,
                 self._spec.output,
-                self._spec.revision,
+                self._model,
                 item.id,
             )
         except RequestError as error:

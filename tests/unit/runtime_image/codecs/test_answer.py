@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from runtime_image.codecs.accept import AnswerForm
-from runtime_image.codecs.answer import Answer, encode
+from runtime_image.codecs.answer import Answer, encode, served_model
 from runtime_image.contract.errors import BAD_INPUT, FUNCTION_FAILED, NOT_ACCEPTABLE, RequestError
 from runtime_image.contract.model import OutputRule
 from runtime_image.contract.signature import Signature, TensorSpec
@@ -20,6 +20,7 @@ from runtime_image.contract.signature import Signature, TensorSpec
 SIGNATURE = Signature(
     "tensors", (), (TensorSpec("y", "FP32", (-1, 2)), TensorSpec("s", "BYTES", (-1,)))
 )
+MODEL = served_model("digits@3")
 Y = np.array([[0.5, 1.5]], np.float32)
 S = np.array(["a", b"\xff"], object)
 
@@ -28,7 +29,7 @@ def answer(
     given: dict[str, Any], form: str = "short", rule: OutputRule | None = None, **more: Any
 ) -> Answer:
     wanted = AnswerForm(form, **more)  # type: ignore[arg-type]  # a parameter of the test
-    return encode(given, wanted, SIGNATURE, rule or OutputRule(), "digits@3", "id 1")
+    return encode(given, wanted, SIGNATURE, rule or OutputRule(), MODEL, "id 1")
 
 
 def document(given: dict[str, Any], *args: Any, **more: Any) -> Any:
@@ -40,6 +41,18 @@ def test_short_answers_name_outputs_and_revision() -> None:
     found = answer({"y": Y})
     assert (found.content_type, found.json_length) == ("application/json", 0)
     assert json.loads(found.body) == {"outputs": {"y": [[0.5, 1.5]]}, "revision": "digits@3"}
+
+
+def test_an_answer_of_the_protocol_names_the_model_as_deployed() -> None:
+    """Name and version of the Open Inference Protocol replace the revision's parts one by one."""
+    asked = [("", ""), ("My.Model", ""), ("My.Model", "17")]
+    found = []
+    for name, version in asked:
+        model = served_model("digits@3", name, version)
+        made = encode({"y": Y}, AnswerForm("oip"), SIGNATURE, OutputRule(), model, "")
+        body = json.loads(made.body)
+        found.append((body["model_name"], body["model_version"]))
+    assert found == [("digits", "3"), ("My.Model", "3"), ("My.Model", "17")]
 
 
 def test_nan_and_infinity_of_tensors_become_null() -> None:

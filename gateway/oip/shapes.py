@@ -1,0 +1,33 @@
+"""The Open Inference Protocol's form of an error.
+
+Source: KServe Open Inference Protocol, "Inference Response JSON Error Object".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway import problems
+from gateway.replies import Reply
+
+if TYPE_CHECKING:
+    from registry.errors import FnError
+
+CODE: Final = "Fn-Problem"
+"""Header with fngate's code of the problem."""
+_CONTENT_TYPE: Final = "Content-Type"
+
+
+def reply(error: FnError, *, for_admin: bool = False) -> Reply:
+    """Return the answer for an error: `{"error": text}`.
+
+    Status and headers are those of its problem document. `for_admin` adds what only administrators
+    may read to the text.
+    """
+    status, headers, _ = problems.reply(error)
+    text = f"{error.title}: {error.message}"
+    if for_admin and error.admin_detail:
+        text += f"; {error.admin_detail}"
+    kept = (header for header in headers if header[0] != _CONTENT_TYPE)
+    shaped = ((_CONTENT_TYPE, "application/json"), (CODE, error.code), *kept)
+    return Reply(status, shaped, problems.encoded({"error": text}))
