@@ -56,6 +56,7 @@ def requested_scheduling(body: Body, json_length: int) -> Scheduling:
     said here: the replica explains it.
     """
     end = len(body) if json_length < 0 else min(json_length, len(body))
+    raw: msgspec.Raw | bytes | None
     if end <= WHOLE_MAX:
         raw = _in_whole(bytes(body[:end]))
     else:
