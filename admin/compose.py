@@ -28,6 +28,7 @@ from admin.gateway_process import (
 from admin.health import Health
 from admin.history import ServerHistory, prior_of
 from admin.metrics import DeviceFamilies, Gateways, OneGateway, ReplicaFamilies, ServerFamilies
+from admin.model_control import LocalModels
 from admin.pool_sync import PoolSync
 from admin.settings import Settings
 from admin.store import Store, open_store
@@ -41,6 +42,7 @@ from gateway.metrics.requests import Metrics
 from gateway.metrics.samples import RateSampler
 from gateway.observing.errors import RecentFailures
 from gateway.pages.tickets import Tickets
+from gateway.ports import ModelControl
 from pool_manager.core.state import Device
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
@@ -101,7 +103,8 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         await _open_pools(store, manager, delivery, stack)
         deploys = await open_deploys(settings, store, manager, stack)
         tickets = Tickets(time.monotonic)
-        gateway = _make_gateway(process, settings, store, delivery, history, tickets)
+        models = LocalModels(store.catalog, manager)
+        gateway = _make_gateway(process, settings, store, delivery, history, tickets, models)
         context = AdminContext(
             *(settings, store, manager, deploys, history, delivery, RecentFailures()),
             connections=partial(_connections, gateway),
@@ -267,13 +270,14 @@ def access_of(settings: Settings, store: Store) -> Access:
     return Access(settings.listen, settings.public_hosts, store.ring, token, store.cookie_secret)
 
 
-def _make_gateway(
+def _make_gateway(  # noqa: PLR0913 - the collaborators of the gateway
     process: Process,
     settings: Settings,
     store: Store,
     delivery: Delivery,
     history: ServerHistory,
     tickets: Tickets,
+    models: ModelControl,
 ) -> Gateway:
     """Return the gateway of a server whose only gateway process is this one."""
     access, wall = access_of(settings, store), time.time  # noqa: TID251 - the shell
@@ -286,6 +290,7 @@ def _make_gateway(
         history,
         enter=entry.handle,
         upstream_keys=store.upstream_keys,
+        model_control=models,
     )
 
 

@@ -18,7 +18,7 @@ from gateway.http.app import Gateway, Site
 from gateway.http.context import Enter, assemble
 from gateway.metrics.counters import CounterStore
 from gateway.metrics.requests import OnColdStart
-from gateway.ports import CallHistory, Pools
+from gateway.ports import CallHistory, ModelControl, Pools
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
 from registry.tasks import Tasks, every
@@ -56,11 +56,12 @@ def make_gateway(  # noqa: PLR0913 - the collaborators of one gateway process
     on_cold_start: OnColdStart | None = None,
     enter: Enter | None = None,
     upstream_keys: UpstreamKeys | None = None,
+    model_control: ModelControl | None = None,
 ) -> Gateway:
     """Return the gateway over `delivery`, with its access log and traces. Call it in the loop.
 
-    `counters`, `on_cold_start`, `enter`, `upstream_keys` as in `assemble`. Raises BadRequest if
-    traces are enabled and cannot be sent.
+    `counters`, `on_cold_start`, `enter`, `upstream_keys`, `model_control` as in `assemble`. Raises
+    BadRequest if traces are enabled and cannot be sent.
     """
     settings = process.settings
     write = access_writer(process.log_format, is_shared=process.is_shared)
@@ -77,6 +78,7 @@ def make_gateway(  # noqa: PLR0913 - the collaborators of one gateway process
         on_cold_start,
         enter,
         upstream_keys,
+        model_control,
     )
     return Gateway(invoker)
 

@@ -31,6 +31,7 @@ from admin.compose import (
 )
 from admin.deploy.deploys import Deploys
 from admin.gateway_process import open_runner, start_root_tasks
+from admin.model_control import LocalModels
 from admin.pool_sync import PoolSync
 from admin.settings import Settings, is_malloc_set, run_dir
 from admin.store import Store, open_store
@@ -40,6 +41,7 @@ from admin.workers.broadcast import Broadcaster, ClusterState, WorkerMessages
 from admin.workers.connections import ConnectionPoll
 from admin.workers.messages import Welcome
 from admin.workers.metrics import LedgerPoll, MergedMetrics
+from admin.workers.model_control import ModelRequests
 from admin.workers.pool import CHECK_S, WorkerPool
 from admin.workers.port import Port, reserve
 from gateway.http.app import ErrorBoundary, StatePages
@@ -106,7 +108,9 @@ async def supervising(
             broadcaster.settled,
         )
         own, page = _metrics(store, cluster)
-        messages = WorkerMessages(broadcaster, cluster, page, own, manager, history, poll)
+        loads = ModelRequests(store.catalog, LocalModels(store.catalog, manager))
+        stack.push_async_callback(loads.close)
+        messages = WorkerMessages(broadcaster, cluster, page, own, manager, history, poll, loads)
         workers = WorkerPool(settings.workers, partial(_welcome, settings, store, port), messages)
         add_families(own, context, workers)
         admin = _open_admin(context, workers, stack)

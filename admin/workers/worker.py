@@ -43,6 +43,7 @@ from admin.workers.messages import (
     FunctionNow,
     Functions,
     KeyNow,
+    LoadEnded,
     Pools,
     Reach,
     Reached,
@@ -58,6 +59,7 @@ from admin.workers.messages import (
     decode_down,
     encode,
 )
+from admin.workers.model_control import RemoteModels
 from admin.workers.shared_counters import CounterWriter
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
@@ -207,6 +209,7 @@ class Worker:
         self._ended = asyncio.Event()
         self._lost = asyncio.Event()
         self._channel = Channel(self._on_message, self._on_lost)
+        self._models = RemoteModels(self._send)
         self._delivery: Delivery | None = None
         self._gateway: Gateway | None = None
         self._tasks = Tasks("worker")
@@ -298,6 +301,7 @@ class Worker:
             supervisor.on_cold_start,
             guarded(proxy.handle),
             replica.upstream_keys,
+            self._models,
         )
         self._gateway = gateway
         return gateway
@@ -317,6 +321,8 @@ class Worker:
             self._send(encode(self._ledger(message.number)))
         elif isinstance(message, AskConnected):
             self._send(encode(TellConnected(message.number, self._connections(message))))
+        elif isinstance(message, LoadEnded):
+            self._models.on_ended(message)
         elif isinstance(message, Stop):
             self._end()
         else:
@@ -357,6 +363,7 @@ class Worker:
         if not self._ended.is_set():
             log.error("the supervisor is gone: what was accepted is finished", reason=reason)
         self._lost.set()
+        self._models.on_lost()
         if self._delivery is not None:
             self._delivery.on_manager_lost()
         self._end()

@@ -28,6 +28,7 @@ from runtime_image.contract.rows import CONSTANT
 from runtime_image.contract.signature import Signature
 from runtime_image.link.meta import AnswerMeta, RequestMeta
 from runtime_image.replica.intake import Job
+from runtime_image.replica.runs import RunCounts
 
 T = TypeVar("T")
 
@@ -339,7 +340,8 @@ def is_short(done: Done) -> bool:
 
 
 class Answerer:
-    """Encodes the answers of one model. Used by one thread at a time for each run."""
+    """Encodes the answers of one model, and counts its runs. Used by one thread at a time for each
+    run."""
 
     def __init__(self, signature: Signature, spec: ModelSpec, clock: Callable[[], float]) -> None:
         self._signature = signature
@@ -349,6 +351,7 @@ class Answerer:
             spec.revision, spec.oip_name, spec.oip_version, is_batched=spec.batch_max > 1
         )
         self._writer = PlainWriter(spec.output, spec.revision)
+        self.runs = RunCounts()
 
     def answer(self, done: Done, emit: Emit) -> None:
         """Emit the outcome of every member. The encode time is the total of all members."""
@@ -359,7 +362,11 @@ class Answerer:
             self._encoded(item, done, place) for item, place in zip(members, ranges, strict=True)
         ]
         encode_us = int((self._clock() - began_s) * 1e6)
-        metas = _AnswerMetas(done, encode_us, ranges[-1][1])
+        rows = ranges[-1][1]
+        metas = _AnswerMetas(done, encode_us, rows)
+        # Before the first answer leaves: a client that has it finds its run counted.
+        decode_us = max([item.decode_us for item in members])
+        self.runs.count(rows, decode_us, metas.compute_us, encode_us)
         for item, one in zip(members, encoded, strict=True):
             if isinstance(one, bytes):
                 emit(item.job, _answer((metas.meta(item, JSON), 0, one, done.is_first)))
@@ -413,17 +420,17 @@ class _AnswerMetas:
 
     def __init__(self, done: Done, encode_us: int, rows: int) -> None:
         self._began_s = done.began_s
-        self._compute_us = int((done.ended_s - done.began_s) * 1e6)
+        self.compute_us = int((done.ended_s - done.began_s) * 1e6)
         self._encode_us = encode_us
         self._rows = rows
-        self._last: tuple[tuple[str, int, float], AnswerMeta] | None = None
+        self._last: tuple[tuple[str, int, float, int], AnswerMeta] | None = None
 
     def meta(self, item: Decoded, content_type: str) -> AnswerMeta:
-        key = (content_type, item.decode_us, item.job.arrived_s)
+        key = (content_type, item.decode_us, item.job.arrived_s, item.rows)
         if self._last is not None and self._last[0] == key:
             return self._last[1]
         batch_us = int((self._began_s - item.job.arrived_s) * 1e6) - item.decode_us
-        times = (item.decode_us, max(0, batch_us), self._compute_us, self._encode_us)
-        meta = AnswerMeta(content_type, *times, self._rows)
+        times = (item.decode_us, max(0, batch_us), self.compute_us, self._encode_us)
+        meta = AnswerMeta(content_type, *times, self._rows, item.rows)
         self._last = key, meta
         return meta
