@@ -370,7 +370,9 @@ class Answerer:
         self._signature = signature
         self._spec = spec
         self._clock = clock
-        self._model = served_model(spec.revision, spec.oip_name, spec.oip_version)
+        self._model = served_model(
+            spec.revision, spec.oip_name, spec.oip_version, is_batched=spec.batch_max > 1
+        )
         self._writer = PlainWriter(spec.output, spec.revision)
         self._oip_writer = OipWriter(self._model)
         self.runs = RunCounts()
