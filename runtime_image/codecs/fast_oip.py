@@ -269,7 +269,7 @@ class OipWriter:
         parts: dict[tuple[str, bool], _Part],
         frames: dict[Any, bytes],
     ) -> bytes | Answer | None:
-        if form.form not in ("oip", "oip-binary"):
+        if form.form not in ("oip", "oip-binary") or form.classes:
             return None
         start, stop = place
         names = form.outputs or tuple(outputs)

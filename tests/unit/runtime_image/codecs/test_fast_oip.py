@@ -18,6 +18,7 @@ from runtime_image.codecs.arrays import DTYPES, to_arrays
 from runtime_image.codecs.fast_oip import (
     HEAD_MAX,
     HEADS_MAX,
+    PLAIN,
     Found,
     Missed,
     OipReader,
@@ -282,16 +283,17 @@ def test_other_outputs_are_left_to_the_ordinary_path(output: Any) -> None:
 
 def test_forms_of_others_are_left_to_the_ordinary_path() -> None:
     """In one batch, answers of other protocols and unknown outputs are left out."""
-    forms = [SHORT, AnswerForm("npy"), AnswerForm("oip", outputs=("z",)), AnswerForm("oip")]
-    outputs = {"a": np.arange(4)}
+    classes = AnswerForm("oip", outputs=("a",), classes=(("a", 1),))
+    forms = [SHORT, AnswerForm("npy"), AnswerForm("oip", outputs=("z",)), classes, PLAIN]
+    outputs = {"a": np.arange(5)}
 
     found = OipWriter(MODEL).write(
-        outputs, [(n, n + 1) for n in range(4)], [(f, "") for f in forms]
+        outputs, [(n, n + 1) for n in range(5)], [(f, "") for f in forms]
     )
 
     assert found is not None
-    assert found[:3] == [None] * 3
-    assert json.loads(found[3] or b"")["outputs"][0]["data"] == [3]
+    assert found[:4] == [None] * 4
+    assert json.loads(found[4] or b"")["outputs"][0]["data"] == [4]
 
 
 @given(values=st.lists(st.tuples(st.floats(width=32), st.floats(width=32)), min_size=1, max_size=3))
