@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.oip.statistics import RevisionStatistics
 from registry.exchange import Expected
 from registry.usage import UsageRow
+
+if TYPE_CHECKING:
+    from registry.catalog import Deployed
 
 
 class Pools(Protocol):
@@ -31,6 +34,23 @@ class CallHistory(Protocol):
 
     def used(self, row: UsageRow) -> None:
         """Add the usage of one call to its row."""
+
+
+class ModelControl(Protocol):
+    """Models that clients make resident and let go, where the pool manager is. A request without an
+    answer of it, because the process of the manager is gone, raises SupervisorAway."""
+
+    async def load(self, deployed: Deployed, wait_s: float) -> None:
+        """Return once a replica of a revision is resident, which wakes it; at most `wait_s` later.
+
+        All that wait for one revision cause one start. A cancelled wait ends alone. Raises
+        FunctionFailing with the reason of a start that failed, NoRoom after `wait_s`, QueueFull if
+        too many wait, ShuttingDown, or Unknown if the revision was removed meanwhile.
+        """
+
+    async def unload(self, deployed: Deployed) -> None:
+        """Ask the replicas of all revisions of a function to stop as soon as they are idle; return
+        at once. The next call wakes the function again. Those of `min` stay."""
 
 
 class ModelStatistics(Protocol):

@@ -190,6 +190,11 @@ class Manager:
         """Drain a pool's idle replicas now, down to its `min`."""
         self.submit(events.SleepRequested(key))
 
+    def unload(self, key: str) -> None:
+        """Drain a pool's replicas down to its `min` as soon as they are idle, until one is started.
+        A later `warm` takes this back."""
+        self.submit(events.UnloadRequested(key))
+
     def retry(self, key: str) -> None:
         """Start a pool's replicas at once although starts have failed: their cause was removed."""
         self.submit(events.CauseRemoved(key))

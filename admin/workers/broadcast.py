@@ -18,13 +18,16 @@ import structlog
 from admin.history import ServerHistory
 from admin.workers.connections import ConnectionPoll
 from admin.workers.messages import (
+    AskLoad,
     AskStatistics,
+    AskUnload,
     Beat,
     Began,
     Estimates,
     FunctionNow,
     Functions,
     KeyNow,
+    LeaveLoad,
     Pools,
     Reach,
     Reckoned,
@@ -34,6 +37,7 @@ from admin.workers.messages import (
     encode,
 )
 from admin.workers.metrics import MergedMetrics
+from admin.workers.model_control import ModelRequests
 from admin.workers.process import WorkerProcess
 from admin.workers.statistics import StatisticsAnswers
 from gateway.dispatch.pool import UNKNOWN
@@ -238,6 +242,7 @@ class WorkerMessages:
         history: ServerHistory,
         connections: ConnectionPoll,
         statistics: StatisticsAnswers,
+        model_requests: ModelRequests,
     ) -> None:
         """`own` has the metrics that are counted once for all workers."""
         self._broadcaster = broadcaster
@@ -248,6 +253,7 @@ class WorkerMessages:
         self._history = history
         self._connections = connections
         self._statistics = statistics
+        self._model_requests = model_requests
         self._receivers = Subscribers[[list[RateSample]]]()
 
     def subscribe(self, receiver: Callable[[list[RateSample]], None]) -> Callable[[], None]:
@@ -261,6 +267,7 @@ class WorkerMessages:
         self._broadcaster.add_worker(process.name, process.channel.send)
         self._connections.add_worker(process.name, process.channel.send)
         self._statistics.add_worker(process.name, process.revisions, process.channel.send)
+        self._model_requests.add_worker(process.name, process.channel.send)
 
     def on_ended(self, process: WorkerProcess) -> None:
         """Remove the load of a worker that has ended; its counts stay."""
@@ -270,6 +277,7 @@ class WorkerMessages:
         self._broadcaster.remove_worker(process.name)
         self._connections.remove_worker(process.name)
         self._statistics.remove_worker(process.name)
+        self._model_requests.remove_worker(process.name)
 
     def on_demand(self, worker: str, data: bytes) -> None:
         """Forward a worker's Demand. Raises ValueError if it names another worker."""
@@ -290,6 +298,10 @@ class WorkerMessages:
     def on_statistics(self, worker: str, message: AskStatistics) -> None:
         """Forward a worker's question for statistics."""
         self._statistics.on_asked(worker, message)
+
+    def on_model_request(self, worker: str, message: AskLoad | LeaveLoad | AskUnload) -> None:
+        """Forward a worker's request to load or unload a model."""
+        self._model_requests.on_request(worker, message)
 
     def on_reckoned(self, worker: str, message: Reckoned) -> None:
         """Forward a worker's answer to a poll of its ledger."""

@@ -6,7 +6,7 @@ is an error, as both sides run the same release.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -115,6 +115,17 @@ class TellStatistics(_Message, frozen=True):
     statistics: list[RevisionStatistics]
 
 
+class LoadEnded(_Message, frozen=True):
+    """Down: the model of `AskLoad` is resident, or the error, whose code is not ""."""
+
+    number: int
+    code: str = ""
+    message: str = ""
+    retry_after_s: float | None = None
+    detail: dict[str, Any] = {}
+    admin_detail: dict[str, Any] = {}
+
+
 class Stop(_Message, frozen=True):
     """Down: accept no more requests, finish and exit."""
 
@@ -155,6 +166,28 @@ class AskStatistics(_Message, frozen=True):
 
     number: int
     pools: list[str]
+
+
+class AskLoad(_Message, frozen=True):
+    """Up: wake a revision, and answer when it is resident, at most `wait_s` later."""
+
+    number: int
+    namespace: str
+    ref: str
+    wait_s: float
+
+
+class LeaveLoad(_Message, frozen=True):
+    """Up: nobody waits for the answer to that `AskLoad` any more."""
+
+    number: int
+
+
+class AskUnload(_Message, frozen=True):
+    """Up: let the replicas of a function stop as soon as they are idle."""
+
+    namespace: str
+    name: str
 
 
 class Ready(_Message, frozen=True):
@@ -213,6 +246,7 @@ Down = (
     | Reckon
     | AskConnected
     | TellStatistics
+    | LoadEnded
     | Stop
 )
 Up = (
@@ -221,6 +255,9 @@ Up = (
     | Reckoned
     | TellConnected
     | AskStatistics
+    | AskLoad
+    | LeaveLoad
+    | AskUnload
     | Ready
     | Failed
     | Beat

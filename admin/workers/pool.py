@@ -13,10 +13,13 @@ import structlog
 from admin.workers.broadcast import WorkerMessages
 from admin.workers.channel import CLOSED
 from admin.workers.messages import (
+    AskLoad,
     AskStatistics,
+    AskUnload,
     Beat,
     Failed,
     Finished,
+    LeaveLoad,
     Reached,
     Ready,
     Reckoned,
@@ -203,6 +206,8 @@ class WorkerPool:
             self._messages.on_connected(slot.name, message)
         elif isinstance(message, AskStatistics):
             self._messages.on_statistics(slot.name, message)
+        elif isinstance(message, AskLoad | LeaveLoad | AskUnload):
+            self._messages.on_model_request(slot.name, message)
         elif isinstance(message, Woken):
             self._messages.on_cold_start(message)
         elif isinstance(message, Beat):

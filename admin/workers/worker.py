@@ -26,6 +26,7 @@ from admin.gateway_process import (
     Process,
     make_delivery,
     make_gateway,
+    open_grpc,
     open_site,
     start_root_tasks,
 )
@@ -43,6 +44,7 @@ from admin.workers.messages import (
     FunctionNow,
     Functions,
     KeyNow,
+    LoadEnded,
     Pools,
     Reach,
     Reached,
@@ -59,6 +61,7 @@ from admin.workers.messages import (
     decode_down,
     encode,
 )
+from admin.workers.model_control import RemoteModels
 from admin.workers.shared_counters import CounterWriter
 from admin.workers.statistics import StatisticsQuestions
 from gateway.access import Access
@@ -214,6 +217,7 @@ class Worker:
         self._lost = asyncio.Event()
         self._channel = Channel(self._on_message, self._on_lost)
         self._statistics = StatisticsQuestions(self._send)
+        self._models = RemoteModels(self._send)
         self._delivery: Delivery | None = None
         self._gateway: Gateway | None = None
         self._tasks = Tasks("worker")
@@ -252,6 +256,9 @@ class Worker:
             # Warm functions must be known as warm before the first call arrives.
             await self._seen.wait()
             await site.start(reuse_port=True)
+            grpc = await open_grpc(gateway, is_shared=True)
+            if grpc is not None:
+                stack.push_async_callback(grpc.close)
             metrics, failures = gateway.invoker.metrics, gateway.invoker.failures
             sampler = RateSampler(metrics.durations, metrics.first_bytes)
 
@@ -265,6 +272,8 @@ class Worker:
             gc.enable()
             self._send(encode(Ready()))
             await self._ended.wait()
+            if grpc is not None:
+                await grpc.stop()
             await _stop_listening(site)
             seconds = welcome.settings.shutdown_s
             await stop_serving(gateway, delivery, seconds, is_orphaned=self._lost.is_set())
@@ -307,6 +316,7 @@ class Worker:
             replica.upstream_keys,
             self._revisions,
             self._statistics,
+            self._models,
         )
         self._gateway = gateway
         return gateway
@@ -328,6 +338,8 @@ class Worker:
             self._send(encode(TellConnected(message.number, self._connections(message))))
         elif isinstance(message, TellStatistics):
             self._statistics.on_told(message)
+        elif isinstance(message, LoadEnded):
+            self._models.on_ended(message)
         elif isinstance(message, Stop):
             self._end()
         else:
@@ -368,6 +380,7 @@ class Worker:
         if not self._ended.is_set():
             log.error("the supervisor is gone: what was accepted is finished", reason=reason)
         self._lost.set()
+        self._models.on_lost()
         if self._delivery is not None:
             self._delivery.on_manager_lost()
         self._end()

@@ -227,7 +227,8 @@ def said() -> list[tuple[Any, ...]]:
 @pytest.fixture
 def messages(said: list[tuple[Any, ...]]) -> WorkerMessages:
     """WorkerMessages whose receivers only record."""
-    names = ("hub", "overview", "page", "own", "manager", "past", "connections", "statistics")
+    names = ("hub", "overview", "page", "own", "manager", "past", "connections")
+    names = (*names, "statistics", "loads")
     return WorkerMessages(*(cast("Any", Calls(said, name)) for name in names))
 
 
@@ -243,6 +244,7 @@ def test_a_worker_is_joined_and_left_everywhere(
         ("hub", "add_worker", "7", "send"),
         ("connections", "add_worker", "7", "send"),
         ("statistics", "add_worker", "7", "numbers", "send"),
+        ("loads", "add_worker", "7", "send"),
     ]
     said.clear()
     messages.on_ended(process)
@@ -254,6 +256,7 @@ def test_a_worker_is_joined_and_left_everywhere(
         ("hub", "remove_worker", "7"),
         ("connections", "remove_worker", "7"),
         ("statistics", "remove_worker", "7"),
+        ("loads", "remove_worker", "7"),
     }
 
 
