@@ -6,7 +6,7 @@ repository, statistics, shared memory.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -24,6 +24,25 @@ class ServerMetadata(msgspec.Struct):
     name: str
     version: str
     extensions: list[str]
+
+
+class ServerLive(msgspec.Struct):
+    """The process runs."""
+
+    live: bool
+
+
+class ServerReady(msgspec.Struct):
+    """Calls are accepted."""
+
+    ready: bool
+
+
+class ModelReady(msgspec.Struct):
+    """The model can be called."""
+
+    name: str
+    ready: bool
 
 
 class TensorMetadata(msgspec.Struct):
@@ -92,25 +111,13 @@ class InferAnswer(msgspec.Struct):
     parameters: dict[str, Any] | UnsetType = UNSET
 
 
-class IndexRequest(msgspec.Struct):
-    """What the index lists. `ready`: only models that can be called."""
-
-    ready: bool = False
-
-
 class IndexEntry(msgspec.Struct):
-    """A model of the repository. Reason `cold`: no replica is ready yet."""
+    """A model of the repository. Reason `cold`: no replica is ready, and the next call wakes one."""
 
     name: str
-    version: str | UnsetType = UNSET
-    state: str | UnsetType = UNSET
-    reason: str | UnsetType = UNSET
-
-
-class ModelRequest(msgspec.Struct):
-    """Parameters of a load or an unload."""
-
-    parameters: dict[str, Any] | UnsetType = UNSET
+    version: str
+    state: Literal["READY", "UNAVAILABLE"]
+    reason: str
 
 
 class Duration(msgspec.Struct):

@@ -348,7 +348,9 @@ ABOUT: Final = {
         errors=(errors.Unknown, errors.Conflict),
     ),
     "POST /images/prune": About(
-        "Remove the images that no function needs.", s.PrunedImages, errors=(*_ENGINE, errors.Refused)
+        "Remove the images that no function needs.",
+        s.PrunedImages,
+        errors=(*_ENGINE, errors.Refused),
     ),
 }
 """Descriptions by method and path."""
