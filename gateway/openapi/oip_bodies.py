@@ -112,7 +112,7 @@ class InferAnswer(msgspec.Struct):
 
 
 class IndexEntry(msgspec.Struct):
-    """A model of the repository. Reason `cold`: no replica is ready, and the next call wakes one."""
+    """A model of the repository. Reason `cold`: the next call wakes a replica."""
 
     name: str
     version: str
