@@ -30,6 +30,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.TooManyConnections: 503,
     errors.NotAcceptable: 406,
     errors.MethodNotAllowed: 405,
+    errors.NotServed: 501,
     errors.BodyTooLarge: 413,
     errors.BodyTimeout: 408,
     errors.QueueFull: 429,

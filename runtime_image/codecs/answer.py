@@ -60,6 +60,10 @@ class Answer:
     json_length: int
     body: bytes
 
+    def __len__(self) -> int:
+        """Return the bytes of the body."""
+        return len(self.body)
+
 
 def encode(
     outputs: dict[str, Any],

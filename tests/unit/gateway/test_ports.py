@@ -12,7 +12,7 @@ from admin.model_control import LocalModels
 from admin.workers.model_control import RemoteModels
 from gateway import ports
 from pool_manager.manager import Manager
-from tests.support.peers import KnownPast, ListeningManager
+from tests.support.peers import KnownModels, KnownPast, ListeningManager
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,7 @@ from tests.support.peers import KnownPast, ListeningManager
         (ports.CallHistory, KnownPast),
         (ports.ModelControl, LocalModels),
         (ports.ModelControl, RemoteModels),
+        (ports.ModelControl, KnownModels),
     ],
 )
 def test_every_method_of_a_port_is_there(port: type[Any], plug: type[Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -27,6 +26,7 @@ from registry.errors import (
     UnknownFunction,
 )
 from tests.support import nouns
+from tests.support.operator import until
 
 DIGITS = nouns.deployed()
 
@@ -75,13 +75,6 @@ class Rig:
         tasks = [asyncio.create_task(self.remote.load(DIGITS, 2.5)) for _ in range(count)]
         await until(lambda: len(self.models.loads) == count)
         return tasks
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Return when the condition holds."""
-    async with asyncio.timeout(5.0):
-        while not condition():  # noqa: ASYNC110 - turns of this loop
-            await asyncio.sleep(0)
 
 
 async def test_each_client_waits_at_the_supervisor() -> None:
