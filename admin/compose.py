@@ -20,10 +20,12 @@ from admin.api.context import AdminContext
 from admin.deploy.deploys import Deploys, Settled, at_once
 from admin.gateway_process import (
     Process,
+    check_extras,
     make_delivery,
     make_gateway,
     open_site,
     start_root_tasks,
+    start_serving,
 )
 from admin.health import Health
 from admin.history import ServerHistory, prior_of
@@ -32,10 +34,9 @@ from admin.model_control import LocalModels
 from admin.pool_sync import PoolSync
 from admin.settings import Settings
 from admin.store import Store, open_store
-from admin.telemetry.tracing import check_traces
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
-from gateway.http.app import Gateway, StatePages, stop_serving
+from gateway.http.app import Gateway, StatePages
 from gateway.http.connected import Connections
 from gateway.http.page_route import Entry
 from gateway.metrics.requests import Metrics
@@ -93,7 +94,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
     """
     async with AsyncExitStack() as stack:
         section = settings.gateway()
-        check_traces(section)
+        check_extras(section)
         store = await open_store(settings.store(), stack)
         check_exposure(settings, store)
         history = await open_history(store, stack)
@@ -122,9 +123,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         ]
         start_root_tasks(tasks, root_tasks)
         site = await open_site(gateway, _application(gateway, admin), stack)
-        port = await site.start()
-        stack.push_async_callback(stop_serving, gateway, delivery, section.shutdown_s)
-        stack.push_async_callback(site.stop)
+        port = await start_serving(site, gateway, delivery, stack)
         url = url_of(settings.listen, port)
         yield Server(url, store, manager, delivery, gateway, deploys, admin, owners)
 
@@ -336,4 +335,9 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
 
 def url_of(listen: str, port: int) -> str:
     """Return the URL of a server that listens on this address and port."""
-    return f"http://{f'[{listen}]' if ':' in listen else listen}:{port}"
+    return f"http://{address_of(listen, port)}"
+
+
+def address_of(listen: str, port: int) -> str:
+    """Return an address and a port as clients write them."""
+    return f"{f'[{listen}]' if ':' in listen else listen}:{port}"

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
-from typing import Any, Literal, NamedTuple
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aiohttp import web
 
 from admin.telemetry.logs import access_writer
-from admin.telemetry.tracing import open_tracer
+from admin.telemetry.tracing import check_traces, open_tracer
 from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
-from gateway.http.app import Gateway, Site
+from gateway.http.app import Gateway, Site, stop_serving
 from gateway.http.context import Enter, assemble
 from gateway.metrics.counters import CounterStore
 from gateway.metrics.requests import OnColdStart
 from gateway.ports import CallHistory, ModelControl, Pools
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
+from registry.errors import BadRequest
 from registry.tasks import Tasks, every
 from registry.upstream_keys import UpstreamKeys
+
+if TYPE_CHECKING:
+    from gateway.grpc.server import GrpcServer
 
 RootTask = tuple[str, float, Callable[[], Any]]
 """Periodic task of a server: its name, its period in seconds, and the function that it calls."""
@@ -99,6 +105,48 @@ async def open_site(gateway: Gateway, app: web.Application, stack: AsyncExitStac
     site = Site(gateway.invoker, gateway.writer, runner)
     stack.push_async_callback(site.close)
     return site
+
+
+def check_extras(settings: GatewaySettings) -> None:
+    """Raise BadRequest if traces or gRPC are enabled and their packages are not installed."""
+    check_traces(settings)
+    packages = ("grpc", "grpc_health", "grpc_reflection")
+    if settings.grpc_port and not all(map(importlib.util.find_spec, packages)):
+        raise BadRequest("FN_GRPC_PORT needs gRPC: pip install 'fngate[grpc]'")
+
+
+async def open_grpc(gateway: Gateway, *, is_shared: bool = False) -> GrpcServer | None:
+    """Return the gRPC server of a gateway, which accepts connections; None if it is disabled.
+
+    `is_shared`: other processes use its port. Raises OSError if the port is taken.
+    """
+    if not gateway.invoker.settings.grpc_port:
+        return None
+    # An optional extra whose import takes a tenth of a second.
+    from gateway.grpc.server import GrpcServer
+
+    server = GrpcServer(gateway.invoker, version("fngate"), is_shared=is_shared)
+    await server.start()
+    return server
+
+
+async def start_serving(
+    site: Site, gateway: Gateway, delivery: Delivery, stack: AsyncExitStack
+) -> int:
+    """Accept connections for HTTP and gRPC; return the port of HTTP.
+
+    `stack` ends that, and finishes accepted requests. Raises OSError if a port is taken.
+    """
+    port = await site.start()
+    grpc = await open_grpc(gateway)
+    if grpc is not None:
+        stack.push_async_callback(grpc.close)
+    seconds = gateway.invoker.settings.shutdown_s
+    stack.push_async_callback(stop_serving, gateway, delivery, seconds)
+    stack.push_async_callback(site.stop)
+    if grpc is not None:
+        stack.push_async_callback(grpc.stop)
+    return port
 
 
 def start_root_tasks(tasks: Tasks, listed: Iterable[RootTask]) -> None:

@@ -26,6 +26,7 @@ from admin.gateway_process import (
     Process,
     make_delivery,
     make_gateway,
+    open_grpc,
     open_site,
     start_root_tasks,
 )
@@ -248,6 +249,9 @@ class Worker:
             # Warm functions must be known as warm before the first call arrives.
             await self._seen.wait()
             await site.start(reuse_port=True)
+            grpc = await open_grpc(gateway, is_shared=True)
+            if grpc is not None:
+                stack.push_async_callback(grpc.close)
             metrics, failures = gateway.invoker.metrics, gateway.invoker.failures
             sampler = RateSampler(metrics.durations, metrics.first_bytes)
 
@@ -261,6 +265,8 @@ class Worker:
             gc.enable()
             self._send(encode(Ready()))
             await self._ended.wait()
+            if grpc is not None:
+                await grpc.stop()
             await _stop_listening(site)
             seconds = welcome.settings.shutdown_s
             await stop_serving(gateway, delivery, seconds, is_orphaned=self._lost.is_set())

@@ -138,6 +138,11 @@ class Invocation:
         self._deployed = admission.deployed
         return admission.body_max
 
+    def shorten_wait(self, wait_s: float) -> None:
+        """Lower the wait budget of this request, which is admitted, to `wait_s` seconds."""
+        if wait_s < self._admission.wait_s:
+            self._admission = self._admission._replace(wait_s=max(0.0, wait_s))
+
     def buffer(self, length: int) -> memoryview | None:
         """Return shared memory to receive a body of `length` bytes in, which saves a copy.
 

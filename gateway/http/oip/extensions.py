@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.settings import GatewaySettings
 
 MEMORIES: Final = ("systemsharedmemory", "cudasharedmemory")
-_LOGGING: Final[dict[str, Any]] = {
+LOG_SETTINGS: Final[dict[str, Any]] = {
     "log_file": "",
     "log_info": True,
     "log_warning": True,
@@ -94,12 +94,12 @@ class ExtensionRoutes:
 
     async def _get_logging(self, request: web.Request) -> web.Response:
         self._serving.check(request, "admin")
-        return json_answer(_LOGGING)
+        return json_answer(LOG_SETTINGS)
 
     async def _set_logging(self, request: web.Request) -> web.Response:
         self._serving.check(request, "admin")
         await self._refuse_changes(request, "FN_LOG_FORMAT and FN_ACCESS_LOG")
-        return json_answer(_LOGGING)
+        return json_answer(LOG_SETTINGS)
 
     async def _refuse_changes(self, request: web.Request, names: str) -> None:
         """Raise BadRequest if a body wants to change settings; null is Triton's "as before"."""
