@@ -21,6 +21,7 @@ from gateway.observing.access_log import AccessEvent
 from gateway.observing.tracing import spans_of
 from gateway.problems import STATUS, document
 from gateway.replies import Receipt, server_timing
+from gateway.settings import GatewaySettings
 from registry.errors import FnError
 from runtime_image.contract.control import PHASES
 from runtime_image.contract.errors import REQUEST_CODES, RequestError
@@ -65,7 +66,7 @@ def routes() -> list[str]:
     handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
     AdminApi(MagicMock(), handlers).add_routes(app, boundary)
     DocumentPages(boundary, ()).add_routes(app)
-    Gateway(MagicMock()).add_routes(app)
+    Gateway(MagicMock(settings=GatewaySettings())).add_routes(app)
     UiPages(boundary, {}).add_routes(app)
     StatePages(boundary, MagicMock(), list, lambda: True).add_routes(app)
     scopes = {(method, PREFIX + path): need for method, path, need in admin_routes()}

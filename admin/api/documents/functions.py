@@ -37,10 +37,11 @@ class Items(msgspec.Struct, Generic[T]):
 
 
 class FunctionRow(msgspec.Struct, kw_only=True):
-    """A function with its state. `phase`: that of a waking function. `rate` and the quantiles cover
+    """A function with its state. `oip_name`: its name at /v2, "" for its own. `phase`: that of a waking function. `rate` and the quantiles cover
     the last minute; null means unknown."""
 
     name: str
+    oip_name: str
     revision: str
     engine: Engine
     state: PoolState
@@ -109,10 +110,12 @@ class Server(msgspec.Struct):
 
 
 class RevisionRow(msgspec.Struct, kw_only=True):
-    """A revision. `traffic`: plain calls go to it. `size` in bytes. `server` only of server
+    """A revision. `oip_version`: its version at /v2, "" for its number. `traffic`: plain calls go
+    to it. `size` in bytes. `server` only of server
     functions."""
 
     number: int
+    oip_version: str
     traffic: bool
     bundle: str
     engine: Engine
