@@ -9,7 +9,10 @@ from unittest.mock import MagicMock
 
 from aiohttp import web
 
-from admin.api.app import PREFIX, AdminApi, Handlers, table
+from admin.api.app import AdminApi
+from admin.api.documents.routes import PREFIX
+from admin.api.openapi import DocumentPages
+from admin.api.table import Handlers, table
 from admin.ui.files import UiPages
 from gateway.dispatch.call import Attempt
 from gateway.http.app import Gateway, StatePages
@@ -53,7 +56,7 @@ def request_errors() -> list[str]:
 def admin_routes() -> list[tuple[str, str, str]]:
     """Return method, path below the prefix and required scope of each admin route."""
     handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
-    return [(method, path, need) for method, path, need, _ in table(handlers)]
+    return [(row.method, row.path, row.need) for row in table(handlers)]
 
 
 def routes() -> list[str]:
@@ -61,6 +64,7 @@ def routes() -> list[str]:
     app, boundary = web.Application(), ErrorBoundary(MagicMock())
     handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
     AdminApi(MagicMock(), handlers).add_routes(app, boundary)
+    DocumentPages(boundary, ()).add_routes(app)
     Gateway(MagicMock()).add_routes(app)
     UiPages(boundary, {}).add_routes(app)
     StatePages(boundary, MagicMock(), list, lambda: True).add_routes(app)
