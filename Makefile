@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test test-full test-python test-apps test-clients tests-there coverage ui chaos gpu check bench simulate image fmt docs surface clean clean-data
+.PHONY: run test test-full test-python test-apps test-clients tests-there coverage ui chaos gpu check bench simulate image fmt docs proto surface clean clean-data
 
 run: $(RUN_READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
@@ -113,6 +113,12 @@ reference: $(READY)
 clean: clean-docs
 clean-docs:
 	rm -rf site .cache
+
+# gateway/grpc/inference.binpb from inference.proto, with protoc or that of grpcio-tools, which wants
+# another protobuf than the server: PROTOC="/other/venv/bin/python -m grpc_tools.protoc"
+PROTOC ?= protoc
+proto:
+	$(PROTOC) -I gateway/grpc --descriptor_set_out=gateway/grpc/inference.binpb inference.proto
 
 # Write tests/data/surface.txt, the interface that clients, scripts and data folders rely on.
 surface: $(READY)
