@@ -53,9 +53,11 @@ test-python:
 test-apps: $(READY)
 	FN_TEST_APPS=1 $(BIN)/python -m pytest tests/e2e/test_app_pages.py
 
-# LiteLLM's proxy and LangChain at /v1; their packages come from an index, about a minute each time.
+# LiteLLM's proxy and LangChain at /v1, KServe's clients and MLServer's command at /v2 and over gRPC;
+# their packages come from an index, about a minute each time.
 test-clients: $(READY)
-	FN_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/e2e/test_other_clients.py
+	FN_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/e2e/test_other_clients.py \
+		tests/e2e/test_other_oip_clients.py
 
 tests-there: $(READY)
 	$(BIN)/python $(PYTEST) $(OTHER_TESTS)

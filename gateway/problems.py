@@ -30,6 +30,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.TooManyConnections: 503,
     errors.NotAcceptable: 406,
     errors.MethodNotAllowed: 405,
+    errors.NotServed: 501,
     errors.BodyTooLarge: 413,
     errors.BodyTimeout: 408,
     errors.QueueFull: 429,
@@ -162,7 +163,7 @@ def reply(error: errors.FnError, *, for_admin: bool = False) -> Reply:
         headers.append(("Accept-Encoding", ", ".join(error.detail["accepted"])))
     if isinstance(error, ENDS_CONNECTION):
         headers.append(CLOSE)
-    body = _encoded(document(error, for_admin=for_admin))
+    body = encoded(document(error, for_admin=for_admin))
     return Reply(STATUS[type(error)], tuple(headers), body)
 
 
@@ -180,13 +181,13 @@ def json_answer(
     """Return JSON data as an aiohttp response."""
     return web.Response(
         status=status,
-        body=_encoded(data),
+        body=encoded(data),
         content_type="application/json",
         headers=headers,
     )
 
 
-def _encoded(data: object) -> bytes:
+def encoded(data: object) -> bytes:
     """Encode as JSON.
 
     A client's bytes that are not UTF-8 appear here as lone surrogates; only the standard library

@@ -56,6 +56,7 @@ class Catalog:
         self._numbers: dict[tuple[str, str], tuple[int, ...]] = {}
         self._names: list[tuple[str, str]] = []
         self._aliases: dict[tuple[str, str], str] = {}
+        self._oip_names: dict[tuple[str, str], str] = {}
         self._subscribers: dict[object, Callable[[Change], None]] = {}
         self.version = 0
         """Changes with every modification."""
@@ -81,6 +82,38 @@ class Catalog:
         found = self._refs.get((namespace, self._aliases.get((namespace, model), model)))
         server = None if found is None else found.revision.server
         return found if server is not None and server.api is not None else None
+
+    def find_oip(self, name: str, version: str = "", namespace: str = NAMESPACE) -> Deployed | None:
+        """Return the revision that the Open Inference Protocol calls `version` of model `name`.
+
+        A name is a function's `oip_name`, or the name of a function without one. A version is the
+        `oip_version` of a revision, the newest one of several, or the number of a revision without
+        one; "" is the revision that has the traffic. None if there is none.
+        """
+        own = self._oip_names.get((namespace, name))
+        found = self._refs.get((namespace, own or name))
+        if found is None or "@" in name or (own is None and found.function.oip_name):
+            return None
+        return found if not version else self._oip_version(found.function, version)
+
+    def _oip_version(self, function: Function, version: str) -> Deployed | None:
+        revisions = self.revisions(function.name, function.namespace)
+        for one in reversed(revisions):
+            if one.revision.oip_version == version:
+                return one
+        # Not of a revision with a version of its own: version 2 must not be answered by version 1.
+        return next(
+            (
+                one
+                for one in revisions
+                if not one.revision.oip_version and str(one.revision.number) == version
+            ),
+            None,
+        )
+
+    def owner_of_oip(self, name: str, namespace: str = NAMESPACE) -> str | None:
+        """Return the name of the function whose `oip_name` is `name`, None if there is none."""
+        return self._oip_names.get((namespace, name))
 
     def owner_of(self, alias: str, namespace: str = NAMESPACE) -> str | None:
         """Return the name of the function that has this alias, None if none has."""
@@ -155,7 +188,7 @@ class Catalog:
             del self._refs[namespace, f"{name}@{number}"]
         before = self._refs.pop((namespace, name), None)
         if before is not None:
-            self._drop_aliases(before.function)
+            self._drop_names(before.function)
         self._tell(Change("remove", namespace, name, before, None))
 
     def remove_revisions(
@@ -191,9 +224,11 @@ class Catalog:
     def _set_function(self, function: Function, before: Deployed | None) -> None:
         namespace, name = function.namespace, function.name
         if before is not None:
-            self._drop_aliases(before.function)
+            self._drop_names(before.function)
         for alias in function.aliases:
             self._aliases[namespace, alias] = name
+        if function.oip_name:
+            self._oip_names[namespace, function.oip_name] = name
         for number in self._numbers[namespace, name]:
             ref = (namespace, f"{name}@{number}")
             self._refs[ref] = replace(self._refs[ref], function=function)
@@ -206,9 +241,10 @@ class Catalog:
             self._refs[namespace, name] = current
         self._tell(self._put_change(function, before))
 
-    def _drop_aliases(self, function: Function) -> None:
+    def _drop_names(self, function: Function) -> None:
         for alias in function.aliases:
             self._aliases.pop((function.namespace, alias), None)
+        self._oip_names.pop((function.namespace, function.oip_name), None)
 
     def _put_change(self, function: Function, before: Deployed | None) -> Change:
         key = (function.namespace, function.name)

@@ -106,6 +106,7 @@ class Function:
     Changes of a function's settings do not create a revision. `exchange` is set only for server
     functions, which do not use `limits.timeout_s` and `limits.body_mib`. `aliases` are further
     names of its model at /v1, each of one function alone; a deploy or a rollback keeps them.
+    `oip_name` is its model's name in the Open Inference Protocol, "" for the function's own.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Function:
     """Unix seconds."""
     exchange: ExchangeLimits | None = None
     aliases: tuple[str, ...] = ()
+    oip_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,8 @@ class ServerSettings:
 class Revision:
     """Immutable definition of what runs. `model` and `handler` are bundle paths, "" for none.
 
-    `server` is set only for server functions.
+    `server` is set only for server functions. `oip_version` is its version in the Open Inference
+    Protocol, digits; "" for its number.
     """
 
     name: str
@@ -232,6 +235,7 @@ class Revision:
     namespace: str = NAMESPACE
     created_s: float = 0.0
     server: ServerSettings | None = None
+    oip_version: str = ""
 
     @property
     def ref(self) -> str:

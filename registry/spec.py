@@ -73,6 +73,8 @@ def model_spec(deployed: Deployed) -> ModelSpec:
         preparation=prepared.preparation if (prepared := prepared_of(deployed)) else None,
         equal_axes=profile.equal_axes if profile and batch_max > 1 else (),
         may_rerun=may_rerun(deployed),
+        oip_name=deployed.function.oip_name,
+        oip_version=revision.oip_version,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from gateway.access import Access
 from gateway.dispatch.call import Priority
 from gateway.observing import records
+from gateway.oip.names import find_served
 from gateway.replies import Body
 from gateway.settings import MIB
 from registry.catalog import Catalog, Deployed
@@ -23,6 +24,7 @@ from registry.errors import BadRequest, QueueFull
 from registry.model import Revision
 from registry.spec import may_rerun
 from runtime_image.codecs import request
+from runtime_image.codecs.accept import OIP
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.link.meta import RequestMeta
 
@@ -69,10 +71,15 @@ def correlate(header: Callable[[str], str | None]) -> Correlation:
 
 
 class Head(NamedTuple):
-    """Head of one request to `/fn/{ref}`. Missing headers are None."""
+    """Head of one request to `/fn/{ref}`, or of an inference of the Open Inference Protocol.
+
+    Missing headers are None. `version` is None for /fn; else `ref` is the model's name, and
+    `version` is the one asked for, "" for none. `host` is None where no browser can be the client,
+    as in gRPC.
+    """
 
     ref: str
-    host: str
+    host: str | None
     origin: str | None
     fetch_site: str | None
     authorization: str | None
@@ -81,6 +88,7 @@ class Head(NamedTuple):
     json_length: str | None
     prefer: str | None
     priority: str | None
+    version: str | None = None
 
     @property
     def name(self) -> str:
@@ -96,15 +104,19 @@ class Head(NamedTuple):
         if length and not (length.isdecimal() and len(length) < 12):
             text = f"Inference-Header-Content-Length: expected a number, got {length[:40]!r}"
             raise BadRequest(text)
-        return RequestMeta(
-            self.content_type or "",
-            self.accept or "",
-            int(length) if length else -1,
-            "",
-        )
+        json_length = int(length) if length else -1
+        if self.version is not None:
+            # The protocol says in the body what the answer's form is.
+            return RequestMeta(OIP, "", json_length, "")
+        return RequestMeta(self.content_type or "", self.accept or "", json_length, "")
 
 
-def make_head(ref: str, host: str, header: Callable[[str], str | None]) -> Head:
+def make_head(
+    ref: str,
+    host: str | None,
+    header: Callable[[str], str | None],
+    version: str | None = None,
+) -> Head:
     """Build the head of a request; `header(name)` returns the first value of a header."""
     return Head(
         ref,
@@ -117,6 +129,7 @@ def make_head(ref: str, host: str, header: Callable[[str], str | None]) -> Head:
         header("Inference-Header-Content-Length"),
         header("Prefer"),
         header("Priority"),
+        version,
     )
 
 
@@ -170,10 +183,17 @@ class Admissions:
         Raises FnError if there is none, or the caller may not invoke it.
         """
         access = self._access
-        access.check_host(head.host)
-        access.check_origin(head.origin, head.fetch_site, head.host)
-        access.check(head.authorization, "invoke", head.name)
-        return self._catalog.resolve(head.ref)
+        if head.host is not None:
+            access.check_host(head.host)
+            access.check_origin(head.origin, head.fetch_site, head.host)
+        if head.version is None:
+            access.check(head.authorization, "invoke", head.name)
+            return self._catalog.resolve(head.ref)
+        found = self._catalog.find_oip(head.ref, head.version)
+        # Scopes name functions. A caller with such a scope learns of no other names.
+        name = head.ref if found is None else found.function.name
+        access.check(head.authorization, "invoke", name)
+        return find_served(self._catalog, head.ref, head.version)
 
     def admit(self, key: Hashable, head: Head, deployed: Deployed) -> Admission:
         """Parse the rest of a head that `find` does not know, and cache its admission.
@@ -193,7 +213,7 @@ class Admissions:
             limits.queue,
             requested_priority(head.priority),
             may_rerun(deployed),
-            "@" in head.ref,
+            bool(head.version) or "@" in head.ref,
             self._catalog.version,
         )
         if self._as_of != self._catalog.version or self._keys_as_of != self._access.ring.version:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final, Protocol
 
@@ -17,9 +17,10 @@ import structlog
 from aiohttp import web
 
 from gateway import problems
-from gateway.access import Access
 from gateway.delivery import Delivery
-from gateway.http.bodies import check_framing, continue_later, is_awaiting_continue
+from gateway.http.bodies import continue_later
+from gateway.http.boundary import ErrorBoundary
+from gateway.http.call_route import head_of, invoke, route_calls
 from gateway.http.connected import Connections, connections_of
 from gateway.http.connections import ConnectionLimit, connections_max
 from gateway.http.context import Invoker
@@ -27,15 +28,15 @@ from gateway.http.exchange_client import make_parts
 from gateway.http.exchange_route import proxy
 from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
-from gateway.http.invocation import invoke, route_calls
 from gateway.http.models.lists import ModelRoutes
+from gateway.http.oip.routes import OipRoutes
 from gateway.http.page_route import route_pages
 from gateway.http.server_description import describe_server, prefers_page, server_example
 from gateway.metrics.counters import PageFormat, negotiate_format
 from gateway.replies import Reply, Writer
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
-from registry.errors import FnError, MethodNotAllowed, Unknown
+from registry.errors import MethodNotAllowed, Unknown
 from registry.exchange import PoolEndpoints
 from registry.tasks import Tasks, every
 from runtime_image.codecs.request import content_types
@@ -54,11 +55,9 @@ EVENTS_FLUSH_S: Final = 0.25
 TRACES_FLUSH_S: Final = 1.0
 """Longer than EVENTS_FLUSH_S: each batch is an HTTP request, as expensive as 20 traces."""
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 
 class Gateway:
-    """The routes `/fn` and `/healthz`."""
+    """The routes `/fn`, `/v1`, `/v2` and `/healthz`."""
 
     def __init__(self, invoker: Invoker) -> None:
         self.invoker = invoker
@@ -67,15 +66,17 @@ class Gateway:
         self.gate = invoker.gate
         self.parts = make_parts(invoker, self.writer)
         self.models = ModelRoutes(invoker)
+        self.oip = OipRoutes(invoker, self.writer)
 
     def add_routes(self, app: web.Application) -> None:
-        """Add the routes `/fn` and `/healthz`."""
+        """Add the routes."""
         function, healthz = self._function, self.boundary.wrap(_healthz)
         app.router.add_route("*", "/fn/{ref}", function, expect_handler=continue_later)
         app.router.add_route("*", "/fn/{ref}/{rest:.*}", self._proxy, expect_handler=continue_later)
         app.router.add_post("/v1/{rest:.*}", self._proxy, expect_handler=continue_later)
         for path in ("/v1", "/v1/{rest:.*}"):
             app.router.add_route("*", path, self.models.handle, expect_handler=continue_later)
+        self.oip.add_routes(app)
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
 
@@ -105,8 +106,8 @@ class Gateway:
             return await self._proxy(request)
         if request.method == "POST":
             answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-            ref = request.match_info["ref"]
-            return await invoke(self.invoker, self.writer, request, ref, answer)
+            head = head_of(request, request.match_info["ref"])
+            return await invoke(self.invoker, self.writer, request, head, answer)
         return await self.boundary.wrap(self._describe)(request)
 
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
@@ -131,45 +132,6 @@ class Gateway:
         is_server = deployed.revision.server is not None
         described = (describe_server if is_server else describe)(deployed, endpoints, origin)
         return problems.json_answer(described)
-
-
-class ErrorBoundary:
-    """Wraps every route except invoking: checks Host and Origin, turns errors into problems."""
-
-    def __init__(self, access: Access) -> None:
-        self.access = access
-
-    def wrap(self, handler: Handler, *, is_linked: bool = False) -> Handler:
-        """Return `handler` behind the boundary.
-
-        `is_linked`: pages of other sites may link to the route, because it changes nothing and
-        gives every caller the same answer.
-        """
-        access = self.access
-
-        async def checked(request: web.Request) -> web.StreamResponse:
-            headers = request.headers
-            try:
-                check_framing(request)
-                access.check_host(request.host)
-                origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
-                if not is_linked:
-                    access.check_origin(origin, site, request.host)
-                return await handler(request)
-            except FnError as error:
-                is_admin = access.is_admin(headers.get("Authorization"))
-                return problems.answer(error, for_admin=is_admin)
-            except Exception:  # error boundary: a defect must not expose internals
-                log.exception("a request failed", path=request.path)
-                return problems.answer(FnError("see the server's log"))
-
-        async def guarded(request: web.Request) -> web.StreamResponse:
-            response = await checked(request)
-            if is_awaiting_continue(request):
-                response.force_close()
-            return response
-
-        return guarded
 
 
 class MetricsPage(Protocol):

@@ -1,32 +1,27 @@
-"""One invocation from its head to its reply, and the adapter for requests that aiohttp reads.
+"""One invocation from its head to its reply.
 
-`Invocation` uses only callbacks and serves both HTTP readers: the fast path, and `invoke` for
-requests that aiohttp reads.
+`Invocation` uses only callbacks and serves both HTTP readers, the fast path and `call_route` for
+requests that aiohttp reads, and gRPC.
 """
 
 from __future__ import annotations
 
-import asyncio
-import re
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 from time import monotonic
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
-from aiohttp import web
 
 from gateway import problems
 from gateway.data_links import Delivered, HeldCall, Outcome
+from gateway.dispatch.call import Priority
 from gateway.http.admission import (
     NOT_CORRELATED,
     REQUEST_ID,
     Correlation,
     Head,
-    correlate,
-    make_head,
 )
-from gateway.http.bodies import check_framing, is_awaiting_continue, receive
 from gateway.http.context import Invoker
 from gateway.http.reservations import BodyReservation, OnEvicted
 from gateway.metrics.counters import exemplar_of
@@ -38,7 +33,9 @@ from gateway.observing.records import (
     RequestRecord,
     make_record,
 )
-from gateway.replies import Body, Reply, Writer, make_receipt, make_reply, server_timing
+from gateway.oip import shapes as oip_shapes
+from gateway.oip.parameters import requested_scheduling
+from gateway.replies import Body, Reply, make_receipt, make_reply, server_timing
 from gateway.shared_memory import BodySlot
 from registry.catalog import Deployed
 from registry.errors import BadRequest, FnError
@@ -49,6 +46,18 @@ log = structlog.get_logger()
 
 MARK_S: Final = 0.01
 """Seconds between two exemplars of untraced warm requests: making one takes as long as counting."""
+
+
+class ErrorShape(Protocol):
+    """Makes the reply of an error in the form of one protocol."""
+
+    def __call__(self, error: FnError, *, for_admin: bool = False) -> Reply:
+        """Return the reply. `for_admin` adds what only administrators may read."""
+
+
+def shape_of(head: Head) -> ErrorShape:
+    """Return the form of errors in the protocol of a head."""
+    return problems.reply if head.version is None else oip_shapes.reply
 
 
 class Invocation:
@@ -73,6 +82,7 @@ class Invocation:
         "_is_recorded",
         "_reply",
         "_reservation",
+        "_shape",
         "_size",
         "_slot",
         "request_id",
@@ -85,7 +95,10 @@ class Invocation:
         head: Head,
         reply: Callable[[Reply], None],
         correlation: Correlation = NOT_CORRELATED,
+        shape: ErrorShape | None = None,
     ) -> None:
+        """Create the request. `shape` makes the reply of an error, by default as the head's
+        protocol has it."""
         self._invoker = invoker
         self._head = head
         self._reply = reply
@@ -98,6 +111,7 @@ class Invocation:
         self._call: HeldCall | None = None
         self._check: Future[None] | None = None
         self._correlation = correlation
+        self._shape = shape
         self.request_id = correlation.request_id or invoker.new_id()
         tracer = invoker.tracer
         self.trace = None if tracer is None else tracer.begin(correlation.traceparent)
@@ -123,6 +137,11 @@ class Invocation:
         self._admission = admission
         self._deployed = admission.deployed
         return admission.body_max
+
+    def shorten_wait(self, wait_s: float) -> None:
+        """Lower the wait budget of this request, which is admitted, to `wait_s` seconds."""
+        if wait_s < self._admission.wait_s:
+            self._admission = self._admission._replace(wait_s=max(0.0, wait_s))
 
     def buffer(self, length: int) -> memoryview | None:
         """Return shared memory to receive a body of `length` bytes in, which saves a copy.
@@ -158,6 +177,9 @@ class Invocation:
             revision = admission.deployed.revision
             invoker.history.arrived(revision.namespace, revision.name)
             now = monotonic()
+            wait_s, priority = admission.wait_s, admission.priority
+            if self._head.version is not None:
+                wait_s, priority = self._scheduled(body)
             meta, trace = admission.meta, self.trace
             traceparent = self._correlation.traceparent if trace is None else trace.traceparent
             if traceparent:
@@ -168,9 +190,9 @@ class Invocation:
                 meta,
                 body,
                 now,
-                now + admission.wait_s,
+                now + wait_s,
                 admission.timeout_s,
-                admission.priority,
+                priority,
                 admission.may_rerun,
                 admission.queue_max,
                 admission.is_pinned,
@@ -185,8 +207,20 @@ class Invocation:
         except Exception as error:  # noqa: BLE001 - error boundary: `fail` hides internals
             self.fail(error)
 
+    def _scheduled(self, body: Body) -> tuple[float, Priority]:
+        """Return wait budget and priority of a request whose body may say more than its head.
+
+        Raises RequestError.
+        """
+        admission = self._admission
+        wait_s, priority = requested_scheduling(body, admission.meta.json_length)
+        return (
+            admission.wait_s if wait_s is None else min(wait_s, admission.wait_s),
+            admission.priority if priority is None else priority,
+        )
+
     def fail(self, error: BaseException, call: HeldCall | None = None) -> None:
-        """Answer with a problem document. `call`: the call, if it was accepted."""
+        """Answer with an error. `call`: the call, if it was accepted."""
         if isinstance(error, RequestError):
             error = problems.from_request_error(error)
         if not isinstance(error, FnError):
@@ -201,7 +235,8 @@ class Invocation:
         for_admin = has_more and self._invoker.access.is_admin(self._head.authorization)
         if self._deployed is not None:
             self._invoker.failures.count(self._deployed, error, call, self.request_id)
-        self._reply_problem(error.code, problems.reply(error, for_admin=for_admin), call)
+        shape = self._shape or shape_of(self._head)
+        self._reply_problem(error.code, shape(error, for_admin=for_admin), call)
 
     def cancel(self) -> None:
         """Remove the call from its queue, or recall it: the client has disconnected."""
@@ -268,8 +303,9 @@ class Invocation:
         try:
             if error is not None:
                 raise error
+            wait_s = call.wait_until_s - call.arrived_s
             call.arrived_s = monotonic()
-            call.wait_until_s = call.arrived_s + self._admission.wait_s
+            call.wait_until_s = call.arrived_s + wait_s
             self._submit(call)
         except Exception as failure:  # noqa: BLE001 - error boundary, as in `run`
             self.fail(failure)
@@ -381,114 +417,3 @@ class Invocation:
         traceparent = self._correlation.traceparent if trace is None else trace.traceparent
         asked = RequestInfo(self.request_id, records.trace_id(traceparent), *about, trace)
         return make_record(asked, ending, call, self._invoker.wall())
-
-
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
-_CALL: Final = re.compile("/fn/([a-z0-9@-]+)")
-
-
-def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
-    """Return a request handler for aiohttp's server that recognises calls by their path alone.
-
-    `others` handles all other requests with the application's router.
-    """
-
-    # Looked up once: Python 3.11 calls getpid() in each look-up.
-    loop = asyncio.get_running_loop()
-
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        if request.method == "POST":
-            found = _CALL.fullmatch(request.rel_url.raw_path)
-            if found is not None and not is_server(invoker, found[1]):
-                return await invoke(invoker, writer, request, found[1], loop.create_future())
-        return await others(request)
-
-    return handle
-
-
-def is_server(invoker: Invoker, ref: str) -> bool:
-    """Return whether `ref` names a deployed server function."""
-    deployed = invoker.catalog.find(ref)
-    return deployed is not None and deployed.revision.server is not None
-
-
-async def invoke(
-    invoker: Invoker,
-    writer: Writer,
-    request: web.BaseRequest,
-    ref: str,
-    answer: asyncio.Future[Reply],
-) -> web.StreamResponse:
-    """Answer one invocation; `answer` is a future of the running loop.
-
-    Every FnError becomes a problem document.
-    """
-    header = request.headers.get
-    head = make_head(ref, request.host, header)
-
-    def answered(made: Reply) -> None:
-        # If the client disconnected in this loop iteration, the future is cancelled first.
-        if not answer.done():
-            answer.set_result(made)
-
-    invocation = Invocation(invoker, head, answered, correlate(header))
-    try:
-        check_framing(request)
-        most = invocation.admit(head)
-        seconds = invoker.settings.body_read_s
-        body = await receive(request, most, seconds, invocation, invoker.inflation)
-    except Exception as error:  # noqa: BLE001 - error boundary: `fail` hides internals
-        invocation.fail(error)
-    except asyncio.CancelledError:
-        invocation.cancel()
-        raise
-    else:
-        invocation.run(body)
-    try:
-        reply = await answer
-    except asyncio.CancelledError:
-        invocation.cancel()
-        raise
-    return _response(request, reply, writer)
-
-
-def _response(request: web.BaseRequest, reply: Reply, writer: Writer) -> web.StreamResponse:
-    # A client that got no "100 Continue" may send its body nevertheless, or the next request.
-    closes = reply.closes or is_awaiting_continue(request)
-    if request.version == (1, 1) and request.keep_alive and not closes:
-        return PreparedResponse(writer.pieces(reply))
-    headers = {**dict(reply.headers), "Server": "fngate"}
-    response = web.Response(status=reply.status, headers=headers, body=bytes(reply.body))
-    if closes:
-        response.force_close()  # aiohttp evaluates this, not the header
-    return response
-
-
-class PreparedResponse(web.StreamResponse):
-    """Response with prepared bytes, sent in half of aiohttp's time.
-
-    For HTTP/1.1 connections that are kept alive.
-    """
-
-    def __init__(self, pieces: list[bytes | bytearray | memoryview]) -> None:
-        # The base class's constructor is skipped: it would create unused headers and cookies.
-        # aiohttp calls only `prepare` and `write_eof`, and reads the keep-alive state.
-        self._pieces = pieces
-        self._keep_alive = True
-
-    async def prepare(self, request: web.BaseRequest) -> None:
-        """Write all bytes. Raises ConnectionResetError if the client is gone.
-
-        While the client reads too slowly, its next requests wait.
-        """
-        transport = request.transport
-        if transport is None:
-            raise ConnectionResetError("the client is gone")
-        for piece in self._pieces:
-            transport.write(piece)
-        if request.protocol.writing_paused:
-            await request.writer.drain()
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Do nothing: `prepare` has written everything."""

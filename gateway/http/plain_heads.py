@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import httptools
 
 from gateway.http.admission import NOT_CORRELATED, Correlation, Head, correlate, make_head
+from gateway.http.compression import requested_coding
 
 HEAD_MAX: Final = 4096
 """Max bytes. Longer heads are left to aiohttp, which has its own limits."""
@@ -18,7 +19,8 @@ HEADERS_MAX: Final = 40
 HEADS_MAX: Final = 1024
 """Max heads in the cache."""
 _PLAIN: Final = re.compile(
-    rb"POST /fn/([a-z0-9@-]{1,80}) HTTP/1\.1\r\n"
+    rb"POST /(?:fn/([a-z0-9@-]{1,80})"
+    rb"|v2/models/([A-Za-z0-9._-]{1,255})(?:/versions/([0-9]{1,18}))?/infer) HTTP/1\.1\r\n"
     rb"(?:[A-Za-z0-9-]{1,64}: ?[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?\r\n)+\r\n"
 )
 _LENGTH: Final = re.compile("0|[1-9][0-9]{0,8}")
@@ -37,7 +39,7 @@ _VALUE: Final = re.compile(rb" ?([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)\r\n")
 
 
 class PlainHead(NamedTuple):
-    """A plain `POST /fn/{ref}` with a body of `length` bytes.
+    """A plain `POST /fn/{ref}` or inference at /v2, with a body of `length` bytes.
 
     Heads with the same `key` differ only in their correlation.
     """
@@ -108,7 +110,7 @@ def parse_plain_head(raw: bytes) -> PlainHead | None:
 
     A plain head has each header at most once, has Host and Content-Length, and consists of
     printable ASCII characters. After the colon is at most one space. No header changes how the body
-    or the connection is read.
+    or the connection is read, or asks for a compressed answer.
     """
     found = _PLAIN.fullmatch(raw) if len(raw) <= HEAD_MAX else None
     if found is None:
@@ -121,7 +123,12 @@ def parse_plain_head(raw: bytes) -> PlainHead | None:
         return None
     if headers.get("connection", "keep-alive").lower() != "keep-alive":
         return None
-    head = make_head(found[1].decode(), headers["host"], lambda name: headers.get(name.lower()))
+    ref, model, version = (None if part is None else part.decode() for part in found.groups())
+    if ref is None:
+        ref, version = model or "", version or ""
+        if requested_coding((headers.get("accept-encoding", ""),)):
+            return None
+    head = make_head(ref, headers["host"], lambda name: headers.get(name.lower()), version)
     return PlainHead(head, int(length[0]), object())
 
 

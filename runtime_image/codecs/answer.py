@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from runtime_image.codecs.accept import JSON, NPY, OCTETS, AnswerForm
 from runtime_image.codecs.arrays import DTYPES
+from runtime_image.codecs.classification import best_order, classify
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import (
     BAD_INPUT,
@@ -32,6 +33,25 @@ _NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What answers: `revision` is "digits@3"; the other names are those of the Open Inference
+    Protocol. `is_batched`: the first axis of an output has its rows."""
+
+    revision: str
+    name: str
+    version: str
+    is_batched: bool = False
+
+
+def served_model(
+    revision: str, name: str = "", version: str = "", *, is_batched: bool = False
+) -> ServedModel:
+    """Return the names of a revision's model; `name` and `version` default to its parts."""
+    own, _, number = revision.partition("@")
+    return ServedModel(revision, name or own, version or number, is_batched)
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """An answer's body and headers. `json_length`: bytes of the JSON part of a binary answer, or
     0."""
@@ -40,26 +60,30 @@ class Answer:
     json_length: int
     body: bytes
 
+    def __len__(self) -> int:
+        """Return the bytes of the body."""
+        return len(self.body)
+
 
 def encode(
     outputs: dict[str, Any],
     form: AnswerForm,
     signature: Signature,
     rule: OutputRule,
-    revision: str,
+    model: ServedModel,
     id: str,
 ) -> Answer:
-    """Encode `outputs` (by name) in the form chosen for the request; `revision` is "digits@3".
+    """Encode `outputs` (by name) in the form chosen for the request.
 
     In JSON, a NaN or infinity of a tensor is null and bytes are base64. Raises FUNCTION_FAILED for
     a value that the form cannot represent; in short JSON also for a NaN or infinity outside a
     tensor. Raises BAD_INPUT or NOT_ACCEPTABLE if the request names an unknown output.
     """
     if form.form == "short":
-        return Answer(JSON, 0, _short(outputs, rule, revision))
+        return Answer(JSON, 0, _short(outputs, rule, model.revision))
     if form.form == "npy":
         return Answer(NPY, 0, _npy(outputs, form.tensor, signature))
-    return _oip(outputs, form, signature, revision, id)
+    return _oip(outputs, form, signature, rule, model, id)
 
 
 def _short(outputs: dict[str, Any], rule: OutputRule, revision: str) -> bytes:
@@ -129,7 +153,7 @@ def top_rows(scores: NDArray[Any], rule: OutputRule) -> list[list[dict[str, Any]
 def best_places(scores: NDArray[Any], rule: OutputRule) -> tuple[list[list[int]], list[list[Any]]]:
     """Return, for each row, the indexes of the best scores, best first, and these scores."""
     rows = scores.reshape(1, -1) if scores.ndim == 1 else scores.reshape(scores.shape[0], -1)
-    order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, : rule.top_k or 1]
+    order = best_order(rows, rule.top_k or 1)
     best = np.take_along_axis(rows, order, axis=1)
     return order.tolist(), best.tolist()
 
@@ -148,8 +172,15 @@ def _npy(outputs: dict[str, Any], name: str, signature: Signature) -> bytes:
 
 
 def _oip(
-    outputs: dict[str, Any], form: AnswerForm, signature: Signature, revision: str, id: str
+    outputs: dict[str, Any],
+    form: AnswerForm,
+    signature: Signature,
+    rule: OutputRule,
+    model: ServedModel,
+    id: str,
 ) -> Answer:
+    labelled = rule.tensor or next(iter(outputs), "")
+    classes = dict(form.classes)
     items: list[dict[str, Any]] = []
     raw: list[bytes | memoryview] = []
     for name in form.outputs or outputs:
@@ -159,6 +190,12 @@ def _oip(
                 BAD_INPUT, f"output {name!r}: expected one of {known}, got an unknown name"
             )
         array, datatype = _tensor(name, outputs[name], signature)
+        if name in classes:
+            labels = rule.labels if name == labelled else ()
+            array = classify(
+                name, array, datatype, classes[name], labels, is_batched=model.is_batched
+            )
+            datatype = dtypes.BYTES
         item: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": datatype}
         if form.binary_all or name in form.binary:
             data = _packed(array, datatype)
@@ -167,8 +204,7 @@ def _oip(
         else:
             item["data"] = array.ravel().tolist()
         items.append(item)
-    model, _, version = revision.partition("@")
-    head: dict[str, Any] = {"model_name": model, "model_version": version}
+    head: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
     if id:
         head["id"] = id
     body = _json({**head, "outputs": items})

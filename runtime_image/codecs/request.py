@@ -18,7 +18,16 @@ from typing import Any, Final, Literal
 import msgspec
 
 from runtime_image.codecs import oip, raw, tensors
-from runtime_image.codecs.accept import JSON, NPY, OCTETS, SHORT, AnswerForm, choose, media_type
+from runtime_image.codecs.accept import (
+    JSON,
+    NPY,
+    OCTETS,
+    OIP,
+    SHORT,
+    AnswerForm,
+    choose,
+    media_type,
+)
 from runtime_image.codecs.tensors import (
     RawInput,
     bad_body,
@@ -112,7 +121,7 @@ def parse(
             raise _unsupported(head, signature, rules)
         values = read_values(_whole(body))
         return Parsed("short", values, choose(head.accept, SHORT, signature))
-    if head.json_length is not None and media in (JSON, OCTETS, ""):
+    if media == OIP or (head.json_length is not None and media in (JSON, OCTETS, "")):
         return _parse_oip(head, body, signature)
     if media == JSON:
         return _parse_json(head, _whole(body), signature)
@@ -158,6 +167,7 @@ def _parse_oip(head: RequestHead, body: bytes | memoryview, signature: Signature
         outputs=request.outputs,
         binary=request.binary,
         binary_all=request.binary_all,
+        classes=request.classes,
     )
     return Parsed("oip", request.inputs, choose(head.accept, default, signature), request.id)
 

@@ -118,7 +118,8 @@ class ModelSpec:
     preparation. `batch_unproven`: the owner requests batching although no proof shows that rows
     are independent; a trial then refuses the model if its comparison refutes it. `equal_axes`
     as in `RowVerdict`: a request that violates one runs alone. `may_rerun`: the function allows a
-    second run of a request.
+    second run of a request. `oip_name` and `oip_version` name the model in answers of the Open
+    Inference Protocol, "" for the parts of `revision`.
     """
 
     revision: str
@@ -138,6 +139,8 @@ class ModelSpec:
     batch_unproven: bool = False
     equal_axes: EqualAxes = ()
     may_rerun: bool = True
+    oip_name: str = ""
+    oip_version: str = ""
 
 
 def to_json(spec: ModelSpec) -> dict[str, Any]:

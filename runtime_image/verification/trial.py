@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from runtime_image.codecs.accept import AnswerForm
-from runtime_image.codecs.answer import encode
+from runtime_image.codecs.answer import encode, served_model
 from runtime_image.codecs.arrays import to_arrays
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract import model
@@ -210,7 +210,8 @@ def _shown(signature: Signature, spec: ModelSpec, outputs: dict[str, Any]) -> di
     import msgspec
 
     try:
-        answer = encode(outputs, AnswerForm("short"), signature, spec.output, spec.revision, "")
+        model = served_model(spec.revision)
+        answer = encode(outputs, AnswerForm("short"), signature, spec.output, model, "")
     except Exception as error:
         raise SampleError(f"the sample's outputs cannot be encoded: {error}") from error
     if len(answer.body) > 4096:

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from runtime_image.codecs import request
 from runtime_image.codecs.accept import AnswerForm
-from runtime_image.codecs.answer import encode
+from runtime_image.codecs.answer import encode, served_model
 from runtime_image.codecs.arrays import DTYPES, to_arrays
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract import dtypes
@@ -67,7 +67,9 @@ def test_short_json_round_trips(tensor: tuple[str, np.ndarray]) -> None:
     body = json.dumps({"inputs": {"x": array.tolist()}}).encode()
     found = arrays(RequestHead("application/json"), body, wanted)
     assert same(found, array)
-    answer = encode({"x": found}, AnswerForm("short"), wanted, OutputRule(), "f@1", "")
+    answer = encode(
+        {"x": found}, AnswerForm("short"), wanted, OutputRule(), served_model("f@1"), ""
+    )
     assert json.loads(answer.body)["outputs"]["x"] == array.tolist()
 
 
@@ -86,7 +88,7 @@ def test_protocol_json_round_trips(tensor: tuple[str, np.ndarray], nested: bool)
         return
     found = arrays(RequestHead("application/json"), body, wanted)
     assert same(found, array)
-    answer = encode({"x": found}, AnswerForm("oip"), wanted, OutputRule(), "f@1", "")
+    answer = encode({"x": found}, AnswerForm("oip"), wanted, OutputRule(), served_model("f@1"), "")
     assert json.loads(answer.body)["outputs"] == [{**item, "data": array.ravel().tolist()}]
 
 
@@ -104,7 +106,7 @@ def test_protocol_binary_round_trips(tensor: tuple[str, np.ndarray]) -> None:
     found = arrays(head, body + raw, wanted)
     assert same(found, array)
     form = AnswerForm("oip-binary", binary_all=True)
-    answer = encode({"x": found}, form, wanted, OutputRule(), "f@1", "")
+    answer = encode({"x": found}, form, wanted, OutputRule(), served_model("f@1"), "")
     assert json.loads(answer.body[: answer.json_length])["outputs"] == [item]
     assert answer.body[answer.json_length :] == raw
 
@@ -119,7 +121,7 @@ def test_npy_round_trips(tensor: tuple[str, np.ndarray]) -> None:
     wanted = signature(dtype, array)
     found = arrays(RequestHead("application/x-npy"), buffer.getvalue(), wanted)
     assert same(found, array)
-    answer = encode({"x": found}, AnswerForm("npy"), wanted, OutputRule(), "f@1", "")
+    answer = encode({"x": found}, AnswerForm("npy"), wanted, OutputRule(), served_model("f@1"), "")
     assert same(np.load(io.BytesIO(answer.body)), array)
 
 

@@ -18,12 +18,12 @@ from gateway.delivery import Delivery
 from gateway.dispatch.call import ServerLink
 from gateway.dispatch.dispatcher import Limits as DispatchLimits
 from gateway.http.app import Gateway, StatePages
+from gateway.http.call_route import route_calls
 from gateway.http.connections import ConnectionLimit
 from gateway.http.context import assemble
 from gateway.http.exchanges import Exchanges
 from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
-from gateway.http.invocation import route_calls
 from gateway.http.page_route import Entry, route_pages
 from gateway.observing.access_log import AccessEvent
 from gateway.pages.tickets import Tickets

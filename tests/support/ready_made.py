@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from registry.manifest import Manifest, parse_manifest
-from runtime_image.codecs.answer import encode
+from runtime_image.codecs.answer import encode, served_model
 from runtime_image.codecs.arrays import to_arrays
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract.control import Report
@@ -38,7 +38,9 @@ class ReadyMade:
         inputs = to_arrays(parsed, self.engine.signature, self.manifest.inputs)
         outputs = self.engine.run(inputs, self.engine.ticket())
         rule, signature = self.manifest.output, self.engine.signature
-        answer = encode(outputs, parsed.answer, signature, rule, "ready-made@1", parsed.id)
+        answer = encode(
+            outputs, parsed.answer, signature, rule, served_model("ready-made@1"), parsed.id
+        )
         shown: dict[str, Any] = json.loads(answer.body)
         return shown
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from runtime_image.codecs.accept import AnswerForm
-from runtime_image.codecs.answer import encode
+from runtime_image.codecs.answer import encode, served_model
 from runtime_image.codecs.oip import _Body
 from runtime_image.codecs.request import _Inputs
 from runtime_image.contract.model import CONTENT_TYPES, OutputRule
@@ -24,7 +24,7 @@ def bodies() -> list[str]:
     outputs = {"y": np.array([[0.5, 1.5]], np.float32)}
     for form in ("short", "oip", "oip-binary"):
         wanted = AnswerForm(form, binary_all=form == "oip-binary")  # type: ignore[arg-type]
-        answer = encode(outputs, wanted, SIGNATURE, rule, "f@1", "id")
+        answer = encode(outputs, wanted, SIGNATURE, rule, served_model("f@1"), "id")
         length = answer.json_length or len(answer.body)
         shape.add(f"answer {form}", json.loads(bytes(answer.body)[:length]))
     requests = [*fields_of("request short", _Inputs), *fields_of("request oip", _Body)]

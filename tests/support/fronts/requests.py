@@ -49,7 +49,15 @@ def plain(random: Random) -> bytes:
     ref = "cold" if random.random() < 0.04 and len(body) < 60_000 else random.choice(REFS[:4])
     colon = random.choice((":", ": "))
     head = "".join(f"{cased(random, name)}{colon}{value}\r\n" for name, value in lines)
-    return f"POST /fn/{ref} HTTP/1.1\r\n{head}\r\n".encode() + body
+    return f"POST {path_of(random, ref)} HTTP/1.1\r\n{head}\r\n".encode() + body
+
+
+def path_of(random: Random, ref: str) -> str:
+    """Return a path that calls a function, in one of the two protocols."""
+    if random.random() < 0.8:
+        return f"/fn/{ref}"
+    name, _, number = ref.partition("@")
+    return f"/v2/models/{name}{f'/versions/{number}' if number else ''}/infer"
 
 
 def content(random: Random) -> bytes:
@@ -118,7 +126,7 @@ def _target(random: Random, raw: bytes) -> bytes:
     target = random.choice(TARGETS)
     if random.random() < 0.4:
         refs = REFS if len(raw) < 60_000 else REFS[:-1]
-        target = b"/fn/" + random.choice(refs + NO_REFS).encode()
+        target = path_of(random, random.choice(refs + NO_REFS)).encode()
     return head + target + b" " + rest
 
 

@@ -17,12 +17,12 @@ from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, StatePages
+from gateway.http.call_route import route_calls
 from gateway.http.connections import ConnectionLimit
 from gateway.http.context import assemble
 from gateway.http.decompression import Inflation
 from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
-from gateway.http.invocation import route_calls
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Deployed
 from registry.model import Key

@@ -30,9 +30,57 @@ def test_a_plain_head_is_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "ref", "version"),
+    [
+        (b"/fn/digits", "digits", None),
+        (b"/v2/models/My_Net.v2-b/infer", "My_Net.v2-b", ""),
+        (b"/v2/models/digits/versions/17/infer", "digits", "17"),
+    ],
+)
+def test_an_inference_of_the_protocol_is_plain(path: bytes, ref: str, version: str | None) -> None:
+    """The path alone says which protocol a head belongs to, and which model it names."""
+    hot = parse_plain_head(without(b"/fn/digits@3", path))
+    assert hot is not None
+    assert (hot.head.ref, hot.head.version) == (ref, version)
+
+
+@pytest.mark.parametrize(
+    ("path", "coding", "is_plain"),
+    [
+        (b"/fn/digits", b"gzip", True),
+        (b"/v2/models/digits/infer", b"gzip, deflate", True),
+        (b"/v2/models/digits/infer", b"gzip", False),
+    ],
+)
+def test_a_head_that_asks_for_compression_is_not_plain(
+    path: bytes, coding: bytes, is_plain: bool
+) -> None:
+    """Only the protocol's answers are compressed, and only for a client that names one coding."""
+    raw = without(b"/fn/digits@3", path).replace(
+        b"Connection", b"Accept-Encoding: " + coding + b"\r\nConnection"
+    )
+    assert (parse_plain_head(raw) is not None) == is_plain
+
+
+@pytest.mark.parametrize(
     "raw",
     [
         without(b"POST", b"GET"),
+        *(
+            without(b"/fn/digits@3", path)
+            for path in (
+                b"/v2/models/digits",
+                b"/v2/models/digits/infer/",
+                b"/v2/models//infer",
+                b"/v2/models/a/b/infer",
+                b"/v2/models/dig%69ts/infer",
+                b"/v2/models/digits/versions//infer",
+                b"/v2/models/digits/versions/x/infer",
+                b"/v2/models/digits/versions/" + b"1" * 19 + b"/infer",
+                b"/v2/models/" + b"a" * 256 + b"/infer",
+                b"/V2/models/digits/infer",
+            )
+        ),
         without(b"POST", b"post"),
         without(b"HTTP/1.1", b"HTTP/1.0"),
         without(b"digits@3", b"digits?x=1"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from runtime_image.codecs.accept import AnswerForm
-from runtime_image.codecs.answer import Answer, encode
+from runtime_image.codecs.answer import Answer, encode, served_model
 from runtime_image.contract.errors import BAD_INPUT, FUNCTION_FAILED, NOT_ACCEPTABLE, RequestError
 from runtime_image.contract.model import OutputRule
 from runtime_image.contract.signature import Signature, TensorSpec
@@ -20,6 +20,7 @@ from runtime_image.contract.signature import Signature, TensorSpec
 SIGNATURE = Signature(
     "tensors", (), (TensorSpec("y", "FP32", (-1, 2)), TensorSpec("s", "BYTES", (-1,)))
 )
+MODEL = served_model("digits@3")
 Y = np.array([[0.5, 1.5]], np.float32)
 S = np.array(["a", b"\xff"], object)
 
@@ -28,7 +29,7 @@ def answer(
     given: dict[str, Any], form: str = "short", rule: OutputRule | None = None, **more: Any
 ) -> Answer:
     wanted = AnswerForm(form, **more)  # type: ignore[arg-type]  # a parameter of the test
-    return encode(given, wanted, SIGNATURE, rule or OutputRule(), "digits@3", "id 1")
+    return encode(given, wanted, SIGNATURE, rule or OutputRule(), MODEL, "id 1")
 
 
 def document(given: dict[str, Any], *args: Any, **more: Any) -> Any:
@@ -40,6 +41,18 @@ def test_short_answers_name_outputs_and_revision() -> None:
     found = answer({"y": Y})
     assert (found.content_type, found.json_length) == ("application/json", 0)
     assert json.loads(found.body) == {"outputs": {"y": [[0.5, 1.5]]}, "revision": "digits@3"}
+
+
+def test_an_answer_of_the_protocol_names_the_model_as_deployed() -> None:
+    """Name and version of the Open Inference Protocol replace the revision's parts one by one."""
+    asked = [("", ""), ("My.Model", ""), ("My.Model", "17")]
+    found = []
+    for name, version in asked:
+        model = served_model("digits@3", name, version)
+        made = encode({"y": Y}, AnswerForm("oip"), SIGNATURE, OutputRule(), model, "")
+        body = json.loads(made.body)
+        found.append((body["model_name"], body["model_version"]))
+    assert found == [("digits", "3"), ("My.Model", "3"), ("My.Model", "17")]
 
 
 def test_nan_and_infinity_of_tensors_become_null() -> None:
@@ -203,3 +216,31 @@ def test_npy_answers_need_a_numeric_output(outputs: dict[str, Any], tensor: str)
     with pytest.raises(RequestError) as caught:
         answer(outputs, "npy", tensor=tensor)
     assert caught.value.code == NOT_ACCEPTABLE
+
+
+def test_classes_of_an_output_are_text_in_both_forms() -> None:
+    """A classification is BYTES in JSON and in binary; only the output with labels gets them."""
+    outputs = {"y": np.array([[0.5, 1.5], [3, 2]], np.float32), "s": np.array([7, 9])}
+    rule = OutputRule("y", ("cat", "dog"))
+    classes = (("y", 1), ("s", 2))
+    model = served_model("digits@3", is_batched=True)
+    form = AnswerForm("oip", classes=classes)
+    found = json.loads(encode(outputs, form, SIGNATURE, rule, model, "").body)["outputs"]
+    texts = ["1.500000:1:dog", "3.000000:0:cat"]
+    assert found[0] == {"name": "y", "shape": [2, 1], "datatype": "BYTES", "data": texts}
+    assert found[1] == {"name": "s", "shape": [2, 1], "datatype": "BYTES", "data": ["7:0", "9:0"]}
+    form = AnswerForm("oip-binary", outputs=("y",), binary=("y",), classes=classes)
+    packed = encode(outputs, form, SIGNATURE, rule, model, "")
+    raw = b"".join(struct.pack("<I", len(text)) + text.encode() for text in texts)
+    assert packed.body[packed.json_length :] == raw
+    found = json.loads(packed.body[: packed.json_length])["outputs"]
+    assert found[0]["parameters"] == {"binary_data_size": len(raw)}
+
+
+def test_the_first_output_has_the_labels_if_no_rule_names_one() -> None:
+    """Without a batch, the whole first output is one row; its labels are used."""
+    form = AnswerForm("oip", outputs=("y",), classes=(("y", 9),))
+    rule = OutputRule(labels=("a",))
+    found = encode({"y": Y, "s": S}, form, SIGNATURE, rule, served_model("digits@3"), "")
+    item = json.loads(found.body)["outputs"][0]
+    assert (item["shape"], item["data"]) == ([2], ["1.500000:1", "0.500000:0:a"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from runtime_image.codecs.accept import SHORT
-from runtime_image.codecs.answer import encode
+from runtime_image.codecs.answer import encode, served_model
 from runtime_image.codecs.arrays import DTYPES
 from runtime_image.codecs.fast_json import PlainReader, PlainWriter, is_plain, plain_reader
 from runtime_image.contract.model import OutputRule
@@ -134,7 +134,7 @@ SCORES = np.array([[0.25, 0.5, 0.25], [1, 0, np.nan], [0, 0, 1]], np.float32)
 def single(outputs: dict[str, Any], rule: OutputRule, start: int, stop: int) -> bytes:
     """Return the single-request codec's answer for these rows."""
     part = {name: value[start:stop] for name, value in outputs.items()}
-    return encode(part, SHORT, Signature("tensors", (), ()), rule, "d@1", "").body
+    return encode(part, SHORT, Signature("tensors", (), ()), rule, served_model("d@1"), "").body
 
 
 @pytest.mark.parametrize("ranges", [[(0, 1), (1, 2), (2, 3)], [(0, 2), (2, 3)], [(0, 3)]])

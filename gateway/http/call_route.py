@@ -1,0 +1,142 @@
+"""Calls of models that aiohttp reads: recognised by their path, run by an `Invocation`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from gateway.http.admission import Head, correlate, make_head
+from gateway.http.bodies import check_framing, is_awaiting_continue, receive
+from gateway.http.compression import compressed, requested_coding
+from gateway.http.context import Invoker
+from gateway.http.invocation import Invocation
+from gateway.replies import Reply, Writer
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+_CALL: Final = re.compile(
+    r"/(?:fn/([a-z0-9@-]+)|v2/models/([A-Za-z0-9._-]{1,255})(?:/versions/([^/]{1,80}))?/infer)"
+)
+
+
+def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
+    """Return a request handler for aiohttp's server that recognises calls by their path alone.
+
+    `others` handles all other requests with the application's router.
+    """
+
+    # Looked up once: Python 3.11 calls getpid() in each look-up.
+    loop = asyncio.get_running_loop()
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        if request.method == "POST":
+            found = _CALL.fullmatch(request.rel_url.raw_path)
+            if found is not None:
+                ref, model, version = found.groups()
+                answer = loop.create_future()
+                if ref is None:
+                    head = head_of(request, model, version or "")
+                    return await invoke(invoker, writer, request, head, answer)
+                if not is_server(invoker, ref):
+                    return await invoke(invoker, writer, request, head_of(request, ref), answer)
+        return await others(request)
+
+    return handle
+
+
+def is_server(invoker: Invoker, ref: str) -> bool:
+    """Return whether `ref` names a deployed server function."""
+    deployed = invoker.catalog.find(ref)
+    return deployed is not None and deployed.revision.server is not None
+
+
+def head_of(request: web.BaseRequest, ref: str, version: str | None = None) -> Head:
+    """Return the head of a request; `ref` and `version` as in `Head`."""
+    return make_head(ref, request.host, request.headers.get, version)
+
+
+async def invoke(
+    invoker: Invoker,
+    writer: Writer,
+    request: web.BaseRequest,
+    head: Head,
+    answer: asyncio.Future[Reply],
+) -> web.StreamResponse:
+    """Answer one invocation; `answer` is a future of the running loop.
+
+    Every FnError becomes an answer in the form of the head's protocol.
+    """
+
+    def answered(made: Reply) -> None:
+        # If the client disconnected in this loop iteration, the future is cancelled first.
+        if not answer.done():
+            answer.set_result(made)
+
+    invocation = Invocation(invoker, head, answered, correlate(request.headers.get))
+    try:
+        check_framing(request)
+        most = invocation.admit(head)
+        seconds = invoker.settings.body_read_s
+        body = await receive(request, most, seconds, invocation, invoker.inflation)
+    except Exception as error:  # noqa: BLE001 - error boundary: `fail` hides internals
+        invocation.fail(error)
+    except asyncio.CancelledError:
+        invocation.cancel()
+        raise
+    else:
+        invocation.run(body)
+    try:
+        reply = await answer
+    except asyncio.CancelledError:
+        invocation.cancel()
+        raise
+    if head.version is not None:
+        coding = requested_coding(request.headers.getall(hdrs.ACCEPT_ENCODING, ()))
+        if coding:
+            reply = await compressed(reply, coding, invoker.inflation)
+    return _response(request, reply, writer)
+
+
+def _response(request: web.BaseRequest, reply: Reply, writer: Writer) -> web.StreamResponse:
+    # A client that got no "100 Continue" may send its body nevertheless, or the next request.
+    closes = reply.closes or is_awaiting_continue(request)
+    if request.version == (1, 1) and request.keep_alive and not closes:
+        return PreparedResponse(writer.pieces(reply))
+    headers = {**dict(reply.headers), "Server": "fngate"}
+    response = web.Response(status=reply.status, headers=headers, body=bytes(reply.body))
+    if closes:
+        response.force_close()  # aiohttp evaluates this, not the header
+    return response
+
+
+class PreparedResponse(web.StreamResponse):
+    """Response with prepared bytes, sent in half of aiohttp's time.
+
+    For HTTP/1.1 connections that are kept alive.
+    """
+
+    def __init__(self, pieces: list[bytes | bytearray | memoryview]) -> None:
+        # The base class's constructor is skipped: it would create unused headers and cookies.
+        # aiohttp calls only `prepare` and `write_eof`, and reads the keep-alive state.
+        self._pieces = pieces
+        self._keep_alive = True
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Write all bytes. Raises ConnectionResetError if the client is gone.
+
+        While the client reads too slowly, its next requests wait.
+        """
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("the client is gone")
+        for piece in self._pieces:
+            transport.write(piece)
+        if request.protocol.writing_paused:
+            await request.writer.drain()
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Do nothing: `prepare` has written everything."""
