@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support import models
+from tests.support.doses import amount
 from tests.support.process_server import END_S, ServerProcess, server_process, wait_end
 from tests.support.worker_server import Line, lines, until_replaced, watch, worker_pids
 
@@ -26,7 +27,7 @@ TOGETHER = 8
 """Connections that call at once."""
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one-process", "two-workers"])
+@pytest.fixture(scope="module", params=amount([2], [2, 1]), ids="{}-processes".format)
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
