@@ -12,8 +12,7 @@ from aiohttp import web
 from admin.api.app import PREFIX, AdminApi, Handlers, table
 from admin.ui.files import UiPages
 from gateway.dispatch.call import Attempt
-from gateway.http.app import Gateway, StatePages
-from gateway.http.boundary import ErrorBoundary
+from gateway.http.app import ErrorBoundary, Gateway, StatePages
 from gateway.observing.access_log import AccessEvent
 from gateway.observing.tracing import spans_of
 from gateway.problems import STATUS, document
