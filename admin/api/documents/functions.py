@@ -37,8 +37,8 @@ class Items(msgspec.Struct, Generic[T]):
 
 
 class FunctionRow(msgspec.Struct, kw_only=True):
-    """A function with its state. `oip_name`: its name at /v2, "" for its own. `phase`: that of a waking function. `rate` and the quantiles cover
-    the last minute; null means unknown."""
+    """A function with its state. `oip_name`: its name at /v2, "" for its own. `phase`: that of a
+    waking function. `rate` and the quantiles cover the last minute; null means unknown."""
 
     name: str
     oip_name: str
