@@ -20,27 +20,30 @@ from admin.api.context import AdminContext
 from admin.deploy.deploys import Deploys, Settled, at_once
 from admin.gateway_process import (
     Process,
+    check_extras,
     make_delivery,
     make_gateway,
     open_site,
     start_root_tasks,
+    start_serving,
 )
 from admin.health import Health
 from admin.history import ServerHistory, prior_of
 from admin.metrics import DeviceFamilies, Gateways, OneGateway, ReplicaFamilies, ServerFamilies
+from admin.model_control import LocalModels
 from admin.pool_sync import PoolSync
 from admin.settings import Settings
 from admin.store import Store, open_store
-from admin.telemetry.tracing import check_traces
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
-from gateway.http.app import Gateway, StatePages, stop_serving
+from gateway.http.app import Gateway, StatePages
 from gateway.http.connected import Connections
 from gateway.http.page_route import Entry
 from gateway.metrics.requests import Metrics
 from gateway.metrics.samples import RateSampler
 from gateway.observing.errors import RecentFailures
 from gateway.pages.tickets import Tickets
+from gateway.ports import ModelControl
 from pool_manager.core.state import Device
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
@@ -91,7 +94,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
     """
     async with AsyncExitStack() as stack:
         section = settings.gateway()
-        check_traces(section)
+        check_extras(section)
         store = await open_store(settings.store(), stack)
         check_exposure(settings, store)
         history = await open_history(store, stack)
@@ -101,7 +104,8 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         await _open_pools(store, manager, delivery, stack)
         deploys = await open_deploys(settings, store, manager, stack)
         tickets = Tickets(time.monotonic)
-        gateway = _make_gateway(process, settings, store, delivery, history, tickets)
+        models = LocalModels(store.catalog, manager)
+        gateway = _make_gateway(process, settings, store, delivery, history, tickets, models)
         context = AdminContext(
             *(settings, store, manager, deploys, history, delivery, RecentFailures()),
             connections=partial(_connections, gateway),
@@ -119,9 +123,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         ]
         start_root_tasks(tasks, root_tasks)
         site = await open_site(gateway, _application(gateway, admin), stack)
-        port = await site.start()
-        stack.push_async_callback(stop_serving, gateway, delivery, section.shutdown_s)
-        stack.push_async_callback(site.stop)
+        port = await start_serving(site, gateway, delivery, stack)
         url = url_of(settings.listen, port)
         yield Server(url, store, manager, delivery, gateway, deploys, admin, owners)
 
@@ -267,13 +269,14 @@ def access_of(settings: Settings, store: Store) -> Access:
     return Access(settings.listen, settings.public_hosts, store.ring, token, store.cookie_secret)
 
 
-def _make_gateway(
+def _make_gateway(  # noqa: PLR0913 - the collaborators of the gateway
     process: Process,
     settings: Settings,
     store: Store,
     delivery: Delivery,
     history: ServerHistory,
     tickets: Tickets,
+    models: ModelControl,
 ) -> Gateway:
     """Return the gateway of a server whose only gateway process is this one."""
     access, wall = access_of(settings, store), time.time  # noqa: TID251 - the shell
@@ -286,6 +289,7 @@ def _make_gateway(
         history,
         enter=entry.handle,
         upstream_keys=store.upstream_keys,
+        model_control=models,
     )
 
 
@@ -331,4 +335,9 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
 
 def url_of(listen: str, port: int) -> str:
     """Return the URL of a server that listens on this address and port."""
-    return f"http://{f'[{listen}]' if ':' in listen else listen}:{port}"
+    return f"http://{address_of(listen, port)}"
+
+
+def address_of(listen: str, port: int) -> str:
+    """Return an address and a port as clients write them."""
+    return f"{f'[{listen}]' if ':' in listen else listen}:{port}"

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
-from typing import Any, Literal, NamedTuple
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aiohttp import web
 
 from admin.telemetry.logs import access_writer
-from admin.telemetry.tracing import open_tracer
+from admin.telemetry.tracing import check_traces, open_tracer
 from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
-from gateway.http.app import Gateway, Site
+from gateway.http.app import Gateway, Site, stop_serving
 from gateway.http.context import Enter, assemble
 from gateway.metrics.counters import CounterStore
 from gateway.metrics.requests import OnColdStart
-from gateway.ports import CallHistory, Pools
+from gateway.ports import CallHistory, ModelControl, Pools
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
+from registry.errors import BadRequest
 from registry.tasks import Tasks, every
 from registry.upstream_keys import UpstreamKeys
+
+if TYPE_CHECKING:
+    from gateway.grpc.server import GrpcServer
 
 RootTask = tuple[str, float, Callable[[], Any]]
 """Periodic task of a server: its name, its period in seconds, and the function that it calls."""
@@ -56,11 +62,12 @@ def make_gateway(  # noqa: PLR0913 - the collaborators of one gateway process
     on_cold_start: OnColdStart | None = None,
     enter: Enter | None = None,
     upstream_keys: UpstreamKeys | None = None,
+    model_control: ModelControl | None = None,
 ) -> Gateway:
     """Return the gateway over `delivery`, with its access log and traces. Call it in the loop.
 
-    `counters`, `on_cold_start`, `enter`, `upstream_keys` as in `assemble`. Raises BadRequest if
-    traces are enabled and cannot be sent.
+    `counters`, `on_cold_start`, `enter`, `upstream_keys`, `model_control` as in `assemble`. Raises
+    BadRequest if traces are enabled and cannot be sent.
     """
     settings = process.settings
     write = access_writer(process.log_format, is_shared=process.is_shared)
@@ -77,6 +84,7 @@ def make_gateway(  # noqa: PLR0913 - the collaborators of one gateway process
         on_cold_start,
         enter,
         upstream_keys,
+        model_control,
     )
     return Gateway(invoker)
 
@@ -97,6 +105,48 @@ async def open_site(gateway: Gateway, app: web.Application, stack: AsyncExitStac
     site = Site(gateway.invoker, gateway.writer, runner)
     stack.push_async_callback(site.close)
     return site
+
+
+def check_extras(settings: GatewaySettings) -> None:
+    """Raise BadRequest if traces or gRPC are enabled and their packages are not installed."""
+    check_traces(settings)
+    packages = ("grpc", "grpc_health", "grpc_reflection")
+    if settings.grpc_port and not all(map(importlib.util.find_spec, packages)):
+        raise BadRequest("FN_GRPC_PORT needs gRPC: pip install 'fngate[grpc]'")
+
+
+async def open_grpc(gateway: Gateway, *, is_shared: bool = False) -> GrpcServer | None:
+    """Return the gRPC server of a gateway, which accepts connections; None if it is disabled.
+
+    `is_shared`: other processes use its port. Raises OSError if the port is taken.
+    """
+    if not gateway.invoker.settings.grpc_port:
+        return None
+    # An optional extra whose import takes a tenth of a second.
+    from gateway.grpc.server import GrpcServer
+
+    server = GrpcServer(gateway.invoker, version("fngate"), is_shared=is_shared)
+    await server.start()
+    return server
+
+
+async def start_serving(
+    site: Site, gateway: Gateway, delivery: Delivery, stack: AsyncExitStack
+) -> int:
+    """Accept connections for HTTP and gRPC; return the port of HTTP.
+
+    `stack` ends that, and finishes accepted requests. Raises OSError if a port is taken.
+    """
+    port = await site.start()
+    grpc = await open_grpc(gateway)
+    if grpc is not None:
+        stack.push_async_callback(grpc.close)
+    seconds = gateway.invoker.settings.shutdown_s
+    stack.push_async_callback(stop_serving, gateway, delivery, seconds)
+    stack.push_async_callback(site.stop)
+    if grpc is not None:
+        stack.push_async_callback(grpc.stop)
+    return port
 
 
 def start_root_tasks(tasks: Tasks, listed: Iterable[RootTask]) -> None:

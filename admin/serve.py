@@ -15,7 +15,7 @@ import structlog
 import uvloop
 
 from admin.buffers import keep_large_buffers
-from admin.compose import Server, running
+from admin.compose import Server, address_of, running
 from admin.settings import Settings, is_malloc_set
 from admin.telemetry import logs
 from admin.ui import FOLDER, INDEX
@@ -103,6 +103,8 @@ async def _serve(settings: Settings) -> None:
         gc.collect()
         gc.freeze()
         gc.enable()
+        if settings.grpc_port:
+            log.info("serving gRPC", address=address_of(settings.listen, settings.grpc_port))
         facts = {"driver": settings.driver, "data": str(settings.data)}
         if (FOLDER / INDEX).is_file():
             facts["dashboard"] = f"{server.url}/ui/"

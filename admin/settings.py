@@ -61,6 +61,9 @@ class Settings(BaseSettings):
     """Gateway processes that share the port. With 1 the server itself is the only one."""
     port: int = Field(8080, ge=0, le=65535)
     """TCP port; 0 lets the system choose one."""
+    grpc_port: int = Field(0, ge=0, le=65535)
+    """TCP port of the Open Inference Protocol over gRPC, which needs `pip install
+    'fngate[grpc]'`; 0 for none."""
     listen: str = "127.0.0.1"
     """Address to listen on. Any address but loopback needs an access key and a public host."""
     public_hosts: Annotated[tuple[str, ...], NoDecode] = ()
@@ -223,6 +226,7 @@ class Settings(BaseSettings):
         return GatewaySettings(
             listen=self.listen,
             port=self.port,
+            grpc_port=self.grpc_port,
             public_hosts=self.public_hosts,
             trusted_proxies=self.trusted_proxies,
             held_bytes_max=self.held_mib * 2**20,

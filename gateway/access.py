@@ -122,6 +122,14 @@ class Access:
             return NOBODY
         return _allowed(self.caller(authorization), need, name)
 
+    def allows(self, authorization: str | None, need: Need, name: str = "") -> bool:
+        """Return whether the caller has the scope `need`, as `check`. Raises NoKey."""
+        try:
+            self.check(authorization, need, name)
+        except WrongScope:
+            return False
+        return True
+
     def check_cookie(self, cookies: bytes, name: str, now_s: float) -> tuple[Caller, str]:
         """Return the caller whom a cookie for the pages of function `name` stands for, and the
         value of Set-Cookie that renews it, "" if it is not yet time.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
+from gateway.oip.statistics import RevisionStatistics
 from registry.exchange import Expected
 from registry.usage import UsageRow
+
+if TYPE_CHECKING:
+    from registry.catalog import Deployed
 
 
 class Pools(Protocol):
@@ -29,3 +34,38 @@ class CallHistory(Protocol):
 
     def used(self, row: UsageRow) -> None:
         """Add the usage of one call to its row."""
+
+
+class ModelControl(Protocol):
+    """Models that clients make resident and let go, where the pool manager is. A request without an
+    answer of it, because the process of the manager is gone, raises SupervisorAway."""
+
+    async def load(self, deployed: Deployed, wait_s: float) -> None:
+        """Return once a replica of a revision is resident, which wakes it; at most `wait_s` later.
+
+        All that wait for one revision cause one start. A cancelled wait ends alone. Raises
+        FunctionFailing with the reason of a start that failed, NoRoom after `wait_s`, QueueFull if
+        too many wait, ShuttingDown, or Unknown if the revision was removed meanwhile.
+        """
+
+    async def unload(self, deployed: Deployed) -> None:
+        """Ask the replicas of all revisions of a function to stop as soon as they are idle; return
+        at once. The next call wakes the function again. Those of `min` stay."""
+
+
+class ModelStatistics(Protocol):
+    """Statistics of revisions, over all gateway processes and replicas of the server."""
+
+    async def statistics(self, pools: Sequence[str]) -> list[RevisionStatistics]:
+        """Return the statistics of these revisions (`Revision.key`), in this order.
+
+        An unknown one has zeros. Takes at most a second. Raises SupervisorAway or QueueFull.
+        """
+
+
+class NoStatistics(ModelStatistics):
+    """Statistics of a gateway without a server around it: all zeros."""
+
+    async def statistics(self, pools: Sequence[str]) -> list[RevisionStatistics]:
+        """Implement `ModelStatistics.statistics`."""
+        return [RevisionStatistics(pool) for pool in pools]

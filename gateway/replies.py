@@ -98,7 +98,7 @@ make_receipt: Callable[
 def server_timing(receipt: Receipt) -> str:
     """Return the header's value. A cold start has the metric `cold` and one metric per phase."""
     revision, replica, device, queue_ms, phases, is_first, meta = receipt
-    _, decode_us, batch_us, compute_us, encode_us, rows = meta
+    _, decode_us, batch_us, compute_us, encode_us, rows, _ = meta
     cold = all_phases = ""
     if phases:
         cold = f'cold;desc="{revision} on {device}", '
@@ -111,7 +111,7 @@ def server_timing(receipt: Receipt) -> str:
     )
 
 
-NO_RUN: Final = AnswerMeta("", 0, 0, 0, 0, 0)
+NO_RUN: Final = AnswerMeta("", 0, 0, 0, 0, 0, 0)
 """The meta of a receipt for a server function: what its server does is not known."""
 
 

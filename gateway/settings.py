@@ -15,6 +15,8 @@ class GatewaySettings:
     """Address to listen on."""
     port: int = 8080
     """TCP port; 0 lets the system choose."""
+    grpc_port: int = 0
+    """TCP port of the Open Inference Protocol over gRPC; 0 for none."""
     public_hosts: tuple[str, ...] = ()
     """Accepted names in a Host header, besides the listening address."""
     trusted_proxies: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ import itertools
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -33,12 +33,14 @@ from pool_manager.replicas.logs import Follow
 from pool_manager.replicas.prepared_models import PreparedFetcher
 from pool_manager.replicas.relay import Wiring
 from pool_manager.reports import Decision, Journal, Occupancy, Publisher, charges, occupancies
+from pool_manager.runs import RunReports, RunTotals
 from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
 from pool_manager.usage import UsageMonitor
 from pool_manager.waiters import EngineWatch, PendingTrials, Warmed, WarmWaiters
 from registry.exchange import Load, PoolEndpoints, decode_demand
 from registry.tasks import Alarm, Tasks, every
+from runtime_image.link.run_counts import RunCount
 
 log = structlog.get_logger()
 
@@ -81,12 +83,13 @@ class Manager:
         wiring = Wiring(
             prepared.emit,
             GpuOccupancy(driver, self._gpus, partial(charges, host.ledger)),
-            self._use.on_pong,
+            self._on_pong,
             host.start_priority,
             secrets or NoSecrets(),
         )
         self._launcher = Launcher(settings, driver, bundles, wiring, self._tasks, self._clock)
         self.counters = Counters(host, self._launcher.starts)
+        self._reports = RunReports(self._machine.replicas, self._launcher.control)
         self._journal = Journal(recorder, self._wall, settings.notes_kept)
         self._trials, self._warm = PendingTrials(), WarmWaiters(self.submit)
         self._engine = EngineWatch(driver, self.submit, self._tasks)
@@ -154,11 +157,13 @@ class Manager:
     def define(self, spec: PoolSpec, binding: Binding) -> None:
         """Add a revision's pool, or change its settings."""
         self._bindings[spec.key] = binding
+        self._reports.totals.define(spec.key)
         self.submit(events.PoolDefined(spec))
 
     def remove(self, key: str) -> None:
         """Remove a revision's pool: its replicas are drained."""
         self.submit(events.PoolRemoved(key))
+        self._reports.totals.forget(key)
 
     async def trial(self, spec: PoolSpec, binding: Binding) -> dict[str, Any]:
         """Load a bundle in a throw-away replica and return its report.
@@ -184,6 +189,11 @@ class Manager:
     def sleep(self, key: str) -> None:
         """Drain a pool's idle replicas now, down to its `min`."""
         self.submit(events.SleepRequested(key))
+
+    def unload(self, key: str) -> None:
+        """Drain a pool's replicas down to its `min` as soon as they are idle, until one is started.
+        A later `warm` takes this back."""
+        self.submit(events.UnloadRequested(key))
 
     def retry(self, key: str) -> None:
         """Start a pool's replicas at once although starts have failed: their cause was removed."""
@@ -215,6 +225,15 @@ class Manager:
     def subscribe(self, receiver: Callable[[bytes], None]) -> Callable[[], None]:
         """Call `receiver` with every Endpoints message; returns a function that unsubscribes."""
         return self._publisher.messages.subscribe(receiver)
+
+    @property
+    def runs(self) -> RunTotals:
+        """Successful runs of every revision by batch size, as its replicas last reported."""
+        return self._reports.totals
+
+    async def refresh_runs(self, pools: Collection[str]) -> None:
+        """Ask the replicas of these revisions for their runs up to now; takes at most 0.25 s."""
+        await self._reports.refresh(pools)
 
     def replicas(self) -> list[Replica]:
         """Return every replica that is not yet stopped."""
@@ -338,6 +357,11 @@ class Manager:
         except Exception:
             self.counters.failed(step)
             log.exception(failure, about=about)
+
+    def _on_pong(self, id: str, busy_ms: int, runs: Sequence[RunCount]) -> None:
+        self._use.on_pong(id, busy_ms)
+        replica = self._machine.replica(id)
+        self._reports.on_pong(replica.pool if replica is not None else "", runs)
 
     def _tick(self) -> None:
         self.submit(events.Tick())

@@ -128,6 +128,13 @@ class MethodNotAllowed(FnError):
     title = "Method not allowed"
 
 
+class NotServed(FnError):
+    """A part of a protocol that this server does not have."""
+
+    code = "not_served"
+    title = "Not served"
+
+
 class BodyTooLarge(FnError):
     """The body exceeds the limit."""
 

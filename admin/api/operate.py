@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, BinaryIO, Final, TypeVar
+from collections.abc import Callable
+from typing import BinaryIO, Final
 
 import msgspec
 import structlog
@@ -14,9 +14,11 @@ from admin.api.functions import whole_number
 from admin.deploy.changes import etag
 from admin.deploy.deploys import Deploys
 from admin.deploy.plan import parse_rollback
-from admin.deploy.rollout import log_tail, wait_until
+from admin.deploy.rollout import wait_until
+from admin.model_control import warm_up
 from admin.views import operation_json, scaling_json
 from gateway.http.bodies import read_body
+from gateway.http.waits import OpenWaits
 from gateway.problems import ACCEPTED, OK, json_answer
 from pool_manager.core.state import State
 from pool_manager.manager import Manager
@@ -25,19 +27,15 @@ from registry.errors import (
     BadRequest,
     DriverError,
     FunctionFailing,
-    NoRoom,
     QueueFull,
-    ShuttingDown,
 )
 from registry.names import check_name
 from registry.store.recovery.backups import Backups
 
-T = TypeVar("T")
 REQUEST_MAX = 64 * 1024
 READ_S = 10.0
 WARM_S = 60
 WARM_MAX_S = 3600
-RETRY_S = 5.0
 DECIDE_S = 2.0
 """Max wait for replicas that were asked to stop: each accepts or refuses at once."""
 
@@ -51,7 +49,9 @@ BACKUP_RETRY_S: Final = 5.0
 HEADERS: Final = {hdrs.CONTENT_TYPE: "application/vnd.sqlite3", hdrs.CACHE_CONTROL: "no-store"}
 
 
-class _WireScaling(msgspec.Struct, forbid_unknown_fields=True):
+class ScalingRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Changes of the scaling; what is left out stays."""
+
     min: int | msgspec.UnsetType = msgspec.UNSET
     max: int | msgspec.UnsetType = msgspec.UNSET
     idle_s: float | msgspec.UnsetType = msgspec.UNSET
@@ -67,14 +67,11 @@ class OperateRoutes:
         self._manager = manager
         self._deploys = deploys
         self._clock = clock
-        self._closing = False
-        self._waits: set[asyncio.Timeout] = set()
+        self._waits = OpenWaits()
 
     async def stop_waiting(self, _app: object = None) -> None:
         """Answer all requests that wait for a warm pool (handler of aiohttp's shutdown signal)."""
-        self._closing = True
-        for wait in self._waits:
-            wait.reschedule(0.0)
+        await self._waits.stop()
 
     async def post_rollback(self, request: web.Request) -> web.Response:
         """Start a rollback: 202 with the operation to follow."""
@@ -88,7 +85,7 @@ class OperateRoutes:
         """Change the scaling of a function, if its ETag still matches."""
         body = await read_body(request, REQUEST_MAX, READ_S)
         try:
-            wanted = msgspec.json.decode(body, type=_WireScaling)
+            wanted = msgspec.json.decode(body, type=ScalingRequest)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"the new settings cannot be read: {error}") from error
         changes = {
@@ -106,18 +103,9 @@ class OperateRoutes:
         seconds = whole_number(request.query, "wait", WARM_S, WARM_MAX_S)
         was_warm = self._state(deployed) == "warm"
         began_s = self._clock()
-        await self._while_open(self._restore_image(deployed, seconds))
+        await self._waits.run(self._restore_image(deployed, seconds))
         seconds = max(1, seconds - round(self._clock() - began_s))
-        warming = self._manager.warm(deployed.revision.key, timeout_s=seconds)
-        outcome, reason = await self._while_open(warming)
-        if outcome == "failed":
-            self._catalog.resolve(deployed.revision.ref)  # raises if it was removed meanwhile
-            raise FunctionFailing(
-                f"{deployed.revision.ref} does not become ready: {reason}",
-                admin_detail={"log_tail": await log_tail(self._manager, deployed.function.name)},
-            )
-        if outcome == "no_room":
-            raise self._no_room(deployed, seconds, reason)
+        await self._waits.run(warm_up(self._catalog, self._manager, deployed, seconds))
         took_ms = round((self._clock() - began_s) * 1e3, 1)
         return json_answer(
             {
@@ -150,18 +138,6 @@ class OperateRoutes:
             }
         )
 
-    async def _while_open(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns. Raises ShuttingDown if the server shuts down first."""
-        try:
-            async with asyncio.timeout(0.0 if self._closing else None) as wait:
-                self._waits.add(wait)
-                try:
-                    return await work
-                finally:
-                    self._waits.discard(wait)
-        except TimeoutError:
-            raise ShuttingDown("the server is shutting down", retry_after_s=RETRY_S) from None
-
     async def _restore_image(self, deployed: Deployed, seconds: int) -> None:
         """Pull the image of a server if the engine has lost it: calls never do."""
         try:
@@ -187,20 +163,6 @@ class OperateRoutes:
     def _undecided(self, asked: set[str]) -> bool:
         """Return whether any of these replicas has neither stopped nor refused yet."""
         return any(one.id in asked and one.if_idle for one in self._manager.replicas())
-
-    def _no_room(self, deployed: Deployed, seconds: float, reason: str) -> NoRoom:
-        """Return the error for a pool not ready yet; replicas on their way keep starting."""
-        starting = [
-            one
-            for one in self._manager.replicas()
-            if one.pool == deployed.revision.key and one.is_coming
-        ]
-        ref = deployed.revision.ref
-        if starting:
-            text = f"{ref} is still {starting[0].state} after {seconds} s, and keeps starting"
-        else:
-            text = f"{ref} found no room within {seconds} s: {reason}"
-        return NoRoom(text, retry_after_s=RETRY_S)
 
 
 class BackupRoutes:

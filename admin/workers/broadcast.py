@@ -18,12 +18,15 @@ import structlog
 from admin.history import ServerHistory
 from admin.workers.connections import ConnectionPoll
 from admin.workers.messages import (
+    AskLoad,
+    AskUnload,
     Beat,
     Began,
     Estimates,
     FunctionNow,
     Functions,
     KeyNow,
+    LeaveLoad,
     Pools,
     Reach,
     Reckoned,
@@ -33,6 +36,7 @@ from admin.workers.messages import (
     encode,
 )
 from admin.workers.metrics import MergedMetrics
+from admin.workers.model_control import ModelRequests
 from admin.workers.process import WorkerProcess
 from gateway.dispatch.pool import UNKNOWN
 from gateway.metrics.requests import Metrics
@@ -235,6 +239,7 @@ class WorkerMessages:
         manager: Manager,
         history: ServerHistory,
         connections: ConnectionPoll,
+        model_requests: ModelRequests,
     ) -> None:
         """`own` has the metrics that are counted once for all workers."""
         self._broadcaster = broadcaster
@@ -244,6 +249,7 @@ class WorkerMessages:
         self._manager = manager
         self._history = history
         self._connections = connections
+        self._model_requests = model_requests
         self._receivers = Subscribers[[list[RateSample]]]()
 
     def subscribe(self, receiver: Callable[[list[RateSample]], None]) -> Callable[[], None]:
@@ -256,6 +262,7 @@ class WorkerMessages:
         self._page.add_worker(process.name, process.counters, process.channel.send)
         self._broadcaster.add_worker(process.name, process.channel.send)
         self._connections.add_worker(process.name, process.channel.send)
+        self._model_requests.add_worker(process.name, process.channel.send)
 
     def on_ended(self, process: WorkerProcess) -> None:
         """Remove the load of a worker that has ended; its counts stay."""
@@ -264,6 +271,7 @@ class WorkerMessages:
         self._manager.worker_lost(process.name)
         self._broadcaster.remove_worker(process.name)
         self._connections.remove_worker(process.name)
+        self._model_requests.remove_worker(process.name)
 
     def on_demand(self, worker: str, data: bytes) -> None:
         """Forward a worker's Demand. Raises ValueError if it names another worker."""
@@ -280,6 +288,10 @@ class WorkerMessages:
     def on_connected(self, worker: str, message: TellConnected) -> None:
         """Forward a worker's list of open exchanges."""
         self._connections.on_told(worker, message)
+
+    def on_model_request(self, worker: str, message: AskLoad | LeaveLoad | AskUnload) -> None:
+        """Forward a worker's request to load or unload a model."""
+        self._model_requests.on_request(worker, message)
 
     def on_reckoned(self, worker: str, message: Reckoned) -> None:
         """Forward a worker's answer to a poll of its ledger."""

@@ -6,7 +6,7 @@ is an error, as both sides run the same release.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -107,6 +107,17 @@ class AskConnected(_Message, frozen=True):
     name: str
 
 
+class LoadEnded(_Message, frozen=True):
+    """Down: the model of `AskLoad` is resident, or the error, whose code is not ""."""
+
+    number: int
+    code: str = ""
+    message: str = ""
+    retry_after_s: float | None = None
+    detail: dict[str, Any] = {}
+    admin_detail: dict[str, Any] = {}
+
+
 class Stop(_Message, frozen=True):
     """Down: accept no more requests, finish and exit."""
 
@@ -140,6 +151,28 @@ class TellConnected(_Message, frozen=True):
 
     number: int
     connections: Connections
+
+
+class AskLoad(_Message, frozen=True):
+    """Up: wake a revision, and answer when it is resident, at most `wait_s` later."""
+
+    number: int
+    namespace: str
+    ref: str
+    wait_s: float
+
+
+class LeaveLoad(_Message, frozen=True):
+    """Up: nobody waits for the answer to that `AskLoad` any more."""
+
+    number: int
+
+
+class AskUnload(_Message, frozen=True):
+    """Up: let the replicas of a function stop as soon as they are idle."""
+
+    namespace: str
+    name: str
 
 
 class Ready(_Message, frozen=True):
@@ -197,9 +230,23 @@ Down = (
     | Reach
     | Reckon
     | AskConnected
+    | LoadEnded
     | Stop
 )
-Up = Wants | Reached | Reckoned | TellConnected | Ready | Failed | Beat | Woken | Finished
+Up = (
+    Wants
+    | Reached
+    | Reckoned
+    | TellConnected
+    | AskLoad
+    | LeaveLoad
+    | AskUnload
+    | Ready
+    | Failed
+    | Beat
+    | Woken
+    | Finished
+)
 
 _down: msgspec.msgpack.Decoder[Down] = msgspec.msgpack.Decoder(Down)
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)

@@ -13,9 +13,12 @@ import structlog
 from admin.workers.broadcast import WorkerMessages
 from admin.workers.channel import CLOSED
 from admin.workers.messages import (
+    AskLoad,
+    AskUnload,
     Beat,
     Failed,
     Finished,
+    LeaveLoad,
     Reached,
     Ready,
     Reckoned,
@@ -200,6 +203,8 @@ class WorkerPool:
             self._messages.on_reckoned(slot.name, message)
         elif isinstance(message, TellConnected):
             self._messages.on_connected(slot.name, message)
+        elif isinstance(message, AskLoad | LeaveLoad | AskUnload):
+            self._messages.on_model_request(slot.name, message)
         elif isinstance(message, Woken):
             self._messages.on_cold_start(message)
         elif isinstance(message, Beat):

@@ -30,20 +30,22 @@ from admin.compose import (
     url_of,
 )
 from admin.deploy.deploys import Deploys
-from admin.gateway_process import open_runner, start_root_tasks
+from admin.gateway_process import check_extras, open_runner, start_root_tasks
+from admin.model_control import LocalModels
 from admin.pool_sync import PoolSync
 from admin.settings import Settings, is_malloc_set, run_dir
 from admin.store import Store, open_store
-from admin.telemetry.tracing import check_traces
 from admin.workers.admin_proxy import PROXIED_MAX
 from admin.workers.broadcast import Broadcaster, ClusterState, WorkerMessages
 from admin.workers.connections import ConnectionPoll
 from admin.workers.messages import Welcome
 from admin.workers.metrics import LedgerPoll, MergedMetrics
+from admin.workers.model_control import ModelRequests
 from admin.workers.pool import CHECK_S, WorkerPool
 from admin.workers.port import Port, reserve
-from gateway.http.app import ErrorBoundary, StatePages
+from gateway.http.app import StatePages
 from gateway.http.bodies import continue_later
+from gateway.http.boundary import ErrorBoundary
 from gateway.http.page_route import Entry
 from gateway.metrics.requests import Metrics
 from gateway.pages.entering import ENTER
@@ -78,11 +80,10 @@ async def supervising(
     Raises what `running` raises, and FnError if a worker cannot start.
     """
     async with AsyncExitStack() as stack:
-        check_traces(settings.gateway())
+        check_extras(settings.gateway())
         store = await open_store(settings.store(), stack)
         check_exposure(settings, store)
-        port = await reserve(settings.listen, settings.port)
-        stack.callback(port.close)
+        port = await _reserve_ports(settings, stack)
         history = await open_history(store, stack)
         broadcaster = Broadcaster(store.catalog, store.ring, store.upstream_keys, history.expected)
         stack.callback(history.subscribe(broadcaster.on_cold_start))
@@ -106,7 +107,9 @@ async def supervising(
             broadcaster.settled,
         )
         own, page = _metrics(store, cluster)
-        messages = WorkerMessages(broadcaster, cluster, page, own, manager, history, poll)
+        loads = ModelRequests(store.catalog, LocalModels(store.catalog, manager))
+        stack.push_async_callback(loads.close)
+        messages = WorkerMessages(broadcaster, cluster, page, own, manager, history, poll, loads)
         workers = WorkerPool(settings.workers, partial(_welcome, settings, store, port), messages)
         add_families(own, context, workers)
         admin = _open_admin(context, workers, stack)
@@ -116,6 +119,15 @@ async def supervising(
         stack.push_async_callback(workers.stop, settings.shutdown_s, app.shutdown)
         await workers.start()
         yield Supervised(url_of(settings.listen, port.number), store, manager, deploys, workers)
+
+
+async def _reserve_ports(settings: Settings, stack: AsyncExitStack) -> Port:
+    """Return the port of HTTP, after reserving that of gRPC as well. Raises OSError."""
+    port = await reserve(settings.listen, settings.port)
+    stack.callback(port.close)
+    if settings.grpc_port:
+        stack.callback((await reserve(settings.listen, settings.grpc_port)).close)
+    return port
 
 
 async def _open_pools(

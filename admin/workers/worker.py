@@ -26,6 +26,7 @@ from admin.gateway_process import (
     Process,
     make_delivery,
     make_gateway,
+    open_grpc,
     open_site,
     start_root_tasks,
 )
@@ -43,6 +44,7 @@ from admin.workers.messages import (
     FunctionNow,
     Functions,
     KeyNow,
+    LoadEnded,
     Pools,
     Reach,
     Reached,
@@ -58,6 +60,7 @@ from admin.workers.messages import (
     decode_down,
     encode,
 )
+from admin.workers.model_control import RemoteModels
 from admin.workers.shared_counters import CounterWriter
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
@@ -207,6 +210,7 @@ class Worker:
         self._ended = asyncio.Event()
         self._lost = asyncio.Event()
         self._channel = Channel(self._on_message, self._on_lost)
+        self._models = RemoteModels(self._send)
         self._delivery: Delivery | None = None
         self._gateway: Gateway | None = None
         self._tasks = Tasks("worker")
@@ -245,6 +249,9 @@ class Worker:
             # Warm functions must be known as warm before the first call arrives.
             await self._seen.wait()
             await site.start(reuse_port=True)
+            grpc = await open_grpc(gateway, is_shared=True)
+            if grpc is not None:
+                stack.push_async_callback(grpc.close)
             metrics, failures = gateway.invoker.metrics, gateway.invoker.failures
             sampler = RateSampler(metrics.durations, metrics.first_bytes)
 
@@ -258,6 +265,8 @@ class Worker:
             gc.enable()
             self._send(encode(Ready()))
             await self._ended.wait()
+            if grpc is not None:
+                await grpc.stop()
             await _stop_listening(site)
             seconds = welcome.settings.shutdown_s
             await stop_serving(gateway, delivery, seconds, is_orphaned=self._lost.is_set())
@@ -298,6 +307,7 @@ class Worker:
             supervisor.on_cold_start,
             guarded(proxy.handle),
             replica.upstream_keys,
+            self._models,
         )
         self._gateway = gateway
         return gateway
@@ -317,6 +327,8 @@ class Worker:
             self._send(encode(self._ledger(message.number)))
         elif isinstance(message, AskConnected):
             self._send(encode(TellConnected(message.number, self._connections(message))))
+        elif isinstance(message, LoadEnded):
+            self._models.on_ended(message)
         elif isinstance(message, Stop):
             self._end()
         else:
@@ -357,6 +369,7 @@ class Worker:
         if not self._ended.is_set():
             log.error("the supervisor is gone: what was accepted is finished", reason=reason)
         self._lost.set()
+        self._models.on_lost()
         if self._delivery is not None:
             self._delivery.on_manager_lost()
         self._end()

@@ -5,16 +5,14 @@ It gets a virtual environment of its own, because it pins versions of packages t
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-ENVIRONMENT = Path(tempfile.gettempdir()) / f"fngate-benchmark-litellm-{os.getuid()}"
+from benchmarks.references import environments
+
+ENVIRONMENT = environments.environment("litellm")
 PACKAGE = "litellm[proxy]"
 KEY = "sk-benchmark"
-INSTALL_S = 900
 CONFIGURATION = """
 model_list:
   - model_name: {model}
@@ -35,17 +33,7 @@ def program() -> Path:
 
     Raises RuntimeError if it cannot be installed.
     """
-    path = ENVIRONMENT / "bin" / "litellm"
-    if path.exists():
-        return path
-    pip = [str(ENVIRONMENT / "bin" / "pip"), "install", "--quiet", PACKAGE]
-    for words in ([sys.executable, "-m", "venv", str(ENVIRONMENT)], pip):
-        try:
-            subprocess.run(words, capture_output=True, text=True, timeout=INSTALL_S, check=True)
-        except (subprocess.SubprocessError, OSError) as error:
-            said = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1:]
-            raise RuntimeError(f"it cannot be installed: {' '.join(said)[:200]}") from None
-    return path
+    return environments.program(ENVIRONMENT, "litellm", [PACKAGE], sys.executable)
 
 
 def command(folder: Path, port: int, upstream: int, model: str) -> list[str]:

@@ -47,7 +47,7 @@ def hello(
 ) -> Iterator[Reference]:
     """Run aiohttp that reads bodies and answers `answer` bytes."""
     words = ["-m", "benchmarks.hello", "0", "--path", path, "--answer", str(answer)]
-    with _saying_port([sys.executable, *words], environment or {}) as server:
+    with saying_port([sys.executable, *words], environment or {}) as server:
         yield server
 
 
@@ -56,14 +56,14 @@ def engine_server(subject: Subject) -> Iterator[Reference]:
     """Run aiohttp that runs the model in its own process."""
     words = ["-m", "benchmarks.references.engine_server"]
     path = f"/fn/{subject.name}"
-    with _saying_port([sys.executable, *words, str(subject.model), path], {}) as server:
+    with saying_port([sys.executable, *words, str(subject.model), path], {}) as server:
         yield server
 
 
 @contextmanager
 def upstream() -> Iterator[Reference]:
     """Run the server that is called through proxies."""
-    with _saying_port([sys.executable, "-m", "benchmarks.references.upstream", "0"], {}) as server:
+    with saying_port([sys.executable, "-m", "benchmarks.references.upstream", "0"], {}) as server:
         yield server
 
 
@@ -71,7 +71,7 @@ def upstream() -> Iterator[Reference]:
 def chat_upstream() -> Iterator[Reference]:
     """Run the server of chat completions that is called through proxies."""
     words = ["-m", "benchmarks.references.chat_upstream", "0"]
-    with _saying_port([sys.executable, *words], {}) as server:
+    with saying_port([sys.executable, *words], {}) as server:
         yield server
 
 
@@ -79,7 +79,7 @@ def chat_upstream() -> Iterator[Reference]:
 def aiohttp_proxy(upstream: int) -> Iterator[Reference]:
     """Run a proxy of aiohttp in front of a server on port `upstream`."""
     words = ["-m", "benchmarks.references.aiohttp_proxy", "0", str(upstream)]
-    with _saying_port([sys.executable, *words], {}) as server:
+    with saying_port([sys.executable, *words], {}) as server:
         yield server
 
 
@@ -87,7 +87,7 @@ def aiohttp_proxy(upstream: int) -> Iterator[Reference]:
 def bare_proxy(upstream: int) -> Iterator[Reference]:
     """Run a copier of bytes in Python in front of a server on port `upstream`."""
     words = ["-m", "benchmarks.references.bare_proxy", "0", str(upstream)]
-    with _saying_port([sys.executable, *words], {}) as server:
+    with saying_port([sys.executable, *words], {}) as server:
         yield server
 
 
@@ -97,11 +97,11 @@ def nginx(
 ) -> Iterator[Reference]:
     """Run nginx in front of a server on port `upstream`; see `nginx.configuration`."""
     with tempfile.TemporaryDirectory(prefix="fn-nginx-") as name:
-        port = _free_port()
+        port = free_port()
         command = proxy.command(Path(name), port, upstream, streams=streams, idle_s=idle_s)
         process = subprocess.Popen(command)
-        with _ending(process):
-            _await(process, port, processes=2)
+        with ending(process):
+            awaited(process, port, processes=2)
             yield Reference(port, process.pid)
 
 
@@ -109,11 +109,11 @@ def nginx(
 def haproxy(upstream: int, *, idle_s: float = haproxies.IDLE_S) -> Iterator[Reference]:
     """Run HAProxy in front of a server on port `upstream`; see `haproxy.configuration`."""
     with tempfile.TemporaryDirectory(prefix="fn-haproxy-") as name:
-        port = _free_port()
+        port = free_port()
         command = haproxies.command(Path(name), port, upstream, idle_s)
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        with _ending(process):
-            _await(process, port, processes=1)
+        with ending(process):
+            awaited(process, port, processes=1)
             yield Reference(port, process.pid)
 
 
@@ -122,29 +122,31 @@ def litellm(upstream: int, model: str) -> Iterator[Reference]:
     """Run LiteLLM's proxy in front of a server on port `upstream`. Raises RuntimeError without
     it."""
     with tempfile.TemporaryDirectory(prefix="fn-litellm-") as name:
-        port = _free_port()
+        port = free_port()
         command = litellms.command(Path(name), port, upstream, model)
         # It must not ask the internet for prices of models.
         environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         with (Path(name) / "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=name)
-        with _ending(process):
-            _await(process, port, processes=1, start_s=LITELLM_START_S)
+        with ending(process):
+            awaited(process, port, processes=1, start_s=LITELLM_START_S)
             yield Reference(port, process.pid)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 @contextmanager
-def _saying_port(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Reference]:
+def saying_port(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Reference]:
+    """Run a server that prints its port."""
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, env={**os.environ, **environment}, text=True
     )
-    with _ending(process):
+    with ending(process):
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line.strip().isdecimal():
@@ -153,7 +155,8 @@ def _saying_port(command: Sequence[str], environment: Mapping[str, str]) -> Iter
 
 
 @contextmanager
-def _ending(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> Iterator[None]:
+def ending(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a process with the block, by SIGTERM, and by SIGKILL if it goes on."""
     try:
         yield
     finally:
@@ -165,7 +168,7 @@ def _ending(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> Iterato
             process.communicate()
 
 
-def _await(
+def awaited(
     process: subprocess.Popen[bytes], port: int, processes: int, start_s: float = START_S
 ) -> None:
     """Wait until a server accepts connections and has all its processes. The master of nginx opens

@@ -14,6 +14,7 @@ NAMES = (
     "bodies",
     "servers",
     "chat",
+    "oip",
     "waiting",
     "burst",
     "limit",

@@ -7,19 +7,18 @@ process per server has. `Site` owns the listening socket.
 from __future__ import annotations
 
 import asyncio
-import json
-import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
+import msgspec
 import structlog
 from aiohttp import web
 
 from gateway import problems
-from gateway.access import Access
 from gateway.delivery import Delivery
-from gateway.http.bodies import check_framing, continue_later, is_awaiting_continue
+from gateway.http.bodies import continue_later
+from gateway.http.boundary import ErrorBoundary
 from gateway.http.call_route import head_of, invoke, route_calls
 from gateway.http.connected import Connections, connections_of
 from gateway.http.connections import ConnectionLimit, connections_max
@@ -29,24 +28,19 @@ from gateway.http.exchange_route import proxy
 from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
 from gateway.http.models.lists import ModelRoutes
+from gateway.http.oip.routes import OipRoutes
 from gateway.http.page_route import route_pages
-from gateway.http.server_description import describe_server, prefers_page, server_example
 from gateway.metrics.counters import PageFormat, negotiate_format
+from gateway.openapi.descriptions import describe, describe_server, prefers_page
+from gateway.openapi.function_document import function_document
 from gateway.replies import Reply, Writer
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
-from registry.errors import FnError, MethodNotAllowed, Unknown
-from registry.exchange import PoolEndpoints
+from registry.errors import MethodNotAllowed, Unknown
 from registry.tasks import Tasks, every
-from runtime_image.codecs.request import content_types
-from runtime_image.contract import signature as signatures
-from runtime_image.contract.dtypes import BYTES, FLOATS
-from runtime_image.contract.signature import DYNAMIC, TensorSpec
 
 log = structlog.get_logger()
 
-EXAMPLE_ITEMS_MAX: Final = 256
-"""Max items of a tensor that an example shows as JSON; a larger one is shown as its type."""
 VARIES: Final = {"Vary": "Accept"}
 BACKLOG: Final = 1024
 SWEEP_S: Final = 1.0
@@ -54,11 +48,9 @@ EVENTS_FLUSH_S: Final = 0.25
 TRACES_FLUSH_S: Final = 1.0
 """Longer than EVENTS_FLUSH_S: each batch is an HTTP request, as expensive as 20 traces."""
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 
 class Gateway:
-    """The routes `/fn` and `/healthz`."""
+    """The routes `/fn`, `/v1`, `/v2` and `/healthz`."""
 
     def __init__(self, invoker: Invoker) -> None:
         self.invoker = invoker
@@ -67,15 +59,19 @@ class Gateway:
         self.gate = invoker.gate
         self.parts = make_parts(invoker, self.writer)
         self.models = ModelRoutes(invoker)
+        self.oip = OipRoutes(invoker, self.writer)
 
     def add_routes(self, app: web.Application) -> None:
-        """Add the routes `/fn` and `/healthz`."""
+        """Add the routes."""
         function, healthz = self._function, self.boundary.wrap(_healthz)
         app.router.add_route("*", "/fn/{ref}", function, expect_handler=continue_later)
+        document = self._document
+        app.router.add_get("/fn/{ref}/openapi.json", document, expect_handler=continue_later)
         app.router.add_route("*", "/fn/{ref}/{rest:.*}", self._proxy, expect_handler=continue_later)
         app.router.add_post("/v1/{rest:.*}", self._proxy, expect_handler=continue_later)
         for path in ("/v1", "/v1/{rest:.*}"):
             app.router.add_route("*", path, self.models.handle, expect_handler=continue_later)
+        self.oip.add_routes(app)
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
 
@@ -109,6 +105,25 @@ class Gateway:
             return await invoke(self.invoker, self.writer, request, head, answer)
         return await self.boundary.wrap(self._describe)(request)
 
+    async def _document(self, request: web.Request) -> web.StreamResponse:
+        """Answer with the OpenAPI document of a function. A server has a path of that name, or
+        not."""
+        if self.parts.exchanges.is_server(request.match_info["ref"]):
+            return await self._proxy(request)
+        return await self.boundary.wrap(self._describe_calls)(request)
+
+    async def _describe_calls(self, request: web.Request) -> web.Response:
+        deployed = self._resolve(request)
+        document = msgspec.json.encode(function_document(deployed))
+        return problems.json_document(request, document)
+
+    def _resolve(self, request: web.Request) -> Deployed:
+        """Return the function that a request names. Raises FnError."""
+        ref = request.match_info["ref"]
+        authorization = request.headers.get("Authorization")
+        self.invoker.access.check(authorization, "invoke", ref.partition("@")[0])
+        return self.invoker.catalog.resolve(ref)
+
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
         return await proxy(self.parts, request)
 
@@ -118,10 +133,7 @@ class Gateway:
             raise MethodNotAllowed(
                 f"expected {', '.join(allow)}, got {request.method}", detail={"allow": allow}
             )
-        ref = request.match_info["ref"]
-        authorization = request.headers.get("Authorization")
-        self.invoker.access.check(authorization, "invoke", ref.partition("@")[0])
-        deployed = self.invoker.catalog.resolve(ref)
+        deployed = self._resolve(request)
         if deployed.revision.server is not None and prefers_page(request.headers.get("Accept", "")):
             # Relative: a proxy before this server may offer it below a path of its own.
             location = {"Location": f"{request.rel_url.raw_path.rpartition('/')[2]}/"}
@@ -131,45 +143,6 @@ class Gateway:
         is_server = deployed.revision.server is not None
         described = (describe_server if is_server else describe)(deployed, endpoints, origin)
         return problems.json_answer(described)
-
-
-class ErrorBoundary:
-    """Wraps every route except invoking: checks Host and Origin, turns errors into problems."""
-
-    def __init__(self, access: Access) -> None:
-        self.access = access
-
-    def wrap(self, handler: Handler, *, is_linked: bool = False) -> Handler:
-        """Return `handler` behind the boundary.
-
-        `is_linked`: pages of other sites may link to the route, because it changes nothing and
-        gives every caller the same answer.
-        """
-        access = self.access
-
-        async def checked(request: web.Request) -> web.StreamResponse:
-            headers = request.headers
-            try:
-                check_framing(request)
-                access.check_host(request.host)
-                origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
-                if not is_linked:
-                    access.check_origin(origin, site, request.host)
-                return await handler(request)
-            except FnError as error:
-                is_admin = access.is_admin(headers.get("Authorization"))
-                return problems.answer(error, for_admin=is_admin)
-            except Exception:  # error boundary: a defect must not expose internals
-                log.exception("a request failed", path=request.path)
-                return problems.answer(FnError("see the server's log"))
-
-        async def guarded(request: web.Request) -> web.StreamResponse:
-            response = await checked(request)
-            if is_awaiting_continue(request):
-                response.force_close()
-            return response
-
-        return guarded
 
 
 class MetricsPage(Protocol):
@@ -312,70 +285,6 @@ async def stop_serving(
             await delivery.wait_idle()
     except TimeoutError:
         log.error("requests are left at shutdown", inside=gateway.gate.active)
-
-
-def describe(deployed: Deployed, endpoints: PoolEndpoints, origin: str) -> dict[str, Any]:
-    """Return the function as JSON data. `origin` is the scheme and host that the client used."""
-    function, revision = deployed.function, deployed.revision
-    return {
-        "name": function.name,
-        "revision": revision.ref,
-        "state": endpoints.state,
-        "reason": endpoints.reason,
-        "signature": signatures.to_json(revision.signature),
-        "content_types": content_types(revision.signature, revision.inputs),
-        "limits": {
-            "timeout_s": function.limits.timeout_s,
-            "wait_s": function.limits.wait_s,
-            "body_mib": function.limits.body_mib,
-        },
-        "labels": function.labels,
-        "example": example(deployed, origin),
-    }
-
-
-def example(deployed: Deployed, origin: str) -> str:
-    """Return a curl command that calls the function, with zeros for numbers; for a server its first
-    sample."""
-    if deployed.revision.server is not None:
-        return server_example(deployed, origin)
-    url = f"{origin}/fn/{deployed.function.name}"
-    for rule in deployed.revision.inputs.values():
-        if rule.kind == "image":
-            return f"curl {url} -H 'Content-Type: image/png' --data-binary @picture.png"
-        if rule.kind == "audio":
-            return f"curl {url} -H 'Content-Type: audio/wav' --data-binary @sound.wav"
-        if rule.kind == "bytes":
-            kind = "application/octet-stream"
-            return f"curl {url} -H 'Content-Type: {kind}' --data-binary @file"
-    inputs = {tensor.name: _example_value(tensor) for tensor in deployed.revision.signature.inputs}
-    body = json.dumps({"inputs": inputs})
-    return f"curl {url} -H 'Content-Type: application/json' -d '{body}'"
-
-
-def zeros(tensor: TensorSpec, items_max: int) -> Any | None:
-    """Return the smallest JSON value that fits: dynamic dimensions are 1, numbers 0.
-
-    None if it has more than `items_max` items.
-    """
-    shape = _smallest_shape(tensor)
-    if math.prod(shape) > items_max:
-        return None
-    value: Any = 0.0 if tensor.dtype in FLOATS else 0
-    if tensor.dtype in (BYTES, "BOOL"):
-        value = "" if tensor.dtype == BYTES else False
-    for size in reversed(shape):
-        value = [value] * size
-    return value
-
-
-def _example_value(tensor: TensorSpec) -> Any:
-    value = zeros(tensor, EXAMPLE_ITEMS_MAX)
-    return f"<{tensor.dtype} {_smallest_shape(tensor)}>" if value is None else value
-
-
-def _smallest_shape(tensor: TensorSpec) -> list[int]:
-    return [1 if size == DYNAMIC else size for size in tensor.shape]
 
 
 async def _healthz(_request: web.Request) -> web.Response:

@@ -7,10 +7,11 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from gateway.http.admission import Head, correlate, make_head
 from gateway.http.bodies import check_framing, is_awaiting_continue, receive
+from gateway.http.compression import compressed, requested_coding
 from gateway.http.context import Invoker
 from gateway.http.invocation import Invocation
 from gateway.replies import Reply, Writer
@@ -93,6 +94,10 @@ async def invoke(
     except asyncio.CancelledError:
         invocation.cancel()
         raise
+    if head.version is not None:
+        coding = requested_coding(request.headers.getall(hdrs.ACCEPT_ENCODING, ()))
+        if coding:
+            reply = await compressed(reply, coding, invoker.inflation)
     return _response(request, reply, writer)
 
 

@@ -22,7 +22,7 @@ from gateway.observing.access_log import AccessEvent, AccessLog
 from gateway.observing.batching import Write
 from gateway.observing.errors import FailureCount
 from gateway.observing.tracing import Tracer
-from gateway.ports import CallHistory
+from gateway.ports import CallHistory, ModelControl, ModelStatistics, NoStatistics
 from gateway.replies import CLOSE
 from gateway.settings import GatewaySettings
 from gateway.v1.turns import ScanTurns
@@ -44,7 +44,8 @@ class Invoker(NamedTuple):
     `wall` returns Unix seconds, `new_id` a unique request id. Without `access_log` and `tracer`,
     single requests are not recorded. `open_exchanges`: all exchanges of this process, `arriving`:
     the requests to /v1 whose bodies arrive, `scan_turns`: of their scans. `enter` exchanges the
-    ticket of a request for a cookie; without it there are no tickets.
+    ticket of a request for a cookie; without it there are no tickets. `model_control` loads and
+    unloads models; without it no request can. `statistics`: those of all gateway processes.
     """
 
     settings: GatewaySettings
@@ -68,6 +69,8 @@ class Invoker(NamedTuple):
     scan_turns: ScanTurns
     upstream_keys: UpstreamKeys
     enter: Enter | None = None
+    model_control: ModelControl | None = None
+    statistics: ModelStatistics = NoStatistics()
 
 
 def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
@@ -83,12 +86,13 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     on_cold_start: OnColdStart | None = None,
     enter: Enter | None = None,
     upstream_keys: UpstreamKeys | None = None,
+    model_control: ModelControl | None = None,
 ) -> Invoker:
     """Create the invoker of this process, in the event loop. `wall` returns Unix seconds.
 
     `write_access` writes events of the access log, `store` holds the counters of `/metrics`, and
-    `on_cold_start` replaces the counting of cold starts in this process. `enter` as in `Invoker`.
-    `upstream_keys`: the keys of functions' servers at /v1.
+    `on_cold_start` replaces the counting of cold starts in this process. `enter` and
+    `model_control` as in `Invoker`. `upstream_keys`: the keys of functions' servers at /v1.
     """
     loop = asyncio.get_running_loop()
     metrics = Metrics(
@@ -126,6 +130,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         ScanTurns(),
         upstream_keys or UpstreamKeys(),
         enter,
+        model_control,
     )
 
 

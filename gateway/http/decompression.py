@@ -11,7 +11,7 @@ import os
 import zlib
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 from registry.errors import BadRequest, BodyTooLarge, UnsupportedEncoding
 
@@ -95,12 +95,22 @@ class Inflater:
         return piece
 
 
+class Encoder(Protocol):
+    """Encoder of one body; see `gateway.http.compression`."""
+
+    is_done: bool
+
+    def step(self) -> bytes:
+        """Return the next bytes. May be called from any thread, by one caller at a time."""
+
+
 class Inflation:
-    """Inflates bodies in `executor`, which it owns."""
+    """Inflates bodies of requests, and deflates those of answers, in `executor`, which it owns."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self._deflating = asyncio.Semaphore(AT_ONCE)
 
     async def inflate(
         self, body: bytes | bytearray, encoding: str, most: int, grow: Callable[[int], None]
@@ -129,6 +139,19 @@ class Inflation:
             return b"".join(pieces)
         finally:
             pieces.clear()  # an error that is kept for a while references this frame
+
+    async def deflate(self, encoder: Encoder, *, in_loop: bool) -> bytes:
+        """Return the encoded body; `in_loop`: it is short enough for the event loop."""
+        pieces: list[bytes] = []
+        if in_loop:
+            while not encoder.is_done:
+                pieces.append(encoder.step())
+            return b"".join(pieces)
+        loop = asyncio.get_running_loop()
+        async with self._deflating:
+            while not encoder.is_done:
+                pieces.append(await loop.run_in_executor(self._executor, encoder.step))
+        return b"".join(pieces)
 
     def close(self) -> None:
         """Cancel all further steps without waiting for running ones."""

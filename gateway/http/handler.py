@@ -16,8 +16,11 @@ from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from gateway import problems
+from gateway.http.boundary import Shape, response_of
 from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading
 from gateway.http.reservations import BodyBudget, BodyReservation
+from gateway.oip import shapes
+from gateway.oip.shapes import LINE_MAX, is_protocols
 from gateway.proxy.request_head import HEAD_MAX
 from gateway.replies import Writer
 from registry.errors import (
@@ -101,6 +104,7 @@ class ConnectionHandler(RequestHandler):
     __slots__ = (
         "_ahead",
         "_answered",
+        "_begun",
         "_head_age_s",
         "_head_size",
         "_is_ended",
@@ -135,6 +139,7 @@ class ConnectionHandler(RequestHandler):
         self._reservation: BodyReservation | None = None
         self._head_size = 0
         self._head_age_s = 0
+        self._begun = b""
         self.exchange: ExchangeOwner | None = None
         """Owner of the connection's bytes, if the current request is an exchange."""
         self.quiet_s = 0
@@ -169,6 +174,8 @@ class ConnectionHandler(RequestHandler):
             return
         count, body = self._request_count, self._last_body
         was_whole = self._is_body_whole()
+        if data and self.is_idle and was_whole and len(self._begun) < LINE_MAX:
+            self._begun += data[:LINE_MAX]
         super().data_received(data)
         if self._request_count > count and body is not None and not body.is_eof():
             self._on_bad_chunks(body)
@@ -225,6 +232,7 @@ class ConnectionHandler(RequestHandler):
             return await super().finish_response(request, resp, start_time)
         finally:
             self._answered += 1
+            self._begun = b""
             self._parse_ahead()
 
     def handle_error(
@@ -244,7 +252,8 @@ class ConnectionHandler(RequestHandler):
             self.logger.error("a request failed", exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
-        response = problems.answer(error, {"Server": "fngate"})
+        response = response_of(self._shape()(error))
+        response.headers["Server"] = "fngate"
         response.force_close()
         return response
 
@@ -362,10 +371,14 @@ class ConnectionHandler(RequestHandler):
     def _refuse(self, error: FnError) -> None:
         """Send an error without a request, and close."""
         if self.transport is not None and not self._force_close:
-            for piece in self._shared.writer.pieces(problems.reply(error)):
+            for piece in self._shared.writer.pieces(self._shape()(error)):
                 self.transport.write(piece)
         self._head_size = 0
         self.force_close()
+
+    def _shape(self) -> Shape:
+        """Return the form of errors that the client of an unparsed head expects."""
+        return shapes.reply if is_protocols(self._begun) else problems.reply
 
 
 def _explain(error: HttpProcessingError, message: str) -> FnError:
@@ -382,4 +395,5 @@ def _explain(error: HttpProcessingError, message: str) -> FnError:
 def connection_refused() -> TooManyConnections:
     """Return the error for a connection beyond the limit."""
     text = "the server has reached its limit of connections, and none of them is idle"
-    return TooManyConnections(text, retry_after_s=1.0)
+    # Whether the client would have read the Open Inference Protocol's form is not known yet.
+    return TooManyConnections(text, retry_after_s=1.0, detail={"error": text})

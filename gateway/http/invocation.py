@@ -15,6 +15,7 @@ import structlog
 
 from gateway import problems
 from gateway.data_links import Delivered, HeldCall, Outcome
+from gateway.dispatch.call import Priority
 from gateway.http.admission import (
     NOT_CORRELATED,
     REQUEST_ID,
@@ -33,6 +34,7 @@ from gateway.observing.records import (
     make_record,
 )
 from gateway.oip import shapes as oip_shapes
+from gateway.oip.parameters import requested_scheduling
 from gateway.replies import Body, Reply, make_receipt, make_reply, server_timing
 from gateway.shared_memory import BodySlot
 from registry.catalog import Deployed
@@ -136,6 +138,11 @@ class Invocation:
         self._deployed = admission.deployed
         return admission.body_max
 
+    def shorten_wait(self, wait_s: float) -> None:
+        """Lower the wait budget of this request, which is admitted, to `wait_s` seconds."""
+        if wait_s < self._admission.wait_s:
+            self._admission = self._admission._replace(wait_s=max(0.0, wait_s))
+
     def buffer(self, length: int) -> memoryview | None:
         """Return shared memory to receive a body of `length` bytes in, which saves a copy.
 
@@ -170,6 +177,9 @@ class Invocation:
             revision = admission.deployed.revision
             invoker.history.arrived(revision.namespace, revision.name)
             now = monotonic()
+            wait_s, priority = admission.wait_s, admission.priority
+            if self._head.version is not None:
+                wait_s, priority = self._scheduled(body)
             meta, trace = admission.meta, self.trace
             traceparent = self._correlation.traceparent if trace is None else trace.traceparent
             if traceparent:
@@ -180,9 +190,9 @@ class Invocation:
                 meta,
                 body,
                 now,
-                now + admission.wait_s,
+                now + wait_s,
                 admission.timeout_s,
-                admission.priority,
+                priority,
                 admission.may_rerun,
                 admission.queue_max,
                 admission.is_pinned,
@@ -196,6 +206,18 @@ class Invocation:
             self._hold(call)
         except Exception as error:  # noqa: BLE001 - error boundary: `fail` hides internals
             self.fail(error)
+
+    def _scheduled(self, body: Body) -> tuple[float, Priority]:
+        """Return wait budget and priority of a request whose body may say more than its head.
+
+        Raises RequestError.
+        """
+        admission = self._admission
+        wait_s, priority = requested_scheduling(body, admission.meta.json_length)
+        return (
+            admission.wait_s if wait_s is None else min(wait_s, admission.wait_s),
+            admission.priority if priority is None else priority,
+        )
 
     def fail(self, error: BaseException, call: HeldCall | None = None) -> None:
         """Answer with an error. `call`: the call, if it was accepted."""
@@ -281,8 +303,9 @@ class Invocation:
         try:
             if error is not None:
                 raise error
+            wait_s = call.wait_until_s - call.arrived_s
             call.arrived_s = monotonic()
-            call.wait_until_s = call.arrived_s + self._admission.wait_s
+            call.wait_until_s = call.arrived_s + wait_s
             self._submit(call)
         except Exception as failure:  # noqa: BLE001 - error boundary, as in `run`
             self.fail(failure)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import httptools
 
 from gateway.http.admission import NOT_CORRELATED, Correlation, Head, correlate, make_head
+from gateway.http.compression import requested_coding
 
 HEAD_MAX: Final = 4096
 """Max bytes. Longer heads are left to aiohttp, which has its own limits."""
@@ -109,7 +110,7 @@ def parse_plain_head(raw: bytes) -> PlainHead | None:
 
     A plain head has each header at most once, has Host and Content-Length, and consists of
     printable ASCII characters. After the colon is at most one space. No header changes how the body
-    or the connection is read.
+    or the connection is read, or asks for a compressed answer.
     """
     found = _PLAIN.fullmatch(raw) if len(raw) <= HEAD_MAX else None
     if found is None:
@@ -125,6 +126,8 @@ def parse_plain_head(raw: bytes) -> PlainHead | None:
     ref, model, version = (None if part is None else part.decode() for part in found.groups())
     if ref is None:
         ref, version = model or "", version or ""
+        if requested_coding((headers.get("accept-encoding", ""),)):
+            return None
     head = make_head(ref, headers["host"], lambda name: headers.get(name.lower()), version)
     return PlainHead(head, int(length[0]), object())
 

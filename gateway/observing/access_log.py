@@ -93,7 +93,7 @@ class AccessLog:
         """
         (bytes_in, bytes_out), (began_s, now) = sizes, times
         revision, replica, _, queue_ms, phases, _, meta = receipt
-        _, decode_us, batch_us, compute_us, encode_us, rows = meta
+        _, decode_us, batch_us, compute_us, encode_us, rows, _ = meta
         traceparent = call.meta.traceparent
         # Positional: keyword arguments would double the time.
         event = AccessEvent(

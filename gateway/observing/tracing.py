@@ -201,7 +201,7 @@ class _Tree:
         The transfer times before and after are not known separately.
         """
         sent_s, ended_s = self._journey.sent_s, self._journey.ended_s
-        _, decode_us, wait_us, compute_us, encode_us, rows = receipt.meta
+        _, decode_us, wait_us, compute_us, encode_us, rows, _ = receipt.meta
         room_s = ended_s - sent_s
         all_s = (decode_us + wait_us + compute_us + encode_us) / 1e6
         at_s = sent_s + max(0.0, room_s - all_s) / 2

@@ -5,6 +5,7 @@ Source: KServe Open Inference Protocol, "Inference Response JSON Error Object".
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from gateway import problems
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 CODE: Final = "Fn-Problem"
 """Header with fngate's code of the problem."""
 _CONTENT_TYPE: Final = "Content-Type"
+LINE_MAX: Final = 128
+"""Bytes of a request line that `is_protocols` needs."""
+_LINE: Final = re.compile(rb"\s{0,8}[!-~]{1,32} (?:https?://[!-.0->@-~]{0,80})?/v2(?:[/?#\s]|$)")
 
 
 def reply(error: FnError, *, for_admin: bool = False) -> Reply:
@@ -31,3 +35,9 @@ def reply(error: FnError, *, for_admin: bool = False) -> Reply:
     kept = (header for header in headers if header[0] != _CONTENT_TYPE)
     shaped = ((_CONTENT_TYPE, "application/json"), (CODE, error.code), *kept)
     return Reply(status, shaped, problems.encoded({"error": text}))
+
+
+def is_protocols(line: bytes) -> bool:
+    """Return whether a request that begins with these bytes is one of the protocol: its client
+    reads errors in this form, also of a head that is no HTTP."""
+    return _LINE.match(line) is not None

@@ -49,6 +49,13 @@ class SleepRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class UnloadRequested:
+    """A client requested that a pool's replicas be stopped as soon as they are idle."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class CauseRemoved:
     """An operator removed a cause for which a pool's starts may have failed: a missing secret, a
     lost image."""
@@ -219,6 +226,7 @@ Event = (
     | WarmRequested
     | WarmCancelled
     | SleepRequested
+    | UnloadRequested
     | CauseRemoved
     | DemandReported
     | WorkerLost

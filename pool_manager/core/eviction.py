@@ -10,7 +10,7 @@ from pool_manager.core.commands import Command, Note
 from pool_manager.core.host import Host
 from pool_manager.core.ledger import Need, Reservation
 from pool_manager.core.placement import Candidate, EvictionPlan, plan_eviction
-from pool_manager.core.pool import Pool, eviction_cost
+from pool_manager.core.pool import JUST_USED_S, Pool, eviction_cost
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Replica, State
 
@@ -29,9 +29,6 @@ PREEMPT_AFTER_S = 5.0
 """A pool whose calls have waited unserved for this long may have busy replicas drained."""
 TRIAL_PREEMPT_AFTER_S = 30.0
 """The same for a trial: a deploy is less urgent than a call."""
-JUST_USED_S = 0.001
-"""An idle replica refuses to drain if it was used more recently: only it sees every gateway."""
-
 EVICTED, GAVE_WAY = "evicted", "gives way: drained"
 MAKES_ROOM = "finishes its open streams before it makes room"
 """Prefix of the reason of an eviction: of an idle replica, of a busy one, of a busy server. Metrics

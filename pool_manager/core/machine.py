@@ -15,6 +15,7 @@ Note. Changed endpoints are then published to gateways.
     WarmRequested     marks the pool as to be warmed           EndWarm, if the pool is unknown
     WarmCancelled     removes that mark
     SleepRequested    drains idle replicas above `min`         Drain
+    UnloadRequested   marks a pool with replicas until a start
     CauseRemoved      failures and back-off of a pool
     DemandReported    a worker's load, load windows, uses
     WorkerLost        removes the worker's load
@@ -185,6 +186,7 @@ class Machine:
                 events.WarmRequested()
                 | events.WarmCancelled()
                 | events.SleepRequested()
+                | events.UnloadRequested()
                 | events.CauseRemoved()
             ):
                 return self._on_request(event, now, commands)
@@ -247,12 +249,13 @@ class Machine:
         event: events.WarmRequested
         | events.WarmCancelled
         | events.SleepRequested
+        | events.UnloadRequested
         | events.CauseRemoved,
         now: float,
         commands: list[Command],
     ) -> set[str]:
-        """Apply an operator's or a deploy's request to warm a pool, put it to sleep or try it
-        again."""
+        """Apply an operator's, a deploy's or a client's request to warm a pool, put it to sleep or
+        try it again."""
         pool = self.pools.get(event.key)
         if pool is None:
             if isinstance(event, events.WarmRequested):
@@ -260,10 +263,13 @@ class Machine:
             return set()
         if isinstance(event, events.WarmRequested):
             pool.warming = Warming(event.beside, pool.failures)
+            pool.unloading = False
         elif isinstance(event, events.WarmCancelled):
             pool.warming = None
         elif isinstance(event, events.CauseRemoved):
             pool.forget_failures()
+        elif isinstance(event, events.UnloadRequested):
+            pool.unloading = bool(pool.replicas)
         elif self.is_open:
             self._supply.sleep(pool, now, commands)
         return {event.key}
@@ -349,8 +355,8 @@ class Machine:
         for one in pool.replicas.values():
             due_s.append(one.deadline_s)
             idle_s = pool.idle_s(one, now)
-            if one.can_serve and idle_s < spec.idle_s:
-                due_s.append(now + spec.idle_s - idle_s)
+            if one.can_serve and idle_s < pool.keep_s:
+                due_s.append(now + pool.keep_s - idle_s)
         pool.quiet_until_s = min(due_s, default=float("inf"))
 
     def _publish(

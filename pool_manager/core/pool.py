@@ -22,6 +22,8 @@ PAUSE_S = 1.0
 """Pause before the next start after a loss that is not the function's fault."""
 FAILING_AFTER = 5
 """Failed loads in a row after which the revision counts as failing."""
+JUST_USED_S = 0.001
+"""An idle replica refuses to drain if it was used more recently: only it sees every gateway."""
 NOBODY_CALLS = "no calls"
 ENDED_MAX = 8
 """Deaths kept per pool for publication. Gateways with calls in flight read them at once."""
@@ -86,7 +88,8 @@ class Pool:
     call that waits now, from which its cold start counts. `unserved_since_s`: since when calls wait
     and no replica can serve them. `blocked`: why no replica can be started. `last_used_s`: when the
     pool last had calls. `quiet_until_s`: until then, time alone changes nothing. `refuted`: why a
-    batch showed that requests must not be batched, "" if none did.
+    batch showed that requests must not be batched, "" if none did. `unloading`: its replicas are to
+    stop as soon as they are idle; until one is started.
     """
 
     spec: PoolSpec
@@ -103,6 +106,7 @@ class Pool:
     warming: Warming | None = None
     blocked: str = ""
     refuted: str = ""
+    unloading: bool = False
     wanted: int = 0
     wanted_reason: str = ""
     measured_mib: float = 0.0
@@ -126,6 +130,11 @@ class Pool:
     def memory_mib(self) -> float:
         """Memory of one replica: the larger of the stored value and the one measured since."""
         return max(self.spec.memory_mib, self.measured_mib)
+
+    @property
+    def keep_s(self) -> float:
+        """Seconds without calls after which a replica is stopped."""
+        return JUST_USED_S if self.unloading else self.spec.idle_s
 
     @property
     def batches(self) -> bool:
@@ -273,4 +282,4 @@ def _sleeps_in_s(pool: Pool, busy: int, now: float) -> float | None:
     serving = [one for one in pool.replicas.values() if one.can_serve]
     if busy or len(serving) <= pool.spec.min:
         return None
-    return max(0.0, pool.spec.idle_s - max(pool.idle_s(one, now) for one in serving))
+    return max(0.0, pool.keep_s - max(pool.idle_s(one, now) for one in serving))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pool_manager.core.commands import Command, EndWarm, Launch, Note, WarmOutcome
-from pool_manager.core.eviction import JUST_USED_S, Evictor
+from pool_manager.core.eviction import Evictor
 from pool_manager.core.host import Host
 from pool_manager.core.placement import find_device, placement_obstacle
-from pool_manager.core.pool import Pool
+from pool_manager.core.pool import JUST_USED_S, Pool
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.scaling import wanted
 from pool_manager.core.state import Replica, State
@@ -102,7 +102,7 @@ class Supply:
         spec = pool.spec
         used = max([pool.last_used_s, *(r.last_used_s for r in pool.replicas.values())])
         is_coming = any(one.is_coming for one in pool.replicas.values())
-        is_kept = is_coming or (pool.count() > 0 and now - used < spec.idle_s)
+        is_kept = is_coming or (pool.count() > 0 and now - used < pool.keep_s)
         is_fresh = is_kept or pool.warming is not None
         count, reason = wanted(spec, load, pool.scaler, pool.ready(), now, is_fresh=is_fresh)
         if count != pool.wanted:
@@ -179,6 +179,7 @@ class Supply:
         """Start a replica: assign a standby, a waiting one before a starting one, or launch a new
         process if there is none."""
         phases = _phases(pool, now)
+        pool.unloading = False
         self.evictor.unblock(pool)
         replica = None if pool.spec.is_server else self._host.next_standby(device)
         if replica is not None:
@@ -198,7 +199,7 @@ class Supply:
 
     def _stop_surplus(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
         """Drain the ready replicas above the wanted number, the newest first, and those that have
-        been idle for `idle_s`; the latter may refuse. They count as gone, since all may agree."""
+        been idle for `keep_s`; the latter may refuse. They count as gone, since all may agree."""
         if pool.spec.role == "trial":
             return
         ready = [one for one in pool.replicas.values() if one.state is State.READY]
@@ -207,9 +208,10 @@ class Supply:
         for replica in reversed(ready):
             if pool.staying() <= pool.spec.min:
                 return
-            if is_idle and pool.idle_s(replica, now) >= pool.spec.idle_s:
-                text = f"idle for {pool.idle_s(replica, now):.0f} s"
-                self._replicas.drain(replica, pool.spec.idle_s, text, now, commands)
+            if is_idle and pool.idle_s(replica, now) >= pool.keep_s:
+                idle = f"idle for {pool.idle_s(replica, now):.0f} s"
+                text = "unloaded by a client" if pool.unloading else idle
+                self._replicas.drain(replica, pool.keep_s, text, now, commands)
             elif self._serving(pool) > max(1, pool.wanted):
                 self._replicas.drain(replica, None, pool.wanted_reason, now, commands)
 

@@ -275,7 +275,8 @@ class FakeReplica:
         match frame.kind:
             case Kind.PING:
                 busy_s = self._service.busy_s if self._service else 0.0
-                self._send(Kind.PONG, aux=int(busy_s * 1e3) & BUSY_MASK)
+                runs = self._service.report() if isinstance(self._service, FakeService) else b""
+                self._send(Kind.PONG, runs, aux=int(busy_s * 1e3) & BUSY_MASK)
             case Kind.BIND:
                 self._bind(*self._read_bind(frame))
             case Kind.DRAIN:

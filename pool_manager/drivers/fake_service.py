@@ -19,6 +19,7 @@ from runtime_image.contract.link import VERSION, Flag, Kind, NotStarted
 from runtime_image.contract.signature import Signature
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.meta import AnswerMeta, pack_answer
+from runtime_image.link.run_counts import RunCount, pack_runs
 from runtime_image.link.stream import FrameStream
 
 Phase = Literal["start", "load", "run"]
@@ -115,6 +116,7 @@ class FakeService:
         self._last_end_s = self._loop.time()
         self._ran_s = 0.0
         self._began_s: float | None = None
+        self._runs: dict[int, RunCount] = {}
 
     @property
     def busy_s(self) -> float:
@@ -163,8 +165,19 @@ class FakeService:
             self._began_s = self._loop.time()
             await self._run()
             self._ran_s, self._began_s = self.busy_s, None
+            if not self._script.fail_run:
+                self._count(len(batch))
             for request in batch:
                 self._answer(request)
+
+    def report(self) -> bytes:
+        """Return the runs so far, for PONG; each request of a batch counts as one row."""
+        return pack_runs(sorted(self._runs.values()))
+
+    def _count(self, rows: int) -> None:
+        ns = round(self._script.run_s * 1e9)
+        _, runs, _, infer_ns, _ = self._runs.get(rows, RunCount(rows, 0, 0, 0, 0))
+        self._runs[rows] = RunCount(rows, runs + 1, 0, infer_ns + ns, 0)
 
     def drain(self, *, hand_back: bool) -> None:
         """Accept no new requests; with `hand_back`, return waiting requests to the gateways."""

@@ -22,12 +22,15 @@ from runtime_image.contract.link import CONTROL_MAX, REFUTATION_MAX, Kind
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.handshake import pack_bind
 from runtime_image.link.reception import read_hello, welcome
+from runtime_image.link.run_counts import RunCount, unpack_runs
 from runtime_image.link.stream import FrameStream
 
 log = structlog.get_logger()
 
 HELLO_S = 5.0
 PINGS_MISSED_MAX = 3
+ASKED_MAX: Final = 8
+"""Max unanswered PINGs beyond which none is sent ahead of its time."""
 EXHAUSTED_S = 0.5
 """Seconds between two tries to accept a connection when file descriptors are exhausted."""
 
@@ -49,8 +52,9 @@ class LinkReceiver(Protocol):
     def on_event(self, event: events.Event) -> None:
         """Handle an event reported by the replica."""
 
-    def on_pong(self, id: str, busy_ms: int) -> None:
-        """Handle a PONG; `busy_ms` is the model's total run time in milliseconds, modulo 2**32."""
+    def on_pong(self, id: str, busy_ms: int, runs: Sequence[RunCount]) -> None:
+        """Handle a PONG; `busy_ms` is the model's total run time in milliseconds, modulo 2**32,
+        `runs` are those since the last PONG."""
 
     def on_link_lost(self, id: str, reason: str) -> None:
         """Handle the end of the link, or PINGS_MISSED_MAX unanswered PINGs."""
@@ -80,6 +84,9 @@ class Control:
         self._stream: FrameStream | None = None
         self._missed = 0
         self._pings = 0
+        self._asked = 0
+        self._runs: dict[int, RunCount] = {}
+        self._is_base_due = False
         self._drains = 0
         self._has_loaded = False
         self._has_run = False
@@ -151,6 +158,10 @@ class Control:
         phases = parse_numbers(hello["phases"])
         self._emit(events.Greeted(self.id, phases, loaded is not None))
         if loaded is not None:
+            # It served under an earlier server, whose runs are not counted: ask how many it made
+            # before any gateway can connect.
+            self._is_base_due = True
+            self._ask()
             self._tell_loaded(loaded)
 
     @property
@@ -218,7 +229,18 @@ class Control:
     def _ask(self) -> None:
         if self._stream is not None:
             self._pings += 1
+            self._asked += 1
             self._stream.send(pack(Kind.PING))
+
+    def ask(self) -> int:
+        """Send a PING now, unless ASKED_MAX are unanswered; return the number of the last one."""
+        if self._pings < ASKED_MAX:
+            self._ask()
+        return self._asked
+
+    def has_answered(self, number: int) -> bool:
+        """Whether the PING with this number is answered, or will never be."""
+        return self._closed or self._asked - self._pings >= number
 
     def _lost(self, reason: str) -> None:
         if not self._closed:
@@ -231,7 +253,7 @@ class Control:
                 self._expect(self._pings > 0, frame)
                 self._pings -= 1
                 self._missed = 0
-                self._receiver.on_pong(self.id, frame.aux)
+                self._receiver.on_pong(self.id, frame.aux, self._new_runs(frame))
             case Kind.LOADED:
                 self._tell_loaded(parse_loaded(self.id, parse_frame(frame)))
             case Kind.LOAD_FAILED:
@@ -254,6 +276,22 @@ class Control:
             case _:
                 raise LinkError(f"unexpected {frame.kind.name} on a control link")
 
+    def _new_runs(self, frame: Frame) -> list[RunCount]:
+        """Return the runs since the last PONG. Raises LinkError if they are not due, or fewer than
+        before."""
+        if not frame.body and not self._is_base_due:
+            return []
+        self._expect(not frame.body or (self._has_loaded and not self._is_server), frame)
+        before, now = self._runs, {one.rows: one for one in unpack_runs(frame.body)}
+        if not before.keys() <= now.keys():
+            raise LinkError("malformed PONG: a batch size is missing")
+        self._runs = now
+        if self._is_base_due:
+            self._is_base_due = False
+            return []
+        more = [_difference(one, before.get(rows)) for rows, one in now.items()]
+        return [one for one in more if one.runs]
+
     def _tell_loaded(self, loaded: events.Loaded) -> None:
         if self._has_loaded:
             raise LinkError("unexpected LOADED")
@@ -267,6 +305,15 @@ class Control:
         """Raise LinkError if a frame is not due: every frame costs work, some of it disk I/O."""
         if not is_due:
             raise LinkError(f"unexpected {frame.kind.name}")
+
+
+def _difference(now: RunCount, before: RunCount | None) -> RunCount:
+    if before is None:
+        return now
+    more = [a - b for a, b in zip(now[1:], before[1:], strict=True)]
+    if min(more) < 0:
+        raise LinkError(f"malformed PONG: numbers of {now.rows} rows fell")
+    return RunCount(now.rows, *more)
 
 
 def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:

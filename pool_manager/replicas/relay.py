@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pool_manager.core import events
@@ -26,6 +26,7 @@ from registry.errors import DriverError
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import ENGINE
+from runtime_image.link.run_counts import RunCount
 
 OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Unable to allocate")
 """Texts of ONNX Runtime, Python and NumPy for a failed allocation."""
@@ -39,14 +40,14 @@ Emit = Callable[[events.Event], None]
 class Wiring:
     """The receivers and services that the owner of a launcher supplies.
 
-    `emit` gets every event, `on_pong(id, busy_ms)` each PONG; `turn(id)` returns the priority of a
-    replica's start; `occupancy` measures the owner's GPUs. `secrets` is read when a server that
-    needs some is bound.
+    `emit` gets every event, `on_pong(id, busy_ms, runs)` each PONG; `turn(id)` returns the priority
+    of a replica's start; `occupancy` measures the owner's GPUs. `secrets` is read when a server
+    that needs some is bound.
     """
 
     emit: Emit
     occupancy: GpuOccupancy
-    on_pong: Callable[[str, int], None] = lambda _id, _busy_ms: None
+    on_pong: Callable[[str, int, Sequence[RunCount]], None] = lambda _id, _busy_ms, _runs: None
     turn: Callable[[str], StartPriority] = lambda _id: StartPriority(Rank.WAITER, 0.0)
     secrets: Secrets = field(default_factory=NoSecrets)
 
@@ -96,9 +97,9 @@ class EventRelay:
             lost = events.Lost(id, how, cause=records.cause_of(how, record))
             self._tasks.spawn(f"end of {id}", self._report_lost(lost, hint))
 
-    def on_pong(self, id: str, busy_ms: int) -> None:
+    def on_pong(self, id: str, busy_ms: int, runs: Sequence[RunCount]) -> None:
         """LinkReceiver: pass a PONG on."""
-        self._pong(id, busy_ms)
+        self._pong(id, busy_ms, runs)
 
     def on_link_lost(self, id: str, reason: str) -> None:
         """LinkReceiver: report the lost link as the end of the replica."""

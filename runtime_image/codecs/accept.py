@@ -5,7 +5,7 @@ Source: RFC 9110, sections 5.6.6 (parameters), 12.4.2 (quality values) and 12.5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -31,7 +31,8 @@ class AnswerForm:
 
     `tensor` is the output in an npy answer, "" for the first. `outputs` are the outputs in an Open
     Inference Protocol answer, in order, () for all. `binary` names the outputs that are sent raw;
-    `binary_all` stands for all of them.
+    `binary_all` stands for all of them. `classes` are the outputs that are sent as their best
+    classes, with the number of these.
     """
 
     form: Literal["short", "oip", "oip-binary", "npy"]
@@ -39,6 +40,7 @@ class AnswerForm:
     outputs: tuple[str, ...] = ()
     binary: tuple[str, ...] = ()
     binary_all: bool = False
+    classes: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +120,10 @@ def _offers(default: AnswerForm, signature: Signature) -> dict[str, AnswerForm]:
     """Return the possible answer forms of this request by media type, best first."""
     offers: dict[str, AnswerForm] = {JSON: default}
     if default.form == "oip":
-        offers[OCTETS] = AnswerForm("oip-binary", outputs=default.outputs, binary_all=True)
+        offers[OCTETS] = replace(default, form="oip-binary", binary_all=True)
     elif default.form == "oip-binary":
-        offers = {OCTETS: default, JSON: AnswerForm("oip", outputs=default.outputs)}
-    if signature.kind == "tensors":
+        offers = {OCTETS: default, JSON: replace(default, form="oip", binary=(), binary_all=False)}
+    if signature.kind == "tensors" and not default.classes:
         first = default.outputs[0] if default.outputs else ""
         offers[NPY] = AnswerForm("npy", tensor=first)
     return offers

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from runtime_image.codecs.accept import JSON, NPY, OCTETS, AnswerForm
 from runtime_image.codecs.arrays import DTYPES
+from runtime_image.codecs.classification import best_order, classify
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import (
     BAD_INPUT,
@@ -33,18 +34,21 @@ _NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The names of what answers: `revision` is "digits@3"; the others are those of the Open
-    Inference Protocol."""
+    """What answers: `revision` is "digits@3"; the other names are those of the Open Inference
+    Protocol. `is_batched`: the first axis of an output has its rows."""
 
     revision: str
     name: str
     version: str
+    is_batched: bool = False
 
 
-def served_model(revision: str, name: str = "", version: str = "") -> ServedModel:
+def served_model(
+    revision: str, name: str = "", version: str = "", *, is_batched: bool = False
+) -> ServedModel:
     """Return the names of a revision's model; `name` and `version` default to its parts."""
     own, _, number = revision.partition("@")
-    return ServedModel(revision, name or own, version or number)
+    return ServedModel(revision, name or own, version or number, is_batched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,10 @@ class Answer:
     content_type: str
     json_length: int
     body: bytes
+
+    def __len__(self) -> int:
+        """Return the bytes of the body."""
+        return len(self.body)
 
 
 def encode(
@@ -75,7 +83,7 @@ def encode(
         return Answer(JSON, 0, _short(outputs, rule, model.revision))
     if form.form == "npy":
         return Answer(NPY, 0, _npy(outputs, form.tensor, signature))
-    return _oip(outputs, form, signature, model, id)
+    return _oip(outputs, form, signature, rule, model, id)
 
 
 def _short(outputs: dict[str, Any], rule: OutputRule, revision: str) -> bytes:
@@ -145,7 +153,7 @@ def top_rows(scores: NDArray[Any], rule: OutputRule) -> list[list[dict[str, Any]
 def best_places(scores: NDArray[Any], rule: OutputRule) -> tuple[list[list[int]], list[list[Any]]]:
     """Return, for each row, the indexes of the best scores, best first, and these scores."""
     rows = scores.reshape(1, -1) if scores.ndim == 1 else scores.reshape(scores.shape[0], -1)
-    order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, : rule.top_k or 1]
+    order = best_order(rows, rule.top_k or 1)
     best = np.take_along_axis(rows, order, axis=1)
     return order.tolist(), best.tolist()
 
@@ -164,8 +172,15 @@ def _npy(outputs: dict[str, Any], name: str, signature: Signature) -> bytes:
 
 
 def _oip(
-    outputs: dict[str, Any], form: AnswerForm, signature: Signature, model: ServedModel, id: str
+    outputs: dict[str, Any],
+    form: AnswerForm,
+    signature: Signature,
+    rule: OutputRule,
+    model: ServedModel,
+    id: str,
 ) -> Answer:
+    labelled = rule.tensor or next(iter(outputs), "")
+    classes = dict(form.classes)
     items: list[dict[str, Any]] = []
     raw: list[bytes | memoryview] = []
     for name in form.outputs or outputs:
@@ -175,6 +190,12 @@ def _oip(
                 BAD_INPUT, f"output {name!r}: expected one of {known}, got an unknown name"
             )
         array, datatype = _tensor(name, outputs[name], signature)
+        if name in classes:
+            labels = rule.labels if name == labelled else ()
+            array = classify(
+                name, array, datatype, classes[name], labels, is_batched=model.is_batched
+            )
+            datatype = dtypes.BYTES
         item: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": datatype}
         if form.binary_all or name in form.binary:
             data = _packed(array, datatype)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
-from runtime_image.codecs import tensors
+from runtime_image.codecs import parameters, tensors
 from runtime_image.codecs.tensors import (
     RawInput,
     bad_body,
@@ -24,6 +25,7 @@ from runtime_image.codecs.tensors import (
     from_binary,
     shorten,
 )
+from runtime_image.contract import dtypes
 from runtime_image.contract.errors import RequestError, bad_input
 from runtime_image.contract.signature import Signature, TensorSpec
 
@@ -34,56 +36,66 @@ _BINARY_FORM: Final = (
     " the elements behind the JSON part"
 )
 _BINARY_ONLY: Final = frozenset({"FP16", "BF16"})
+CLASSES_MAX: Final = 1_000_000
+"""Max classes per row of an output, as in Triton."""
+NOT_CLASSES: Final = frozenset({"BOOL", dtypes.BYTES})
+"""Types of outputs that are no scores."""
 
 
-class _InputParameters(msgspec.Struct):
+_Size = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
+"""Size of an axis. The bound keeps numbers of thousands of digits out of products and errors."""
+_Shape = Annotated[tuple[_Size, ...], Meta(max_length=64)]
+"""As many axes as NumPy's arrays may have."""
+
+
+class _InputParameters(msgspec.Struct, gc=False):
     binary_data_size: int | None = None
-    shared_memory_region: Any = None
+    shared_memory_region: str | None = None
 
 
-class _Input(msgspec.Struct):
+class _Input(msgspec.Struct, gc=False):
     name: str
-    shape: list[int]
+    shape: _Shape
     datatype: str
-    parameters: _InputParameters = msgspec.field(default_factory=_InputParameters)
+    parameters: _InputParameters | None = None
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class _OutputParameters(msgspec.Struct):
+class _OutputParameters(msgspec.Struct, gc=False):
     binary_data: bool | None = None
-    classification: Any = None
-    shared_memory_region: Any = None
+    classification: int | None = None
+    shared_memory_region: str | None = None
 
 
-class _Output(msgspec.Struct):
+class _Output(msgspec.Struct, gc=False):
     name: str
-    parameters: _OutputParameters = msgspec.field(default_factory=_OutputParameters)
+    parameters: _OutputParameters | None = None
 
 
-class _Parameters(msgspec.Struct):
-    binary_data_output: bool = False
-
-
-class _Body(msgspec.Struct):
+class _Body(msgspec.Struct, gc=False):
     inputs: list[_Input]
-    id: str = ""
-    outputs: list[_Output] = msgspec.field(default_factory=list)
-    parameters: _Parameters = msgspec.field(default_factory=_Parameters)
+    id: str | None = None
+    outputs: list[_Output] | None = None
+    parameters: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
+_NO_INPUT_PARAMETERS: Final = _InputParameters()
+_NO_OUTPUT_PARAMETERS: Final = _OutputParameters()
 _body: Final = msgspec.json.Decoder(_Body)
 
 
 @dataclass(slots=True)
 class OipRequest:
     """A parsed request. `outputs` are the requested outputs in order, () for all. `binary` names
-    the outputs to be sent raw; `binary_all` stands for every output."""
+    the outputs to be sent raw; `binary_all` stands for every output. `classes` are the outputs
+    to be sent as their best classes, with the number of these."""
 
     inputs: dict[str, RawInput]
     id: str
     outputs: tuple[str, ...]
     binary: tuple[str, ...]
     binary_all: bool
+    classes: tuple[tuple[str, int], ...] = ()
 
 
 def read(body: memoryview, json_length: int | None, signature: Signature) -> OipRequest:
@@ -100,14 +112,23 @@ def read(body: memoryview, json_length: int | None, signature: Signature) -> Oip
     except (ValueError, RecursionError) as error:
         raise bad_body(_EXPECTED, shorten(str(error))) from None
     inputs = _inputs(request.inputs, body[length:], signature)
+    everywhere = False
+    if not isinstance(request.parameters, msgspec.UnsetType):
+        everywhere = bool(parameters.read(request.parameters).binary_data_output)
+    if not request.outputs:
+        return OipRequest(inputs, request.id or "", (), (), everywhere)
     wanted = _outputs(request.outputs, signature)
-    everywhere = request.parameters.binary_data_output
     binary = tuple(
-        item.name
-        for item in request.outputs
-        if (everywhere if item.parameters.binary_data is None else item.parameters.binary_data)
+        name
+        for name, given in wanted.items()
+        if (everywhere if given.binary_data is None else given.binary_data)
     )
-    return OipRequest(inputs, request.id, wanted, binary, everywhere and not wanted)
+    classes = tuple(
+        (name, given.classification)
+        for name, given in wanted.items()
+        if given.classification is not None
+    )
+    return OipRequest(inputs, request.id or "", tuple(wanted), binary, False, classes)
 
 
 def _inputs(items: list[_Input], raw: memoryview, signature: Signature) -> dict[str, RawInput]:
@@ -116,7 +137,11 @@ def _inputs(items: list[_Input], raw: memoryview, signature: Signature) -> dict[
     inputs: dict[str, RawInput] = {}
     at = 0
     for item in items:
-        size = item.parameters.binary_data_size
+        given = item.parameters or _NO_INPUT_PARAMETERS
+        if given.shared_memory_region is not None:
+            expected = "data or parameters.binary_data_size"
+            raise bad_input(item.name, expected, "shared memory, which is not supported")
+        size = given.binary_data_size
         if size is None:
             inputs[item.name] = _from_json(specs[item.name], item)
             continue
@@ -137,22 +162,18 @@ def _inputs(items: list[_Input], raw: memoryview, signature: Signature) -> dict[
 def _from_raw(spec: TensorSpec, item: _Input, data: memoryview) -> RawInput:
     if item.data is not msgspec.UNSET:
         raise bad_input(spec.name, "either data or binary_data_size", "both")
-    return from_binary(spec, item.datatype, tuple(item.shape), data)
+    return from_binary(spec, item.datatype, item.shape, data)
 
 
 def _from_json(spec: TensorSpec, item: _Input) -> RawInput:
     raw = item.data
-    if item.parameters.shared_memory_region is not None:
-        raise bad_input(
-            spec.name, "data or binary_data_size", "shared memory, which is not supported"
-        )
     if isinstance(raw, msgspec.UnsetType):
         raise bad_input(spec.name, "data or parameters.binary_data_size", "neither")
     if item.datatype != spec.dtype:
         raise bad_input(spec.name, describe(spec), f"datatype {shorten(item.datatype)}")
     if spec.dtype in _BINARY_ONLY:
         raise bad_input(spec.name, _BINARY_FORM % spec.dtype, "JSON")
-    shape = tuple(item.shape)
+    shape = item.shape
     check_shape(spec, shape)
     if len(shape) < 2 or _NESTED.match(memoryview(raw)) is None:
         return RawInput("json", spec.dtype, shape, tensors.read_flat(spec, shape, raw))
@@ -162,20 +183,30 @@ def _from_json(spec: TensorSpec, item: _Input) -> RawInput:
     return RawInput("json", spec.dtype, shape, value)
 
 
-def _outputs(items: list[_Output], signature: Signature) -> tuple[str, ...]:
-    known = {spec.name for spec in signature.outputs}
-    names: list[str] = []
+def _outputs(items: list[_Output], signature: Signature) -> dict[str, _OutputParameters]:
+    """Return the parameters of each requested output, in order."""
+    known = {spec.name: spec.dtype for spec in signature.outputs}
+    wanted: dict[str, _OutputParameters] = {}
     for item in items:
-        if known and item.name not in known:
-            raise _bad_output(item.name, f"one of: {', '.join(sorted(known))}", "an unknown name")
-        if item.name in names:
-            raise _bad_output(item.name, "to be requested once", "twice")
-        if item.parameters.classification is not None:
-            raise _bad_output(item.name, "plain data", "classification, which is not supported")
-        if item.parameters.shared_memory_region is not None:
-            raise _bad_output(item.name, "plain data", "shared memory, which is not supported")
-        names.append(item.name)
-    return tuple(names)
+        name = item.name
+        if known and name not in known:
+            raise _bad_output(name, f"one of: {', '.join(sorted(known))}", "an unknown name")
+        if name in wanted:
+            raise _bad_output(name, "to be requested once", "twice")
+        given = wanted[name] = item.parameters or _NO_OUTPUT_PARAMETERS
+        if given.shared_memory_region is not None:
+            raise _bad_output(name, "plain data", "shared memory, which is not supported")
+        if given.classification is not None:
+            _check_classes(name, given.classification, known.get(name, ""))
+    return wanted
+
+
+def _check_classes(name: str, count: int, dtype: str) -> None:
+    if not 0 < count <= CLASSES_MAX:
+        expected = f"classification from 1 to {CLASSES_MAX}, the number of classes"
+        raise _bad_output(name, expected, shorten(str(count)))
+    if dtype in NOT_CLASSES:
+        raise _bad_output(name, "numbers for a classification", dtype)
 
 
 def _bad_output(name: str, expected: str, got: str) -> RequestError:

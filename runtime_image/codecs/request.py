@@ -167,6 +167,7 @@ def _parse_oip(head: RequestHead, body: bytes | memoryview, signature: Signature
         outputs=request.outputs,
         binary=request.binary,
         binary_all=request.binary_all,
+        classes=request.classes,
     )
     return Parsed("oip", request.inputs, choose(head.accept, default, signature), request.id)
 

@@ -154,6 +154,8 @@ FLOAT_MAX: Final[dict[str, float]] = {
     "FP64": (2 - 2.0**-52) * 2.0**1023,
 }
 """Largest finite value of each float type (IEEE 754); BF16 is missing: it cannot be decoded."""
+EXPLAINED_MAX: Final = 1024 * 1024
+"""Bytes. In a longer value, a wrong element is described as the decoder does it."""
 _CACHED: Final = 1024
 _UINT64_MAX: Final = dtypes.INTEGER_RANGE["UINT64"][1]
 _NAMES: Final[dict[type, str]] = {
@@ -260,7 +262,12 @@ def _check_uint64(name: str, values: Iterable[int]) -> None:
 
 
 def _explain(spec: TensorSpec, raw: msgspec.Raw, error: Exception) -> RequestError:
-    """Return the error that locates the fault in a value that the decoder refused."""
+    """Return the error that locates the fault in a value that the decoder refused.
+
+    A large one is not decoded again: as Python objects, JSON takes up to thirty times its size.
+    """
+    if len(memoryview(raw)) > EXPLAINED_MAX:
+        return bad_input(spec.name, describe(spec), shorten(str(error)))
     try:
         value = msgspec.json.decode(raw)
     except (ValueError, RecursionError) as malformed:

@@ -1,4 +1,4 @@
-"""Constants of the link, version 5: frame layout, kinds, flags, limits.
+"""Constants of the link, version 6: frame layout, kinds, flags, limits.
 
 Every frame is a 16-byte little-endian header, `meta_len` bytes of meta, `body_len` bytes of body:
 
@@ -11,7 +11,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-VERSION: Final = 5
+VERSION: Final = 6
 HEADER: Final = Struct("<IIBBHI")
 BODY_MAX: Final = 320 * 1024 * 1024
 """Bytes; above the largest answer (256 MiB) and the largest request body that can be configured."""
@@ -28,6 +28,13 @@ STARTED_MAX: Final = 4 * 0xFFFF
 """Max bytes of the ids in one STARTED frame: no replica holds more requests."""
 BUSY_MASK: Final = 0xFFFF_FFFF
 """PONG carries the total run time of a replica in milliseconds, modulo 2**32."""
+RUN_COUNT: Final = Struct("<I4Q")
+"""One entry of a PONG's body, by rising rows: rows of a batch (0 for all further sizes), successful
+runs, and their total nanoseconds of decoding, running and encoding, since the load."""
+RUN_SIZES_MAX: Final = 128
+"""Max batch sizes that a replica counts; all further ones are counted together."""
+RUN_NUMBER_MAX: Final = 2**53
+"""Max value of such a number: 104 days in nanoseconds. It stays there."""
 
 SLAB_BODY_MIN: Final = 64 * 1024
 """Min bytes of a body that goes through shared memory, where the link has it; a smaller one is as
@@ -50,7 +57,7 @@ class Kind(IntEnum):
     LOADED = 4  # replica -> manager: JSON body, result of the load and of the first runs
     LOAD_FAILED = 5  # replica -> manager: JSON body, the reason
     PING = 6
-    PONG = 7  # replica -> manager: aux = total run time of the model in milliseconds, modulo 2**32
+    PONG = 7  # replica -> manager: aux = total run time in ms, modulo 2**32; RUN_COUNTs if changed
     DRAIN = 8  # manager -> replica: exit if idle for at least aux milliseconds; 0 = in any case
     NOT_IDLE = 9  # replica -> manager: aux = milliseconds since the last request ended
     FIRST_RUN = 10  # replica -> manager: aux = microseconds of the first run
@@ -107,8 +114,8 @@ META_SEPARATOR: Final = b"\n"
 REQUEST: content type, Accept, Inference-Header-Content-Length or "", traceparent (flag TRACE).
 """
 
-ANSWER_META: Final = Struct("<B5I")
+ANSWER_META: Final = Struct("<B6I")
 """Meta of a RESPONSE: index into CONTENT_TYPES, decode_us, batch_us, compute_us, encode_us, rows
-in the batch."""
+in the batch, rows of the request."""
 CONTENT_TYPES: Final = ("application/json", "application/octet-stream", "application/x-npy")
 """Content types of a replica's answers."""

@@ -31,7 +31,8 @@ class RequestMeta(NamedTuple):
 
 
 class AnswerMeta(NamedTuple):
-    """Content type of an answer, its times in microseconds, and the rows of its batch."""
+    """Content type of an answer, its times in microseconds, the rows of its batch, and those of its
+    request."""
 
     content_type: str
     decode_us: int
@@ -39,6 +40,7 @@ class AnswerMeta(NamedTuple):
     compute_us: int
     encode_us: int
     rows: int
+    own_rows: int = 1
 
 
 def pack_request(meta: RequestMeta) -> bytes:
@@ -87,7 +89,8 @@ def pack_answer(meta: AnswerMeta) -> bytes:
 def unpack_answer(data: bytes) -> AnswerMeta:
     """Parse the meta of a RESPONSE frame. Raises LinkError on a wrong length or content type."""
     try:
-        place, decode_us, batch_us, compute_us, encode_us, rows = ANSWER_META.unpack(data)
-        return _answer((CONTENT_TYPES[place], decode_us, batch_us, compute_us, encode_us, rows))
+        place, decode_us, batch_us, compute_us, encode_us, rows, own = ANSWER_META.unpack(data)
+        content_type = CONTENT_TYPES[place]
+        return _answer((content_type, decode_us, batch_us, compute_us, encode_us, rows, own))
     except (struct.error, IndexError):
         raise LinkError("malformed answer meta") from None

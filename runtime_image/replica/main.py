@@ -19,7 +19,7 @@ from runtime_image.contract.model import PREPARES, ModelSpec
 from runtime_image.engines.base import Engine
 from runtime_image.engines.loading import load_engine
 from runtime_image.engines.upgrade import SessionUpgrade, log_line, resident_mib
-from runtime_image.link.frames import Frame, LinkError, pack
+from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.handshake import read_bind
 from runtime_image.link.record import RecordRefused, read_record
 from runtime_image.replica.loop import Loop
@@ -128,11 +128,14 @@ class Replica:
             self._loaded_sent = None
 
     def _hello(self) -> Hello:
+        """Return HELLO for a manager that knows nothing of this replica yet."""
+        if self._serving is not None:
+            self._serving.runs.repeat()
         return hello_of(self._record, self._phases, self._loaded)
 
     def _handle(self, frame: Frame) -> None:
         if frame.kind is Kind.PING:
-            self._manager.send(pack(Kind.PONG, aux=self._busy_ms()))
+            self._manager.send(self._pong())
         elif frame.kind is Kind.BIND:
             self._bind(frame)
         elif frame.kind is Kind.DRAIN:
@@ -142,9 +145,13 @@ class Replica:
         elif frame.kind is not Kind.WELCOME:
             raise LinkError(f"unexpected {frame.kind.name} on the control link")
 
-    def _busy_ms(self) -> int:
-        """Return the model's total run time in milliseconds, modulo 2**32, for PONG."""
-        return int(self._serving.busy_s() * 1e3) & BUSY_MASK if self._serving else 0
+    def _pong(self) -> list[Piece]:
+        """Return PONG with the model's total run time, and its runs if there were any since the
+        last one."""
+        if self._serving is None:
+            return pack(Kind.PONG)
+        busy_ms = int(self._serving.busy_s() * 1e3) & BUSY_MASK
+        return pack(Kind.PONG, body=self._serving.runs.report(), aux=busy_ms)
 
     def _bind(self, frame: Frame) -> None:
         """Start to load. A second BIND, sent by a manager that connected meanwhile, is ignored."""

@@ -104,6 +104,8 @@ class Runner:
         self._ran_s = 0.0
         self._decoder = Decoder(engine.signature, spec, clock)
         self._answerer = Answerer(engine.signature, spec, clock)
+        self.runs = self._answerer.runs
+        """Counts of the successful runs."""
         self._trace: Callable[[str], None] | None = getattr(engine, "trace", None)
         """Sets the trace of the next run; None unless the engine is a handler's."""
 

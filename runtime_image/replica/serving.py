@@ -70,6 +70,8 @@ class Serving:
         self.stop_batching = runner.stop_batching
         self.busy_s = runner.busy_s
         """Total run time of the engine in seconds, so far."""
+        self.runs = runner.runs
+        """Counts of the successful runs."""
         self._execution = Execution(
             loop,
             worker,

@@ -15,11 +15,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from runtime_image.codecs.accept import JSON, SHORT, AnswerForm
+from runtime_image.codecs.accept import JSON, OIP, SHORT, AnswerForm
 from runtime_image.codecs.answer import Answer as EncodedAnswer
 from runtime_image.codecs.answer import encode, served_model
 from runtime_image.codecs.arrays import DTYPES, to_arrays
 from runtime_image.codecs.fast_json import PlainReader, PlainWriter, is_plain, plain_reader
+from runtime_image.codecs.fast_oip import Found, Missed, OipReader, OipWriter, oip_reader
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract.errors import ANSWER_TOO_LARGE, FUNCTION_FAILED, RequestError, describe
 from runtime_image.contract.link import ANSWER_MAX, NotStarted
@@ -28,6 +29,7 @@ from runtime_image.contract.rows import CONSTANT
 from runtime_image.contract.signature import Signature
 from runtime_image.link.meta import AnswerMeta, RequestMeta
 from runtime_image.replica.intake import Job
+from runtime_image.replica.runs import RunCounts
 
 T = TypeVar("T")
 
@@ -65,6 +67,7 @@ class Decoder:
         self._equal_axes = spec.equal_axes
         self._clock = clock
         self._plain = self._plain_reader()
+        self._oip = oip_reader(signature, spec.inputs)
         # Only tensors are views of the body; other inputs are decoded to independent objects.
         self._keeps_inputs = bool(spec.handler) and signature.kind == "tensors"
         self._last_meta: tuple[RequestMeta | None, bool] = None, False
@@ -94,7 +97,10 @@ class Decoder:
             if job.cancelled:
                 refuse(job, None)
                 continue
-            item = self._read(job) or self._parsed(job, refuse)
+            if self._oip is not None and job.meta.content_type == OIP:
+                item = self._read_oip(self._oip, job, refuse)
+            else:
+                item = self._read(job) or self._parsed(job, refuse)
             if item is not None:
                 decoded.append(item)
         decode_us = int((self._clock() - began) * 1e6)
@@ -124,8 +130,21 @@ class Decoder:
             self._last_meta = meta, answer
         return answer
 
-    def _parsed(self, job: Job, refuse: Refuse) -> Decoded | None:
-        """Decode a request of any form; None after its error was emitted."""
+    def _read_oip(self, reader: OipReader, job: Job, refuse: Refuse) -> Decoded | None:
+        """Decode a request of /v2; None after its error was emitted."""
+        body, found = job.body, None
+        if type(body) is bytes and not job.meta.accept:
+            try:
+                found = reader.read(body, job.meta.json_length)
+            except Exception:  # noqa: BLE001 - `_parsed` reports the error
+                found = None
+        if isinstance(found, Found):
+            return self._decoded(job, found.arrays, found.answer, found.id)
+        return self._parsed(job, refuse, found)
+
+    def _parsed(self, job: Job, refuse: Refuse, missed: Missed | None = None) -> Decoded | None:
+        """Decode a request of any form; None after its error was emitted. `missed`: what the fast
+        path may remember of it."""
         meta = job.meta
         head = RequestHead(
             meta.content_type, meta.accept, meta.json_length if meta.json_length >= 0 else None
@@ -140,8 +159,13 @@ class Decoder:
             text = f"the input could not be decoded: {error!r}"
             refuse(job, RequestError(FUNCTION_FAILED, text))
             return None
+        if missed is not None and self._oip is not None:
+            self._oip.remember(missed, len(job.body), meta.json_length, parsed)
+        return self._decoded(job, arrays, parsed.answer, parsed.id)
+
+    def _decoded(self, job: Job, arrays: dict[str, Any], answer: AnswerForm, id: str) -> Decoded:
         rows = int(next(iter(arrays.values())).shape[0]) if self._is_batched else 1
-        return Decoded(job, rows, self._shape(arrays), None, arrays, parsed.answer, parsed.id)
+        return Decoded(job, rows, self._shape(arrays), None, arrays, answer, id)
 
     def _body(self, job: Job) -> memoryview:
         """Return the body; a copy of the gateway's memory for handlers, which may keep inputs."""
@@ -339,14 +363,19 @@ def is_short(done: Done) -> bool:
 
 
 class Answerer:
-    """Encodes the answers of one model. Used by one thread at a time for each run."""
+    """Encodes the answers of one model, and counts its runs. Used by one thread at a time for each
+    run."""
 
     def __init__(self, signature: Signature, spec: ModelSpec, clock: Callable[[], float]) -> None:
         self._signature = signature
         self._spec = spec
         self._clock = clock
-        self._model = served_model(spec.revision, spec.oip_name, spec.oip_version)
+        self._model = served_model(
+            spec.revision, spec.oip_name, spec.oip_version, is_batched=spec.batch_max > 1
+        )
         self._writer = PlainWriter(spec.output, spec.revision)
+        self._oip_writer = OipWriter(self._model)
+        self.runs = RunCounts()
 
     def answer(self, done: Done, emit: Emit) -> None:
         """Emit the outcome of every member. The encode time is the total of all members."""
@@ -354,10 +383,15 @@ class Answerer:
         began_s = self._clock()
         ranges = row_ranges([item.rows for item in members])
         encoded = self._plain(done, ranges) or [
-            self._encoded(item, done, place) for item, place in zip(members, ranges, strict=True)
+            one or self._encoded(item, done, place)
+            for item, place, one in zip(members, ranges, self._oip(done, ranges), strict=True)
         ]
         encode_us = int((self._clock() - began_s) * 1e6)
-        metas = _AnswerMetas(done, encode_us, ranges[-1][1])
+        rows = ranges[-1][1]
+        metas = _AnswerMetas(done, encode_us, rows)
+        # Before the first answer leaves: a client that has it finds its run counted.
+        decode_us = max([item.decode_us for item in members])
+        self.runs.count(rows, decode_us, metas.compute_us, encode_us)
         for item, one in zip(members, encoded, strict=True):
             if isinstance(one, bytes):
                 emit(item.job, _answer((metas.meta(item, JSON), 0, one, done.is_first)))
@@ -380,6 +414,22 @@ class Answerer:
         if bodies is None or max(map(len, bodies)) > ANSWER_MAX:
             return None
         return bodies
+
+    def _oip(
+        self, done: Done, ranges: Sequence[tuple[int, int]]
+    ) -> Sequence[bytes | EncodedAnswer | None]:
+        """Return the answers of members that asked by the Open Inference Protocol, with None for
+        each that is not encoded."""
+        members = done.members
+        try:
+            found = self._oip_writer.write(
+                done.outputs, ranges, [(item.answer, item.id) for item in members]
+            )
+        except BaseException:  # noqa: BLE001 - outputs of a handler can be anything
+            found = None
+        if found is None:
+            return (None,) * len(members)
+        return [None if one is None or len(one) > ANSWER_MAX else one for one in found]
 
     def _encoded(self, item: Decoded, done: Done, place: tuple[int, int]) -> Encoded:
         """Encode one answer in the form that its request chose."""
@@ -411,17 +461,17 @@ class _AnswerMetas:
 
     def __init__(self, done: Done, encode_us: int, rows: int) -> None:
         self._began_s = done.began_s
-        self._compute_us = int((done.ended_s - done.began_s) * 1e6)
+        self.compute_us = int((done.ended_s - done.began_s) * 1e6)
         self._encode_us = encode_us
         self._rows = rows
-        self._last: tuple[tuple[str, int, float], AnswerMeta] | None = None
+        self._last: tuple[tuple[str, int, float, int], AnswerMeta] | None = None
 
     def meta(self, item: Decoded, content_type: str) -> AnswerMeta:
-        key = (content_type, item.decode_us, item.job.arrived_s)
+        key = (content_type, item.decode_us, item.job.arrived_s, item.rows)
         if self._last is not None and self._last[0] == key:
             return self._last[1]
         batch_us = int((self._began_s - item.job.arrived_s) * 1e6) - item.decode_us
-        times = (item.decode_us, max(0, batch_us), self._compute_us, self._encode_us)
-        meta = AnswerMeta(content_type, *times, self._rows)
+        times = (item.decode_us, max(0, batch_us), self.compute_us, self._encode_us)
+        meta = AnswerMeta(content_type, *times, self._rows, item.rows)
         self._last = key, meta
         return meta

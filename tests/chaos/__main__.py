@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tests.chaos import (
     chats,
+    cold_clients,
     exact_servers,
     floods,
     fronts,
@@ -30,6 +31,7 @@ from tests.chaos import (
     killed_servers,
     late_run,
     model_bodies,
+    oip_models,
     poison,
     restarts,
     rounds,
@@ -158,6 +160,8 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "chats": lambda data, given: chats.run(
         data, chats.Dose(given.seed, seconds=60 * given.minutes)
     ),
+    "oip-models": lambda data, given: oip_models.run(data, oip_models.Dose(given.seed)),
+    "cold-clients": lambda data, _given: cold_clients.run(data, cold_clients.Dose()),
     "containers": containers,
     "server-containers": pairs,
     "neighbours": lambda data, given: neighbours.run(data, given.seed, image()),

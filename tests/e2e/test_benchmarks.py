@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.loading import chats, generator, streams
+from benchmarks.loading import chats, generator, grpc_calls, streams
 from benchmarks.loading.call import Call, Load
 from benchmarks.loading.chats import Chats
 from benchmarks.loading.generator import Refused
 from benchmarks.loading.streams import Streams
-from benchmarks.references import servers
+from benchmarks.references import servers, v2_servers
 
 ROOT = Path(__file__).parent.parent.parent
 TIMEOUT_S = 120
@@ -106,3 +106,17 @@ def test_chats_are_counted_to_their_last_token() -> None:
     assert (found.whole, found.tokens, found.usages) == (8, 40, 0)
     assert 0 < found.delay_p50_ms <= found.delay_p99_ms
     assert found.first_p50_ms > 0
+
+
+def test_grpc_calls_are_counted() -> None:
+    """The load of gRPC counts answers on all its connections; an error is no result."""
+    message = grpc_calls.infer_request("digits", "image", (1, 8, 8), "FP32", bytes(256)).hex()
+    cores = generator.everywhere()
+    with v2_servers.bare("grpc", ROOT / "functions/digits/digits.onnx") as server:
+        plan = grpc_calls.Calls(server.port, message, 2, 0.2)
+        found = grpc_calls.run(plan, cores)
+    with servers.hello("/") as hello, pytest.raises(Refused, match="UNAVAILABLE"):
+        grpc_calls.run(replace(plan, port=hello.port), cores)
+
+    assert found.requests > 2
+    assert 0 < found.p50_ms <= found.p99_ms

@@ -180,6 +180,11 @@ class World(Promises):
         self.feed(events.SleepRequested(key))
 
     @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]))
+    def unload(self, key: str) -> None:
+        """A client unloads a pool."""
+        self.feed(events.UnloadRequested(key))
+
+    @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]))
     def remove_cause(self, key: str) -> None:
         """An operator removes what a pool's starts may have failed for."""
         self.feed(events.CauseRemoved(key))

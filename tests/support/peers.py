@@ -12,6 +12,9 @@ from typing import Any
 from gateway.data_links import HeldCall, Outcome
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
+from gateway.ports import ModelControl
+from registry.catalog import Deployed
+from registry.errors import FnError
 from registry.exchange import (
     Demand,
     Endpoints,
@@ -75,6 +78,32 @@ class KnownPast:
     def used(self, row: UsageRow) -> None:
         """Record the usage of a call."""
         self.usage.append(row)
+
+
+class KnownModels(ModelControl):
+    """Fake port `ModelControl`: loads end at once, with `error` if it is set, unless `is_slow`."""
+
+    def __init__(self) -> None:
+        self.loaded: list[tuple[str, float]] = []
+        self.unloaded: list[str] = []
+        self.left: list[str] = []
+        self.error: FnError | None = None
+        self.is_slow = False
+
+    async def load(self, deployed: Deployed, wait_s: float) -> None:
+        """Record the wait."""
+        self.loaded.append((deployed.revision.ref, wait_s))
+        try:
+            if self.is_slow:
+                await asyncio.Event().wait()
+        finally:
+            self.left.append(deployed.revision.ref)
+        if self.error is not None:
+            raise self.error
+
+    async def unload(self, deployed: Deployed) -> None:
+        """Record the function."""
+        self.unloaded.append(deployed.function.name)
 
 
 class Peer:

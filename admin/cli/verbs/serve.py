@@ -34,6 +34,12 @@ Port = Annotated[
     int | None,
     typer.Option(min=0, max=65535, metavar="PORT", help="TCP port; 0 for any (default 8080)."),
 ]
+GrpcPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65535, metavar="PORT", help="TCP port of gRPC; 0 for none (default 0)."
+    ),
+]
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -87,6 +93,7 @@ StartEmpty = Annotated[
 def serve(  # noqa: PLR0913 - typer takes one parameter per option
     driver: DriverGiven = None,
     port: Port = None,
+    grpc_port: GrpcPort = None,
     listen: Listen = None,
     workers: Workers = None,
     data: Data = None,
@@ -108,6 +115,7 @@ def serve(  # noqa: PLR0913 - typer takes one parameter per option
     given: dict[str, Any] = {
         "driver": driver and driver.value,
         "port": port,
+        "grpc_port": grpc_port,
         "listen": listen,
         "workers": workers,
         "data": data,

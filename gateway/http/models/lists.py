@@ -11,6 +11,7 @@ from aiohttp import web
 from gateway import problems
 from gateway.http.admission import correlate
 from gateway.http.bodies import check_framing, is_awaiting_continue
+from gateway.http.boundary import response_of
 from gateway.http.models.router import (
     SHOWN_MAX,
     check_model_caller,
@@ -20,7 +21,7 @@ from gateway.http.models.router import (
 from gateway.v1 import shapes
 from gateway.v1.endpoints import MODELS, PREFIX, Protocol
 from gateway.v1.model_list import Model, list_document, model_document, names_of
-from registry.errors import FnError, UnknownModel, WrongScope
+from registry.errors import FnError, UnknownModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,11 +83,7 @@ class ModelRoutes:
         server = deployed.revision.server
         if server is None or server.api is None:
             return False
-        try:
-            self._access.check(credential, "invoke", deployed.function.name)
-        except WrongScope:
-            return False
-        return True
+        return self._access.allows(credential, "invoke", deployed.function.name)
 
 
 def _header_of(request: web.Request) -> Callable[[str], str | None]:
@@ -101,5 +98,4 @@ def _header_of(request: web.Request) -> Callable[[str], str | None]:
 
 
 def _answer(protocol: Protocol, error: FnError, request_id: str) -> web.Response:
-    status, headers, body = shapes.reply(protocol, error, request_id)
-    return web.Response(status=status, body=bytes(body), headers=dict(headers))
+    return response_of(shapes.reply(protocol, error, request_id))

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from admin.history import ServerHistory
+from admin.model_control import LocalModels
+from admin.workers.model_control import RemoteModels
 from gateway import ports
 from pool_manager.manager import Manager
-from tests.support.peers import KnownPast, ListeningManager
+from tests.support.peers import KnownModels, KnownPast, ListeningManager
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,9 @@ from tests.support.peers import KnownPast, ListeningManager
         (ports.Pools, ListeningManager),
         (ports.CallHistory, ServerHistory),
         (ports.CallHistory, KnownPast),
+        (ports.ModelControl, LocalModels),
+        (ports.ModelControl, RemoteModels),
+        (ports.ModelControl, KnownModels),
     ],
 )
 def test_every_method_of_a_port_is_there(port: type[Any], plug: type[Any]) -> None:

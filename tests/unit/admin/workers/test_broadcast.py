@@ -226,7 +226,7 @@ def said() -> list[tuple[Any, ...]]:
 @pytest.fixture
 def messages(said: list[tuple[Any, ...]]) -> WorkerMessages:
     """WorkerMessages whose receivers only record."""
-    names = ("hub", "overview", "page", "own", "manager", "past", "connections")
+    names = ("hub", "overview", "page", "own", "manager", "past", "connections", "loads")
     return WorkerMessages(*(cast("Any", Calls(said, name)) for name in names))
 
 
@@ -241,6 +241,7 @@ def test_a_worker_is_joined_and_left_everywhere(
         ("page", "add_worker", "7", "table", "send"),
         ("hub", "add_worker", "7", "send"),
         ("connections", "add_worker", "7", "send"),
+        ("loads", "add_worker", "7", "send"),
     ]
     said.clear()
     messages.on_ended(process)
@@ -251,6 +252,7 @@ def test_a_worker_is_joined_and_left_everywhere(
         ("manager", "worker_lost", "7"),
         ("hub", "remove_worker", "7"),
         ("connections", "remove_worker", "7"),
+        ("loads", "remove_worker", "7"),
     }
 
 

@@ -29,6 +29,8 @@ DOWN = [
     m.Reach(4),
     m.Reckon(5),
     m.AskConnected(6, "default", "web"),
+    m.LoadEnded(7),
+    m.LoadEnded(8, "no_room", "digits@1 found no room", 5.0, {"a": [1]}, {"log_tail": ["x"]}),
     m.Stop(),
 ]
 UP = [
@@ -44,6 +46,9 @@ UP = [
     m.TellConnected(6, Connections([Connected("k", "events", 1.5, "/x", True)], 1, 2)),
     m.Woken("default", "digits", "r1", {"load": 1.5}),
     m.Woken("default", "digits", "r1", {"load": 1.5}, ("request_id", "a")),
+    m.AskLoad(7, "default", "digits@1", 2.5),
+    m.LeaveLoad(7),
+    m.AskUnload("default", "digits"),
     m.Finished(),
 ]
 

@@ -28,7 +28,14 @@ from registry.catalog import Catalog
 from registry.store.keys import KeyRing, fingerprint
 from registry.upstream_keys import UpstreamKeys
 from tests.support import nouns
-from tests.support.peers import KnownPast, ListeningManager, Peer, delivering, published
+from tests.support.peers import (
+    KnownModels,
+    KnownPast,
+    ListeningManager,
+    Peer,
+    delivering,
+    published,
+)
 
 TOKEN = "fn_the-admin-token"
 HELD = 256 * MIB
@@ -51,6 +58,7 @@ class Front:
         self.reasons: list[str] = []
         self.events: list[AccessEvent] = []
         self.past = KnownPast()
+        self.models = KnownModels()
         self.catalog = Catalog([nouns.deployed()])
         self.metrics = Metrics(delivery.balance, delivery.states, lambda: 0, lambda *_: True)
         self.url = ""
@@ -85,6 +93,7 @@ class Front:
             set(),
             ScanTurns(),
             UpstreamKeys(),
+            model_control=self.models,
         )
         return Gateway(invoker)
 

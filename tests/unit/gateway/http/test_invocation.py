@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.data_links import HeldCall
+from gateway.dispatch.call import Priority
 from gateway.http.admission import NOT_CORRELATED, Correlation
 from gateway.http.context import Invoker
 from gateway.http.invocation import Invocation
@@ -83,6 +86,48 @@ async def test_a_defect_is_answered_once(
 
     assert [reply.status for reply in replies] == [500]
     assert front.gateway.gate.active == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "version", "wait_s", "priority"),
+    [
+        ({"timeout": 2_000_000, "priority": 1}, "", 2.0, Priority.HIGH),
+        ({"timeout": 10**12, "priority": 7}, "", 30.0, Priority.LOW),
+        ({"timeout": 1, "priority": 1}, None, 30.0, Priority.NORMAL),
+        ({}, "", 30.0, Priority.NORMAL),
+    ],
+)
+async def test_parameters_of_the_protocol_shorten_the_wait(
+    front: Front,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, int],
+    version: str | None,
+    wait_s: float,
+    priority: Priority,
+) -> None:
+    """`timeout` and `priority` in a body count at /v2 only; no body prolongs the wait budget."""
+    calls: list[HeldCall] = []
+    monkeypatch.setattr(front.delivery, "send_now", lambda call: calls.append(call) or True)
+    asked = CALL._replace(version=version, prefer="wait=30")
+    invocation = Invocation(front.gateway.invoker, asked, lambda _reply: None)
+    invocation.admit(asked)
+    invocation.run(json.dumps({"inputs": [], "parameters": given}).encode())
+    invocation.release()
+
+    (call,) = calls
+    assert call.wait_until_s - call.arrived_s == pytest.approx(wait_s)
+    assert call.priority == priority
+
+
+async def test_wrong_parameters_of_the_protocol_wake_nothing(front: Front) -> None:
+    """A request with a timeout of another type is refused before it is a call."""
+    replies: list[Reply] = []
+    asked = CALL._replace(version="")
+    invocation = Invocation(front.gateway.invoker, asked, replies.append)
+    invocation.admit(asked)
+    invocation.run(b'{"inputs": [], "parameters": {"timeout": "1"}}')
+    assert [reply.status for reply in replies] == [400]
+    assert front.delivery.loads() == {}
 
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0"

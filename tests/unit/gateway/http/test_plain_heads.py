@@ -45,6 +45,24 @@ def test_an_inference_of_the_protocol_is_plain(path: bytes, ref: str, version: s
 
 
 @pytest.mark.parametrize(
+    ("path", "coding", "is_plain"),
+    [
+        (b"/fn/digits", b"gzip", True),
+        (b"/v2/models/digits/infer", b"gzip, deflate", True),
+        (b"/v2/models/digits/infer", b"gzip", False),
+    ],
+)
+def test_a_head_that_asks_for_compression_is_not_plain(
+    path: bytes, coding: bytes, is_plain: bool
+) -> None:
+    """Only the protocol's answers are compressed, and only for a client that names one coding."""
+    raw = without(b"/fn/digits@3", path).replace(
+        b"Connection", b"Accept-Encoding: " + coding + b"\r\nConnection"
+    )
+    assert (parse_plain_head(raw) is not None) == is_plain
+
+
+@pytest.mark.parametrize(
     "raw",
     [
         without(b"POST", b"GET"),

@@ -155,6 +155,79 @@ def test_nobody_is_put_to_sleep_on_a_half_known_world() -> None:
     assert play.on(events.SleepRequested(B)) == []
 
 
+# Unloading
+
+
+def test_an_idle_pool_is_unloaded_at_once() -> None:
+    """Idle replicas above the floor drain at once, and those of `min` stay."""
+    play = Play(PoolSpec(A, min=1, max=2))
+    play.run(a=8)
+    play.ready("r1")
+    play.seconds(6, a=8)
+    play.ready("r2")
+    play.run()
+    play.seconds(1)
+
+    assert play.on(events.UnloadRequested(A)) == [Drain("r2", 0.001)]
+
+
+def test_a_busy_pool_is_unloaded_when_it_is_idle() -> None:
+    """A busy replica drains after its calls, and not before."""
+    play = Play(PoolSpec(A))
+    play.run(a=1)
+    play.ready("r1")
+    play.run(a=1)
+
+    assert play.on(events.UnloadRequested(A)) == []
+    assert play.run(a=1) == []
+    play.run()
+
+    assert Drain("r1", 0.001) in play.seconds(2)
+    assert play.replica("r1").why == "unloaded by a client"
+
+
+def test_a_start_ends_the_unloading() -> None:
+    """The replica that the next call starts stays for `idle_s` again."""
+    play = Play(PoolSpec(A))
+    play.run(a=1)
+    play.ready("r1")
+    play.run()
+    play.on(events.UnloadRequested(A))
+    play.seconds(2)
+    play.on(events.Lost("r1", "exit 0"))
+    play.on(events.Released("r1"))
+
+    play.run(a=1)
+    play.ready("r2")
+    play.run()
+
+    assert play.seconds(5) == []
+    assert not play.pool("a").unloading
+
+
+def test_a_warm_up_takes_the_unloading_back() -> None:
+    """A client that loads a model after another one has unloaded it finds it resident."""
+    play = Play(PoolSpec(A))
+    play.run(a=1)
+    play.ready("r1")
+    play.run(a=1)
+    play.on(events.UnloadRequested(A))
+    play.on(events.WarmRequested(A))
+    play.run()
+
+    assert play.seconds(5) == []
+
+
+def test_a_cold_pool_has_nothing_to_unload() -> None:
+    """Unloading a pool without replicas, and an unknown one, has no effect on later starts."""
+    play = Play(PoolSpec(A))
+    play.run()
+
+    assert play.on(events.UnloadRequested(A)) == []
+    assert play.on(events.UnloadRequested(B)) == []
+    assert not play.pool("a").unloading
+
+
 # Warm-ups
 
 

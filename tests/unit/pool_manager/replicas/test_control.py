@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +23,7 @@ from runtime_image.contract.link import CONTROL_MAX, HEADER, REFUTATION_MAX, Kin
 from runtime_image.contract.model import ModelSpec
 from runtime_image.link.frames import LinkError
 from runtime_image.link.handshake import greet, read_bind
+from runtime_image.link.run_counts import RunCount
 from tests.support.blocking import BlockingLink
 from tests.support.greetings import HELLO, bind_request
 
@@ -44,14 +45,16 @@ class Rig:
         listener.listen()
         listener.setblocking(False)
         self.pongs: list[int] = []
+        self.runs: list[RunCount] = []
         self.control = Control(ID, "secret", listener, self._data, self, is_server=is_server)
         self._links: list[BlockingLink] = []
 
     def on_event(self, event: events.Event) -> None:
         self.events.put_nowait(event)
 
-    def on_pong(self, id: str, busy_ms: int) -> None:
+    def on_pong(self, id: str, busy_ms: int, runs: Sequence[RunCount]) -> None:
         self.pongs.append(busy_ms)
+        self.runs += runs
 
     def on_link_lost(self, id: str, reason: str) -> None:
         self.lost.set_result(reason)

@@ -216,3 +216,31 @@ def test_npy_answers_need_a_numeric_output(outputs: dict[str, Any], tensor: str)
     with pytest.raises(RequestError) as caught:
         answer(outputs, "npy", tensor=tensor)
     assert caught.value.code == NOT_ACCEPTABLE
+
+
+def test_classes_of_an_output_are_text_in_both_forms() -> None:
+    """A classification is BYTES in JSON and in binary; only the output with labels gets them."""
+    outputs = {"y": np.array([[0.5, 1.5], [3, 2]], np.float32), "s": np.array([7, 9])}
+    rule = OutputRule("y", ("cat", "dog"))
+    classes = (("y", 1), ("s", 2))
+    model = served_model("digits@3", is_batched=True)
+    form = AnswerForm("oip", classes=classes)
+    found = json.loads(encode(outputs, form, SIGNATURE, rule, model, "").body)["outputs"]
+    texts = ["1.500000:1:dog", "3.000000:0:cat"]
+    assert found[0] == {"name": "y", "shape": [2, 1], "datatype": "BYTES", "data": texts}
+    assert found[1] == {"name": "s", "shape": [2, 1], "datatype": "BYTES", "data": ["7:0", "9:0"]}
+    form = AnswerForm("oip-binary", outputs=("y",), binary=("y",), classes=classes)
+    packed = encode(outputs, form, SIGNATURE, rule, model, "")
+    raw = b"".join(struct.pack("<I", len(text)) + text.encode() for text in texts)
+    assert packed.body[packed.json_length :] == raw
+    found = json.loads(packed.body[: packed.json_length])["outputs"]
+    assert found[0]["parameters"] == {"binary_data_size": len(raw)}
+
+
+def test_the_first_output_has_the_labels_if_no_rule_names_one() -> None:
+    """Without a batch, the whole first output is one row; its labels are used."""
+    form = AnswerForm("oip", outputs=("y",), classes=(("y", 9),))
+    rule = OutputRule(labels=("a",))
+    found = encode({"y": Y, "s": S}, form, SIGNATURE, rule, served_model("digits@3"), "")
+    item = json.loads(found.body)["outputs"][0]
+    assert (item["shape"], item["data"]) == ([2], ["1.500000:1", "0.500000:0:a"])

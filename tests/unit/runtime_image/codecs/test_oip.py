@@ -148,7 +148,9 @@ def test_fp16_is_only_binary() -> None:
     [
         ([{"name": "w"}], "one of: y, z"),
         ([{"name": "y"}, {"name": "y"}], "requested once"),
-        ([{"name": "y", "parameters": {"classification": 3}}], "classification"),
+        ([{"name": "y", "parameters": {"classification": 0}}], "classification from 1 to"),
+        ([{"name": "y", "parameters": {"classification": -1}}], "classification from 1 to"),
+        ([{"name": "y", "parameters": {"classification": "3"}}], "Expected `int | null`"),
         ([{"name": "y", "parameters": {"shared_memory_region": "r"}}], "shared memory"),
     ],
 )
@@ -164,3 +166,48 @@ def test_without_known_outputs_any_name_may_be_asked_for() -> None:
     signature = Signature("tensors", (TensorSpec("s", "BYTES", (-1,)),), ())
     request = read({"inputs": [S], "outputs": [{"name": "w"}]}, signature=signature)
     assert request.outputs == ("w",)
+
+
+def test_classifications_are_requested_by_output() -> None:
+    """An output may be requested as its best classes, in either form."""
+    outputs = [{"name": "z", "parameters": {"classification": 3, "binary_data": True}}]
+    request = read({"inputs": [X, S], "outputs": [*outputs, {"name": "y"}]})
+    assert request.classes == (("z", 3),)
+    assert (request.outputs, request.binary) == (("z", "y"), ("z",))
+
+
+@pytest.mark.parametrize("dtype", ["BOOL", "BYTES"])
+def test_only_numbers_have_classes(dtype: str) -> None:
+    """A classification of an output without numbers is refused."""
+    signature = Signature(
+        "tensors", (TensorSpec("s", "BYTES", (-1,)),), (TensorSpec("b", dtype, ()),)
+    )
+    outputs = [{"name": "b", "parameters": {"classification": 1}}]
+    with pytest.raises(RequestError, match=f"numbers for a classification, got {dtype}"):
+        read({"inputs": [S], "outputs": outputs}, signature=signature)
+
+
+def test_null_stands_for_nothing() -> None:
+    """Optional members may be null, as some clients write those that they do not use."""
+    nothing = {"parameters": None, "outputs": None, "id": None}
+    request = read({"inputs": [{**X, "parameters": None}, S], **nothing})
+    assert (request.id, request.outputs, request.binary_all) == ("", (), False)
+    outputs = [
+        {"name": "y", "parameters": None},
+        {"name": "z", "parameters": {"binary_data": None}},
+    ]
+    assert read({"inputs": [X, S], "outputs": outputs}).outputs == ("y", "z")
+
+
+def test_sizes_of_thousands_of_digits_are_refused() -> None:
+    """An axis has a size of 64 bits: products of longer ones could not even be printed."""
+    huge = int("9" * 4000)
+    signature = Signature("tensors", (TensorSpec("x", "FP32", (-1, -1)),), ())
+    for size in (huge, 2**63, -2):
+        item = {"name": "x", "shape": [size, size], "datatype": "FP32", "data": []}
+        with pytest.raises(RequestError, match="inputs"):
+            read({"inputs": [item]}, signature=signature)
+    item = {"name": "x", "shape": [2**63 - 1] * 2, "datatype": "FP32"}
+    item["parameters"] = {"binary_data_size": 0}
+    with pytest.raises(RequestError, match="bytes for FP32"):
+        read({"inputs": [item]}, signature=signature)

@@ -219,3 +219,13 @@ def test_flat_lists_are_counted() -> None:
         tensors.read_flat(spec, (1, 2), msgspec.Raw(f"[1, {2**64}]".encode()))
     with pytest.raises(RequestError, match="a string at index"):
         tensors.read_flat(spec, (1, 2), msgspec.Raw(b'[1, "2"]'))
+
+
+def test_large_wrong_values_are_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong element of a large value is described as the decoder does it: as Python objects, the
+    value would need many times its size."""
+    monkeypatch.setattr(tensors, "EXPLAINED_MAX", 8)
+    with pytest.raises(RequestError, match=r"Expected `float`, got `array` - at `\$\[3\]`"):
+        read("FP32", (-1,), "[1,2,3,[]]")
+    with pytest.raises(RequestError, match="a list at index"):
+        read("FP32", (-1,), "[1,2,[]]")

@@ -350,7 +350,7 @@ def predict(inputs, ctx):
 
 @pytest.mark.parametrize(
     ("thread", "module", "name"),
-    [("worker", "runner", "_failure"), ("MainThread", "main", "Replica._busy_ms")],
+    [("worker", "runner", "_failure"), ("MainThread", "main", "Replica._pong")],
 )
 def test_an_exception_that_nothing_handles_ends_the_process(
     play: Play, thread: str, module: str, name: str

@@ -18,6 +18,7 @@ from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.rows import CONSTANT
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.link.meta import AnswerMeta, RequestMeta
+from runtime_image.link.run_counts import RunCount, unpack_runs
 from runtime_image.replica.intake import Job
 from runtime_image.replica.stages import (
     SHORT_MAX,
@@ -275,16 +276,30 @@ def answers(members: list[Decoded], outputs: dict[str, Any], **fields: Any) -> d
 
 
 def test_each_request_has_its_own_wait_time() -> None:
-    """Wait time is individual (arrival to run, less decoding); all other times are shared."""
+    """Wait time and rows are individual (arrival to run, less decoding); all else is shared."""
     found = answers([member(1, 2, 1.0), member(2, 1, 3.5), member(3, 1, 4.5)], {"y": np.arange(4)})
 
     metas = [one.meta for one in found.values() if isinstance(one, Answer)]
     kind = "application/json"
     assert metas == [
-        AnswerMeta(kind, 1_000_000, 3_000_000, 2_000_000, 1_000_000, 4),
+        AnswerMeta(kind, 1_000_000, 3_000_000, 2_000_000, 1_000_000, 4, 2),
         AnswerMeta(kind, 1_000_000, 500_000, 2_000_000, 1_000_000, 4),
         AnswerMeta(kind, 1_000_000, 0, 2_000_000, 1_000_000, 4),
     ]
+
+
+def test_a_run_is_counted_before_its_first_answer_leaves() -> None:
+    """A client that has its answer finds the run in the counts; the batch counts as one run."""
+    clock = iter([10.0, 11.0])
+    answerer = Answerer(SIGNATURE_ANSWERING, SPEC, lambda: next(clock))
+    reports: list[bytes] = []
+    done = Done([member(1, 2), member(2)], {"y": np.arange(3.0)}, 5.0, 7.0, is_first=False)
+
+    answerer.answer(done, lambda _job, _outcome: reports.append(answerer.runs.report()))
+
+    first, *later = reports
+    assert unpack_runs(first) == [RunCount(3, 1, 1_000_000_000, 2_000_000_000, 1_000_000_000)]
+    assert later == [b""]
 
 
 def test_each_request_gets_its_format() -> None:

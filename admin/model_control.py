@@ -1,0 +1,69 @@
+"""Loading and unloading of models beside the pool manager."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from admin.deploy.rollout import log_tail
+from gateway.ports import ModelControl
+from pool_manager.manager import Manager
+from registry.catalog import Catalog, Deployed
+from registry.errors import FunctionFailing, NoRoom, QueueFull
+
+RETRY_S: Final = 5.0
+WAITING_MAX: Final = 10_000
+"""Max clients of all gateway processes that wait for a model at once."""
+
+
+class LocalModels(ModelControl):
+    """`ModelControl` in the process of the pool manager. Event loop thread only."""
+
+    def __init__(self, catalog: Catalog, manager: Manager) -> None:
+        self._catalog = catalog
+        self._manager = manager
+        self._waiting = 0
+
+    async def load(self, deployed: Deployed, wait_s: float) -> None:
+        """Implement `ModelControl.load`."""
+        if self._waiting >= WAITING_MAX:
+            raise QueueFull(f"{self._waiting} requests wait for models", retry_after_s=RETRY_S)
+        self._waiting += 1
+        try:
+            await warm_up(self._catalog, self._manager, deployed, wait_s)
+        finally:
+            self._waiting -= 1
+
+    async def unload(self, deployed: Deployed) -> None:
+        """Implement `ModelControl.unload`."""
+        function = deployed.function
+        for one in self._catalog.revisions(function.name, function.namespace):
+            self._manager.unload(one.revision.key)
+
+
+async def warm_up(catalog: Catalog, manager: Manager, deployed: Deployed, seconds: float) -> None:
+    """Return once a replica of a revision is ready.
+
+    Raises FunctionFailing with the reason of a failed start, NoRoom after `seconds`, and Unknown if
+    the revision was removed meanwhile.
+    """
+    revision = deployed.revision
+    outcome, reason = await manager.warm(revision.key, timeout_s=seconds)
+    if outcome == "ready":
+        return
+    catalog.resolve(revision.ref, revision.namespace)  # raises if it was removed meanwhile
+    if outcome == "no_room":
+        raise _no_room(manager, deployed, seconds, reason)
+    raise FunctionFailing(
+        f"{revision.ref} does not become ready: {reason}",
+        admin_detail={"log_tail": await log_tail(manager, deployed.function.name)},
+    )
+
+
+def _no_room(manager: Manager, deployed: Deployed, seconds: float, reason: str) -> NoRoom:
+    """Return the error for a pool that is not ready yet; replicas on their way keep starting."""
+    key, ref = deployed.revision.key, deployed.revision.ref
+    starting = [one for one in manager.replicas() if one.pool == key and one.is_coming]
+    text = f"{ref} found no room within {seconds:g} s: {reason}"
+    if starting:
+        text = f"{ref} is still {starting[0].state} after {seconds:g} s, and keeps starting"
+    return NoRoom(text, retry_after_s=RETRY_S)

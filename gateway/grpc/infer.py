@@ -1,0 +1,212 @@
+"""The calls ModelInfer and ModelStreamInfer.
+
+Both read their messages by themselves: only after the caller's key was checked does anything of a
+message arrive in memory beyond the 64 KiB that HTTP/2 lets a client send unasked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+import grpc
+import structlog
+
+from gateway.grpc.answer import in_stream, stream_error
+from gateway.grpc.calls import Calls, InferCall
+from gateway.grpc.codes import Failure, failure
+from gateway.grpc.metadata import CallHead, read_metadata
+from registry.errors import BadRequest, BodyTimeout, FnError, QueueFull, ShuttingDown
+from registry.tasks import Tasks
+
+log = structlog.get_logger()
+
+IN_FLIGHT_MAX: Final = 64
+"""Max requests of one stream whose answers are not sent yet; at the limit nothing more is read."""
+UNSENT_MAX: Final = 8 * 2**20
+"""Bytes of one stream's unsent answers at which nothing more is read."""
+
+Context = Any
+"""`grpc.aio.ServicerContext` of messages that are bytes."""
+
+
+class Inferences:
+    """Handlers of both calls. `streams_max` bounds the open streams."""
+
+    def __init__(self, calls: Calls, tasks: Tasks, streams_max: int) -> None:
+        self._calls = calls
+        self._tasks = tasks
+        self._streams_max = streams_max
+        self._streams: set[Stream] = set()
+        self._body_read_s = calls.invoker.settings.body_read_s
+        self._loop = asyncio.get_running_loop()
+
+    def stop(self) -> None:
+        """Let streams end: what they have read is answered, and nothing more is read."""
+        for stream in self._streams:
+            stream.stop()
+
+    async def infer(self, _messages: object, context: Context) -> bytes:
+        """Answer one ModelInferRequest."""
+        caller = read_metadata(context.invocation_metadata())
+        answered: asyncio.Future[None] = self._loop.create_future()
+
+        def done(_call: InferCall) -> None:
+            # If the client left in this turn of the loop, the future is cancelled first.
+            if not answered.done():
+                answered.set_result(None)
+
+        call = InferCall(self._calls, caller, done)
+        try:
+            data = await self._receive(caller, context)
+            call.start(data, context.time_remaining())
+        except Exception as error:  # noqa: BLE001 - error boundary: `refuse` hides internals
+            call.refuse(error)
+        if call.result is None:
+            try:
+                await answered
+            except asyncio.CancelledError:
+                call.cancel()
+                raise
+        result = call.result
+        if isinstance(result, Failure):
+            await _abort(context, result)
+        assert isinstance(result, list)
+        context.set_trailing_metadata(call.metadata)
+        return b"".join(result)
+
+    async def _receive(self, caller: CallHead, context: Context) -> bytes:
+        """Return the message of a caller who may send one. Raises FnError."""
+        self._calls.check(caller)
+        try:
+            async with asyncio.timeout(self._body_read_s):
+                data = await context.read()
+        except grpc.aio.BaseError:
+            raise BadRequest("the message did not arrive as a whole") from None
+        except TimeoutError:
+            seconds = self._body_read_s
+            raise BodyTimeout(f"the message did not arrive within {seconds:g} s") from None
+        if data is grpc.aio.EOF:
+            raise BadRequest("expected a message ModelInferRequest, got none")
+        return bytes(data)
+
+    async def stream(self, _messages: object, context: Context) -> None:
+        """Answer the requests of one stream."""
+        caller = read_metadata(context.invocation_metadata())
+        try:
+            self._calls.check(caller)
+            if len(self._streams) >= self._streams_max:
+                text = f"{len(self._streams)} streams are open, which is the limit"
+                raise QueueFull(text, retry_after_s=1)
+        except FnError as error:
+            await _abort(context, failure(error))
+        stream = Stream(self._calls, caller, context)
+        self._streams.add(stream)
+        try:
+            await stream.run(self._tasks)
+        finally:
+            self._streams.discard(stream)
+
+
+class Stream:
+    """One stream: a task of its own reads, the caller of `run` writes.
+
+    Answers are sent in the order in which the calls end. A call counts as in flight until its
+    answer is sent, so a client that reads nothing stops its own requests.
+    """
+
+    def __init__(self, calls: Calls, caller: CallHead, context: Context) -> None:
+        self._calls = calls
+        self._caller = caller
+        self._context = context
+        self._in_flight: set[InferCall] = set()
+        self._unsent: deque[bytes | Failure] = deque()
+        self._unsent_bytes = 0
+        self._changed = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._is_read = False
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Read nothing more."""
+        self._is_stopping = True
+        self._changed.set()
+
+    async def run(self, tasks: Tasks) -> None:
+        """Serve the stream until it ends."""
+        reader = tasks.spawn("stream", self._read())
+        try:
+            await self._write()
+        finally:
+            reader.cancel()
+            for call in self._in_flight:
+                call.cancel()
+            self._in_flight.clear()
+
+    async def _read(self) -> None:
+        while True:
+            await self._has_room.wait()
+            try:
+                data = await self._context.read()
+            except grpc.aio.BaseError:
+                break  # the stream has ended
+            if data is grpc.aio.EOF or self._is_stopping:
+                break
+            call = InferCall(self._calls, self._caller, self._on_done)
+            self._in_flight.add(call)
+            call.start(data, self._context.time_remaining())
+            self._limit()
+        self._is_read = True
+        self._changed.set()
+
+    def _on_done(self, call: InferCall) -> None:
+        self._in_flight.discard(call)
+        result = call.result
+        if not isinstance(result, Failure):
+            message = b"".join(in_stream(result or []))
+        elif self._caller.ends_stream:
+            self._unsent.append(result)
+            self._changed.set()
+            return
+        else:
+            message = stream_error(result.text, call.id)
+        self._unsent.append(message)
+        self._unsent_bytes += len(message)
+        self._changed.set()
+
+    def _limit(self) -> None:
+        is_full = len(self._in_flight) + len(self._unsent) >= IN_FLIGHT_MAX
+        if is_full or self._unsent_bytes >= UNSENT_MAX:
+            self._has_room.clear()
+        else:
+            self._has_room.set()
+
+    async def _write(self) -> None:
+        while True:
+            while self._unsent:
+                message = self._unsent[0]
+                if isinstance(message, Failure):
+                    await _abort(self._context, message)
+                    return
+                try:
+                    await self._context.write(message)
+                except grpc.aio.BaseError:
+                    return  # the client is gone
+                self._unsent.popleft()
+                self._unsent_bytes -= len(message)
+                self._limit()
+            if not self._in_flight:
+                if self._is_stopping:
+                    error = ShuttingDown("the server is shutting down", retry_after_s=5)
+                    await _abort(self._context, failure(error))
+                if self._is_read:
+                    return
+            self._changed.clear()
+            await self._changed.wait()
+
+
+async def _abort(context: Context, failed: Failure) -> None:
+    """End a call with its failure. Raises, always."""
+    await context.abort(failed.code, failed.text, failed.metadata)

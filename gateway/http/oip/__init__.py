@@ -1,0 +1,1 @@
+"""Routes of the Open Inference Protocol below /v2, but the inference itself."""

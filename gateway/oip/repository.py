@@ -1,0 +1,65 @@
+"""Bodies of requests to the model repository extension. Pure.
+
+Source: Triton's extension "Model Repository".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from registry.errors import BadRequest
+
+T = TypeVar("T")
+SHOWN_MAX: Final = 100
+
+
+class IndexRequest(msgspec.Struct):
+    """What the index is to list: with `ready` only models that can be called."""
+
+    ready: bool = False
+
+
+class ModelRequest(msgspec.Struct):
+    """A request to load or to unload a model."""
+
+    parameters: dict[str, Any] = {}
+
+
+def read_index(body: bytes) -> IndexRequest:
+    """Return the request of a body, which may be empty. Raises BadRequest."""
+    return _read(body, IndexRequest)
+
+
+def check_load(body: bytes) -> None:
+    """Raise BadRequest for a body that is invalid, or that gives the model another configuration or
+    other files: a model is what was deployed."""
+    for name in _read(body, ModelRequest).parameters:
+        if name == "config" or name.startswith("file:"):
+            raise BadRequest(
+                f"parameters.{name[:SHOWN_MAX]}: expected none, as models are loaded as they were"
+                " deployed: deploy the model with that configuration"
+            )
+        raise BadRequest(f"parameters: expected none, got {name[:SHOWN_MAX]!r}")
+
+
+def check_unload(body: bytes) -> None:
+    """Raise BadRequest for a body that is invalid. No model depends on another one, so
+    `unload_dependents` may have either value."""
+    dependents = _read(body, ModelRequest).parameters.get("unload_dependents", False)
+    if not isinstance(dependents, bool):
+        shown = str(dependents)[:SHOWN_MAX]
+        raise BadRequest(f"parameters.unload_dependents: expected true or false, got {shown!r}")
+
+
+def read_settings(body: bytes) -> dict[str, Any]:
+    """Return the settings that a body wants to change, {} for an empty one. Raises BadRequest."""
+    return _read(body, dict[str, Any])
+
+
+def _read(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body.strip() or b"{}", type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body cannot be read: {str(error)[:SHOWN_MAX]}") from error

@@ -1,0 +1,36 @@
+"""Tests of waits that a shutdown ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.http.waits import OpenWaits
+from registry.errors import ShuttingDown
+
+
+async def test_a_wait_returns_what_it_waited_for() -> None:
+    """Without a shutdown a wait has the result of its work."""
+    assert await OpenWaits().run(asyncio.sleep(0, "done")) == "done"
+
+
+async def test_a_shutdown_ends_open_waits_and_later_ones() -> None:
+    """Each wait ends with the problem of a server that shuts down, its work cancelled."""
+    waits, cancelled = OpenWaits(), asyncio.Event()
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    open_wait = asyncio.create_task(waits.run(endless()))
+    await asyncio.sleep(0)
+    await waits.stop()
+
+    with pytest.raises(ShuttingDown):
+        await open_wait
+    assert cancelled.is_set()
+    with pytest.raises(ShuttingDown):
+        await waits.run(asyncio.Event().wait())
