@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,8 @@ ROOT = Path(__file__).parent.parent.parent
 READY_MADE = {"digits": (), "filetype": ("--batch", "off"), "commands": ("--batch", "off")}
 """Functions of `make run`, with options of their deploys. No document shows whether the latter two
 batch, and a trial that does not measure batching ends quickly."""
+GRPC = "127.0.0.1:8001"
+"""Address of gRPC in the documents."""
 HOME = "/home/you/fngate"
 """Folder that documents show as the place where the commands run."""
 LIMIT_S = 90.0
@@ -196,8 +199,11 @@ def _output(process: subprocess.Popen[str]) -> str:
 def desk(folder: Path) -> Iterator[Desk]:
     """Create a desk in `folder`, whose server has one slot per function that a document calls."""
     folder.mkdir()
-    with server_process(folder / ".fngate", "--cpu-slots", "6") as server:
-        yield Desk(folder, server)
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = str(reserved.getsockname()[1])
+    options = ("--cpu-slots", "6", "--grpc-port", port)
+    with server_process(folder / ".fngate", *options) as server:
+        yield Desk(folder, server, names={GRPC: f"127.0.0.1:{port}"})
 
 
 def rewritten(text: str, ran: Sequence[Ran]) -> str:
