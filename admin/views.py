@@ -41,6 +41,7 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
     shown, wanted, since_s = live.pool
     return {
         "name": function.name,
+        "oip_name": function.oip_name,
         "revision": deployed.revision.ref,
         "engine": deployed.revision.engine,
         "state": shown.state,
@@ -106,6 +107,7 @@ def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
     revision = deployed.revision
     return {
         "number": revision.number,
+        "oip_version": revision.oip_version,
         "traffic": deployed.function.revision == revision.number,
         "bundle": revision.bundle,
         "engine": revision.engine,

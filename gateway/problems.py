@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from typing import Any
@@ -185,6 +186,15 @@ def json_answer(
         content_type="application/json",
         headers=headers,
     )
+
+
+def json_document(request: web.BaseRequest, document: bytes) -> web.Response:
+    """Return a JSON document with an ETag, or that the client has it already."""
+    etag = hashlib.sha256(document).hexdigest()[:32]
+    headers = {"ETag": f'"{etag}"', "Cache-Control": "no-cache"}
+    if any(tag.value in (etag, "*") for tag in request.if_none_match or ()):
+        return web.Response(status=NOT_MODIFIED, headers=headers)
+    return web.Response(body=document, content_type="application/json", headers=headers)
 
 
 def encoded(data: object) -> bytes:

@@ -87,8 +87,8 @@ class Catalog:
         """Return the revision that the Open Inference Protocol calls `version` of model `name`.
 
         A name is a function's `oip_name`, or the name of a function without one. A version is the
-        `oip_version` of a revision, the newest one of several, or else a revision's number; "" is
-        the revision that has the traffic. None if there is none.
+        `oip_version` of a revision, the newest one of several, or the number of a revision without
+        one; "" is the revision that has the traffic. None if there is none.
         """
         own = self._oip_names.get((namespace, name))
         found = self._refs.get((namespace, own or name))
@@ -101,8 +101,15 @@ class Catalog:
         for one in reversed(revisions):
             if one.revision.oip_version == version:
                 return one
-        # A number may be another revision's version; that one was found above.
-        return next((one for one in revisions if str(one.revision.number) == version), None)
+        # Not of a revision with a version of its own: version 2 must not be answered by version 1.
+        return next(
+            (
+                one
+                for one in revisions
+                if not one.revision.oip_version and str(one.revision.number) == version
+            ),
+            None,
+        )
 
     def owner_of_oip(self, name: str, namespace: str = NAMESPACE) -> str | None:
         """Return the name of the function whose `oip_name` is `name`, None if there is none."""

@@ -23,6 +23,10 @@ _SHOWN_MAX: Final = 80
 ALIAS_MAX: Final = 200
 ALIAS_RULE: Final = f"an alias of at most {ALIAS_MAX} visible ASCII characters without '@'"
 _ALIAS: Final = re.compile(rf"[!-?A-~]{{1,{ALIAS_MAX}}}")
+OIP_NAME_MAX: Final = 255
+OIP_NAME_RULE: Final = f"1 to {OIP_NAME_MAX} characters: letters, digits, '.', '_' and '-'"
+_OIP_NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{OIP_NAME_MAX}}}")
+OIP_VERSION_MAX: Final = 2**63 - 1
 
 
 def is_name(text: str) -> bool:
@@ -42,6 +46,12 @@ def check_alias(text: str) -> str:
     if _ALIAS.fullmatch(text) is None:
         raise BadRequest(f"expected {ALIAS_RULE}; got {text[:_SHOWN_MAX]!r}")
     return text
+
+
+def is_oip_name(text: str) -> bool:
+    """Return whether `text` may be a model's name in the Open Inference Protocol: a folder's name,
+    but not one of the two that every folder has."""
+    return _OIP_NAME.fullmatch(text) is not None and text not in (".", "..")
 
 
 def name_from_file(file: str) -> str:

@@ -21,7 +21,9 @@ _AT: Final = "@"
 """Between function and alias in a cursor: neither can have it."""
 
 
-class _WireAlias(msgspec.Struct, forbid_unknown_fields=True):
+class AliasRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A further name of the model of a function."""
+
     function: str
     alias: str
 
@@ -56,7 +58,7 @@ class AliasRoutes:
         that another function has is refused with 409, which names the function."""
         body = await read_body(request, REQUEST_MAX, READ_S)
         try:
-            wanted = msgspec.json.decode(body, type=_WireAlias)
+            wanted = msgspec.json.decode(body, type=AliasRequest)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"the alias cannot be read: {error}") from error
         function, is_new = await self._deploys.add_alias(wanted.function, wanted.alias)

@@ -1,30 +1,33 @@
-"""Route table of the admin API (method, path, scope, handler) and the wiring of its handlers."""
+"""The admin API: its routes with access checks, and the wiring of its handlers."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from aiohttp import web
 
 from admin.api.aliases import AliasRoutes
 from admin.api.context import AdminContext
 from admin.api.deploys import UploadRoutes
+from admin.api.documents.routes import PREFIX
 from admin.api.events import EventRoutes, make_rows, open_watch, server_facts
 from admin.api.functions import FunctionRoutes
 from admin.api.history import AdviceRoutes, TimelineRoutes
 from admin.api.images import ImageRoutes
 from admin.api.keys import KeyRoutes, SessionRoutes
 from admin.api.logs import ErrorRoutes, LogRoutes
+from admin.api.openapi import DocumentPages
 from admin.api.operate import BackupRoutes, OperateRoutes
 from admin.api.pages import PageRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.secrets import SecretRoutes
 from admin.api.streaming import REVALIDATE_KEY
+from admin.api.table import Handlers, Scoped, table
 from admin.api.usage import UsageRoutes
 from admin.deploy.deploys import Settled, at_once
 from admin.events.snapshot import FunctionRows, StateReader
@@ -37,7 +40,6 @@ from gateway.metrics.samples import RateSample
 from registry.errors import FnError, Unknown
 from registry.tasks import Tasks
 
-PREFIX = "/admin/v1"
 SHIELDED = ("POST", "PATCH", "DELETE")
 """Methods that change store and memory together: they run to the end if the client disconnects."""
 WAITING = (
@@ -46,79 +48,9 @@ WAITING = (
 )
 """POST paths that change neither; they are cancelled if the client disconnects."""
 
-Scoped = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Outcome = web.StreamResponse | Exception
-Row = tuple[str, str, Need, Scoped]
-"""Method, path below the prefix, scope, handler."""
 
 wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
-
-
-class Handlers(NamedTuple):
-    """Handlers of the admin API, by subject."""
-
-    functions: FunctionRoutes
-    operate: OperateRoutes
-    uploads: UploadRoutes
-    keys: KeyRoutes
-    pools: PoolRoutes
-    timeline: TimelineRoutes
-    advice: AdviceRoutes
-    logs: LogRoutes
-    errors: ErrorRoutes
-    events: EventRoutes
-    session: SessionRoutes
-    backup: BackupRoutes
-    secrets: SecretRoutes
-    images: ImageRoutes
-    pages: PageRoutes
-    aliases: AliasRoutes
-    usage: UsageRoutes
-
-
-def table(to: Handlers) -> list[Row]:
-    """Return every route of the admin API."""
-    return [
-        ("HEAD", "/blobs/{sha256}", "deploy", to.uploads.head_blob),
-        ("PUT", "/blobs/{sha256}", "deploy", to.uploads.put_blob),
-        ("POST", "/functions/{name}/revisions", "deploy", to.uploads.post_revision),
-        ("GET", "/operations", "read", to.uploads.list_operations),
-        ("GET", "/operations/{id}", "read", to.uploads.get_operation),
-        ("DELETE", "/operations/{id}", "deploy", to.uploads.cancel_operation),
-        ("GET", "/functions", "read", to.functions.list_functions),
-        ("GET", "/functions/{name}", "read", to.functions.get_function),
-        ("PATCH", "/functions/{name}", "deploy", to.operate.patch_function),
-        ("DELETE", "/functions/{name}", "deploy", to.functions.remove_function),
-        ("POST", "/functions/{name}/rollback", "deploy", to.operate.post_rollback),
-        ("POST", "/functions/{name}/warm", "deploy", to.operate.warm),
-        ("POST", "/functions/{name}/sleep", "deploy", to.operate.sleep),
-        ("POST", "/functions/{name}/tickets", "invoke", to.pages.add_ticket),
-        ("GET", "/functions/{name}/revisions", "read", to.functions.list_revisions),
-        ("GET", "/functions/{name}/why", "read", to.functions.why),
-        ("GET", "/functions/{name}/logs", "read", to.logs.logs),
-        ("GET", "/functions/{name}/errors", "read", to.errors.errors),
-        ("GET", "/functions/{name}/sample", "read", to.functions.sample),
-        ("GET", "/functions/{name}/timeline", "read", to.timeline.of_function),
-        ("GET", "/functions/{name}/advice", "read", to.advice.of_function),
-        ("GET", "/timeline", "read", to.timeline.of_all),
-        ("GET", "/usage", "read", to.usage.get_usage),
-        ("GET", "/pools", "read", to.pools.list_pools),
-        ("GET", "/replicas", "read", to.pools.list_replicas),
-        ("GET", "/devices", "read", to.pools.list_devices),
-        ("GET", "/events", "read", to.events.follow),
-        ("GET", "/session", "read", to.session.get_session),
-        ("GET", "/backup", "admin", to.backup.get_backup),
-        ("GET", "/keys", "admin", to.keys.list_keys),
-        ("POST", "/keys", "admin", to.keys.add_key),
-        ("DELETE", "/keys/{id}", "admin", to.keys.remove_key),
-        ("GET", "/secrets", "admin", to.secrets.list_secrets),
-        ("POST", "/secrets", "admin", to.secrets.set_secret),
-        ("DELETE", "/secrets/{name}", "admin", to.secrets.remove_secret),
-        ("GET", "/aliases", "read", to.aliases.list_aliases),
-        ("POST", "/aliases", "deploy", to.aliases.add_alias),
-        ("DELETE", "/aliases", "deploy", to.aliases.remove_alias),
-        ("POST", "/images/prune", "admin", to.images.prune),
-    ]
 
 
 class AdminApi:
@@ -134,10 +66,10 @@ class AdminApi:
     def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:
         """Add all routes inside the error boundary; unknown paths get 404 (401 without a key)."""
         add = app.router.add_route
-        for method, path, need, handler in self._table:
-            is_shielded = method in SHIELDED and path not in WAITING
-            guarded = boundary.wrap(self._scoped(need, handler, is_shielded=is_shielded))
-            add(method, PREFIX + path, guarded, expect_handler=continue_later)
+        for row in self._table:
+            is_shielded = row.method in SHIELDED and row.path not in WAITING
+            guarded = boundary.wrap(self._scoped(row.need, row.handler, is_shielded=is_shielded))
+            add(row.method, PREFIX + row.path, guarded, expect_handler=continue_later)
         nowhere = boundary.wrap(self._scoped("read", _unknown_route, is_shielded=False))
         add("*", PREFIX + "/{rest:.*}", nowhere, expect_handler=continue_later)
         app.on_cleanup.append(self._close)
@@ -226,6 +158,7 @@ class Admin:
             UsageRoutes(store, boundary.access.token_id, wall),
         )
         AdminApi(boundary.access, handlers, context.settled).add_routes(app, boundary)
+        DocumentPages(boundary, table(handlers)).add_routes(app)
         UiPages(boundary, read_files()).add_routes(app)
         waiting = (deploys.runner, operate, events.streams, logs.streams)
         app.on_shutdown.extend(one.stop_waiting for one in waiting)

@@ -17,7 +17,7 @@ from admin.events.snapshot import FunctionRows
 from admin.history import ServerHistory
 from admin.store import Store
 from admin.views import call_json, connections_json, revision_json
-from gateway.http.app import example
+from gateway.openapi.descriptions import example
 from gateway.problems import OK, json_answer
 from pool_manager.manager import Manager
 from registry.batching import summary

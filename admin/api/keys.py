@@ -21,7 +21,9 @@ READ_S = 10.0
 SESSION_FACTS: Final = ("version", "driver", "workers")
 
 
-class _WireKey(msgspec.Struct, forbid_unknown_fields=True):
+class KeyRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A new key. `scopes`: invoke, invoke:NAME, read, deploy or admin."""
+
     scopes: list[str]
     note: str = ""
 
@@ -43,7 +45,7 @@ class KeyRoutes:
         """Create a key. Only this answer has the secret; the store keeps none."""
         body = await read_body(request, REQUEST_MAX, READ_S)
         try:
-            wanted = msgspec.json.decode(body, type=_WireKey)
+            wanted = msgspec.json.decode(body, type=KeyRequest)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"the key request cannot be read: {error}") from error
         key, secret = await self._keys.add(wanted.scopes, wanted.note, now_s=self._wall())

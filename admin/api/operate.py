@@ -49,7 +49,9 @@ BACKUP_RETRY_S: Final = 5.0
 HEADERS: Final = {hdrs.CONTENT_TYPE: "application/vnd.sqlite3", hdrs.CACHE_CONTROL: "no-store"}
 
 
-class _WireScaling(msgspec.Struct, forbid_unknown_fields=True):
+class ScalingRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Changes of the scaling; what is left out stays."""
+
     min: int | msgspec.UnsetType = msgspec.UNSET
     max: int | msgspec.UnsetType = msgspec.UNSET
     idle_s: float | msgspec.UnsetType = msgspec.UNSET
@@ -83,7 +85,7 @@ class OperateRoutes:
         """Change the scaling of a function, if its ETag still matches."""
         body = await read_body(request, REQUEST_MAX, READ_S)
         try:
-            wanted = msgspec.json.decode(body, type=_WireScaling)
+            wanted = msgspec.json.decode(body, type=ScalingRequest)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"the new settings cannot be read: {error}") from error
         changes = {

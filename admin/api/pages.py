@@ -19,7 +19,9 @@ REQUEST_MAX = 16 * 1024
 READ_S = 10.0
 
 
-class _WireTicket(msgspec.Struct, forbid_unknown_fields=True):
+class TicketRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A ticket. `path`: what it opens first."""
+
     path: str = "/"
 
 
@@ -60,6 +62,6 @@ async def _path(request: web.Request) -> str:
     """Return the path that a request for a ticket names. Raises BadRequest."""
     body = await read_body(request, REQUEST_MAX, READ_S)
     try:
-        return msgspec.json.decode(body or b"{}", type=_WireTicket).path
+        return msgspec.json.decode(body or b"{}", type=TicketRequest).path
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the request cannot be read: {error}") from error

@@ -23,7 +23,9 @@ READ_S = 10.0
 YES = "true"
 
 
-class _WireSecret(msgspec.Struct, forbid_unknown_fields=True):
+class SecretRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A secret and its value."""
+
     name: str
     value: str
 
@@ -65,7 +67,7 @@ class SecretRoutes:
         have the old value; `unreadable` are other secrets whose key is missing."""
         body = await read_body(request, REQUEST_MAX, READ_S)
         try:
-            wanted = msgspec.json.decode(body, type=_WireSecret)
+            wanted = msgspec.json.decode(body, type=SecretRequest)
         except (msgspec.DecodeError, UnicodeDecodeError):
             # Without the decoder's reason, which may quote the value.
             raise BadRequest("the secret cannot be read: expected {name, value} as text") from None

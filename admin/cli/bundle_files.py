@@ -55,11 +55,13 @@ class Collected:
         *,
         now: bool = False,
         pull: bool = False,
+        traffic: bool = True,
     ) -> dict[str, Any]:
         """Return the body of `POST /admin/v1/functions/{name}/revisions`."""
         return {
             **({"now": True} if now else {}),
             **({"pull": True} if pull else {}),
+            **({} if traffic else {"traffic": False}),
             "files": [
                 {"path": file.path, "size": file.size, "sha256": file.sha256}
                 for file in self.bundle.files
@@ -102,6 +104,14 @@ def collect(path: Path | None, name: str | None = None, built: str = "") -> Coll
     paths = [model, *_external(path.parent, model)]
     chosen = name or name_from_file(path.name)
     return Collected(chosen, name is None, path.parent, _bundle(path.parent, paths), model=model)
+
+
+def collect_model(root: Path, manifest: str, name: str, *, is_derived: bool) -> Collected:
+    """Collect the files of a model in `root` whose function.toml is the text `manifest`: the model
+    and its weights. Raises BadBundle or BadManifest."""
+    model = parse_manifest(manifest, sorted(_scan(root))).model
+    paths = {check_path(model), *_external(root, model)}
+    return Collected(name, is_derived, root, _bundle(root, paths), manifest=manifest, model=model)
 
 
 def open_file(root: Path, path: str) -> BinaryIO:

@@ -98,13 +98,25 @@ class Changes:
         """Change a function's settings. Its revisions and its traffic stay as they are."""
         async with self._writing:
             function = replace(draft.function, revision=current.revision.number)
-            await self._save(self._with_aliases(function))
+            await self._save(self._with_names(function))
 
     async def stage(self, draft: Plan, verified: Verified, operation: str) -> Deployed:
         """Store a further revision without traffic, staged by this operation."""
         async with self._writing, self._with_key(verified.revision):
             numbered = await self._store.traffic.stage(
                 verified.revision, draft.bundle, verified.profile, operation
+            )
+            self._store.bundles[draft.bundle.digest] = draft.bundle
+            current = self._store.catalog.resolve(numbered.name)
+            deployed = Deployed(current.function, numbered, verified.profile)
+            self._store.catalog.put(deployed)
+        return deployed
+
+    async def add(self, draft: Plan, verified: Verified) -> Deployed:
+        """Store a further revision that no operation gives traffic; callers name it."""
+        async with self._writing, self._with_key(verified.revision):
+            numbered = await self._store.functions.add(
+                verified.revision, draft.bundle, verified.profile
             )
             self._store.bundles[draft.bundle.digest] = draft.bundle
             current = self._store.catalog.resolve(numbered.name)
@@ -122,7 +134,7 @@ class Changes:
         name, number = target.revision.name, target.revision.number
         async with self._writing:
             now = settings or self._store.catalog.resolve(name).function
-            function = self._with_aliases(replace(now, revision=number))
+            function = self._with_names(replace(now, revision=number))
             await self._store.traffic.move(function)
             self._store.catalog.put_function(function)
 
@@ -221,10 +233,13 @@ class Changes:
         """Have the key that the gateway sends to a revision's server."""
         return nullcontext() if self._upstream_keys is None else self._upstream_keys.held(revision)
 
-    def _with_aliases(self, function: Function) -> Function:
-        """Return a function with the aliases that it has now: a deploy began before."""
-        now = self._store.catalog.find(function.name, function.namespace)
-        return function if now is None else replace(function, aliases=now.function.aliases)
+    def _with_names(self, function: Function) -> Function:
+        """Return a function with the further names that it has now: a deploy began before."""
+        found = self._store.catalog.find(function.name, function.namespace)
+        if found is None:
+            return function
+        now = found.function
+        return replace(function, aliases=now.aliases, oip_name=now.oip_name)
 
     async def _save(self, function: Function) -> None:
         await self._store.functions.save_function(function)

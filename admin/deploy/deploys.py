@@ -12,6 +12,7 @@ import msgspec
 from admin.deploy.changes import Changes, Removal, changed_settings
 from admin.deploy.images import ImagePins
 from admin.deploy.needs import HostNeeds
+from admin.deploy.oip import same_version
 from admin.deploy.operations import SWITCH, OperationRunner, Phase, Work
 from admin.deploy.plan import (
     Plan,
@@ -230,10 +231,12 @@ class Deploys:
         current = self._store.catalog.find(operation.name)
         # Read before the trial: the trial may evict the function's idle replica.
         was_awake = self._rollout.is_awake(operation.name)
+        if current is not None and not request.traffic:
+            return await self._aside(draft, operation, phase)
         if current is not None and settings_equal(current.revision, draft.revision):
             await phase(SWITCH)
             return await self._keep(current, with_wait(draft, current.profile))
-        if current is not None and request.derived_name:
+        if current is not None and request.derived_name and not draft.is_meant:
             raise derived_name_taken(operation.name)
         staged = await self._changes.staged(operation.id, operation.name)
         sample: dict[str, Any] = {}
@@ -249,6 +252,28 @@ class Deploys:
         how = await self._rollout.to(staged, phase, function, was_awake=was_awake, now=request.now)
         await self._tidy(operation.name)
         return self._result(replace(staged, function=function), sample, how)
+
+    async def _aside(self, draft: Plan, operation: Operation, phase: Phase) -> dict[str, Any]:
+        """Add a revision that plain calls do not go to, unless the newest one of its version is the
+        same."""
+        name = operation.name
+        same = same_version(draft.revision, self._store.catalog)
+        if same is not None:
+            ref = same.revision.ref
+            return {
+                "revision": ref,
+                "created": False,
+                "changed": [],
+                "profile": profile_json(same.profile),
+                "switch": f"the same bundle and settings as {ref}",
+            }
+        await phase("verify")
+        verified = await self._verification.verify(draft, operation.id)
+        await phase(SWITCH)
+        added = await self._changes.add(draft, verified)
+        current = f"{name}@{added.function.revision}"
+        await self._tidy(name)
+        return self._result(added, verified.sample, f"calls of {name} still go to {current}")
 
     async def _keep(self, current: Deployed, draft: Plan) -> dict[str, Any]:
         """Apply a deploy of the same bundle and revision settings: only other settings change."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from admin.deploy.oip import is_meant, oip_name
 from registry import manifest as manifests
 from registry.batching import is_current
 from registry.bundles.paths import make_bundle
@@ -56,7 +57,8 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     `derived_name`: the client derived the name from the file's name. `breaking`: the change may
     break callers of the current revision. `now`: where both revisions of a server function do not
     fit, the old one does not wait for the end of its open exchanges. `pull`: a server's image is
-    pulled also if the engine has it.
+    pulled also if the engine has it. Without `traffic` plain calls go on to the revision that has
+    them, unless this is the function's first; the function's settings stay as they are.
     """
 
     files: list[WireFile]
@@ -67,6 +69,7 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     breaking: bool = False
     now: bool = False
     pull: bool = False
+    traffic: bool = True
     overrides: dict[str, Any] = {}
 
 
@@ -85,12 +88,13 @@ class WireRollback(msgspec.Struct, forbid_unknown_fields=True):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Checked deploy. The revision has number 0 and no signature yet. `names_wait_s`: the request
-    sets how long calls are held."""
+    sets how long calls are held. `is_meant`: a deploy by a derived name may change the function."""
 
     function: Function
     revision: Revision
     bundle: Bundle
     names_wait_s: bool = True
+    is_meant: bool = True
 
     def trial_spec(self, *, prepare: bool) -> ModelSpec | ServerSpec:
         """Return the spec of the trial replica. It always measures batching, as the profile is
@@ -137,7 +141,8 @@ def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s:
     ]
     bundle = make_bundle(files, may_be_empty=True)
     manifest = _manifest(name, request, [file.path for file in bundle.files])
-    if request.derived_name and catalog.find(name) is not None:
+    is_own = is_meant(name, manifest, catalog)
+    if request.derived_name and not is_own:
         raise derived_name_taken(name)
     # Before the trial, which may load a large model for nothing.
     if owner := catalog.owner_of(name):
@@ -154,7 +159,7 @@ def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s:
         )
     revision = _revision(name, manifest, bundle, now_s)
     function = _function(name, manifest, request, catalog, now_s, idle_s)
-    return Plan(function, revision, bundle, _names(request, "limits", "wait_s"))
+    return Plan(function, revision, bundle, _names(request, "limits", "wait_s"), is_own)
 
 
 def derived_name_taken(name: str) -> Conflict:
@@ -260,6 +265,7 @@ def _revision(name: str, manifest: Manifest, bundle: Bundle, now_s: float) -> Re
         sample=manifest.sample,
         created_s=now_s,
         server=manifest.server,
+        oip_version=manifest.oip_version,
     )
 
 
@@ -283,6 +289,7 @@ def _function(
         labels=manifest.labels,
         created_s=before.function.created_s if before else now_s,
         exchange=manifest.exchange,
+        oip_name=oip_name(name, manifest, catalog),
     )
 
 

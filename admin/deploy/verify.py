@@ -14,7 +14,7 @@ import structlog
 from admin.deploy.plan import Plan, profile_from_report, signature_from_report, verified_before
 from admin.pool_sync import binding, with_server
 from admin.store import Store
-from gateway.http.app import zeros
+from gateway.openapi.descriptions import zeros
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
 from registry.batching import with_refutation

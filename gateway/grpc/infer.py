@@ -82,6 +82,8 @@ class Inferences:
         try:
             async with asyncio.timeout(self._body_read_s):
                 data = await context.read()
+        except grpc.aio.BaseError:
+            raise BadRequest("the message did not arrive as a whole") from None
         except TimeoutError:
             seconds = self._body_read_s
             raise BodyTimeout(f"the message did not arrive within {seconds:g} s") from None
@@ -146,7 +148,10 @@ class Stream:
     async def _read(self) -> None:
         while True:
             await self._has_room.wait()
-            data = await self._context.read()
+            try:
+                data = await self._context.read()
+            except grpc.aio.BaseError:
+                break  # the stream has ended
             if data is grpc.aio.EOF or self._is_stopping:
                 break
             call = InferCall(self._calls, self._caller, self._on_done)
@@ -185,7 +190,10 @@ class Stream:
                 if isinstance(message, Failure):
                     await _abort(self._context, message)
                     return
-                await self._context.write(message)
+                try:
+                    await self._context.write(message)
+                except grpc.aio.BaseError:
+                    return  # the client is gone
                 self._unsent.popleft()
                 self._unsent_bytes -= len(message)
                 self._limit()

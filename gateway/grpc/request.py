@@ -133,10 +133,11 @@ def pack(request: Any, raw: Sequence[Body]) -> Packed:
     Raises BadInput for what does not fit together; whether it fits the model, the model's codec
     decides. Raises NotServed for tensors in shared memory.
     """
+    for one in request.inputs:
+        _check_shared(one, "input")
     tensors = _raw(request.inputs, raw) if raw else [_typed(one) for one in request.inputs]
     inputs = []
     for one, data in zip(request.inputs, tensors, strict=True):
-        _check_shared(one, "input")
         inputs.append(
             {
                 "name": one.name,

@@ -7,12 +7,11 @@ process per server has. `Site` owns the listening socket.
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
+import msgspec
 import structlog
 from aiohttp import web
 
@@ -31,23 +30,17 @@ from gateway.http.handler import HandlerFactory
 from gateway.http.models.lists import ModelRoutes
 from gateway.http.oip.routes import OipRoutes
 from gateway.http.page_route import route_pages
-from gateway.http.server_description import describe_server, prefers_page, server_example
 from gateway.metrics.counters import PageFormat, negotiate_format
+from gateway.openapi.descriptions import describe, describe_server, prefers_page
+from gateway.openapi.function_document import function_document
 from gateway.replies import Reply, Writer
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
 from registry.errors import MethodNotAllowed, Unknown
-from registry.exchange import PoolEndpoints
 from registry.tasks import Tasks, every
-from runtime_image.codecs.request import content_types
-from runtime_image.contract import signature as signatures
-from runtime_image.contract.dtypes import BYTES, FLOATS
-from runtime_image.contract.signature import DYNAMIC, TensorSpec
 
 log = structlog.get_logger()
 
-EXAMPLE_ITEMS_MAX: Final = 256
-"""Max items of a tensor that an example shows as JSON; a larger one is shown as its type."""
 VARIES: Final = {"Vary": "Accept"}
 BACKLOG: Final = 1024
 SWEEP_S: Final = 1.0
@@ -72,6 +65,8 @@ class Gateway:
         """Add the routes."""
         function, healthz = self._function, self.boundary.wrap(_healthz)
         app.router.add_route("*", "/fn/{ref}", function, expect_handler=continue_later)
+        document = self._document
+        app.router.add_get("/fn/{ref}/openapi.json", document, expect_handler=continue_later)
         app.router.add_route("*", "/fn/{ref}/{rest:.*}", self._proxy, expect_handler=continue_later)
         app.router.add_post("/v1/{rest:.*}", self._proxy, expect_handler=continue_later)
         for path in ("/v1", "/v1/{rest:.*}"):
@@ -110,6 +105,25 @@ class Gateway:
             return await invoke(self.invoker, self.writer, request, head, answer)
         return await self.boundary.wrap(self._describe)(request)
 
+    async def _document(self, request: web.Request) -> web.StreamResponse:
+        """Answer with the OpenAPI document of a function. A server has a path of that name, or
+        not."""
+        if self.parts.exchanges.is_server(request.match_info["ref"]):
+            return await self._proxy(request)
+        return await self.boundary.wrap(self._describe_calls)(request)
+
+    async def _describe_calls(self, request: web.Request) -> web.Response:
+        deployed = self._resolve(request)
+        document = msgspec.json.encode(function_document(deployed))
+        return problems.json_document(request, document)
+
+    def _resolve(self, request: web.Request) -> Deployed:
+        """Return the function that a request names. Raises FnError."""
+        ref = request.match_info["ref"]
+        authorization = request.headers.get("Authorization")
+        self.invoker.access.check(authorization, "invoke", ref.partition("@")[0])
+        return self.invoker.catalog.resolve(ref)
+
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
         return await proxy(self.parts, request)
 
@@ -119,10 +133,7 @@ class Gateway:
             raise MethodNotAllowed(
                 f"expected {', '.join(allow)}, got {request.method}", detail={"allow": allow}
             )
-        ref = request.match_info["ref"]
-        authorization = request.headers.get("Authorization")
-        self.invoker.access.check(authorization, "invoke", ref.partition("@")[0])
-        deployed = self.invoker.catalog.resolve(ref)
+        deployed = self._resolve(request)
         if deployed.revision.server is not None and prefers_page(request.headers.get("Accept", "")):
             # Relative: a proxy before this server may offer it below a path of its own.
             location = {"Location": f"{request.rel_url.raw_path.rpartition('/')[2]}/"}
@@ -274,70 +285,6 @@ async def stop_serving(
             await delivery.wait_idle()
     except TimeoutError:
         log.error("requests are left at shutdown", inside=gateway.gate.active)
-
-
-def describe(deployed: Deployed, endpoints: PoolEndpoints, origin: str) -> dict[str, Any]:
-    """Return the function as JSON data. `origin` is the scheme and host that the client used."""
-    function, revision = deployed.function, deployed.revision
-    return {
-        "name": function.name,
-        "revision": revision.ref,
-        "state": endpoints.state,
-        "reason": endpoints.reason,
-        "signature": signatures.to_json(revision.signature),
-        "content_types": content_types(revision.signature, revision.inputs),
-        "limits": {
-            "timeout_s": function.limits.timeout_s,
-            "wait_s": function.limits.wait_s,
-            "body_mib": function.limits.body_mib,
-        },
-        "labels": function.labels,
-        "example": example(deployed, origin),
-    }
-
-
-def example(deployed: Deployed, origin: str) -> str:
-    """Return a curl command that calls the function, with zeros for numbers; for a server its first
-    sample."""
-    if deployed.revision.server is not None:
-        return server_example(deployed, origin)
-    url = f"{origin}/fn/{deployed.function.name}"
-    for rule in deployed.revision.inputs.values():
-        if rule.kind == "image":
-            return f"curl {url} -H 'Content-Type: image/png' --data-binary @picture.png"
-        if rule.kind == "audio":
-            return f"curl {url} -H 'Content-Type: audio/wav' --data-binary @sound.wav"
-        if rule.kind == "bytes":
-            kind = "application/octet-stream"
-            return f"curl {url} -H 'Content-Type: {kind}' --data-binary @file"
-    inputs = {tensor.name: _example_value(tensor) for tensor in deployed.revision.signature.inputs}
-    body = json.dumps({"inputs": inputs})
-    return f"curl {url} -H 'Content-Type: application/json' -d '{body}'"
-
-
-def zeros(tensor: TensorSpec, items_max: int) -> Any | None:
-    """Return the smallest JSON value that fits: dynamic dimensions are 1, numbers 0.
-
-    None if it has more than `items_max` items.
-    """
-    shape = _smallest_shape(tensor)
-    if math.prod(shape) > items_max:
-        return None
-    value: Any = 0.0 if tensor.dtype in FLOATS else 0
-    if tensor.dtype in (BYTES, "BOOL"):
-        value = "" if tensor.dtype == BYTES else False
-    for size in reversed(shape):
-        value = [value] * size
-    return value
-
-
-def _example_value(tensor: TensorSpec) -> Any:
-    value = zeros(tensor, EXAMPLE_ITEMS_MAX)
-    return f"<{tensor.dtype} {_smallest_shape(tensor)}>" if value is None else value
-
-
-def _smallest_shape(tensor: TensorSpec) -> list[int]:
-    return [1 if size == DYNAMIC else size for size in tensor.shape]
 
 
 async def _healthz(_request: web.Request) -> web.Response:

@@ -20,7 +20,7 @@ from gateway.pages.entering import is_ours
 from gateway.proxy.fields import Malformed, find_head_end
 from gateway.proxy.framing import BodyFramer, LengthBody, make_framer
 from gateway.proxy.request_head import HEAD_MAX, parse_request_head
-from gateway.proxy.targets import is_description, split_target
+from gateway.proxy.targets import DOCUMENT, is_description, split_target
 from gateway.replies import CLOSE, Reply
 from gateway.v1.endpoints import is_model_request
 from registry.errors import BadRequest, BodyEvicted, FnError, HeadTimeout, HeadTooLarge, Unknown
@@ -63,8 +63,8 @@ def is_for_server(data: bytes, exchanges: Exchanges) -> bool:
         return False
     if target is None or is_description(line[1], target):
         return False
-    # Below the name there is nothing but servers; who may know whether it exists is checked later.
-    return bool(target.path) or exchanges.is_server(target.ref)
+    # Below the name there is little but servers; who may know whether it exists is checked later.
+    return target.path not in (b"", DOCUMENT) or exchanges.is_server(target.ref)
 
 
 class ExchangeParts(NamedTuple):

@@ -26,7 +26,7 @@ from gateway.http.known_heads import (
     KnownHeads,
     make_known_head,
 )
-from gateway.http.server_description import prefers_page
+from gateway.openapi.descriptions import prefers_page
 from gateway.pages.entering import CLOSED_HEADERS, closed_page
 from gateway.pages.origins import (
     Asked,

@@ -14,6 +14,8 @@ _TARGET: Final = re.compile(
     rb"(/fn/([a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)(?:(?:@|%40)([1-9][0-9]{0,8}))?)(/[^?]*)?(?:\?(.*))?"
 )
 _PREFIX: Final = b"/fn/"
+DOCUMENT: Final = b"/openapi.json"
+"""Path below the name of a function that is no server: its OpenAPI document."""
 
 
 class FunctionTarget(NamedTuple):

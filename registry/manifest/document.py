@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 from registry.bundles.foreign_formats import by_suffix
 from registry.errors import BadManifest, BadRequest
 from registry.manifest.checks import NOTHING, refused, validate
+from registry.manifest.oip import oip_identity
 from registry.manifest.openai import model_api
 from registry.manifest.schema import (
     BatchingTable,
@@ -75,6 +76,8 @@ class Manifest:
     sample: dict[str, Any] = field(default_factory=dict)
     server: ServerSettings | None = None
     exchange: ExchangeLimits | None = None
+    oip_name: str = ""
+    oip_version: str = ""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -223,6 +226,7 @@ def _manifest(document: Document, files: Collection[str]) -> Manifest:
         raise refused("runtime.engine", f"{HANDLER_FILE} beside the manifest", "no such file")
     inputs = {name: input_rule(name, table, engine) for name, table in document.input.items()}
     output = document.output
+    oip_name, oip_version = oip_identity(document.oip)
     return Manifest(
         name=document.name,
         model=_model(document, files),
@@ -236,6 +240,8 @@ def _manifest(document: Document, files: Collection[str]) -> Manifest:
         inputs=declared(inputs) if engine == "python" else inputs,
         output=OutputRule(output.tensor, tuple(output.labels), output.top_k),
         sample=document.sample,
+        oip_name=oip_name,
+        oip_version=oip_version,
     )
 
 

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from registry.manifest.checks import NOTHING, Path, Section, Text, refused, validate
+from registry.manifest.oip import OipTable
 from registry.manifest.openai import OpenAITable
 from registry.manifest.server import ServerTable
 from registry.names import NAME_RULE, is_name
@@ -188,6 +189,8 @@ class Document(Section):
     """HTTP server of the function."""
     openai: OpenAITable = OpenAITable()
     """API of a server that answers at fngate's `/v1`; an empty table for one with all defaults."""
+    oip: OipTable = OipTable()
+    """Name and version in the Open Inference Protocol."""
     scaling: ScalingTable = ScalingTable()
     """Number of replicas."""
     device: DeviceTable = DeviceTable()

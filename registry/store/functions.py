@@ -91,6 +91,14 @@ class Functions:
         async with self._database.write() as transaction:
             return await add_revision(transaction, revision)
 
+    async def add(self, revision: Revision, bundle: Bundle, profile: Profile) -> Revision:
+        """Store all three, the revision under its function's next number and without traffic."""
+        async with self._database.write() as transaction:
+            await put_bundle(transaction, bundle)
+            numbered = await add_revision(transaction, revision)
+            await put_profile(transaction, profile)
+        return numbered
+
     async def save_function(self, function: Function) -> None:
         """Create or replace a function. Raises UnknownRevision if its revision is not stored."""
         async with self._database.write() as transaction:
@@ -110,6 +118,7 @@ class Functions:
                 raise UnknownFunction(f"no function {name!r}")
             await transaction.query("DELETE FROM revisions WHERE namespace = ? AND name = ?", key)
             await transaction.query("DELETE FROM aliases WHERE namespace = ? AND name = ?", key)
+            await transaction.query("DELETE FROM oip_names WHERE namespace = ? AND name = ?", key)
 
     async def trim_revisions(
         self, name: str, keep: int, namespace: str = NAMESPACE
@@ -243,8 +252,8 @@ async def save_function(transaction: Transaction, function: Function) -> None:
     """Create or replace a function, and record the previous revision if its traffic moves.
 
     A move back to an earlier revision of the record removes that entry and all later ones. Raises
-    UnknownRevision if the function's revision is not stored, Conflict if its name or one of its
-    aliases belongs to another function.
+    UnknownRevision if the function's revision is not stored, Conflict if its name, one of its
+    aliases or its `oip_name` belongs to another function.
     """
     key = (function.namespace, function.name)
     there = (*key, function.revision)
@@ -258,6 +267,7 @@ async def save_function(transaction: Transaction, function: Function) -> None:
     if before and before[0][0] != function.revision:
         await _move(transaction, there, (*key, before[0][0]))
     await _claim_names(transaction, function, is_new=not before)
+    await _claim_oip_name(transaction, function, is_new=not before)
     await transaction.query(
         "INSERT OR REPLACE INTO functions VALUES (?, ?, ?, ?)", (*there, encode_record(function))
     )
@@ -277,6 +287,26 @@ async def _claim_names(transaction: Transaction, function: Function, *, is_new: 
         if await transaction.query("SELECT 1 FROM functions WHERE namespace = ? AND name = ?", of):
             raise Conflict(f"{alias} is the name of a function")
         await transaction.query("INSERT INTO aliases VALUES (?, ?, ?)", (*of, function.name))
+
+
+async def _claim_oip_name(transaction: Transaction, function: Function, *, is_new: bool) -> None:
+    """Store a function's `oip_name`. No two functions share one, and none is another's name. Raises
+    Conflict."""
+    key = (function.namespace, function.name)
+    await transaction.query("DELETE FROM oip_names WHERE namespace = ? AND name = ?", key)
+    owner = "SELECT name FROM oip_names WHERE namespace = ? AND oip_name = ?"
+    if is_new and (found := await transaction.query(owner, key)):
+        raise Conflict(f"{function.name} is the name of {found[0][0]} at /v2: choose another name")
+    if not function.oip_name:
+        return
+    of = (function.namespace, function.oip_name)
+    if found := await transaction.query(owner, of):
+        raise Conflict(f"{function.oip_name} is the name of {found[0][0]} at /v2 already")
+    is_own = function.oip_name == function.name
+    there = "SELECT 1 FROM functions WHERE namespace = ? AND name = ?"
+    if not is_own and await transaction.query(there, of):
+        raise Conflict(f"{function.oip_name} is the name of a function")
+    await transaction.query("INSERT INTO oip_names VALUES (?, ?, ?)", (*of, function.name))
 
 
 async def _move(

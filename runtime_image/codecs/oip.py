@@ -44,6 +44,8 @@ NOT_CLASSES: Final = frozenset({"BOOL", dtypes.BYTES})
 
 _Size = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 """Size of an axis. The bound keeps numbers of thousands of digits out of products and errors."""
+_Shape = Annotated[tuple[_Size, ...], Meta(max_length=64)]
+"""As many axes as NumPy's arrays may have."""
 
 
 class _InputParameters(msgspec.Struct, gc=False):
@@ -53,7 +55,7 @@ class _InputParameters(msgspec.Struct, gc=False):
 
 class _Input(msgspec.Struct, gc=False):
     name: str
-    shape: tuple[_Size, ...]
+    shape: _Shape
     datatype: str
     parameters: _InputParameters | None = None
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET

@@ -1,5 +1,5 @@
-"""Tests of the Open Inference Protocol by KServe's clients, MLServer's command and a client that
-knows the service by reflection only; they install much: `make test-clients`."""
+"""Tests of the Open Inference Protocol by KServe's clients, MLServer's command, and a generic
+client of gRPC; they install much: `make test-clients`."""
 
 from __future__ import annotations
 
@@ -194,8 +194,8 @@ async def test_a_client_that_knows_the_service_by_reflection_only(box: Box, kser
 
 
 async def test_mlservers_command(tmp_path: Path, box: Box) -> None:
-    """`mlserver infer` sends a file of requests in micro-batches, in both forms, and writes the
-    answer of each; the first call wakes the model."""
+    """`mlserver infer` sends a file of requests in micro-batches, as JSON and binary, and writes
+    the answer of each; the first call wakes the model."""
     programs = environment_of(REQUIREMENTS / "mlserver.txt", tmp_path / "environment", INSTALL_S)
     await box.go_cold()
     tensor = {"name": "image", "shape": [1, 8, 8], "datatype": "FP32", "data": IMAGE}

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support import chat_server, models, promql
+from tests.support.doses import amount
 from tests.support.families import families
 from tests.support.freezing import frozen
 from tests.support.process_server import ServerProcess, server_process
@@ -30,8 +31,26 @@ ONE: dict[str, Any] = {"x": [[1, 0, 0, 0]]}
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACED = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
 CALLERS = 4
-QUIET, LOADED = 3, 6
+QUIET, LOADED = 3, amount(4, 6)
 """Number of scrapes before and after the load, and between two faults."""
+LOOK_S = 0.05
+"""Seconds between two questions for the number of scrapes."""
+SLOW = {
+    "function.toml": """schema = 1
+[runtime]
+engine = "python"
+[input.x]
+dtype = "FP32"
+shape = [-1, 4]
+""",
+    "handler.py": """import threading
+
+def predict(inputs, ctx):
+    threading.Event().wait(0.1)
+    return {"y": inputs["x"]}
+""",
+}
+"""A function that takes a tenth of a second and no CPU, also when it is deployed."""
 
 
 def connected(server: ServerProcess) -> http.client.HTTPConnection:
@@ -101,8 +120,8 @@ class Load:
 
 
 def deploy(server: ServerProcess, folder: Path) -> None:
-    """Deploy a quick function, one that takes about a tenth of a second, and a server function
-    and a model that have answered once."""
+    """Deploy a quick function, a slow one, and a server function and a model that have answered
+    once."""
     command = "python3 -m http.server --bind 127.0.0.1 ${PORT}"
     server.fnctl_json("deploy", "--name", "web", "--command", command, "--trust")
     ask(server, "/fn/web/")
@@ -110,14 +129,18 @@ def deploy(server: ServerProcess, folder: Path) -> None:
     said = {"role": "user", "content": "[tokens=3] [rate=100]"}
     ask(server, "/v1/chat/completions", {"model": "model", "stream": True, "messages": [said]})
     server.fnctl_json("deploy", str(models.affine(folder, 2, 0)), "--name", "quick")
-    server.fnctl_json("deploy", str(models.slow(folder, 10_000)), "--name", "slow")
+    slow = folder / "slow"
+    slow.mkdir()
+    for name, text in SLOW.items():
+        (slow / name).write_text(text)
+    server.fnctl_json("deploy", str(slow), "--name", "slow", "--trust")
 
 
 def wait_scrapes(prometheus: Prometheus, count: int) -> None:
     """Wait for this many more scrapes; one that meets a dying process may fail."""
     until = prometheus.scrapes() + count
     while prometheus.scrapes() < until:
-        pass  # each check is an exchange with Prometheus
+        threading.Event().wait(LOOK_S)
 
 
 def kill_worker(server: ServerProcess) -> None:

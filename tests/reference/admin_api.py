@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
 
-from admin.api.app import PREFIX, Handlers
-from admin.api.app import table as routes
+from admin.api.documents.routes import PREFIX
 from admin.api.functions import page_of
+from admin.api.table import Handlers
+from admin.api.table import table as routes
 from tests.reference.markdown import code, items, page, table, words, wrapped
 from tests.reference.recorded import section, skeleton
 
@@ -72,7 +73,7 @@ CALL = re.compile(r"""query(?:\.get\(|, )"(\w+)"(?:, (\w+), (\w+)\))?""")
 def document() -> str:
     """The page. Raises KeyError for a parameter, a header or a path without words."""
     handlers = Handlers(*typing.get_type_hints(Handlers).values())  # unbound: for their docstrings
-    rows = routes(handlers)
+    rows = [(row.method, row.path, row.need, row.handler) for row in routes(handlers)]
     index = table(
         ("route", "what it does"), (_row(*row) for row in sorted(rows, key=itemgetter(1)))
     )

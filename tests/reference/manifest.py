@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from registry.manifest import openai, schema, server
+from registry.manifest import oip, openai, schema, server
 from registry.manifest.schema import RESERVED_ENGINES, Document
 from tests.reference.markdown import code, described, either, items, page, wrapped
 from tests.reference.values import default_of, type_of
@@ -26,6 +26,7 @@ TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "runtime": ("[runtime]", schema.RuntimeTable),
     "server": ("[server]", server.ServerTable),
     "openai": ("[openai] with [server]", openai.OpenAITable),
+    "oip": ("[oip]", oip.OipTable),
     "scaling": ("[scaling]", schema.ScalingTable),
     "device": ("[device]", schema.DeviceTable),
     "batching": ("[batching]", schema.BatchingTable),
@@ -42,11 +43,15 @@ GREETING = {
     "output": "Labels make answers readable. The scores stay in the answer.",
     "server": (
         "The function is an HTTP server, which is started when a request comes. Exclusive with"
-        " `model`, `handler.py`, `[runtime]`, `[input]`, `[output]` and `[batching]`."
+        " `model`, `handler.py`, `[runtime]`, `[input]`, `[output]`, `[batching]` and `[oip]`."
     ),
     "openai": (
         "The function is a model at `/v1`, for clients of OpenAI's or Anthropic's API. An empty"
         " table is enough for a server that has the endpoints below `/v1`."
+    ),
+    "oip": (
+        "Name and version of the model for clients of the Open Inference Protocol, as Triton's are."
+        " [A deploy of a model repository](../guides/model-repository.md) sets both."
     ),
     "sample": (
         "A request that a deploy sends to the server once it is ready, and that `fnctl invoke`"

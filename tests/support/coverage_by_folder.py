@@ -1,4 +1,4 @@
-"""Print the statement and branch coverage of the last `make test` by top-level folder."""
+"""Print the statement and branch coverage of `make coverage` by top-level folder."""
 
 from __future__ import annotations
 

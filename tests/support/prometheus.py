@@ -21,7 +21,7 @@ from tests.support.promql import RULES
 END_S = 60.0
 ASK_S = 10.0
 CONFIG = """\
-global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
+global: {{scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}}
 rule_files: ["{rules}"]
 scrape_configs:
   - job_name: fngate

@@ -9,7 +9,10 @@ from unittest.mock import MagicMock
 
 from aiohttp import web
 
-from admin.api.app import PREFIX, AdminApi, Handlers, table
+from admin.api.app import AdminApi
+from admin.api.documents.routes import PREFIX
+from admin.api.openapi import DocumentPages
+from admin.api.table import Handlers, table
 from admin.ui.files import UiPages
 from gateway.dispatch.call import Attempt
 from gateway.http.app import Gateway, StatePages
@@ -18,6 +21,7 @@ from gateway.observing.access_log import AccessEvent
 from gateway.observing.tracing import spans_of
 from gateway.problems import STATUS, document
 from gateway.replies import Receipt, server_timing
+from gateway.settings import GatewaySettings
 from registry.errors import FnError
 from runtime_image.contract.control import PHASES
 from runtime_image.contract.errors import REQUEST_CODES, RequestError
@@ -53,7 +57,7 @@ def request_errors() -> list[str]:
 def admin_routes() -> list[tuple[str, str, str]]:
     """Return method, path below the prefix and required scope of each admin route."""
     handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
-    return [(method, path, need) for method, path, need, _ in table(handlers)]
+    return [(row.method, row.path, row.need) for row in table(handlers)]
 
 
 def routes() -> list[str]:
@@ -61,7 +65,8 @@ def routes() -> list[str]:
     app, boundary = web.Application(), ErrorBoundary(MagicMock())
     handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
     AdminApi(MagicMock(), handlers).add_routes(app, boundary)
-    Gateway(MagicMock()).add_routes(app)
+    DocumentPages(boundary, ()).add_routes(app)
+    Gateway(MagicMock(settings=GatewaySettings())).add_routes(app)
     UiPages(boundary, {}).add_routes(app)
     StatePages(boundary, MagicMock(), list, lambda: True).add_routes(app)
     scopes = {(method, PREFIX + path): need for method, path, need in admin_routes()}

@@ -13,6 +13,7 @@ from typing import Any
 from pool_manager.drivers.fake import FakeDriver, Script
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support.caller import Answer
+from tests.support.described import check_answer, described_routes
 from tests.support.images import FakeImages, image
 from tests.support.server import Gate, ServingServer, serving
 from tests.surface.shapes import JsonShape
@@ -47,7 +48,8 @@ class Recorder:
         self.routes: set[str] = set()
         self.received: dict[str, list[Any]] = {}
         """The data of events by "stream.event"."""
-        self.values = {"name": "f"}
+        self._described = described_routes()
+        self.values = {"name": "f", "ref": "f"}
         """Values of the parameters of routes."""
 
     @property
@@ -75,9 +77,11 @@ class Recorder:
     def _record(self, caption: str, route: str, answer: Answer) -> None:
         self.routes.add(route)
         kind = answer.headers.get("Content-Type", "").partition(";")[0]
+        if described := self._described.get(route.replace("{ref}", "{name}")):
+            check_answer(described, answer.status, kind, answer.body)
         self.headers |= {f"{caption}: {name}" for name in {*answer.headers} - EVERY_HEADER}
         self.headers.add(f"{caption}: Content-Type {kind or '-'}")
-        if kind.endswith("json") and answer.body:
+        if kind.endswith("json") and answer.body and not route.endswith("/openapi.json"):
             self.answers.add(caption, answer.json())
 
     async def follow(self, route: str, caption: str) -> None:

@@ -10,9 +10,9 @@ from enum import IntEnum
 from struct import Struct
 from typing import Any, get_args
 
-from admin.api.keys import _WireKey
-from admin.api.operate import _WireScaling
-from admin.api.pages import _WireTicket
+from admin.api.keys import KeyRequest
+from admin.api.operate import ScalingRequest
+from admin.api.pages import TicketRequest
 from admin.deploy.plan import WireDeploy, WireRollback
 from admin.workers.messages import Down, Up
 from registry.exchange import Demand, Endpoints
@@ -42,9 +42,9 @@ from tests.surface.shapes import fields_of
 REQUESTS: dict[str, Any] = {
     "POST functions/{name}/revisions": WireDeploy,
     "POST functions/{name}/rollback": WireRollback,
-    "PATCH functions/{name}": _WireScaling,
-    "POST functions/{name}/tickets": _WireTicket,
-    "POST keys": _WireKey,
+    "PATCH functions/{name}": ScalingRequest,
+    "POST functions/{name}/tickets": TicketRequest,
+    "POST keys": KeyRequest,
 }
 CONTROL: dict[str, Any] = {
     "HELLO": Hello,

@@ -38,7 +38,8 @@ PathGiven = Annotated[
     Path | None,
     typer.Argument(
         metavar="[PATH]",
-        help="A model.onnx, or a folder with function.toml. With --command any folder, or none.",
+        help="A model.onnx, a folder with function.toml, or Triton's model repository. With"
+        " --command any folder, or none.",
     ),
 ]
 Command = Annotated[
@@ -168,11 +169,13 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     server's trial starts the command, or the image, until it is ready. Words after -- are the
     command; for an image they replace its arguments. A warm function stays warm: the new revision
     is ready before calls go to it, if both fit on the device. A failed deploy changes nothing.
+    Of a model repository, or a model's folder in one, each ONNX model becomes a function.
 
     \b
     Examples:
       fnctl deploy model.onnx --name digits
       fnctl deploy functions/digits --max 2 --idle 60
+      fnctl deploy model_repository/
       fnctl deploy app/ --name web --command 'uvicorn app:app --port ${PORT}' --trust
       fnctl deploy --name qwen --image vllm/vllm-openai:v0.20.0 -- /models/qwen
     """
@@ -200,11 +203,25 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         concurrency=concurrency,
     )
     built = server.manifest()
+    if path is not None and not built and is_repository(path):
+        from admin.cli.repository.deploying import Options, deploy_repository
+
+        deploy_repository(session, path, name, Options(overrides, breaking, no_wait))
+        return
     collected = collect_files(path, name, built)
     if collected.manifest != built or not built:
         overrides |= server.overrides()
     request = collected.request(trust, breaking, overrides, now=now, pull=pull)
     _deploy(session, collected, request, no_wait)
+
+
+def is_repository(path: Path) -> bool:
+    """Return whether `path` is a model repository, or a model's folder in one. Raises BadBundle."""
+    if not path.is_dir():
+        return False
+    from admin.cli.repository.layout import shape_of
+
+    return shape_of(path) != ""
 
 
 def collect_files(path: Path | None, name: str | None, built: str) -> Collected:

@@ -73,6 +73,7 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
             f"{get(function, 'held')} held, {get(function, 'in_flight')} {_open(function)}",
         ),
         ("answers", _answers(function)),
+        ("at /v2", get(function, "oip_name")),
         ("aliases", ", ".join(function.get("aliases") or [])),
         ("labels", ", ".join(f"{key}={value}" for key, value in labels.items())),
         ("limits", ", ".join(f"{key} {value}" for key, value in limits.items())),
@@ -179,11 +180,13 @@ def _cold_starts(ways: list[dict[str, Any]]) -> str:
 
 def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:
     rows = []
+    has_versions = any(one.get("oip_version") for one in revisions)
     for revision in revisions:
         profile = revision.get("profile") or {}
         rows.append(
             (
                 get(revision, "number"),
+                *([get(revision, "oip_version") or NONE] if has_versions else ()),
                 _traffic(revision, previous),
                 get(revision, "engine"),
                 size(int(revision.get("size") or 0)),
@@ -192,7 +195,8 @@ def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:
                 get(revision, "batching") or NONE,
             )
         )
-    head = ("REVISION", "TRAFFIC", "ENGINE", "SIZE", "LOAD", "MEMORY", "BATCHING")
+    version = ("VERSION",) if has_versions else ()
+    head = ("REVISION", *version, "TRAFFIC", "ENGINE", "SIZE", "LOAD", "MEMORY", "BATCHING")
     return table(head, rows) if rows else ""
 
 

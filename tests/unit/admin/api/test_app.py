@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from admin import compose
-from admin.api import app
+from admin.api import table
 from admin.api.context import AdminContext
 from pool_manager.drivers.fake import FakeDriver
+from tests.support.described import check_answer, described_routes
 from tests.support.operator import locked, until
 from tests.support.server import ServingServer, serving
 
-SOURCE = Path(app.__file__).read_text("utf-8")
+SOURCE = Path(table.__file__).read_text("utf-8")
 ROWS = re.findall(r'\("([A-Z]+)", "(/[^"]*)", "(\w+)", [\w.]+\)', SOURCE)
 PARTS = {"name": "nobody", "id": "nothing", "sha256": "0" * 64}
 ENDLESS = {"/events": "/events?function=0"}
@@ -51,10 +52,14 @@ async def test_every_row_needs_its_scope(server: ServingServer) -> None:
 
 
 async def test_the_admin_token_opens_every_row(server: ServingServer) -> None:
-    """The token in DATA/admin.token may use every route."""
+    """The token in DATA/admin.token may use every route, and each answer is as the document
+    says."""
+    described = described_routes()
     for method, path, _ in ROWS:
         answer = await server.admin(method, ENDLESS.get(path, path).format(**PARTS))
         assert answer.status not in (401, 403, 500), (method, path, answer)
+        kind = answer.headers.get("Content-Type", "").partition(";")[0]
+        check_answer(described[f"{method} /admin/v1{path}"], answer.status, kind, answer.body)
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/functions/digits/nowhere", "/"])

@@ -28,6 +28,7 @@ from registry.errors import (
     Poison,
     QueueFull,
     ReplicaDied,
+    ShuttingDown,
     UnknownFunction,
     WaitBudgetOver,
 )
@@ -628,3 +629,35 @@ def test_demand_of_refused_calls_expires(dispatcher: Dispatcher) -> None:
     dispatcher.sweep(NOW + 9)
 
     assert dispatcher.pools == {}
+
+
+@pytest.mark.parametrize("other", ["no room", "no queue", "no replica", "over the bytes"])
+def test_the_fast_path_leaves_every_other_case_alone(other: str) -> None:
+    """A call that may have to wait or be refused is left to `submit`, with nothing changed."""
+    dispatcher = Dispatcher(Limits(bytes_max=100))
+    link = up(dispatcher, limit=1)
+    each = call(bytes(101) if other == "over the bytes" else b"{}")
+    if other == "no room":
+        dispatcher.submit(call(), NOW)
+    elif other == "no queue":
+        each.queue_max = 0
+    elif other == "no replica":
+        link.closing = True
+    taken = dict(link.in_flight)
+
+    assert dispatcher.send_now(each, NOW) is None
+    assert (link.in_flight, each.stage) == (taken, call().stage)
+
+
+def test_without_a_manager_only_connected_pools_take_calls(dispatcher: Dispatcher) -> None:
+    """When the manager is lost, held calls of pools without a replica are refused, and so are all
+    later ones; a connected replica goes on."""
+    held = call()
+    dispatcher.submit(held, NOW)
+
+    assert failed(dispatcher.on_manager_lost(NOW)) == [(held, ShuttingDown)]
+    with pytest.raises(ShuttingDown):
+        dispatcher.submit(call(), NOW)
+    up(dispatcher)
+    each = call()
+    assert sent(dispatcher.submit(each, NOW)) == [("r1", each)]

@@ -240,3 +240,15 @@ def test_no_redirect_leads_to_a_removed_revision() -> None:
 
     redirects.forget(NEXT)
     assert redirects.successor(OLD) == OLD
+
+
+def test_only_redirects_to_the_revision_that_lost_the_traffic_change() -> None:
+    """When traffic moves on, the redirects of other functions stay as they are."""
+    redirects = TrafficRedirects(Pool)
+    redirects.on_traffic_moved("default/b@1", "default/b@2", POLICY)
+    redirects.on_traffic_moved(OLD, NEW, POLICY)
+
+    redirects.on_traffic_moved(NEW, NEXT, POLICY)
+
+    assert redirects.successor(OLD) == redirects.successor(NEW) == NEXT
+    assert redirects.successor("default/b@1") == "default/b@2"

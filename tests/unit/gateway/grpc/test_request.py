@@ -168,7 +168,7 @@ def test_outputs_and_classifications_are_requested() -> None:
 @pytest.mark.parametrize("kind", ["inputs", "outputs"])
 def test_tensors_in_shared_memory_are_not_served(kind: str) -> None:
     """No region can be registered, so none can be used."""
-    made = request("UINT8", [0])
+    made = request("UINT8", [0 if kind == "outputs" else 1])
     one = made.inputs[0] if kind == "inputs" else made.outputs.add(name="y")
     one.parameters["shared_memory_region"].string_param = "r"
     assert isinstance(refused(made), NotServed)

@@ -13,7 +13,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from gateway.http.app import Site, describe, example, stop_serving
+from gateway.http.app import Site, stop_serving
+from gateway.openapi.descriptions import describe, example
 from registry.catalog import Deployed
 from registry.errors import FunctionFailing
 from registry.exchange import PoolEndpoints

@@ -102,6 +102,17 @@ async def test_the_bare_name_is_the_root_except_for_reading(tmp_path: Path, is_f
         assert b"Location: web/\r\n" in moved
 
 
+async def test_a_server_has_the_path_of_its_document(tmp_path: Path, is_fast: bool) -> None:
+    """A server function answers at NAME/openapi.json itself; of a model the gateway does."""
+    async with gate(tmp_path, echo, is_fast=is_fast) as one:
+        rest = b"/openapi.json HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
+        assert (await one.ask(b"GET /fn/web" + rest)).endswith(b"GET /openapi.json HTTP/1.1|")
+        assert problem(await one.ask(b"GET /fn/digits" + rest))["openapi"] == "3.1.1"
+        assert (await one.ask(b"GET /fn/nobody" + rest)).startswith(b"HTTP/1.1 404 ")
+        assert (await one.ask(b"PUT /fn/digits" + rest)).startswith(b"HTTP/1.1 404 ")
+        await one.settled()
+
+
 async def test_a_model_has_no_paths(tmp_path: Path, is_fast: bool) -> None:
     """A path below a model, and one below an unknown function, are 404."""
     async with gate(tmp_path, echo, is_fast=is_fast) as one:

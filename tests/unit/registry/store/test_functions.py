@@ -338,3 +338,39 @@ async def test_a_removed_functions_aliases_are_free(functions: Functions) -> Non
     await functions.save_function(replace(digits, aliases=("d",)))
     await functions.remove_function("digits")
     assert (await deploy(functions, "d"))[0].name == "d"
+
+
+async def test_a_name_in_the_protocol_belongs_to_one_function(functions: Functions) -> None:
+    """Neither another function's name there nor a function's own name can be one."""
+    digits, _ = await deploy(functions)
+    other, _ = await deploy(functions, "other")
+    await functions.save_function(replace(digits, oip_name="Digits"))
+    with pytest.raises(Conflict, match="Digits is the name of digits at /v2 already"):
+        await functions.save_function(replace(other, oip_name="Digits"))
+    with pytest.raises(Conflict, match="digits is the name of a function"):
+        await functions.save_function(replace(other, oip_name="digits"))
+    await functions.save_function(replace(other, oip_name="free"))
+    with pytest.raises(Conflict, match="free is the name of other at /v2: choose another"):
+        await deploy(functions, "free")
+
+    loaded = {one.function.name: one.function.oip_name for one in await functions.load_all()}
+    assert loaded == {"digits": "Digits", "other": "free"}
+    await functions.remove_function("other")
+    assert (await deploy(functions, "free"))[0].name == "free"
+
+
+async def test_a_function_may_be_named_the_same_in_the_protocol(functions: Functions) -> None:
+    """A name of its own is no other function's."""
+    digits, _ = await deploy(functions)
+    for _ in range(2):
+        await functions.save_function(replace(digits, oip_name="digits"))
+
+
+async def test_a_revision_is_added_without_traffic(functions: Functions) -> None:
+    """It gets the next number, and neither the traffic nor a rollback's place."""
+    await deploy(functions)
+    added = await functions.add(revision(number=0, oip_version="7"), bundle(), profile())
+    loaded = await functions.load_all()
+    assert [one.revision.number for one in loaded] == [1, 2]
+    assert {one.function.revision for one in loaded} == {1}
+    assert (added.number, loaded[1].revision.oip_version) == (2, "7")

@@ -206,3 +206,15 @@ def test_times_of_a_servers_answers_are_those_of_the_last_minute() -> None:
         shown = render({**FUNCTION, "server": {"command": ["x"]}, **known}, NOW_S)
         assert said in " ".join(shown.split())
     assert "answers" not in render({**FUNCTION, **both}, NOW_S)
+
+
+def test_versions_in_the_protocol_are_shown() -> None:
+    """A name and versions at /v2 are shown where a function has them."""
+    first, *others = FUNCTION["revisions"]
+    versions = [{**first, "oip_version": "12"}, *others]
+    shown = render({**FUNCTION, "oip_name": "Digits", "revisions": versions}, NOW_S).split("\n")
+    assert "  at /v2    Digits" in shown
+    at = next(at for at, line in enumerate(shown) if line.startswith("REVISION  VERSION  TRAFFIC"))
+    row, older = shown[at + 1 : at + 3]
+    assert row.split()[:3] == ["3", "12", "now"]
+    assert older.split()[:3] == ["2", "-", "before"]

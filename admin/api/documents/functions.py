@@ -1,0 +1,247 @@
+"""Types of bodies about functions, their revisions and their state."""
+
+from __future__ import annotations
+
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from registry.model import (
+    Batching,
+    ColdStart,
+    DeviceNeed,
+    ExchangeLimits,
+    Limits,
+    ModelApi,
+    Mount,
+    PathRules,
+    Profile,
+    ServerImage,
+    StateInterval,
+)
+from runtime_image.contract.model import InputRule, OutputRule
+from runtime_image.contract.server import Network, SampleRequest
+from runtime_image.contract.signature import Signature
+
+T = TypeVar("T")
+PoolState = Literal["cold", "waking", "warm", "draining", "failing"]
+Engine = Literal["onnx", "python", "server"]
+
+
+class Items(msgspec.Struct, Generic[T]):
+    """A list. `next`: the cursor of the next page, null for none."""
+
+    items: list[T]
+    next: str | None
+
+
+class FunctionRow(msgspec.Struct, kw_only=True):
+    """A function with its state. `oip_name`: its name at /v2, "" for its own. `phase`: that of a
+    waking function. `rate` and the quantiles cover the last minute; null means unknown."""
+
+    name: str
+    oip_name: str
+    revision: str
+    engine: Engine
+    state: PoolState
+    reason: str
+    phase: str | None
+    ready: int
+    wanted: int
+    held: int
+    in_flight: int
+    rate: float | None
+    p50_ms: float | None
+    p95_ms: float | None
+    first_byte_p50_ms: float | None
+    first_byte_p95_ms: float | None
+    min: int
+    max: int
+    idle_s: float
+    labels: dict[str, str]
+    devices: list[str]
+    since_s: float
+    sleeps_at_s: float | None
+    cold_start_ms: float | None
+    ready_in_ms: int | None
+    created_s: float
+
+
+class Quantiles(msgspec.Struct):
+    """Median and 90th percentile."""
+
+    p50_ms: float
+    p90_ms: float
+
+
+class ColdStartTimes(msgspec.Struct):
+    """Durations of cold starts in one way: `standby` says whether by a standby."""
+
+    device_kind: str
+    standby: bool
+    samples: int
+    total: Quantiles
+    phases: dict[str, Quantiles]
+
+
+class Server(msgspec.Struct):
+    """Settings of a server. `env` has the names of its variables, without their values."""
+
+    command: list[str]
+    env: list[str]
+    port: int
+    ready: str
+    network: Network
+    start_s: float
+    stop_grace_s: float
+    samples: list[SampleRequest]
+    paths: PathRules
+    image: ServerImage | None
+    user: str
+    capabilities: list[str]
+    writable: dict[str, int]
+    shm_mib: int
+    stop_signal: str
+    mounts: list[Mount]
+    secrets: dict[str, str]
+    origins: list[str]
+    api: ModelApi | None
+
+
+class RevisionRow(msgspec.Struct, kw_only=True):
+    """A revision. `oip_version`: its version at /v2, "" for its number. `traffic`: plain calls go
+    to it. `size` in bytes. `server` only of server
+    functions."""
+
+    number: int
+    oip_version: str
+    traffic: bool
+    bundle: str
+    engine: Engine
+    model: str
+    handler: str
+    size: int
+    created_s: float
+    signature: Signature
+    profile: Profile | None
+    batch_max: int
+    batching: str
+    server: Server | UnsetType = UNSET
+
+
+class FunctionDetail(FunctionRow, kw_only=True):
+    """A function with all details. `previous`: the revision that a rollback returns to. `server`
+    and `exchange` only of server functions."""
+
+    limits: Limits
+    aliases: list[str]
+    signature: Signature
+    content_types: list[str]
+    inputs: dict[str, InputRule]
+    output: OutputRule
+    batching: Batching
+    device: DeviceNeed
+    sample: Literal["manifest", "zeros"]
+    revisions: list[RevisionRow]
+    previous: int | None
+    cold_starts: list[ColdStartTimes]
+    example: str
+    server: Server | UnsetType = UNSET
+    exchange: ExchangeLimits | UnsetType = UNSET
+
+
+class Scaled(msgspec.Struct):
+    """The scaling after a change."""
+
+    name: str
+    min: int
+    max: int
+    idle_s: float
+
+
+class Decision(msgspec.Struct):
+    """A decision about replicas, in words."""
+
+    at_s: float
+    text: str
+
+
+class ConnectedClient(msgspec.Struct):
+    """An open exchange. `counts`: it keeps the function awake."""
+
+    key: str
+    note: str
+    kind: str
+    since_s: float
+    path: str
+    counts: bool
+
+
+class ConnectionCounts(msgspec.Struct):
+    """Open exchanges that keep the function awake, and those that do not."""
+
+    counting: int
+    free: int
+
+
+class Why(msgspec.Struct, kw_only=True):
+    """State and reason of a function. `connected` and what follows only of server functions."""
+
+    state: PoolState
+    reason: str
+    blocked: str
+    batching: str
+    since_s: float
+    decisions: list[Decision]
+    cold_starts: list[ColdStart]
+    intervals: list[StateInterval]
+    connected: list[ConnectedClient] | UnsetType = UNSET
+    connections: ConnectionCounts | UnsetType = UNSET
+    awake: str | UnsetType = UNSET
+
+
+class ReplicaLog(msgspec.Struct):
+    """The last lines of a replica's log."""
+
+    replica: str
+    text: str
+
+
+class FailureRow(msgspec.Struct):
+    """Requests that failed alike within a second."""
+
+    at_s: float
+    code: str
+    detail: str
+    revision: str
+    replica: str
+    request_id: str
+    count: int
+
+
+class Warmed(msgspec.Struct):
+    """A replica is ready. `idle_s`: how long it stays without requests."""
+
+    name: str
+    revision: str
+    was_warm: bool
+    took_ms: float
+    idle_s: float
+
+
+class Slept(msgspec.Struct):
+    """Replicas that were asked to stop, and those that stay."""
+
+    name: str
+    asked: int
+    stay: int
+    min: int
+
+
+class TicketRow(msgspec.Struct):
+    """A ticket, and the address without its scheme that takes it, for `expires_s` seconds."""
+
+    ticket: str
+    address: str
+    expires_s: float

@@ -1,0 +1,140 @@
+"""Types of bodies about history, advice and usage."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from admin.advice.advice import Row as AdviceRow
+
+
+class Spent(msgspec.Struct, kw_only=True):
+    """Device-seconds."""
+
+    waking_s: float
+    idle_s: float
+    busy_s: float
+
+
+class BucketUse(Spent, kw_only=True):
+    """Device-seconds in the bucket that begins at `at_s`."""
+
+    at_s: int
+
+
+class DeviceBucketUse(BucketUse, kw_only=True):
+    """Device-seconds on one device in the bucket that begins at `at_s`."""
+
+    device: str
+
+
+class BucketArrivals(msgspec.Struct):
+    """Requests in the bucket that begins at `at_s`."""
+
+    at_s: int
+    count: int
+
+
+class TimelineState(msgspec.Struct):
+    """A state of a revision, from `from_s` to `to_s`."""
+
+    from_s: float
+    to_s: float
+    state: str
+    reason: str
+    revision: str
+
+
+class TimelineTotals(Spent, kw_only=True):
+    """Sums of a function's timeline."""
+
+    cold_starts: int
+    requests: int
+
+
+class FunctionTimeline(msgspec.Struct):
+    """History of one function in buckets of `bucket_s`."""
+
+    from_s: float
+    to_s: float
+    bucket_s: int
+    states: list[TimelineState]
+    use: list[DeviceBucketUse]
+    arrivals: list[BucketArrivals]
+    totals: TimelineTotals
+
+
+class FunctionUse(Spent, kw_only=True):
+    """Device-seconds and requests of a function."""
+
+    name: str
+    requests: int
+
+
+class DeviceUse(Spent, kw_only=True):
+    """Use of a device in total and by bucket."""
+
+    id: str
+    use: list[BucketUse]
+
+
+class Timeline(msgspec.Struct):
+    """History of the busiest functions and of all devices."""
+
+    from_s: float
+    to_s: float
+    bucket_s: int
+    functions: list[FunctionUse]
+    devices: list[DeviceUse]
+
+
+class AdviceBasis(msgspec.Struct):
+    """Measurements that the advice rests on."""
+
+    cold_start_ms: float
+    run_ms: float
+    cold_starts_seen: int
+
+
+class Advice(msgspec.Struct):
+    """What other idle times would have cost. Without rows a note says why."""
+
+    from_s: float
+    to_s: float
+    requests: int
+    idle_s: float
+    basis: AdviceBasis
+    rows: list[AdviceRow]
+    notes: list[str]
+
+
+class UsageSums(msgspec.Struct):
+    """Usage of models. `unknown`: calls whose number of tokens is not known."""
+
+    tokens_in: int
+    tokens_out: int
+    calls: int
+    unknown: int
+
+
+class UsageItem(UsageSums, kw_only=True):
+    """Usage of one key, with its note, or of one function."""
+
+    removed: bool
+    key: str | UnsetType = UNSET
+    note: str | UnsetType = UNSET
+    function: str | UnsetType = UNSET
+
+
+class Usage(msgspec.Struct):
+    """Usage by key or by function. `left_out`: rows beyond the limit of rows."""
+
+    by: Literal["key", "function"]
+    from_s: float
+    to_s: float
+    items: list[UsageItem]
+    left_out: int
+    total: UsageSums
+    next: str | None

@@ -1,0 +1,145 @@
+"""Types of bodies about the server itself: pools, devices, keys, secrets, aliases, images."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from admin.api.documents.functions import PoolState
+from pool_manager.images import RemovedImage
+
+
+class Removed(msgspec.Struct):
+    """The name or id of what was removed."""
+
+    removed: str
+
+
+class PoolRow(msgspec.Struct):
+    """All replicas of one revision."""
+
+    pool: str
+    state: PoolState
+    reason: str
+    ready: int
+    wanted: int
+    since_s: float
+
+
+class ReplicaRow(msgspec.Struct):
+    """A replica that is not stopped. A standby has no function yet."""
+
+    id: str
+    pool: str
+    function: str
+    revision: str
+    device: str
+    role: Literal["serve", "standby", "trial"]
+    state: str
+    since_s: float
+    adopted: bool
+    limit: int
+    memory_mib: float
+    phases: dict[str, float]
+    why: str
+
+
+class DeviceRow(msgspec.Struct):
+    """A device. `charged_mib`: memory of its replicas; `used_mib`: of all processes on the GPU;
+    `busy`: share of the last seconds in which a model ran. Null means unknown."""
+
+    id: str
+    kind: str
+    name: str | None
+    index: str | None
+    capability: str | None
+    driver: str | None
+    bank: str
+    memory_mib: int
+    charged_mib: int
+    used_mib: int | None
+    total_mib: int | None
+    foreign_mib: int | None
+    state: str
+    reason: str
+    replicas: list[str]
+    busy: float | None
+
+
+class Session(msgspec.Struct):
+    """The scopes of the caller's key, and facts of the server."""
+
+    scopes: list[str]
+    version: str
+    driver: str
+    workers: int
+
+
+class KeyRow(msgspec.Struct):
+    """An access key without its secret."""
+
+    id: str
+    scopes: list[str]
+    note: str
+    created_s: float
+
+
+class NewKey(KeyRow):
+    """A new key. Only this answer has its secret."""
+
+    secret: str
+
+
+class SecretRow(msgspec.Struct):
+    """A secret without its value. `problem`: why the value cannot be read, "" if it can."""
+
+    name: str
+    set_s: float
+    problem: str
+    functions: list[str]
+
+
+class SecretChange(msgspec.Struct):
+    """A changed secret. `stale`: functions with replicas that have the old value. `unreadable`:
+    other secrets whose key is missing."""
+
+    name: str
+    set_s: float
+    created: bool
+    changed: bool
+    stale: list[str]
+    unreadable: list[str]
+
+
+class RemovedSecret(msgspec.Struct):
+    """A removed secret. `needed_by`: revisions that cannot start or be called any more."""
+
+    removed: str
+    needed_by: list[str]
+
+
+class AliasRow(msgspec.Struct):
+    """A further name of a function's model at /v1."""
+
+    alias: str
+    function: str
+
+
+class NewAlias(AliasRow):
+    """An alias. `created` is false if the function had it already."""
+
+    created: bool
+
+
+class RemovedAlias(msgspec.Struct):
+    """A removed alias."""
+
+    removed: str
+    function: str
+
+
+class PrunedImages(msgspec.Struct):
+    """Images that no function needed."""
+
+    removed: list[RemovedImage]

@@ -1,0 +1,1 @@
+"""Deploys of Triton's model repositories: reading, mapping to function.toml, deploying."""

@@ -1,0 +1,1 @@
+"""OpenAPI documents of routes and of functions. Pure."""

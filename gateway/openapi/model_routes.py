@@ -1,0 +1,92 @@
+"""Descriptions of the routes below /v1. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+
+from gateway.openapi.answers import (
+    AnthropicModel,
+    AnthropicModelList,
+    ModelEntry,
+    ModelList,
+)
+from gateway.openapi.call_routes import FORWARDED
+from gateway.openapi.routes import (
+    EVENTS,
+    JSON,
+    WORDS,
+    Answer,
+    Content,
+    Parameter,
+    Route,
+    json_of,
+)
+from gateway.problems import OK
+from gateway.v1.endpoints import ENDPOINTS, MODELS, PREFIX, BodyForm, Endpoint, Protocol
+from registry import errors
+
+GROUP: Final = "Models (/v1)"
+_MODEL: Final = {"model": "NAME", "messages": [{"role": "user", "content": "Hello"}]}
+_VERSION: Final = Parameter(
+    "anthropic-version", "Asks for errors and lists in Anthropic's form.", place="header"
+)
+_ID: Final = Parameter(
+    "id",
+    "Name of a model: of its function, or an alias.",
+    Annotated[str, Meta(min_length=1)],
+    "path",
+    is_required=True,
+)
+
+
+def model_routes() -> list[Route]:
+    """Return the routes below /v1."""
+    return [*_lists(), *(_endpoint(one) for one in ENDPOINTS.values())]
+
+
+def _lists() -> list[Route]:
+    place = (PREFIX + MODELS).decode()
+    listed = Answer(OK, WORDS[OK], json_of((ModelList, AnthropicModelList)))
+    shown = Answer(OK, WORDS[OK], json_of((ModelEntry, AnthropicModel)))
+    return [
+        _route("GET", place, "List the models that the key may call.", listed),
+        _route("GET", f"{place}/{{id}}", "Show a model.", shown),
+    ]
+
+
+def _route(method: str, path: str, summary: str, answer: Answer) -> Route:
+    parameters = (_VERSION, _ID) if "{" in path else (_VERSION,)
+    unknown = (errors.UnknownModel,)
+    return Route(
+        *(method, path, GROUP, summary, "invoke", (answer,)),
+        parameters=parameters,
+        errors=unknown,
+        shape="openai",
+        is_open=True,
+    )
+
+
+def _endpoint(one: Endpoint) -> Route:
+    path = (PREFIX + one.path).decode()
+    is_json = one.body is BodyForm.JSON
+    kind = dict[str, Any]
+    example = _MODEL if one.path in (b"/chat/completions", b"/messages") else None
+    request = Content(JSON, kind, example) if is_json else Content("multipart/form-data", kind)
+    contents = [Content(JSON), Content("*/*")]
+    if one.streams:
+        contents.insert(1, Content(EVENTS))
+    is_openai = one.protocol is Protocol.OPENAI
+    vendor = "OpenAI" if is_openai else "Anthropic"
+    return Route(
+        *("POST", path, GROUP, f"Send a request to a model, in {vendor}'s form."),
+        "invoke",
+        (Answer(0, "What the server of the model answers.", tuple(contents)),),
+        (request,),
+        (_VERSION,) if not is_openai else (),
+        (errors.UnknownModel, errors.Unknown, *FORWARDED, errors.UnsupportedEncoding),
+        "`model` names the function, or an alias. The rest is its server's.",
+        shape="openai" if is_openai else "anthropic",
+        is_open=True,
+    )

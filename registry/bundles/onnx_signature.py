@@ -1,0 +1,175 @@
+"""Inputs and outputs that an ONNX file declares, read without the package onnx and without weights.
+
+For checks before an upload: a trial finds the same later, from the session. Source: onnx.proto.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from runtime_image.contract import dtypes
+from runtime_image.contract.signature import DYNAMIC
+
+FIELDS_MAX: Final = 20_000_000
+TENSORS_MAX: Final = 100_000
+"""Max inputs, outputs and initializers, whose names are kept."""
+RANK_MAX: Final = 64
+NAME_MAX: Final = 4096
+
+_VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
+_VARINT_BYTES: Final = 10
+_GRAPH = 7
+_INITIALIZER, _INPUT, _OUTPUT = 5, 11, 12
+_TENSOR_NAME = 8
+_NAME, _TYPE = 1, 2
+_TENSOR_TYPE = 1
+_ELEMENT, _SHAPE = 1, 2
+_DIMENSION = 1
+_DIMENSION_VALUE = 1
+_ELEMENTS: Final = {
+    1: "FP32",
+    2: "UINT8",
+    3: "INT8",
+    4: "UINT16",
+    5: "INT16",
+    6: "INT32",
+    7: "INT64",
+    8: dtypes.BYTES,
+    9: "BOOL",
+    10: "FP16",
+    11: "FP64",
+    12: "UINT32",
+    13: "UINT64",
+    16: "BF16",
+}
+"""TensorProto.DataType to the Open Inference Protocol's names."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphTensor:
+    """One input or output. `dtype` is "" for a type that the protocol has no name for, `shape` is
+    None if the file does not declare one; in it, -1 is a dynamic dimension."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSignature:
+    """Inputs that a caller must give, without those that have a default, and outputs."""
+
+    inputs: tuple[GraphTensor, ...]
+    outputs: tuple[GraphTensor, ...]
+
+
+def graph_signature(model: Path, fields_max: int = FIELDS_MAX) -> GraphSignature:
+    """Return what an ONNX file declares. Raises ValueError for other bytes, and OSError. Blocking;
+    skips the weights."""
+    if model.stat().st_size == 0:
+        raise ValueError("the file is empty")
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return _Reader(data, fields_max).signature()
+
+
+class _Reader:
+    """Reader of one file; every message is visited once, so its fields bound the time."""
+
+    def __init__(self, data: mmap.mmap, fields_max: int) -> None:
+        self._data = data
+        self._left = fields_max
+
+    def signature(self) -> GraphSignature:
+        found: dict[int, list[GraphTensor]] = {_INPUT: [], _OUTPUT: []}
+        defaults: set[str] = set()
+        has_graph = False
+        for graph in self._parts(0, len(self._data), _GRAPH):
+            has_graph = True
+            for number, first, last, _ in self._fields(*graph):
+                if number in found:
+                    found[number].append(self._tensor(first, last))
+                elif number == _INITIALIZER:
+                    defaults.add(self._text(first, last, _TENSOR_NAME))
+                if len(defaults) > TENSORS_MAX or len(found.get(number, ())) > TENSORS_MAX:
+                    raise ValueError(f"there are more than {TENSORS_MAX} tensors")
+        if not has_graph:
+            raise ValueError("there is no graph in it")
+        inputs = tuple(one for one in found[_INPUT] if one.name not in defaults)
+        return GraphSignature(inputs, tuple(found[_OUTPUT]))
+
+    def _tensor(self, start: int, end: int) -> GraphTensor:
+        element, shape = 0, None
+        for type_at in self._parts(start, end, _TYPE):
+            for tensor_at in self._parts(*type_at, _TENSOR_TYPE):
+                for number, first, last, value in self._fields(*tensor_at):
+                    if number == _ELEMENT:
+                        element = value
+                    elif number == _SHAPE:
+                        shape = self._shape(first, last)
+        return GraphTensor(self._text(start, end, _NAME), _ELEMENTS.get(element, ""), shape)
+
+    def _shape(self, start: int, end: int) -> tuple[int, ...]:
+        sizes = []
+        for first, last in self._parts(start, end, _DIMENSION):
+            size = DYNAMIC
+            for number, _, _, value in self._fields(first, last):
+                # 0 is what some exporters write for an unknown size; negative ones are varints of
+                # 64 bits.
+                if number == _DIMENSION_VALUE and 0 < value < 2**63:
+                    size = value
+            sizes.append(size)
+            if len(sizes) > RANK_MAX:
+                raise ValueError(f"a tensor has more than {RANK_MAX} dimensions")
+        return tuple(sizes)
+
+    def _text(self, start: int, end: int, field: int) -> str:
+        text = ""
+        for first, last in self._parts(start, end, field):
+            if last - first > NAME_MAX:
+                raise ValueError(f"a name is longer than {NAME_MAX} bytes")
+            text = self._data[first:last].decode("utf-8", "replace")
+        return text
+
+    def _parts(self, start: int, end: int, field: int) -> Iterator[tuple[int, int]]:
+        """Yield the spans of a message's length-delimited fields of one number."""
+        for number, first, last, _ in self._fields(start, end):
+            if number == field and last > first:
+                yield first, last
+
+    def _fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield number, span (length-delimited fields) and value (varints) of each field."""
+        at = start
+        while at < end:
+            self._left -= 1
+            if self._left < 0:
+                raise ValueError("there are too many fields")
+            tag, at = self._varint(at, end)
+            number, wire = tag >> 3, tag & 7
+            value = first = 0
+            if wire == _LEN:
+                length, first = self._varint(at, end)
+                at = first + length
+            elif wire == _VARINT:
+                value, at = self._varint(at, end)
+            elif wire in (_I64, _I32):
+                at += 8 if wire == _I64 else 4
+            else:
+                raise ValueError(f"byte {at}: wire type {wire} is not used by ONNX")
+            if number == 0 or at > end:
+                raise ValueError(f"byte {at}: truncated, or not protobuf")
+            yield number, first, at if wire == _LEN else 0, value
+
+    def _varint(self, at: int, end: int) -> tuple[int, int]:
+        value = 0
+        for index in range(_VARINT_BYTES):
+            if at + index >= end:
+                raise ValueError(f"byte {at}: truncated")
+            byte = self._data[at + index]
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                return value, at + index + 1
+        raise ValueError(f"byte {at}: a number is longer than {_VARINT_BYTES} bytes")

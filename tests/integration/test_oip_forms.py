@@ -1,0 +1,186 @@
+"""Real replicas behind a real server: the same tensors through every form of a request."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from aiohttp import ClientSession, ClientTimeout
+
+from tests.support.doses import amount
+from tests.support.models import written
+from tests.support.oip_forms import (
+    HALVES,
+    LENGTH,
+    WHOLES,
+    Form,
+    Tensors,
+    Wire,
+    binary,
+    decoded,
+    echo,
+    forms_of,
+    same,
+    tensors,
+)
+from tests.support.oip_mutants import mutants
+from tests.support.process_server import ServerProcess, server_process
+
+pytestmark = pytest.mark.timeout(600)
+
+FUNCTIONS = {"wholes": WHOLES, "halves": (*HALVES, "INT64")}
+SCORES = """schema = 1
+
+[output]
+tensor = "scores"
+labels = ["cat", "dog"]
+"""
+AT_ONCE = 16
+CLASSES = [["3.000000:0:cat", "2.500000:3", "2.000000:1:dog"]]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with functions that return their inputs."""
+    folder = tmp_path_factory.mktemp("forms")
+    classes = folder / "classes"
+    classes.mkdir()
+    row = "float[n,4]"
+    written(classes, "classes", f"({row} x) => ({row} scores)", "scores = Identity(x)")
+    (classes / "function.toml").write_text(SCORES)
+    with server_process(folder / "data") as server:
+        for name, datatypes in FUNCTIONS.items():
+            server.fnctl_json("deploy", str(echo(folder, name, datatypes)), "--name", name)
+        server.fnctl_json("deploy", str(classes), "--name", "classes")
+        yield server
+
+
+@pytest.fixture
+async def session(server: ServerProcess) -> AsyncIterator[ClientSession]:
+    """A client that leaves compressed answers as they are."""
+    timeout = ClientTimeout(total=90)
+    async with ClientSession(server.url, timeout=timeout, auto_decompress=False) as session:
+        yield session
+
+
+async def post(session: ClientSession, wire: Wire) -> tuple[int, Wire]:
+    async with session.post(
+        wire.path, data=wire.body, headers=wire.headers, skip_auto_headers=["Content-Type"]
+    ) as answer:
+        return answer.status, Wire(wire.path, answer.headers, await answer.read())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+async def test_every_form_returns_the_same_tensors(session: ClientSession, name: str) -> None:
+    """Random tensors of all datatypes, sent at once in all forms that can carry them, come back as
+    they were, to the bit; the replica may join them."""
+    random = np.random.default_rng(18)
+    used: set[str] = set()
+    for turn in range(amount(12, 1000)):
+        given = tensors(random, FUNCTIONS[name], finite=turn % 4 != 0)
+        forms = list(forms_of(given))
+        used |= {form.name for form in forms}
+        async with asyncio.TaskGroup() as group:
+            for form in forms:
+                group.create_task(_echoed(session, form, name, given))
+    assert len(used) == (7 if name == "wholes" else 4)
+
+
+async def _echoed(session: ClientSession, form: Form, name: str, given: Tensors) -> None:
+    status, answer = await post(session, form.write(name, given))
+    assert status == 200, (form.name, answer.body[:300])
+    assert same(form.read(decoded(answer)), given), form.name
+
+
+async def test_outputs_are_classified(session: ClientSession) -> None:
+    """The best classes of an output come with the labels of function.toml, in both forms."""
+    document: dict[str, Any] = {
+        "inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [3, 2, 1, 2.5]}],
+        "outputs": [{"name": "scores", "parameters": {"classification": 3}}],
+    }
+    for is_raw in (False, True):
+        document["parameters"] = {"binary_data_output": is_raw}
+        body = json.dumps(document).encode()
+        status, answer = await post(session, Wire("/v2/models/classes/infer", {}, body))
+        assert status == 200, answer.body
+        head = json.loads(answer.body[: int(answer.headers.get(LENGTH, len(answer.body)))])
+        (item,) = head["outputs"]
+        assert (item["shape"], item["datatype"]) == ([1, 3], "BYTES")
+        if is_raw:
+            assert answer.body.endswith(b"\x0e\x00\x00\x00" + b"2.000000:1:dog")
+        else:
+            assert [item["data"]] == CLASSES
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("wholes", {"parameters": {"sequence_id": 4}}, "without a sequence"),
+        ("wholes", {"parameters": {"triton_x": 4}}, "triton_"),
+        ("wholes", {"parameters": {"timeout": "1"}}, "timeout (microseconds)"),
+        ("halves", {}, "FP16 as binary data"),
+    ],
+)
+async def test_what_the_protocol_does_not_allow_is_refused(
+    session: ClientSession, name: str, change: dict[str, Any], words: str
+) -> None:
+    """Sequences, reserved names, wrong types and FP16 in JSON are the client's mistakes."""
+    given = tensors(np.random.default_rng(1), FUNCTIONS[name], finite=True)
+    inputs = [
+        {"name": f"in_{one.lower()}", "shape": list(array.shape), "datatype": one,
+         "data": array.ravel().tolist()}
+        for one, array in given.items()
+    ]  # fmt: skip
+    body = json.dumps({"inputs": inputs, **change}).encode()
+    status, answer = await post(session, Wire(f"/v2/models/{name}/infer", {}, body))
+    assert status == 400
+    assert words in json.loads(answer.body)["error"]
+
+
+async def test_bombs_are_stopped_at_the_limit(session: ClientSession) -> None:
+    """A compressed body is inflated no further than the largest body of the function."""
+    bomb = gzip.compress(bytes(64 * 2**20 + 1), 1)
+    wire = Wire("/v2/models/wholes/infer", {"Content-Encoding": "gzip"}, bomb)
+    status, answer = await post(session, wire)
+    assert (status, answer.headers["Fn-Problem"]) == (413, "body_too_large")
+
+
+async def test_damaged_bodies_harm_nothing(server: ServerProcess, session: ClientSession) -> None:
+    """Damaged bodies are read or refused, by the same replica, and no error is logged."""
+    given = tensors(np.random.default_rng(3), WHOLES, finite=True)
+    _, answer = await post(session, binary("wholes", given))
+    replica = replica_of(answer)
+    complaints = len(server.complaints)
+    wires = [form.write("wholes", given) for form in forms_of(given) if "in " not in form.name]
+    bodies = [(wire.body, int(wire.headers[LENGTH])) for wire in wires if LENGTH in wire.headers]
+    queue = mutants(19, bodies, amount(300, 20_000))
+    statuses: set[int] = set()
+
+    async def send() -> None:
+        for body, length in queue:
+            headers = {LENGTH: str(length)} if length >= 0 else {}
+            status, _ = await post(session, Wire("/v2/models/wholes/infer", headers, body))
+            statuses.add(status)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(send())
+    assert statuses <= {200, 400}
+    assert 400 in statuses
+    assert list(itertools.islice(server.complaints, complaints, None)) == []
+    status, answer = await post(session, binary("wholes", given))
+    assert (status, replica_of(answer)) == (200, replica), answer.body
+
+
+def replica_of(answer: Wire) -> str:
+    """Return the id of the replica that has answered."""
+    found = re.search('replica;desc="([^"]+)"', answer.headers["Server-Timing"])
+    assert found is not None
+    return found[1]

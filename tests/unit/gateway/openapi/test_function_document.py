@@ -1,0 +1,160 @@
+"""Tests of the OpenAPI document of one function: its schemas say what its codecs take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+
+from gateway.openapi.function_document import function_document
+from registry.catalog import Deployed
+from runtime_image.codecs.request import RequestHead, parse
+from runtime_image.contract.errors import RequestError
+from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule, OutputRule
+from runtime_image.contract.signature import Signature, TensorSpec
+from tests.support import nouns
+
+JSON = "application/json"
+X, Y = TensorSpec("x", "FP32", (-1, 2)), TensorSpec("y", "FP32", (-1,))
+TEXT, FLAG = TensorSpec("t", "BYTES", (-1,)), TensorSpec("b", "BOOL", ())
+HALF, BYTE = TensorSpec("h", "FP16", (2,)), TensorSpec("u", "UINT8", (1, 1))
+SIGNATURES = {
+    "one": Signature("tensors", (X,), (Y,)),
+    "several": Signature("tensors", (TEXT, FLAG, HALF, BYTE), (Y, TEXT)),
+    "json": Signature("json", (), ()),
+    "bytes": Signature("bytes", (), ()),
+}
+RULES = {
+    "image": InputRule(kind="image", image=ImageForm((2, 2))),
+    "audio": InputRule(kind="audio", audio=AudioForm()),
+    "bytes": InputRule(kind="bytes", bytes=BytesForm()),
+}
+BODIES: list[Any] = [
+    {"inputs": {"x": [[1, 2]]}},
+    {"inputs": {"x": [[1.5, -2], [0, 0]]}},
+    {"inputs": {"x": []}},
+    {"inputs": {"x": [[1, 2, 3]]}},
+    {"inputs": {"x": [["a", "b"]]}},
+    {"inputs": {"x": [1, 2]}},
+    {"inputs": {"x": [[1e39, 0]]}},
+    {"inputs": {"x": [[1, 2]], "z": 1}},
+    {"inputs": {"x": [[1, 2]]}, "more": 1},
+    {"inputs": {}},
+    {"inputs": 1},
+    {},
+    [],
+    {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]},
+    {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [[1, 2]]}], "id": "a"},
+    {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]},
+    {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP64", "data": [1, 2]}]},
+    {"inputs": [{"name": "z", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]},
+    {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": ["a", 2]}]},
+    {"inputs": [{"name": "x", "shape": [], "datatype": "FP32", "data": []}]},
+    {"inputs": [{"shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]},
+    {
+        "inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}],
+        "outputs": [{"name": "y"}],
+    },
+    {
+        "inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}],
+        "outputs": [{"name": "nothing"}],
+    },
+    {"inputs": []},
+]
+
+
+def deployed(signature: Signature, **changes: Any) -> Deployed:
+    """Return a function with a signature."""
+    return Deployed(nouns.function(), nouns.revision(signature=signature, **changes))
+
+
+def operation(one: Deployed) -> dict[str, Any]:
+    """Return what the document of a function says of a call, as clients read it."""
+    document = msgspec.json.decode(msgspec.json.encode(function_document(one)))
+    validate(document)
+    found: dict[str, Any] = document["paths"]["/fn/digits"]["post"]
+    return found
+
+
+def is_taken(body: Any, signature: Signature) -> bool:
+    """Return whether the codec takes a JSON body."""
+    try:
+        parse(RequestHead(JSON), msgspec.json.encode(body), signature, {})
+    except RequestError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", SIGNATURES)
+def test_the_document_is_valid(kind: str) -> None:
+    """A validator of OpenAPI 3.1 accepts the document of every kind of signature."""
+    assert operation(deployed(SIGNATURES[kind]))["operationId"] == "post_fn_digits"
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_the_schema_allows_what_the_codec_takes(body: Any) -> None:
+    """A body fits the schema of the request if and only if the codec takes it."""
+    signature = SIGNATURES["one"]
+    schema = operation(deployed(signature))["requestBody"]["content"][JSON]["schema"]
+
+    assert Draft202012Validator(schema).is_valid(body) is is_taken(body, signature)
+
+
+def test_the_example_fits() -> None:
+    """The example of a call is a body that the codec takes and the schema allows."""
+    for kind in ("one", "several"):
+        content = operation(deployed(SIGNATURES[kind]))["requestBody"]["content"][JSON]
+
+        assert is_taken(content["example"], SIGNATURES[kind])
+        Draft202012Validator(content["schema"]).validate(content["example"])
+
+
+def test_a_large_input_has_no_example() -> None:
+    """An input with many elements is described by its schema alone."""
+    large = Signature("tensors", (TensorSpec("x", "FP32", (1000,)),), ())
+
+    assert "example" not in operation(deployed(large))["requestBody"]["content"][JSON]
+
+
+def test_media_types_follow_the_signature() -> None:
+    """Pictures, sounds, npy and bytes are offered where the codec takes them."""
+
+    def media(kind: str, **rules: InputRule) -> set[str]:
+        return set(operation(deployed(SIGNATURES[kind], inputs=rules))["requestBody"]["content"])
+
+    binary = {JSON, "application/octet-stream"}
+    assert media("several") == binary
+    assert media("one") == binary | {"application/x-npy"}
+    assert media("one", x=RULES["image"]) == binary | {"application/x-npy", "image/*"}
+    assert media("one", x=RULES["audio"]) >= {"audio/wav", "audio/x-wav"}
+    assert media("json") == {JSON}
+    assert media("bytes") == {"application/octet-stream", "*/*"}
+
+
+def test_answers_fit_their_schema() -> None:
+    """Answers in short JSON and in the protocol's JSON fit; a NaN is null; other shapes do not."""
+    one = deployed(SIGNATURES["one"], output=OutputRule(labels=("a", "b"), top_k=1))
+    answer = operation(one)["responses"]["200"]["content"][JSON]["schema"]
+    fits = Draft202012Validator(answer).is_valid
+
+    assert fits({"outputs": {"y": [1.0, None]}, "revision": "digits@1"})
+    top = [[{"label": "a", "score": 1.0}]]
+    assert fits({"outputs": {"y": [1.0]}, "revision": "digits@1", "top": top})
+    tensor = {"name": "y", "shape": [1], "datatype": "FP32", "data": [1.0]}
+    assert fits({"model_name": "digits", "model_version": "1", "outputs": [tensor]})
+    assert not fits({"outputs": {"y": ["a"]}, "revision": "digits@1"})
+    assert not fits({"outputs": {"y": 1}, "revision": "digits@1"})
+
+
+def test_a_half_has_no_json_in_the_protocol() -> None:
+    """The protocol's JSON of an input of FP16 has no data: it is sent as bytes."""
+    schema = operation(deployed(SIGNATURES["several"]))["requestBody"]["content"][JSON]["schema"]
+    oip = schema["anyOf"][1]["properties"]["inputs"]["items"]["anyOf"]
+
+    named = {one["properties"]["name"]["const"]: one["properties"] for one in oip}
+
+    assert "data" not in named["h"]
+    assert named["t"]["data"] == {"type": "array", "items": {"type": "string"}}
