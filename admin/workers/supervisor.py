@@ -43,9 +43,8 @@ from admin.workers.metrics import LedgerPoll, MergedMetrics
 from admin.workers.model_control import ModelRequests
 from admin.workers.pool import CHECK_S, WorkerPool
 from admin.workers.port import Port, reserve
-from gateway.http.app import StatePages
+from gateway.http.app import ErrorBoundary, StatePages
 from gateway.http.bodies import continue_later
-from gateway.http.boundary import ErrorBoundary
 from gateway.http.page_route import Entry
 from gateway.metrics.requests import Metrics
 from gateway.pages.entering import ENTER
