@@ -9,7 +9,7 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Callable, Hashable
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -48,14 +48,7 @@ MARK_S: Final = 0.01
 """Seconds between two exemplars of untraced warm requests: making one takes as long as counting."""
 
 
-class ErrorShape(Protocol):
-    """Makes the reply of an error in the form of one protocol."""
-
-    def __call__(self, error: FnError, *, for_admin: bool = False) -> Reply:
-        """Return the reply. `for_admin` adds what only administrators may read."""
-
-
-def shape_of(head: Head) -> ErrorShape:
+def shape_of(head: Head) -> problems.ErrorShape:
     """Return the form of errors in the protocol of a head."""
     return problems.reply if head.version is None else oip_shapes.reply
 
@@ -95,7 +88,7 @@ class Invocation:
         head: Head,
         reply: Callable[[Reply], None],
         correlation: Correlation = NOT_CORRELATED,
-        shape: ErrorShape | None = None,
+        shape: problems.ErrorShape | None = None,
     ) -> None:
         """Create the request. `shape` makes the reply of an error, by default as the head's
         protocol has it."""
