@@ -289,6 +289,20 @@ def test_load_and_unload(both: TritonClient) -> None:
     both.unload_model(MODEL, unload_dependents=True)
 
 
+def test_statistics_count_all_workers(both: TritonClient) -> None:
+    """Each inference is counted once, whichever worker answered it."""
+
+    def counted() -> int:
+        (one,) = both.get_inference_statistics(MODEL)["model_stats"]
+        return int(one["inference_stats"]["success"]["count"])
+
+    before = counted()
+    for _ in range(4):
+        both.infer(MODEL, [both.input("x", ROWS)])
+
+    assert counted() == before + 4
+
+
 def test_a_crowd_causes_one_start(server: ServerProcess) -> None:
     """Clients that load a cold model at once all get it, by one cold start."""
     with triton_client("http", server.url) as client:
