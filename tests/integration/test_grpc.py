@@ -326,7 +326,7 @@ def test_a_killed_worker_is_replaced(server: GrpcServerProcess) -> None:
 
 
 def test_a_shutdown_answers_what_was_accepted(server: GrpcServerProcess) -> None:
-    """Calls and requests of streams are answered, then the server ends. The last test of a server."""
+    """Calls and requests of streams are answered. The last test of a server, which it ends."""
     answers: queue.Queue[Any] = queue.Queue()
     with server.client() as client, ThreadPoolExecutor(3) as threads:
         client.infer("slow", [rows(1)])
