@@ -16,6 +16,7 @@ import structlog
 from aiohttp import web
 
 from gateway import problems
+from gateway.cross_origins import CrossOrigins
 from gateway.delivery import Delivery
 from gateway.http.bodies import continue_later
 from gateway.http.boundary import ErrorBoundary
@@ -59,6 +60,7 @@ class Gateway:
         self.gate = invoker.gate
         self.parts = make_parts(invoker, self.writer)
         self.models = ModelRoutes(invoker)
+        self.origins = CrossOrigins(invoker.access, invoker.catalog)
         self.oip = OipRoutes(invoker, self.writer)
 
     def add_routes(self, app: web.Application) -> None:
@@ -74,6 +76,7 @@ class Gateway:
         self.oip.add_routes(app)
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
+        app.on_response_prepare.append(self._share)
 
     def connections(self, namespace: str, name: str) -> Connections:
         """Return the open exchanges of a function in this process."""
@@ -94,6 +97,14 @@ class Gateway:
         if self.gate.headers:
             response.force_close()
             response.headers.update(self.gate.headers)
+
+    async def _share(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Let pages of listed origins read this response (aiohttp signal)."""
+        fields = self.origins.fields(request.rel_url.raw_path, request.headers.get("Origin"))
+        for name, value in fields:
+            if name == "Vary" and name in response.headers:
+                value = f"{response.headers[name]}, {value}"
+            response.headers[name] = value
 
     async def _function(self, request: web.Request) -> web.StreamResponse:
         is_server = self.parts.exchanges.is_server(request.match_info["ref"])

@@ -49,7 +49,8 @@ class ErrorBoundary:
                 access.check_host(request.host)
                 origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
                 if not is_linked:
-                    access.check_origin(origin, site, request.host)
+                    path = request.rel_url.raw_path
+                    access.check_origin(origin, site, request.host, path)
                 return await handler(request)
             except FnError as error:
                 is_admin = access.is_admin(headers.get("Authorization"))

@@ -25,6 +25,7 @@ GROUPS = {
         "port",
         "listen",
         "public_hosts",
+        "cors_origins",
         "trusted_proxies",
         "workers",
         "connections",
