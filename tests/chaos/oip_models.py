@@ -42,7 +42,7 @@ class Dose:
     seconds: float = 300.0
     models: int = 20
     slots: int = 4
-    callers: int = 16
+    callers: int = 32
     controllers: int = 2
     think_s: tuple[float, float] = (0.0, 0.02)
     control_s: tuple[float, float] = (0.0, 0.2)
@@ -90,9 +90,11 @@ class Scene:
     async def control_on(self, session: aiohttp.ClientSession, place: int) -> None:
         """Load and unload random models until the end."""
         chance = random.Random(f"{self.dose.seed}/controller {place}")
+        first = iter(("unload", "load"))
         while not self.ended.is_set():
             await pause(chance.uniform(*self.dose.control_s))
-            verb, name = chance.choice(("load", "load", "unload")), chance.choice(self.names)
+            verb = next(first, "") or chance.choice(("load", "load", "unload"))
+            name = chance.choice(self.names)
             url = f"{self.server.url}{CONTROL.format(name, verb)}"
             answer = await self._send(session, f"{verb} of {name}", url, b"", {})
             if answer is not None:

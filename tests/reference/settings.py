@@ -23,6 +23,7 @@ The options of the command line are in [Command line](command-line.md#fnctl-serv
 GROUPS = {
     "Network": (
         "port",
+        "grpc_port",
         "listen",
         "public_hosts",
         "cors_origins",

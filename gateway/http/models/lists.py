@@ -12,7 +12,6 @@ from gateway import problems
 from gateway.cross_origins import CrossOrigins
 from gateway.http.admission import correlate
 from gateway.http.bodies import check_framing, is_awaiting_continue
-from gateway.http.boundary import response_of
 from gateway.http.models.router import (
     SHOWN_MAX,
     check_model_caller,
@@ -105,4 +104,4 @@ def _header_of(request: web.Request) -> Callable[[str], str | None]:
 
 
 def _answer(protocol: Protocol, error: FnError, request_id: str) -> web.Response:
-    return response_of(shapes.reply(protocol, error, request_id))
+    return problems.response_of(shapes.reply(protocol, error, request_id))
