@@ -277,7 +277,14 @@ async def open_deploys(
 def access_of(settings: Settings, store: Store) -> Access:
     """Return the access rules of this server: keys, hosts and origins."""
     token = fingerprint(store.token)
-    return Access(settings.listen, settings.public_hosts, store.ring, token, store.cookie_secret)
+    return Access(
+        settings.listen,
+        settings.public_hosts,
+        store.ring,
+        token,
+        store.cookie_secret,
+        settings.cors_origins,
+    )
 
 
 def _make_gateway(  # noqa: PLR0913 - the collaborators of the gateway
