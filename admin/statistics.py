@@ -10,7 +10,6 @@ from gateway.oip.statistics import BatchStatistics, RevisionStatistics, Took
 from gateway.ports import ModelStatistics
 from runtime_image.link.run_counts import RunCount
 
-
 CLOCK_SET_S: Final = 1.0
 """Min seconds by which the wall clock must move to be taken as set."""
 
