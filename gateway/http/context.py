@@ -114,10 +114,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     if write_access is not None:
         access_log = AccessLog(write_access, wall, metrics.count_dropped_events)
     return Invoker(
-        settings,
-        access,
-        catalog,
-        delivery,
+        *(settings, access, catalog, delivery),
         ColdCheck(),
         metrics,
         history,
