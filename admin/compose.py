@@ -29,7 +29,14 @@ from admin.gateway_process import (
 )
 from admin.health import Health
 from admin.history import ServerHistory, prior_of
-from admin.metrics import DeviceFamilies, Gateways, OneGateway, ReplicaFamilies, ServerFamilies
+from admin.metrics import (
+    DeviceFamilies,
+    Gateways,
+    OneGateway,
+    ReplicaFamilies,
+    RunFamilies,
+    ServerFamilies,
+)
 from admin.model_control import LocalModels
 from admin.pool_sync import PoolSync
 from admin.settings import Settings
@@ -270,7 +277,14 @@ async def open_deploys(
 def access_of(settings: Settings, store: Store) -> Access:
     """Return the access rules of this server: keys, hosts and origins."""
     token = fingerprint(store.token)
-    return Access(settings.listen, settings.public_hosts, store.ring, token, store.cookie_secret)
+    return Access(
+        settings.listen,
+        settings.public_hosts,
+        store.ring,
+        token,
+        store.cookie_secret,
+        settings.cors_origins,
+    )
 
 
 def _make_gateway(  # noqa: PLR0913 - the collaborators of the gateway
@@ -340,6 +354,7 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
     manager, driver = context.manager, context.settings.driver
     counters = manager.counters
     metrics.add_source(ReplicaFamilies(counters))
+    metrics.add_source(RunFamilies(manager.runs.shown))
     metrics.add_source(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
     metrics.add_source(ServerFamilies(driver, context.store.history.statistics, gateways))
 

@@ -85,6 +85,8 @@ UNKNOWN_REVISION = Expected(0.0, 0.0, 0.0, 0)
 """Estimate for a removed revision."""
 log = structlog.get_logger()
 BEAT_S: Final = 1.0
+PUBLIC: Final = ("/openapi.json", "/docs")
+"""Paths of the supervisor that are the same for everybody: pages of other sites may link there."""
 FLUSH_S: Final = 2.0
 """Max seconds to write the last messages."""
 SetUpLog = Callable[[Literal["human", "json"]], None]
@@ -306,6 +308,7 @@ class Worker:
                 replica.ring,
                 welcome.token_sha256,
                 welcome.cookie_secret,
+                settings.cors_origins,
             ),
             replica.catalog,
             delivery,
@@ -395,6 +398,9 @@ def _application(gateway: Gateway, proxy: AdminProxy) -> web.Application:
     """Return a worker's routes; requests that it does not serve go to the supervisor."""
     app = web.Application()
     gateway.add_routes(app)
+    public = gateway.boundary.wrap(proxy.handle, is_linked=True)
+    for path in PUBLIC:
+        app.router.add_route("*", path, public, expect_handler=continue_later)
     handler = gateway.boundary.wrap(proxy.handle)
     app.router.add_route("*", "/{rest:.*}", handler, expect_handler=continue_later)
     app.on_cleanup.append(proxy.close)

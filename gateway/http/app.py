@@ -17,6 +17,7 @@ from aiohttp import web
 
 from gateway import problems
 from gateway.access import Access
+from gateway.cross_origins import CrossOrigins
 from gateway.delivery import Delivery
 from gateway.http.bodies import check_framing, continue_later, is_awaiting_continue
 from gateway.http.call_route import head_of, invoke, route_calls
@@ -62,6 +63,7 @@ class Gateway:
         self.gate = invoker.gate
         self.parts = make_parts(invoker, self.writer)
         self.models = ModelRoutes(invoker)
+        self.origins = CrossOrigins(invoker.access, invoker.catalog)
         shaped = ErrorBoundary(invoker.access, shapes.reply)
         self.oip = OipRoutes(invoker, self.writer, shaped)
 
@@ -78,6 +80,7 @@ class Gateway:
         self.oip.add_routes(app)
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
+        app.on_response_prepare.append(self._share)
 
     def connections(self, namespace: str, name: str) -> Connections:
         """Return the open exchanges of a function in this process."""
@@ -98,6 +101,14 @@ class Gateway:
         if self.gate.headers:
             response.force_close()
             response.headers.update(self.gate.headers)
+
+    async def _share(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Let pages of listed origins read this response (aiohttp signal)."""
+        fields = self.origins.fields(request.rel_url.raw_path, request.headers.get("Origin"))
+        for name, value in fields:
+            if name == "Vary" and name in response.headers:
+                value = f"{response.headers[name]}, {value}"
+            response.headers[name] = value
 
     async def _function(self, request: web.Request) -> web.StreamResponse:
         is_server = self.parts.exchanges.is_server(request.match_info["ref"])
@@ -172,7 +183,7 @@ class ErrorBoundary:
                 access.check_host(request.host)
                 origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
                 if not is_linked:
-                    access.check_origin(origin, site, request.host)
+                    access.check_origin(origin, site, request.host, request.rel_url.raw_path)
                 return await handler(request)
             except FnError as error:
                 is_admin = access.is_admin(headers.get("Authorization"))

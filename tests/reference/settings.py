@@ -26,6 +26,7 @@ GROUPS = {
         "grpc_port",
         "listen",
         "public_hosts",
+        "cors_origins",
         "trusted_proxies",
         "workers",
         "connections",
