@@ -6,7 +6,7 @@ import asyncio
 import os
 import stat
 import time
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,10 +29,18 @@ from admin.gateway_process import (
 )
 from admin.health import Health
 from admin.history import ServerHistory, prior_of
-from admin.metrics import DeviceFamilies, Gateways, OneGateway, ReplicaFamilies, ServerFamilies
+from admin.metrics import (
+    DeviceFamilies,
+    Gateways,
+    OneGateway,
+    ReplicaFamilies,
+    RunFamilies,
+    ServerFamilies,
+)
 from admin.model_control import LocalModels
 from admin.pool_sync import PoolSync
 from admin.settings import Settings
+from admin.statistics import ServerStatistics
 from admin.store import Store, open_store
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
@@ -40,6 +48,7 @@ from gateway.http.app import Gateway, StatePages
 from gateway.http.connected import Connections
 from gateway.http.page_route import Entry
 from gateway.metrics.requests import Metrics
+from gateway.metrics.revisions import RevisionNumbers
 from gateway.metrics.samples import RateSampler
 from gateway.observing.errors import RecentFailures
 from gateway.pages.tickets import Tickets
@@ -105,7 +114,9 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         deploys = await open_deploys(settings, store, manager, stack)
         tickets = Tickets(time.monotonic)
         models = LocalModels(store.catalog, manager)
-        gateway = _make_gateway(process, settings, store, delivery, history, tickets, models)
+        gateway = _make_gateway(
+            process, settings, store, manager, delivery, history, tickets, models
+        )
         context = AdminContext(
             *(settings, store, manager, deploys, history, delivery, RecentFailures()),
             connections=partial(_connections, gateway),
@@ -266,13 +277,21 @@ async def open_deploys(
 def access_of(settings: Settings, store: Store) -> Access:
     """Return the access rules of this server: keys, hosts and origins."""
     token = fingerprint(store.token)
-    return Access(settings.listen, settings.public_hosts, store.ring, token, store.cookie_secret)
+    return Access(
+        settings.listen,
+        settings.public_hosts,
+        store.ring,
+        token,
+        store.cookie_secret,
+        settings.cors_origins,
+    )
 
 
 def _make_gateway(  # noqa: PLR0913 - the collaborators of the gateway
     process: Process,
     settings: Settings,
     store: Store,
+    manager: Manager,
     delivery: Delivery,
     history: ServerHistory,
     tickets: Tickets,
@@ -281,7 +300,11 @@ def _make_gateway(  # noqa: PLR0913 - the collaborators of the gateway
     """Return the gateway of a server whose only gateway process is this one."""
     access, wall = access_of(settings, store), time.time  # noqa: TID251 - the shell
     entry = Entry(access, store.catalog, tickets, wall)
-    return make_gateway(
+
+    def numbers() -> Mapping[str, RevisionNumbers]:
+        return gateway.invoker.metrics.revisions.read()
+
+    gateway = make_gateway(
         process,
         access,
         store.catalog,
@@ -289,8 +312,10 @@ def _make_gateway(  # noqa: PLR0913 - the collaborators of the gateway
         history,
         enter=entry.handle,
         upstream_keys=store.upstream_keys,
+        statistics=ServerStatistics(numbers, manager, wall, time.monotonic),
         model_control=models,
     )
+    return gateway
 
 
 async def _connections(gateway: Gateway, namespace: str, name: str) -> Connections:
@@ -329,6 +354,7 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
     manager, driver = context.manager, context.settings.driver
     counters = manager.counters
     metrics.add_source(ReplicaFamilies(counters))
+    metrics.add_source(RunFamilies(manager.runs.shown))
     metrics.add_source(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
     metrics.add_source(ServerFamilies(driver, context.store.history.statistics, gateways))
 

@@ -20,7 +20,7 @@ from gateway.http.app import Gateway, Site, stop_serving
 from gateway.http.context import Enter, assemble
 from gateway.metrics.counters import CounterStore
 from gateway.metrics.requests import OnColdStart
-from gateway.ports import CallHistory, ModelControl, Pools
+from gateway.ports import CallHistory, ModelControl, ModelStatistics, Pools
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
 from registry.errors import BadRequest
@@ -62,12 +62,14 @@ def make_gateway(  # noqa: PLR0913 - the collaborators of one gateway process
     on_cold_start: OnColdStart | None = None,
     enter: Enter | None = None,
     upstream_keys: UpstreamKeys | None = None,
+    revisions: CounterStore | None = None,
+    statistics: ModelStatistics | None = None,
     model_control: ModelControl | None = None,
 ) -> Gateway:
     """Return the gateway over `delivery`, with its access log and traces. Call it in the loop.
 
-    `counters`, `on_cold_start`, `enter`, `upstream_keys`, `model_control` as in `assemble`. Raises
-    BadRequest if traces are enabled and cannot be sent.
+    `counters` and all after it as in `assemble`. Raises BadRequest if traces are enabled and cannot
+    be sent.
     """
     settings = process.settings
     write = access_writer(process.log_format, is_shared=process.is_shared)
@@ -84,6 +86,8 @@ def make_gateway(  # noqa: PLR0913 - the collaborators of one gateway process
         on_cold_start,
         enter,
         upstream_keys,
+        revisions,
+        statistics,
         model_control,
     )
     return Gateway(invoker)

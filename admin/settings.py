@@ -19,13 +19,14 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from gateway.access import LOOPBACK
+from gateway.access import ANY_ORIGIN, LOOPBACK
 from gateway.proxy.trusted import parse_network
 from gateway.settings import GatewaySettings
 from pool_manager.drivers.uids import DEFAULT, parse_range
 from pool_manager.mounts import MountRules
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest
+from registry.manifest.container import is_origin
 from registry.settings import DAY_S, StoreSettings
 
 SOCKET_PATH_MAX = 107
@@ -37,6 +38,14 @@ SOCKET_TAIL = len("/00000000/data.sock")
 
 def _checked_network(value: str) -> str:
     parse_network(value)
+    return value
+
+
+def _checked_origin(value: str) -> str:
+    if value != ANY_ORIGIN and not is_origin(value):
+        raise ValueError(
+            "expected an origin as browsers send it, such as https://app.example, or *"
+        )
     return value
 
 
@@ -69,6 +78,13 @@ class Settings(BaseSettings):
     public_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """Host names by which clients reach this server. The variable takes a JSON list, or names
     separated by commas."""
+    cors_origins: Annotated[
+        tuple[Annotated[str, AfterValidator(_checked_origin)], ...], NoDecode
+    ] = ()
+    """Web origins, such as `https://app.example`, whose pages may send requests to `/fn`, `/v1`,
+    `/v2` and `/openapi.json`, with a key where one is needed. `*` stands for every origin, but for
+    none while the server has no keys. A server function's own `server.origins` count beside these.
+    The variable takes a JSON list, or items separated by commas. Empty for no other pages."""
     trusted_proxies: Annotated[
         tuple[Annotated[str, AfterValidator(_checked_network)], ...], NoDecode
     ] = ()
@@ -153,7 +169,7 @@ class Settings(BaseSettings):
         """Return the sources of values for pydantic-settings; `load_settings` merges the file."""
         return (init_settings, env_settings)
 
-    @field_validator("public_hosts", "trusted_proxies", mode="before")
+    @field_validator("public_hosts", "cors_origins", "trusted_proxies", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         if not isinstance(value, str):
@@ -228,6 +244,7 @@ class Settings(BaseSettings):
             port=self.port,
             grpc_port=self.grpc_port,
             public_hosts=self.public_hosts,
+            cors_origins=self.cors_origins,
             trusted_proxies=self.trusted_proxies,
             held_bytes_max=self.held_mib * 2**20,
             body_read_s=self.body_read_s,

@@ -11,10 +11,12 @@ from typing import Any
 from admin.cli.main import main
 from gateway.metrics.ledger import Ledger
 from gateway.metrics.requests import Metrics
+from gateway.metrics.revisions import RevisionCounts
 from gateway.observing.errors import FailureCount
 
 COUNTING = {
     Metrics: ("count_answer", "count_reply", "count_sends", "count_cold_start"),
+    RevisionCounts: ("count_answer", "count_failure"),
     Ledger: ("accept", "end"),
     FailureCount: ("count",),
 }

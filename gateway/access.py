@@ -20,6 +20,11 @@ LOCAL_BASE: Final = "localhost"
 TOKEN_ID_CHARS: Final = 12
 
 
+ANY_ORIGIN: Final = "*"
+"""Stands for every origin in a list of origins."""
+_SHARED: Final = re.compile(r"/(?:fn|v1|v2)(?:/.*)?|/openapi\.json", re.DOTALL)
+
+
 class Caller(NamedTuple):
     """Whom a request's key names: the key's id, and its scopes."""
 
@@ -48,11 +53,12 @@ class Access:
         ring: KeyRing,
         token_sha256: str,
         cookie_secret: bytes = b"",
+        cors_origins: Iterable[str] = (),
     ) -> None:
         """Create the rules.
 
         `token_sha256` is the admin token's fingerprint. `cookie_secret` signs cookies of pages;
-        without it none is valid.
+        without it none is valid. `cors_origins`: web origins whose pages may call functions.
         """
         public = [_host_name(name) or name.lower() for name in public_hosts]
         self._is_local = listen in LOOPBACK
@@ -66,6 +72,7 @@ class Access:
         self.ring = ring
         self._token = token_sha256
         self.cookie_secret: Final = cookie_secret
+        self._origins: Final = frozenset(cors_origins)
 
     def check_host(self, host: str) -> None:
         """Raise ForeignHost unless the Host header names this server."""
@@ -79,6 +86,10 @@ class Access:
                 f"Host: expected {' or '.join(sorted(self._hosts))}, got {host[:100]!r};"
                 " name it with --public-host"
             )
+
+    def has_host(self, host: str) -> bool:
+        """Return whether the Host header names this server."""
+        return _host_name(host) in self._hosts
 
     def function_of(self, host: str) -> str | None:
         """Return NAME of a Host header of the form NAME.BASE, None for every other one.
@@ -103,11 +114,31 @@ class Access:
             return None
         return f"{function}.{bases[0]}{port[0] if port else ''}"
 
-    def check_origin(self, origin: str | None, fetch_site: str | None, host: str) -> None:
+    @property
+    def has_origins(self) -> bool:
+        """Whether the settings list origins whose pages may call functions."""
+        return bool(self._origins)
+
+    def lists(self, origin: str) -> bool:
+        """Return whether the settings let the pages of an origin call functions.
+
+        ANY_ORIGIN means none while the server is open to anyone: every page that its owner visits
+        could then call its functions.
+        """
+        if origin in self._origins:
+            return origin != ANY_ORIGIN
+        return ANY_ORIGIN in self._origins and not self.is_open and "://" in origin
+
+    def check_origin(
+        self, origin: str | None, fetch_site: str | None, host: str, path: str = ""
+    ) -> None:
         """Raise ForeignOrigin for a browser's request from a page of another origin.
 
         `origin` and `fetch_site` are the headers Origin and Sec-Fetch-Site, None where missing.
+        `path`: where the request is for, undecoded. A page of a listed origin may call functions.
         """
+        if origin is not None and is_shared(path) and self.lists(origin):
+            return
         if origin is not None and origin.partition("://")[2] != host:
             raise ForeignOrigin(f"a page of {origin[:100]!r} may not call this server")
         if origin is None and fetch_site in ("cross-site", "same-site"):
@@ -191,6 +222,11 @@ class Access:
     def token_id(self) -> str:
         """The admin token's id: the beginning of its fingerprint, as of every key."""
         return self._token[:TOKEN_ID_CHARS]
+
+
+def is_shared(path: str) -> bool:
+    """Return whether pages of listed origins may send requests to an undecoded path."""
+    return _SHARED.fullmatch(path) is not None
 
 
 def _allowed(caller: Caller, need: Need, name: str) -> Caller:

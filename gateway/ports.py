@@ -59,7 +59,7 @@ class ModelStatistics(Protocol):
     async def statistics(self, pools: Sequence[str]) -> list[RevisionStatistics]:
         """Return the statistics of these revisions (`Revision.key`), in this order.
 
-        An unknown one has zeros. Takes at most a second. Raises SupervisorAway or QueueFull.
+        An unknown one has zeros. Takes at most 5 s. Raises SupervisorAway or QueueFull.
         """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -106,6 +106,13 @@ ENDS_CONNECTION = (
 requests."""
 
 
+class ErrorShape(Protocol):
+    """Makes the reply of an error in the form of one protocol."""
+
+    def __call__(self, error: errors.FnError, *, for_admin: bool = False) -> Reply:
+        """Return the reply. `for_admin` adds what only administrators may read."""
+
+
 def is_worth_keeping(error: errors.FnError) -> bool:
     """Return whether operators see this error: any server error, and a full queue."""
     status = STATUS[type(error)]
@@ -174,6 +181,12 @@ def answer(
     """Return the problem document as an aiohttp response, with additional `headers`."""
     status, own, body = reply(error, for_admin=for_admin)
     return web.Response(status=status, body=body, headers={**(headers or {}), **dict(own)})
+
+
+def response_of(reply: Reply) -> web.Response:
+    """Return a reply as an aiohttp response."""
+    status, headers, body = reply
+    return web.Response(status=status, body=bytes(body), headers=dict(headers))
 
 
 def json_answer(

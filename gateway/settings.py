@@ -19,6 +19,8 @@ class GatewaySettings:
     """TCP port of the Open Inference Protocol over gRPC; 0 for none."""
     public_hosts: tuple[str, ...] = ()
     """Accepted names in a Host header, besides the listening address."""
+    cors_origins: tuple[str, ...] = ()
+    """Web origins whose pages may call functions."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses and networks of proxies that are believed about the origin of requests."""
     held_bytes_max: int = 256 * MIB

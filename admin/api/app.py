@@ -34,8 +34,8 @@ from admin.events.snapshot import FunctionRows, StateReader
 from admin.events.watch import EventWatch
 from admin.ui.files import UiPages, read_files
 from gateway.access import Access, Need
+from gateway.http.app import ErrorBoundary, Handler
 from gateway.http.bodies import continue_later
-from gateway.http.boundary import ErrorBoundary, Handler
 from gateway.metrics.samples import RateSample
 from registry.errors import FnError, Unknown
 from registry.tasks import Tasks

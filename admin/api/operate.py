@@ -18,8 +18,8 @@ from admin.deploy.rollout import wait_until
 from admin.model_control import warm_up
 from admin.views import operation_json, scaling_json
 from gateway.http.bodies import read_body
-from gateway.http.waits import OpenWaits
 from gateway.problems import ACCEPTED, OK, json_answer
+from gateway.waits import OpenWaits
 from pool_manager.core.state import State
 from pool_manager.manager import Manager
 from registry.catalog import Catalog, Deployed

@@ -19,6 +19,7 @@ from admin.history import ServerHistory
 from admin.workers.connections import ConnectionPoll
 from admin.workers.messages import (
     AskLoad,
+    AskStatistics,
     AskUnload,
     Beat,
     Began,
@@ -38,6 +39,7 @@ from admin.workers.messages import (
 from admin.workers.metrics import MergedMetrics
 from admin.workers.model_control import ModelRequests
 from admin.workers.process import WorkerProcess
+from admin.workers.statistics import StatisticsAnswers
 from gateway.dispatch.pool import UNKNOWN
 from gateway.metrics.requests import Metrics
 from gateway.metrics.samples import RateSample
@@ -239,6 +241,7 @@ class WorkerMessages:
         manager: Manager,
         history: ServerHistory,
         connections: ConnectionPoll,
+        statistics: StatisticsAnswers,
         model_requests: ModelRequests,
     ) -> None:
         """`own` has the metrics that are counted once for all workers."""
@@ -249,6 +252,7 @@ class WorkerMessages:
         self._manager = manager
         self._history = history
         self._connections = connections
+        self._statistics = statistics
         self._model_requests = model_requests
         self._receivers = Subscribers[[list[RateSample]]]()
 
@@ -262,6 +266,7 @@ class WorkerMessages:
         self._page.add_worker(process.name, process.counters, process.channel.send)
         self._broadcaster.add_worker(process.name, process.channel.send)
         self._connections.add_worker(process.name, process.channel.send)
+        self._statistics.add_worker(process.name, process.revisions, process.channel.send)
         self._model_requests.add_worker(process.name, process.channel.send)
 
     def on_ended(self, process: WorkerProcess) -> None:
@@ -271,6 +276,7 @@ class WorkerMessages:
         self._manager.worker_lost(process.name)
         self._broadcaster.remove_worker(process.name)
         self._connections.remove_worker(process.name)
+        self._statistics.remove_worker(process.name)
         self._model_requests.remove_worker(process.name)
 
     def on_demand(self, worker: str, data: bytes) -> None:
@@ -288,6 +294,10 @@ class WorkerMessages:
     def on_connected(self, worker: str, message: TellConnected) -> None:
         """Forward a worker's list of open exchanges."""
         self._connections.on_told(worker, message)
+
+    def on_statistics(self, worker: str, message: AskStatistics) -> None:
+        """Forward a worker's question for statistics."""
+        self._statistics.on_asked(worker, message)
 
     def on_model_request(self, worker: str, message: AskLoad | LeaveLoad | AskUnload) -> None:
         """Forward a worker's request to load or unload a model."""

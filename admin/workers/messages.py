@@ -14,6 +14,7 @@ from gateway.http.connected import Connections
 from gateway.metrics.counters import Labels, SampleExemplar
 from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
+from gateway.oip.statistics import RevisionStatistics
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
 from registry.exchange import Expected
@@ -107,6 +108,13 @@ class AskConnected(_Message, frozen=True):
     name: str
 
 
+class TellStatistics(_Message, frozen=True):
+    """Down: the statistics of revisions, as asked."""
+
+    number: int
+    statistics: list[RevisionStatistics]
+
+
 class LoadEnded(_Message, frozen=True):
     """Down: the model of `AskLoad` is resident, or the error, whose code is not ""."""
 
@@ -151,6 +159,13 @@ class TellConnected(_Message, frozen=True):
 
     number: int
     connections: Connections
+
+
+class AskStatistics(_Message, frozen=True):
+    """Up: answer with the statistics of these revisions, in this order."""
+
+    number: int
+    pools: list[str]
 
 
 class AskLoad(_Message, frozen=True):
@@ -230,6 +245,7 @@ Down = (
     | Reach
     | Reckon
     | AskConnected
+    | TellStatistics
     | LoadEnded
     | Stop
 )
@@ -238,6 +254,7 @@ Up = (
     | Reached
     | Reckoned
     | TellConnected
+    | AskStatistics
     | AskLoad
     | LeaveLoad
     | AskUnload

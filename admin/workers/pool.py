@@ -14,6 +14,7 @@ from admin.workers.broadcast import WorkerMessages
 from admin.workers.channel import CLOSED
 from admin.workers.messages import (
     AskLoad,
+    AskStatistics,
     AskUnload,
     Beat,
     Failed,
@@ -203,6 +204,8 @@ class WorkerPool:
             self._messages.on_reckoned(slot.name, message)
         elif isinstance(message, TellConnected):
             self._messages.on_connected(slot.name, message)
+        elif isinstance(message, AskStatistics):
+            self._messages.on_statistics(slot.name, message)
         elif isinstance(message, AskLoad | LeaveLoad | AskUnload):
             self._messages.on_model_request(slot.name, message)
         elif isinstance(message, Woken):

@@ -15,6 +15,7 @@ from typing import Final
 
 from admin.workers.channel import Channel
 from admin.workers.shared_counters import CounterReader
+from admin.workers.statistics import RECORDS_MAX
 
 MODULE = "admin.workers.worker"
 
@@ -25,16 +26,22 @@ SOUND_S: Final = 30.0
 
 
 class WorkerProcess:
-    """Gateway process as a child of this process. `counters` reads its counters."""
+    """Gateway process as a child of this process. `counters` reads its counters, `revisions` its
+    numbers by revision."""
 
     def __init__(
-        self, child: subprocess.Popen[bytes], channel: Channel, counters: CounterReader
+        self,
+        child: subprocess.Popen[bytes],
+        channel: Channel,
+        counters: CounterReader,
+        revisions: CounterReader,
     ) -> None:
         self._child = child
         self._pidfd = os.pidfd_open(child.pid)
         self._ended = asyncio.Event()
         self.channel = channel
         self.counters = counters
+        self.revisions = revisions
         asyncio.get_running_loop().add_reader(self._pidfd, self._ended.set)
 
     @classmethod
@@ -46,20 +53,22 @@ class WorkerProcess:
 
         Raises OSError if no process can be created.
         """
-        counters = CounterReader()
+        counters, revisions = CounterReader(), CounterReader(RECORDS_MAX)
         ours, theirs = socket.socketpair()
         try:
-            child = await asyncio.to_thread(_launch, theirs, counters)
+            child = await asyncio.to_thread(_launch, theirs, counters, revisions)
         except BaseException:
             ours.close()
             counters.close()
+            revisions.close()
             raise
         finally:
             theirs.close()
             counters.close_descriptor()
+            revisions.close_descriptor()
         channel = Channel(on_message, on_lost)
         await channel.open(ours)
-        return cls(child, channel, counters)
+        return cls(child, channel, counters, revisions)
 
     @property
     def name(self) -> str:
@@ -86,11 +95,13 @@ class WorkerProcess:
         return f"was killed by signal {-code}"
 
 
-def _launch(control: socket.socket, counters: CounterReader) -> subprocess.Popen[bytes]:
+def _launch(
+    control: socket.socket, counters: CounterReader, revisions: CounterReader
+) -> subprocess.Popen[bytes]:
     """Start the child process. SIGINT is blocked until the child ignores it, as Ctrl-C in a
     terminal reaches the whole process group. With -P, a folder named admin in the working directory
     is not imported."""
-    passed = (control.fileno(), counters.descriptor)
+    passed = (control.fileno(), counters.descriptor, revisions.descriptor)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(

@@ -34,6 +34,7 @@ from admin.gateway_process import check_extras, open_runner, start_root_tasks
 from admin.model_control import LocalModels
 from admin.pool_sync import PoolSync
 from admin.settings import Settings, is_malloc_set, run_dir
+from admin.statistics import ServerStatistics
 from admin.store import Store, open_store
 from admin.workers.admin_proxy import PROXIED_MAX
 from admin.workers.broadcast import Broadcaster, ClusterState, WorkerMessages
@@ -43,9 +44,9 @@ from admin.workers.metrics import LedgerPoll, MergedMetrics
 from admin.workers.model_control import ModelRequests
 from admin.workers.pool import CHECK_S, WorkerPool
 from admin.workers.port import Port, reserve
-from gateway.http.app import StatePages
+from admin.workers.statistics import RevisionPage, StatisticsAnswers
+from gateway.http.app import ErrorBoundary, StatePages
 from gateway.http.bodies import continue_later
-from gateway.http.boundary import ErrorBoundary
 from gateway.http.page_route import Entry
 from gateway.metrics.requests import Metrics
 from gateway.pages.entering import ENTER
@@ -109,7 +110,11 @@ async def supervising(
         own, page = _metrics(store, cluster)
         loads = ModelRequests(store.catalog, LocalModels(store.catalog, manager))
         stack.push_async_callback(loads.close)
-        messages = WorkerMessages(broadcaster, cluster, page, own, manager, history, poll, loads)
+        messages = WorkerMessages(
+            *(broadcaster, cluster, page, own, manager, history, poll),
+            _statistics(store, manager, stack),
+            loads,
+        )
         workers = WorkerPool(settings.workers, partial(_welcome, settings, store, port), messages)
         add_families(own, context, workers)
         admin = _open_admin(context, workers, stack)
@@ -181,6 +186,18 @@ def _metrics(store: Store, cluster: ClusterState) -> tuple[Metrics, MergedMetric
     store.catalog.subscribe(own.on_change)
     store.catalog.subscribe(page.on_change)
     return own, page
+
+
+def _statistics(store: Store, manager: Manager, stack: AsyncExitStack) -> StatisticsAnswers:
+    """Return the answers to the workers' questions for statistics."""
+    catalog = store.catalog
+    revisions = RevisionPage(lambda namespace, ref: catalog.find(ref, namespace) is not None)
+    catalog.subscribe(revisions.on_change)
+    wall = time.time  # noqa: TID251 - the shell passes the clock in
+    found = ServerStatistics(revisions.read, manager, wall, time.monotonic)
+    answers = StatisticsAnswers(revisions, found)
+    stack.push_async_callback(answers.close)
+    return answers
 
 
 def _application(admin: Admin, page: MergedMetrics, workers: WorkerPool) -> web.Application:

@@ -1,4 +1,4 @@
-"""A gateway process: `python -m admin.workers.worker CONTROL COUNTERS` (two descriptors).
+"""A gateway process: `python -m admin.workers.worker CONTROL COUNTERS REVISIONS` (descriptors).
 
 Started by the supervisor only. Its whole configuration arrives over the control channel, so its
 command line and its environment hold no secrets. `CatalogReplica` has functions, keys and estimates
@@ -53,6 +53,7 @@ from admin.workers.messages import (
     Reckoned,
     Stop,
     TellConnected,
+    TellStatistics,
     UpstreamKeyNow,
     Wants,
     Welcome,
@@ -62,6 +63,7 @@ from admin.workers.messages import (
 )
 from admin.workers.model_control import RemoteModels
 from admin.workers.shared_counters import CounterWriter
+from admin.workers.statistics import StatisticsQuestions
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
 from gateway.http.app import Gateway, Site, stop_serving
@@ -83,6 +85,8 @@ UNKNOWN_REVISION = Expected(0.0, 0.0, 0.0, 0)
 """Estimate for a removed revision."""
 log = structlog.get_logger()
 BEAT_S: Final = 1.0
+PUBLIC: Final = ("/openapi.json", "/docs")
+"""Paths of the supervisor that are the same for everybody: pages of other sites may link there."""
 FLUSH_S: Final = 2.0
 """Max seconds to write the last messages."""
 SetUpLog = Callable[[Literal["human", "json"]], None]
@@ -200,8 +204,12 @@ class Worker:
     """One gateway from its Welcome to its end. It ends on Stop, and when its supervisor has died:
     then it finishes the requests that ready replicas can take and refuses all others."""
 
-    def __init__(self, cells: CounterWriter, set_up_log: SetUpLog) -> None:
+    def __init__(
+        self, cells: CounterWriter, revisions: CounterWriter, set_up_log: SetUpLog
+    ) -> None:
+        """`cells` has the counters, `revisions` the numbers by revision."""
         self._counters = cells
+        self._revisions = revisions
         self._set_up_log = set_up_log
         self._catalog_replica = CatalogReplica()
         self._welcome: Welcome | None = None
@@ -210,6 +218,7 @@ class Worker:
         self._ended = asyncio.Event()
         self._lost = asyncio.Event()
         self._channel = Channel(self._on_message, self._on_lost)
+        self._statistics = StatisticsQuestions(self._send)
         self._models = RemoteModels(self._send)
         self._delivery: Delivery | None = None
         self._gateway: Gateway | None = None
@@ -299,6 +308,7 @@ class Worker:
                 replica.ring,
                 welcome.token_sha256,
                 welcome.cookie_secret,
+                settings.cors_origins,
             ),
             replica.catalog,
             delivery,
@@ -307,6 +317,8 @@ class Worker:
             supervisor.on_cold_start,
             guarded(proxy.handle),
             replica.upstream_keys,
+            self._revisions,
+            self._statistics,
             self._models,
         )
         self._gateway = gateway
@@ -327,6 +339,8 @@ class Worker:
             self._send(encode(self._ledger(message.number)))
         elif isinstance(message, AskConnected):
             self._send(encode(TellConnected(message.number, self._connections(message))))
+        elif isinstance(message, TellStatistics):
+            self._statistics.on_told(message)
         elif isinstance(message, LoadEnded):
             self._models.on_ended(message)
         elif isinstance(message, Stop):
@@ -384,6 +398,9 @@ def _application(gateway: Gateway, proxy: AdminProxy) -> web.Application:
     """Return a worker's routes; requests that it does not serve go to the supervisor."""
     app = web.Application()
     gateway.add_routes(app)
+    public = gateway.boundary.wrap(proxy.handle, is_linked=True)
+    for path in PUBLIC:
+        app.router.add_route("*", path, public, expect_handler=continue_later)
     handler = gateway.boundary.wrap(proxy.handle)
     app.router.add_route("*", "/{rest:.*}", handler, expect_handler=continue_later)
     app.on_cleanup.append(proxy.close)
@@ -403,16 +420,16 @@ def main() -> int:
     started it with SIGINT blocked, so that no SIGINT arrives too early."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    control, counters = (int(text) for text in sys.argv[1:])
-    cells = CounterWriter(counters)
+    control, counters, numbers = (int(text) for text in sys.argv[1:])
+    cells, revisions = CounterWriter(counters), CounterWriter(numbers)
     # Loading thousands of functions creates only long-lived objects: collecting finds no garbage.
     gc.disable()
-    uvloop.run(_run(cells, socket.socket(fileno=control)))
+    uvloop.run(_run(cells, revisions, socket.socket(fileno=control)))
     return 0
 
 
-async def _run(cells: CounterWriter, control: socket.socket) -> None:
-    await Worker(cells, logs.set_up).run(control)
+async def _run(cells: CounterWriter, revisions: CounterWriter, control: socket.socket) -> None:
+    await Worker(cells, revisions, logs.set_up).run(control)
 
 
 if __name__ == "__main__":

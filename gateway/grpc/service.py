@@ -18,10 +18,10 @@ from gateway.grpc.messages import METHODS, message, parse
 from gateway.grpc.metadata import CallHead, read_metadata
 from gateway.http.context import Invoker
 from gateway.http.oip.extensions import LOG_SETTINGS, trace_settings
-from gateway.http.waits import OpenWaits
 from gateway.oip import documents, repository, statistics
 from gateway.oip.names import find_served, served_name, served_version
 from gateway.ports import ModelControl
+from gateway.waits import OpenWaits
 from registry.catalog import Deployed
 from registry.errors import BadRequest, FnError, NotServed, ShuttingDown, Unknown
 

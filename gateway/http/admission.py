@@ -30,6 +30,8 @@ from runtime_image.link.meta import RequestMeta
 
 REQUEST_ID: Final = "X-Request-Id"
 TRACEPARENT: Final = "traceparent"
+CALLS: Final = "/fn"
+"""Path that stands for all calls where origins are checked."""
 HEAD_MAX: Final = 1024
 """Max characters of a cached head."""
 KEPT_MAX: Final = 4096
@@ -185,7 +187,7 @@ class Admissions:
         access = self._access
         if head.host is not None:
             access.check_host(head.host)
-            access.check_origin(head.origin, head.fetch_site, head.host)
+            access.check_origin(head.origin, head.fetch_site, head.host, CALLS)
         if head.version is None:
             access.check(head.authorization, "invoke", head.name)
             return self._catalog.resolve(head.ref)

@@ -7,7 +7,7 @@ process per server has. `Site` owns the listening socket.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Final, Protocol
 
@@ -16,9 +16,10 @@ import structlog
 from aiohttp import web
 
 from gateway import problems
+from gateway.access import Access
+from gateway.cross_origins import CrossOrigins
 from gateway.delivery import Delivery
-from gateway.http.bodies import continue_later
-from gateway.http.boundary import ErrorBoundary
+from gateway.http.bodies import check_framing, continue_later, is_awaiting_continue
 from gateway.http.call_route import head_of, invoke, route_calls
 from gateway.http.connected import Connections, connections_of
 from gateway.http.connections import ConnectionLimit, connections_max
@@ -31,12 +32,13 @@ from gateway.http.models.lists import ModelRoutes
 from gateway.http.oip.routes import OipRoutes
 from gateway.http.page_route import route_pages
 from gateway.metrics.counters import PageFormat, negotiate_format
+from gateway.oip import shapes
 from gateway.openapi.descriptions import describe, describe_server, prefers_page
 from gateway.openapi.function_document import function_document
 from gateway.replies import Reply, Writer
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
-from registry.errors import MethodNotAllowed, Unknown
+from registry.errors import FnError, MethodNotAllowed, Unknown
 from registry.tasks import Tasks, every
 
 log = structlog.get_logger()
@@ -47,6 +49,8 @@ SWEEP_S: Final = 1.0
 EVENTS_FLUSH_S: Final = 0.25
 TRACES_FLUSH_S: Final = 1.0
 """Longer than EVENTS_FLUSH_S: each batch is an HTTP request, as expensive as 20 traces."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Gateway:
@@ -59,7 +63,9 @@ class Gateway:
         self.gate = invoker.gate
         self.parts = make_parts(invoker, self.writer)
         self.models = ModelRoutes(invoker)
-        self.oip = OipRoutes(invoker, self.writer)
+        self.origins = CrossOrigins(invoker.access, invoker.catalog)
+        shaped = ErrorBoundary(invoker.access, shapes.reply)
+        self.oip = OipRoutes(invoker, self.writer, shaped)
 
     def add_routes(self, app: web.Application) -> None:
         """Add the routes."""
@@ -74,6 +80,7 @@ class Gateway:
         self.oip.add_routes(app)
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
+        app.on_response_prepare.append(self._share)
 
     def connections(self, namespace: str, name: str) -> Connections:
         """Return the open exchanges of a function in this process."""
@@ -94,6 +101,14 @@ class Gateway:
         if self.gate.headers:
             response.force_close()
             response.headers.update(self.gate.headers)
+
+    async def _share(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Let pages of listed origins read this response (aiohttp signal)."""
+        fields = self.origins.fields(request.rel_url.raw_path, request.headers.get("Origin"))
+        for name, value in fields:
+            if name == "Vary" and name in response.headers:
+                value = f"{response.headers[name]}, {value}"
+            response.headers[name] = value
 
     async def _function(self, request: web.Request) -> web.StreamResponse:
         is_server = self.parts.exchanges.is_server(request.match_info["ref"])
@@ -143,6 +158,47 @@ class Gateway:
         is_server = deployed.revision.server is not None
         described = (describe_server if is_server else describe)(deployed, endpoints, origin)
         return problems.json_answer(described)
+
+
+class ErrorBoundary:
+    """Wraps every route except invoking: checks Host and Origin, turns errors into problems."""
+
+    def __init__(self, access: Access, shape: problems.ErrorShape = problems.reply) -> None:
+        """`shape` makes the answers for errors."""
+        self.access = access
+        self._shape = shape
+
+    def wrap(self, handler: Handler, *, is_linked: bool = False) -> Handler:
+        """Return `handler` behind the boundary.
+
+        `is_linked`: pages of other sites may link to the route, because it changes nothing and
+        gives every caller the same answer.
+        """
+        access = self.access
+
+        async def checked(request: web.Request) -> web.StreamResponse:
+            headers = request.headers
+            try:
+                check_framing(request)
+                access.check_host(request.host)
+                origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
+                if not is_linked:
+                    access.check_origin(origin, site, request.host, request.rel_url.raw_path)
+                return await handler(request)
+            except FnError as error:
+                is_admin = access.is_admin(headers.get("Authorization"))
+                return problems.response_of(self._shape(error, for_admin=is_admin))
+            except Exception:  # error boundary: a defect must not expose internals
+                log.exception("a request failed", path=request.path)
+                return problems.response_of(self._shape(FnError("see the server's log")))
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            response = await checked(request)
+            if is_awaiting_continue(request):
+                response.force_close()
+            return response
+
+        return guarded
 
 
 class MetricsPage(Protocol):

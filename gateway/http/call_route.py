@@ -9,6 +9,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from gateway.cross_origins import CrossOrigins
 from gateway.http.admission import Head, correlate, make_head
 from gateway.http.bodies import check_framing, is_awaiting_continue, receive
 from gateway.http.compression import compressed, requested_coding
@@ -21,6 +22,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _CALL: Final = re.compile(
     r"/(?:fn/([a-z0-9@-]+)|v2/models/([A-Za-z0-9._-]{1,255})(?:/versions/([^/]{1,80}))?/infer)"
 )
+_FUNCTION: Final = re.compile("/fn/([a-z0-9@-]+)")
 
 
 def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
@@ -31,6 +33,7 @@ def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
 
     # Looked up once: Python 3.11 calls getpid() in each look-up.
     loop = asyncio.get_running_loop()
+    origins = CrossOrigins(invoker.access, invoker.catalog)
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "POST":
@@ -43,9 +46,20 @@ def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
                     return await invoke(invoker, writer, request, head, answer)
                 if not is_server(invoker, ref):
                     return await invoke(invoker, writer, request, head_of(request, ref), answer)
+        if request.method == "OPTIONS" and not _is_for_server(invoker, request):
+            path, header = request.rel_url.raw_path, request.headers.get
+            fields = origins.preflight(request.method, path, header)
+            if fields is not None and invoker.access.has_host(request.host):
+                return web.Response(headers=fields)
         return await others(request)
 
     return handle
+
+
+def _is_for_server(invoker: Invoker, request: web.BaseRequest) -> bool:
+    """Return whether a request is for a server function, which has origins of its own."""
+    found = _FUNCTION.match(request.rel_url.raw_path)
+    return found is not None and is_server(invoker, found[1])
 
 
 def is_server(invoker: Invoker, ref: str) -> bool:
@@ -98,7 +112,17 @@ async def invoke(
         coding = requested_coding(request.headers.getall(hdrs.ACCEPT_ENCODING, ()))
         if coding:
             reply = await compressed(reply, coding, invoker.inflation)
-    return _response(request, reply, writer)
+    return _response(request, _shared(invoker, request, reply), writer)
+
+
+def _shared(invoker: Invoker, request: web.BaseRequest, reply: Reply) -> Reply:
+    """Return a reply that a page of a listed origin can read."""
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return reply
+    origins = CrossOrigins(invoker.access, invoker.catalog)
+    fields = origins.fields(request.rel_url.raw_path, origin)
+    return reply._replace(headers=(*reply.headers, *fields)) if fields else reply
 
 
 def _response(request: web.BaseRequest, reply: Reply, writer: Writer) -> web.StreamResponse:

@@ -18,6 +18,7 @@ from gateway.http.decompression import Inflation, inflating_threads
 from gateway.http.reservations import BodyBudget
 from gateway.metrics.counters import CounterStore
 from gateway.metrics.requests import Metrics, OnColdStart
+from gateway.metrics.revisions import RevisionCounts
 from gateway.observing.access_log import AccessEvent, AccessLog
 from gateway.observing.batching import Write
 from gateway.observing.errors import FailureCount
@@ -86,6 +87,8 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     on_cold_start: OnColdStart | None = None,
     enter: Enter | None = None,
     upstream_keys: UpstreamKeys | None = None,
+    revisions: CounterStore | None = None,
+    statistics: ModelStatistics | None = None,
     model_control: ModelControl | None = None,
 ) -> Invoker:
     """Create the invoker of this process, in the event loop. `wall` returns Unix seconds.
@@ -93,16 +96,22 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     `write_access` writes events of the access log, `store` holds the counters of `/metrics`, and
     `on_cold_start` replaces the counting of cold starts in this process. `enter` and
     `model_control` as in `Invoker`. `upstream_keys`: the keys of functions' servers at /v1.
+    `revisions` holds the numbers by revision, `statistics` shows those of all processes.
     """
     loop = asyncio.get_running_loop()
+
+    def is_deployed(namespace: str, name: str) -> bool:
+        return catalog.find(name, namespace) is not None
+
     metrics = Metrics(
         delivery.balance,
         delivery.states,
         lambda: len(asyncio.all_tasks(loop)),
-        lambda namespace, name: catalog.find(name, namespace) is not None,
+        is_deployed,
         store,
         wall,
         on_cold_start,
+        RevisionCounts(is_deployed, revisions),
     )
     catalog.subscribe(metrics.on_change)
     access_log = None
@@ -131,6 +140,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         upstream_keys or UpstreamKeys(),
         enter,
         model_control,
+        statistics or NoStatistics(),
     )
 
 

@@ -184,9 +184,10 @@ class Exchanges:
         credential, is_ours = sent
         header, method, access = header_of(head), head.method.decode(), self._invoker.access
         asked = asked_by(method, header)
-        if self._judge(asked, target, journal) is Sender.PREFLIGHT:
+        sender, with_cookies = self._judge(asked, target, journal)
+        if sender is Sender.PREFLIGHT:
             names = header("Access-Control-Request-Headers")
-            return journal.preflight(preflight_fields(asked, names))
+            return journal.preflight(preflight_fields(asked, names, with_cookies=with_cookies))
         is_sent = is_ours or header("Fn-Key") is not None
         by_cookie = target.is_own_host and not is_sent and not access.is_open
         if by_cookie:
@@ -243,24 +244,31 @@ class Exchanges:
             return False
         return plan.wakes and plan.websocket_key is None and self._invoker.tracer is None
 
-    def _judge(self, asked: Asked, target: FunctionTarget, journal: ExchangeJournal) -> Sender:
-        """Return who sends a request, after the checks of Host and Origin. Raises FnError.
+    def _judge(
+        self, asked: Asked, target: FunctionTarget, journal: ExchangeJournal
+    ) -> tuple[Sender, bool]:
+        """Return who sends a request, and whether an answer to one with cookies may be read.
 
-        Before any check of a key: browsers send none with a preflight.
+        Before any check of a key: browsers send none with a preflight. The origins are those of the
+        function and, except on its own host, those of the server's settings. Raises FnError.
         """
+        access = self._invoker.access
         found = self._invoker.catalog.find(target.ref)
         server = None if found is None else found.revision.server
         if not target.is_own_host:
-            self._invoker.access.check_host(asked.host)
+            access.check_host(asked.host)
         elif server is None:
             raise ForeignHost(f"Host: {target.name} is not a server function that is deployed")
         origins = () if server is None else server.origins
+        origin, with_cookies = asked.origin or "", asked.origin in origins
+        if not with_cookies and not target.is_own_host and access.lists(origin):
+            origins = (*origins, origin)
         sender = judge(asked, origins, is_linked=target.is_own_host)
         if sender is Sender.OWN:
-            journal.added = VARIES if origins else ()
+            journal.added = VARIES if origins or access.has_origins else ()
         else:
-            journal.added = cors_fields(asked.origin or "")
-        return sender
+            journal.added = cors_fields(origin, with_cookies=with_cookies)
+        return sender, with_cookies
 
     def _resolve(self, target: FunctionTarget, method: str) -> Deployed:
         """Return the function and revision. Raises Unknown if it is not a server function."""

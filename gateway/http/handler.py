@@ -16,7 +16,6 @@ from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from gateway import problems
-from gateway.http.boundary import Shape, response_of
 from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading
 from gateway.http.reservations import BodyBudget, BodyReservation
 from gateway.oip import shapes
@@ -252,7 +251,7 @@ class ConnectionHandler(RequestHandler):
             self.logger.error("a request failed", exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
-        response = response_of(self._shape()(error))
+        response = problems.response_of(self._shape()(error))
         response.headers["Server"] = "fngate"
         response.force_close()
         return response
@@ -376,7 +375,7 @@ class ConnectionHandler(RequestHandler):
         self._head_size = 0
         self.force_close()
 
-    def _shape(self) -> Shape:
+    def _shape(self) -> problems.ErrorShape:
         """Return the form of errors that the client of an unparsed head expects."""
         return shapes.reply if is_protocols(self._begun) else problems.reply
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Callable, Hashable
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -48,14 +48,7 @@ MARK_S: Final = 0.01
 """Seconds between two exemplars of untraced warm requests: making one takes as long as counting."""
 
 
-class ErrorShape(Protocol):
-    """Makes the reply of an error in the form of one protocol."""
-
-    def __call__(self, error: FnError, *, for_admin: bool = False) -> Reply:
-        """Return the reply. `for_admin` adds what only administrators may read."""
-
-
-def shape_of(head: Head) -> ErrorShape:
+def shape_of(head: Head) -> problems.ErrorShape:
     """Return the form of errors in the protocol of a head."""
     return problems.reply if head.version is None else oip_shapes.reply
 
@@ -95,7 +88,7 @@ class Invocation:
         head: Head,
         reply: Callable[[Reply], None],
         correlation: Correlation = NOT_CORRELATED,
-        shape: ErrorShape | None = None,
+        shape: problems.ErrorShape | None = None,
     ) -> None:
         """Create the request. `shape` makes the reply of an error, by default as the head's
         protocol has it."""
@@ -350,8 +343,9 @@ class Invocation:
         # The pool, not the admitted revision: the call may have followed its function's traffic.
         ref = call.pool.partition("/")[2]
         queue_ms = (call.sent_s - call.arrived_s) * 1e3
-        waited = phases if is_cold else {}
-        receipt = make_receipt((ref, replica, device, queue_ms, waited, is_first, meta))
+        receipt = make_receipt(
+            (ref, replica, device, queue_ms, phases if is_cold else {}, is_first, meta)
+        )
         headers = [
             ("Content-Type", meta.content_type),
             ("Fn-Revision", ref),
@@ -369,6 +363,7 @@ class Invocation:
             request = exemplar_of(self.request_id, call.meta.traceparent)
         key, seconds = (function.namespace, function.name), now - self._began_s
         metrics.count_answer(key, seconds, receipt, call.sends, call.deaths, request)
+        metrics.revisions.count_answer(call.pool, seconds, receipt, now)
         reply = make_reply((problems.OK, (*headers, *invoker.gate.headers), body))
         self.release()
         if not self._is_recorded:
@@ -391,6 +386,8 @@ class Invocation:
             kind, seconds = problems.outcome(reply.status), now - self._began_s
             metrics = self._invoker.metrics
             metrics.count_reply(function.namespace, function.name, kind, outcome, seconds)
+            pool = self._deployed.revision.key if call is None else call.pool
+            metrics.revisions.count_failure(pool, seconds)
         more = () if reply.closes else self._invoker.gate.headers
         reply = reply._replace(headers=(*reply.headers, (REQUEST_ID, self.request_id), *more))
         self.release()

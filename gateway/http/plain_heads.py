@@ -26,10 +26,11 @@ _PLAIN: Final = re.compile(
 _LENGTH: Final = re.compile("0|[1-9][0-9]{0,8}")
 _UNUSUAL: Final = frozenset(
     {"transfer-encoding", "content-encoding", "expect", "upgrade", "te", "trailer"}
-    | {"proxy-connection", "sec-websocket-key1"}
+    | {"proxy-connection", "sec-websocket-key1", "origin"}
 )
 """Headers that change how a body is read or whether the connection is kept (llhttp treats
-Proxy-Connection like Connection), or for which aiohttp refuses a request."""
+Proxy-Connection like Connection), for which aiohttp refuses a request, or that change an answer's
+headers (Origin)."""
 
 
 _VARYING: Final = ("X-Request-Id", "traceparent", "tracestate", "baggage")

@@ -30,6 +30,7 @@ from gateway.metrics.counters import (
 )
 from gateway.metrics.exchanges import ExchangeFamilies, ExchangeNumbers
 from gateway.metrics.ledger import ENDINGS, Balance
+from gateway.metrics.revisions import RevisionCounts
 from gateway.metrics.tokens import TokenFamilies, TokenNumbers
 from gateway.replies import Receipt
 from registry.catalog import Change
@@ -87,14 +88,17 @@ class Metrics:
         store: CounterStore | None = None,
         wall: Callable[[], float] = lambda: 0.0,
         on_cold_start: OnColdStart | None = None,
+        revisions: RevisionCounts | None = None,
     ) -> None:
         """Create the families.
 
         `store` holds the counters; by default they are in this process's memory. `wall` returns
         Unix seconds. `on_cold_start` is called instead of `count_cold_start` when a request waited
         for a cold start: requests of several processes may have waited for the same one.
+        `revisions` counts the requests by revision, which are not on the page.
         """
         self._is_deployed = is_deployed
+        self.revisions = revisions or RevisionCounts(is_deployed)
         self._wall = wall
         self._registry = CollectorRegistry()
         self._make_counts(store := store or LocalStore())
@@ -271,7 +275,9 @@ class Metrics:
         return key
 
     def on_change(self, change: Change) -> None:
-        """Remove the series of a function that was removed from the catalog."""
+        """Remove the series of a function that was removed from the catalog, and the numbers of
+        removed revisions."""
+        self.revisions.on_change(change)
         if change.kind != "remove":
             return
         key = (change.namespace, change.name)

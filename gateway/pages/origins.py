@@ -13,6 +13,18 @@ from typing import Final, NamedTuple
 
 from registry.errors import ForeignOrigin
 
+EXPOSED: Final = ", ".join(
+    (
+        "Fn-Revision",
+        "Fn-Problem",
+        "X-Request-Id",
+        "Server-Timing",
+        "Retry-After",
+        "Preference-Applied",
+        "Inference-Header-Content-Length",
+    )
+)
+"""Fields of answers that pages of other origins may read."""
 PREFLIGHT_S: Final = 600
 """Seconds for which browsers may remember a preflight's answer."""
 NAMES_MAX: Final = 2048
@@ -30,7 +42,9 @@ class Asked(NamedTuple):
     """The fields of a request that tell who sends it. None where the field is missing.
 
     `wanted`: Access-Control-Request-Method. `dest`: Sec-Fetch-Dest. `purpose`: Sec-Purpose, which
-    says that a browser fetches a page before its user asks for it.
+    says that a browser fetches a page before its user asks for it. `is_private`:
+    Access-Control-Request-Private-Network, with which a browser asks whether a public page may
+    reach a private address.
     """
 
     method: str
@@ -41,6 +55,7 @@ class Asked(NamedTuple):
     wanted: str | None = None
     dest: str | None = None
     purpose: str | None = None
+    is_private: bool = False
 
 
 class Sender(Enum):
@@ -101,24 +116,35 @@ def asked_by(method: str, header: Callable[[str], str | None]) -> Asked:
         header("Access-Control-Request-Method"),
         header("Sec-Fetch-Dest"),
         header("Sec-Purpose"),
+        header("Access-Control-Request-Private-Network") == "true",
     )
 
 
-def cors_fields(origin: str) -> tuple[tuple[str, str], ...]:
-    """Return the fields with which the page of a listed origin can read an answer."""
+def cors_fields(origin: str, *, with_cookies: bool) -> tuple[tuple[str, str], ...]:
+    """Return the fields with which the page of a listed origin can read an answer.
+
+    `with_cookies`: also one to a request with cookies.
+    """
+    cookies = (("Access-Control-Allow-Credentials", "true"),) if with_cookies else ()
     return (
         ("Access-Control-Allow-Origin", origin),
-        ("Access-Control-Allow-Credentials", "true"),
+        *cookies,
+        ("Access-Control-Expose-Headers", EXPOSED),
         ("Vary", "Origin"),
     )
 
 
-def preflight_fields(asked: Asked, names: str | None) -> tuple[tuple[str, str], ...]:
+def preflight_fields(
+    asked: Asked, names: str | None, *, with_cookies: bool
+) -> tuple[tuple[str, str], ...]:
     """Return the fields of the answer to a preflight of a listed origin.
 
     `names`: Access-Control-Request-Headers. What is no list of names is not allowed.
     """
-    fields = [*cors_fields(asked.origin or ""), ("Access-Control-Max-Age", str(PREFLIGHT_S))]
+    common = cors_fields(asked.origin or "", with_cookies=with_cookies)
+    fields = [*common, ("Access-Control-Max-Age", str(PREFLIGHT_S))]
+    if asked.is_private:
+        fields.append(("Access-Control-Allow-Private-Network", "true"))
     if asked.wanted is not None and _TOKEN.fullmatch(asked.wanted):
         fields.append(("Access-Control-Allow-Methods", asked.wanted))
     if names and _are_names(names):

@@ -6,6 +6,7 @@ Anthropic's API expect events `ping`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from gateway.v1.endpoints import Protocol
@@ -45,11 +46,11 @@ class WaitingStream:
         self._due_s = max(self._due_s, now + self._each_s)
 
     @staticmethod
-    def head(request_id: str, *, keeps: bool) -> bytes:
+    def head(added: Iterable[tuple[str, str]], *, keeps: bool) -> bytes:
         """Return the head of an answer that begins with a comment; `keeps`: the connection may
-        serve another request."""
+        serve another request. `added`: its further fields."""
+        lines = "".join(f"{name}: {value}\r\n" for name, value in added)
         return (
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
-            b"Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\nX-Request-Id: %b\r\n"
-            b"Transfer-Encoding: chunked\r\nConnection: %b\r\n\r\n"
-        ) % (request_id.encode(), b"keep-alive" if keeps else b"close")
+            b"%bTransfer-Encoding: chunked\r\nConnection: %b\r\n\r\n"
+        ) % (lines.encode("latin-1"), b"keep-alive" if keeps else b"close")

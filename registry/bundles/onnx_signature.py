@@ -137,7 +137,8 @@ class _Reader:
     def _parts(self, start: int, end: int, field: int) -> Iterator[tuple[int, int]]:
         """Yield the spans of a message's length-delimited fields of one number."""
         for number, first, last, _ in self._fields(start, end):
-            if number == field and last > first:
+            # 0 for fields of other types. An empty message counts: it is an unknown dimension.
+            if number == field and first:
                 yield first, last
 
     def _fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:

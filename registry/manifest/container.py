@@ -110,11 +110,16 @@ def container_table(settings: ServerSettings) -> dict[str, Any]:
 _DEFAULTS: Final = container_table(ServerSettings(()))
 
 
+def is_origin(text: str) -> bool:
+    """Return whether a text is an origin as browsers write it."""
+    is_default = text.startswith("http://") and text.endswith(":80")
+    is_default |= text.startswith("https://") and text.endswith(":443")
+    return _ORIGIN.fullmatch(text) is not None and not is_default
+
+
 def check_origin(origin: str) -> str:
     """Return the origin. Raises BadManifest if it is none, or not as browsers write it."""
-    is_default = origin.startswith("http://") and origin.endswith(":80")
-    is_default |= origin.startswith("https://") and origin.endswith(":443")
-    if not _ORIGIN.fullmatch(origin) or is_default:
+    if not is_origin(origin):
         raise _bad("origins", "origins as browsers send them, such as https://app.example", origin)
     return origin
 

@@ -12,8 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime_image.codecs import bfloat16
 from runtime_image.codecs.accept import JSON, NPY, OCTETS, AnswerForm
 from runtime_image.codecs.arrays import DTYPES
+from runtime_image.codecs.bfloat16 import BF16
 from runtime_image.codecs.classification import best_order, classify
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import (
@@ -26,10 +28,14 @@ from runtime_image.contract.model import OutputRule
 from runtime_image.contract.signature import Signature
 
 _NULL: Final = b"null"
+_NO_JSON: Final = (
+    "output %r: BF16 has no JSON form: request it with binary_data, as the Open Inference Protocol"
+    " has it"
+)
 _PATH_MAX: Final = 200
 """Max characters of a path in an error message."""
 _LEAVES: Final = (str, bytes, bool, int, type(None), np.ndarray)
-_NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
+_NAMES: Final = {dtype: name for name, dtype in DTYPES.items()} | {BF16: bfloat16.NAME}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,9 @@ def encode(
 
 
 def _short(outputs: dict[str, Any], rule: OutputRule, revision: str) -> bytes:
+    for name, value in outputs.items():
+        if isinstance(value, np.ndarray) and value.dtype == BF16:
+            raise RequestError(NOT_ACCEPTABLE, _NO_JSON % name)
     body: dict[str, Any] = {"outputs": outputs, "revision": revision}
     if rule.labels or rule.top_k:
         scores = outputs.get(rule.tensor or next(iter(outputs), ""))
@@ -201,6 +210,8 @@ def _oip(
             data = _packed(array, datatype)
             item["parameters"] = {"binary_data_size": len(data)}
             raw.append(data)
+        elif datatype == bfloat16.NAME:
+            raise RequestError(BAD_INPUT, _NO_JSON % name)
         else:
             item["data"] = array.ravel().tolist()
         items.append(item)
@@ -235,7 +246,10 @@ def _packed(array: NDArray[Any], datatype: str) -> bytes | memoryview:
     """Return little-endian row-major bytes; BYTES elements are prefixed with a 4-byte length."""
     if datatype == dtypes.BYTES:
         return b"".join(_prefixed(array.flat))
-    whole = np.asarray(array, DTYPES[datatype], order="C")
+    if datatype == bfloat16.NAME:
+        whole: NDArray[Any] = bfloat16.bits(array)
+    else:
+        whole = np.asarray(array, DTYPES[datatype], order="C")
     # A view saves the copy, but memoryview cannot cast an empty array.
     return whole.data.cast("B") if whole.size else b""
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime_image.codecs import media, request
+from runtime_image.codecs import bfloat16, media, request
 from runtime_image.codecs.request import Parsed
 from runtime_image.codecs.tensors import RawInput, check_shape
 from runtime_image.contract import dtypes
@@ -20,7 +20,7 @@ DTYPES: Final[dict[str, np.dtype[Any]]] = {
     dtypes.BYTES: np.dtype(object),
 }
 """NumPy dtypes by protocol name. BYTES is an object array of str, which ONNX Runtime accepts as
-tensor(string). BF16 is missing: NumPy cannot represent it."""
+tensor(string). BF16 is missing, see `codecs.bfloat16`."""
 
 
 def to_arrays(parsed: Parsed, signature: Signature, rules: dict[str, InputRule]) -> dict[str, Any]:
@@ -50,15 +50,17 @@ def to_arrays(parsed: Parsed, signature: Signature, rules: dict[str, InputRule])
 
 
 def _from_binary(name: str, raw: RawInput, is_finite: bool) -> NDArray[Any]:
-    array = np.frombuffer(raw.payload, DTYPES[raw.dtype]).reshape(raw.shape)
+    is_bf16 = raw.dtype == bfloat16.NAME
+    dtype = np.dtype(np.uint16) if is_bf16 else DTYPES[raw.dtype]
+    array = np.frombuffer(raw.payload, dtype).reshape(raw.shape)
     if not array.flags.aligned:
         # Engines use aligned loads, but a body's tensors start at any offset, behind its header.
         array = array.copy()
     if is_finite and raw.dtype in dtypes.FLOATS:
-        good = np.isfinite(array)
+        good = np.isfinite(bfloat16.widened(array) if is_bf16 else array)
         if not good.all():
             raise request.refusal(name, raw.dtype, raw.shape, int(np.argmin(good)))
-    return array
+    return bfloat16.from_bits(array) if is_bf16 else array
 
 
 def _transform(spec: TensorSpec, raw: RawInput, rule: InputRule) -> NDArray[Any]:

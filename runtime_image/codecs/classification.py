@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime_image.codecs import bfloat16
 from runtime_image.codecs.oip import CLASSES_MAX, NOT_CLASSES
 from runtime_image.codecs.tensors import bad_body, shorten
 
@@ -46,6 +47,8 @@ def classify(
     if datatype in NOT_CLASSES:
         got = f"{datatype}"
         raise bad_body(f"output {shorten(name)!r}: numbers for a classification", got)
+    if datatype == bfloat16.NAME:
+        array = bfloat16.widened(array)
     if is_batched and array.ndim:
         rows = array.reshape(array.shape[0], -1) if array.size else array.reshape(0, 1)
     else:

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from runtime_image.codecs import parameters, tensors
 from runtime_image.codecs.tensors import (
+    BINARY_FORM,
     RawInput,
     bad_body,
     check_names,
@@ -31,10 +32,6 @@ from runtime_image.contract.signature import Signature, TensorSpec
 
 _EXPECTED: Final = 'an Open Inference Protocol object {"inputs": [{name, shape, datatype, data}]}'
 _NESTED: Final = re.compile(rb"\s*+\[\s*+\[")
-_BINARY_FORM: Final = (
-    "%s as binary data: parameters.binary_data_size, the header Inference-Header-Content-Length and"
-    " the elements behind the JSON part"
-)
 _BINARY_ONLY: Final = frozenset({"FP16", "BF16"})
 CLASSES_MAX: Final = 1_000_000
 """Max classes per row of an output, as in Triton."""
@@ -172,7 +169,7 @@ def _from_json(spec: TensorSpec, item: _Input) -> RawInput:
     if item.datatype != spec.dtype:
         raise bad_input(spec.name, describe(spec), f"datatype {shorten(item.datatype)}")
     if spec.dtype in _BINARY_ONLY:
-        raise bad_input(spec.name, _BINARY_FORM % spec.dtype, "JSON")
+        raise bad_input(spec.name, BINARY_FORM % spec.dtype, "JSON")
     shape = item.shape
     check_shape(spec, shape)
     if len(shape) < 2 or _NESTED.match(memoryview(raw)) is None:

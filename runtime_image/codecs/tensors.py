@@ -63,10 +63,7 @@ def bad_body(expected: str, got: str) -> RequestError:
 
 
 def check_names(names: Iterable[str], signature: Signature) -> None:
-    """Raise BAD_INPUT for an unknown, repeated or missing input, or one of dtype BF16.
-
-    NumPy has no BF16, so no replica could decode it.
-    """
+    """Raise BAD_INPUT for an unknown, repeated or missing input."""
     wanted = {spec.name: spec for spec in signature.inputs}
     seen: set[str] = set()
     for name in names:
@@ -79,8 +76,6 @@ def check_names(names: Iterable[str], signature: Signature) -> None:
     for name, spec in wanted.items():
         if name not in seen:
             raise bad_input(name, describe(spec), "nothing: this input is missing")
-        if spec.dtype == "BF16":
-            raise bad_input(name, "a dtype that replicas can decode", "BF16, as the model declares")
 
 
 def check_shape(spec: TensorSpec, shape: tuple[int, ...]) -> None:
@@ -153,7 +148,11 @@ FLOAT_MAX: Final[dict[str, float]] = {
     "FP32": (2 - 2.0**-23) * 2.0**127,
     "FP64": (2 - 2.0**-52) * 2.0**1023,
 }
-"""Largest finite value of each float type (IEEE 754); BF16 is missing: it cannot be decoded."""
+"""Largest finite value of each float type (IEEE 754) that JSON may have."""
+BINARY_FORM: Final = (
+    "%s as binary data: parameters.binary_data_size, the header Inference-Header-Content-Length and"
+    " the elements behind the JSON part"
+)
 EXPLAINED_MAX: Final = 1024 * 1024
 """Bytes. In a longer value, a wrong element is described as the decoder does it."""
 _CACHED: Final = 1024
@@ -172,6 +171,8 @@ _NAMES: Final[dict[type, str]] = {
 def read(spec: TensorSpec, raw: msgspec.Raw) -> tuple[Any, tuple[int, ...]]:
     """Return the nested lists of one tensor and their shape; raises BAD_INPUT if they do not
     fit."""
+    if spec.dtype == "BF16":
+        raise bad_input(spec.name, BINARY_FORM % spec.dtype, "JSON")
     try:
         value = _nested(spec).decode(raw)
     except (ValueError, RecursionError) as error:

@@ -27,8 +27,7 @@ ITEM_SIZE: Final[dict[str, int]] = {
 
 ALL: Final = frozenset(ITEM_SIZE) | {BYTES}
 SERVED: Final = ALL - {"BF16"}
-"""Types that inputs and outputs of functions may have. NumPy has no BF16; profiles of older
-revisions may still contain it."""
+"""Types that inputs and outputs of handlers may have: NumPy has no BF16."""
 FLOATS: Final = frozenset({"FP16", "BF16", "FP32", "FP64"})
 INTEGER_RANGE: Final[dict[str, tuple[int, int]]] = {
     **{f"UINT{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
@@ -47,11 +46,12 @@ FROM_ONNX: Final[dict[str, str]] = {
     "tensor(int32)": "INT32",
     "tensor(int64)": "INT64",
     "tensor(float16)": "FP16",
+    "tensor(bfloat16)": "BF16",
     "tensor(float)": "FP32",
     "tensor(double)": "FP64",
     "tensor(string)": BYTES,
 }
-"""ONNX Runtime's type names for inputs and outputs of a graph. BF16 is missing, see SERVED."""
+"""ONNX Runtime's type names for inputs and outputs of a graph."""
 
 FROM_NPY: Final[dict[str, str]] = {
     "|b1": "BOOL",

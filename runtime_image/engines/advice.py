@@ -9,7 +9,7 @@ from typing import Final
 ZIPMAP: Final = "seq(map("
 """Prefix of ONNX Runtime's type name for the output of the operator ZipMap."""
 _TENSOR: Final = re.compile(r"tensor\((\w+)\)")
-_CAST_TO: Final = {"bfloat16": "FLOAT", "float": "FLOAT", "uint": "UINT8", "int": "INT8"}
+_CAST_TO: Final = {"float": "FLOAT", "uint": "UINT8", "int": "INT8"}
 """ONNX type that holds all values of a type unknown to NumPy, by prefix of that type's name; the
 first match counts."""
 
@@ -17,7 +17,7 @@ first match counts."""
 def unservable(role: str, name: str, onnx_type: str) -> str:
     """Return why the "input" or "output" `name` of type `onnx_type` is refused, and a remedy.
 
-    `onnx_type` is ONNX Runtime's spelling, as in "tensor(bfloat16)" or "seq(tensor(float))".
+    `onnx_type` is ONNX Runtime's spelling, as in "tensor(float8e5m2)" or "seq(tensor(float))".
     """
     found = f"{role} {name!r} has type {onnx_type}"
     tensor = _TENSOR.fullmatch(onnx_type)

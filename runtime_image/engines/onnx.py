@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
+from runtime_image.codecs import bfloat16
 from runtime_image.contract import dtypes
 from runtime_image.contract.control import SessionName
 from runtime_image.contract.errors import LoadError
@@ -36,6 +37,9 @@ IDENTITY: Final = (
     b"B\x02\x10\x0d"  # opset 13
 )
 """The smallest model, encoded as in onnx.proto."""
+
+_ONNX_BF16: Final = 16
+"""TensorProto.BFLOAT16 in onnx.proto."""
 
 CPU_INFO: Final = Path("/proc/cpuinfo")
 NVIDIA_VERSION: Final = Path("/proc/driver/nvidia/version")
@@ -149,6 +153,8 @@ class OnnxEngine:
         self.has_run = False
         self._outputs = [spec.name for spec in self.signature.outputs]
         self._is_bound = device_kind == "cuda"
+        tensors = (*self.signature.inputs, *self.signature.outputs)
+        self._has_bf16 = any(spec.dtype == bfloat16.NAME for spec in tensors)
         self._in_use: Any = None
 
     @property
@@ -164,6 +170,8 @@ class OnnxEngine:
         """Return arrays by output name. Raises Stopped, or ONNX Runtime's error."""
         session = self._in_use = self._session
         try:
+            if self._has_bf16:
+                return run_with_values(session, self._outputs, inputs, ticket)
             if self._is_bound:
                 return run_bound(session, "cuda", self._outputs, inputs, ticket)
             values = session.run(self._outputs, inputs, ticket)
@@ -209,6 +217,36 @@ def _spec(role: str, node: Any) -> TensorSpec:
         raise LoadError(unservable(role, node.name, node.type))
     shape = tuple(size if isinstance(size, int) else DYNAMIC for size in node.shape)
     return TensorSpec(node.name, dtype, shape)
+
+
+def run_with_values(
+    session: Any, outputs: list[str], inputs: dict[str, Any], options: Any
+) -> dict[str, Any]:
+    """Return arrays by output name, of a session with BF16 among its in- or outputs.
+
+    ONNX Runtime takes BF16 as its own values only, and outputs are on the CPU on every device.
+    """
+    # The values are views of the arrays, which must live until the end of the run.
+    arrays = {name: _without_bf16(array) for name, array in inputs.items()}
+    values = {
+        name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _ONNX_BF16)
+        if inputs[name].dtype == bfloat16.BF16
+        else ort.OrtValue.ortvalue_from_numpy(array)
+        for name, array in arrays.items()
+    }
+    made = session.run_with_ort_values(outputs, values, options)
+    return {name: _array(value) for name, value in zip(outputs, made, strict=True)}
+
+
+def _without_bf16(array: Any) -> Any:
+    return bfloat16.bits(array) if array.dtype == bfloat16.BF16 else np.ascontiguousarray(array)
+
+
+def _array(value: Any) -> Any:
+    if value.data_type() != "tensor(bfloat16)":
+        return value.numpy()
+    raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return bfloat16.from_bits(np.frombuffer(raw, np.uint16).reshape(value.shape()))
 
 
 def run_bound(

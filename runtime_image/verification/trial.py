@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime_image.codecs import bfloat16
 from runtime_image.codecs.accept import AnswerForm
 from runtime_image.codecs.answer import encode, served_model
 from runtime_image.codecs.arrays import to_arrays
@@ -110,6 +111,8 @@ def _why_not_joined(
         return f"a single run takes {run_ms / 1e3:.1f} s, batching would only add latency"
     if reason := proof.why_no_batch_axis(signature):
         return reason
+    if any(one.dtype == bfloat16.NAME for one in (*signature.inputs, *signature.outputs)):
+        return "BF16 has no tolerance for the comparison of runs"
     if spec.handler:
         return f"a handler may mix rows: {ALWAYS} in function.toml joins them"
     if not verdict.analysed:
@@ -164,6 +167,8 @@ def check_rules(signature: Signature, spec: ModelSpec) -> None:
             raise LoadError(f"function.toml input.{name}: the model's inputs are {names}")
         if rule.image is not None and tensor.dtype in ("BOOL", BYTES):
             raise LoadError(f"function.toml input.{name}: a picture cannot become {tensor.dtype}")
+        if rule.kind != "tensor" and tensor.dtype == bfloat16.NAME:
+            raise LoadError(f"function.toml input.{name}: {rule.kind} cannot become BF16")
     outputs = [tensor.name for tensor in signature.outputs]
     if spec.output.tensor and outputs and spec.output.tensor not in outputs:
         raise LoadError(
@@ -202,6 +207,8 @@ def _zeros(tensor: TensorSpec) -> Any:
     shape = tuple(1 if size == DYNAMIC else size for size in tensor.shape)
     if tensor.dtype == BYTES:
         return np.full(shape, "", dtype=object)
+    if tensor.dtype == bfloat16.NAME:
+        return np.zeros(shape, bfloat16.BF16)
     return np.zeros(shape, dtype=ZERO.get(tensor.dtype) or np.dtype(tensor.dtype.lower()))
 
 
@@ -209,6 +216,8 @@ def _shown(signature: Signature, spec: ModelSpec, outputs: dict[str, Any]) -> di
     """Return the sample's answer as a client would get it, {} if it is long."""
     import msgspec
 
+    if any(tensor.dtype == bfloat16.NAME for tensor in signature.outputs):
+        return {}
     try:
         model = served_model(spec.revision)
         answer = encode(outputs, AnswerForm("short"), signature, spec.output, model, "")

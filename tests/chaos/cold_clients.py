@@ -75,6 +75,8 @@ def blocking_calls(address: str, numbers: Sequence[int]) -> Iterator[bool]:
         asked = [client.async_infer(NAME, [_tensor(http, one)]) for one in numbers]
         for number, one in zip(numbers, asked, strict=True):
             yield _is_right(number, one.get_result())
+    # A thread's hub keeps its descriptors.
+    importlib.import_module("gevent").get_hub().destroy(destroy_loop=True)
 
 
 async def asynchronous_calls(kind: Any, address: str, numbers: Sequence[int]) -> list[bool]:

@@ -7,15 +7,20 @@ import gzip
 import itertools
 import json
 import re
+import socket
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from aiohttp import ClientSession, ClientTimeout
 
+from tests.support import oip_grpc
 from tests.support.doses import amount
-from tests.support.models import written
 from tests.support.oip_forms import (
     HALVES,
     LENGTH,
@@ -35,31 +40,45 @@ from tests.support.process_server import ServerProcess, server_process
 
 pytestmark = pytest.mark.timeout(600)
 
-FUNCTIONS = {"wholes": WHOLES, "halves": (*HALVES, "INT64")}
-SCORES = """schema = 1
+FUNCTIONS = {"wholes": WHOLES, "halves": ("INT64", *HALVES), "floats": ("FP32",)}
+"""Datatypes by function; the last one has a fast path in replicas."""
+PLAIN = "schema = 1\n"
+LABELLED = """schema = 1
 
 [output]
-tensor = "scores"
+tensor = "out_fp32"
 labels = ["cat", "dog"]
 """
 AT_ONCE = 16
-CLASSES = [["3.000000:0:cat", "2.500000:3", "2.000000:1:dog"]]
+CLASSES = ["3.000000:0:cat", "2.500000:2"]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def grpc_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, grpc_port: int) -> Iterator[ServerProcess]:
     """A server with functions that return their inputs."""
     folder = tmp_path_factory.mktemp("forms")
-    classes = folder / "classes"
-    classes.mkdir()
-    row = "float[n,4]"
-    written(classes, "classes", f"({row} x) => ({row} scores)", "scores = Identity(x)")
-    (classes / "function.toml").write_text(SCORES)
-    with server_process(folder / "data") as server:
-        for name, datatypes in FUNCTIONS.items():
-            server.fnctl_json("deploy", str(echo(folder, name, datatypes)), "--name", name)
-        server.fnctl_json("deploy", str(classes), "--name", "classes")
+    with server_process(folder / "data", "--grpc-port", str(grpc_port)) as server:
+        with ThreadPoolExecutor(len(FUNCTIONS)) as threads:
+            list(threads.map(partial(deploy, server, folder), FUNCTIONS))
         yield server
+
+
+def deploy(server: ServerProcess, parent: Path, name: str) -> None:
+    """Deploy one of the functions."""
+    folder = parent / name
+    folder.mkdir()
+    echo(folder, name, FUNCTIONS[name])
+    (folder / "function.toml").write_text(LABELLED if name == "floats" else PLAIN)
+    server.fnctl_json("deploy", str(folder), "--name", name)
 
 
 @pytest.fixture
@@ -70,6 +89,23 @@ async def session(server: ServerProcess) -> AsyncIterator[ClientSession]:
         yield session
 
 
+@pytest.fixture(scope="module")
+def grpc_threads() -> Iterator[None]:
+    """What gRPC opens once per process, and for as long as a channel needs it."""
+    grpc.aio.init_grpc_aio()
+    yield
+    grpc.aio.shutdown_grpc_aio()
+
+
+@pytest.fixture
+async def channel(
+    server: ServerProcess, grpc_port: int, grpc_threads: None
+) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel to the server's port of gRPC."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+        yield channel
+
+
 async def post(session: ClientSession, wire: Wire) -> tuple[int, Wire]:
     async with session.post(
         wire.path, data=wire.body, headers=wire.headers, skip_auto_headers=["Content-Type"]
@@ -78,7 +114,9 @@ async def post(session: ClientSession, wire: Wire) -> tuple[int, Wire]:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-async def test_every_form_returns_the_same_tensors(session: ClientSession, name: str) -> None:
+async def test_every_form_returns_the_same_tensors(
+    session: ClientSession, channel: grpc.aio.Channel, name: str
+) -> None:
     """Random tensors of all datatypes, sent at once in all forms that can carry them, come back as
     they were, to the bit; the replica may join them."""
     random = np.random.default_rng(18)
@@ -86,11 +124,14 @@ async def test_every_form_returns_the_same_tensors(session: ClientSession, name:
     for turn in range(amount(12, 1000)):
         given = tensors(random, FUNCTIONS[name], finite=turn % 4 != 0)
         forms = list(forms_of(given))
-        used |= {form.name for form in forms}
+        calls = oip_grpc.forms_of(given)
+        used |= {form.name for form in forms} | set(calls)
         async with asyncio.TaskGroup() as group:
             for form in forms:
                 group.create_task(_echoed(session, form, name, given))
-    assert len(used) == (7 if name == "wholes" else 4)
+            for call in calls:
+                group.create_task(_called(channel, call, name, given))
+    assert len(used) == (4 if name == "halves" else 9)
 
 
 async def _echoed(session: ClientSession, form: Form, name: str, given: Tensors) -> None:
@@ -99,24 +140,28 @@ async def _echoed(session: ClientSession, form: Form, name: str, given: Tensors)
     assert same(form.read(decoded(answer)), given), form.name
 
 
+async def _called(channel: grpc.aio.Channel, form: str, name: str, given: Tensors) -> None:
+    assert same(await oip_grpc.infer(channel, form, name, given), given), form
+
+
 async def test_outputs_are_classified(session: ClientSession) -> None:
     """The best classes of an output come with the labels of function.toml, in both forms."""
     document: dict[str, Any] = {
-        "inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [3, 2, 1, 2.5]}],
-        "outputs": [{"name": "scores", "parameters": {"classification": 3}}],
+        "inputs": [{"name": "in_fp32", "shape": [1, 3], "datatype": "FP32", "data": [3, 2, 2.5]}],
+        "outputs": [{"name": "out_fp32", "parameters": {"classification": 2}}],
     }
     for is_raw in (False, True):
         document["parameters"] = {"binary_data_output": is_raw}
         body = json.dumps(document).encode()
-        status, answer = await post(session, Wire("/v2/models/classes/infer", {}, body))
+        status, answer = await post(session, Wire("/v2/models/floats/infer", {}, body))
         assert status == 200, answer.body
         head = json.loads(answer.body[: int(answer.headers.get(LENGTH, len(answer.body)))])
         (item,) = head["outputs"]
-        assert (item["shape"], item["datatype"]) == ([1, 3], "BYTES")
+        assert (item["shape"], item["datatype"]) == ([1, 2], "BYTES")
         if is_raw:
-            assert answer.body.endswith(b"\x0e\x00\x00\x00" + b"2.000000:1:dog")
+            assert answer.body.endswith(b"\x0a\x00\x00\x00" + b"2.500000:2")
         else:
-            assert [item["data"]] == CLASSES
+            assert item["data"] == CLASSES
 
 
 @pytest.mark.parametrize(
@@ -152,21 +197,24 @@ async def test_bombs_are_stopped_at_the_limit(session: ClientSession) -> None:
     assert (status, answer.headers["Fn-Problem"]) == (413, "body_too_large")
 
 
-async def test_damaged_bodies_harm_nothing(server: ServerProcess, session: ClientSession) -> None:
+@pytest.mark.parametrize("name", ["wholes", "floats"])
+async def test_damaged_bodies_harm_nothing(
+    server: ServerProcess, session: ClientSession, name: str
+) -> None:
     """Damaged bodies are read or refused, by the same replica, and no error is logged."""
-    given = tensors(np.random.default_rng(3), WHOLES, finite=True)
-    _, answer = await post(session, binary("wholes", given))
+    given = tensors(np.random.default_rng(3), FUNCTIONS[name], finite=True)
+    _, answer = await post(session, binary(name, given))
     replica = replica_of(answer)
     complaints = len(server.complaints)
-    wires = [form.write("wholes", given) for form in forms_of(given) if "in " not in form.name]
+    wires = [form.write(name, given) for form in forms_of(given) if "in " not in form.name]
     bodies = [(wire.body, int(wire.headers[LENGTH])) for wire in wires if LENGTH in wire.headers]
-    queue = mutants(19, bodies, amount(300, 20_000))
+    queue = mutants(19, bodies, amount(200, 10_000))
     statuses: set[int] = set()
 
     async def send() -> None:
         for body, length in queue:
             headers = {LENGTH: str(length)} if length >= 0 else {}
-            status, _ = await post(session, Wire("/v2/models/wholes/infer", headers, body))
+            status, _ = await post(session, Wire(f"/v2/models/{name}/infer", headers, body))
             statuses.add(status)
 
     async with asyncio.TaskGroup() as group:
@@ -175,7 +223,7 @@ async def test_damaged_bodies_harm_nothing(server: ServerProcess, session: Clien
     assert statuses <= {200, 400}
     assert 400 in statuses
     assert list(itertools.islice(server.complaints, complaints, None)) == []
-    status, answer = await post(session, binary("wholes", given))
+    status, answer = await post(session, binary(name, given))
     assert (status, replica_of(answer)) == (200, replica), answer.body
 
 

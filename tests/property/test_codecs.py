@@ -15,6 +15,7 @@ from runtime_image.codecs import request
 from runtime_image.codecs.accept import AnswerForm
 from runtime_image.codecs.answer import encode, served_model
 from runtime_image.codecs.arrays import DTYPES, to_arrays
+from runtime_image.codecs.bfloat16 import BF16
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import RequestError
@@ -196,7 +197,7 @@ def decode(head: RequestHead, body: bytes, wanted: Signature, rules: dict[str, I
         return
     for spec in wanted.inputs:
         assert spec.accepts(found[spec.name].shape)
-        assert found[spec.name].dtype == DTYPES[spec.dtype]
+        assert found[spec.name].dtype == DTYPES.get(spec.dtype, BF16)
 
 
 PREFIXES = [

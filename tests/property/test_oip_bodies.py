@@ -12,6 +12,7 @@ import pytest
 from gateway.oip.parameters import requested_scheduling
 from runtime_image.codecs.accept import OIP
 from runtime_image.codecs.arrays import to_arrays
+from runtime_image.codecs.fast_oip import Missed, oip_reader
 from runtime_image.codecs.request import RequestHead, check_finite, parse
 from runtime_image.contract.errors import BAD_INPUT, RequestError
 from runtime_image.contract.model import InputRule
@@ -26,15 +27,15 @@ MEMORY_MAX = 16 * 2**20
 """Bytes, for bodies of a few kilobytes."""
 
 
-def signature() -> Signature:
-    inputs = (TensorSpec(f"in_{one.lower()}", one, (-1, WIDTH)) for one in DATATYPES)
-    outputs = (TensorSpec(f"out_{one.lower()}", one, (-1, WIDTH)) for one in DATATYPES)
+def signature(datatypes: tuple[str, ...] = DATATYPES) -> Signature:
+    inputs = (TensorSpec(f"in_{one.lower()}", one, (-1, WIDTH)) for one in datatypes)
+    outputs = (TensorSpec(f"out_{one.lower()}", one, (-1, WIDTH)) for one in datatypes)
     return Signature("tensors", tuple(inputs), tuple(outputs))
 
 
-def bodies() -> list[Body]:
+def bodies(datatypes: tuple[str, ...] = DATATYPES) -> list[Body]:
     """Whole bodies of all forms that have a JSON part, with their lengths."""
-    given = tensors(np.random.default_rng(7), DATATYPES, finite=True)
+    given = tensors(np.random.default_rng(7), datatypes, finite=True)
     wires = [form.write("echo", given) for form in forms_of(given) if "gzip" not in form.name]
     return [(wire.body, int(wire.headers[LENGTH])) for wire in wires if LENGTH in wire.headers] + [
         (wire.body, -1) for wire in wires if LENGTH not in wire.headers and "fn" not in wire.path
@@ -79,6 +80,34 @@ def _is_read(body: bytes, length: int, wanted: Signature, rules: dict[str, Input
         assert array.dtype == DTYPES[one]
         assert array.shape[1:] == (WIDTH,)
     return True
+
+
+@pytest.mark.parametrize("datatypes", [("FP32",), ("FP32", "INT64", "UINT8")])
+def test_the_fast_path_reads_what_the_ordinary_one_reads(datatypes: tuple[str, ...]) -> None:
+    """A damaged body that the fast path takes has the same arrays, form and id as otherwise."""
+    wanted, taken = signature(datatypes), 0
+    reader = oip_reader(wanted, {})
+    assert reader is not None
+    for body, length in mutants(20, bodies(datatypes), amount(3_000, 100_000)):
+        header = max(length, -1)
+        found = reader.read(body, header)
+        head = RequestHead(OIP, "", header if header >= 0 else None)
+        try:
+            parsed = parse(head, body, wanted, {})
+        except RequestError as error:
+            refusal = error.message
+            assert isinstance(found, Missed), refusal
+            continue
+        if isinstance(found, Missed):
+            reader.remember(found, len(body), header, parsed)
+            continue
+        taken += 1
+        arrays = to_arrays(parsed, wanted, {})
+        assert (found.answer, found.id) == (parsed.answer, parsed.id)
+        assert {name: (one.shape, one.tobytes()) for name, one in found.arrays.items()} == {
+            name: (one.shape, one.tobytes()) for name, one in arrays.items()
+        }
+    assert taken, "no body took the fast path"
 
 
 HOSTILE = {

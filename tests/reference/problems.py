@@ -13,7 +13,8 @@ from tests.surface.source import problem_keys
 TITLE = "Problem codes"
 INTRO = """
 Every error is `application/problem+json` (RFC 9457). Clients decide by `code`, which never changes;
-`title` and `detail` are for people.
+`title` and `detail` are for people. Below `/v2` it is `{"error": TEXT}`, as the Open Inference
+Protocol has it, and the code is in the header `Fn-Problem`.
 """
 KEYS = {
     "type": "`urn:fngate:problem:CODE`.",
@@ -31,6 +32,7 @@ EXTRA = {
     "accepted": (("unsupported_encoding",), "Content codings that the server decodes."),
     "allow": (("method_not_allowed",), "Methods of the route, also in the header `Allow`."),
     "breaks": (("incompatible",), "Changes that would break callers, one text each."),
+    "error": (("too_many_connections",), "The text again, for clients of `/v2`."),
     "expected": (COMPARED, "Expected type or value."),
     "function": (("conflict",), "Function that has the name, or the alias, already."),
     "functions": (("conflict",), "Functions that need the secret."),

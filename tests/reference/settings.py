@@ -23,8 +23,10 @@ The options of the command line are in [Command line](command-line.md#fnctl-serv
 GROUPS = {
     "Network": (
         "port",
+        "grpc_port",
         "listen",
         "public_hosts",
+        "cors_origins",
         "trusted_proxies",
         "workers",
         "connections",

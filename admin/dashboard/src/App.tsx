@@ -5,6 +5,8 @@ import { Problem, wordsOf } from "./api/problem.ts";
 import type { Session } from "./api/types.ts";
 import { Login } from "./pages/Login.tsx";
 import { Pages } from "./pages/Pages.tsx";
+import { PublicDocs } from "./docs/PublicDocs.tsx";
+import { useRoute } from "./route/address.ts";
 
 type Entry =
   | { at: "door"; why: string }
@@ -14,6 +16,8 @@ type Entry =
 /** The login until a key is accepted, then the pages. */
 export function App() {
   const [entry, setEntry] = useState<Entry>(() => (takeKeyFromAddress() ?? keptKey() ? { at: "asking" } : { at: "door", why: "" }));
+
+  const route = useRoute();
 
   const leave = useCallback((why: string) => {
     forgetKey();
@@ -52,5 +56,6 @@ export function App() {
   if (entry.at === "inside") {
     return <Pages key={entry.client.key} client={entry.client} session={entry.session} onLeave={leave} />;
   }
+  if (route.page === "docs" && entry.at === "door") return <PublicDocs />;
   return <Login why={entry.at === "door" ? entry.why : ""} isAsking={entry.at === "asking"} known={keptKey() ?? ""} onKey={(key) => void enter(key)} />;
 }

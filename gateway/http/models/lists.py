@@ -9,9 +9,9 @@ import structlog
 from aiohttp import web
 
 from gateway import problems
+from gateway.cross_origins import CrossOrigins
 from gateway.http.admission import correlate
 from gateway.http.bodies import check_framing, is_awaiting_continue
-from gateway.http.boundary import response_of
 from gateway.http.models.router import (
     SHOWN_MAX,
     check_model_caller,
@@ -41,6 +41,7 @@ class ModelRoutes:
         self._access = invoker.access
         self._catalog = invoker.catalog
         self._new_id = invoker.new_id
+        self._origins = CrossOrigins(invoker.access, invoker.catalog)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer a request."""
@@ -50,8 +51,8 @@ class ModelRoutes:
         request_id = correlate(header).request_id or self._new_id()
         try:
             check_framing(request)
-            credential = check_model_caller(self._access, header, protocol)
-            document = self._document(request.method, path, protocol, credential)
+            credential = check_model_caller(self._access, self._origins, header, protocol)
+            document = self._document(request, path, protocol, credential)
             response = problems.json_answer(document)
         except FnError as error:
             response = _answer(protocol, error, request_id)
@@ -64,24 +65,29 @@ class ModelRoutes:
         return response
 
     def _document(
-        self, method: str, path: str, protocol: Protocol, credential: str | None
+        self, request: web.Request, path: str, protocol: Protocol, credential: str | None
     ) -> dict[str, object]:
         """Return the document that a request asks for. Raises FnError."""
+        method = request.method
+        page = (_header_of(request)("Origin"), request.host)
         if method not in ("GET", "HEAD") or not (path + "/").startswith(f"{_PLACE}/"):
             raise no_endpoint(method, path.encode("utf-8", "replace"))
         if path == _PLACE:
-            mine = (one for one in self._catalog.all() if self._is_shown(one, credential))
+            mine = (one for one in self._catalog.all() if self._is_shown(one, credential, page))
             return list_document(protocol, (name for one in mine for name in names_of(one)))
         id = unquote(path.removeprefix(f"{_PLACE}/"))
         found = self._catalog.find_model(id)
-        if found is None or not self._is_shown(found, credential):
+        if found is None or not self._is_shown(found, credential, page):
             raise UnknownModel(f"no model {id[:SHOWN_MAX]!r} that this key may use")
         return model_document(protocol, Model(id, found.function.created_s))
 
-    def _is_shown(self, deployed: Deployed, credential: str | None) -> bool:
-        """Return whether a function is a model that the caller may invoke."""
+    def _is_shown(
+        self, deployed: Deployed, credential: str | None, page: tuple[str | None, str]
+    ) -> bool:
+        """Return whether a function is a model that the caller may invoke. `page`: the fields
+        Origin and Host."""
         server = deployed.revision.server
-        if server is None or server.api is None:
+        if server is None or server.api is None or not self._origins.may_call(*page, deployed):
             return False
         return self._access.allows(credential, "invoke", deployed.function.name)
 
@@ -98,4 +104,4 @@ def _header_of(request: web.Request) -> Callable[[str], str | None]:
 
 
 def _answer(protocol: Protocol, error: FnError, request_id: str) -> web.Response:
-    return response_of(shapes.reply(protocol, error, request_id))
+    return problems.response_of(shapes.reply(protocol, error, request_id))

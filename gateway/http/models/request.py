@@ -11,6 +11,7 @@ from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from gateway.http.admission import REQUEST_ID
 from gateway.proxy.fields import Malformed
 from gateway.proxy.framing import encode_chunk, make_framer
 from gateway.proxy.plan import State
@@ -301,7 +302,8 @@ class ModelRequest:
             return
         if routed.answer.begin_early():
             keeps = self.head.keep_alive
-            self._client.write(routed.waiting.head(self.journal.request_id, keeps=keeps))
+            added = (*self.journal.added, (REQUEST_ID, self.journal.request_id))
+            self._client.write(routed.waiting.head(added, keeps=keeps))
         self._client.write(encode_chunk(comment))
 
     # The request

@@ -7,6 +7,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from gateway.cross_origins import CrossOrigins
 from gateway.http.admission import REQUEST_ID, correlate
 from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.exchanges import answer, find_credential, header_of
@@ -88,6 +89,7 @@ class ModelRequests:
         self._largest = 0
         self._largest_as_of = -1
         self._turns = invoker.scan_turns
+        self._origins = CrossOrigins(invoker.access, invoker.catalog)
 
     def sweep(self) -> None:
         """Check the time limits of arriving bodies; to be called once a second."""
@@ -110,7 +112,8 @@ class ModelRequests:
         journal.shape = partial(_shaped, protocol, journal.request_id)
         try:
             journal.enter()
-            credential = check_model_caller(invoker.access, header, protocol)
+            credential = check_model_caller(invoker.access, self._origins, header, protocol)
+            journal.added = self._origins.fields(PREFIX.decode(), header("Origin"))
             if endpoint is None:
                 raise no_endpoint(head.method.decode(), path)
             check_query(query)
@@ -118,7 +121,7 @@ class ModelRequests:
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             answer(head, client, journal.problem(error, None, 0))
             return None
-        router = _Router(self._exchanges, invoker, endpoint, query, credential)
+        router = _Router(self._exchanges, invoker, self._origins, endpoint, query, credential)
         limits = (most, invoker.settings.body_read_s)
         budget = invoker.body_budget
         shared = (self._arriving, self._turns)
@@ -168,12 +171,14 @@ class _Router:
         self,
         exchanges: Exchanges,
         invoker: Invoker,
+        origins: CrossOrigins,
         endpoint: Endpoint,
         query: bytes,
         credential: str | None,
     ) -> None:
         self._exchanges = exchanges
         self._invoker = invoker
+        self._origins = origins
         self._endpoint = endpoint
         self._query = query
         self._credential = credential
@@ -188,6 +193,8 @@ class _Router:
     def route(self, request: ModelRequest, body: bytes, scanned: Scanned) -> Routed:
         """Implement `Router.route`."""
         deployed, key_id = self._resolve(scanned.model)
+        header = header_of(request.head)
+        self._origins.check_call(header("Origin"), header("Host") or "", deployed)
         api, journal, endpoint = api_of(deployed), request.journal, self._endpoint
         if len(body) > api.body_mib * MIB:
             raise BodyTooLarge(f"expected a body of at most {api.body_mib} MiB, got {len(body)}")
@@ -197,7 +204,7 @@ class _Router:
         key = self._upstream_key(deployed, api)
         edited = upstream_body(body, scanned, endpoint, api)
         is_stream = scanned.is_stream and endpoint.streams
-        journal.added = _STREAMED if is_stream else ()
+        journal.added += _STREAMED if is_stream else ()
         model_answer = self._answer(journal, scanned.model, api, asks_usage=edited.asks_usage)
         journal.meter = UsageMeter(
             *(self._invoker, deployed.function, key_id, model_answer, self._began_s),
@@ -293,7 +300,10 @@ class _Router:
 
 
 def check_model_caller(
-    access: Access, header: Callable[[str], str | None], protocol: Protocol
+    access: Access,
+    origins: CrossOrigins,
+    header: Callable[[str], str | None],
+    protocol: Protocol,
 ) -> str | None:
     """Return the credential of a request to /v1, after all checks that need no model.
 
@@ -302,7 +312,7 @@ def check_model_caller(
     """
     host = header("Host") or ""
     access.check_host(host)
-    access.check_origin(header("Origin"), header("Sec-Fetch-Site"), host)
+    origins.check(header("Origin"), header("Sec-Fetch-Site"), host, PREFIX.decode())
     sent, own = header("Authorization"), header("Fn-Key")
     key = header(_KEY) if protocol is Protocol.ANTHROPIC else None
     if not access.is_open:

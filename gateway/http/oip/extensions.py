@@ -34,7 +34,7 @@ class ExtensionRoutes:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self._trace = trace_settings(serving.invoker.settings)
+        self._settings = serving.invoker.settings
 
     def rows(self) -> list[Row]:
         """Return the routes."""
@@ -80,12 +80,12 @@ class ExtensionRoutes:
 
     async def _get_trace(self, request: web.Request) -> web.Response:
         self._check_traced(request)
-        return json_answer(self._trace)
+        return json_answer(trace_settings(self._settings))
 
     async def _set_trace(self, request: web.Request) -> web.Response:
         self._check_traced(request)
         await self._refuse_changes(request, "FN_TRACES and FN_TRACES_SAMPLE")
-        return json_answer(self._trace)
+        return json_answer(trace_settings(self._settings))
 
     def _check_traced(self, request: web.Request) -> None:
         self._serving.check(request, "admin")

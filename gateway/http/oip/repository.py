@@ -8,10 +8,10 @@ from aiohttp import web
 
 from gateway.http.admission import requested_wait_s
 from gateway.http.oip.table import Row, Serving
-from gateway.http.waits import OpenWaits
 from gateway.oip.documents import READY, all_served, index_entry
 from gateway.oip.repository import check_load, check_unload, read_index
 from gateway.problems import json_answer
+from gateway.waits import OpenWaits
 from registry.errors import NotServed
 
 if TYPE_CHECKING:

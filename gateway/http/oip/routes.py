@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import web
 
 from gateway.http.bodies import continue_later
-from gateway.http.boundary import ErrorBoundary
 from gateway.http.call_route import head_of, invoke
 from gateway.http.oip.extensions import ExtensionRoutes
 from gateway.http.oip.models import ONE_MODEL, ModelRoutes
 from gateway.http.oip.repository import RepositoryRoutes
 from gateway.http.oip.statistics import StatisticsRoutes
 from gateway.http.oip.table import PREFIX, Handler, Row, Serving
-from gateway.oip import shapes
 from registry.errors import MethodNotAllowed, Unknown
 
 if TYPE_CHECKING:
@@ -25,13 +23,21 @@ if TYPE_CHECKING:
 SHOWN_MAX: Final = 200
 
 
+class Boundary(Protocol):
+    """The checks that all routes share, and their answers to errors."""
+
+    def wrap(self, handler: Handler) -> Handler:
+        """Return `handler` behind the boundary."""
+
+
 class OipRoutes:
     """The routes of the Open Inference Protocol. Event loop thread only."""
 
-    def __init__(self, invoker: Invoker, writer: Writer) -> None:
+    def __init__(self, invoker: Invoker, writer: Writer, boundary: Boundary) -> None:
+        """`boundary` answers errors in the protocol's form."""
         self._invoker = invoker
         self._writer = writer
-        self._boundary = ErrorBoundary(invoker.access, shapes.reply)
+        self._boundary = boundary
         serving = Serving(invoker)
         self.repository = RepositoryRoutes(serving)
         self.rows: Final = [
@@ -49,20 +55,16 @@ class OipRoutes:
             paths.setdefault(row.path, {})[row.method] = row.handler
         for path, handlers in paths.items():
             self._add(app, path, by_method(handlers))
-        self._add(app, "", _no_route, is_rest=True)
+        self._add(app, "/{rest:.*}", _no_route)
         app.on_shutdown.append(self.stop_waiting)
 
     async def stop_waiting(self, _app: object = None) -> None:
         """Answer all requests that wait for a model (handler of aiohttp's shutdown signal)."""
         await self.repository.waits.stop()
 
-    def _add(
-        self, app: web.Application, path: str, handler: Handler, *, is_rest: bool = False
-    ) -> None:
+    def _add(self, app: web.Application, path: str, handler: Handler) -> None:
         guarded = self._boundary.wrap(handler)
-        ends = ("/{rest:.*}",) if is_rest else ("", "/")
-        for end in ends:
-            app.router.add_route("*", PREFIX + path + end, guarded, expect_handler=continue_later)
+        app.router.add_route("*", PREFIX + path, guarded, expect_handler=continue_later)
 
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         """Answer an inference whose path is not in its plain form, as with an escaped name."""

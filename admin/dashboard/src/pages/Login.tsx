@@ -38,6 +38,9 @@ export function Login({ why, isAsking, known, onKey }: { why: string; isAsking: 
         <button className="button primary" type="submit" disabled={isAsking || !key.trim()}>
           {isAsking ? "Connecting …" : "Open the dashboard"}
         </button>
+        <a href="#/docs" className="small">
+          Routes of this server
+        </a>
       </form>
     </main>
   );

@@ -4,6 +4,7 @@ import type { Client } from "../api/client.ts";
 import type { Session } from "../api/types.ts";
 import { DeployPage } from "../deploy/DeployPage.tsx";
 import { DeployDesk } from "../deploy/run.ts";
+import { DocsPage } from "../docs/DocsPage.tsx";
 import { EventReader } from "../events/reader.ts";
 import { useRoute } from "../route/address.ts";
 import { SiteContext } from "../store/hooks.ts";
@@ -60,6 +61,8 @@ function Page() {
       return <TimelinePage query={route.query} />;
     case "deploy":
       return <DeployPage query={route.query} />;
+    case "docs":
+      return <DocsPage />;
     case "nowhere":
       return (
         <div className="page">

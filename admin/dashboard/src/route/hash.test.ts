@@ -6,6 +6,7 @@ test("addresses name pages", () => {
   expect(routeOf("#/?q=a&state=warm").query.get("state")).toBe("warm");
   expect(routeOf("#/timeline?hours=24").page).toBe("timeline");
   expect(routeOf("#/deploy?operation=a").page).toBe("deploy");
+  expect(routeOf("#/docs").page).toBe("docs");
   expect(routeOf("#/fn/digits?x=1")).toMatchObject({ page: "function", name: "digits" });
 });
 

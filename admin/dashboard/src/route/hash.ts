@@ -4,6 +4,7 @@ export type Route =
   | { page: "function"; name: string; query: URLSearchParams }
   | { page: "timeline"; query: URLSearchParams }
   | { page: "deploy"; query: URLSearchParams }
+  | { page: "docs"; query: URLSearchParams }
   | { page: "nowhere"; query: URLSearchParams };
 
 /** Parse `#/fn/digits?x=1`; an unknown address gives the route "nowhere". */
@@ -13,6 +14,7 @@ export function routeOf(hash: string): Route {
   if (path === "" || path === "/") return { page: "overview", query };
   if (path === "/timeline") return { page: "timeline", query };
   if (path === "/deploy") return { page: "deploy", query };
+  if (path === "/docs") return { page: "docs", query };
   const name = /^\/fn\/([^/]+)$/.exec(path)?.[1];
   if (name) {
     try {

@@ -210,6 +210,7 @@ class Process:
 
     name = "7"
     counters = "table"
+    revisions = "numbers"
 
     class channel:
         """Channel of the worker."""
@@ -226,7 +227,8 @@ def said() -> list[tuple[Any, ...]]:
 @pytest.fixture
 def messages(said: list[tuple[Any, ...]]) -> WorkerMessages:
     """WorkerMessages whose receivers only record."""
-    names = ("hub", "overview", "page", "own", "manager", "past", "connections", "loads")
+    names = ("hub", "overview", "page", "own", "manager", "past", "connections")
+    names = (*names, "statistics", "loads")
     return WorkerMessages(*(cast("Any", Calls(said, name)) for name in names))
 
 
@@ -241,6 +243,7 @@ def test_a_worker_is_joined_and_left_everywhere(
         ("page", "add_worker", "7", "table", "send"),
         ("hub", "add_worker", "7", "send"),
         ("connections", "add_worker", "7", "send"),
+        ("statistics", "add_worker", "7", "numbers", "send"),
         ("loads", "add_worker", "7", "send"),
     ]
     said.clear()
@@ -252,6 +255,7 @@ def test_a_worker_is_joined_and_left_everywhere(
         ("manager", "worker_lost", "7"),
         ("hub", "remove_worker", "7"),
         ("connections", "remove_worker", "7"),
+        ("statistics", "remove_worker", "7"),
         ("loads", "remove_worker", "7"),
     }
 

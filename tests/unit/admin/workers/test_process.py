@@ -26,11 +26,12 @@ async def test_a_process_answers_and_ends_with_its_channel() -> None:
     process.channel.send(encode(Reach(3)))
     await until(lambda: bool(said))
     assert decode_up(said[0]) == Reached(3)
-    assert all(part.isdigit() for part in arguments(process)[-3:-1])
+    assert all(part.isdigit() for part in arguments(process)[-4:-1])
     process.channel.close()
 
     assert await process.wait() == "exited with code 0"
     process.counters.close()
+    process.revisions.close()
     assert len(lost) == 1
 
 
@@ -44,3 +45,4 @@ async def test_a_killed_process_says_by_what() -> None:
     assert len(lost) == 1
     process.kill()
     process.counters.close()
+    process.revisions.close()

@@ -118,12 +118,15 @@ async def running(tmp_path: Path) -> AsyncIterator[tuple[Supervisor, asyncio.Tas
     counters.close_descriptor()
     ours, theirs = socket.socketpair()
     await supervisor.channel.open(ours)
-    worker = asyncio.create_task(Worker(cells, lambda _form: None).run(theirs))
+    numbers = CounterReader(records_max=64)
+    revisions = CounterWriter(os.dup(numbers.descriptor))
+    numbers.close_descriptor()
+    worker = asyncio.create_task(Worker(cells, revisions, lambda _form: None).run(theirs))
     yield supervisor, worker
     supervisor.channel.abort("the test is over")
     await worker
-    cells.close()
-    counters.close()
+    for one in (cells, revisions, counters, numbers):
+        one.close()
     port.close()
 
 
@@ -263,15 +266,16 @@ async def test_nonsense_from_the_supervisor_ends_the_worker(running: Running) ->
 def test_a_process_ignores_ctrl_c_and_ends_with_its_supervisor() -> None:
     """The process ignores SIGINT, even one that arrived while it was blocked, and ends with its
     channel."""
-    counters = CounterReader(records_max=64)
+    counters, numbers = CounterReader(records_max=64), CounterReader(records_max=64)
     ours, theirs = socket.socketpair()
-    passed = (theirs.fileno(), counters.descriptor)
+    passed = (theirs.fileno(), counters.descriptor, numbers.descriptor)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     child = subprocess.Popen([sys.executable, "-m", MODULE, *map(str, passed)], pass_fds=passed)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     child.send_signal(signal.SIGINT)
     theirs.close()
     counters.close_descriptor()
+    numbers.close_descriptor()
     ours.close()
 
     assert child.wait(UNTIL_S) == 0

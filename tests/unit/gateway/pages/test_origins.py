@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.pages.origins import Asked, Sender, asked_by, cors_fields, judge, preflight_fields
+from gateway.pages.origins import (
+    EXPOSED,
+    Asked,
+    Sender,
+    asked_by,
+    cors_fields,
+    judge,
+    preflight_fields,
+)
 from registry.errors import ForeignOrigin
 
 HOST = "web.localhost:8080"
@@ -154,9 +162,10 @@ def test_the_fields_are_read() -> None:
 
 def test_the_fields_for_a_listed_page() -> None:
     """The exact origin, never a star, and caches keep the answers apart."""
-    assert dict(cors_fields(APP)) == {
+    assert dict(cors_fields(APP, with_cookies=True)) == {
         "Access-Control-Allow-Origin": APP,
         "Access-Control-Allow-Credentials": "true",
+        "Access-Control-Expose-Headers": EXPOSED,
         "Vary": "Origin",
     }
 
@@ -178,7 +187,8 @@ def test_a_preflight_is_allowed_what_it_names(
     method: str, names: str | None, allowed: dict[str, str]
 ) -> None:
     """Method and names are repeated if they are a token and a list of tokens."""
-    fields = dict(preflight_fields(Asked("OPTIONS", HOST, APP, wanted=method), names))
+    asked = Asked("OPTIONS", HOST, APP, wanted=method)
+    fields = dict(preflight_fields(asked, names, with_cookies=True))
     prefix = "Access-Control-Allow-"
 
     assert {key: fields.get(prefix + key) for key in ("Methods", "Headers")} == {

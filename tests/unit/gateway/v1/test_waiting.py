@@ -46,7 +46,7 @@ def test_a_short_wait_is_one_of_all_comments() -> None:
 @pytest.mark.parametrize("keeps", [True, False])
 def test_the_head_tells_whether_the_connection_stays(keeps: bool) -> None:
     """A client must not reuse a connection that ends with the answer."""
-    head = WaitingStream.head("abc", keeps=keeps)
+    head = WaitingStream.head([("X-Request-Id", "abc")], keeps=keeps)
     expected = b"keep-alive" if keeps else b"close"
     assert head.endswith(b"\r\nConnection: %b\r\n\r\n" % expected)
     assert b"\r\nX-Request-Id: abc\r\n" in head

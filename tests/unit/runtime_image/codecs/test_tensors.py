@@ -37,11 +37,10 @@ def test_wrong_names_are_refused(names: list[str], text: str) -> None:
     assert len(caught.value.message) < 400
 
 
-def test_bf16_is_refused_before_decoding() -> None:
-    """An input of dtype BF16, which numpy lacks, is refused by name."""
-    signature = Signature("tensors", (TensorSpec("x", "BF16", (1,)),), ())
-    with pytest.raises(RequestError, match="BF16"):
-        tensors.check_names(["x"], signature)
+def test_bf16_is_only_binary() -> None:
+    """BF16 has no JSON form: the error says how to send it."""
+    with pytest.raises(RequestError, match=r"BF16 as binary data: .*binary_data_size"):
+        read("BF16", (1,), "[1]")
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 3), (0, 2), (1, 2, 1)])

@@ -69,7 +69,6 @@ def test_the_advice_for_maps_names_zipmap(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("onnx_type", "code", "wide"),
     [
-        ("bfloat16", 16, "FLOAT"),
         ("float8e4m3fn", 17, "FLOAT"),
         ("float8e5m2", 19, "FLOAT"),
         ("uint4", 21, "UINT8"),

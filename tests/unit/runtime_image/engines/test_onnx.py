@@ -17,6 +17,7 @@ import onnxruntime
 import onnxruntime as ort
 import pytest
 
+from runtime_image.codecs.bfloat16 import bits, from_bits
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.model import ModelSpec, Preparation, SessionPlan
 from runtime_image.contract.signature import Signature, TensorSpec
@@ -53,6 +54,18 @@ def test_a_model_tells_its_signature(tmp_path: Path) -> None:
         (TensorSpec("a", "FP32", rows), TensorSpec("b", "FP32", rows)),
         (TensorSpec("sum", "FP32", rows), TensorSpec("difference", "FP32", rows)),
     )
+
+
+def test_bf16_is_computed(tmp_path: Path) -> None:
+    """BF16 goes in and out as its bits, beside tensors of other types."""
+    values = "(bfloat16[n] x, float[n] a) => (bfloat16[n] y, float[n] b)"
+    nodes = "w = Cast<to = 1>(x)\n b = Add(w, a)\n y = Cast<to = 16>(b)"
+    engine = load(models.written(tmp_path, "halves", values, nodes))
+    assert [spec.dtype for spec in engine.signature.inputs] == ["BF16", "FP32"]
+    x = from_bits(np.array([0x3F80, 0xC000], np.uint16))  # 1, -2
+    made = engine.run({"x": x, "a": np.array([0.5, 3], np.float32)}, engine.ticket())
+    assert bits(made["y"]).tolist() == [0x3FC0, 0x3F80]  # 1.5, 1
+    assert made["b"].tolist() == [1.5, 1]
 
 
 def test_a_run_gives_outputs_by_name(tmp_path: Path) -> None:

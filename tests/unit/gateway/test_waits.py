@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from gateway.http.waits import OpenWaits
+from gateway.waits import OpenWaits
 from registry.errors import ShuttingDown
 
 
 async def test_a_wait_returns_what_it_waited_for() -> None:
     """Without a shutdown a wait has the result of its work."""
-    assert await OpenWaits().run(asyncio.sleep(0, "done")) == "done"
+    assert await OpenWaits().run(asyncio.to_thread(lambda: "done")) == "done"
 
 
 async def test_a_shutdown_ends_open_waits_and_later_ones() -> None:

@@ -1,0 +1,84 @@
+"""Statistics of revisions: the gateways' numbers and the replicas' runs together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+from gateway.metrics.revisions import RevisionNumbers
+from gateway.oip.statistics import BatchStatistics, RevisionStatistics, Took
+from gateway.ports import ModelStatistics
+from runtime_image.link.run_counts import RunCount
+
+
+class RunTotals(Protocol):
+    """Successful runs of every revision by batch size."""
+
+    def runs(self, pool: str) -> list[RunCount]:
+        """Return a revision's runs by rising rows; those under 0 rows have no size of their own."""
+
+
+class Runs(Protocol):
+    """The pool manager's knowledge of runs."""
+
+    @property
+    def runs(self) -> RunTotals:
+        """Successful runs, as replicas last reported them."""
+
+    async def refresh_runs(self, pools: Collection[str]) -> None:
+        """Ask the replicas of these revisions for their runs up to now, for a limited time."""
+
+
+class ServerStatistics(ModelStatistics):
+    """Statistics in the process that has the pool manager."""
+
+    def __init__(
+        self,
+        read: Callable[[], Mapping[str, RevisionNumbers]],
+        manager: Runs,
+        wall: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        """`read` returns the numbers of all gateway processes by revision. `wall` returns Unix
+        seconds, `clock` monotonic ones."""
+        self._read = read
+        self._manager = manager
+        self._wall = wall
+        self._clock = clock
+
+    async def statistics(self, pools: Sequence[str]) -> list[RevisionStatistics]:
+        """Implement `ModelStatistics.statistics`."""
+        await self._manager.refresh_runs(pools)
+        found, totals = self._read(), self._manager.runs
+        epoch_s = self._wall() - self._clock()
+        nothing = RevisionNumbers()
+        return [
+            merged(pool, found.get(pool, nothing), totals.runs(pool), epoch_s) for pool in pools
+        ]
+
+
+def merged(
+    pool: str, numbers: RevisionNumbers, runs: list[RunCount], epoch_s: float
+) -> RevisionStatistics:
+    """Return the statistics of a revision. `epoch_s`: Unix seconds at 0 of the monotonic clock."""
+    success = round(numbers.success)
+    return RevisionStatistics(
+        pool,
+        round((epoch_s + numbers.last_s) * 1e3) if numbers.last_s else 0,
+        round(numbers.rows),
+        sum(one.runs for one in runs),
+        Took(success, round(numbers.success_s * 1e9)),
+        Took(round(numbers.fail), round(numbers.fail_s * 1e9)),
+        Took(success, round(numbers.queue_ms * 1e6)),
+        Took(success, round(numbers.input_us * 1e3)),
+        Took(success, round(numbers.infer_us * 1e3)),
+        Took(success, round(numbers.output_us * 1e3)),
+        tuple(_batch(one) for one in runs if one.rows),
+    )
+
+
+def _batch(runs: RunCount) -> BatchStatistics:
+    rows, count, input_ns, infer_ns, output_ns = runs
+    return BatchStatistics(
+        rows, Took(count, input_ns), Took(count, infer_ns), Took(count, output_ns)
+    )

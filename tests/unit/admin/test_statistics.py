@@ -1,0 +1,59 @@
+"""Statistics of the gateways' numbers and the replicas' runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from admin.statistics import ServerStatistics, merged
+from gateway.metrics.revisions import RevisionNumbers
+from gateway.oip.statistics import BatchStatistics, RevisionStatistics, Took
+from pool_manager.runs import RunTotals
+from runtime_image.link.run_counts import RunCount
+
+POOL = "default/f@1"
+NUMBERS = RevisionNumbers(3, 12, 1.5, 2.25, 10.0, 600.0, 80.0, 50.0, 2, 0.125)
+
+
+def test_every_number_has_its_unit() -> None:
+    """Nanoseconds and Unix milliseconds as whole numbers; times count once per success."""
+    runs = [RunCount(0, 5, 1, 2, 3), RunCount(4, 2, 10, 20, 30), RunCount(8, 1, 4, 5, 6)]
+    assert merged(POOL, NUMBERS, runs, 1000.0) == RevisionStatistics(
+        POOL,
+        last_inference_ms=1_050_000,
+        inference_count=12,
+        execution_count=8,
+        success=Took(3, 1_500_000_000),
+        fail=Took(2, 125_000_000),
+        queue=Took(3, 2_250_000),
+        compute_input=Took(3, 10_000),
+        compute_infer=Took(3, 600_000),
+        compute_output=Took(3, 80_000),
+        batches=(
+            BatchStatistics(4, Took(2, 10), Took(2, 20), Took(2, 30)),
+            BatchStatistics(8, Took(1, 4), Took(1, 5), Took(1, 6)),
+        ),
+    )
+
+
+class Manager:
+    """A manager whose replicas report their runs when they are asked."""
+
+    def __init__(self) -> None:
+        self.runs = RunTotals()
+        self.runs.define(POOL)
+        self.asked: list[Collection[str]] = []
+
+    async def refresh_runs(self, pools: Collection[str]) -> None:
+        """Report one more run."""
+        self.asked.append(pools)
+        self.runs.add(POOL, [RunCount(1, 1, 1, 1, 1)])
+
+
+async def test_replicas_are_asked_before_anything_is_read() -> None:
+    """A run that ended before the question is in the answer; revisions keep their order."""
+    manager = Manager()
+    found = ServerStatistics(lambda: {POOL: NUMBERS}, manager, lambda: 1010.0, lambda: 10.0)
+    other, mine = await found.statistics(["default/other@1", POOL])
+    assert manager.asked == [["default/other@1", POOL]]
+    assert other == RevisionStatistics("default/other@1")
+    assert (mine.execution_count, mine.last_inference_ms) == (1, 1_050_000)
