@@ -110,9 +110,8 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         RevisionCounts(is_deployed, revisions),
     )
     catalog.subscribe(metrics.on_change)
-    access_log = None
-    if write_access is not None:
-        access_log = AccessLog(write_access, wall, metrics.count_dropped_events)
+    dropped = metrics.count_dropped_events
+    access_log = AccessLog(write_access, wall, dropped) if write_access else None
     return Invoker(
         *(settings, access, catalog, delivery),
         ColdCheck(),
