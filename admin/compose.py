@@ -29,7 +29,14 @@ from admin.gateway_process import (
 )
 from admin.health import Health
 from admin.history import ServerHistory, prior_of
-from admin.metrics import DeviceFamilies, Gateways, OneGateway, ReplicaFamilies, ServerFamilies
+from admin.metrics import (
+    DeviceFamilies,
+    Gateways,
+    OneGateway,
+    ReplicaFamilies,
+    RunFamilies,
+    ServerFamilies,
+)
 from admin.model_control import LocalModels
 from admin.pool_sync import PoolSync
 from admin.settings import Settings
@@ -347,6 +354,7 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
     manager, driver = context.manager, context.settings.driver
     counters = manager.counters
     metrics.add_source(ReplicaFamilies(counters))
+    metrics.add_source(RunFamilies(manager.runs.shown))
     metrics.add_source(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
     metrics.add_source(ServerFamilies(driver, context.store.history.statistics, gateways))
 

@@ -226,6 +226,26 @@ class ReplicaFamilies:
         yield _singles("fngate_manager_errors", text, ("step", STEPS), counts.defects)
 
 
+class RunFamilies:
+    """Family of runs, as of the last `snapshot`. `runs` returns them by pool."""
+
+    def __init__(self, runs: Callable[[], Mapping[str, int]]) -> None:
+        self._runs = runs
+        self._seen: Mapping[str, int] = {}
+
+    def snapshot(self) -> None:
+        """Read the values; must run on the event loop's thread."""
+        self._seen = self._runs()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the family; pools that ran nothing are left out."""
+        text = "Successful runs of models, as replicas reported them with their last PONG."
+        family = CounterMetricFamily("fngate_runs", text, labels=["pool"])
+        for pool, runs in self._seen.items():
+            family.add_metric([pool], runs)
+        yield family
+
+
 def _supply(supplied: list[Supplied]) -> Iterable[Metric]:
     text = "Replicas that a pool wants; pools that want none and have none are left out."
     wanted = GaugeMetricFamily("fngate_pool_wanted_replicas", text, labels=["pool"])

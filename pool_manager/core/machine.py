@@ -15,7 +15,7 @@ Note. Changed endpoints are then published to gateways.
     WarmRequested     marks the pool as to be warmed           EndWarm, if the pool is unknown
     WarmCancelled     removes that mark
     SleepRequested    drains idle replicas above `min`         Drain
-    UnloadRequested   marks a pool with replicas until a start
+    UnloadRequested   as Sleep-, and marks the pool's others   Drain
     CauseRemoved      failures and back-off of a pool
     DemandReported    a worker's load, load windows, uses
     WorkerLost        removes the worker's load
@@ -268,10 +268,11 @@ class Machine:
             pool.warming = None
         elif isinstance(event, events.CauseRemoved):
             pool.forget_failures()
-        elif isinstance(event, events.UnloadRequested):
-            pool.unloading = bool(pool.replicas)
-        elif self.is_open:
-            self._supply.sleep(pool, now, commands)
+        else:
+            if isinstance(event, events.UnloadRequested):
+                pool.unloading = bool(pool.replicas)
+            if self.is_open:
+                self._supply.sleep(pool, now, commands)
         return {event.key}
 
     def _on_engine(

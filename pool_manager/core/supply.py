@@ -17,6 +17,9 @@ from registry.exchange import Load
 REFILL_AFTER_S = 2.0
 """A used standby is replaced once no cold start is in progress, at the latest after this long."""
 
+UNLOADED = "unloaded by a client"
+"""Why replicas drain after `UnloadRequested`."""
+
 
 class Standbys:
     """Keeps standbys ready for cold starts. `new_id` returns ids that no replica has."""
@@ -94,9 +97,10 @@ class Supply:
         load = self._host.demand.load(pool.key)
         if load.busy:
             return
+        text = UNLOADED if pool.unloading else "put to sleep"
         for replica in list(pool.replicas.values()):
             if replica.state is State.READY and pool.staying() > pool.spec.min:
-                self._replicas.drain(replica, JUST_USED_S, "put to sleep", now, commands)
+                self._replicas.drain(replica, JUST_USED_S, text, now, commands)
 
     def _update_wanted(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
         spec = pool.spec
@@ -210,7 +214,7 @@ class Supply:
                 return
             if is_idle and pool.idle_s(replica, now) >= pool.keep_s:
                 idle = f"idle for {pool.idle_s(replica, now):.0f} s"
-                text = "unloaded by a client" if pool.unloading else idle
+                text = UNLOADED if pool.unloading else idle
                 self._replicas.drain(replica, pool.keep_s, text, now, commands)
             elif self._serving(pool) > max(1, pool.wanted):
                 self._replicas.drain(replica, None, pool.wanted_reason, now, commands)

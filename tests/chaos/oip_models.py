@@ -4,19 +4,22 @@ a crowd of clients at a cold model. Everything by the Open Inference Protocol.""
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
 import json
 import random
+import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
 
 from tests.chaos.footprint import pause
 from tests.chaos.ledger import Ledger
@@ -30,6 +33,9 @@ TIMEOUT_S = 120.0
 AGAIN_S = 0.1
 NAMED = {429: {"queue_full"}, 503: {"no_room", "wait_budget_over"}}
 """Codes of refusals that clients may get while models move. Each carries Retry-After."""
+NAMED_CODES = {"StatusCode.RESOURCE_EXHAUSTED", "StatusCode.UNAVAILABLE"}
+"""The same over gRPC."""
+FORMS = ("JSON", "binary", "gRPC")
 UNIT = "/v2/models/{}/infer"
 CONTROL = "/v2/repository/models/{}/{}"
 
@@ -50,9 +56,10 @@ class Dose:
 
 @dataclass
 class Scene:
-    """One server, and what its clients got."""
+    """One server, and what its clients got. `grpc`: an asynchronous client of Triton."""
 
     server: ServerProcess
+    grpc: Any
     dose: Dose
     ledger: Ledger
     counts: Counter[str] = field(default_factory=Counter)
@@ -73,33 +80,70 @@ class Scene:
     async def call(
         self, session: aiohttp.ClientSession, number: int, place: int, chance: random.Random
     ) -> bool:
-        """Make one call, in JSON or binary; return whether its answer was right."""
-        value = number % 100_000
-        is_binary = chance.random() < 0.5
-        body, fields = _request(value, is_binary=is_binary)
-        url = f"{self.server.url}{UNIT.format(self.names[place])}"
-        answer = await self._send(session, f"#{number}: infer", url, body, fields)
-        if answer is None:
+        """Make one call in any form; return whether its answer was right."""
+        value, form = number % 100_000, chance.choice(FORMS)
+        what = f"#{number}: {form}"
+        if form == "gRPC":
+            got = await self._infer(what, self.names[place], value)
+        else:
+            body, fields = _request(value, is_binary=form == "binary")
+            url = f"{self.server.url}{UNIT.format(self.names[place])}"
+            answer = await self._send(session, what, url, body, fields)
+            got = None if answer is None else _first(answer, is_binary=form == "binary")
+        if got is None:
             return False
-        got = _first(answer, is_binary=is_binary)
         if got != factor(place) * value + place:
-            self.ledger.violated(f"#{number}: wrong: x = {value} of model {place}: {got}")
-        self.counts["right, binary" if is_binary else "right, JSON"] += 1
+            self.ledger.violated(f"{what}: wrong: x = {value} of model {place}: {got}")
+        self.counts[f"right, {form}"] += 1
         return True
 
     async def control_on(self, session: aiohttp.ClientSession, place: int) -> None:
-        """Load and unload random models until the end."""
+        """Load and unload random models until the end: every other controller over gRPC."""
         chance = random.Random(f"{self.dose.seed}/controller {place}")
         first = iter(("unload", "load"))
         while not self.ended.is_set():
             await pause(chance.uniform(*self.dose.control_s))
             verb = next(first, "") or chance.choice(("load", "load", "unload"))
             name = chance.choice(self.names)
-            url = f"{self.server.url}{CONTROL.format(name, verb)}"
-            answer = await self._send(session, f"{verb} of {name}", url, b"", {})
-            if answer is not None:
-                self.counts[verb] += 1
-                self.ledger.require(answer == b"", f"{verb} of {name}: {answer[:200]!r}")
+            if place % 2:
+                controls = {"load": self.grpc.load_model, "unload": self.grpc.unload_model}
+                is_done = await self._grpc(f"{verb} of {name}", controls[verb], name)
+            else:
+                url = f"{self.server.url}{CONTROL.format(name, verb)}"
+                answer = await self._send(session, f"{verb} of {name}", url, b"", {})
+                is_done = answer is not None
+                self.ledger.require(not answer, f"{verb} of {name}: {answer!r:.200}")
+            self.counts[verb] += is_done
+
+    async def _infer(self, what: str, name: str, value: int) -> float | None:
+        """Return the first element of an answer over gRPC."""
+        kind = importlib.import_module("tritonclient.grpc")
+        tensor = kind.InferInput("x", [1, 4], "FP32")
+        tensor.set_data_from_numpy(np.array([[value, 0, 0, 0]], np.float32))
+        found: list[Any] = []
+
+        async def infer(name: str) -> None:
+            found.append(await self.grpc.infer(name, [tensor], client_timeout=TIMEOUT_S))
+
+        if not await self._grpc(what, infer, name):
+            return None
+        return float(found[0].as_numpy("y")[0][0])
+
+    async def _grpc(self, what: str, call: Callable[[str], Awaitable[None]], name: str) -> bool:
+        """Make a call over gRPC; return False for a refusal by the rules or a violation."""
+        failed: type[Exception] = importlib.import_module(
+            "tritonclient.utils"
+        ).InferenceServerException
+        try:
+            await call(name)
+        except failed as error:
+            code = str(error.status())  # type: ignore[attr-defined]  # of tritonclient
+            self.counts[code] += 1
+            if code not in NAMED_CODES:
+                self.ledger.violated(f"{what}: {code}: {error!s:.300}")
+            await pause(AGAIN_S)
+            return False
+        return True
 
     async def _send(
         self,
@@ -180,32 +224,41 @@ async def run(data: Path, dose: Dose) -> Ledger:
     every model answers."""
     figures = {"seed": dose.seed, "models": dose.models, "slots": dose.slots}
     ledger = Ledger("models are loaded and unloaded under load", figures)
-    options = ("--workers", str(WORKERS), "--cpu-slots", str(dose.slots))
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = str(reserved.getsockname()[1])
+    options = ("--workers", str(WORKERS), "--cpu-slots", str(dose.slots), "--grpc-port", port)
     with server_process(data / "data", *options) as server:
         deploy_all(server, data, dose.models)
-        scene = Scene(server, dose, ledger)
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        connector = aiohttp.TCPConnector(limit=0)
-        headers = {**server.headers, "Content-Type": "application/octet-stream"}
-        async with aiohttp.ClientSession(
-            timeout=timeout, connector=connector, headers=headers
-        ) as session:
-            numbers = itertools.count()
-            async with asyncio.TaskGroup() as group:
-                for _ in range(dose.callers):
-                    group.create_task(scene.call_on(session, numbers))
-                for place in range(dose.controllers):
-                    group.create_task(scene.control_on(session, place))
-                await pause(dose.seconds)
-                scene.ended.set()
-            chance = random.Random(dose.seed)
-            for place in range(dose.models):
-                is_right = await scene.call(session, next(numbers), place, chance)
-                ledger.require(is_right, f"model {place} does not answer after the load")
+        triton = importlib.import_module("tritonclient.grpc.aio")
+        async with triton.InferenceServerClient(f"127.0.0.1:{port}") as grpc:
+            scene = Scene(server, grpc, dose, ledger)
+            await _play(scene)
         for line in server.complaints:
             ledger.violated(f"the server's log: {line.rstrip()}")
     ledger.require(not server.replica_pids(), "replicas are left")
-    for kind in ("load", "unload", "right, binary", "right, JSON"):
+    for kind in ("load", "unload", *(f"right, {form}" for form in FORMS)):
         ledger.require(scene.counts[kind] > 0, f"nothing happened: {kind}")
     ledger.figures |= dict(sorted(scene.counts.items()))
     return ledger
+
+
+async def _play(scene: Scene) -> None:
+    """Call, load and unload for the time of the dose; then call every model once."""
+    dose, numbers = scene.dose, itertools.count()
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+    connector = aiohttp.TCPConnector(limit=0)
+    headers = {**scene.server.headers, "Content-Type": "application/octet-stream"}
+    async with aiohttp.ClientSession(
+        timeout=timeout, connector=connector, headers=headers
+    ) as session:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(dose.callers):
+                group.create_task(scene.call_on(session, numbers))
+            for place in range(dose.controllers):
+                group.create_task(scene.control_on(session, place))
+            await pause(dose.seconds)
+            scene.ended.set()
+        chance = random.Random(dose.seed)
+        for place in range(dose.models):
+            is_right = await scene.call(session, next(numbers), place, chance)
+            scene.ledger.require(is_right, f"model {place} does not answer after the load")

@@ -9,6 +9,9 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,7 +21,6 @@ from aiohttp import ClientSession, ClientTimeout
 
 from tests.support import oip_grpc
 from tests.support.doses import amount
-from tests.support.models import written
 from tests.support.oip_forms import (
     HALVES,
     LENGTH,
@@ -40,14 +42,15 @@ pytestmark = pytest.mark.timeout(600)
 
 FUNCTIONS = {"wholes": WHOLES, "halves": ("INT64", *HALVES), "floats": ("FP32",)}
 """Datatypes by function; the last one has a fast path in replicas."""
-SCORES = """schema = 1
+PLAIN = "schema = 1\n"
+LABELLED = """schema = 1
 
 [output]
-tensor = "scores"
+tensor = "out_fp32"
 labels = ["cat", "dog"]
 """
 AT_ONCE = 16
-CLASSES = [["3.000000:0:cat", "2.500000:3", "2.000000:1:dog"]]
+CLASSES = ["3.000000:0:cat", "2.500000:2"]
 
 
 @pytest.fixture(scope="module")
@@ -63,16 +66,19 @@ def grpc_port() -> int:
 def server(tmp_path_factory: pytest.TempPathFactory, grpc_port: int) -> Iterator[ServerProcess]:
     """A server with functions that return their inputs."""
     folder = tmp_path_factory.mktemp("forms")
-    classes = folder / "classes"
-    classes.mkdir()
-    row = "float[n,4]"
-    written(classes, "classes", f"({row} x) => ({row} scores)", "scores = Identity(x)")
-    (classes / "function.toml").write_text(SCORES)
     with server_process(folder / "data", "--grpc-port", str(grpc_port)) as server:
-        for name, datatypes in FUNCTIONS.items():
-            server.fnctl_json("deploy", str(echo(folder, name, datatypes)), "--name", name)
-        server.fnctl_json("deploy", str(classes), "--name", "classes")
+        with ThreadPoolExecutor(len(FUNCTIONS)) as threads:
+            list(threads.map(partial(deploy, server, folder), FUNCTIONS))
         yield server
+
+
+def deploy(server: ServerProcess, parent: Path, name: str) -> None:
+    """Deploy one of the functions."""
+    folder = parent / name
+    folder.mkdir()
+    echo(folder, name, FUNCTIONS[name])
+    (folder / "function.toml").write_text(LABELLED if name == "floats" else PLAIN)
+    server.fnctl_json("deploy", str(folder), "--name", name)
 
 
 @pytest.fixture
@@ -141,21 +147,21 @@ async def _called(channel: grpc.aio.Channel, form: str, name: str, given: Tensor
 async def test_outputs_are_classified(session: ClientSession) -> None:
     """The best classes of an output come with the labels of function.toml, in both forms."""
     document: dict[str, Any] = {
-        "inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [3, 2, 1, 2.5]}],
-        "outputs": [{"name": "scores", "parameters": {"classification": 3}}],
+        "inputs": [{"name": "in_fp32", "shape": [1, 3], "datatype": "FP32", "data": [3, 2, 2.5]}],
+        "outputs": [{"name": "out_fp32", "parameters": {"classification": 2}}],
     }
     for is_raw in (False, True):
         document["parameters"] = {"binary_data_output": is_raw}
         body = json.dumps(document).encode()
-        status, answer = await post(session, Wire("/v2/models/classes/infer", {}, body))
+        status, answer = await post(session, Wire("/v2/models/floats/infer", {}, body))
         assert status == 200, answer.body
         head = json.loads(answer.body[: int(answer.headers.get(LENGTH, len(answer.body)))])
         (item,) = head["outputs"]
-        assert (item["shape"], item["datatype"]) == ([1, 3], "BYTES")
+        assert (item["shape"], item["datatype"]) == ([1, 2], "BYTES")
         if is_raw:
-            assert answer.body.endswith(b"\x0e\x00\x00\x00" + b"2.000000:1:dog")
+            assert answer.body.endswith(b"\x0a\x00\x00\x00" + b"2.500000:2")
         else:
-            assert [item["data"]] == CLASSES
+            assert item["data"] == CLASSES
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ PACKAGES = ROOT / "admin" / "dashboard" / "node_modules"
 NEEDED = {
     "admin/grafana/dashboard.json",
     "admin/grafana/rules.yml",
+    "gateway/grpc/inference.binpb",
+    "gateway/grpc/inference.proto",
     "registry/store/migrations/0001_nouns.sql",
     "runtime_image/Dockerfile.runtime",
     "runtime_image/constraints.txt",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from prometheus_client.core import Metric
 
-from admin.metrics import DeviceFamilies, OneGateway, ReplicaFamilies, ServerFamilies
+from admin.metrics import DeviceFamilies, OneGateway, ReplicaFamilies, RunFamilies, ServerFamilies
 from gateway.metrics.ledger import Balance
 from gateway.metrics.requests import Metrics
 from pool_manager.core.state import Device
@@ -49,6 +49,7 @@ def page(balance: Balance = EMPTY) -> Metrics:
     view = GpuView("GPU", "0", "9.0", "580", 2.0, 1.0, 0.0, 0.5)
     gpu = Occupancy(Device("GPU-a", "cuda", 2.0), "taken", "", (), 1.0, view)
     metrics.add_source(ReplicaFamilies(_Counters()))
+    metrics.add_source(RunFamilies(lambda: {"default/f@1": 1}))
     metrics.add_source(DeviceFamilies(lambda: [gpu], dict))
     metrics.add_source(
         ServerFamilies("process", lambda: HistoryStatistics(0, 0, 0, 0), OneGateway())

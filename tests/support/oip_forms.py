@@ -74,6 +74,9 @@ def _tensor(
         ends += [-0.0, limits.smallest_subnormal, 0.1]
         if finite:
             array[~np.isfinite(array)] = limits.max
+        elif datatype == "FP32":
+            # Protobuf's Python numbers are FP64, and the conversion of a signalling NaN quiets it.
+            array.view(np.uint32)[np.isnan(array)] |= 1 << 22
     array[random.random(shape) < 0.3] = random.choice(np.array(ends, dtype))
     return array
 

@@ -168,7 +168,9 @@ def test_an_idle_pool_is_unloaded_at_once() -> None:
     play.run()
     play.seconds(1)
 
-    assert play.on(events.UnloadRequested(A)) == [Drain("r2", 0.001)]
+    assert play.on(events.UnloadRequested(A)) == [Drain("r1", 0.001)]
+    assert play.replica("r1").why == "unloaded by a client"
+    assert play.seconds(3) == []
 
 
 def test_a_busy_pool_is_unloaded_when_it_is_idle() -> None:
