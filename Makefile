@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test test-full test-python test-apps test-clients tests-there decisions coverage ui chaos gpu check bench simulate image fmt docs proto surface clean clean-data
+.PHONY: run test test-full test-python test-api test-apps test-clients tests-there decisions coverage ui chaos gpu check bench simulate image fmt docs proto surface clean clean-data
 
 run: $(RUN_READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
@@ -58,6 +58,14 @@ test-apps: $(READY)
 test-clients: $(READY)
 	FN_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/e2e/test_other_clients.py \
 		tests/e2e/test_other_oip_clients.py
+
+# Random requests from /openapi.json to a throw-away server over fake replicas, about 5 minutes.
+API_CASES ?= 10000
+API := .venv-api/bin
+test-api: $(READY)
+	@test -x $(API)/st || ($(PYTHON) -m venv .venv-api && $(API)/python -m pip install --quiet \
+		--disable-pip-version-check schemathesis==4.32.5)
+	$(BIN)/python -m tests.api $(API)/st $(API_CASES)
 
 tests-there: $(READY)
 	$(BIN)/python $(PYTEST) $(OTHER_TESTS)

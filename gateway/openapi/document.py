@@ -22,13 +22,14 @@ VERSION: Final = "3.1.1"
 KEY: Final = "key"
 """Name of the security scheme."""
 _REF: Final = "#/components/schemas/{name}"
-_SHAPES: Final[dict[Shape, tuple[str, type]]] = {
-    "problem": (CONTENT_TYPE, Problem),
-    "openai": (JSON, OpenAiErrorAnswer),
-    "anthropic": (JSON, AnthropicErrorAnswer),
-    "oip": (JSON, OipErrorAnswer),
+_SHAPES: Final[dict[Shape, Content]] = {
+    "problem": Content(CONTENT_TYPE, Problem),
+    "openai": Content(JSON, OpenAiErrorAnswer),
+    "anthropic": Content(JSON, AnthropicErrorAnswer),
+    "either": Content(JSON, (OpenAiErrorAnswer, AnthropicErrorAnswer)),
+    "oip": Content(JSON, OipErrorAnswer),
 }
-"""Media type and type of a route's errors."""
+"""Bodies of a route's errors."""
 _HEADERS: Final = {
     "Fn-Revision": "The revision that answered, such as `digits@3`.",
     "Fn-Problem": "Code of the error.",
@@ -94,7 +95,7 @@ def _words(docstring: str) -> str:
 
 
 def _schemas(routes: Sequence[Route]) -> tuple[dict[Any, dict[str, Any]], dict[str, Any]]:
-    types = [kind for _, kind in _SHAPES.values()]
+    types = [kind for one in _SHAPES.values() for kind in _types(one)]
     for route in routes:
         contents = [*route.request, *(one for answer in route.answers for one in answer.contents)]
         types += [kind for one in contents for kind in _types(one)]
@@ -179,15 +180,16 @@ def _answer(answer: Answer, schemas: dict[Any, dict[str, Any]]) -> dict[str, Any
 def _problem(
     shape: Shape, kinds: list[type[FnError]], schemas: dict[Any, dict[str, Any]]
 ) -> dict[str, Any]:
-    media, kind = _SHAPES[shape]
-    schema = dict(schemas[kind])
+    content = _contents([_SHAPES[shape]], schemas)
     if shape == "problem":
-        schema["properties"] = {"code": {"enum": [one.code for one in kinds]}}
+        schema = content[CONTENT_TYPE]["schema"]
+        codes = {"properties": {"code": {"enum": [one.code for one in kinds]}}}
+        content[CONTENT_TYPE]["schema"] = {**schema, **codes}
     words = "; ".join(f"`{one.code}`: {one.title}" for one in kinds)
     return {
         "description": f"{words}.",
         "headers": {"Retry-After": _header_ref("Retry-After")},
-        "content": {media: {"schema": schema}},
+        "content": content,
     }
 
 

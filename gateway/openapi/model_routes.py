@@ -63,7 +63,7 @@ def _route(method: str, path: str, summary: str, answer: Answer) -> Route:
         *(method, path, GROUP, summary, "invoke", (answer,)),
         parameters=parameters,
         errors=unknown,
-        shape="openai",
+        shape="either",
         is_open=True,
     )
 

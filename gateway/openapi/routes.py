@@ -14,8 +14,9 @@ OCTETS: Final = "application/octet-stream"
 EVENTS: Final = "text/event-stream"
 TEXT: Final = "text/plain"
 
-Shape = Literal["problem", "openai", "anthropic", "oip"]
-"""Shape of a route's errors: a problem document, or that of a protocol."""
+Shape = Literal["problem", "openai", "anthropic", "either", "oip"]
+"""Shape of a route's errors: a problem document, or that of a protocol; `either`: of OpenAI's or
+of Anthropic's, as the client is."""
 Place = Literal["path", "query", "header"]
 Errors = tuple[type[FnError], ...]
 

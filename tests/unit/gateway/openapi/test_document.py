@@ -108,7 +108,7 @@ def test_a_problem_names_its_codes() -> None:
     assert problem["schema"]["properties"]["code"] == {"enum": ["foreign_origin", "wrong_scope"]}
 
 
-@pytest.mark.parametrize("shape", ["openai", "anthropic", "oip"])
+@pytest.mark.parametrize("shape", ["openai", "anthropic", "either", "oip"])
 def test_a_protocol_has_its_own_shape(shape: Any) -> None:
     """Errors of a protocol are JSON, not problem documents."""
     found = make_document(INFO, [one(shape=shape)])
