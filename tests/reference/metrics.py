@@ -79,7 +79,7 @@ LABELS = {
 """Meanings of the labels. `document` raises where one is missing or left over."""
 GROUPS = {
     "Requests": ("accepted", "ended", "open", "held", "in_flight", "request", "queue", "retries"),
-    "Batches": ("batch",),
+    "Batches": ("batch", "runs"),
     "Exchanges": ("exchange", "first_byte"),
     "Models at /v1": ("input", "output", "usage", "first_token"),
     "Cold starts and replicas": ("cold", "replica", "waiting", "evictions", "pool", "manager"),
