@@ -21,7 +21,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 
-from tests.chaos.footprint import pause
+from tests.chaos.footprint import pause, until
 from tests.chaos.ledger import Ledger
 from tests.support import models
 from tests.support.process_server import ServerProcess, server_process
@@ -36,6 +36,8 @@ NAMED = {429: {"queue_full"}, 503: {"no_room", "wait_budget_over"}}
 NAMED_CODES = {"StatusCode.RESOURCE_EXHAUSTED", "StatusCode.UNAVAILABLE"}
 """The same over gRPC."""
 FORMS = ("JSON", "binary", "gRPC")
+KINDS = ("load", "unload", *(f"right, {form}" for form in FORMS))
+"""What must have happened for a valid result."""
 UNIT = "/v2/models/{}/infer"
 CONTROL = "/v2/repository/models/{}/{}"
 
@@ -69,6 +71,10 @@ class Scene:
     def names(self) -> list[str]:
         """Names of the models."""
         return [f"model-{place}" for place in range(self.dose.models)]
+
+    async def has_all(self) -> bool:
+        """Return whether everything happened that must."""
+        return all(self.counts[kind] for kind in KINDS)
 
     async def call_on(self, session: aiohttp.ClientSession, numbers: Iterator[int]) -> None:
         """Call random models until the end."""
@@ -236,7 +242,7 @@ async def run(data: Path, dose: Dose) -> Ledger:
         for line in server.complaints:
             ledger.violated(f"the server's log: {line.rstrip()}")
     ledger.require(not server.replica_pids(), "replicas are left")
-    for kind in ("load", "unload", *(f"right, {form}" for form in FORMS)):
+    for kind in KINDS:
         ledger.require(scene.counts[kind] > 0, f"nothing happened: {kind}")
     ledger.figures |= dict(sorted(scene.counts.items()))
     return ledger
@@ -257,6 +263,8 @@ async def _play(scene: Scene) -> None:
             for place in range(dose.controllers):
                 group.create_task(scene.control_on(session, place))
             await pause(dose.seconds)
+            # On a busy machine, a small dose may be over before the first load is.
+            await until(scene.has_all, TIMEOUT_S)
             scene.ended.set()
         chance = random.Random(dose.seed)
         for place in range(dose.models):
