@@ -19,7 +19,7 @@ run: $(RUN_READY)
 
 # Tests of a file stay in one worker: see tests/support/groups.py. More
 # workers than cores, because many tests wait; `pytest PATH` alone is serial.
-WORKERS ?= 3
+WORKERS ?= 4
 PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Without Node the dashboard's own tests are skipped; in CI (FN_CI) they fail.

@@ -1,8 +1,11 @@
 """What holds for every test of the project, also those beside the functions."""
 
+import gc
 import os
 import signal
+from collections.abc import Generator
 
+import pytest
 import structlog
 
 # Before anything imports ONNX Runtime: it would write a usage database and keep it open.
@@ -21,3 +24,15 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without garbage collections, and keep all that is there then out of later ones:
+    half a million objects, which the leak check would visit again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.metrics.revisions import RevisionNumbers
 from gateway.oip.statistics import BatchStatistics, RevisionStatistics, Took
 from gateway.ports import ModelStatistics
 from runtime_image.link.run_counts import RunCount
+
+CLOCK_SET_S: Final = 1.0
+"""Min seconds by which the wall clock must move to be taken as set."""
 
 
 class RunTotals(Protocol):
@@ -45,16 +48,24 @@ class ServerStatistics(ModelStatistics):
         self._manager = manager
         self._wall = wall
         self._clock = clock
+        self._epoch_s = wall() - clock()
 
     async def statistics(self, pools: Sequence[str]) -> list[RevisionStatistics]:
         """Implement `ModelStatistics.statistics`."""
         await self._manager.refresh_runs(pools)
         found, totals = self._read(), self._manager.runs
-        epoch_s = self._wall() - self._clock()
-        nothing = RevisionNumbers()
+        epoch_s, nothing = self._epoch(), RevisionNumbers()
         return [
             merged(pool, found.get(pool, nothing), totals.runs(pool), epoch_s) for pool in pools
         ]
+
+    def _epoch(self) -> float:
+        """Return the Unix time at 0 of the monotonic clock. It changes only where the wall clock
+        was set: two readings of two clocks differ by the pause between them."""
+        now_s = self._wall() - self._clock()
+        if abs(now_s - self._epoch_s) > CLOCK_SET_S:
+            self._epoch_s = now_s
+        return self._epoch_s
 
 
 def merged(

@@ -98,11 +98,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     `model_control` as in `Invoker`. `upstream_keys`: the keys of functions' servers at /v1.
     `revisions` holds the numbers by revision, `statistics` shows those of all processes.
     """
-    loop = asyncio.get_running_loop()
-
-    def is_deployed(namespace: str, name: str) -> bool:
-        return catalog.find(name, namespace) is not None
-
+    loop, is_deployed = asyncio.get_running_loop(), _is_deployed(catalog)
     metrics = Metrics(
         delivery.balance,
         delivery.states,
@@ -114,14 +110,10 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         RevisionCounts(is_deployed, revisions),
     )
     catalog.subscribe(metrics.on_change)
-    access_log = None
-    if write_access is not None:
-        access_log = AccessLog(write_access, wall, metrics.count_dropped_events)
+    dropped = metrics.count_dropped_events
+    access_log = AccessLog(write_access, wall, dropped) if write_access else None
     return Invoker(
-        settings,
-        access,
-        catalog,
-        delivery,
+        *(settings, access, catalog, delivery),
         ColdCheck(),
         metrics,
         history,
@@ -142,6 +134,10 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         model_control,
         statistics or NoStatistics(),
     )
+
+
+def _is_deployed(catalog: Catalog) -> Callable[[str, str], bool]:
+    return lambda namespace, name: catalog.find(name, namespace) is not None
 
 
 def request_ids(prefix: str) -> Callable[[], str]:

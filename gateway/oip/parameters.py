@@ -14,10 +14,10 @@ from gateway.dispatch.call import Priority
 from gateway.replies import Body
 from runtime_image.codecs import parameters
 
-WHOLE_MAX: Final = 16 * 1024
+WHOLE_MAX: Final = 4 * 1024
 """Bytes. Of a longer JSON part, only both ends are searched: the search delays other calls, and
 clients write parameters first or last."""
-END_MAX: Final = 4 * 1024
+END_MAX: Final = 2 * 1024
 """Bytes of one end of a long JSON part."""
 _WORDS: Final = (b'"timeout"', b'"priority"')
 _KEY: Final = b'"parameters"'
@@ -74,7 +74,8 @@ def _scheduling(given: parameters.Parameters) -> Scheduling:
 
 
 def _has_words(text: bytes) -> bool:
-    return _WORDS[0] in text or _WORDS[1] in text
+    # `in` takes twice as long: it tries an integer first.
+    return text.find(_WORDS[0]) >= 0 or text.find(_WORDS[1]) >= 0
 
 
 def _in_whole(text: bytes) -> msgspec.Raw | None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
 import os
 import random
+import struct
 import sys
 import time
+import zlib
 
 from tests.support.fronts.requests import odd, plain
 
@@ -92,13 +93,16 @@ async def attack(kind: str, port: int, count: int, seconds: float) -> None:
 
 
 def make_bomb() -> bytes:
-    """Return 1 GiB of zeros, compressed with gzip level 9."""
-    piece = bytes(MIB)
-    out = bytearray()
-    packer = gzip.zlib.compressobj(9, wbits=31)  # type: ignore[attr-defined] # gzip imports zlib
-    for _ in range(BOMB // MIB):
-        out += packer.compress(piece)
-    return bytes(out + packer.flush())
+    """Return 1 GiB of zeros, compressed with gzip level 9. One compressed mebibyte ends at a full
+    flush, so it can be repeated (RFC 1951, RFC 1952)."""
+    piece, pieces = bytes(MIB), BOMB // MIB
+    packer = zlib.compressobj(9, wbits=-15)
+    block = packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH)
+    crc = 0
+    for _ in range(pieces):
+        crc = zlib.crc32(piece, crc)
+    head = b"\x1f\x8b\x08\0\0\0\0\0\2\xff"
+    return head + block * pieces + packer.flush() + struct.pack("<II", crc, BOMB % 2**32)
 
 
 if __name__ == "__main__":

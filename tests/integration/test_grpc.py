@@ -26,12 +26,15 @@ from tritonclient.utils import InferenceServerException
 
 from tests.support import models
 from tests.support.grpc_server import GrpcServerProcess, grpc_server, rows
-from tests.support.worker_server import until_replaced, worker_pids
+from tests.support.process_server import wait_end
+from tests.support.worker_server import until_replaced, watch, worker_pids
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 ANSWER_S = 30.0
 POLLS_MAX = 1000
+SLOW_LOOPS = 5_000
+"""A call of the function slow takes about 50 ms for each row."""
 
 
 @pytest.fixture(scope="module", params=["1", "2"], ids=["one worker", "two workers"])
@@ -42,9 +45,11 @@ def server(
     folder = tmp_path_factory.mktemp("grpc")
     options = ("--workers", request.param, "--cpu-slots", "3")
     with grpc_server(folder, *options) as server:
-        server.deploy(models.add_one(folder), "add")
-        server.deploy(models.slow(folder), "slow")
-        server.deploy(models.add_one(folder), "cold")
+        add, slow = models.add_one(folder), models.slow(folder, SLOW_LOOPS)
+        with ThreadPoolExecutor(3) as threads:
+            # A deploy mostly waits for its trial.
+            done = threads.map(server.deploy, (add, slow, add), ("add", "slow", "cold"))
+            assert len(list(done)) == 3
         yield server
         complaints = [line for line in server.http.complaints if "a worker ended" not in line]
         assert not complaints, complaints
@@ -318,7 +323,9 @@ def test_a_killed_worker_is_replaced(server: GrpcServerProcess) -> None:
     pids = worker_pids(server.http.process.pid)
     if not pids:
         pytest.skip("this server has no workers")
+    ended = watch(pids[0])
     os.kill(pids[0], signal.SIGKILL)
+    wait_end(ended)
     until_replaced(server.http, pids[0])
     for _ in range(20):
         with server.client() as client:

@@ -92,7 +92,12 @@ async def session(server: ServerProcess) -> AsyncIterator[ClientSession]:
 @pytest.fixture(scope="module")
 def grpc_threads() -> Iterator[None]:
     """What gRPC opens once per process, and for as long as a channel needs it."""
-    grpc.aio.init_grpc_aio()
+
+    async def begin() -> None:
+        grpc.aio.init_grpc_aio()
+
+    with asyncio.Runner() as runner:
+        runner.run(begin())
     yield
     grpc.aio.shutdown_grpc_aio()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -92,8 +93,8 @@ def _name(model: str, name: str | None, findings: Findings) -> str:
 
 def _plan(folder: Path, model: str, name: str, is_derived: bool, draft: _Draft) -> None:
     findings = draft.findings
-    file = folder / CONFIG_FILE
-    config = read_config(_text(file), model, findings) if file.is_file() else ModelConfig()
+    text = _text(folder / CONFIG_FILE)
+    config = ModelConfig() if text is None else read_config(text, model, findings)
     versions = chosen_versions(folder, config.policy, findings)
     labels = read_labels(folder, config, findings)
     if findings.is_refused:
@@ -148,8 +149,12 @@ def _merged(versions: Sequence[int], said: Sequence[Sequence[Finding]]) -> list[
     return list(dict.fromkeys(found))
 
 
-def _text(file: Path) -> str:
-    """Return the text of config.pbtxt. Raises BadBundle."""
+def _text(file: Path) -> str | None:
+    """Return the text of config.pbtxt, None if there is none. Raises BadBundle."""
+    if not file.is_file():
+        if os.path.lexists(file):  # a pipe, a folder, or a link to nothing
+            raise BadBundle(f"expected a file {CONFIG_FILE}, got something else")
+        return None
     with file.open("rb") as opened:
         data = opened.read(4 * TEXT_MAX + 1)
     try:

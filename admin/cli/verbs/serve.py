@@ -37,7 +37,10 @@ Port = Annotated[
 GrpcPort = Annotated[
     int | None,
     typer.Option(
-        min=0, max=65535, metavar="PORT", help="TCP port of gRPC; 0 for none (default 0)."
+        min=0,
+        max=65535,
+        metavar="PORT",
+        help="TCP port of the Open Inference Protocol over gRPC; 0 for none (default 0).",
     ),
 ]
 Workers = Annotated[

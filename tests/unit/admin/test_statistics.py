@@ -49,6 +49,14 @@ class Manager:
         self.runs.add(POOL, [RunCount(1, 1, 1, 1, 1)])
 
 
+async def test_the_last_inference_stays_while_nothing_runs() -> None:
+    """A pause between reading two clocks moves no number; a wall clock that was set does."""
+    walls = iter([1010.0, 1010.4, 5010.0])
+    found = ServerStatistics(lambda: {POOL: NUMBERS}, Manager(), lambda: next(walls), lambda: 10.0)
+    shown = [(await found.statistics([POOL]))[0].last_inference_ms for _ in range(2)]
+    assert shown == [1_050_000, 5_050_000]
+
+
 async def test_replicas_are_asked_before_anything_is_read() -> None:
     """A run that ended before the question is in the answer; revisions keep their order."""
     manager = Manager()

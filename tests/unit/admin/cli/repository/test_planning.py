@@ -247,6 +247,22 @@ def test_a_link_in_a_version_is_refused(tmp_path: Path) -> None:
     assert "'model.onnx': expected a file, got a symbolic link" in said(plan_model(folder))
 
 
+def test_a_configuration_that_cannot_be_read_is_none_to_leave_out(tmp_path: Path) -> None:
+    """A link to nothing, a folder, or bytes that are no text: all defaults would be wrong."""
+    folder = put_version(tmp_path, "m")
+    file = folder / "config.pbtxt"
+    file.symlink_to(tmp_path / "gone")
+    assert "m: refused: expected a file config.pbtxt, got something else" in said(
+        plan_model(folder)
+    )
+    file.unlink()
+    file.mkdir()
+    assert "expected a file config.pbtxt" in said(plan_model(folder))
+    file.rmdir()
+    file.write_bytes(b"name: \xff")
+    assert "m: refused: expected UTF-8 text, got other bytes at 6" in said(plan_model(folder))
+
+
 def test_a_name_that_gives_no_functions_name_is_told(tmp_path: Path) -> None:
     """--name helps for the folder alone."""
     folder = put_version(tmp_path, "3d net")
