@@ -71,7 +71,7 @@ class AdminApi:
             guarded = boundary.wrap(self._scoped(row.need, row.handler, is_shielded=is_shielded))
             add(row.method, PREFIX + row.path, guarded, expect_handler=continue_later)
         nowhere = boundary.wrap(self._scoped("read", _unknown_route, is_shielded=False))
-        add("*", PREFIX + "/{rest:.*}", nowhere, expect_handler=continue_later)
+        add("*", PREFIX + "/{rest:(?s:.*)}", nowhere, expect_handler=continue_later)
         app.on_cleanup.append(self._close)
 
     async def _close(self, _app: web.Application) -> None:

@@ -125,7 +125,7 @@ class UiPages:
         folder = self._boundary.wrap(self._to_folder, is_linked=True)
         app.router.add_route("*", "/ui", folder, expect_handler=continue_later)
         file = self._boundary.wrap(self._file, is_linked=True)
-        app.router.add_route("*", "/ui/{file:.*}", file, expect_handler=continue_later)
+        app.router.add_route("*", "/ui/{file:(?s:.*)}", file, expect_handler=continue_later)
 
     async def _root(self, request: web.Request) -> web.Response:
         """Redirect browsers to the dashboard; tell all other clients the entry points."""

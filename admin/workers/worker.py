@@ -402,7 +402,7 @@ def _application(gateway: Gateway, proxy: AdminProxy) -> web.Application:
     for path in PUBLIC:
         app.router.add_route("*", path, public, expect_handler=continue_later)
     handler = gateway.boundary.wrap(proxy.handle)
-    app.router.add_route("*", "/{rest:.*}", handler, expect_handler=continue_later)
+    app.router.add_route("*", "/{rest:(?s:.*)}", handler, expect_handler=continue_later)
     app.on_cleanup.append(proxy.close)
     return app
 

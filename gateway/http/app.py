@@ -73,9 +73,11 @@ class Gateway:
         app.router.add_route("*", "/fn/{ref}", function, expect_handler=continue_later)
         document = self._document
         app.router.add_get("/fn/{ref}/openapi.json", document, expect_handler=continue_later)
-        app.router.add_route("*", "/fn/{ref}/{rest:.*}", self._proxy, expect_handler=continue_later)
-        app.router.add_post("/v1/{rest:.*}", self._proxy, expect_handler=continue_later)
-        for path in ("/v1", "/v1/{rest:.*}"):
+        app.router.add_route(
+            "*", "/fn/{ref}/{rest:(?s:.*)}", self._proxy, expect_handler=continue_later
+        )
+        app.router.add_post("/v1/{rest:(?s:.*)}", self._proxy, expect_handler=continue_later)
+        for path in ("/v1", "/v1/{rest:(?s:.*)}"):
             app.router.add_route("*", path, self.models.handle, expect_handler=continue_later)
         self.oip.add_routes(app)
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
@@ -242,7 +244,7 @@ class StatePages:
         add("/readyz", wrap(self._readyz), expect_handler=continue_later)
         add("/metrics", wrap(self._metrics), expect_handler=continue_later)
         rest = wrap(_not_found)
-        app.router.add_route("*", "/{rest:.*}", rest, expect_handler=continue_later)
+        app.router.add_route("*", "/{rest:(?s:.*)}", rest, expect_handler=continue_later)
 
     async def _readyz(self, _request: web.Request) -> web.Response:
         """Return 200 while calls are accepted, even if the server is degraded."""

@@ -55,7 +55,7 @@ class OipRoutes:
             paths.setdefault(row.path, {})[row.method] = row.handler
         for path, handlers in paths.items():
             self._add(app, path, by_method(handlers))
-        self._add(app, "/{rest:.*}", _no_route)
+        self._add(app, "/{rest:(?s:.*)}", _no_route)
         app.on_shutdown.append(self.stop_waiting)
 
     async def stop_waiting(self, _app: object = None) -> None:

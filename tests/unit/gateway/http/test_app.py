@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
+from yarl import URL
 
 from gateway.http.app import Site, stop_serving
 from gateway.openapi.descriptions import describe, example
@@ -92,6 +93,14 @@ async def test_an_unknown_route_is_a_problem(front: Front, path: str) -> None:
 
     assert (status, problem["detail"]) == (404, f"no route GET {path}")
     assert headers["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("path", ["/a%0Ab", "/fn/f%08/%0A", "/v2/%0A"])
+async def test_a_line_break_in_a_path_is_no_way_out(front: Front, path: str) -> None:
+    """A path with a line break has no route either: the answer is ours, not the framework's."""
+    async with front.session.put(URL(front.url + path, encoded=True)) as response:
+        assert response.status in (400, 404)
+        assert "json" in response.content_type
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
