@@ -64,7 +64,8 @@ class Collector:
                 """Log nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
+        # `server_close` waits for the threads: their connections end with the server that sends.
+        self.server.daemon_threads = False
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1/traces"
 
     def take(self, body: bytes) -> None:
