@@ -14,16 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from registry.bundles.paths import check_path
+from registry.bundles.wire_format import FIELDS_MAX, Field, WireReader
 from registry.errors import BadBundle
 
 LOCATIONS_MAX: Final = 1000
-FIELDS_MAX: Final = 20_000_000
-"""Max parsed fields: 30 times those of the largest graphs; a limit for hostile files."""
 DEPTH_MAX: Final = 100
 LOCATION_MAX: Final = 4096
 
-_VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
-_VARINT_BYTES: Final = 10
 _GRAPH_OF_MODEL: Final = 7
 _KEY, _VALUE = 1, 2
 
@@ -38,9 +35,6 @@ _CHILDREN: Final[dict[str, dict[int, str]]] = {
     "tensor": {13: "entry"},
 }
 """Message -> field number -> nested message, from onnx.proto; all other fields are skipped."""
-
-_Field = tuple[int, int, int]
-"""Field number, and the span of a length-delimited value; the span is empty for other types."""
 
 
 def external_locations(model: Path, fields_max: int = FIELDS_MAX) -> tuple[str, ...]:
@@ -96,8 +90,7 @@ class _Walk:
 
     def __init__(self, data: mmap.mmap, fields_max: int) -> None:
         self._data = data
-        self._fields_max = fields_max
-        self._fields = 0
+        self._fields = WireReader(data, fields_max).fields
 
     def locations(self) -> tuple[str, ...]:
         found: set[str] = set()
@@ -111,21 +104,21 @@ class _Walk:
             if depth > DEPTH_MAX:
                 raise ValueError(f"messages are nested deeper than {DEPTH_MAX}")
             children = _CHILDREN[message]
-            for number, first, last in self._messages(start, end, children):
+            for number, first, last, _ in self._messages(start, end, children):
                 has_graph = has_graph or (message == "model" and number == _GRAPH_OF_MODEL)
                 pending.append((children[number], first, last, depth + 1))
         if not has_graph:
             raise ValueError("there is no graph in it")
         return tuple(sorted(found))
 
-    def _messages(self, start: int, end: int, children: dict[int, str]) -> Iterator[_Field]:
-        for field in self._walk(start, end):
+    def _messages(self, start: int, end: int, children: dict[int, str]) -> Iterator[Field]:
+        for field in self._fields(start, end):
             if field[0] in children and field[1]:
                 yield field
 
     def _entry(self, start: int, end: int, found: set[str]) -> None:
         key = value = b""
-        for number, first, last in self._walk(start, end):
+        for number, first, last, _ in self._fields(start, end):
             # In protobuf the last value of a repeated scalar field counts.
             if number == _KEY:
                 key = self._data[first : min(last, first + LOCATION_MAX)]
@@ -137,38 +130,3 @@ class _Walk:
             found.add(value.decode("utf-8", "surrogateescape"))
         if len(found) > LOCATIONS_MAX:
             raise ValueError(f"tensor data lies in more than {LOCATIONS_MAX} files")
-
-    def _walk(self, start: int, end: int) -> Iterator[_Field]:
-        at = start
-        while at < end:
-            self._fields += 1
-            if self._fields > self._fields_max:
-                raise ValueError(f"there are more than {self._fields_max} fields")
-            tag, at = self._varint(at, end)
-            number, wire = tag >> 3, tag & 7
-            first, last = self._value(wire, at, end)
-            if number == 0 or last > end:
-                raise ValueError(f"byte {at}: truncated, or not protobuf")
-            yield (number, first, last) if wire == _LEN else (number, 0, 0)
-            at = last
-
-    def _value(self, wire: int, at: int, end: int) -> tuple[int, int]:
-        if wire == _LEN:
-            length, first = self._varint(at, end)
-            return first, first + length
-        if wire == _VARINT:
-            return at, self._varint(at, end)[1]
-        if wire in (_I64, _I32):
-            return at, at + (8 if wire == _I64 else 4)
-        raise ValueError(f"byte {at}: wire type {wire} is not used by ONNX")
-
-    def _varint(self, at: int, end: int) -> tuple[int, int]:
-        value = 0
-        for index in range(_VARINT_BYTES):
-            if at + index >= end:
-                raise ValueError(f"byte {at}: truncated")
-            byte = self._data[at + index]
-            value |= (byte & 0x7F) << (7 * index)
-            if byte < 0x80:
-                return value, at + index + 1
-        raise ValueError(f"byte {at}: a number is longer than {_VARINT_BYTES} bytes")

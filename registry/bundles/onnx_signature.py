@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from registry.bundles.wire_format import FIELDS_MAX, WireReader
 from runtime_image.contract import dtypes
 from runtime_image.contract.signature import DYNAMIC
 
-FIELDS_MAX: Final = 20_000_000
 TENSORS_MAX: Final = 100_000
 """Max inputs, outputs and initializers, whose names are kept."""
 RANK_MAX: Final = 64
 NAME_MAX: Final = 4096
 
-_VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
-_VARINT_BYTES: Final = 10
 _GRAPH = 7
 _INITIALIZER, _INPUT, _OUTPUT = 5, 11, 12
 _TENSOR_NAME = 8
@@ -81,7 +79,7 @@ class _Reader:
 
     def __init__(self, data: mmap.mmap, fields_max: int) -> None:
         self._data = data
-        self._left = fields_max
+        self._fields = WireReader(data, fields_max).fields
 
     def signature(self) -> GraphSignature:
         found: dict[int, list[GraphTensor]] = {_INPUT: [], _OUTPUT: []}
@@ -140,37 +138,3 @@ class _Reader:
             # 0 for fields of other types. An empty message counts: it is an unknown dimension.
             if number == field and first:
                 yield first, last
-
-    def _fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield number, span (length-delimited fields) and value (varints) of each field."""
-        at = start
-        while at < end:
-            self._left -= 1
-            if self._left < 0:
-                raise ValueError("there are too many fields")
-            tag, at = self._varint(at, end)
-            number, wire = tag >> 3, tag & 7
-            value = first = 0
-            if wire == _LEN:
-                length, first = self._varint(at, end)
-                at = first + length
-            elif wire == _VARINT:
-                value, at = self._varint(at, end)
-            elif wire in (_I64, _I32):
-                at += 8 if wire == _I64 else 4
-            else:
-                raise ValueError(f"byte {at}: wire type {wire} is not used by ONNX")
-            if number == 0 or at > end:
-                raise ValueError(f"byte {at}: truncated, or not protobuf")
-            yield number, first, at if wire == _LEN else 0, value
-
-    def _varint(self, at: int, end: int) -> tuple[int, int]:
-        value = 0
-        for index in range(_VARINT_BYTES):
-            if at + index >= end:
-                raise ValueError(f"byte {at}: truncated")
-            byte = self._data[at + index]
-            value |= (byte & 0x7F) << (7 * index)
-            if byte < 0x80:
-                return value, at + index + 1
-        raise ValueError(f"byte {at}: a number is longer than {_VARINT_BYTES} bytes")

@@ -1,0 +1,64 @@
+"""Fields of messages in protobuf's wire format, with a bound on their number.
+
+Source: protobuf.dev, "Encoding". Values are not copied, so that a model of gigabytes costs a few
+page reads.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from typing import Final
+
+FIELDS_MAX: Final = 20_000_000
+"""Max parsed fields: 30 times those of the largest graphs; a limit for hostile files."""
+_VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
+_VARINT_BYTES: Final = 10
+
+Field = tuple[int, int, int, int]
+"""Number, span of a length-delimited value, and value of a varint. The span of other types is
+(0, 0), which no value has."""
+
+
+class WireReader:
+    """Reader of one file. Raises ValueError for bytes that are no message of ONNX, and beyond
+    `fields_max` fields."""
+
+    def __init__(self, data: mmap.mmap, fields_max: int) -> None:
+        self._data = data
+        self._fields_max = fields_max
+        self._fields = 0
+
+    def fields(self, start: int, end: int) -> Iterator[Field]:
+        """Yield the fields of the message at a span."""
+        at = start
+        while at < end:
+            self._fields += 1
+            if self._fields > self._fields_max:
+                raise ValueError(f"there are more than {self._fields_max} fields")
+            tag, at = self._varint(at, end)
+            number, wire = tag >> 3, tag & 7
+            value = first = last = 0
+            if wire == _LEN:
+                length, first = self._varint(at, end)
+                at = last = first + length
+            elif wire == _VARINT:
+                value, at = self._varint(at, end)
+            elif wire in (_I64, _I32):
+                at += 8 if wire == _I64 else 4
+            else:
+                raise ValueError(f"byte {at}: wire type {wire} is not used by ONNX")
+            if number == 0 or at > end:
+                raise ValueError(f"byte {at}: truncated, or not protobuf")
+            yield number, first, last, value
+
+    def _varint(self, at: int, end: int) -> tuple[int, int]:
+        value = 0
+        for index in range(_VARINT_BYTES):
+            if at + index >= end:
+                raise ValueError(f"byte {at}: truncated")
+            byte = self._data[at + index]
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                return value, at + index + 1
+        raise ValueError(f"byte {at}: a number is longer than {_VARINT_BYTES} bytes")
