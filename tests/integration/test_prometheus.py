@@ -250,7 +250,9 @@ def test_prometheus_sees_a_balanced_ledger_under_faults(tmp_path: Path, workers:
     killed under load."""
     program("prometheus")
     options = ("--cpu-slots", "2", "--workers", str(workers))
-    with server_process(tmp_path / "data", *options) as server:
+    # Replicas report their runs when they are pinged; here some live for two seconds only.
+    environment = {"FN_PING_S": "0.5"}
+    with server_process(tmp_path / "data", *options, environment=environment) as server:
         deploy(server, tmp_path)
         with scraping(tmp_path / "prometheus", server.url) as prometheus:
             load = run(server, prometheus)

@@ -194,7 +194,10 @@ async def until_replaced(one: House, gone: int) -> None:
 
     async def is_ok() -> bool:
         assert one.server.process is not None
-        if gone in worker_pids(one.server.process.pid):
+        # A process that is being killed has no command line any more, but still its sockets: it
+        # is gone when there is another one.
+        running = worker_pids(one.server.process.pid)
+        if gone in running or len(running) < 2:
             return False
         async with one.server.session() as session:
             with suppress(aiohttp.ClientError):
