@@ -1,4 +1,4 @@
-"""Fields of Triton's model configuration: their types, and what becomes of those not mapped.
+"""Fields of Triton's model configuration: types, and texts about those that are not mapped.
 
 Names and types are those of `ModelConfig` in Triton's model_config.proto. A field is read (by
 `mapping`), ignored or refused. Refused is what changes answers, or what clients have to send.
