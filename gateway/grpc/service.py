@@ -12,18 +12,15 @@ import msgspec
 import structlog
 from google.protobuf import json_format
 
-from gateway.access import Need
 from gateway.grpc.codes import failure
 from gateway.grpc.messages import METHODS, message, parse
 from gateway.grpc.metadata import CallHead, read_metadata
 from gateway.http.context import Invoker
 from gateway.http.oip.extensions import LOG_SETTINGS, trace_settings
-from gateway.oip import documents, repository, statistics
-from gateway.oip.names import find_served, served_name, served_version
-from gateway.ports import ModelControl
+from gateway.http.oip.served import ServedModels
+from gateway.oip import documents, repository
 from gateway.waits import OpenWaits
-from registry.catalog import Deployed
-from registry.errors import BadRequest, FnError, NotServed, ShuttingDown, Unknown
+from registry.errors import BadRequest, FnError, NotServed, Unknown
 
 log = structlog.get_logger()
 
@@ -43,6 +40,7 @@ class Service:
         """Create the service of fngate's release `version`."""
         self._invoker = invoker
         self._version = version
+        self._models = ServedModels(invoker)
         self.waits: Final = OpenWaits()
         self._serves: dict[str, Serve] = {
             "ServerLive": self._live,
@@ -93,32 +91,6 @@ class Service:
 
         return handle
 
-    def _check_caller(self, caller: CallHead) -> None:
-        """Raise NoKey unless the caller has any key, or needs none."""
-        access = self._invoker.access
-        if caller.authorization is not None or not access.is_open:
-            access.caller(caller.authorization)
-
-    def _check(self, caller: CallHead, need: Need, name: str = "") -> None:
-        """Raise NoKey or WrongScope unless the caller has the scope `need`, for function `name`.
-
-        While the server is open to anyone, only `admin` needs a key.
-        """
-        access = self._invoker.access
-        if caller.authorization is not None or need == "admin" or not access.is_open:
-            access.check(caller.authorization, need, name)
-
-    def _model(self, caller: CallHead, need: Need, name: str, version: str = "") -> Deployed:
-        """Return the revision that a request names. Raises FnError, first for a lack of rights."""
-        catalog = self._invoker.catalog
-        found = catalog.find_oip(name, version)
-        self._check(caller, need, name if found is None else found.function.name)
-        return find_served(catalog, name, version)
-
-    def _revisions(self, deployed: Deployed) -> tuple[Deployed, ...]:
-        function = deployed.function
-        return self._invoker.catalog.revisions(function.name, function.namespace)
-
     async def _live(self, _request: Any, _caller: CallHead) -> Document:
         return {"live": True}
 
@@ -128,95 +100,66 @@ class Service:
     async def _model_ready(self, request: Any, caller: CallHead) -> Document:
         """Answer whether a call would be accepted; of an unknown model that it is not ready."""
         try:
-            found = self._model(caller, "invoke", request.name, request.version)
+            found = self._models.find(caller.authorization, "invoke", request.name, request.version)
         except Unknown:
             return {"ready": False}
         shown = self._invoker.delivery.endpoints(found.revision.key)
         return {"ready": self._invoker.gate.is_open and shown.state != "failing"}
 
     async def _server_metadata(self, _request: Any, caller: CallHead) -> Document:
-        self._check_caller(caller)
+        self._models.check_caller(caller.authorization)
         return documents.server_metadata(self._version)
 
     async def _model_metadata(self, request: Any, caller: CallHead) -> Document:
-        found = self._model(caller, "invoke", request.name, request.version)
-        return documents.model_metadata(found, self._revisions(found))
+        found = self._models.find(caller.authorization, "invoke", request.name, request.version)
+        return documents.model_metadata(found, self._models.versions(found))
 
     async def _model_config(self, request: Any, caller: CallHead) -> Document:
-        found = self._model(caller, "invoke", request.name, request.version)
-        return {"config": documents.model_config(found, self._revisions(found))}
+        found = self._models.find(caller.authorization, "invoke", request.name, request.version)
+        return {"config": documents.model_config(found, self._models.versions(found))}
 
     async def _model_statistics(self, request: Any, caller: CallHead) -> Document:
-        catalog = self._invoker.catalog
-        if request.name:
-            asked = self._model(caller, "read", request.name, request.version)
-            models = [asked] if request.version else documents.current_revisions(catalog, asked)
-        else:
-            self._check(caller, "read")
-            models = [
-                one
-                for function in catalog.all()
-                if function.revision.signature.kind == "tensors"
-                for one in documents.current_revisions(catalog, function)
-            ]
-        found = await self._invoker.statistics.statistics([one.revision.key for one in models])
-        return statistics.document(
-            statistics.Served(served_name(one), served_version(one), numbers)
-            for one, numbers in zip(models, found, strict=True)
-        )
+        models, authorization = self._models, caller.authorization
+        if not request.name:
+            models.check(authorization, "read")
+            return await models.statistics(models.all())
+        found = models.find(authorization, "read", request.name, request.version)
+        return await models.statistics([found] if request.version else models.versions(found))
 
     async def _index(self, request: Any, caller: CallHead) -> Document:
         """List every version of the models that the caller may invoke."""
-        self._check_caller(caller)
-        catalog, delivery = self._invoker.catalog, self._invoker.delivery
-        mine = (
-            one
-            for function in catalog.all()
-            if function.revision.signature.kind == "tensors"
-            and self._invoker.access.allows(caller.authorization, "invoke", function.function.name)
-            for one in documents.current_revisions(catalog, function)
-        )
-        entries = (documents.index_entry(one, delivery.endpoints(one.revision.key)) for one in mine)
-        ready = documents.READY
-        return {"models": [one for one in entries if not request.ready or one["state"] == ready]}
+        return {"models": self._models.index(caller.authorization, only_ready=request.ready)}
 
     async def _load(self, request: Any, caller: CallHead) -> Document:
         """Answer once a replica of the model is ready, within the wait budget of a call."""
-        found = self._model(caller, "deploy", request.model_name)
+        found = self._models.find(caller.authorization, "deploy", request.model_name)
         repository.check_load(_encoded(request.parameters))
-        if not self._invoker.gate.is_open:
-            raise ShuttingDown("the server is shutting down", retry_after_s=5)
-        await self.waits.run(self._control().load(found, found.function.limits.wait_s))
+        self._models.check_open()
+        await self.waits.run(self._models.control.load(found, found.function.limits.wait_s))
         return {}
 
     async def _unload(self, request: Any, caller: CallHead) -> Document:
         """Answer at once; the replicas stop when they are idle."""
-        found = self._model(caller, "deploy", request.model_name)
+        found = self._models.find(caller.authorization, "deploy", request.model_name)
         repository.check_unload(_encoded(request.parameters))
-        await self._control().unload(found)
+        await self._models.control.unload(found)
         return {}
-
-    def _control(self) -> ModelControl:
-        control = self._invoker.model_control
-        if control is None:
-            raise NotServed("this process can neither load nor unload models")
-        return control
 
     async def _no_regions(self, request: Any, caller: CallHead) -> Document:
         """Answer about shared memory, or unregister it: there is none, of no name."""
-        self._check_caller(caller)
+        self._models.check_caller(caller.authorization)
         if request.DESCRIPTOR.name.endswith("StatusRequest") and request.name:
             raise Unknown(f"no shared memory region {request.name[:SHOWN_MAX]!r}: there is none")
         return {}
 
     async def _no_registering(self, _request: Any, caller: CallHead) -> Document:
-        self._check_caller(caller)
+        self._models.check_caller(caller.authorization)
         raise NotServed("this server uses no shared memory of clients: send tensors in messages")
 
     async def _trace_setting(self, request: Any, caller: CallHead) -> Document:
-        self._check(caller, "admin")
+        self._models.check(caller.authorization, "admin")
         if request.model_name:
-            self._model(caller, "admin", request.model_name)
+            self._models.find(caller.authorization, "admin", request.model_name)
         # A setting without values is Triton's "as before".
         if any(one.value for one in request.settings.values()):
             raise BadRequest(_FIXED.format("FN_TRACES and FN_TRACES_SAMPLE"))
@@ -225,7 +168,7 @@ class Service:
         return {"settings": values}
 
     async def _log_settings(self, request: Any, caller: CallHead) -> Document:
-        self._check(caller, "admin")
+        self._models.check(caller.authorization, "admin")
         if any(one.WhichOneof("parameter_choice") for one in request.settings.values()):
             raise BadRequest(_FIXED.format("FN_LOG_FORMAT and FN_ACCESS_LOG"))
         return {"settings": {key: _log_value(one) for key, one in LOG_SETTINGS.items()}}

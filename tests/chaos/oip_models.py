@@ -37,7 +37,7 @@ NAMED_CODES = {"StatusCode.RESOURCE_EXHAUSTED", "StatusCode.UNAVAILABLE"}
 """The same over gRPC."""
 FORMS = ("JSON", "binary", "gRPC")
 KINDS = ("load", "unload", *(f"right, {form}" for form in FORMS))
-"""What must have happened for a valid result."""
+"""Kinds of events; a result is valid if each has happened."""
 UNIT = "/v2/models/{}/infer"
 CONTROL = "/v2/repository/models/{}/{}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -12,9 +11,6 @@ from gateway.oip import documents
 from gateway.oip.names import served_name
 from gateway.problems import json_answer
 from registry.errors import Asleep, BadRequest, FunctionFailing
-
-if TYPE_CHECKING:
-    from registry.catalog import Deployed
 
 ONE_MODEL = ("/models/{model}", "/models/{model}/versions/{version}")
 """Paths of a model, without and with a version."""
@@ -26,7 +22,6 @@ class ModelRoutes:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self._catalog = serving.invoker.catalog
         self._delivery = serving.invoker.delivery
         self._server = documents.server_metadata(version("fngate"))
 
@@ -49,22 +44,22 @@ class ModelRoutes:
         return json_answer({"live": True})
 
     async def _ready(self, _request: web.Request) -> web.Response:
-        self._serving.check_open()
+        self._serving.models.check_open()
         return json_answer({"ready": True})
 
     async def _model(self, request: web.Request) -> web.Response:
         found = self._serving.model(request, "invoke")
-        return json_answer(documents.model_metadata(found, self._versions(found)))
+        return json_answer(documents.model_metadata(found, self._serving.models.versions(found)))
 
     async def _config(self, request: web.Request) -> web.Response:
         found = self._serving.model(request, "invoke")
-        return json_answer(documents.model_config(found, self._versions(found)))
+        return json_answer(documents.model_config(found, self._serving.models.versions(found)))
 
     async def _model_ready(self, request: web.Request) -> web.Response:
         """Answer whether a call would be accepted; with `strict=1`, whether a replica is ready."""
         found = self._serving.model(request, "invoke")
         needs_replica = is_strict(request.query.get("strict", ""))
-        self._serving.check_open()
+        self._serving.models.check_open()
         shown, name = self._delivery.endpoints(found.revision.key), served_name(found)
         if shown.state == "failing":
             wait_s = shown.retry_after_s or None
@@ -72,9 +67,6 @@ class ModelRoutes:
         if needs_replica and shown.state != "warm":
             raise Asleep(f"{name} is {shown.state}, and the request asks for a ready replica")
         return json_answer({"name": name, "ready": True})
-
-    def _versions(self, deployed: Deployed) -> list[Deployed]:
-        return documents.current_revisions(self._catalog, deployed)
 
 
 def is_strict(given: str) -> bool:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from aiohttp import web
 
 from gateway.http.admission import requested_wait_s
-from gateway.http.oip.table import Row, Serving
-from gateway.oip.documents import READY, all_served, index_entry
+from gateway.http.oip.table import Row, Serving, authorization_of
 from gateway.oip.repository import check_load, check_unload, read_index
 from gateway.problems import json_answer
 from gateway.waits import OpenWaits
-from registry.errors import NotServed
-
-if TYPE_CHECKING:
-    from gateway.ports import ModelControl
 
 _MODEL = "/repository/models/{model}"
 
@@ -40,32 +33,24 @@ class RepositoryRoutes:
         """List every version of the models that the caller may invoke."""
         self._serving.check_caller(request)
         asked = read_index(await self._serving.body(request))
-        catalog, delivery = self.invoker.catalog, self.invoker.delivery
-        mine = (one for one in all_served(catalog) if self._serving.is_allowed(request, one))
-        entries = (index_entry(one, delivery.endpoints(one.revision.key)) for one in mine)
-        return json_answer([one for one in entries if not asked.ready or one["state"] == READY])
+        entries = self._serving.models.index(authorization_of(request), only_ready=asked.ready)
+        return json_answer(entries)
 
     async def _load(self, request: web.Request) -> web.Response:
         """Answer once a replica of the model is ready, within the wait budget of a call."""
         found = self._serving.model(request, "deploy")
         check_load(await self._serving.body(request))
-        self._serving.check_open()
+        self._serving.models.check_open()
         most_s = self.invoker.settings.wait_max_s
         wait_s, _ = requested_wait_s(
             request.headers.get("Prefer"), found.function.limits.wait_s, most_s
         )
-        await self.waits.run(self._control().load(found, wait_s))
+        await self.waits.run(self._serving.models.control.load(found, wait_s))
         return web.Response()
 
     async def _unload(self, request: web.Request) -> web.Response:
         """Answer at once; the replicas stop when they are idle."""
         found = self._serving.model(request, "deploy")
         check_unload(await self._serving.body(request))
-        await self._control().unload(found)
+        await self._serving.models.control.unload(found)
         return web.Response()
-
-    def _control(self) -> ModelControl:
-        control = self.invoker.model_control
-        if control is None:
-            raise NotServed("this process can neither load nor unload models")
-        return control

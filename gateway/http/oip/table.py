@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiohttp import web
 
 from gateway.http.bodies import BodySink, receive
-from gateway.oip.names import find_served
-from registry.errors import ShuttingDown
+from gateway.http.oip.served import ServedModels
 
 if TYPE_CHECKING:
     from gateway.access import Need
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 PREFIX: Final = "/v2"
 BODY_MAX: Final = 64 * 1024
 """Max bytes of a request's body, except of inferences."""
-RETRY_S: Final = 5.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -34,46 +32,25 @@ class Row(NamedTuple):
 
 
 class Serving:
-    """What the handlers share: access checks, models of a path, bodies."""
+    """What the handlers share: the models, the caller and the model of a request, bodies."""
 
     def __init__(self, invoker: Invoker) -> None:
         self.invoker = invoker
-        self._access = invoker.access
-        self._catalog = invoker.catalog
+        self.models = ServedModels(invoker)
 
     def check_caller(self, request: web.Request) -> None:
         """Raise NoKey unless the caller has any key, or needs none."""
-        authorization = request.headers.get("Authorization")
-        if authorization is not None or not self._access.is_open:
-            self._access.caller(authorization)
+        self.models.check_caller(authorization_of(request))
 
-    def check(self, request: web.Request, need: Need, name: str = "") -> None:
-        """Raise NoKey or WrongScope unless the caller has the scope `need`, for function `name`.
-
-        While the server is open to anyone, only `admin` needs a key.
-        """
-        authorization = request.headers.get("Authorization")
-        if authorization is not None or need == "admin" or not self._access.is_open:
-            self._access.check(authorization, need, name)
-
-    def is_allowed(self, request: web.Request, deployed: Deployed) -> bool:
-        """Return whether the caller, who has a key or needs none, may invoke a function."""
-        authorization = request.headers.get("Authorization")
-        return self._access.allows(authorization, "invoke", deployed.function.name)
+    def check(self, request: web.Request, need: Need) -> None:
+        """Raise NoKey or WrongScope unless the caller has the scope `need`."""
+        self.models.check(authorization_of(request), need)
 
     def model(self, request: web.Request, need: Need) -> Deployed:
-        """Return the revision that a path names. Raises FnError, first for a lack of rights: a
-        caller whose key is for one function learns of no other names."""
+        """Return the revision that a path names; see `ServedModels.find`."""
         name = request.match_info["model"]
         version = request.match_info.get("version", "")
-        found = self._catalog.find_oip(name, version)
-        self.check(request, need, name if found is None else found.function.name)
-        return find_served(self._catalog, name, version)
-
-    def check_open(self) -> None:
-        """Raise ShuttingDown once no calls are accepted any more."""
-        if not self.invoker.gate.is_open:
-            raise ShuttingDown("the server is shutting down", retry_after_s=RETRY_S)
+        return self.models.find(authorization_of(request), need, name, version)
 
     async def body(self, request: web.Request) -> bytes:
         """Return the body of a request of an authorized caller. Raises FnError."""
@@ -83,6 +60,11 @@ class Serving:
             return bytes(await receive(request, BODY_MAX, seconds, counted, invoker.inflation))
         finally:
             counted.release()
+
+
+def authorization_of(request: web.Request) -> str | None:
+    """Return the field Authorization."""
+    return request.headers.get("Authorization")
 
 
 class _CountedBody(BodySink):

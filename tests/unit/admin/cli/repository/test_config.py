@@ -244,5 +244,5 @@ def unexplained(fields: dict[str, Known]) -> list[str]:
 
 
 def test_nothing_is_dropped_in_silence() -> None:
-    """Every field of the schema is read, or has a text for whoever uses it."""
+    """Every field of the schema is read, or has a text that says why it is not."""
     assert unexplained(MODEL) == []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.http.oip.models import is_strict
+from gateway.http.oip.served import ServedModels
 from gateway.http.oip.table import BODY_MAX
 from registry.catalog import Deployed
 from registry.errors import BadRequest, FunctionFailing
@@ -263,7 +264,7 @@ ERRORS = [
 async def test_every_error_has_the_protocols_form(
     oip: Front, method: str, path: str, headers: dict[str, str], body: bytes, status: int, code: str
 ) -> None:
-    """`{"error": text}` with the code in a field, whoever answers."""
+    """Errors of routes, of the boundary and of aiohttp are `{"error": text}` with a code."""
     got, document, fields = await oip.ask(method, path, body, headers)
 
     assert (got, fields["Fn-Problem"]) == (status, code)
@@ -366,7 +367,7 @@ async def test_a_key_for_one_function_learns_of_no_other(oip: Front) -> None:
 async def test_without_a_model_control_nothing_is_loaded(oip: Front) -> None:
     """A gateway without a pool manager says that it cannot."""
     repository = oip.gateway.oip.repository
-    repository.invoker = replace_control(repository.invoker)
+    repository._serving.models = ServedModels(replace_control(repository.invoker))
 
     assert (await oip.ask("POST", "/v2/repository/models/digits/load"))[0] == 501
 

@@ -1,0 +1,88 @@
+"""Models as clients of the protocol see them: rights, names, index, statistics. REST and gRPC share
+this; only the forms of requests and answers differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.oip.documents import READY, all_served, current_revisions, index_entry
+from gateway.oip.names import find_served, served_name, served_version
+from gateway.oip.statistics import Served, document
+from registry.errors import NotServed, ShuttingDown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gateway.access import Need
+    from gateway.http.context import Invoker
+    from gateway.ports import ModelControl
+    from registry.catalog import Deployed
+
+RETRY_S: Final = 5.0
+
+
+class ServedModels:
+    """The models of one gateway process. `authorization`: the caller's, None for none."""
+
+    def __init__(self, invoker: Invoker) -> None:
+        self._invoker = invoker
+
+    def check_caller(self, authorization: str | None) -> None:
+        """Raise NoKey unless the caller has any key, or needs none."""
+        if authorization is not None or not self._invoker.access.is_open:
+            self._invoker.access.caller(authorization)
+
+    def check(self, authorization: str | None, need: Need, name: str = "") -> None:
+        """Raise NoKey or WrongScope unless the caller has the scope `need`, for function `name`.
+
+        While the server is open to anyone, only `admin` needs a key.
+        """
+        if authorization is not None or need == "admin" or not self._invoker.access.is_open:
+            self._invoker.access.check(authorization, need, name)
+
+    def find(self, authorization: str | None, need: Need, name: str, version: str = "") -> Deployed:
+        """Return the revision that answers for a version of a model. Raises FnError, first for a
+        lack of rights: a caller whose key is for one function learns of no other names."""
+        found = self._invoker.catalog.find_oip(name, version)
+        self.check(authorization, need, name if found is None else found.function.name)
+        return find_served(self._invoker.catalog, name, version)
+
+    def versions(self, deployed: Deployed) -> list[Deployed]:
+        """Return the revision that answers for each version of a model."""
+        return current_revisions(self._invoker.catalog, deployed)
+
+    def all(self) -> list[Deployed]:
+        """Return the revisions of all models, as `versions`."""
+        return all_served(self._invoker.catalog)
+
+    def index(self, authorization: str | None, *, only_ready: bool) -> list[dict[str, str]]:
+        """Return every version of the models that the caller may invoke. Raises NoKey."""
+        self.check_caller(authorization)
+        access, delivery = self._invoker.access, self._invoker.delivery
+        mine: Iterable[Deployed] = (
+            one for one in self.all() if access.allows(authorization, "invoke", one.function.name)
+        )
+        entries = [index_entry(one, delivery.endpoints(one.revision.key)) for one in mine]
+        return [one for one in entries if not only_ready or one["state"] == READY]
+
+    async def statistics(self, revisions: Sequence[Deployed]) -> dict[str, Any]:
+        """Return the statistics of revisions as the protocol's document."""
+        pools = [one.revision.key for one in revisions]
+        found = await self._invoker.statistics.statistics(pools)
+        return document(
+            Served(served_name(one), served_version(one), numbers)
+            for one, numbers in zip(revisions, found, strict=True)
+        )
+
+    def check_open(self) -> None:
+        """Raise ShuttingDown once no calls are accepted any more."""
+        if not self._invoker.gate.is_open:
+            raise ShuttingDown("the server is shutting down", retry_after_s=RETRY_S)
+
+    @property
+    def control(self) -> ModelControl:
+        """What loads and unloads models. Raises NotServed without it."""
+        control = self._invoker.model_control
+        if control is None:
+            raise NotServed("this process can neither load nor unload models")
+        return control
