@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from pool_manager.subscribers import Subscribers
+from registry.model import BundleFile
 from runtime_image.contract.control import ReplicaRecord
 
 Exits = Subscribers[[str, str]]
@@ -50,8 +52,13 @@ class Driver(Protocol):
         """Launch the replica whose record is in `run_dir`; with `server`, also the container of the
         server beside its sidecar.
 
-        Its output is written to `log`, at the latest by `save_log`.
+        Its output is written to `log`, at the latest by `save_log`. A replica that gets files has
+        them before, by `place_files`.
         """
+
+    async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
+        """Make the files of the model folder visible to the replica, before its start or, for a
+        standby, after it. Drivers of this machine have nothing to do: they mount that folder."""
 
     async def list(self) -> set[str]:
         """Return the ids of all running replicas. Replicas of an earlier manager are adopted, and

@@ -75,20 +75,20 @@ class Manager:
             devices, _new_ids(settings.run_dir), settings.standbys, settings.gpu_standbys
         )
         self._bindings: dict[str, Binding] = {}
-        self._gpus, host = gpus or NoGpus(), self._machine.host
+        self._gpus, cluster = gpus or NoGpus(), self._machine.cluster
         self._use = UsageMonitor(self._machine, self._bindings, recorder, self._clock, self._wall)
         prepared = PreparedFetcher(
-            self.submit, bundles, self._tasks, settings.run_dir, host.find, self._bindings
+            self.submit, bundles, self._tasks, settings.run_dir, cluster.find, self._bindings
         )
         wiring = Wiring(
             prepared.emit,
-            GpuOccupancy(driver, self._gpus, partial(charges, host.ledger)),
+            GpuOccupancy(driver, self._gpus, partial(charges, cluster.ledger)),
             self._on_pong,
-            host.start_priority,
+            cluster.start_priority,
             secrets or NoSecrets(),
         )
         self._launcher = Launcher(settings, driver, bundles, wiring, self._tasks, self._clock)
-        self.counters = Counters(host, self._launcher.starts)
+        self.counters = Counters(cluster, self._launcher.starts)
         self._reports = RunReports(self._machine.replicas, self._launcher.control)
         self._journal = Journal(recorder, self._wall, settings.notes_kept)
         self._trials, self._warm = PendingTrials(), WarmWaiters(self.submit)
@@ -260,7 +260,7 @@ class Manager:
     @property
     def engine_down(self) -> str:
         """Reason why nothing can be started or stopped, "" while the engine answers."""
-        return self._machine.host.engine_down
+        return self._machine.cluster.engine_down
 
     def pool(self, key: str) -> tuple[PoolEndpoints, int, float] | None:
         """Return a pool's endpoints, wanted replicas, and the Unix time at which its present state
@@ -280,17 +280,17 @@ class Manager:
         pool = self._machine.pools.get(key)
         if pool is None:
             return AT_REST
-        return forecast(pool, self._machine.host.demand.load(key).busy, self._clock())
+        return forecast(pool, self._machine.cluster.demand.load(key).busy, self._clock())
 
     def load(self, key: str) -> Load:
         """Return the calls of a pool as the gateways reported them last."""
-        return self._machine.host.demand.load(key)
+        return self._machine.cluster.demand.load(key)
 
     def wakes_by_standby(self, key: str) -> bool:
         """Whether the pool's starting replica was a standby; if none is starting, whether the next
         one would be."""
         pool = self._machine.pools.get(key)
-        return pool is not None and self._machine.host.wakes_by_standby(pool)
+        return pool is not None and self._machine.cluster.wakes_by_standby(pool)
 
     def blocked(self, key: str) -> str:
         """Return why a pool cannot get the replicas that it wants, "" if it can."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, get_args
 
 from pool_manager.core import commands, events
+from pool_manager.core.cluster import Cluster
 from pool_manager.core.events import Lost
 from pool_manager.core.eviction import EVICTED, GAVE_WAY, MAKES_ROOM
-from pool_manager.core.host import Host
 from pool_manager.core.pool import Pool
 from pool_manager.core.replicas import OVERDUE
 
@@ -191,11 +191,11 @@ class Supplied(NamedTuple):
     replicas: dict[str, int]
 
 
-def supplied(host: Host) -> list[Supplied]:
+def supplied(cluster: Cluster) -> list[Supplied]:
     """Return every pool that has or wants replicas, including the pools of standbys. Trials are
     left out: they receive no calls."""
-    keys = sorted(host.live.keys() | host.blocked)
-    pools = (host.pools[key] for key in keys if key in host.pools)
+    keys = sorted(cluster.live.keys() | cluster.blocked)
+    pools = (cluster.pools[key] for key in keys if key in cluster.pools)
     return [
         Supplied(pool.key, _wanted(pool), _states(pool))
         for pool in pools
@@ -212,10 +212,10 @@ def _states(pool: Pool) -> dict[str, int]:
 
 
 class Counters:
-    """Counters of one manager. `host` has the machine's records; `line` holds the queued starts."""
+    """Counters of one manager. `cluster` has the records; `line` holds the queued starts."""
 
-    def __init__(self, host: Host, line: Sized) -> None:
-        self._host = host
+    def __init__(self, cluster: Cluster, line: Sized) -> None:
+        self._cluster = cluster
         self._line = line
         self._tally = ReplicaCounter()
         self.note = self._tally.note
@@ -227,7 +227,7 @@ class Counters:
 
     def supplied(self) -> list[Supplied]:
         """Return every pool that has or wants replicas."""
-        return supplied(self._host)
+        return supplied(self._cluster)
 
     @property
     def waiting_starts(self) -> int:

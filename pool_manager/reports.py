@@ -136,7 +136,7 @@ def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
             device,
             there.get(device.id, []),
             cordons.get(device.id, ""),
-            machine.host.ledger,
+            machine.cluster.ledger,
             gpus,
         )
         for device in machine.devices.values()

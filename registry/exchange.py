@@ -40,8 +40,21 @@ class Demand(msgspec.Struct, frozen=True):
     called: list[str] = []
 
 
+class HostRoute(msgspec.Struct, frozen=True):
+    """How a gateway process logs in to a host; fields as in `registry.model.Host`. The number
+    `epoch` rises whenever the manager has connected to the host anew."""
+
+    address: str
+    host_key: str = ""
+    identity: str = ""
+    epoch: int = 0
+
+
 class ReplicaEndpoint(msgspec.Struct, frozen=True):
     """A replica that accepts calls on the Unix socket at `path`.
+
+    `host` is "" for this machine. On any other host, `path` is a path there, and `greeting` is the
+    text with which the replica begins every data link: whoever cannot send it is not the replica.
 
     `limit` is the max number of concurrent requests over all gateways. `marks_started`: it reports
     which requests have started to run; otherwise every sent request counts as started. `phases` are
@@ -56,6 +69,8 @@ class ReplicaEndpoint(msgspec.Struct, frozen=True):
     device: str
     phases: dict[str, float]
     is_server: bool = False
+    host: str = ""
+    greeting: str = ""
 
 
 class PoolEndpoints(msgspec.Struct, frozen=True):
@@ -76,12 +91,14 @@ class PoolEndpoints(msgspec.Struct, frozen=True):
 class Endpoints(msgspec.Struct, frozen=True):
     """Message from the manager to every gateway worker.
 
-    `full`: pools that are not listed are gone.
+    `full`: pools that are not listed are gone. `hosts` are all other hosts with replicas, by name;
+    the map is complete in every message.
     """
 
     seq: int
     full: bool
     pools: dict[str, PoolEndpoints]
+    hosts: dict[str, HostRoute] = {}
 
 
 class Expected(msgspec.Struct, array_like=True, frozen=True):

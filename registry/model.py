@@ -11,15 +11,49 @@ from runtime_image.contract.signature import Signature
 
 NAMESPACE = "default"
 """The only namespace at present; nevertheless part of every key."""
+LOCAL_HOST = "local"
+"""Name of the machine that the server runs on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine that runs replicas, as the store keeps it. The local machine is not stored.
+
+    `address` is `[USER@]HOST[:PORT]`, a login by SSH. `labels` are the operator's; functions name
+    those that their host must have. `host_key` is the public key that the host must show, as a line
+    of OpenSSH (`ssh-ed25519 AAAA...`), "" for the keys of known_hosts. `identity` is the file of a
+    private key on the server's machine, "" for the agent's keys and those of ~/.ssh/config.
+    `engine` is the socket of the container engine there. `cpu_slots` is the number of CPU slots, 0
+    for one per core. `gpus` is as FN_GPUS. `files_mib` limits the cache of model files there.
+    `is_draining`: no replicas are placed there.
+    """
+
+    name: str
+    address: str
+    labels: dict[str, str] = field(default_factory=dict)
+    host_key: str = ""
+    identity: str = ""
+    engine: str = "/var/run/docker.sock"
+    cpu_slots: int = 0
+    gpus: str = "all"
+    files_mib: int = 51_200
+    is_draining: bool = False
+    added_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Number of replicas. `idle_s`: seconds without a request before a replica may be stopped."""
+    """Number of replicas. `idle_s`: seconds without a request before a replica may be stopped.
+
+    `spread`: replicas prefer different hosts. `file_hosts`: number of hosts that keep the files
+    ahead of need.
+    """
 
     min: int = 0
     max: int = 1
     idle_s: float = 300.0
+    spread: bool = True
+    file_hosts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +91,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNeed:
-    """Requirements of a replica. `memory_mib` is its memory cap, 0 for the driver's default."""
+    """Requirements of a replica. `memory_mib` is its memory cap, 0 for the driver's default. `host`
+    has the labels that its host must have."""
 
     kind: Literal["any", "cpu", "cuda"] = "any"
     memory_mib: int = 0
     share: float = 1.0
+    host: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,10 +266,10 @@ class World:
         Nothing is held, so every tick finds all pools unchanged until the next event, or until a
         pool changes by time alone.
         """
-        host = self.machine.host
-        if host.blocked or self.callers.active:
+        cluster = self.machine.cluster
+        if cluster.blocked or self.callers.active:
             return second
-        quiet_s = min((host.pools[key].quiet_until_s for key in host.live), default=inf)
+        quiet_s = min((cluster.pools[key].quiet_until_s for key in cluster.live), default=inf)
         to = max(second, ceil(min(self.clock.next_s(), quiet_s, self.conditions.horizon_s)) - 1)
         if to - second > 1:
             # The manager forgets a gateway after 3 s of silence: its report precedes the tick.

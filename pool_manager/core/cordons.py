@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pool_manager.core import events
+from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, EndTrial, Note
-from pool_manager.core.host import Host
 from pool_manager.core.ledger import Cordon
 from pool_manager.core.placement import is_unplaceable, placement_obstacle
 from pool_manager.core.replicas import ReplicaLifecycle
@@ -14,14 +14,14 @@ from pool_manager.core.state import Replica, State
 class Cordons:
     """Keeps cordoned devices empty: `apply` cordons and uncordons, `evacuate` stops replicas."""
 
-    def __init__(self, host: Host, replicas: ReplicaLifecycle) -> None:
-        self._host = host
+    def __init__(self, cluster: Cluster, replicas: ReplicaLifecycle) -> None:
+        self._cluster = cluster
         self._replicas = replicas
 
     def apply(self, event: events.DeviceLost | events.DeviceBack) -> set[str]:
         """Cordon or uncordon a device; return the pools whose placement it may change. Devices that
         this host does not have are ignored."""
-        ledger, device = self._host.ledger, event.device
+        ledger, device = self._cluster.ledger, event.device
         if device not in ledger.devices:
             return set()
         if isinstance(event, events.DeviceBack):
@@ -29,18 +29,18 @@ class Cordons:
         else:
             reservation = ledger.reservations.get(device)
             if reservation is not None:
-                self._host.unreserve(self._host.pools[reservation.need.pool])
+                self._cluster.unreserve(self._cluster.pools[reservation.need.pool])
             # A device that fell off the bus is gone until DeviceBack.
             was_gone = device in ledger.cordons and ledger.cordons[device].is_gone
             ledger.cordon(device, Cordon(event.reason, event.is_gone or was_gone))
-        return {self._host.standby_key(device), *self._host.blocked}
+        return {self._cluster.standby_key(device), *self._cluster.blocked}
 
     def evacuate(self, now: float, commands: list[Command], *, is_open: bool) -> set[str]:
         """Release the replicas of devices that are gone and drain those of other cordoned devices;
         return their pools. Nothing is drained before decisions have begun (`is_open`)."""
         touched = set()
-        for device, cordon in self._host.ledger.cordons.items():
-            for replica in self._host.on(device):
+        for device, cordon in self._cluster.ledger.cordons.items():
+            for replica in self._cluster.on(device):
                 if cordon.is_gone and replica.state is not State.RELEASING:
                     self._end(replica, f"{device} is gone: {cordon.reason}", now, commands)
                 elif is_open and _can_drain(replica):
@@ -54,12 +54,12 @@ class Cordons:
     def end_unplaceable(self, keys: set[str], commands: list[Command]) -> None:
         """End every trial whose possible devices are all cordoned, since a cordon may last for
         hours. The reason names the device, not the model."""
-        ledger = self._host.ledger
-        for key in sorted(keys & self._host.pools.keys()):
-            pool = self._host.pools[key]
+        ledger = self._cluster.ledger
+        for key in sorted(keys & self._cluster.pools.keys()):
+            pool = self._cluster.pools[key]
             if pool.spec.role != "trial" or pool.removed or pool.count():
                 continue
-            need = self._host.need(pool)
+            need = self._cluster.need(pool)
             if is_unplaceable(need, ledger):
                 pool.removed = True
                 commands.append(EndTrial(key, {}, "place", placement_obstacle(need, ledger)))

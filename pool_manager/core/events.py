@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pool_manager.core.state import PoolSpec, Role
+from pool_manager.core.state import Device, PoolSpec, Role
 from registry.exchange import Demand
+from registry.model import LOCAL_HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +80,14 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The driver's list has a replica of an earlier manager. `pool` is "" for a standby."""
+    """A replica of an earlier manager: the driver's list has it, or its host has not answered yet.
+    `pool` is "" for a standby."""
 
     id: str
     pool: str
     device: str
     role: Role = "serve"
+    host: str = LOCAL_HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +184,73 @@ class NotReleased:
 
 @dataclass(frozen=True, slots=True)
 class EngineLost:
-    """The container engine does not answer: nothing can be started or stopped. Running replicas may
-    continue."""
+    """The container engine of a host does not answer: nothing can be started or stopped there.
+    Running replicas may continue."""
 
     reason: str
+    host: str = LOCAL_HOST
 
 
 @dataclass(frozen=True, slots=True)
 class EngineBack:
-    """The engine answers again; `running` are the replicas that still run."""
+    """The engine of a host answers again; `running` are the replicas that still run there."""
 
     running: frozenset[str]
+    host: str = LOCAL_HOST
+
+
+@dataclass(frozen=True, slots=True)
+class HostDefined:
+    """A host was added, or its settings changed. `is_draining`: no replica is placed there, and
+    those that run there drain."""
+
+    host: str
+    labels: tuple[tuple[str, str], ...] = ()
+    is_draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostUp:
+    """The control connection to a host is established and its engine answers.
+
+    `epoch` rises with every connection. `devices` are all devices of the host, `running` the
+    replicas that run there. `driver` starts its replicas. `rtt_s` is the round trip of the link.
+    """
+
+    host: str
+    epoch: int
+    devices: tuple[Device, ...]
+    running: frozenset[str]
+    driver: str = "docker"
+    rtt_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostUnreachable:
+    """The control connection to a host is lost. Its replicas may run and serve on."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostRemoved:
+    """The operator removed a host. Its replicas drain; the host is forgotten when none is left, at
+    once if it is unreachable and `is_forced`."""
+
+    host: str
+    is_forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostStocked:
+    """What a host has already: complete sets of files (as `PoolSpec.files`), images (ids). New
+    files come at `bytes_per_s`."""
+
+    host: str
+    files: frozenset[str]
+    images: frozenset[str]
+    bytes_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +302,11 @@ Event = (
     | NotReleased
     | EngineLost
     | EngineBack
+    | HostDefined
+    | HostUp
+    | HostUnreachable
+    | HostRemoved
+    | HostStocked
     | DeviceLost
     | DeviceBack
     | Tick

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import inf
 
+from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, Note
-from pool_manager.core.host import Host
 from pool_manager.core.ledger import Need, Reservation
 from pool_manager.core.placement import Candidate, EvictionPlan, plan_eviction
 from pool_manager.core.pool import JUST_USED_S, Pool, eviction_cost
@@ -41,8 +41,8 @@ class CandidateSet:
     """The replicas that one rule allows to stop. Computed once per event, since many pools may need
     them; recomputed for pools whose replicas have changed since."""
 
-    def __init__(self, host: Host, of: Callable[[Pool, float], dict[str, Candidate]]) -> None:
-        self._host = host
+    def __init__(self, cluster: Cluster, of: Callable[[Pool, float], dict[str, Candidate]]) -> None:
+        self._cluster = cluster
         self._of = of
         self._known: dict[str, Candidate] | None = None
 
@@ -54,11 +54,11 @@ class CandidateSet:
         """Return every such replica by id."""
         if self._known is None:
             self._known = {}
-            keys = list(self._host.live)
+            keys = list(self._cluster.live)
         else:
-            keys = sorted(self._host.changed & self._host.live.keys())
+            keys = sorted(self._cluster.changed & self._cluster.live.keys())
         for key in keys:
-            pool = self._host.pools[key]
+            pool = self._cluster.pools[key]
             for id in pool.replicas:
                 self._known.pop(id, None)
             self._known |= self._of(pool, now)
@@ -83,13 +83,13 @@ class Candidates:
     `wake_at(at_s, now)` is called with the time from which (4) allows a replica to be stopped.
     """
 
-    def __init__(self, host: Host, wake_at: Callable[[float, float], None]) -> None:
-        self._host = host
+    def __init__(self, cluster: Cluster, wake_at: Callable[[float, float], None]) -> None:
+        self._cluster = cluster
         self._wake_at = wake_at
-        self.idle = CandidateSet(host, partial(self._of, self._idle))
-        self.resident = CandidateSet(host, partial(self._of, self._resident))
-        self.brief = CandidateSet(host, partial(self._of, self._brief))
-        self.eventual = CandidateSet(host, partial(self._of, self._eventual))
+        self.idle = CandidateSet(cluster, partial(self._of, self._idle))
+        self.resident = CandidateSet(cluster, partial(self._of, self._resident))
+        self.brief = CandidateSet(cluster, partial(self._of, self._brief))
+        self.eventual = CandidateSet(cluster, partial(self._of, self._eventual))
 
     def forget(self) -> None:
         """Drop the cached candidates: time has passed or an event occurred."""
@@ -102,7 +102,7 @@ class Candidates:
         if pool.spec.role == "trial":  # (1)
             return {}
         if pool.spec.role == "standby":  # (2)
-            standbys = self._host.standbys(pool.key)
+            standbys = self._cluster.standbys(pool.key)
             return {one.id: Candidate(pool.key, 0.0, len(standbys)) for one in standbys}
         spare = pool.staying() - pool.spec.min
         if spare <= 0:  # (3)
@@ -110,7 +110,7 @@ class Candidates:
         return {id: Candidate(pool.key, cost, spare) for id, cost in costs(pool, now).items()}
 
     def _idle(self, pool: Pool, now: float) -> dict[str, float]:  # (4)
-        if self._host.demand.is_busy(pool.key):
+        if self._cluster.demand.is_busy(pool.key):
             return {}
         reload_s = pool.reload_s or pool.spec.load_s
         value = eviction_cost(pool.call_rate, reload_s, now)
@@ -163,11 +163,11 @@ def _busy_residency_s(pool: Pool) -> float:
 class Evictor:
     """Frees devices for pools: plans evictions, reserves devices, drains victims."""
 
-    def __init__(self, host: Host, replicas: ReplicaLifecycle) -> None:
-        self._host = host
+    def __init__(self, cluster: Cluster, replicas: ReplicaLifecycle) -> None:
+        self._cluster = cluster
         self._replicas = replicas
         self.due_s = inf
-        self.candidates = Candidates(host, self.wake_at)
+        self.candidates = Candidates(cluster, self.wake_at)
 
     def wake_at(self, at_s: float, now: float) -> None:
         """Record that a blocked pool may be placed at `at_s`; `due_s` is the earliest such
@@ -177,17 +177,17 @@ class Evictor:
 
     def unblock(self, pool: Pool) -> None:
         """Cancel the pool's reservation and wait: it needs no device any more, or has one."""
-        self._host.unreserve(pool)
+        self._cluster.unreserve(pool)
         pool.blocked = ""
         pool.asked = ()
-        self._host.blocked.discard(pool.key)
+        self._cluster.blocked.discard(pool.key)
 
     def block(self, pool: Pool, reason: str, commands: list[Command]) -> None:
         """Mark the pool as waiting, for a device or anything else, with the reason."""
         if pool.blocked != reason:
             commands.append(Note(pool.key, f"cannot start yet: {reason}"))
         pool.blocked = reason
-        self._host.blocked.add(pool.key)
+        self._cluster.blocked.add(pool.key)
 
     def is_evicting(self, pool: Pool) -> bool:
         """Whether victims of the pool's reservation are still leaving. Victims that refused or that
@@ -197,14 +197,14 @@ class Evictor:
 
     def _found(self, ids: Iterable[str]) -> list[Replica]:
         """Return those of these replicas that are not yet stopped."""
-        return [one for id in ids if (one := self._host.find(id)) is not None]
+        return [one for id in ids if (one := self._cluster.find(id)) is not None]
 
     def reusable_standbys(self, pool: Pool) -> tuple[str, ...]:
         """Return the standbys that would become the new replica, one per device. The memory that
         they are charged is available to it. Servers never use standbys."""
         if pool.spec.is_server:
             return ()
-        following = (self._host.next_standby(device) for device in self._host.standby_devices)
+        following = (self._cluster.next_standby(device) for device in self._cluster.standby_devices)
         return tuple(standby.id for standby in following if standby)
 
     def other_revisions(self, pool: Pool) -> tuple[list[Replica], bool]:
@@ -216,10 +216,10 @@ class Evictor:
         """
         if pool.spec.role != "serve" or (self._is_beside(pool) and not pool.count()):
             return [], False
-        reservations = sum(other.reservation is not None for other in self._host.siblings(pool))
+        reservations = sum(other.reservation is not None for other in self._cluster.siblings(pool))
         others = [
             one
-            for other in self._host.siblings(pool)
+            for other in self._cluster.siblings(pool)
             for one in other.replicas.values()
             if one.role == "serve" and one.state is not State.RELEASING
         ]
@@ -239,13 +239,13 @@ class Evictor:
         device."""
         there = self._except_siblings(pool, candidates.all(now))
         if among is None:
-            return plan_eviction(need, self._host.ledger, there, self.reusable_standbys(pool))
+            return plan_eviction(need, self._cluster.ledger, there, self.reusable_standbys(pool))
         ids = [one.id for one in among if one.id in there]
         if not ids:
             return None
         victim = min(ids, key=lambda id: (there[id].cost, id))
-        device = self._host.ledger.charge_of(victim).device
-        is_fit = self._host.ledger.fits_kind(device, need)
+        device = self._cluster.ledger.charge_of(victim).device
+        is_fit = self._cluster.ledger.fits_kind(device, need)
         return EvictionPlan(device if is_fit else "", (victim,))
 
     def plan_preemption(
@@ -255,7 +255,7 @@ class Evictor:
         because their exchanges may be long."""
         plan = self.plan(pool, need, self.candidates.resident, among, now)
         victims = self._found(plan.victims) if plan is not None else []
-        if any(self._host.pools[one.pool].spec.is_server for one in victims):
+        if any(self._cluster.pools[one.pool].spec.is_server for one in victims):
             return self.plan(pool, need, self.candidates.brief, among, now) or plan
         return plan
 
@@ -264,7 +264,7 @@ class Evictor:
         plan = self.plan(pool, need, self.candidates.eventual, None, now)
         if plan is not None:
             pool.reservation = Reservation(need, plan.device, plan.victims, now)
-            self._host.ledger.reserve(pool.reservation)
+            self._cluster.ledger.reserve(pool.reservation)
 
     def execute(
         self,
@@ -278,10 +278,10 @@ class Evictor:
         """Carry out a plan: reserve its device and drain its victims. With `if_idle_s` they may
         refuse. Otherwise busy servers are drained softly."""
         pool.reservation = Reservation(need, plan.device, plan.victims, now)
-        self._host.ledger.reserve(pool.reservation)
+        self._cluster.ledger.reserve(pool.reservation)
         names, softly_s = set(), 0.0
         for victim in self._found(plan.victims):
-            spec = self._host.pools[victim.pool].spec
+            spec = self._cluster.pools[victim.pool].spec
             names.add(victim.pool)
             if if_idle_s is None and spec.is_server:
                 softly_s = max(softly_s, spec.drain_s)
@@ -351,5 +351,5 @@ class Evictor:
         warmed beside them: such a warm-up never stops one of them."""
         if not self._is_beside(pool):
             return candidates
-        kept = {other.key for other in self._host.siblings(pool)}
+        kept = {other.key for other in self._cluster.siblings(pool)}
         return {id: one for id, one in candidates.items() if one.pool not in kept}

@@ -1,4 +1,4 @@
-"""The state machine of a host: `handle(event, now)` changes the records and returns commands.
+"""The state machine of all hosts: `handle(event, now)` changes the records and returns commands.
 
 `handle` finishes one event before the next one begins. Only the machine changes a record, so it
 needs no lock and never reads a stale record. The steps of `handle` are numbered in its docstring
@@ -45,9 +45,9 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 from pool_manager.core import events
+from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, EndWarm, Publish, WatchEngine
 from pool_manager.core.cordons import Cordons
-from pool_manager.core.host import Host
 from pool_manager.core.pool import Pool, Warming
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Device, Replica
@@ -59,7 +59,7 @@ ADOPTION_S = 3.0
 
 
 class Machine:
-    """State machine for all pools and devices of one host.
+    """State machine for all pools and devices of all hosts.
 
     `new_id` generates replica ids; ids in use are skipped. The machine keeps `standbys` replicas
     without a model ready for CPU slots, and `gpu_standbys` on each GPU.
@@ -72,33 +72,33 @@ class Machine:
         standbys: int = 0,
         gpu_standbys: int = 0,
     ) -> None:
-        self.host = Host(devices)
+        self.cluster = Cluster(devices)
         self.stopping = False
-        self._replicas = ReplicaLifecycle(self.host)
-        self._cordons = Cordons(self.host, self._replicas)
-        self._supply = Supply(self.host, self._replicas, lambda: self.host.unused_id(new_id))
+        self._replicas = ReplicaLifecycle(self.cluster)
+        self._cordons = Cordons(self.cluster, self._replicas)
+        self._supply = Supply(self.cluster, self._replicas, lambda: self.cluster.unused_id(new_id))
         self._list_read_s: float | None = None
         self.is_open = False
         self._published: dict[str, PoolEndpoints] = {}
         if standbys:
-            self.host.keep_standbys("", standbys)
+            self.cluster.keep_standbys("", standbys)
         for device in self.devices.values():
             if gpu_standbys and device.kind != "cpu":
-                self.host.keep_standbys(device.id, gpu_standbys)
+                self.cluster.keep_standbys(device.id, gpu_standbys)
 
     @property
     def pools(self) -> dict[str, Pool]:
         """Every pool by its key, including the pools of standbys."""
-        return self.host.pools
+        return self.cluster.pools
 
     @property
     def devices(self) -> dict[str, Device]:
-        """Every device of this host."""
-        return self.host.ledger.devices
+        """Every device of every host."""
+        return self.cluster.ledger.devices
 
     def cordons(self) -> dict[str, str]:
         """Return the reason of every cordon by device id."""
-        return {id: cordon.reason for id, cordon in self.host.ledger.cordons.items()}
+        return {id: cordon.reason for id, cordon in self.cluster.ledger.cordons.items()}
 
     def handle(
         self, event: events.Event, now: float, commands: list[Command] | None = None
@@ -126,20 +126,20 @@ class Machine:
             if not self.is_open and self._may_open(now):  # (2)
                 self.is_open = True
                 touched |= self.pools.keys()
-            if self.host.ledger.cordons:  # (3)
+            if self.cluster.ledger.cordons:  # (3)
                 touched |= self._cordons.evacuate(now, commands, is_open=self.is_open)
                 self._cordons.end_unplaceable(touched if self.is_open else set(), commands)
         except Exception as error:  # noqa: BLE001 - raised below
             defects.append(error)
-            touched = set(self.host.live) | self.host.blocked
+            touched = set(self.cluster.live) | self.cluster.blocked
         settled: list[str] = []
         for key in sorted(touched, key=self._settling_order):  # (4)
-            claims = set(self.host.ledger.reservations)
+            claims = set(self.cluster.ledger.reservations)
             self._settle_safely(key, now, commands, defects)
-            if settled and not claims <= self.host.ledger.reservations.keys():
+            if settled and not claims <= self.cluster.ledger.reservations.keys():
                 for earlier in settled:
                     self._settle_safely(earlier, now, commands, defects)
-            if key in self.host.blocked:
+            if key in self.cluster.blocked:
                 settled.append(key)
         self._publish(touched, now, commands, defects)  # (5)
         if defects:
@@ -158,20 +158,20 @@ class Machine:
 
     def endpoints(self, key: str, now: float) -> PoolEndpoints:
         """Return the endpoints of a pool as gateways see them."""
-        return self.host.endpoints(self.pools[key], now)
+        return self.cluster.endpoints(self.pools[key], now)
 
     def due_s(self, now: float) -> float:
         """Return when a blocked pool needs a Tick; infinite if the regular Ticks suffice."""
         due_s = self._supply.evictor.due_s
-        return due_s if due_s > now and self.host.blocked else inf
+        return due_s if due_s > now and self.cluster.blocked else inf
 
     def replica(self, id: str) -> Replica | None:
         """Return the record of a replica that is not yet stopped, else None."""
-        return self.host.find(id)
+        return self.cluster.find(id)
 
     def replicas(self) -> list[Replica]:
         """Return every replica that is not yet stopped."""
-        return list(self.host.replicas())
+        return list(self.cluster.replicas())
 
     def _apply(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
         """Apply an event to the records; return the keys of the pools to be settled."""
@@ -212,7 +212,7 @@ class Machine:
         self, event: events.PoolDefined | events.PoolRemoved, commands: list[Command]
     ) -> set[str]:
         if isinstance(event, events.PoolDefined):
-            pool = self.host.define(event.spec)
+            pool = self.cluster.define(event.spec)
             self._replicas.stop_batching(pool, commands)
             return {pool.key}
         if event.key in self.pools:
@@ -227,20 +227,20 @@ class Machine:
         """
         is_sample = False
         if isinstance(event, events.WorkerLost):
-            named = self.host.demand.remove(event.worker)
+            named = self.cluster.demand.remove(event.worker)
         else:
-            named = self.host.demand.update(event.demand, now)
+            named = self.cluster.demand.update(event.demand, now)
             is_sample = event.demand.full
             for key in self.pools.keys() & set(event.demand.called):
                 self.pools[key].record_call(now)
         self._measure(named, now, is_sample=is_sample)
-        is_room = not all(self.host.demand.is_busy(key) for key in named)
-        return named | self.host.blocked if is_room else named
+        is_room = not all(self.cluster.demand.is_busy(key) for key in named)
+        return named | self.cluster.blocked if is_room else named
 
     def _measure(self, keys: set[str], now: float, *, is_sample: bool) -> None:
         """Record the load of these pools in their load windows."""
         for key in keys & self.pools.keys():
-            load, scaler = self.host.demand.load(key), self.pools[key].scaler
+            load, scaler = self.cluster.demand.load(key), self.pools[key].scaler
             note = scaler.observe if is_sample else scaler.hold
             note(load.busy, now)
 
@@ -284,21 +284,21 @@ class Machine:
         """Record that the engine stopped or resumed answering. Until it resumes, nothing is started
         and no loss counts as a failure."""
         if isinstance(event, events.EngineLost):
-            self.host.engine_down = event.reason
+            self.cluster.engine_down = event.reason
             commands.append(WatchEngine(event.reason))
-            return set(self.host.blocked)
-        self.host.engine_down = ""
+            return set(self.cluster.blocked)
+        self.cluster.engine_down = ""
         self._replicas.end_missing(event.running, now, commands)
-        return set(self.host.live) | self.host.blocked
+        return set(self.cluster.live) | self.cluster.blocked
 
     def _on_tick(self, now: float, commands: list[Command]) -> set[str]:
         """Enforce deadlines; return the pools that have load or that time alone may change."""
-        touched = self.host.demand.active() | self.host.blocked
-        for worker in self.host.demand.silent_workers(now):
-            held = self.host.demand.remove(worker)
+        touched = self.cluster.demand.active() | self.cluster.blocked
+        for worker in self.cluster.demand.silent_workers(now):
+            held = self.cluster.demand.remove(worker)
             self._measure(held, now, is_sample=False)
             touched |= held
-        for key in list(self.host.live):
+        for key in list(self.cluster.live):
             pool = self.pools[key]
             if now < pool.quiet_until_s:
                 continue
@@ -312,7 +312,7 @@ class Machine:
         gateway has reported or ADOPTION_S has passed."""
         if self._list_read_s is None:
             return False
-        return not self.host.demand.is_empty or now - self._list_read_s >= ADOPTION_S
+        return not self.cluster.demand.is_empty or now - self._list_read_s >= ADOPTION_S
 
     def _settling_order(self, key: str) -> tuple[float, str]:
         """Sort key of settling: the pool that has waited longest gets a freed device first."""
@@ -323,13 +323,13 @@ class Machine:
 
     def _settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
         """Start, stop or drain replicas of one pool."""
-        load = self.host.demand.load(pool.key)
+        load = self.cluster.demand.load(pool.key)
         pool.observe_load(load.queued, load.in_flight, load.oldest_wait_s, now)
         if self.stopping or pool.removed:
             why = "the server is shutting down" if self.stopping else "the pool was removed"
             self._supply.drain_all(pool, why, now, commands)
             if pool.removed and not pool.replicas:
-                self.host.forget(pool)
+                self.cluster.forget(pool)
                 return
         elif self.is_open:
             self._supply.settle(pool, now, commands)
@@ -342,11 +342,11 @@ class Machine:
         retries = now < pool.retry_at_s
         is_live = pool.replicas or spec.min or retries or pool.warming
         if not (is_live or spec.role != "serve"):
-            self.host.live.pop(pool.key, None)
+            self.cluster.live.pop(pool.key, None)
             if not busy:
                 pool.scaler.forget()
             return
-        self.host.live[pool.key] = None
+        self.cluster.live[pool.key] = None
         pool.quiet_until_s = 0.0
         is_coming = any(one.is_coming for one in pool.replicas.values())
         is_moving = busy or is_coming or pool.blocked or pool.warming or spec.role != "serve"
@@ -364,13 +364,13 @@ class Machine:
         self, touched: set[str], now: float, commands: list[Command], defects: list[Exception]
     ) -> None:
         changed = set()
-        for key in touched | self.host.changed:
+        for key in touched | self.cluster.changed:
             try:
                 if self._has_changed(key, now):
                     changed.add(key)
             except Exception as error:  # noqa: BLE001 - the caller raises it
                 defects.append(error)
-        self.host.changed.clear()
+        self.cluster.changed.clear()
         if changed:
             commands.append(Publish(frozenset(changed)))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pool_manager.core import events
+from pool_manager.core.cluster import STANDBY_KEY, Cluster
 from pool_manager.core.commands import (
     Assign,
     Bind,
@@ -21,7 +22,6 @@ from pool_manager.core.commands import (
     StopBatching,
     Terminate,
 )
-from pool_manager.core.host import STANDBY_KEY, Host
 from pool_manager.core.limits import (
     RELEASE_RETRY_S,
     RESUME_S,
@@ -46,8 +46,8 @@ class ReplicaLifecycle:
     """Applies the events of replicas, starts and ends them. No other class changes their
     states."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._receivers: dict[type, Callable[[Replica, Any, float, list[Command]], None]] = {
             events.Begun: self._begun,
             events.Greeted: self._greeted,
@@ -61,7 +61,7 @@ class ReplicaLifecycle:
 
     def add(self, replica: Replica, now: float) -> None:
         """Record a replica; this charges its device."""
-        self._host.add(replica)
+        self._cluster.add(replica)
         self._enter_state(replica, now)
 
     def drain(
@@ -87,7 +87,7 @@ class ReplicaLifecycle:
         elif self._spec(replica).is_server and not was_quiesced:
             # It has served until now: exchanges that are open have `drain_s` from now on.
             replica.deadline_s = now + drain_limit_s(replica, self._spec(replica))
-        self._host.changed.add(replica.pool)
+        self._cluster.changed.add(replica.pool)
         commands.append(Drain(replica.id, if_idle_s))
 
     def quiesce(
@@ -96,33 +96,33 @@ class ReplicaLifecycle:
         """Begin the soft drain of a ready server for the pool `claimant`."""
         replica.why, replica.claimant, replica.if_idle = why, claimant, False
         self._advance(replica, Step.DRAINED, now)
-        self._host.quiesced[replica.id] = None
+        self._cluster.quiesced[replica.id] = None
         text = f"{replica.id} takes no new calls: it {why}"
         commands.append(Note(replica.pool, text))
         commands.append(Quiesce(replica.id))
 
     def revoke_unclaimed(self, now: float, commands: list[Command]) -> None:
         """Revoke the soft drains whose claimant has no reservation that needs them any more."""
-        for id in list(self._host.quiesced):
-            replica = self._host.find(id)
+        for id in list(self._cluster.quiesced):
+            replica = self._cluster.find(id)
             if replica is None or not replica.is_quiesced:
-                del self._host.quiesced[id]
+                del self._cluster.quiesced[id]
             elif not self._is_claimed(replica):
                 replica.is_revoked = True
                 replica.deadline_s = now + RESUME_S
-                self._host.pools[replica.pool].quiet_until_s = 0.0
-                self._host.changed.add(replica.pool)
+                self._cluster.pools[replica.pool].quiet_until_s = 0.0
+                self._cluster.changed.add(replica.pool)
                 text = f"{id} is to take calls again: {replica.claimant} needs no room any more"
                 commands.append(Note(replica.pool, text))
                 commands.append(Resume(id))
 
     def _is_claimed(self, replica: Replica) -> bool:
-        claimant = self._host.pools.get(replica.claimant)
+        claimant = self._cluster.pools.get(replica.claimant)
         reservation = claimant.reservation if claimant is not None else None
         return reservation is not None and replica.id in reservation.victims
 
     def _spec(self, replica: Replica) -> PoolSpec:
-        return self._host.pools[replica.pool].spec
+        return self._cluster.pools[replica.pool].spec
 
     def enforce_deadline(self, replica: Replica, now: float, commands: list[Command]) -> None:
         """Act on a replica whose state has outlasted its limit: retry a release, terminate a drain,
@@ -137,7 +137,7 @@ class ReplicaLifecycle:
             replica.if_idle = replica.is_revoked = False
             replica.claimant = ""
             replica.deadline_s = now + term_limit_s(self._spec(replica))
-            self._host.changed.add(replica.pool)
+            self._cluster.changed.add(replica.pool)
             reason = f"did not drain: {replica.why}"
             commands.append(Note(replica.pool, f"{replica.id} is terminated: it {reason}"))
             commands.append(Terminate(replica.id, reason))
@@ -148,7 +148,7 @@ class ReplicaLifecycle:
     def end_missing(self, running: frozenset[str], now: float, commands: list[Command]) -> None:
         """Compare the records with the driver's list after the engine is back: replicas that are
         missing from it are lost, and stuck releases are retried."""
-        for replica in list(self._host.replicas()):
+        for replica in list(self._cluster.replicas()):
             if replica.state is State.RELEASING:
                 if replica.deadline_s < float("inf"):
                     replica.deadline_s = now
@@ -172,7 +172,7 @@ class ReplicaLifecycle:
     def assign(self, standby: Replica, pool: Pool, device: str, now: float) -> list[Command]:
         """Assign a standby to a pool; return the commands. A standby that is still STARTING gets
         its model after its HELLO."""
-        self._host.assign(standby, pool, device)
+        self._cluster.assign(standby, pool, device)
         standby.since_s = standby.last_used_s = now
         standby.adopted = False
         if standby.state is State.STARTING:
@@ -194,7 +194,7 @@ class ReplicaLifecycle:
         are ignored: they crossed the replica's end."""
         if isinstance(event, events.Found):
             return self._found(event, now, commands)
-        replica = self._host.find(getattr(event, "id", ""))
+        replica = self._cluster.find(getattr(event, "id", ""))
         if replica is None:
             return set()
         if isinstance(event, events.Released):
@@ -204,19 +204,19 @@ class ReplicaLifecycle:
         touched = {replica.pool}
         if isinstance(event, events.FirstRun):
             # The cold start is complete: the standby that it used may be replaced.
-            touched |= {STANDBY_KEY, self._host.standby_key(replica.device)}
+            touched |= {STANDBY_KEY, self._cluster.standby_key(replica.device)}
         if before is State.DRAINING and replica.state is State.READY:
             # Pools that waited for its device must be placed elsewhere.
-            touched |= self._host.blocked
+            touched |= self._cluster.blocked
         return touched
 
     def _found(self, event: events.Found, now: float, commands: list[Command]) -> set[str]:
         """Adopt a replica of an earlier manager. A replica of an unknown pool is drained. A replica
         on a device that this host does not have is released, and so is a trial: its deploy is
         gone."""
-        key = event.pool or self._host.standby_key(event.device)
-        if key not in self._host.pools:
-            self._host.define(PoolSpec(key, role=event.role)).removed = True
+        key = event.pool or self._cluster.standby_key(event.device)
+        if key not in self._cluster.pools:
+            self._cluster.define(PoolSpec(key, role=event.role)).removed = True
         replica = Replica(
             event.id,
             key,
@@ -228,7 +228,7 @@ class ReplicaLifecycle:
             last_used_s=now,
         )
         self.add(replica, now)
-        if key != STANDBY_KEY and replica.device not in self._host.ledger.devices:
+        if key != STANDBY_KEY and replica.device not in self._cluster.ledger.devices:
             why = f"this host has no device {replica.device or 'without a name'}"
             commands.append(Note(key, f"{replica.id} is stopped: {why}"))
             self.release(replica, why, now, commands)
@@ -252,7 +252,7 @@ class ReplicaLifecycle:
             return
         self._advance(replica, Step.GREETED, now)
         if replica.role == "standby":
-            self._host.pools[replica.pool].forget_failures()
+            self._cluster.pools[replica.pool].forget_failures()
             return
         if not replica.is_bound:
             # It was assigned while still importing: calls waited only for the rest of the import.
@@ -262,12 +262,12 @@ class ReplicaLifecycle:
         replica.phases = dict(event.phases)
         self._advance(replica, Step.BOUND, now)
         if not event.loaded:
-            replica.batches = self._host.pools[replica.pool].spec.batches
+            replica.batches = self._cluster.pools[replica.pool].spec.batches
             commands.append(Bind(replica.id, replica.pool))
 
     def _bind_standby(self, standby: Replica, now: float) -> Command:
         standby.is_bound = True
-        standby.batches = self._host.pools[standby.pool].spec.batches
+        standby.batches = self._cluster.pools[standby.pool].spec.batches
         self._advance(standby, Step.BOUND, now)
         phases = dict(standby.phases)
         return Assign(standby.id, standby.pool, standby.device, standby.role, phases)
@@ -277,7 +277,7 @@ class ReplicaLifecycle:
     ) -> None:
         if replica.state is not State.LOADING:
             return
-        pool = self._host.pools[replica.pool]
+        pool = self._cluster.pools[replica.pool]
         replica.phases = dict(event.phases)
         replica.limit = event.limit
         replica.marks_started = event.marks_started
@@ -285,13 +285,13 @@ class ReplicaLifecycle:
         replica.ready_s = replica.last_used_s = now
         pool.forget_failures()
         if replica.role == "trial":
-            kind = self._host.ledger.devices[replica.device].kind
+            kind = self._cluster.ledger.devices[replica.device].kind
             commands.append(EndTrial(replica.pool, {**event.report, "device_kind": kind}))
             pool.removed = True
             self.release(replica, "the trial is over", now, commands)
             return
         pool.measured_mib = max(pool.measured_mib, event.memory_mib)
-        self._host.ledger.recharge(replica.id, pool.memory_mib)
+        self._cluster.ledger.recharge(replica.id, pool.memory_mib)
         loading = [ms for phase, ms in event.phases.items() if phase not in PLACEMENT_PHASES]
         pool.reload_s = sum(loading) / 1e3
         self._advance(replica, Step.LOADED, now)
@@ -315,7 +315,7 @@ class ReplicaLifecycle:
 
     def _refute(self, replica: Replica, reason: str, commands: list[Command]) -> None:
         """End the batching of a pool, once. A lying replica can only harm its own pool."""
-        pool = self._host.pools[replica.pool]
+        pool = self._cluster.pools[replica.pool]
         replica.batches = False
         if not pool.batches:
             return
@@ -356,8 +356,8 @@ class ReplicaLifecycle:
         if replica.state is not State.RELEASING:
             return set()
         replica.state = advance(replica.state, Step.RELEASED)
-        self._host.remove(replica)
-        return {replica.pool, *self._host.blocked}
+        self._cluster.remove(replica)
+        return {replica.pool, *self._cluster.blocked}
 
     def _not_released(
         self, replica: Replica, event: events.NotReleased, now: float, commands: list[Command]
@@ -373,12 +373,12 @@ class ReplicaLifecycle:
         """Release a lost replica. A loss before READY counts against its pool, or ends its trial;
         it only delays the next start if it is not the replica's fault or the engine is away."""
         if replica.is_coming:
-            if event.is_its_fault and not self._host.engine_down:
+            if event.is_its_fault and not self._cluster.engine_down:
                 self._count_failure(replica, event, now, commands)
             else:
-                self._host.pools[replica.pool].delay_retry(event.reason, now)
+                self._cluster.pools[replica.pool].delay_retry(event.reason, now)
         elif event.cause:
-            self._host.pools[replica.pool].record_death(replica.id, event.cause)
+            self._cluster.pools[replica.pool].record_death(replica.id, event.cause)
         why = replica.why if replica.state is State.DRAINING else event.reason
         commands.append(Note(replica.pool, f"{replica.id} ended: {why}"))
         self.release(replica, why, now, commands)
@@ -388,7 +388,7 @@ class ReplicaLifecycle:
     ) -> None:
         """Count a loss before READY. Losses of adopted replicas and of standbys that had already
         connected only delay the next start."""
-        pool = self._host.pools[replica.pool]
+        pool = self._cluster.pools[replica.pool]
         if replica.role == "trial":
             commands.append(EndTrial(replica.pool, {}, event.stage, event.reason, event.log_tail))
             pool.removed = True
@@ -428,9 +428,9 @@ class ReplicaLifecycle:
     def _enter_state(self, replica: Replica, now: float) -> None:
         """Begin a state: set its deadline, and mark the pool to be settled and published."""
         replica.since_s = now
-        pool = self._host.pools[replica.pool]
+        pool = self._cluster.pools[replica.pool]
         pool.quiet_until_s = 0.0
-        self._host.changed.add(pool.key)
+        self._cluster.changed.add(pool.key)
         replica.deadline_s = now + state_limit_s(replica, pool.spec)
 
 

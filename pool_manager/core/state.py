@@ -47,6 +47,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from registry.model import LOCAL_HOST
+
 
 class State(StrEnum):
     """The state of a replica."""
@@ -108,16 +110,18 @@ Role = Literal["serve", "trial", "standby"]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A CPU slot or a GPU. `kind` is "cpu" or "cuda".
+    """A CPU slot or a GPU of a host. `kind` is "cpu" or "cuda".
 
     `memory_mib` is the size of its memory bank, 0 if memory is not accounted. Devices that share
-    one memory, as CPU slots do, have the same `bank`.
+    one memory, as CPU slots do, have the same `bank`. Ids and banks of all hosts are different:
+    those of any but the local host begin with its name and a slash.
     """
 
     id: str
     kind: str
     memory_mib: float = 0.0
     bank: str = ""
+    host: str = LOCAL_HOST
 
     def __post_init__(self) -> None:
         if not self.bank:
@@ -133,6 +137,12 @@ class PoolSpec:
     time, 0 if unknown. `memory_mib` is the measured memory of one replica. `share` is the part of a
     device that it needs, 1 for a whole device. `batches`: its replicas batch requests. A trial is a
     pool with one throw-away replica.
+
+    `may_rerun`: calls that a replica had started may run again elsewhere. `labels` are those that
+    its host must have. `driver` is the driver that its replicas need, "" for any. `spread`: its
+    replicas prefer different hosts. `files` identifies its files in the caches of hosts (digest of
+    the bundle); they have `bundle_bytes`. `image` is the engine's id of its server's image, "" for
+    none.
 
     `is_server`: its replicas are sidecars with an HTTP server, and `target` is their concurrency.
     Only then are the following used, in seconds: `start_s` is the limit of the server's start,
@@ -157,6 +167,12 @@ class PoolSpec:
     start_s: float = 600.0
     drain_s: float = 600.0
     stop_grace_s: float = 10.0
+    may_rerun: bool = True
+    labels: tuple[tuple[str, str], ...] = ()
+    driver: str = ""
+    spread: bool = True
+    files: str = ""
+    image: str = ""
 
 
 @dataclass(slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, EndWarm, Launch, Note, WarmOutcome
 from pool_manager.core.eviction import Evictor
-from pool_manager.core.host import Host
 from pool_manager.core.placement import find_device, placement_obstacle
 from pool_manager.core.pool import JUST_USED_S, Pool
 from pool_manager.core.replicas import ReplicaLifecycle
@@ -24,22 +24,24 @@ UNLOADED = "unloaded by a client"
 class Standbys:
     """Keeps standbys ready for cold starts. `new_id` returns ids that no replica has."""
 
-    def __init__(self, host: Host, replicas: ReplicaLifecycle, new_id: Callable[[], str]) -> None:
-        self._host = host
+    def __init__(
+        self, cluster: Cluster, replicas: ReplicaLifecycle, new_id: Callable[[], str]
+    ) -> None:
+        self._cluster = cluster
         self._replicas = replicas
         self._new_id = new_id
         self._missing_since_s: dict[str, float] = {}
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
         """Start one standby if any is missing; drain those above the pool's `max`."""
-        device, there = self._host.standby_device(pool.key), self._host.standbys(pool.key)
+        device, there = self._cluster.standby_device(pool.key), self._cluster.standbys(pool.key)
         for replica in there[pool.spec.max :]:
             self._replicas.drain(replica, None, "surplus standby", now, commands)
         if len(there) >= pool.spec.max:
             self._missing_since_s.pop(pool.key, None)
             return
         has_waited = now - self._missing_since_s.setdefault(pool.key, now) >= REFILL_AFTER_S
-        if now < pool.retry_at_s or self._host.engine_down or not self._has_room(pool, device):
+        if now < pool.retry_at_s or self._cluster.engine_down or not self._has_room(pool, device):
             return
         if has_waited or not self._is_cold_start_going_on():
             replica = Replica(self._new_id(), pool.key, device, "standby", now, is_bound=False)
@@ -48,31 +50,33 @@ class Standbys:
             commands.append(Note(pool.key, f"starts {replica.id} for the next cold start"))
 
     def _has_room(self, pool: Pool, device: str) -> bool:
-        if device in self._host.ledger.cordons:
+        if device in self._cluster.ledger.cordons:
             return False
-        bank, memory_mib = self._host.standby_charge(device)
-        return bool(bank) and self._host.ledger.free_mib(bank, pool.key) >= memory_mib
+        bank, memory_mib = self._cluster.standby_charge(device)
+        return bool(bank) and self._cluster.ledger.free_mib(bank, pool.key) >= memory_mib
 
     def _is_cold_start_going_on(self) -> bool:
-        return any(one.is_coming for one in self._host.replicas() if one.role != "standby")
+        return any(one.is_coming for one in self._cluster.replicas() if one.role != "standby")
 
 
 class Supply:
     """Brings one pool at a time to its wanted number of replicas. `new_id` returns unused ids."""
 
-    def __init__(self, host: Host, replicas: ReplicaLifecycle, new_id: Callable[[], str]) -> None:
-        self._host = host
+    def __init__(
+        self, cluster: Cluster, replicas: ReplicaLifecycle, new_id: Callable[[], str]
+    ) -> None:
+        self._cluster = cluster
         self._replicas = replicas
         self._new_id = new_id
-        self.evictor = Evictor(host, replicas)
-        self._standbys = Standbys(host, replicas, new_id)
+        self.evictor = Evictor(cluster, replicas)
+        self._standbys = Standbys(cluster, replicas, new_id)
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
         """Start missing replicas, answer a request for a warm pool, stop surplus replicas."""
         if pool.spec.role == "standby":
             self._standbys.settle(pool, now, commands)
             return
-        load = self._host.demand.load(pool.key)
+        load = self._cluster.demand.load(pool.key)
         self._update_wanted(pool, load, now, commands)
         while pool.count() < pool.wanted and self._place(pool, now, commands):
             pass
@@ -94,7 +98,7 @@ class Supply:
 
     def sleep(self, pool: Pool, now: float, commands: list[Command]) -> None:
         """Drain the idle replicas above `min` now; each may refuse if it has just been used."""
-        load = self._host.demand.load(pool.key)
+        load = self._cluster.demand.load(pool.key)
         if load.busy:
             return
         text = UNLOADED if pool.unloading else "put to sleep"
@@ -136,11 +140,11 @@ class Supply:
         """
         evictor, candidates = self.evictor, self.evictor.candidates
         if obstacle := self._obstacle(pool, now):  # (1)
-            self._host.unreserve(pool)
+            self._cluster.unreserve(pool)
             evictor.block(pool, obstacle, commands)
             evictor.wake_at(max(pool.retry_at_s, now), now)
             return False
-        need, ledger = self._host.need(pool), self._host.ledger
+        need, ledger = self._cluster.need(pool), self._cluster.ledger
         others, is_full = evictor.other_revisions(pool)
         device = None if is_full else find_device(need, ledger, evictor.reusable_standbys(pool))
         if device is not None:  # (2)
@@ -150,7 +154,7 @@ class Supply:
         if evictor.is_evicting(pool):  # (3)
             evictor.hasten(pool, need, among, now, commands)
             return False
-        self._host.unreserve(pool)
+        self._cluster.unreserve(pool)
         leaving = [one for one in others if one.state is State.DRAINING] if is_full else []
         if leaving:  # (4)
             text = f"waits for {leaving[0].id} of {leaving[0].pool} to drain"
@@ -171,8 +175,8 @@ class Supply:
 
     def _obstacle(self, pool: Pool, now: float) -> str:
         """Return why the pool may start nothing, even on a free device; "" if it may."""
-        if self._host.engine_down:
-            return f"nothing can be started: {self._host.engine_down}"
+        if self._cluster.engine_down:
+            return f"nothing can be started: {self._cluster.engine_down}"
         if now >= pool.retry_at_s:
             return ""
         if pool.failures:
@@ -185,7 +189,7 @@ class Supply:
         phases = _phases(pool, now)
         pool.unloading = False
         self.evictor.unblock(pool)
-        replica = None if pool.spec.is_server else self._host.next_standby(device)
+        replica = None if pool.spec.is_server else self._cluster.next_standby(device)
         if replica is not None:
             how = "wakes standby"
             replica.phases = dict(phases)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -13,6 +14,7 @@ from pool_manager.drivers.fake_service import Phase, Script, Sleep
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError, EngineDown
+from registry.model import BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
@@ -81,6 +83,9 @@ class FakeDriver:
         if record.id not in self._replicas:
             raise DriverError(f"cannot limit {record.id}: it does not run")
         self._note(record.id, f"may have {record.memory_mib or 'any'} MiB")
+
+    async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
+        """Do nothing: the replica sees the model folder of this machine."""
 
     async def list(self) -> set[str]:
         """Return the ids of the live replicas; there are none to adopt."""

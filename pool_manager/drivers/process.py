@@ -9,7 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from pool_manager.driver import EngineLosses, Exits
@@ -18,6 +18,7 @@ from pool_manager.drivers.process_groups import ProcessGroup, below, find, membe
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
+from registry.model import BundleFile
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import ENGINE, MARKER
 
@@ -101,6 +102,9 @@ class ProcessDriver:
 
     async def save_log(self, id: str, log: Path) -> None:
         """Do nothing: processes write to their logs themselves."""
+
+    async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
+        """Do nothing: the replica sees the model folder of this machine."""
 
     async def list(self) -> set[str]:
         """Return the replicas that run in our run folders; adopt those not known yet. Kills what is

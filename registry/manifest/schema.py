@@ -29,6 +29,9 @@ RANK_MAX: Final = 16
 DIMENSION_MAX: Final = 2**31 - 1
 
 SCHEMA: Final = 1
+LABEL_KEY: Final = r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$"
+LABEL_VALUE: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+"""A label of a host: a key like a function's name; a value of letters, digits, `.`, `_`, `-`."""
 Side = Annotated[int, Field(ge=1, le=16_384)]
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]
 PerChannel = Annotated[
@@ -55,6 +58,10 @@ class ScalingTable(Section):
     """Maximum number of replicas over all revisions, at least `min`."""
     idle_s: float = Field(default=300.0, ge=0, le=31_536_000)
     """Idle seconds before a replica stops. A file without this key gets `FN_IDLE_S`."""
+    spread: bool = True
+    """Whether replicas prefer different hosts."""
+    file_hosts: int = Field(default=1, ge=0, le=100)
+    """Number of hosts that keep the files of the model ahead of need."""
 
     @field_validator("max")
     @classmethod
@@ -74,6 +81,12 @@ class DeviceTable(Section):
     """Memory cap of a replica in MiB; 0 for the server's default."""
     share: float = Field(default=1.0, ge=0.01, le=1)
     """Share of a GPU that a replica takes. 1 gives it a GPU of its own."""
+    host: Annotated[
+        dict[Annotated[str, Field(pattern=LABEL_KEY)], Annotated[str, Field(pattern=LABEL_VALUE)]],
+        Field(max_length=16),
+    ] = Field(default_factory=dict)
+    """Labels that the host of a replica must have, such as `{zone = "a"}`. The local host has the
+    labels of `FN_HOST_LABELS`."""
 
 
 class BatchingTable(Section):

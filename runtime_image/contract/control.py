@@ -48,6 +48,16 @@ class ReplicaRecord:
     alone."""
     phases: dict[str, float] = field(default_factory=dict)
     """Milliseconds of the phases that were over at the launch (place, evict)."""
+    host: str = "local"
+    """Host of the replica. On any but the local host, the clock of `launched_s` is another one, and
+    no descriptor comes with WELCOME."""
+    control: str = ""
+    """Path of the manager's socket as the replica sees it; "" for CONTROL_SOCKET in its run
+    folder."""
+    data: str = ""
+    """Path at which the replica binds its data listener; "" if WELCOME brings the listener."""
+    greeting: str = ""
+    """Text with which the replica begins every data link; "" for none."""
 
 
 class Hello(TypedDict):

@@ -367,7 +367,7 @@ class World(Promises):
         assert self.machine.replicas() == []
         assert self.book.entries == {}
         assert self.asked == set()
-        assert self.machine.host.ledger.reservations == {}
+        assert self.machine.cluster.ledger.reservations == {}
 
     def some(self, pick: int, *states: State) -> list[str]:
         """Return one replica in one of `states`, if there is any."""

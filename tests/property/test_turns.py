@@ -147,7 +147,7 @@ def test_busy_functions_take_turns(
     turns.go(6 * functions * turn_s)
 
     assert turns.longest_wait_s() <= functions * turn_s + PREEMPT_AFTER_S
-    assert turns.machine.host.ledger.reservations.keys() <= {
+    assert turns.machine.cluster.ledger.reservations.keys() <= {
         f"g{number}" for number in range(count)
     }
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pool_manager.core import events
+from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, Note
-from pool_manager.core.host import Host
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Device, PoolSpec, Replica, Role, State
 
@@ -18,10 +18,10 @@ class House:
         self, state: State = State.STARTING, role: Role = "serve", *, is_empty: bool = False
     ) -> None:
         self.now = 100.0
-        self.host = Host([Device("cpu0", "cpu")])
-        self.pool = self.host.define(PoolSpec(KEY, role=role))
-        self.pools = self.host.pools
-        self.replicas = ReplicaLifecycle(self.host)
+        self.cluster = Cluster([Device("cpu0", "cpu")])
+        self.pool = self.cluster.define(PoolSpec(KEY, role=role))
+        self.pools = self.cluster.pools
+        self.replicas = ReplicaLifecycle(self.cluster)
         self.replica = Replica("r1", KEY, "cpu0", role, self.now, state)
         if not is_empty:
             self.replicas.add(self.replica, self.now)

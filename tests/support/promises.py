@@ -8,6 +8,7 @@ from itertools import chain, combinations
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from pool_manager.core import events
+from pool_manager.core.cluster import STANDBY_PREFIX
 from pool_manager.core.commands import (
     Assign,
     Bind,
@@ -30,7 +31,6 @@ from pool_manager.core.eviction import (
     RESIDENCY_S,
     TRIAL_PREEMPT_AFTER_S,
 )
-from pool_manager.core.host import STANDBY_PREFIX
 from pool_manager.core.ledger import RESERVE_MIB
 from pool_manager.core.machine import Machine
 from pool_manager.core.pool import Pool
@@ -148,7 +148,7 @@ class Promises(RuleBasedStateMachine):
     def note_waiters(self) -> None:
         """Record since when a pool that cannot serve has queued calls."""
         for key, pool in self.machine.pools.items():
-            waits = self.machine.host.demand.load(key).queued or pool.spec.role == "trial"
+            waits = self.machine.cluster.demand.load(key).queued or pool.spec.role == "trial"
             if waits and not pool.is_warm:
                 self.unserved.setdefault(key, self.now)
             else:
@@ -291,14 +291,14 @@ class Promises(RuleBasedStateMachine):
         pool = self.machine.pools[key]
         if spec.role == "serve":
             # New settings reach the revisions of a function one after another.
-            revisions = [pool, *self.machine.host.siblings(pool)]
+            revisions = [pool, *self.machine.cluster.siblings(pool)]
             most = max(one.spec.max for one in revisions)
             most += sum(one.warming is not None and one.warming.beside for one in revisions)
             assert sum(one.count() for one in revisions) <= most
 
     def free_gpus(self, spec: PoolSpec) -> list[str]:
         """Return the GPUs that have room for a pool and are not reserved."""
-        reservations = {*self.machine.host.ledger.reservations, *self.cordoned}
+        reservations = {*self.machine.cluster.ledger.reservations, *self.cordoned}
         reservations |= {
             reservation.device for reservation in self.reservations.values() if reservation
         }
@@ -314,7 +314,7 @@ class Promises(RuleBasedStateMachine):
         reason."""
         key = self.replica(drain.id).pool
         if drain.if_idle_s is not None:
-            load = self.machine.host.demand.load(key)
+            load = self.machine.cluster.demand.load(key)
             assert load.queued + load.in_flight == 0, "a busy replica was asked to go"
             return
         is_unwanted = key not in self.specs or self.machine.stopping
@@ -389,7 +389,7 @@ class Promises(RuleBasedStateMachine):
                 pool.key
             )
             if pool.reservation and is_new and pool.warming and pool.warming.beside:
-                kept = {id for one in self.machine.host.siblings(pool) for id in one.replicas}
+                kept = {id for one in self.machine.cluster.siblings(pool) for id in one.replicas}
                 assert not kept & set(pool.reservation.victims)
 
     def check_steps(self) -> None:
@@ -436,12 +436,12 @@ class Promises(RuleBasedStateMachine):
             return
         for key, spec in self.specs.items():
             pool = self.machine.pools[key]
-            if self.machine.host.demand.load(key).queued and not pool.is_warm:
+            if self.machine.cluster.demand.load(key).queued and not pool.is_warm:
                 assert pool.wanted >= 1
             assert spec.role != "trial" or not self.is_unplaceable(spec)
             if pool.count() >= pool.wanted:
                 assert pool.reservation is None
-                assert key not in self.machine.host.blocked
+                assert key not in self.machine.cluster.blocked
             elif self.is_engine_down or self.now < pool.retry_at_s:
                 assert pool.reservation is None
             elif pool.reservation is not None:
@@ -461,16 +461,18 @@ class Promises(RuleBasedStateMachine):
     def check_no_room(self, pool: Pool, spec: PoolSpec) -> None:
         """No device has room for the pool, not even without the replicas that may be evicted. The
         memory of standbys is always available."""
-        siblings = [r for one in self.machine.host.siblings(pool) for r in one.replicas.values()]
+        siblings = [r for one in self.machine.cluster.siblings(pool) for r in one.replicas.values()]
         siblings = [one for one in siblings if one.state is not State.RELEASING]
-        reservations = sum(one.reservation is not None for one in self.machine.host.siblings(pool))
+        reservations = sum(
+            one.reservation is not None for one in self.machine.cluster.siblings(pool)
+        )
         if spec.role == "serve" and len(siblings) + reservations + pool.count() >= spec.max:
             if pool.warming and pool.warming.beside:
                 return
             is_leaving = any(one.state is State.DRAINING for one in siblings)
             assert is_leaving or not {one.id for one in siblings} & self.idle()
             return
-        claimed = {self.book.devices[id].bank for id in self.machine.host.ledger.reservations}
+        claimed = {self.book.devices[id].bank for id in self.machine.cluster.ledger.reservations}
         devices = [
             one
             for one in self.book.devices.values()
@@ -491,7 +493,7 @@ class Promises(RuleBasedStateMachine):
         found = set()
         for replica in self.machine.replicas():
             pool = self.machine.pools[replica.pool]
-            load = self.machine.host.demand.load(pool.key)
+            load = self.machine.cluster.demand.load(pool.key)
             is_idle = replica.state is State.READY and not load.queued + load.in_flight
             has_refused = self.now - self.refused.get(replica.id, -1.0) < REFUSAL_S
             stayed_s = self.now - self.book.entries[replica.id].ready_s
@@ -543,7 +545,7 @@ class Promises(RuleBasedStateMachine):
             is_going = replica.state is State.DRAINING and not replica.is_listed
             assert is_going or is_found or not self.machine.is_open
         assert self.machine.cordons().keys() == self.cordoned.keys()
-        assert not self.machine.host.ledger.reservations.keys() & self.cordoned.keys()
+        assert not self.machine.cluster.ledger.reservations.keys() & self.cordoned.keys()
 
     @invariant()
     def reservations_agree(self) -> None:
@@ -554,7 +556,7 @@ class Promises(RuleBasedStateMachine):
             for pool in pools.values()
             if pool.reservation and pool.reservation.device
         ]
-        assert self.machine.host.ledger.reservations == {
+        assert self.machine.cluster.ledger.reservations == {
             reservation.device: reservation for reservation in reservations
         }
         assert all(key in self.specs for key, pool in pools.items() if pool.reservation)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +51,7 @@ from pool_manager.ports import ServerContainer
 from pool_manager.replicas.logs import Ask, Spool
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
+from registry.model import BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
@@ -197,6 +198,9 @@ class DockerDriver:
         if started.way is not None:
             # The way that worked is tried first from now on.
             self._ways.sort(key=lambda way: way is not started.way)
+
+    async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
+        """Do nothing: the replica sees the model folder of this machine."""
 
     async def list(self) -> set[str]:
         """Adopt running containers; remove stopped ones that no replica or holder accounts for."""

@@ -54,12 +54,12 @@ def test_who_wants_nothing_any_more_keeps_nothing() -> None:
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C), devices=1)
     play.warm(a="r1")
     play.demand(1.0, b=1)
-    assert play.machine.host.ledger.reservations.keys() == {"cpu0"}
+    assert play.machine.cluster.ledger.reservations.keys() == {"cpu0"}
 
     play.demand(c=1)
 
-    assert play.machine.host.ledger.reservations == {}
-    assert play.machine.host.blocked == {C}
+    assert play.machine.cluster.ledger.reservations == {}
+    assert play.machine.cluster.blocked == {C}
     play.lose("r1", "exit 0")
     assert play.replica("r2").pool == C
 
@@ -71,7 +71,7 @@ def test_a_free_device_is_taken_before_one_that_is_being_cleared() -> None:
     play.demand(1.0, c=1)
 
     assert launched(play.lose("r2")) == [("r3", "cpu1")]
-    assert play.machine.host.ledger.reservations == {}
+    assert play.machine.cluster.ledger.reservations == {}
 
 
 def test_after_a_refusal_others_are_asked() -> None:
@@ -143,7 +143,7 @@ def test_the_device_of_the_longest_served_replica_is_reserved() -> None:
     play.hear(loads, 0.5)
     play.hear(loads, PREEMPT_AFTER_S)
 
-    reserved = play.machine.host.ledger.reservations.keys()
+    reserved = play.machine.cluster.ledger.reservations.keys()
     assert reserved == {play.replica("r1").device}
 
 
@@ -187,7 +187,7 @@ def test_who_needs_several_gets_its_turn() -> None:
     play.hear(waiting, 1.0)
 
     assert play.hear(waiting | {D: HELD}, PREEMPT_AFTER_S) == []
-    assert play.machine.host.ledger.reservations.keys() == {"g1"}
+    assert play.machine.cluster.ledger.reservations.keys() == {"g1"}
     assert play.hear(waiting | {D: HELD}, 2.0) == []
     drains = play.hear(waiting | {D: HELD}, 2.0)
     assert drains == [Drain("r1", None), Drain("r2", None)]
@@ -288,7 +288,7 @@ def test_a_revision_on_another_kind_of_device_makes_place_for_the_other() -> Non
 
     assert play.hear({A2: HELD}, 1.0) == [Drain("r1", 0.001)]
     assert play.machine.endpoints(A2, play.now).reason == f"waits for {A} to make room"
-    assert play.machine.host.ledger.reservations == {}
+    assert play.machine.cluster.ledger.reservations == {}
     assert launched(play.lose("r1")) == [("r2", "g1")]
 
 
@@ -335,7 +335,7 @@ def test_beside_goes_over_max_once() -> None:
     play.on(events.PoolRemoved(A2))
     for id in [one.id for one in play.machine.replicas() if one.pool == A2]:
         play.lose(id)
-    play.machine.host.define(PoolSpec(A2, min=2, max=1, function="default/a"))
+    play.machine.cluster.define(PoolSpec(A2, min=2, max=1, function="default/a"))
 
     starts = launched(play.on(events.WarmRequested(A2, beside=True)))
 

@@ -600,7 +600,7 @@ def test_a_back_off_that_nobody_waits_for_ends_quietly() -> None:
 
     play.tick(1.0)
 
-    assert list(play.machine.host.live) == []
+    assert list(play.machine.cluster.live) == []
 
 
 def test_a_pool_that_is_idle_is_not_looked_at_before_its_time() -> None:

@@ -300,4 +300,4 @@ def test_very_many_cold_functions_cost_a_tick_nothing() -> None:
     machine.handle(events.ReplicasListed(), 0.0)
     machine.handle(events.DemandReported(Demand("w", 1, True, {"f7": Load(1, 0, 0.0)})), 1.0)
 
-    assert list(machine.host.live) == ["f7"]
+    assert list(machine.cluster.live) == ["f7"]

@@ -161,7 +161,7 @@ def test_what_still_runs_is_kept() -> None:
 def test_nobody_is_blamed_while_the_engine_is_away() -> None:
     """A start above its time limit while the engine is away is released but is no failure."""
     house = House()
-    house.host.engine_down = "no answer"
+    house.cluster.engine_down = "no answer"
     house.on(events.Begun("r1"))
 
     assert house.enforce_deadline(60.0) == [Release("r1", "starting lasted too long")]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pool_manager.core import events
+from pool_manager.core.cluster import STANDBY_KEY
 from pool_manager.core.commands import (
     Assign,
     Bind,
@@ -17,7 +18,6 @@ from pool_manager.core.commands import (
     Release,
     StopBatching,
 )
-from pool_manager.core.host import STANDBY_KEY
 from pool_manager.core.state import PoolSpec, Replica, Role, State
 from tests.support.house import KEY, House
 
@@ -85,7 +85,7 @@ def test_strangers_are_ignored() -> None:
 
     assert house.on(events.Lost("r9", "exit 0")) == []
     assert house.touched == set()
-    assert house.host.find("r9") is None
+    assert house.cluster.find("r9") is None
 
 
 @pytest.mark.parametrize("state", [State.STARTING, State.LOADING])
@@ -185,14 +185,14 @@ def test_a_released_replica_is_forgotten() -> None:
     """Released settles the replica's pool and every blocked pool."""
     house = House(State.RELEASING)
     for key in ("default/b@1", "default/c@1"):
-        house.host.define(PoolSpec(key))
-    house.host.blocked.add("default/b@1")
+        house.cluster.define(PoolSpec(key))
+    house.cluster.blocked.add("default/b@1")
 
     house.on(events.Released("r1"))
 
     assert house.touched == {KEY, "default/b@1"}
     assert house.pool.replicas == {}
-    assert house.host.find("r1") is None
+    assert house.cluster.find("r1") is None
     assert house.replica.state == "stopped"
 
 
@@ -223,7 +223,7 @@ def test_a_found_replica_is_given_time_to_greet() -> None:
     """An adopted replica has time to connect, and its silence is no failed load."""
     house = House(is_empty=True)
     house.on(events.Found("r1", KEY, "cpu0"))
-    replica = house.host.find("r1")
+    replica = house.cluster.find("r1")
     assert replica is not None
     house.replica = replica
     assert not house.pool.removed
@@ -276,7 +276,7 @@ def test_what_a_load_costs_has_no_waiting_in_it() -> None:
 
 def standby(house: House, state: State) -> Replica:
     """A standby."""
-    house.host.define(PoolSpec(STANDBY_KEY, role="standby"))
+    house.cluster.define(PoolSpec(STANDBY_KEY, role="standby"))
     replica = Replica("s1", STANDBY_KEY, "", "standby", 0.0, state, is_bound=False)
     house.replicas.add(replica, house.now)
     return replica
@@ -333,7 +333,7 @@ def test_a_standby_that_dies_while_it_waits_is_no_failure() -> None:
 def test_who_refuses_lets_others_be_asked() -> None:
     """After a refusal the pool that waits for the device is settled again."""
     house = House(State.READY)
-    house.host.blocked.add("default/b@1")
+    house.cluster.blocked.add("default/b@1")
     house.drain(0.001)
 
     house.on(events.NotIdle("r1", 0.0))

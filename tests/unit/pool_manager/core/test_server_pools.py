@@ -106,11 +106,11 @@ def test_a_server_never_uses_a_standby() -> None:
     play = Play(server(A), PoolSpec(B), standbys=1)
     play.tick(5.0)
     play.on(events.Greeted("r1", {}))
-    assert play.machine.host.wakes_by_standby(play.pool("b"))
-    assert not play.machine.host.wakes_by_standby(play.pool("a"))
+    assert play.machine.cluster.wakes_by_standby(play.pool("b"))
+    assert not play.machine.cluster.wakes_by_standby(play.pool("a"))
 
     assert launched(play.demand(a=1)) == [("r2", "cpu0")]
-    assert not play.machine.host.wakes_by_standby(play.pool("a"))
+    assert not play.machine.cluster.wakes_by_standby(play.pool("a"))
     assert play.on(events.Greeted("r2", {})) == [Bind("r2", A)]
 
 
@@ -249,14 +249,14 @@ def test_a_swap_is_revoked_when_nobody_waits(swap: Play) -> None:
         f"r1 is to take calls again: {B} needs no room any more",
         "r1 takes calls again",
     ]
-    assert swap.machine.host.quiesced == {}
+    assert swap.machine.cluster.quiesced == {}
 
 
 def test_a_swap_is_revoked_when_a_device_is_free(swap: Play) -> None:
     """A function that finds room elsewhere gives the claim up, in the same step."""
-    swap.machine.host.ledger.devices["cpu9"] = Device("cpu9", "cpu", 0.0, "ram")
-    swap.machine.host.ledger._on["cpu9"] = {}
-    swap.machine.host.ledger._empty["cpu9"] = None
+    swap.machine.cluster.ledger.devices["cpu9"] = Device("cpu9", "cpu", 0.0, "ram")
+    swap.machine.cluster.ledger._on["cpu9"] = {}
+    swap.machine.cluster.ledger._empty["cpu9"] = None
 
     commands = busy_a_waiting_b(swap, 1)
 
@@ -448,4 +448,4 @@ def test_a_quiesced_replica_that_ends_is_forgotten() -> None:
     house.replicas.revoke_unclaimed(house.now, commands)
 
     assert without_notes(commands)[-1:] != [Resume("r1")]
-    assert house.host.quiesced == {}
+    assert house.cluster.quiesced == {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pool_manager.core import events
+from pool_manager.core.cluster import GPU_STANDBY_MIB, STANDBY_KEY
 from pool_manager.core.commands import Assign, Command, Launch, RecordColdStart, Release
-from pool_manager.core.host import GPU_STANDBY_MIB, STANDBY_KEY
 from pool_manager.core.ledger import Charge
 from pool_manager.core.pool import PAUSE_S
 from pool_manager.core.state import Device, PoolSpec
@@ -46,7 +46,7 @@ def test_a_standby_is_given_a_model() -> None:
 
     assert play.demand(a=1) == [Assign("r1", A, "cpu0", "serve", {"place": 0.0})]
     assert play.state("r1") == "loading"
-    assert play.machine.host.standbys() == []
+    assert play.machine.cluster.standbys() == []
 
 
 def test_one_that_is_still_starting_is_told_when_it_greets() -> None:
@@ -67,7 +67,7 @@ def test_a_standby_is_for_the_cpu() -> None:
     play = opened(PoolSpec(A, device_kind="cuda"), devices=[*cpus(1), GPU])
 
     assert launched(play.demand(a=1)) == [("r2", "gpu")]
-    assert [one.id for one in play.machine.host.standbys()] == ["r1"]
+    assert [one.id for one in play.machine.cluster.standbys()] == ["r1"]
 
 
 def test_a_host_without_cpu_slots_keeps_none() -> None:
@@ -215,7 +215,7 @@ def test_each_gpu_has_standbys_of_its_own() -> None:
         Launch("r2", "", "gpu2", "standby", {}),
     ]
     assert play.tick(10.0) == []
-    ledger = play.machine.host.ledger
+    ledger = play.machine.cluster.ledger
     assert ledger.charge_of("r1") == Charge("", "gpu", 0.0, GPU_STANDBY_MIB)
     assert ledger.free_share("gpu") == 1.0
 
@@ -286,7 +286,7 @@ def test_found_standbys_join_their_device() -> None:
 
 
 def wakes_by_standby(play: Play, key: str = A) -> bool:
-    return play.machine.host.wakes_by_standby(play.machine.pools[key])
+    return play.machine.cluster.wakes_by_standby(play.machine.pools[key])
 
 
 def test_it_is_known_whether_a_standby_will_help() -> None:

@@ -22,7 +22,7 @@ def test_a_start_is_charged_what_is_known() -> None:
 
     play.demand(a=1)
 
-    assert play.machine.host.ledger.charge_of("r1").memory_mib == 700.0
+    assert play.machine.cluster.ledger.charge_of("r1").memory_mib == 700.0
 
 
 def test_what_is_too_much_goes_newest_first() -> None:
@@ -94,11 +94,11 @@ def test_a_back_off_keeps_no_device() -> None:
     play = Play(PoolSpec(A, max=2), PoolSpec(B), devices=2)
     play.warm(b="r1")
     play.on(events.PoolDefined(PoolSpec(A, min=2, max=2)))
-    assert play.machine.host.ledger.reservations.keys() == {"cpu0"}
+    assert play.machine.cluster.ledger.reservations.keys() == {"cpu0"}
 
     play.on(events.Lost("r2", "no memory"))
 
-    assert play.machine.host.ledger.reservations == {}
+    assert play.machine.cluster.ledger.reservations == {}
     assert play.pool("a").reservation is None
 
 
@@ -308,10 +308,10 @@ def test_a_warm_up_that_is_dropped_leaves_nothing() -> None:
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.warm(b="r1")
     play.on(events.WarmRequested(A))
-    assert play.machine.host.ledger.reservations.keys() == {"cpu0"}
+    assert play.machine.cluster.ledger.reservations.keys() == {"cpu0"}
 
     assert play.on(events.WarmCancelled(A)) == []
-    assert (play.pool("a").wanted, play.machine.host.ledger.reservations) == (0, {})
+    assert (play.pool("a").wanted, play.machine.cluster.ledger.reservations) == (0, {})
 
 
 def test_nobody_waits_for_a_pool_that_is_not_there() -> None:
@@ -338,4 +338,4 @@ def test_what_fits_beside_nothing_is_not_waited_for() -> None:
         EndWarm(A, "no_room", "no free device (1 in use)")
     ]
     assert play.pool("a").wanted == 0
-    assert play.machine.host.blocked == set()
+    assert play.machine.cluster.blocked == set()

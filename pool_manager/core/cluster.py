@@ -1,4 +1,4 @@
-"""Records of one host: pools, replicas, devices and demand."""
+"""Records of all hosts: pools, replicas, devices and demand."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ STANDBY_KEY = "standby/cpu"
 STANDBY_PREFIX = "standby/"
 
 COLD = PoolEndpoints([], "cold", NOBODY_CALLS)
-"""Endpoints of a cold pool, shared by all such pools: a host may have very many."""
+"""Endpoints of a cold pool, shared by all such pools: there may be very many."""
 
 
-class Host:
+class Cluster:
     """The records that every decision is based on, with indexes that make decisions cheap.
 
     `live` holds the keys of pools that time alone may change, `blocked` of those that wait for a
@@ -89,7 +89,7 @@ class Host:
         return pool.replicas.get(id) if pool else None
 
     def unused_id(self, new_id: Callable[[], str]) -> str:
-        """Return the next id of `new_id` that no replica of this host has."""
+        """Return the next id of `new_id` that no replica has."""
         id = new_id()
         while id in self._pool_of:
             id = new_id()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pool_manager.core.host import COLD, GPU_STANDBY_MIB, STANDBY_KEY, STANDBY_MIB, Host
+from pool_manager.core.cluster import COLD, GPU_STANDBY_MIB, STANDBY_KEY, STANDBY_MIB, Cluster
 from pool_manager.core.ledger import Charge, Need, Reservation
 from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.core.state import Device, PoolSpec, Replica, State
@@ -13,8 +13,8 @@ GPU = Device("gpu", "cuda", 10_000)
 CPU = Device("cpu0", "cpu", 2_000, "ram")
 
 
-def host(*specs: PoolSpec) -> Host:
-    made = Host([GPU, CPU])
+def host(*specs: PoolSpec) -> Cluster:
+    made = Cluster([GPU, CPU])
     for spec in specs:
         made.define(spec)
     return made
@@ -105,7 +105,7 @@ def test_a_standby_takes_memory_of_the_cpu_only() -> None:
 
     assert there.standby_bank == "ram"
     assert there.ledger.charge_of("s1") == Charge("", "ram", 0.0, STANDBY_MIB)
-    assert Host([GPU]).standby_bank == ""
+    assert Cluster([GPU]).standby_bank == ""
 
 
 def test_a_standby_that_waits_is_used_before_one_that_starts() -> None:
