@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pool_manager.core.hosts import HostRecord
 from pool_manager.core.state import Device
 
 RESERVE_MIB = 256.0
@@ -67,13 +68,14 @@ class Fleet(NamedTuple):
 class Ledger:
     """Charges by replica, from its record until STOPPED; reservations and cordons by device.
 
-    `closed` has the hosts where nothing may be placed, with reasons.
+    `hosts` has the record of each host, `closed` those where nothing may be placed, with reasons.
     """
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self.devices: dict[str, Device] = {}
         self.reservations: dict[str, Reservation] = {}
         self.cordons: dict[str, Cordon] = {}
+        self.hosts: dict[str, HostRecord] = {}
         self.closed: dict[str, str] = {}
         self._charges: dict[str, Charge] = {}
         self._on: dict[str, dict[str, Charge]] = {}
@@ -115,9 +117,13 @@ class Ledger:
         for device in self.devices.values():
             self._sizes[device.bank] = max(device.memory_mib, self._sizes.get(device.bank, 0.0))
 
+    def reserved_on(self, host: str) -> list[Reservation]:
+        """Return the reservations of the devices of a host."""
+        return [one for id, one in self.reservations.items() if self.devices[id].host == host]
+
     def close_host(self, host: str, reason: str) -> None:
         """Place nothing on a host until `open_host`. None of its devices may be reserved."""
-        assert not any(self.devices[id].host == host for id in self.reservations)
+        assert not self.reserved_on(host)
         self.closed[host] = reason
         self._fleets.clear()
 
