@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.dockerd import Dockerd
-from tests.support.engine import connected, engine_url
-from tests.support.fleet.links import Relay, Wire, addresses
+from tests.support.dockerd import Dockerd, await_ends
+from tests.support.engine import connected, engine_url, refuse
+from tests.support.fleet.links import Relay, Sink, Wire, addresses
 from tests.support.nvml.board import Board, Gpu, build
 from tests.support.own_engine import await_condition, make_root, nvidia_stand_ins, sweep, wipe
 from tests.support.sshd import PORT, SFTP, Sshd
@@ -72,6 +72,7 @@ class Host:
         device, here, self.ip = addresses()
         self.root = make_root(PREFIX)
         self.root.chmod(0o711)
+        self._sink = Sink(f"{device}x", self.ip)
         self._wire = (
             Relay(device, here, self.ip) if plan.is_relayed else Wire(device, here, self.ip)
         )
@@ -160,6 +161,7 @@ class Host:
     def remove(self) -> None:
         """End the host and remove its files."""
         self.stop()
+        self._sink.close()
         wipe(self.root)
 
     @property
@@ -191,14 +193,22 @@ class Host:
                         found.append(int(folder.name))
         return found
 
-    def kill_sessions(self) -> int:
-        """Kill all SSH connections of the host, but not the listening sshd; return their number."""
+    def sessions(self) -> list[int]:
+        """Return the processes of SSH connections."""
         listening = self.sshd.listener
-        sessions = [pid for pid in self.processes("sshd") if pid != listening]
-        for pid in sessions:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return len(sessions)
+        return [pid for pid in self.processes("sshd") if pid != listening]
+
+    def kill_sessions(self) -> int:
+        """Kill all SSH connections, but not the listening sshd; return how many processes."""
+        killed: set[int] = set()
+        # Until none is left, because one that starts meanwhile has the connection, too.
+        while sessions := self.sessions():
+            for pid in sessions:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await_ends(sessions)
+            killed.update(sessions)
+        return len(killed)
 
     def load(self, *images: str) -> None:
         """Copy images by tag from the shared engine, not by SSH."""
@@ -264,6 +274,8 @@ class Host:
                 },
             }
         if self.plan.clock_s:
+            if not FAKETIME.exists():
+                refuse(f"another clock needs {FAKETIME}: apt-get install libfaketime")
             changes["environment"] = {
                 "LD_PRELOAD": f"{IN_CONTAINERS}/{FAKETIME.name}",
                 "FAKETIME": f"{self.plan.clock_s:+g}",
