@@ -65,22 +65,66 @@ class Fleet(NamedTuple):
 
 
 class Ledger:
-    """Charges by replica, from its record until STOPPED; reservations and cordons by device."""
+    """Charges by replica, from its record until STOPPED; reservations and cordons by device.
+
+    `closed` has the hosts where nothing may be placed, with reasons.
+    """
 
     def __init__(self, devices: Iterable[Device]) -> None:
-        self.devices = {device.id: device for device in devices}
+        self.devices: dict[str, Device] = {}
         self.reservations: dict[str, Reservation] = {}
         self.cordons: dict[str, Cordon] = {}
+        self.closed: dict[str, str] = {}
         self._charges: dict[str, Charge] = {}
-        self._on: dict[str, dict[str, Charge]] = {id: {} for id in self.devices}
+        self._on: dict[str, dict[str, Charge]] = {}
         self._in: dict[str, dict[str, Charge]] = {}
         self._used: dict[str, float] = {}
         self._sizes: dict[str, float] = {}
         self._reserved: dict[str, dict[str, Reservation]] = {}
-        self._empty = dict.fromkeys(self.devices)
+        self._empty: dict[str, None] = {}
         self._fleets: dict[str, Fleet] = {}
+        self.add_devices(devices)
+
+    def add_devices(self, devices: Iterable[Device]) -> None:
+        """Add devices, or replace their settings. Replicas that are charged to a device before it
+        is known, because they were adopted, are charged to its bank from now on."""
+        for device in devices:
+            self.devices[device.id] = device
+            self._on.setdefault(device.id, {})
+            if not self._on[device.id]:
+                self._empty.setdefault(device.id)
+        self._recount_sizes()
+        for id, charge in list(self._charges.items()):
+            known = self.devices.get(charge.device)
+            if known and (id not in self._on[known.id] or charge.bank != known.bank):
+                self.charge(id, charge.device, charge.share, charge.memory_mib)
+
+    def remove_devices(self, ids: Iterable[str]) -> None:
+        """Remove devices and their cordons. They must not be reserved. Charges of replicas that are
+        left there stay until they are released."""
+        for id in ids:
+            assert id not in self.reservations
+            del self.devices[id], self._on[id]
+            self._empty.pop(id, None)
+            self.cordons.pop(id, None)
+        self._recount_sizes()
+
+    def _recount_sizes(self) -> None:
+        self._fleets.clear()
+        self._sizes = {}
         for device in self.devices.values():
             self._sizes[device.bank] = max(device.memory_mib, self._sizes.get(device.bank, 0.0))
+
+    def close_host(self, host: str, reason: str) -> None:
+        """Place nothing on a host until `open_host`. None of its devices may be reserved."""
+        assert not any(self.devices[id].host == host for id in self.reservations)
+        self.closed[host] = reason
+        self._fleets.clear()
+
+    def open_host(self, host: str) -> None:
+        """Allow replicas on a host again, if it was closed."""
+        self.closed.pop(host, None)
+        self._fleets.clear()
 
     def charge(self, id: str, device: str, share: float, memory_mib: float) -> None:
         """Charge replica `id` on `device`; replaces an earlier charge."""
@@ -109,7 +153,7 @@ class Ledger:
         # An empty bank must be exactly 0, without rounding errors of earlier sums.
         self._used[charge.bank] = self._used[charge.bank] - charge.memory_mib if others else 0.0
         if charge.device in self._on:
-            del self._on[charge.device][id]
+            self._on[charge.device].pop(id, None)
             if not self._on[charge.device]:
                 self._empty[charge.device] = None
 
@@ -165,9 +209,14 @@ class Ledger:
         return list(self._empty)
 
     def fleet(self, kind: str) -> Fleet:
-        """Return the devices of a kind that are not cordoned; cached until a cordon changes."""
+        """Return the devices of a kind that are not cordoned and whose host is not closed; cached
+        until that changes."""
         if kind not in self._fleets:
-            able = [d for d in self.devices.values() if d.id not in self.cordons]
+            able = [
+                device
+                for device in self.devices.values()
+                if device.id not in self.cordons and device.host not in self.closed
+            ]
             sizes = [d.memory_mib for d in able if kind in ("any", d.kind)]
             largest = max(sizes) if sizes and all(sizes) else float("inf")
             self._fleets[kind] = Fleet(len(sizes), largest)
@@ -191,9 +240,9 @@ class Ledger:
         )
 
     def fits_kind(self, device: str, need: Need) -> bool:
-        """Whether a device is of the right kind, not cordoned, and not reserved for another
-        pool."""
-        if device in self.cordons:
+        """Whether a device is of the right kind, not cordoned, not on a closed host, and not
+        reserved for another pool."""
+        if device in self.cordons or self.devices[device].host in self.closed:
             return False
         reservation = self.reservations.get(device)
         is_open = reservation is None or reservation.need.pool == need.pool

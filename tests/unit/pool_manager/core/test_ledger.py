@@ -236,3 +236,62 @@ def test_what_is_left_of_a_device() -> None:
 
     assert not ledger.fits_share("gpu", rest)
     assert ledger.fits_share("gpu", rest, ["r2"])
+
+
+def test_nothing_is_placed_on_a_closed_host() -> None:
+    """The devices of a closed host have no room and are not counted until it is opened again."""
+    there = Device("gpu2/cpu0", "cpu", host="gpu2")
+    ledger = Ledger([*CPUS, there])
+
+    ledger.close_host("gpu2", "no answer")
+
+    assert ledger.closed == {"gpu2": "no answer"}
+    assert not ledger.fits("gpu2/cpu0", need())
+    assert ledger.fits("cpu0", need())
+    assert ledger.fleet("any").devices == 2
+
+    ledger.open_host("gpu2")
+
+    assert ledger.closed == {}
+    assert ledger.fits("gpu2/cpu0", need())
+    assert ledger.fleet("any").devices == 3
+
+
+def test_devices_are_added_and_removed() -> None:
+    """Charges on a device that is added later are charged to its bank; those on a removed one stay
+    until they are released."""
+    there = Device("gpu2/cpu0", "cpu", 1_000, "gpu2/ram", "gpu2")
+    ledger = Ledger(CPUS)
+    ledger.charge("r1", "gpu2/cpu0", 1.0, 100.0)
+    ledger.charge("r2", "cpu0", 1.0, 100.0)
+
+    ledger.add_devices([there])
+
+    assert ledger.charge_of("r1").bank == "gpu2/ram"
+    assert ledger.on("gpu2/cpu0") == ["r1"]
+    assert ledger.empty() == ["cpu1"]
+    assert ledger.free_mib("gpu2/ram", "a") == FREE_MIB - 100.0
+
+    ledger.cordon("gpu2/cpu0", Cordon("XID 79", True))
+    ledger.remove_devices(["gpu2/cpu0"])
+
+    assert (list(ledger.devices), ledger.cordons) == (["cpu0", "cpu1"], {})
+    assert ledger.in_bank("gpu2/ram") == ["r1"]
+    assert ledger.free_mib("gpu2/ram", "a") == float("inf")
+
+    ledger.add_devices([there])
+
+    assert ledger.on("gpu2/cpu0") == ["r1"]
+    ledger.release("r1")
+    assert ledger.empty() == ["cpu1", "gpu2/cpu0"]
+
+
+def test_a_device_gets_other_settings() -> None:
+    """A known device that is added again takes its new size; its replicas stay."""
+    ledger = Ledger([GPU])
+    ledger.charge("r1", "gpu", 0.5, 100.0)
+
+    ledger.add_devices([Device("gpu", "cuda", 5_000)])
+
+    assert ledger.on("gpu") == ["r1"]
+    assert ledger.free_mib("gpu", "a") == 5_000 - RESERVE_MIB - 100.0
