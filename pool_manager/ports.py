@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
 from registry.errors import Unknown
 from registry.model import Bundle, BundleFile, ColdStart, Mount, StateInterval, Use
+from runtime_image.contract.control import Hello
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import PORT_DEFAULT, Network, ServerSpec
 
@@ -95,9 +97,30 @@ class Bundles(Protocol):
         """Hard-link the bundle's files into `target`, and the prepared files if all of them are
         stored. Raises FnError and then leaves nothing behind."""
 
+    def path(self, sha256: str) -> Path:
+        """Return where the file with this content is, or would be."""
+
     async def keep(self, size: int, parts: AsyncIterator[bytes | bytearray]) -> str:
         """Store a file of exactly `size` bytes; return its sha256. Raises FnError, or what `parts`
         raises, and then stores nothing."""
+
+
+class ControlConnections(Protocol):
+    """The connections of one replica to its manager. On this machine each replica has a listener of
+    its own; those of another host share one, and are told apart by the token of HELLO."""
+
+    is_remote: bool
+    """Whether the replica is on another host: a lost connection then says nothing about it."""
+
+    async def accept(self) -> tuple[socket.socket, Hello | None]:
+        """Return the next connection, non-blocking, and its HELLO if that was read to find the
+        replica; the token was checked then. The receiver owns the socket."""
+
+    async def wait_up(self) -> None:
+        """Return when the replica's host can be reached; at once on this machine."""
+
+    def close(self) -> None:
+        """Accept no more connections; those that wait are closed."""
 
 
 class Recorder(Protocol):
@@ -111,6 +134,29 @@ class Recorder(Protocol):
 
     def use(self, record: Use) -> None:
         """Record device-seconds of replicas."""
+
+
+class ControlConnections(Protocol):
+    """Connections of one replica to its manager, as they arrive."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the replica runs on another host: its connections may break while it lives on,
+        and it then dials again."""
+
+    async def accept(self) -> tuple[socket.socket, Hello | None]:
+        """Return the next connection, non-blocking, and its HELLO, None if that has yet to be
+        read. A cancelled call loses no connection."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the replica's host can be reached; always for the local host."""
+
+    async def wait_up(self) -> None:
+        """Return once the replica's host can be reached; at once for the local host."""
+
+    def close(self) -> None:
+        """Accept nothing more."""
 
 
 class Charges(NamedTuple):
