@@ -34,6 +34,25 @@ class StandbyPlace(NamedTuple):
     device: str
 
 
+class Changes(set[str]):
+    """Keys of changed pools; `log` has them in the order in which they changed, with
+    repetitions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
+
+    def add(self, key: str) -> None:
+        """Record a change of a pool."""
+        super().add(key)
+        self.log.append(key)
+
+    def clear(self) -> None:
+        """Drop all changes."""
+        super().clear()
+        self.log.clear()
+
+
 class Cluster:
     """The records that every decision is based on, with indexes that make decisions cheap.
 
@@ -56,7 +75,7 @@ class Cluster:
         self.host_lost_s = host_lost_s
         self.live: dict[str, None] = {}
         self.blocked: set[str] = set()
-        self.changed: set[str] = set()
+        self.changed = Changes()
         self.quiesced: dict[str, None] = {}
         self.standby_places: dict[str, StandbyPlace] = {}
         self._pool_of: dict[str, str] = {}
@@ -153,7 +172,8 @@ class Cluster:
 
     def assign(self, replica: Replica, pool: Pool, device: str) -> None:
         """Move a standby to `pool`, as a replica on `device`."""
-        self.changed |= {replica.pool, pool.key}
+        self.changed.add(replica.pool)
+        self.changed.add(pool.key)
         del self.pools[replica.pool].replicas[replica.id]
         replica.pool, replica.device, replica.role = pool.key, device, pool.spec.role
         self.add(replica)
@@ -295,8 +315,32 @@ class Cluster:
     def need(self, pool: Pool) -> Need:
         """Return the resources that one more replica of a pool needs."""
         spec = pool.spec
-        is_trial = spec.role == "trial"
-        return Need(pool.key, spec.device_kind, spec.share, pool.memory_mib, takes_rest=is_trial)
+        return Need(
+            pool.key,
+            spec.device_kind,
+            spec.share,
+            pool.memory_mib,
+            takes_rest=spec.role == "trial",
+            labels=spec.labels,
+            driver=spec.driver,
+            files=spec.files,
+            bundle_bytes=spec.bundle_bytes,
+            image=spec.image,
+            spread_from=self._spread_from(pool),
+        )
+
+    def _spread_from(self, pool: Pool) -> tuple[str, ...]:
+        """Return the hosts of the function's replicas, once per replica; none if it does not prefer
+        different hosts."""
+        if self.ledger.has_one_host or not pool.spec.spread:
+            return ()
+        devices = self.ledger.devices
+        return tuple(
+            devices[one.device].host
+            for other in (pool, *self.siblings(pool))
+            for one in other.replicas.values()
+            if one.device in devices and (one.is_coming or one.can_serve)
+        )
 
 
 def _waited_phases(replica: Replica) -> dict[str, float]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
 
+from pool_manager.core.candidates import Candidate, CandidateTable
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, Note
 from pool_manager.core.ledger import Need, Reservation
-from pool_manager.core.placement import Candidate, EvictionPlan, plan_eviction
+from pool_manager.core.placement import EvictionPlan, plan_eviction
 from pool_manager.core.pool import JUST_USED_S, Pool, eviction_cost
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Replica, State
@@ -44,24 +45,28 @@ class CandidateSet:
     def __init__(self, cluster: Cluster, of: Callable[[Pool, float], dict[str, Candidate]]) -> None:
         self._cluster = cluster
         self._of = of
-        self._known: dict[str, Candidate] | None = None
+        self._known: CandidateTable | None = None
+        self._seen = 0
 
     def forget(self) -> None:
         """Drop the cached result; the next use computes it again."""
         self._known = None
 
-    def all(self, now: float) -> Mapping[str, Candidate]:
-        """Return every such replica by id."""
+    def all(self, now: float) -> CandidateTable:
+        """Return every such replica."""
+        cluster = self._cluster
         if self._known is None:
-            self._known = {}
-            keys = list(self._cluster.live)
+            self._known = CandidateTable(cluster.ledger)
+            keys = list(cluster.live)
         else:
-            keys = sorted(self._cluster.changed & self._cluster.live.keys())
+            keys = sorted(set(cluster.changed.log[self._seen :]) & cluster.live.keys())
+        self._seen = len(cluster.changed.log)
         for key in keys:
-            pool = self._cluster.pools[key]
+            pool = cluster.pools[key]
             for id in pool.replicas:
-                self._known.pop(id, None)
-            self._known |= self._of(pool, now)
+                self._known.discard(id)
+            for id, candidate in self._of(pool, now).items():
+                self._known.put(id, candidate)
         return self._known
 
 
@@ -350,12 +355,9 @@ class Evictor:
     def _is_beside(pool: Pool) -> bool:
         return pool.warming is not None and pool.warming.beside
 
-    def _except_siblings(
-        self, pool: Pool, candidates: Mapping[str, Candidate]
-    ) -> Mapping[str, Candidate]:
+    def _except_siblings(self, pool: Pool, candidates: CandidateTable) -> CandidateTable:
         """Return the candidates, without replicas of the function's other revisions if the pool is
         warmed beside them: such a warm-up never stops one of them."""
         if not self._is_beside(pool):
             return candidates
-        kept = {other.key for other in self._cluster.siblings(pool)}
-        return {id: one for id, one in candidates.items() if one.pool not in kept}
+        return candidates.without({other.key for other in self._cluster.siblings(pool)})
