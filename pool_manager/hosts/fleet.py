@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pool_manager.hosts.remote_host import RemoteHost
 
 
+
 class Fleet:
     """A `Driver` over this machine's driver and the other hosts.
 
@@ -133,6 +134,7 @@ class Fleet:
     async def release(self, id: str) -> None:
         """End a replica, and prove it gone."""
         await self._of(id).release(id)
+
 
     async def close(self) -> None:
         """Close the driver of this machine; the owner closes the other hosts."""
