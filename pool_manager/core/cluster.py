@@ -24,17 +24,19 @@ COLD = PoolEndpoints([], "cold", NOBODY_CALLS)
 
 
 class Changes(set[str]):
-    """Keys of changed pools; `log` has them in the order in which they changed, with
-    repetitions."""
+    """Keys of changed pools; `log` has them in the order in which they changed, with repetitions.
+    A changed pool is removed from `steady`."""
 
-    def __init__(self) -> None:
+    def __init__(self, steady: dict[str, int]) -> None:
         super().__init__()
         self.log: list[str] = []
+        self._steady = steady
 
     def add(self, key: str) -> None:
         """Record a change of a pool."""
         super().add(key)
         self.log.append(key)
+        self._steady.pop(key, None)
 
     def clear(self) -> None:
         """Drop all changes."""
@@ -46,7 +48,8 @@ class Cluster:
     """The records that every decision is based on, with indexes that make decisions cheap.
 
     `live` holds the keys of pools that time alone may change, `blocked` of those that wait for a
-    device, `changed` of those whose replicas changed since the last publication. `quiesced` holds
+    device, `changed` of those whose replicas changed since the last publication. `steady` has the ready
+    replicas of pools with load whose last settling changed nothing. `quiesced` holds
     the ids of replicas that may be in a soft drain. `engine_down` is the reason why the engine is
     away, "" while it answers. `standby_devices` lists the GPUs that
     standbys are kept for; "" stands for all CPU slots.
@@ -58,7 +61,8 @@ class Cluster:
         self.demand = DemandTable()
         self.live: dict[str, None] = {}
         self.blocked: set[str] = set()
-        self.changed = Changes()
+        self.steady: dict[str, int] = {}
+        self.changed = Changes(self.steady)
         self.quiesced: dict[str, None] = {}
         self.engine_down = ""
         self.standby_devices: list[str] = []
@@ -95,6 +99,7 @@ class Cluster:
             self._functions.pop(function, None)
         self.live.pop(pool.key, None)
         self.blocked.discard(pool.key)
+        self.steady.pop(pool.key, None)
 
     def siblings(self, pool: Pool) -> Iterator[Pool]:
         """Yield the pools of the other revisions of the pool's function."""
@@ -272,7 +277,9 @@ class Cluster:
     def _spread_from(self, pool: Pool) -> tuple[str, ...]:
         """Return the hosts of the function's replicas, once per replica; none if it does not prefer
         different hosts."""
-        if self.ledger.has_one_host or not pool.spec.spread:
+        is_only = len(self._functions[pool.spec.function or pool.key]) == 1
+        is_first = is_only and not pool.replicas
+        if is_first or self.ledger.has_one_host or not pool.spec.spread:
             return ()
         devices = self.ledger.devices
         return tuple(

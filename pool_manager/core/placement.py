@@ -224,15 +224,12 @@ def _wanted_host(need: Need) -> str:
 
 def _hosts_text(need: Need, ledger: Ledger) -> str:
     """Return why hosts with devices of the kind may not be used; at most HOSTS_MAX are named."""
-    texts = [
-        f"{host} ({_host_obstacle(need, ledger, host)})"
-        for host in ledger.hosts_with(need.kind)
-        if not ledger.admits(host, need)
-    ]
-    if not texts:
+    hosts = ledger.refusing(need)
+    if not hosts:
         return ""
-    more = f" and {len(texts) - HOSTS_MAX} more" if len(texts) > HOSTS_MAX else ""
-    return f"; hosts: {', '.join(texts[:HOSTS_MAX])}{more}"
+    texts = [f"{host} ({_host_obstacle(need, ledger, host)})" for host in hosts[:HOSTS_MAX]]
+    more = f" and {len(hosts) - HOSTS_MAX} more" if len(hosts) > HOSTS_MAX else ""
+    return f"; hosts: {', '.join(texts)}{more}"
 
 
 def _host_obstacle(need: Need, ledger: Ledger, host: str) -> str:
