@@ -92,8 +92,8 @@ class DeviceGroup:
     free_share: float = 1.0
 
 
-HostWish = tuple[str, tuple[tuple[str, str], ...], str]
-"""Kind, labels and driver of a need."""
+HostWish = tuple[str, tuple[tuple[str, str], ...], str, bool]
+"""Kind, labels and driver of a need, and whether closed hosts count."""
 
 
 class Ledger:
@@ -106,9 +106,9 @@ class Ledger:
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self.devices: dict[str, Device] = {}
-        self.hosts: dict[str, HostRecord] = {}
         self.reservations: dict[str, Reservation] = {}
         self.cordons: dict[str, Cordon] = {}
+        self.hosts: dict[str, HostRecord] = {}
         self.closed: dict[str, str] = {}
         self._charges: dict[str, Charge] = {}
         self._on: dict[str, dict[str, Charge]] = {}
@@ -191,6 +191,10 @@ class Ledger:
             del self._empty[device]
             if group is not None and group.empty.pop(device, None) is not None and not group.empty:
                 del self._with_empty[key]
+
+    def reserved_on(self, host: str) -> list[Reservation]:
+        """Return the reservations of the devices of a host."""
+        return [one for id, one in self.reservations.items() if self.devices[id].host == host]
 
     def close_host(self, host: str, reason: str) -> None:
         """Place nothing on a host until `open_host`. None of its devices may be reserved."""
@@ -319,8 +323,10 @@ class Ledger:
     def admits(self, host: str, need: Need) -> bool:
         """Whether replicas of a need may be placed on a host: it is not closed, and it has the
         labels and the driver."""
-        if host in self.closed:
-            return False
+        return host not in self.closed and self.suits(host, need)
+
+    def suits(self, host: str, need: Need) -> bool:
+        """Whether a host has the labels and the driver of a need."""
         if not (need.labels or need.driver):
             return True
         record = self.hosts.get(host)
@@ -332,7 +338,7 @@ class Ledger:
     def refusing(self, need: Need) -> list[str]:
         """Return the hosts that have devices of the kind and do not admit the need; cached as
         `fleet` is."""
-        key = need.kind, need.labels, need.driver
+        key = need.kind, need.labels, need.driver, False
         if key not in self._refusing:
             there = (host for host, kind in self._groups if need.kind in ("any", kind))
             hosts = dict.fromkeys(host for host in there if not self.admits(host, need))
@@ -347,17 +353,19 @@ class Ledger:
         """Return the size of a bank, 0 if it is not accounted."""
         return self._sizes.get(bank, 0.0)
 
-    def fleet(self, need: Need) -> Fleet:
+    def fleet(self, need: Need, *, is_closed_counted: bool = False) -> Fleet:
         """Return the devices that a need might have if all were empty: of its kind, not cordoned,
-        on a host that admits it. Cached until devices, cordons or closed hosts change."""
-        key = need.kind, need.labels, need.driver
+        on a host that admits it; with `is_closed_counted`, also on closed hosts that suit it.
+        Cached until devices, cordons or hosts change."""
+        key = need.kind, need.labels, need.driver, is_closed_counted
+        is_able = self.suits if is_closed_counted else self.admits
         if key not in self._fleets:
             sizes = [
                 device.memory_mib
                 for device in self.devices.values()
                 if need.kind in ("any", device.kind)
                 and device.id not in self.cordons
-                and self.admits(device.host, need)
+                and is_able(device.host, need)
             ]
             largest = max(sizes) if sizes and all(sizes) else float("inf")
             self._fleets[key] = Fleet(len(sizes), largest)
@@ -374,14 +382,8 @@ class Ledger:
             device: cordon
             for device, cordon in self.cordons.items()
             if need.kind in ("any", self.devices[device].kind)
-            and self.admits(self.devices[device].host, need)
+            and self.suits(self.devices[device].host, need)
         }
-
-    def reserved_on(self, host: str) -> list[Reservation]:
-        """Return the reservations of devices of a host."""
-        return [
-            one for device, one in self.reservations.items() if self.devices[device].host == host
-        ]
 
     def fits(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
         """Whether a device has room for a need, assuming that the replicas in `without` are
