@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pool_manager.hosts.remote_host import RemoteHost
 
 
-
 class Fleet:
     """A `Driver` over this machine's driver and the other hosts.
 
@@ -134,7 +133,6 @@ class Fleet:
     async def release(self, id: str) -> None:
         """End a replica, and prove it gone."""
         await self._of(id).release(id)
-
 
     async def close(self) -> None:
         """Close the driver of this machine; the owner closes the other hosts."""

@@ -230,9 +230,7 @@ class RemoteHost:
         """Report the host with its devices: after a join, or when devices were found."""
         devices = tuple(self.devices())
         rtt_s = self._connection.rtt_s
-        self._services.emit(
-            events.HostUp(self.name, self.epoch, devices, running, "docker", rtt_s)
-        )
+        self._services.emit(events.HostUp(self.name, self.epoch, devices, running, "docker", rtt_s))
 
     @property
     def _may_have_gpus(self) -> bool:
