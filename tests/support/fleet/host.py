@@ -45,7 +45,8 @@ class Plan:
     `disk_mib`: size of the disk of its engine and its homes, sparse on this machine. `gpus`: of its
     stand-in for NVML. `sshd`: lines of sshd_config, which precede the usual ones. `user`: the
     login, root or WORKER. `is_relayed`: the link passes through a Relay. `clock_s`: by how much the
-    clock of its containers is ahead. `labels`: for the operator's `--label`.
+    clock of its containers is ahead. `folders`: writable folders of this machine in all containers,
+    by source.
     """
 
     disk_mib: int = 8192
@@ -54,7 +55,7 @@ class Plan:
     user: str = "root"
     is_relayed: bool = False
     clock_s: float = 0.0
-    labels: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[Path, str] = field(default_factory=dict)
 
 
 class Host:
@@ -263,7 +264,10 @@ class Host:
         self._make_users()
         self.board = Board(self.root / "nvml/board")
         self.board.add(*self.plan.gpus)
-        changes: dict[str, Any] = {"environment": {}, "mounts": {}}
+
+    def _changes(self) -> dict[str, Any]:
+        """Return what the runtime changes in containers."""
+        changes: dict[str, Any] = {"folders": {str(k): v for k, v in self.plan.folders.items()}}
         if self.plan.gpus:
             library = build(self.root / "bin")
             changes["gpu"] = {
@@ -282,7 +286,7 @@ class Host:
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             }
             changes["mounts"] = {str(FAKETIME): f"{IN_CONTAINERS}/{FAKETIME.name}"}
-        (self.root / "changes.json").write_text(json.dumps(changes))
+        return changes
 
     def _make_users(self) -> None:
         """Write the host's users: root with a home on its disk, and WORKER."""
@@ -310,11 +314,17 @@ class Host:
         options = ["--live-restore=true"]
         if self.plan.gpus:
             options += nvidia_stand_ins(self.root / "bin")
-        if self.plan.gpus or self.plan.clock_s:
-            wrapper = self.root / "bin/runc-stand-in"
-            changes = self.root / "changes.json"
-            python = f"{Path(sys.executable).resolve()} -I -S"
-            wrapper.write_text(f'#!/bin/sh\nexec {python} {RUNTIME} {changes} "$@"\n')
-            wrapper.chmod(0o755)
-            options += ["--add-runtime", f"stand-in={wrapper}", "--default-runtime=stand-in"]
+        if self.plan.gpus or self.plan.clock_s or self.plan.folders:
+            options += stand_in_runtime(self.root / "bin", self._changes())
         return options
+
+
+def stand_in_runtime(folder: Path, changes: dict[str, Any]) -> tuple[str, ...]:
+    """Return dockerd's options for an engine that changes its containers: see runtime.py."""
+    file = folder / "changes.json"
+    file.write_text(json.dumps(changes))
+    wrapper = folder / "runc-stand-in"
+    python = f"{Path(sys.executable).resolve()} -I -S"
+    wrapper.write_text(f'#!/bin/sh\nexec {python} {RUNTIME} {file} "$@"\n')
+    wrapper.chmod(0o755)
+    return ("--add-runtime", f"stand-in={wrapper}", "--default-runtime=stand-in")
