@@ -387,21 +387,24 @@ class RemoteHost:
         async with self._reached() as driver:
             self.records[record.id] = record
             assert self._folders is not None
-            if server is not None:
-                await self._provide(server)
             await self._folders.create(record.id, json.dumps(asdict(record)).encode())
             await driver.start(record, Path(), log_file, server)
 
-    async def _provide(self, server: ServerContainer) -> None:
+    async def provide(self, server: ServerContainer) -> None:
         """Make image and mounts of a server available."""
+        async with self._reached():
+            assert self._folders is not None
+            for mount in server.mounts:
+                await self._folders.check_mount(mount)
+            await self.send_image(server.image, server.reference)
+
+    async def send_image(self, id: str, name: str = "") -> None:
+        """Send the image of a server unless the host has it."""
         assert self.images is not None
-        assert self._folders is not None
-        for mount in server.mounts:
-            await self._folders.check_mount(mount)
-        if not await self.images.has(server.image):
-            with self.transfers.of(f"image {server.reference or server.image[:19]}") as progress:
-                await self.images.provide(server.image, progress)
-        self.sent_images.add(server.image)
+        if not await self.images.has(id):
+            with self.transfers.of(f"image {name or id[:19]}") as progress:
+                await self.images.provide(id, progress)
+        self.sent_images.add(id)
 
     async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
         """Make files visible to a replica."""
