@@ -136,6 +136,29 @@ class Recorder(Protocol):
         """Record device-seconds of replicas."""
 
 
+class ControlConnections(Protocol):
+    """Connections of one replica to its manager, as they arrive."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the replica runs on another host: its connections may break while it lives on,
+        and it then dials again."""
+
+    async def accept(self) -> tuple[socket.socket, Hello | None]:
+        """Return the next connection, non-blocking, and its HELLO, None if that has yet to be
+        read. A cancelled call loses no connection."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the replica's host can be reached; always for the local host."""
+
+    async def wait_up(self) -> None:
+        """Return once the replica's host can be reached; at once for the local host."""
+
+    def close(self) -> None:
+        """Accept nothing more."""
+
+
 class Charges(NamedTuple):
     """The ledger's charges on a device: MiB of one replica, number of other replicas, their MiB."""
 

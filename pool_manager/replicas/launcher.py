@@ -19,6 +19,7 @@ from pool_manager.images import missing_image
 from pool_manager.ports import Binding, Bundles, ServerContainer
 from pool_manager.read_ahead import ReadAhead
 from pool_manager.replicas import records
+from pool_manager.replicas.connections import LocalConnections
 from pool_manager.replicas.control import Control
 from pool_manager.replicas.output import ReplicaOutput
 from pool_manager.replicas.relay import EventRelay, Wiring
@@ -316,13 +317,13 @@ class Launcher:
         id = record.id
         self._relay.begin(record)
         self.output.begin(id, log_file)
-        listener = self.folders.listen_control(id)
         control = Control(
             id,
             record.token,
-            listener,
+            LocalConnections(self.folders.listen_control(id), id),
             self.folders.listen_data(id) if data_listener else None,
             self._relay,
+            bound=record.bound,
             is_server=record.engine == ENGINE,
         )
         self._controls[id] = control

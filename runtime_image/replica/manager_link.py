@@ -26,6 +26,7 @@ def hello_of(record: ReplicaRecord, phases: dict[str, float], loaded: Loaded | N
         "version": VERSION,
         "pid": os.getpid(),
         "features": [],
+        "dial": 1,
         "bound": record.bound,
         "phases": phases,
     }

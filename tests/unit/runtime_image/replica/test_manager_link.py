@@ -25,6 +25,7 @@ HELLO: Hello = {
     "version": VERSION,
     "pid": 7,
     "features": [],
+    "dial": 1,
     "bound": "default/digits@1",
     "phases": {},
 }

@@ -1,0 +1,1 @@
+"""The agent of a host: reports GPUs, memory, disk and clock to the manager."""
