@@ -123,9 +123,9 @@ class Candidates:
         ready = []
         for one in pool.replicas.values():
             free_s = max(one.ready_s + stay_s, one.refused_s + REFUSAL_S)
-            if one.state is State.READY and now >= free_s:
+            if one.is_ready and now >= free_s:
                 ready.append(one)
-            elif one.state is State.READY:
+            elif one.is_ready:
                 self._wake_at(free_s, now)
         last = ready[0] if ready and not pool.spec.min else None
         return {one.id: value if one is last else value * NOT_ONLY_DISCOUNT for one in ready}
@@ -137,7 +137,7 @@ class Candidates:
         return {
             one.id: discount / (now - one.ready_s)
             for one in pool.replicas.values()
-            if one.state is State.READY and now - one.ready_s >= stay_s
+            if one.is_ready and now - one.ready_s >= stay_s
         }
 
     @classmethod
@@ -149,9 +149,9 @@ class Candidates:
         # Of a residency above RESIDENCY_S, only the last RESIDENCY_S count.
         more_s = _busy_residency_s(pool) - RESIDENCY_S
         served_s = {
-            one.id: max(0.0, now - one.ready_s - more_s) if one.state is State.READY else 0.0
+            one.id: max(0.0, now - one.ready_s - more_s) if one.is_ready else 0.0
             for one in pool.replicas.values()
-            if one.is_coming or one.state is State.READY
+            if one.is_coming or one.is_ready
         }
         return {id: 1.0 / (1.0 + s) for id, s in served_s.items()}
 
@@ -159,6 +159,12 @@ class Candidates:
 def server_residency_s(pool: Pool) -> float:
     """Return how long a server is kept before it is stopped for another pool."""
     return min(SERVER_RESIDENCY_MAX_S, max(RESIDENCY_S, pool.reload_s or pool.spec.load_s))
+
+
+def _is_draining(pool: Pool, replica: Replica) -> bool:
+    """Whether a replica drains, or may do so on an unreachable host if the pool is exclusive."""
+    is_there = replica.is_reachable or pool.is_exclusive
+    return replica.state is State.DRAINING and is_there
 
 
 def _busy_residency_s(pool: Pool) -> float:
@@ -209,15 +215,15 @@ class Evictor:
         they are charged is available to it. Servers never use standbys."""
         if pool.spec.is_server:
             return ()
-        following = (self._cluster.next_standby(device) for device in self._cluster.standby_devices)
-        return tuple(standby.id for standby in following if standby)
+        return tuple(standby.id for standby in self._cluster.next_standbys())
 
     def other_revisions(self, pool: Pool) -> tuple[list[Replica], bool]:
         """Return the replicas of the function's other revisions, and whether it is at its `max`.
 
         A reservation of another revision counts as a replica; otherwise the victim's own pool would
         take the place back first. A replica in RELEASING does not count: it serves no calls, and
-        one that cannot be released would block the function for ever.
+        one that cannot be released would block the function for ever. Nor does one on an
+        unreachable host, unless the function must not run twice (`Pool.counts`).
         """
         if pool.spec.role != "serve" or (self._is_beside(pool) and not pool.count()):
             return [], False
@@ -226,7 +232,7 @@ class Evictor:
             one
             for other in self._cluster.siblings(pool)
             for one in other.replicas.values()
-            if one.role == "serve" and one.state is not State.RELEASING
+            if one.role == "serve" and (other.counts(one) or _is_draining(other, one))
         ]
         is_full = len(others) + reservations + pool.count() >= pool.spec.max
         return others, is_full and bool(others or reservations)

@@ -102,9 +102,9 @@ class Ledger:
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self.devices: dict[str, Device] = {}
-        self.hosts: dict[str, HostRecord] = {}
         self.reservations: dict[str, Reservation] = {}
         self.cordons: dict[str, Cordon] = {}
+        self.hosts: dict[str, HostRecord] = {}
         self.closed: dict[str, str] = {}
         self._charges: dict[str, Charge] = {}
         self._on: dict[str, dict[str, Charge]] = {}
