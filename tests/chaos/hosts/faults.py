@@ -16,7 +16,7 @@ from tests.chaos.calls import client
 from tests.chaos.containers.calling import Front
 from tests.chaos.containers.weather import Weather
 from tests.chaos.footprint import pause, until
-from tests.chaos.hosts.world import AGENT, UP_S, World, kill, running
+from tests.chaos.hosts.world import AGENT, UP_S, World, items, kill, running
 from tests.chaos.ledger import Ledger
 from tests.support.fleet.host import Host
 
@@ -185,8 +185,8 @@ class Faults:
 
                 is_there = await until(is_ready, READY_S)
                 self.ledger.require(is_there, f"not ready {READY_S:g} s after a restart")
-                items = (await caller.admin("GET", "/replicas")).json()["items"]
-                self.adopted += sum(bool(one["adopted"]) for one in items)
+                listed = await items(caller, "/replicas")
+                self.adopted += sum(bool(one["adopted"]) for one in listed)
 
 
 HOST_FAULTS: dict[str, Callable[[Faults, Host], Awaitable[None]]] = {

@@ -24,14 +24,14 @@ from tests.chaos.footprint import until
 from tests.chaos.hosts.faults import GATEWAY_FAULTS, HOST_FAULTS, Faults
 from tests.chaos.hosts.functions import (
     COUNTED,
-    SERVER,
     SERVERS,
     SUBJECTS,
     HostClients,
+    deploy_server,
     make_notes,
     run_twice,
 )
-from tests.chaos.hosts.world import GONE_S, Placement, World, open_world
+from tests.chaos.hosts.world import GONE_S, Placement, World, items, open_world
 from tests.chaos.ledger import Ledger
 from tests.support.caller import Caller
 from tests.support.faulty_image import make_faulty_image, seen_tokens
@@ -86,9 +86,8 @@ class Hosts:
             await self._world.join(caller)
             for subject in SUBJECTS:
                 await subject.deploy(caller, folder, IDLE_S)
-            for name, retry in SERVERS.items():
-                manifest = SERVER.format(name=name, image=image, retry=retry)
-                await caller.deploy({}, name=name, manifest=manifest, trust=True)
+            for name in SERVERS:
+                await deploy_server(caller, name, image)
         for name in (COUNTED.name, *SERVERS):
             (self._notes / name).write_text("")  # what the trials have run
         await self._under_fire()
@@ -122,12 +121,9 @@ class Hosts:
         """Count where ready replicas are, once a second, while the server is up."""
         while True:
             await footprint.pause(1.0)
-            try:
-                async with client(self._server) as caller:
-                    items = (await caller.admin("GET", "/replicas")).json()["items"]
-            except OSError:
-                continue
-            self._served.update(one["host"] for one in items if one["state"] == "ready")
+            async with client(self._server) as caller:
+                found = await items(caller, "/replicas")
+            self._served.update(one["host"] for one in found if one["state"] == "ready")
 
     async def _balance(self) -> None:
         """Require that all hosts are up, that the server's replicas are exactly the containers on
@@ -140,8 +136,8 @@ class Hosts:
             found: dict[str, Placement] = {}
 
             async def is_equal() -> bool:
-                items = (await caller.admin("GET", "/replicas")).json()["items"]
-                found["shown"] = {(one["host"], one["id"]) for one in items}
+                listed = await items(caller, "/replicas")
+                found["shown"] = {(one["host"], one["id"]) for one in listed}
                 found["there"] = await asyncio.to_thread(self._world.replicas)
                 return found["shown"] == found["there"]
 

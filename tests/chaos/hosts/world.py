@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import docker
 from docker.errors import APIError
 
@@ -26,6 +27,7 @@ AGENT = "agent"
 UP_S = 90.0
 GONE_S = 60.0
 ANSWER_S = 60.0
+HTTP_OK = 200
 Placement = set[tuple[str, str]]
 """Host and id of replicas."""
 
@@ -59,8 +61,7 @@ class World:
 
     async def shown(self, caller: Caller) -> dict[str, dict[str, Any]]:
         """Return the hosts as the server shows them, by name."""
-        items = (await caller.admin("GET", "/hosts")).json()["items"]
-        return {one["name"]: one for one in items}
+        return {one["name"]: one for one in await items(caller, "/hosts")}
 
     async def is_up(self, caller: Caller, host: Host) -> bool:
         """Wait until a host is up, with its agent; return whether it is within UP_S."""
@@ -90,6 +91,22 @@ class World:
         there = [f"{name}: {one['Names']} {one['State']}" for name, one in self.containers()]
         files = [f"{one.name}: {path}" for one in self.hosts for path in one.files()]
         return [*there, *(line for line in files if not is_cached(line.partition(": ")[2]))]
+
+
+async def items(caller: Caller, path: str) -> list[dict[str, Any]]:
+    """Return a list of the admin API, which a server that starts or stops refuses."""
+    found: list[dict[str, Any]] = []
+
+    async def is_answered() -> bool:
+        with contextlib.suppress(OSError, aiohttp.ClientError):
+            answer = await caller.admin("GET", path)
+            found[:] = answer.json()["items"] if answer.status == HTTP_OK else []
+            return answer.status == HTTP_OK
+        return False
+
+    if not await until(is_answered, ANSWER_S):
+        raise AssertionError(f"{path} is not answered within {ANSWER_S:g} s")
+    return found
 
 
 def is_cached(path: str) -> bool:
