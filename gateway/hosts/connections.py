@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
-from hosts.errors import Unreachable
 
 from gateway.hosts.data_link import Route
 from gateway.hosts.greeting import DIAL_S
+from hosts.errors import Unreachable
 from registry.exchange import HostRoute
 from registry.tasks import Tasks
 
