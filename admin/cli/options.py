@@ -19,8 +19,8 @@ from admin.text import plain
 
 if TYPE_CHECKING:
     from admin.client.client import Client
-    from admin.client.ssh import Login
     from admin.client.tunnel import Tunnel
+    from hosts.login import Login
 
 METAVAR: Final = "[USER@]HOST[:PORT]"
 LOCAL: Final = ("serve", "image", "ui", "open", "restore")
@@ -146,7 +146,7 @@ def parse_login(context: typer.Context, ssh: str | None, **files: Path | None) -
     asked = ssh or before.get("ssh")
     if not asked:
         return None
-    from admin.client.ssh import Login, parse_target
+    from hosts.login import Login, parse_target
 
     try:
         target = parse_target(asked)
@@ -157,7 +157,7 @@ def parse_login(context: typer.Context, ssh: str | None, **files: Path | None) -
         if path is not None and not path.expanduser().is_file():
             option = f"--{name.replace('_', '-')}"
             raise typer.BadParameter(f"expected a file, got {path}", param_hint=option)
-    return Login(target, **chosen)
+    return Login(target, chosen["identity"], chosen["known_hosts"])
 
 
 @contextmanager

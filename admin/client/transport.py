@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
+from hosts.errors import Unreachable as Unreachable
 from registry.errors import BadBundle
 
 ANSWER_MAX: Final = 320 * 1024 * 1024
@@ -35,10 +36,6 @@ Progress = Callable[[int], None]
 """Receives the number of bytes sent since the last call."""
 Dial = Callable[[str, int], socket.socket]
 """Connects a socket to a host and a port, or raises Unreachable."""
-
-
-class Unreachable(Exception):
-    """No answer: connection refused or broken, or timeout. A note on it is a hint for the user."""
 
 
 class ApiError(Exception):

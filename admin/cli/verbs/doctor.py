@@ -30,7 +30,7 @@ from admin.text import plain
 if TYPE_CHECKING:
     from admin.cli.doctor.machine import Check
     from admin.client.client import Client
-    from admin.client.ssh import Login
+    from hosts.login import Login
 
 
 DriverGiven = Annotated[

@@ -19,7 +19,7 @@ from admin.cli.options import (
     ssh_client,
 )
 from admin.client.client import ApiError, Client
-from admin.client.ssh import Login, parse_target
+from hosts.login import Login, parse_target
 from tests.support.admin_api import AdminApi, Canned
 from tests.support.sshd import Sshd, sshd
 

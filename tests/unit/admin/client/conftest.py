@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from admin.client.ssh import Login, parse_target
 from admin.client.tunnel import Tunnel
+from hosts.login import Login, parse_target
 from tests.support.sshd import Sshd, sshd
 
 Open = Callable[..., Tunnel]

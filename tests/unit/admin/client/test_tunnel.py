@@ -8,15 +8,16 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import asyncssh
 import pytest
 
 from admin.client.client import Client
-from admin.client.ssh import Login, NoToken, log_in, parse_target
-from admin.client.transport import Unreachable
-from admin.client.tunnel import LocalEnd, open_channel, tunnel
+from admin.client.ssh import NoToken
+from admin.client.tunnel import open_channel, tunnel
+from hosts.errors import Unreachable
+from hosts.login import Login, log_in, parse_target
 from tests.support.admin_api import AdminApi, Canned
 from tests.support.sshd import Sshd, sshd
 
@@ -93,7 +94,7 @@ def test_a_silent_sshd_is_given_up(
     api: AdminApi, far: Sshd, login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A frozen sshd is given up after missed keep-alives, and the pending exchange fails."""
-    monkeypatch.setattr("admin.client.ssh.ALIVE_S", 0.1)
+    monkeypatch.setattr("hosts.login.ALIVE_S", 0.1)
     monkeypatch.setattr("admin.client.tunnel.GRACE_S", 0.1)
     api.on("GET", "/readyz", Canned({"status": "ok"}, before=far.freeze))
 
@@ -238,34 +239,6 @@ async def test_an_answer_outlives_a_refused_upload(login: Login) -> None:
             host_key_refused = apart(refuse)
             assert await apart(upload) == b"no"
             await host_key_refused
-
-
-class Closing:
-    """Channel that has closed but has not reported it; `asked` is set at the first write."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-
-    def write(self, data: bytes) -> None:
-        self.asked.set()
-        raise BrokenPipeError("Channel not open for sending")
-
-
-async def test_an_answer_outlives_a_channel_that_just_ends() -> None:
-    """Bytes written to a closing channel are dropped; those received before can still be read."""
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    near, closing = LocalEnd(), Closing()
-    transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: near, theirs)
-    near.write(b"no")
-    near.join(cast(Any, closing))
-    with ours:
-        ours.sendall(b"x")
-        await closing.asked.wait()
-        assert not transport.is_closing()
-        near.remote_ended()
-
-        assert await apart(read_all, ours) == b"no"
 
 
 async def test_leaving_is_seen_on_the_far_side(login: Login) -> None:

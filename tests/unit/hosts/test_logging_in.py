@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from admin.client.ssh import HOPS_MAX, Login, Target, log_in, parse_target
-from admin.client.transport import Unreachable
+from hosts.errors import Unreachable
+from hosts.login import HOPS_MAX, Login, Target, log_in, parse_target
 from tests.support.sshd import Sshd, sshd
 
 pytestmark = pytest.mark.slow
@@ -86,7 +86,7 @@ async def test_a_machine_without_ssh_is_reported(far: Sshd, login: Login) -> Non
 
 async def test_a_silent_machine_is_given_up(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that accepts the connection and sends nothing is given up."""
-    monkeypatch.setattr("admin.client.ssh.LOGIN_S", 0.1)
+    monkeypatch.setattr("hosts.login.LOGIN_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = replace(login.target, port=silent.getsockname()[1])
 

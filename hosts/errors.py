@@ -1,0 +1,15 @@
+"""Errors of connections to other machines. Imports nothing, so that a command starts fast."""
+
+from __future__ import annotations
+
+
+class Unreachable(Exception):
+    """No answer: connection refused or broken, or timeout. A note on it is a hint for the user."""
+
+
+class ConnectionLost(ConnectionError):
+    """The SSH connection broke: bytes sent before, in either direction, may not have arrived."""
+
+
+class NoSpace(OSError):
+    """The file system of a host has no room for a file; the text has both sizes."""
