@@ -148,6 +148,10 @@ class DockerDriver:
             raise
         return cls(settings, engine, info)
 
+    async def info(self) -> dict[str, Any]:
+        """Return what the engine says about itself and its machine: the answer of GET /info."""
+        return await self._engine.call("query the engine", lambda client: client.info())
+
     async def add_image(self, kind: str, image: str) -> None:
         """Use this runtime image for devices of a kind from now on. Raises DriverError if it is
         unsuitable."""

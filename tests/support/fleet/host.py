@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.dockerd import Dockerd
-from tests.support.engine import connected, engine_url
-from tests.support.fleet.links import Relay, Wire, addresses
+from tests.support.dockerd import Dockerd, await_ends
+from tests.support.engine import connected, engine_url, refuse
+from tests.support.fleet.links import Relay, Sink, Wire, addresses
 from tests.support.nvml.board import Board, Gpu, build
 from tests.support.own_engine import await_condition, make_root, nvidia_stand_ins, sweep, wipe
 from tests.support.sshd import PORT, SFTP, Sshd
@@ -45,7 +45,8 @@ class Plan:
     `disk_mib`: size of the disk of its engine and its homes, sparse on this machine. `gpus`: of its
     stand-in for NVML. `sshd`: lines of sshd_config, which precede the usual ones. `user`: the
     login, root or WORKER. `is_relayed`: the link passes through a Relay. `clock_s`: by how much the
-    clock of its containers is ahead. `labels`: for the operator's `--label`.
+    clock of its containers is ahead. `folders`: writable folders of this machine in all containers,
+    by source.
     """
 
     disk_mib: int = 8192
@@ -54,7 +55,7 @@ class Plan:
     user: str = "root"
     is_relayed: bool = False
     clock_s: float = 0.0
-    labels: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[Path, str] = field(default_factory=dict)
 
 
 class Host:
@@ -72,6 +73,7 @@ class Host:
         device, here, self.ip = addresses()
         self.root = make_root(PREFIX)
         self.root.chmod(0o711)
+        self._sink = Sink(f"{device}x", self.ip)
         self._wire = (
             Relay(device, here, self.ip) if plan.is_relayed else Wire(device, here, self.ip)
         )
@@ -160,6 +162,7 @@ class Host:
     def remove(self) -> None:
         """End the host and remove its files."""
         self.stop()
+        self._sink.close()
         wipe(self.root)
 
     @property
@@ -191,14 +194,22 @@ class Host:
                         found.append(int(folder.name))
         return found
 
-    def kill_sessions(self) -> int:
-        """Kill all SSH connections of the host, but not the listening sshd; return their number."""
+    def sessions(self) -> list[int]:
+        """Return the processes of SSH connections."""
         listening = self.sshd.listener
-        sessions = [pid for pid in self.processes("sshd") if pid != listening]
-        for pid in sessions:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return len(sessions)
+        return [pid for pid in self.processes("sshd") if pid != listening]
+
+    def kill_sessions(self) -> int:
+        """Kill all SSH connections, but not the listening sshd; return how many processes."""
+        killed: set[int] = set()
+        # Until none is left, because one that starts meanwhile has the connection, too.
+        while sessions := self.sessions():
+            for pid in sessions:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await_ends(sessions)
+            killed.update(sessions)
+        return len(killed)
 
     def load(self, *images: str) -> None:
         """Copy images by tag from the shared engine, not by SSH."""
@@ -253,7 +264,10 @@ class Host:
         self._make_users()
         self.board = Board(self.root / "nvml/board")
         self.board.add(*self.plan.gpus)
-        changes: dict[str, Any] = {"environment": {}, "mounts": {}}
+
+    def _changes(self) -> dict[str, Any]:
+        """Return what the runtime changes in containers."""
+        changes: dict[str, Any] = {"folders": {str(k): v for k, v in self.plan.folders.items()}}
         if self.plan.gpus:
             library = build(self.root / "bin")
             changes["gpu"] = {
@@ -264,13 +278,15 @@ class Host:
                 },
             }
         if self.plan.clock_s:
+            if not FAKETIME.exists():
+                refuse(f"another clock needs {FAKETIME}: apt-get install libfaketime")
             changes["environment"] = {
                 "LD_PRELOAD": f"{IN_CONTAINERS}/{FAKETIME.name}",
                 "FAKETIME": f"{self.plan.clock_s:+g}",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             }
             changes["mounts"] = {str(FAKETIME): f"{IN_CONTAINERS}/{FAKETIME.name}"}
-        (self.root / "changes.json").write_text(json.dumps(changes))
+        return changes
 
     def _make_users(self) -> None:
         """Write the host's users: root with a home on its disk, and WORKER."""
@@ -298,11 +314,17 @@ class Host:
         options = ["--live-restore=true"]
         if self.plan.gpus:
             options += nvidia_stand_ins(self.root / "bin")
-        if self.plan.gpus or self.plan.clock_s:
-            wrapper = self.root / "bin/runc-stand-in"
-            changes = self.root / "changes.json"
-            python = f"{Path(sys.executable).resolve()} -I -S"
-            wrapper.write_text(f'#!/bin/sh\nexec {python} {RUNTIME} {changes} "$@"\n')
-            wrapper.chmod(0o755)
-            options += ["--add-runtime", f"stand-in={wrapper}", "--default-runtime=stand-in"]
+        if self.plan.gpus or self.plan.clock_s or self.plan.folders:
+            options += stand_in_runtime(self.root / "bin", self._changes())
         return options
+
+
+def stand_in_runtime(folder: Path, changes: dict[str, Any]) -> tuple[str, ...]:
+    """Return dockerd's options for an engine that changes its containers: see runtime.py."""
+    file = folder / "changes.json"
+    file.write_text(json.dumps(changes))
+    wrapper = folder / "runc-stand-in"
+    python = f"{Path(sys.executable).resolve()} -I -S"
+    wrapper.write_text(f'#!/bin/sh\nexec {python} {RUNTIME} {file} "$@"\n')
+    wrapper.chmod(0o755)
+    return ("--add-runtime", f"stand-in={wrapper}", "--default-runtime=stand-in")

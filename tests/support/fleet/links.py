@@ -10,11 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.fleet.relay import tun
+
 RELAY = Path(__file__).with_name("relay.py")
 HOSTS_MAX = 8
 """Links of one test process at a time."""
 PROCESSES_MAX = 131_072
 END_S = 10.0
+LAST = 9999
+"""Metric of a route that any other one precedes."""
 
 _numbers = itertools.count()
 
@@ -28,6 +32,22 @@ def addresses() -> tuple[str, str, str]:
     first = (10 << 24) + (64 << 16) + 4 * (os.getpid() % PROCESSES_MAX * HOSTS_MAX + number)
     here, there = (".".join(map(str, (first + n).to_bytes(4, "big"))) for n in (1, 2))
     return f"fnf{os.getpid()}-{number}", here, there
+
+
+class Sink:
+    """Route to an address behind which there is no host: packets vanish, as to one without power.
+
+    A link to the same address has precedence. It ends with this process.
+    """
+
+    def __init__(self, name: str, there: str) -> None:
+        self._fd = tun(name)
+        _run("ip", "link", "set", name, "up")
+        _run("ip", "route", "add", there, "dev", name, "metric", str(LAST))
+
+    def close(self) -> None:
+        """Remove the route."""
+        os.close(self._fd)
 
 
 class Wire:
@@ -44,7 +64,8 @@ class Wire:
         add = ["ip", "link", "add", self._name, "type", "veth"]
         _run(*add, "peer", "name", "eth0", "netns", str(pid))
         for enter, name, address in ends:
-            _run(*enter, "ip", "address", "add", f"{address}/30", "dev", name)
+            peer = self._there if address == self._here else self._here
+            _run(*enter, "ip", "address", "add", address, "peer", peer, "dev", name)
             _run(*enter, "ip", "link", "set", name, "up")
 
     def disconnect(self) -> None:

@@ -82,10 +82,16 @@ class Direction:
         return None
 
 
-def device(name: str, here: str, there: str) -> int:
-    """Create a TUN device with an address in this thread's network namespace."""
+def tun(name: str) -> int:
+    """Create a TUN device in this thread's network namespace; it ends with the descriptor."""
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI))
+    return fd
+
+
+def device(name: str, here: str, there: str) -> int:
+    """Create a TUN device with an address."""
+    fd = tun(name)
     subprocess.run(["ip", "address", "add", here, "peer", there, "dev", name], check=True)
     subprocess.run(["ip", "link", "set", name, "up", "txqueuelen", str(QUEUE)], check=True)
     return fd

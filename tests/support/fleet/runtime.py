@@ -1,8 +1,8 @@
 """OCI runtime of a stand-in host: runc, with changes of containers that are being created.
 
-`python runtime.py CHANGES ARGUMENT...`. CHANGES is a JSON file: `environment` and `mounts` (source
-to target, read-only) of all containers, and of those with a GPU in its member `gpu`. Docker marks
-these by NVIDIA's hook in config.json, or by the runtime `nvidia`.
+`python runtime.py CHANGES ARGUMENT...`. CHANGES is a JSON file: `environment`, `mounts` (source to
+target, read-only) and `folders` (writable) of all containers, and in its member `gpu` of those with
+a GPU, which have NVIDIA's hook in config.json.
 """
 
 import json
@@ -18,15 +18,12 @@ def apply(config: dict[str, Any], change: dict[str, Any]) -> None:
     """Add variables and mounts to a container's configuration."""
     variables = [f"{name}={value}" for name, value in change.get("environment", {}).items()]
     config["process"].setdefault("env", []).extend(variables)
-    for source, target in change.get("mounts", {}).items():
-        config["mounts"].append(
-            {
-                "source": source,
-                "destination": target,
-                "type": "bind",
-                "options": ["rbind", "ro", "rprivate"],
-            }
-        )
+    for kind, right in (("mounts", "ro"), ("folders", "rw")):
+        for source, target in change.get(kind, {}).items():
+            options = ["rbind", right, "rprivate"]
+            config["mounts"].append(
+                {"source": source, "destination": target, "type": "bind", "options": options}
+            )
 
 
 def has_gpu(config: dict[str, Any]) -> bool:

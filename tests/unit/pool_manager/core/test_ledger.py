@@ -201,27 +201,31 @@ def test_a_fleet_is_counted_by_kind() -> None:
         [Device("g0", "cuda", 80.0), Device("g1", "cuda", 40.0), Device("c0", "cpu", 0.0)]
     )
 
-    assert ledger.fleet("cuda") == (2, 80.0)
-    assert ledger.fleet("any") == (3, float("inf"))
-    assert ledger.fleet("tpu") == (0, float("inf"))
-    assert ledger.fleet("cuda") is ledger.fleet("cuda")
+    assert ledger.fleet(need(kind="cuda")) == (2, 80.0)
+    assert ledger.fleet(need(kind="any")) == (3, float("inf"))
+    assert ledger.fleet(need(kind="tpu")) == (0, float("inf"))
+    assert ledger.fleet(need(kind="cuda")) is ledger.fleet(need(kind="cuda"))
 
 
 def test_a_cordoned_device_is_none() -> None:
     """Nothing fits on a cordoned device and the fleet does not count it, until it is uncordoned."""
     ledger = Ledger([GPU, Device("small", "cuda", 1_000), *CPUS])
-    assert ledger.fleet("cuda").largest_mib == 10_000
+    assert ledger.fleet(need(kind="cuda")).largest_mib == 10_000
 
     ledger.cordon("gpu", Cordon("XID 79", is_gone=True))
 
     assert not ledger.fits("gpu", need())
-    assert ledger.fleet("cuda") == (1, 1_000)
-    assert list(ledger.cordoned("cuda")) == list(ledger.cordoned("any")) == ["gpu"]
-    assert ledger.cordoned("cpu") == {}
+    assert ledger.fleet(need(kind="cuda")) == (1, 1_000)
+    assert (
+        list(ledger.cordoned(need(kind="cuda")))
+        == list(ledger.cordoned(need(kind="any")))
+        == ["gpu"]
+    )
+    assert ledger.cordoned(need(kind="cpu")) == {}
     ledger.uncordon("gpu")
     ledger.uncordon("gpu")
     assert ledger.fits("gpu", need())
-    assert ledger.fleet("cuda") == (2, 10_000)
+    assert ledger.fleet(need(kind="cuda")) == (2, 10_000)
 
 
 def test_what_is_left_of_a_device() -> None:
@@ -248,13 +252,13 @@ def test_nothing_is_placed_on_a_closed_host() -> None:
     assert ledger.closed == {"gpu2": "no answer"}
     assert not ledger.fits("gpu2/cpu0", need())
     assert ledger.fits("cpu0", need())
-    assert ledger.fleet("any").devices == 2
+    assert ledger.fleet(need(kind="any")).devices == 2
 
     ledger.open_host("gpu2")
 
     assert ledger.closed == {}
     assert ledger.fits("gpu2/cpu0", need())
-    assert ledger.fleet("any").devices == 3
+    assert ledger.fleet(need(kind="any")).devices == 3
 
 
 def test_devices_are_added_and_removed() -> None:
