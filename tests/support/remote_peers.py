@@ -11,6 +11,7 @@ from typing import Any
 
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
+from gateway.hosts.connections import Connect
 from hosts.errors import ConnectionLost, Unreachable
 from registry.exchange import (
     Endpoints,
@@ -19,6 +20,7 @@ from registry.exchange import (
     ReplicaEndpoint,
     encode,
 )
+from registry.tasks import Tasks
 from runtime_image.contract.link import VERSION, Kind
 from runtime_image.link.frames import Frame, pack
 from runtime_image.link.stream import FrameStream
@@ -141,7 +143,7 @@ class UnixHosts:
     def __init__(self) -> None:
         self.made: list[UnixHost] = []
 
-    def __call__(self, name: str, way: HostRoute) -> UnixHost:
+    def __call__(self, name: str, way: HostRoute, _tasks: Tasks) -> UnixHost:
         """Make a connection."""
         self.made.append(UnixHost(name, way))
         return self.made[-1]
@@ -255,9 +257,7 @@ class RemotePeer:
 
 
 @asynccontextmanager
-async def delivering_afar(
-    connect: Callable[[str, HostRoute], Any], **limits: Any
-) -> AsyncIterator[Delivery]:
+async def delivering_afar(connect: Connect, **limits: Any) -> AsyncIterator[Delivery]:
     """Run a gateway's delivery with other hosts; it closes with the block."""
     delivery = Delivery(
         Limits(**limits), "worker", ListeningManager(), KnownPast(), connect=connect

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.hosts import connections
-from gateway.hosts.connections import UNUSED_S, HostConnections, connect_nowhere
+from gateway.hosts.connections import UNUSED_S, HostConnections
 from registry.exchange import HostRoute
 from registry.tasks import Tasks
 from tests.support.remote_peers import UnixHost, UnixHosts
@@ -156,18 +156,6 @@ async def test_the_number_of_hosts_is_limited(
 
     assert {each.name for each in under.hosts.made} == {"gpu2 calls", "gpu2 bodies"}
     assert [each["host"] for each in logs] == ["gpu3"]
-
-
-async def test_a_process_without_other_hosts_logs_them(under: Under) -> None:
-    """And has no route to them."""
-    alone = HostConnections(connect_nowhere, under.tasks, under.used.__contains__)
-
-    with capture_logs() as logs:
-        alone.update({"gpu2": WAY}, NOW)
-
-    assert [each["log_level"] for each in logs] == ["error"]
-    with pytest.raises(ConnectionError):
-        alone.route("gpu2")
 
 
 async def test_a_connection_that_is_down_is_named(
