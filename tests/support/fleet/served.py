@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -51,10 +51,14 @@ async def hosts(caller: Caller) -> dict[str, Shown]:
 async def until_host(caller: Caller, name: str, holds: Callable[[Shown], bool]) -> Shown:
     """Wait until a host is shown as expected; {} is one that is not in the list."""
     shown: Shown = {}
+
+    async def is_so() -> bool:
+        nonlocal shown
+        shown = (await hosts(caller)).get(name, {})
+        return holds(shown)
+
     try:
-        async with asyncio.timeout(UNTIL_S):
-            while not holds(shown := (await hosts(caller)).get(name, {})):
-                await asyncio.sleep(LOOK_S)
+        await _until(is_so)
     except TimeoutError:
         raise AssertionError(f"{name} after {UNTIL_S:g} s: {shown}") from None
     return shown
@@ -62,14 +66,24 @@ async def until_host(caller: Caller, name: str, holds: Callable[[Shown], bool]) 
 
 async def items(caller: Caller, path: str) -> list[Shown]:
     """Return a list of the admin API; wait while the server starts or stops."""
+    found: list[Shown] = []
+
+    async def is_answered() -> bool:
+        with contextlib.suppress(OSError, aiohttp.ClientError):
+            answer = await caller.admin("GET", path)
+            found[:] = answer.json()["items"] if answer.status == HTTP_OK else []
+            return answer.status == HTTP_OK
+        return False
+
+    await _until(is_answered)
+    return found
+
+
+async def _until(asks: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(UNTIL_S):
-        while True:
-            with contextlib.suppress(OSError, aiohttp.ClientError):
-                answer = await caller.admin("GET", path)
-                if answer.status == HTTP_OK:
-                    found: list[Shown] = answer.json()["items"]
-                    return found
-            await asyncio.sleep(LOOK_S)
+        while not await asks():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), LOOK_S)
 
 
 async def leave(caller: Caller, *hosts: Host) -> None:
