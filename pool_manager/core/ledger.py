@@ -265,6 +265,10 @@ class Ledger:
         """Return the charge of a replica."""
         return self._charges[id]
 
+    def charged(self) -> set[str]:
+        """Return the ids of all replicas with a charge."""
+        return set(self._charges)
+
     def on(self, device: str) -> list[str]:
         """Return the ids of the replicas on a device."""
         return list(self._on[device])
@@ -294,10 +298,12 @@ class Ledger:
         return group.fullest
 
     def admits(self, host: str, need: Need) -> bool:
-        """Whether replicas of a need may be placed on a host: it is not closed, and it has the
-        labels and the driver."""
-        if host in self.closed:
-            return False
+        """Whether replicas of a need may be placed on a host: it is not closed, and it suits
+        them."""
+        return host not in self.closed and self.suits(host, need)
+
+    def suits(self, host: str, need: Need) -> bool:
+        """Whether a host has the labels and the driver of a need."""
         if not (need.labels or need.driver):
             return True
         record = self.hosts.get(host)
