@@ -29,9 +29,11 @@ from admin.gateway_process import (
 )
 from admin.health import Health
 from admin.history import ServerHistory, prior_of
+from admin.host_sync import HostSync
 from admin.metrics import (
     DeviceFamilies,
     Gateways,
+    HostFamilies,
     OneGateway,
     ReplicaFamilies,
     RunFamilies,
@@ -110,7 +112,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         manager = await make_manager(settings, store, history, driver)
         process = Process(f"{os.getpid()}", section, settings.log_format, is_shared=False)
         delivery = make_delivery(process, manager, history)
-        await _open_pools(store, manager, delivery, stack)
+        await _open_pools(settings, store, manager, delivery, stack)
         deploys = await open_deploys(settings, store, manager, stack)
         tickets = Tickets(time.monotonic)
         models = LocalModels(store.catalog, manager)
@@ -187,6 +189,9 @@ class _Linked(Bundles):
     ) -> None:
         await asyncio.to_thread(self._blobs.materialise, bundle, target, prepared)
 
+    def path(self, sha256: str) -> Path:
+        return self._blobs.path(sha256)
+
     async def keep(self, size: int, parts: AsyncIterator[bytes | bytearray]) -> str:
         async with self._blobs.take(size) as upload:
             async for part in parts:
@@ -237,16 +242,23 @@ async def make_manager(
 
 
 async def _open_pools(
-    store: Store, manager: Manager, delivery: Delivery, stack: AsyncExitStack
+    settings: Settings, store: Store, manager: Manager, delivery: Delivery, stack: AsyncExitStack
 ) -> None:
     """Connect manager and gateway; they exchange serialised messages only."""
     stack.push_async_callback(delivery.close)
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(delivery.receive_endpoints))
-    stack.callback(PoolSync(store.catalog, manager, store.bundles.__getitem__).close)
+    follow_store(settings, store, manager, stack)
     stack.callback(follow_traffic(store.catalog, delivery))
     await manager.start()
     delivery.open()
+
+
+def follow_store(settings: Settings, store: Store, manager: Manager, stack: AsyncExitStack) -> None:
+    """Define the store's hosts and pools at a manager that has not started, and follow changes."""
+    stack.callback(HostSync(store.hosts, manager).close)
+    pools = PoolSync(store.catalog, manager, store.bundles.__getitem__, settings.driver)
+    stack.callback(pools.close)
 
 
 async def open_deploys(
@@ -266,6 +278,7 @@ async def open_deploys(
         settled=settled,
         prepare=settings.prepare,
         mounts=settings.pool().mounts,
+        driver=settings.driver,
     )
     stack.push_async_callback(deploys.close)
     # In this order: the sweep spares files of resumed operations.
@@ -356,6 +369,7 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
     metrics.add_source(ReplicaFamilies(counters))
     metrics.add_source(RunFamilies(manager.runs.shown))
     metrics.add_source(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
+    metrics.add_source(HostFamilies(manager.hosts))
     metrics.add_source(ServerFamilies(driver, context.store.history.statistics, gateways))
 
 

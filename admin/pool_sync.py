@@ -10,8 +10,9 @@ from pool_manager.manager import Manager
 from pool_manager.ports import Binding, ServerContainer
 from registry.batching import rows_of
 from registry.catalog import Catalog, Change, Deployed
-from registry.model import Bundle, ExchangeLimits, pool_key
-from registry.spec import prepared_of, replica_spec
+from registry.model import LOCAL_HOST, Bundle, ExchangeLimits, pool_key
+from registry.names import HOST_LABEL
+from registry.spec import may_rerun, prepared_of, replica_spec
 from runtime_image.contract.server import PORT_DEFAULT
 
 SUPERSEDED_IDLE_S = 10.0
@@ -22,11 +23,17 @@ class PoolSync:
     """Defines a pool for every revision in the catalog, and removes it with the revision."""
 
     def __init__(
-        self, catalog: Catalog, manager: Manager, bundle_of: Callable[[str], Bundle]
+        self,
+        catalog: Catalog,
+        manager: Manager,
+        bundle_of: Callable[[str], Bundle],
+        driver: str = "",
     ) -> None:
+        """`driver` is the setting's name of the driver of this machine."""
         self._catalog = catalog
         self._manager = manager
         self._bundle_of = bundle_of
+        self._driver = driver
         self._defined: dict[tuple[str, str], tuple[int, ...]] = {}
         for deployed in catalog.all():
             self._define(deployed.function.namespace, deployed.function.name)
@@ -42,15 +49,16 @@ class PoolSync:
             self._manager.remove(pool_key(namespace, name, number))
         for one in deployed:
             bundle = self._bundle_of(one.revision.bundle)
-            self._manager.define(pool_spec(one, bundle), binding(one, bundle))
+            self._manager.define(pool_spec(one, bundle, self._driver), binding(one, bundle))
         if numbers:
             self._defined[namespace, name] = numbers
         else:
             self._defined.pop((namespace, name), None)
 
 
-def pool_spec(deployed: Deployed, bundle: Bundle) -> PoolSpec:
-    """Return the part of a revision that the manager's decisions need."""
+def pool_spec(deployed: Deployed, bundle: Bundle, driver: str = "") -> PoolSpec:
+    """Return the part of a revision that the manager's decisions need; `driver` as in
+    `PoolSync`."""
     function, revision, profile = deployed.function, deployed.revision, deployed.profile
     is_current = function.revision == revision.number
     idle_s = function.scaling.idle_s
@@ -69,7 +77,28 @@ def pool_spec(deployed: Deployed, bundle: Bundle) -> PoolSpec:
         memory_mib=max(profile.memory_mib if profile else 0.0, bundle.size / 2**20),
         batches=batch_max > 1,
     )
-    return with_server(spec, deployed)
+    return with_server(with_hosts(spec, deployed, bundle, driver), deployed)
+
+
+def with_hosts(spec: PoolSpec, deployed: Deployed, bundle: Bundle, driver: str) -> PoolSpec:
+    """Return `spec` with what decides on which hosts its replicas may run, and which are better.
+
+    A model runs under any driver. A server runs under the driver that its deploy was checked for;
+    folders that it mounts are this machine's, unless its manifest names other hosts.
+    """
+    revision, server = deployed.revision, deployed.revision.server
+    labels = dict(revision.device.host)
+    if server and server.mounts and not labels:
+        labels = {HOST_LABEL: LOCAL_HOST}
+    return replace(
+        spec,
+        may_rerun=server is None and may_rerun(deployed),
+        labels=tuple(sorted(labels.items())),
+        driver=driver if server else "",
+        spread=deployed.function.scaling.spread,
+        files=bundle.digest if bundle.files else "",
+        image=server.image.id if server and server.image else "",
+    )
 
 
 def with_server(spec: PoolSpec, deployed: Deployed) -> PoolSpec:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -28,11 +28,14 @@ from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest
 from registry.manifest.container import is_origin
 from registry.settings import DAY_S, StoreSettings
+from registry.store.hosts import check_own_labels
 
 SOCKET_PATH_MAX = 107
 """Max bytes of a Unix socket's path (unix(7))."""
 WORKERS_MAX = 32
 """Max gateway processes. A replica accepts 64 links; an earlier server may still hold some."""
+HOST_LOST_MARGIN_S = 15.0
+"""Seconds between the last call that a replica of an unreachable host takes and `host_lost_s`."""
 SOCKET_TAIL = len("/00000000/data.sock")
 
 
@@ -137,6 +140,13 @@ class Settings(BaseSettings):
     empty for the server's own PATH."""
     orphan_s: float = Field(60.0, ge=1.0)
     """Seconds that a replica keeps serving after its server died."""
+    host_lost_s: float = Field(75.0, ge=1.0, le=86_400.0)
+    """Seconds after which an unreachable host counts as gone, so that handlers and servers start
+    elsewhere: at least `FN_ORPHAN_S` + 15, as until then its replicas may take calls. Without this
+    setting it is raised to that."""
+    host_labels: Annotated[dict[str, str], NoDecode] = Field(default={})
+    """Labels of this machine, such as `zone=a,disk=nvme`, for functions that name those of their
+    host (`device.host`). The variable takes pairs separated by commas, or a JSON object."""
     ping_s: float = Field(5.0, ge=0.05, le=3600.0)
     """Seconds between two liveness checks (PING) of a replica. Three unanswered checks end it."""
     usage_days: int = Field(400, ge=1, le=3650)
@@ -186,6 +196,36 @@ class Settings(BaseSettings):
         if value.lstrip().startswith("["):
             return json.loads(value)
         return tuple(folder for folder in value.split(":") if folder)
+
+    @field_validator("host_labels", mode="before")
+    @classmethod
+    def _pairs(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        if value.lstrip().startswith("{"):
+            return json.loads(value)
+        pairs = [pair.partition("=") for pair in value.split(",") if pair.strip()]
+        return {key.strip(): text.strip() for key, _, text in pairs}
+
+    @field_validator("host_labels")
+    @classmethod
+    def _are_labels(cls, value: dict[str, str]) -> dict[str, str]:
+        try:
+            return check_own_labels(value)
+        except BadRequest as error:
+            text = error.message.removeprefix("labels: ").partition("; got ")[0]
+            raise ValueError(text) from error
+
+    @model_validator(mode="after")
+    def _outlasts_replicas(self) -> Settings:
+        least = self.orphan_s + HOST_LOST_MARGIN_S
+        if "host_lost_s" in self.model_fields_set and self.host_lost_s < least:
+            raise ValueError(
+                f"host_lost_s: expected at least {least:g} (orphan_s + {HOST_LOST_MARGIN_S:g}), as"
+                " replicas of an unreachable host take calls for orphan_s, got"
+                f" {self.host_lost_s:g}"
+            )
+        return self
 
     @field_validator("replica_uids")
     @classmethod
@@ -310,4 +350,7 @@ def run_dir(data: Path) -> Path:
 def _explain(error: ValidationError) -> str:
     first = error.errors()[0]
     key = ".".join(map(str, first["loc"]))
-    return f"setting {key}: {first['msg']}, got {first.get('input')!r}"
+    text = first["msg"].removeprefix("Value error, ")
+    if not key:  # of several settings together; the text names them
+        return f"setting {text}"
+    return f"setting {key}: {text}, got {first.get('input')!r}"

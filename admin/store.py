@@ -18,6 +18,7 @@ from registry.settings import StoreSettings
 from registry.store.database import Database
 from registry.store.functions import Functions
 from registry.store.history import History
+from registry.store.hosts import HostStore
 from registry.store.keys import KeyRing, Keys
 from registry.store.operations import Operations, Traffic
 from registry.store.recovery.backups import Backups
@@ -49,6 +50,7 @@ class Store:
     operations: Operations
     keys: Keys
     secrets: SecretStore
+    hosts: HostStore
     history: History
     timeline: Timeline
     usage: UsageStore
@@ -82,6 +84,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         deployed = await functions.load_all()
         bundles = await functions.load_bundles()
         ring = KeyRing(await keys.list())
+        hosts = await HostStore.open(database)
         identity = await enter(database, settings, wall())
     remove_partial(settings)
     history, backups = History(database, settings, wall), Backups(settings, database, wall)
@@ -98,6 +101,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         operations=Operations(database, ended_max=settings.operations_max),
         keys=keys,
         secrets=SecretStore(database, KeyFile.of(settings)),
+        hosts=hosts,
         history=history,
         timeline=Timeline(database),
         usage=usage,

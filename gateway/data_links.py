@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -18,13 +18,15 @@ import structlog
 
 from gateway.dispatch.call import Call, Command, Link
 from gateway.dispatch.dispatcher import Dispatcher
-from gateway.links import Peer, ReplicaLinks
+from gateway.hosts.bodies import FramedBodies
+from gateway.hosts.data_link import LinkEvents, RemoteDataLink
+from gateway.links import Hosts, Peer, ReplicaLinks
 from gateway.shared_memory import BodySlot, SharedLink, SlabPool
 from registry.errors import FnError
 from registry.tasks import Tasks
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.link import ANSWER_MAX, FAILED_MAX, STARTED_MAX, Flag, Kind
-from runtime_image.link.frames import Frame, LinkError, pack
+from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.meta import AnswerMeta, pack_known_request, pack_request, unpack_answer
 from runtime_image.link.stream import FrameStream
 
@@ -73,7 +75,11 @@ class HeldCall(Call):
     slot: BodySlot | None = None
 
 
-class DataLinks(ReplicaLinks[SharedLink]):
+Bodies = SharedLink | FramedBodies
+"""What is beside a link: shared memory, or on another host nothing but slots that are held."""
+
+
+class DataLinks(ReplicaLinks[Bodies]):
     """All data links of this gateway process."""
 
     body_max = ANSWER_MAX
@@ -87,13 +93,14 @@ class DataLinks(ReplicaLinks[SharedLink]):
         perform: Callable[[list[Command]], None],
         on_link_lost: Callable[[str], None],
         on_answered: Callable[[str, HeldCall | None, Outcome | None], None],
+        hosts: Hosts,
     ) -> None:
         """Create the links; see `ReplicaLinks`.
 
         `on_answered(pool, call, outcome)` is called for every final frame: `call` is None if the
         client has disconnected, `outcome` is None if the replica cancelled the request.
         """
-        super().__init__(worker, dispatcher, tasks, perform, on_link_lost)
+        super().__init__(worker, dispatcher, tasks, perform, on_link_lost, hosts)
         self._slabs = slabs
         self._on_answered = on_answered
 
@@ -122,13 +129,60 @@ class DataLinks(ReplicaLinks[SharedLink]):
         assert stream is not None
         stream.send(pack(Kind.CANCEL, id))
 
-    def _make_side(self, id: str, peer: Peer[SharedLink], stream: FrameStream) -> SharedLink:
+    def _make_side(self, id: str, peer: Peer[Bodies], stream: FrameStream) -> Bodies:
         return SharedLink(id, peer.pool, self._slabs, stream.abort)
 
-    def _make_link(self, id: str, peer: Peer[SharedLink]) -> Link:
-        return Link(id, peer.pool, peer.endpoint.limit, peer.endpoint.marks_started)
+    def _make_link(self, id: str, peer: Peer[Bodies]) -> Link:
+        endpoint = peer.endpoint
+        link = Link(id, peer.pool, endpoint.limit, endpoint.marks_started)
+        if endpoint.host:
+            link.host = endpoint.host
+            link.rtt_s = self._hosts.route(endpoint.host).calls.rtt_s
+        return link
 
-    def _on_frame(self, id: str, peer: Peer[SharedLink], frame: Frame) -> None:
+    async def _open_remote(self, id: str, peer: Peer[Bodies], hello: list[Piece]) -> None:
+        host = peer.endpoint.host
+        events = LinkEvents(
+            partial(self._on_frame, id, peer),
+            partial(self._on_remote_goaway, id),
+            partial(self._on_channel_lost, id, peer),
+            partial(self._on_remote_lost, id),
+        )
+        link = RemoteDataLink(
+            peer.endpoint,
+            hello,
+            lambda: self._hosts.route(host),
+            self._tasks,
+            events,
+            self.body_max,
+        )
+        peer.stream, peer.side = link, FramedBodies()
+        try:
+            await link.open()
+        except BaseException:
+            peer.stream = peer.side = None
+            raise
+
+    def _on_remote_goaway(self, id: str, last_id: int, ids: Collection[int]) -> None:
+        self._perform(self._dispatcher.on_goaway(id, last_id, monotonic(), ids))
+
+    def _on_channel_lost(
+        self,
+        id: str,
+        peer: Peer[Bodies],
+        ids: Collection[int],
+        is_broken: bool,
+    ) -> None:
+        """Handle the end of one of two channels: its requests fail over, the other one serves."""
+        assert isinstance(peer.side, FramedBodies)
+        peer.side.release_all(ids)
+        dispatcher = self._dispatcher
+        self._perform(dispatcher.on_channel_lost(id, ids, monotonic(), is_broken=is_broken))
+
+    def _on_remote_lost(self, id: str, reason: str, is_broken: bool) -> None:
+        self._on_stream_lost(id, reason, is_broken=is_broken)
+
+    def _on_frame(self, id: str, peer: Peer[Bodies], frame: Frame) -> None:
         now = monotonic()
         kind, flags, request, json_length, packed, body = frame
         if kind is not _RESPONSE or not peer.connected_s:
@@ -145,7 +199,7 @@ class DataLinks(ReplicaLinks[SharedLink]):
         answer = (meta, json_length, body, is_first, id, device, since_s, endpoint.phases)
         self._on_final(id, peer, request, _delivered(answer), now)
 
-    def _on_other_frame(self, id: str, peer: Peer[SharedLink], frame: Frame, now: float) -> None:
+    def _on_other_frame(self, id: str, peer: Peer[Bodies], frame: Frame, now: float) -> None:
         """Handle any frame but an answer."""
         kind = frame.kind
         if kind is Kind.HELLO:
@@ -181,7 +235,7 @@ class DataLinks(ReplicaLinks[SharedLink]):
         self._perform(commands)
 
     def _on_final(
-        self, id: str, peer: Peer[SharedLink], request: int, outcome: Outcome | None, now: float
+        self, id: str, peer: Peer[Bodies], request: int, outcome: Outcome | None, now: float
     ) -> None:
         """Handle the last frame of a request."""
         try:
@@ -198,7 +252,7 @@ class DataLinks(ReplicaLinks[SharedLink]):
         self._on_answered(peer.pool, call, outcome)
 
     @staticmethod
-    def _copy_answer(peer: Peer[SharedLink], frame: Frame) -> bytes:
+    def _copy_answer(peer: Peer[Bodies], frame: Frame) -> bytes:
         """Copy an answer from the replica's slab; FREED lets the replica reuse that memory."""
         assert peer.stream is not None
         assert peer.side is not None

@@ -30,8 +30,11 @@ from gateway.dispatch.call import (
 )
 from gateway.dispatch.demand import DemandReports
 from gateway.dispatch.dispatcher import Dispatcher, Limits
+from gateway.dispatch.failures import cancelled_error
 from gateway.dispatch.pool import UNKNOWN
 from gateway.dispatch.redirects import RerunPolicy
+from gateway.hosts.connections import Connect, HostConnections
+from gateway.hosts.ssh import SshConnection
 from gateway.metrics.counters import CounterStore, LocalStore
 from gateway.metrics.ledger import Balance, Ledger
 from gateway.ports import CallHistory, Pools
@@ -69,10 +72,12 @@ class Delivery:
         pools: Pools,
         history: CallHistory,
         store: CounterStore | None = None,
+        connect: Connect = SshConnection,
     ) -> None:
         """Create the dispatcher and its links, in the event loop's thread.
 
-        `store` holds the ledger's counters; by default they are in this process's memory.
+        `store` holds the ledger's counters; by default they are in this process's memory. `connect`
+        makes the connections to other hosts, by default over SSH.
         """
         self._ledger = Ledger(store or LocalStore())
         self._loop = asyncio.get_running_loop()
@@ -84,6 +89,7 @@ class Delivery:
         self._seq = itertools.count(1)
         self._urgent: set[str] = set()
         self.slabs = SlabPool(limits.bytes_max)
+        self._hosts = HostConnections(connect, self._tasks, self._uses_host)
         self._links = DataLinks(
             worker,
             self._dispatcher,
@@ -92,6 +98,7 @@ class Delivery:
             self._perform,
             self._report_soon,
             self._on_answered,
+            self._hosts,
         )
         self._servers = ServerLinks(
             worker,
@@ -100,6 +107,7 @@ class Delivery:
             self._perform,
             self._report_soon,
             self._hand_over,
+            self._hosts,
         )
         self._reports = DemandReports(
             lambda key: self._dispatcher.load(key, monotonic()), self.is_cold
@@ -125,6 +133,7 @@ class Delivery:
         self._links.close()
         self._servers.close()
         self._death_causes.close()
+        await self._hosts.close()
         await self._tasks.close()
         self.slabs.close()
         self._pools.worker_lost(self._worker)
@@ -209,8 +218,8 @@ class Delivery:
     def fail_exchange(self, call: ExchangeCall, error: FnError) -> None:
         """End an exchange that was opened with an error, which `call.done` gets.
 
-        If its replica died, this waits for the cause and adds it to the error. After Poison, its
-        body is refused for a while.
+        If its replica died, this waits for the cause and adds it to the error, unless only the
+        connection to its host broke. After Poison, its body is refused for a while.
         """
         if call.stage is not Stage.STARTED:
             return
@@ -218,7 +227,7 @@ class Delivery:
         if isinstance(error, Poison):
             self._dispatcher.refuse_body(call, monotonic())
         self.end_exchange(call, kept=False, outcome="failed")
-        if has_died:
+        if has_died and not call.is_broken:
             self._death_causes.defer(call, error, self.endpoints(call.pool).ended)
         else:
             call.done(error)
@@ -281,6 +290,7 @@ class Delivery:
             return
         message = decode_endpoints(data)
         now = monotonic()
+        self._hosts.update(message.hosts, now)
         for key, endpoints in message.pools.items():
             self._on_endpoints(key, endpoints, now)
         if message.full:
@@ -315,6 +325,9 @@ class Delivery:
         replicas = endpoints.replicas
         self._links.reconcile(key, [each for each in replicas if not each.is_server])
         self._servers.reconcile(key, [each for each in replicas if each.is_server])
+
+    def _uses_host(self, host: str) -> bool:
+        return self._links.has_host(host) or self._servers.has_host(host)
 
     def _update_expected(self, key: str) -> None:
         self._dispatcher.pool(key).cold_start = self._history.expected(key)
@@ -368,6 +381,7 @@ class Delivery:
         self._perform(self._dispatcher.sweep(now))
         self.slabs.sweep(now)
         self._servers.sweep(now)
+        self._hosts.sweep(now)
 
     def _report_soon(self, pool: str) -> None:
         """Report demand of this pool, and of its successor, before the loop's next iteration."""
@@ -381,7 +395,7 @@ class Delivery:
             self._report_soon(pool)
         if call is not None:
             self._ledger.end("completed" if isinstance(outcome, Delivered) else "failed")
-            call.done(outcome or ReplicaDied("the replica cancelled the request"))
+            call.done(outcome or cancelled_error(call, monotonic()))
 
     def _report_urgent(self) -> None:
         keys, self._urgent = self._urgent, set()

@@ -1,7 +1,8 @@
 """Connecting to replicas: what data links and the links of sidecars have in common.
 
 A gateway process connects to every replica that the pool manager lists, tries again while it is
-listed, and hands a *side channel* to the replica with the first message.
+listed, and hands a *side channel* to the replica with the first message. Replicas on other hosts
+are reached over `gateway.hosts`, where nothing is sent before their greeting.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from time import monotonic
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -19,10 +21,11 @@ import structlog
 
 from gateway.dispatch.call import Command, Link
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.hosts.data_link import Route
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
 from runtime_image.contract.link import VERSION, Kind
-from runtime_image.link.frames import Frame, LinkError, pack
+from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.stream import CLOSED, FrameStream, Greeting, connect
 
 log = structlog.get_logger()
@@ -31,6 +34,19 @@ CLOSING: Final = "the gateway closes"
 """The reason with which links are aborted at shutdown."""
 CONNECT_TRIES: Final = 5
 CONNECT_RETRY_S: Final = 0.2
+REMOTE_RETRY_MAX_S: Final = 5.0
+"""Max seconds between two attempts to reach a replica on another host. They go on while the manager
+lists it, which knows when the host is gone."""
+
+
+class Stream(Protocol):
+    """The frames of one link."""
+
+    def send(self, pieces: list[Piece]) -> None:
+        """Queue a packed frame; dropped silently if the link is lost."""
+
+    def abort(self, reason: str) -> None:
+        """Close the link at once."""
 
 
 class Side(Protocol):
@@ -53,6 +69,13 @@ class Side(Protocol):
         """Close the side channel."""
 
 
+class Hosts(Protocol):
+    """The connections to other hosts (`gateway.hosts.connections.HostConnections`)."""
+
+    def route(self, host: str) -> Route:
+        """Return the way to the replicas of a host. Raises OSError for an unknown one."""
+
+
 S = TypeVar("S", bound=Side)
 
 
@@ -67,7 +90,7 @@ class Peer(Generic[S]):
     endpoint: ReplicaEndpoint
     pool: str
     side: S | None = None
-    stream: FrameStream | None = None
+    stream: Stream | None = None
     connected_s: float = 0.0
     idle_frames: int = 0
 
@@ -85,12 +108,14 @@ class ReplicaLinks(ABC, Generic[S]):
         tasks: Tasks,
         perform: Callable[[list[Command]], None],
         on_link_lost: Callable[[str], None],
+        hosts: Hosts,
     ) -> None:
         """Create the links.
 
         `perform` executes the dispatcher's commands. `on_link_lost(pool)` is called for every link
-        that ends.
+        that ends. `hosts` has the connections to other hosts.
         """
+        self._hosts = hosts
         self._worker = worker
         self._dispatcher = dispatcher
         self._tasks = tasks
@@ -103,6 +128,10 @@ class ReplicaLinks(ABC, Generic[S]):
     @abstractmethod
     def _make_side(self, id: str, peer: Peer[S], stream: FrameStream) -> S:
         """Create the side channel of a new link. Raises OSError."""
+
+    @abstractmethod
+    async def _open_remote(self, id: str, peer: Peer[S], hello: list[Piece]) -> None:
+        """Connect once to a replica on another host and send HELLO. Raises OSError."""
 
     @abstractmethod
     def _make_link(self, id: str, peer: Peer[S]) -> Link:
@@ -138,6 +167,10 @@ class ReplicaLinks(ABC, Generic[S]):
         assert stream is not None
         stream.abort(reason)
 
+    def has_host(self, host: str) -> bool:
+        """Return whether a link to a replica on this host is open or pending."""
+        return any(peer.endpoint.host == host for peer in self._peers.values())
+
     def close(self) -> None:
         """Close every link; none is re-established."""
         self._listed.clear()
@@ -146,11 +179,12 @@ class ReplicaLinks(ABC, Generic[S]):
                 peer.stream.abort(CLOSING)
 
     async def _connect(self, id: str) -> None:
-        """Connect to a replica: up to CONNECT_TRIES attempts, while the manager lists it."""
+        """Connect to a replica while the manager lists it: up to CONNECT_TRIES attempts, any number
+        on another host."""
         peer = self._peers[id]
-        for attempt in range(CONNECT_TRIES):
+        for attempt in count() if peer.endpoint.host else range(CONNECT_TRIES):
             if attempt:
-                await asyncio.sleep(CONNECT_RETRY_S)
+                await asyncio.sleep(_pause_s(peer.endpoint, attempt))
             if id not in self._listed.get(peer.pool, ()):
                 break
             try:
@@ -163,6 +197,12 @@ class ReplicaLinks(ABC, Generic[S]):
 
     async def _open(self, id: str, peer: Peer[S]) -> None:
         """Connect once and send HELLO. Raises OSError."""
+        hello = pack(Kind.HELLO, body=json.dumps({"worker": self._worker}).encode(), aux=VERSION)
+        if peer.endpoint.host:
+            if not peer.endpoint.greeting:
+                raise ConnectionRefusedError("the manager has published no greeting")
+            await self._open_remote(id, peer, hello)
+            return
         stream = FrameStream(
             partial(self._on_frame, id, peer),
             lambda reason: self._on_stream_lost(id, reason),
@@ -170,7 +210,6 @@ class ReplicaLinks(ABC, Generic[S]):
             self.body_max,
         )
         side = self._make_side(id, peer, stream)
-        hello = pack(Kind.HELLO, body=json.dumps({"worker": self._worker}).encode(), aux=VERSION)
         peer.stream, peer.side = stream, side
         try:
             await connect(stream, peer.endpoint.path, Greeting(hello, side.descriptors))
@@ -189,14 +228,15 @@ class ReplicaLinks(ABC, Generic[S]):
         peer.connected_s = now
         self._perform(self._dispatcher.on_link_up(self._make_link(id, peer), now))
 
-    def _on_stream_lost(self, id: str, reason: str) -> None:
+    def _on_stream_lost(self, id: str, reason: str, *, is_broken: bool = False) -> None:
         peer = self._peers.pop(id, None)
         # Expected when a replica sleeps or stops, and when this gateway shuts down.
         say = log.debug if reason in (CLOSED, CLOSING) else log.info
-        say("a data link ended", replica=id, reason=reason)
+        host = {"host": peer.endpoint.host} if peer is not None and peer.endpoint.host else {}
+        say("a data link ended", replica=id, reason=reason, **host)
         if peer is not None and peer.side is not None:
             peer.side.on_link_lost()
-        self._perform(self._dispatcher.on_link_lost(id, monotonic()))
+        self._perform(self._dispatcher.on_link_lost(id, monotonic(), is_broken=is_broken))
         if peer is not None:
             self._on_link_lost(peer.pool)
         if peer is not None and id in self._listed.get(peer.pool, ()):
@@ -206,3 +246,10 @@ class ReplicaLinks(ABC, Generic[S]):
     async def _reconnect(self, id: str) -> None:
         await asyncio.sleep(CONNECT_RETRY_S)
         await self._connect(id)
+
+
+def _pause_s(endpoint: ReplicaEndpoint, attempt: int) -> float:
+    """Return the seconds before another attempt to connect."""
+    if not endpoint.host:
+        return CONNECT_RETRY_S
+    return min(CONNECT_RETRY_S * 2.0 ** min(attempt - 1, 10), REMOTE_RETRY_MAX_S)

@@ -16,13 +16,15 @@ import structlog
 
 from gateway.dispatch.call import Call, Command, Data, Link, ServerLink, Stage, digest_of
 from gateway.dispatch.dispatcher import Dispatcher
-from gateway.links import Peer, ReplicaLinks
+from gateway.hosts.greeting import GreetedStream
+from gateway.hosts.upstream import RemoteServerSockets
+from gateway.links import Hosts, Peer, ReplicaLinks
 from gateway.server_sockets import ServerSockets
 from gateway.upstream import UpstreamConnection
 from registry.errors import FnError
 from registry.tasks import Tasks
 from runtime_image.contract.link import Kind, NotStarted
-from runtime_image.link.frames import Frame, LinkError, pack
+from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.meta import RequestMeta
 from runtime_image.link.stream import FrameStream
 
@@ -47,12 +49,14 @@ class ExchangeCall(Call):
     `connection.handler`. `body` is empty: the proxy counts what it keeps with `Delivery.reserve`.
     `timeout_s` is not used. `wants_fresh`: it gets no connection that was used before. `pieces`
     returns the body while the proxy keeps it, if the body is refused after it has killed replicas.
+    `is_broken`: its last connection was lost with the connection to its replica's host.
     """
 
     opened: Callable[[UpstreamConnection], None] = lambda _connection: None
     done: Callable[[FnError], None] = lambda _error: None
     wants_fresh: bool = False
     pieces: Callable[[], Iterable[Data]] | None = None
+    is_broken: bool = False
     _digest: bytes = b""
 
     def __post_init__(self) -> None:
@@ -78,7 +82,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
     body_max = 4096
     """Only HELLO has a body."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the collaborators of one gateway process
         self,
         worker: str,
         dispatcher: Dispatcher,
@@ -86,12 +90,13 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         perform: Callable[[list[Command]], None],
         on_link_lost: Callable[[str], None],
         hand_over: Callable[[ExchangeCall, UpstreamConnection], None],
+        hosts: Hosts,
     ) -> None:
         """Create the links; see `ReplicaLinks`.
 
         `hand_over(call, connection)` gives a connection to the exchange that has started with it.
         """
-        super().__init__(worker, dispatcher, tasks, perform, on_link_lost)
+        super().__init__(worker, dispatcher, tasks, perform, on_link_lost, hosts)
         self._hand_over = hand_over
         self.connections_max = 0
         """Max connections to servers, idle ones included; 0 = no limit."""
@@ -168,7 +173,45 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         )
 
     def _make_link(self, id: str, peer: Peer[ServerSockets]) -> Link:
-        return ServerLink(id, peer.pool, peer.endpoint.limit, marks_started=True)
+        endpoint = peer.endpoint
+        link = ServerLink(id, peer.pool, endpoint.limit, marks_started=True)
+        if endpoint.host:
+            link.host = endpoint.host
+            link.rtt_s = self._hosts.route(endpoint.host).calls.rtt_s
+        return link
+
+    async def _open_remote(self, id: str, peer: Peer[ServerSockets], hello: list[Piece]) -> None:
+        endpoint = peer.endpoint
+        stream = GreetedStream(
+            endpoint.greeting,
+            lambda _, frame: self._on_frame(id, peer, frame),
+            lambda ended, reason: self._on_remote_lost(id, peer, ended, reason),
+            f"data {id}",
+            self.body_max,
+        )
+        sockets = RemoteServerSockets(
+            endpoint,
+            stream,
+            self._tasks,
+            partial(self._on_opened, id, peer),
+            partial(self._on_unusable, id),
+        )
+        sockets.dialer = lambda: self._hosts.route(endpoint.host).bodies
+        peer.stream, peer.side = stream, sockets
+        try:
+            await stream.open(self._hosts.route(endpoint.host).calls, endpoint.path)
+        except BaseException:
+            peer.stream = peer.side = None
+            sockets.close()
+            raise
+        stream.send(hello)
+
+    def _on_remote_lost(
+        self, id: str, peer: Peer[ServerSockets], stream: GreetedStream, reason: str
+    ) -> None:
+        if isinstance(peer.side, RemoteServerSockets):
+            peer.side.is_broken = stream.is_broken
+        self._on_stream_lost(id, reason, is_broken=stream.is_broken)
 
     def _on_frame(self, id: str, peer: Peer[ServerSockets], frame: Frame) -> None:
         now = monotonic()
@@ -178,6 +221,8 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         sockets = peer.side
         if not peer.connected_s or sockets is None:
             raise LinkError("a frame before HELLO")
+        if frame.kind is Kind.OPEN and sockets.on_open(frame.id, frame.aux):
+            return
         if frame.kind is Kind.NOT_STARTED and sockets.not_asked(frame.id, frame.aux):
             return
         if frame.kind is Kind.NOT_STARTED and sockets.not_started(frame.id):
@@ -194,7 +239,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
     def _on_other_frame(self, id: str, sockets: ServerSockets, frame: Frame, now: float) -> None:
         """Handle any frame but the answer to a request."""
         exchanges, kind = self._dispatcher.exchanges, frame.kind
-        if kind is Kind.NOT_STARTED:
+        if kind in (Kind.NOT_STARTED, Kind.OPEN):
             return  # its exchange has ended meanwhile
         if kind is Kind.WINDOW and not frame.id and frame.aux <= 1:
             if not frame.aux:
@@ -225,7 +270,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         now = monotonic()
         if now - self._logged_s >= UNUSABLE_LOG_S:
             self._logged_s = now
-            log.warning("a connection to a server cannot be used: no descriptors", replica=link)
+            log.warning("a connection to a server cannot be had, or not used", replica=link)
         exchanges = self._dispatcher.exchanges
         self._perform(exchanges.on_not_started(link, id, NotStarted.REFUSED, now))
 

@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Callable
 from time import monotonic
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -22,8 +22,7 @@ from gateway.upstream import UpstreamConnection
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
 from runtime_image.contract.link import Flag, Kind, NotStarted
-from runtime_image.link.frames import LinkError, pack
-from runtime_image.link.stream import FrameStream
+from runtime_image.link.frames import LinkError, Piece, pack
 
 log = structlog.get_logger()
 
@@ -38,6 +37,16 @@ LATE_MAX: Final = 1000
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 
 
+class Stream(Protocol):
+    """The frames of the link."""
+
+    def send(self, pieces: list[Piece]) -> None:
+        """Queue a packed frame."""
+
+    def abort(self, reason: str) -> None:
+        """Close the link at once."""
+
+
 class ServerSockets:
     """Side of one sidecar's link that has the connections. Event loop thread only.
 
@@ -47,7 +56,7 @@ class ServerSockets:
     def __init__(
         self,
         endpoint: ReplicaEndpoint,
-        stream: FrameStream,
+        stream: Stream,
         tasks: Tasks,
         on_opened: Callable[[int, UpstreamConnection], None],
         on_unusable: Callable[[int], None],
@@ -62,7 +71,7 @@ class ServerSockets:
         self._tasks = tasks
         self._on_opened = on_opened
         self._on_unusable = on_unusable
-        self._channel = SocketChannel(endpoint.id, self._on_descriptor, stream.abort)
+        self._open_channel()
         self._live: dict[int, UpstreamConnection | None] = {}
         """Exchanges that are not over; None while the connection has not arrived."""
         self._kept: KeptConnections[UpstreamConnection] = KeptConnections(self._tell)
@@ -78,6 +87,18 @@ class ServerSockets:
     def __len__(self) -> int:
         return len(self._live) + len(self._kept)
 
+    def _open_channel(self) -> None:
+        """Create the side channel. Raises OSError."""
+        on_ended = self._stream.abort
+        self._channel = SocketChannel(self._endpoint.id, self._on_descriptor, on_ended)
+
+    def _close_channel(self) -> None:
+        self._channel.close()
+
+    def _lost_error(self) -> Exception:
+        """Return the error of connections in use when the link is lost."""
+        return ConnectionAbortedError("the link to the replica was lost")
+
     # Side of a link
 
     @property
@@ -92,6 +113,9 @@ class ServerSockets:
     def on_hello(self, body: bytes | bytearray) -> None:
         """Begin to receive connections. Raises LinkError."""
         self._channel.on_hello(body)
+        self._begin()
+
+    def _begin(self) -> None:
         self.connected_s = monotonic()
 
     def on_link_lost(self) -> None:
@@ -104,7 +128,7 @@ class ServerSockets:
 
     def close(self) -> None:
         """Close the side channel and all connections; the proxy reads the end of those in use."""
-        self._channel.close()
+        self._close_channel()
         connections = [*self._live.values(), *self._kept.clear()]
         self._live.clear()
         if self._telling is not None:
@@ -113,7 +137,7 @@ class ServerSockets:
         for connection in connections:
             if connection is not None:
                 # Without an error, the end of an answer of unknown length would look complete.
-                connection.abort(ConnectionAbortedError("the link to the replica was lost"))
+                connection.abort(self._lost_error())
 
     # Exchanges
 
@@ -173,6 +197,10 @@ class ServerSockets:
         del self._live[id]
         return True
 
+    def on_open(self, id: int, port: int) -> bool:
+        """Handle OPEN of the sidecar: LinkError, as connections arrive on the side channel."""
+        raise LinkError(f"unexpected OPEN {id} of port {port}")
+
     def recall(self, known_id: int) -> bool:
         """Close the connection that the sidecar knows by this id; False if it is not idle."""
         connection = self._kept.take(known_id)
@@ -231,6 +259,10 @@ class ServerSockets:
         self._answer(id, listens=reason != NotStarted.REFUSED)
         return is_asked
 
+    def _on_listens(self, id: int) -> None:
+        self._tell(Kind.END, id, 0, 0)
+        self._answer(id, listens=True)
+
     def _on_no_answer(self, id: int) -> None:
         if id in self._asked:
             self._tell(Kind.END, id, 0, 0)
@@ -259,8 +291,7 @@ class ServerSockets:
         if id in self._asked:
             if descriptor is not None:
                 os.close(descriptor)
-            self._tell(Kind.END, id, 0, 0)
-            self._answer(id, listens=True)
+            self._on_listens(id)
             return
         if descriptor is None:
             if is_wanted:

@@ -20,6 +20,11 @@ LAST_MAX: Final = 4 * READ_SIZE
 """Max bytes that are read from a connection after a failed write."""
 
 
+class HostLost(ConnectionError):
+    """The connection to a server on another host has broken: what was sent may have arrived, and
+    what the server has sent may be lost."""
+
+
 class UpstreamHandler(Protocol):
     """Receiver of one exchange's events. Methods are called in the event loop's thread."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Final
 
@@ -27,6 +27,17 @@ OIP_NAME_MAX: Final = 255
 OIP_NAME_RULE: Final = f"1 to {OIP_NAME_MAX} characters: letters, digits, '.', '_' and '-'"
 _OIP_NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{OIP_NAME_MAX}}}")
 OIP_VERSION_MAX: Final = 2**63 - 1
+HOST_LABEL: Final = "host"
+"""Label that every host has: its name."""
+LABELS_MAX: Final = 16
+"""Max labels of a host."""
+LABEL_KEY: Final = r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
+LABEL_VALUE: Final = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+"""A label of a host: a key like a function's name, and a value like those of Kubernetes."""
+LABEL_RULE: Final = (
+    "labels such as zone=a: keys of a-z, 0-9 and '-', values of letters, digits, '.', '_' and '-',"
+    " each of at most 63 characters"
+)
 
 
 def is_name(text: str) -> bool:
@@ -46,6 +57,17 @@ def check_alias(text: str) -> str:
     if _ALIAS.fullmatch(text) is None:
         raise BadRequest(f"expected {ALIAS_RULE}; got {text[:_SHOWN_MAX]!r}")
     return text
+
+
+def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return a copy of a host's labels. Raises BadRequest if they are not valid."""
+    if len(labels) > LABELS_MAX:
+        raise BadRequest(f"labels: expected at most {LABELS_MAX}, got {len(labels)}")
+    for key, value in labels.items():
+        if not (re.fullmatch(LABEL_KEY, key) and re.fullmatch(LABEL_VALUE, value)):
+            got = f"{key[:_SHOWN_MAX]}={value[:_SHOWN_MAX]}"
+            raise BadRequest(f"labels: expected {LABEL_RULE}; got {got!r}")
+    return dict(labels)
 
 
 def is_oip_name(text: str) -> bool:

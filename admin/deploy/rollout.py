@@ -46,9 +46,11 @@ class Rollout:
         store: Store,
         manager: Manager,
         changes: Changes,
+        driver: str = "",
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`pause` is awaited between two looks at a server's calls."""
+        """`driver` as in `PoolSync`. `pause` is awaited between two looks at a server's calls."""
+        self._driver = driver
         self._pause = pause
         self._store = store
         self._manager = manager
@@ -179,7 +181,8 @@ class Rollout:
         function = replace(settings, revision=current.revision.number)
         waiting = replace(target, function=function)
         bundle = self._store.bundles[target.revision.bundle]
-        self._manager.define(pool_spec(waiting, bundle), binding(waiting, bundle))
+        spec = pool_spec(waiting, bundle, self._driver)
+        self._manager.define(spec, binding(waiting, bundle))
 
 
 def _drain_s(deployed: Deployed) -> float:

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from admin.deploy.plan import Plan, profile_from_report, signature_from_report, verified_before
-from admin.pool_sync import binding, with_server
+from admin.pool_sync import binding, with_hosts, with_server
 from admin.store import Store
 from gateway.openapi.descriptions import zeros
 from pool_manager.core.state import PoolSpec
@@ -65,8 +65,12 @@ class Verified:
 class Verification:
     """Checks drafts against the store's files, and in trial replicas of the manager."""
 
-    def __init__(self, store: Store, manager: Manager, *, prepare: bool = True) -> None:
-        """With `prepare`, trials prepare models for later cold starts."""
+    def __init__(
+        self, store: Store, manager: Manager, *, prepare: bool = True, driver: str = ""
+    ) -> None:
+        """With `prepare`, trials prepare models for later cold starts. `driver` as in
+        `PoolSync`."""
+        self._driver = driver
         self._store = store
         self._manager = manager
         self._prepare = prepare
@@ -155,7 +159,8 @@ class Verification:
         trial_spec = draft.trial_spec(prepare=self._prepare)
         try:
             return await self._manager.trial(
-                with_server(spec, deployed), replace(bound, spec=trial_spec)
+                with_server(with_hosts(spec, deployed, draft.bundle, self._driver), deployed),
+                replace(bound, spec=trial_spec),
             )
         except ModelRefused as error:
             await asyncio.to_thread(self._check_sound, draft)

@@ -23,6 +23,7 @@ from admin.compose import (
     access_of,
     add_families,
     check_exposure,
+    follow_store,
     make_health,
     make_manager,
     open_deploys,
@@ -32,7 +33,6 @@ from admin.compose import (
 from admin.deploy.deploys import Deploys
 from admin.gateway_process import check_extras, open_runner, start_root_tasks
 from admin.model_control import LocalModels
-from admin.pool_sync import PoolSync
 from admin.settings import Settings, is_malloc_set, run_dir
 from admin.statistics import ServerStatistics
 from admin.store import Store, open_store
@@ -92,7 +92,7 @@ async def supervising(
         stack.callback(broadcaster.open())
         manager = await make_manager(settings, store, history, driver)
         cluster = ClusterState()
-        await _open_pools(store, manager, broadcaster, cluster, stack)
+        await _open_pools(settings, store, manager, broadcaster, cluster, stack)
         deploys = await open_deploys(settings, store, manager, stack, broadcaster.settled)
         poll = ConnectionPoll()
         context = AdminContext(
@@ -136,6 +136,7 @@ async def _reserve_ports(settings: Settings, stack: AsyncExitStack) -> Port:
 
 
 async def _open_pools(
+    settings: Settings,
     store: Store,
     manager: Manager,
     broadcaster: Broadcaster,
@@ -146,7 +147,7 @@ async def _open_pools(
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(cluster.on_endpoints))
     stack.callback(manager.subscribe(broadcaster.send_endpoints))
-    stack.callback(PoolSync(store.catalog, manager, store.bundles.__getitem__).close)
+    follow_store(settings, store, manager, stack)
     await manager.start()
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from admin.advice.load_model import Function
 from benchmarks.simulation.world import World
 from pool_manager.core import eviction
-from pool_manager.core.placement import Candidate
+from pool_manager.core.candidates import Candidate
 from pool_manager.core.pool import UNKNOWN_RELOAD_S, CallRate, Pool
 
 Cost = Callable[[CallRate, float, float], float]

@@ -21,7 +21,7 @@ calls that run alone may precede it."""
 class Attempt(NamedTuple):
     """One send of a call that ended without an answer; times are monotonic seconds.
 
-    `has_died`: the replica died; otherwise it returned the call.
+    `has_died`: the replica died, or the connection to it broke; otherwise it returned the call.
     """
 
     replica: str
@@ -99,6 +99,10 @@ class Call:
         Its wait budget was for the first start and is extended for the second one.
         """
         self.alone = True
+        self.extend_wait(now)
+
+    def extend_wait(self, now: float) -> None:
+        """Give the call the wait budget of a second start."""
         self.wait_until_s = max(self.wait_until_s, now + self.timeout_s + RERUN_WAIT_S)
 
 
@@ -186,7 +190,8 @@ class Link:
     `limit`: max requests in flight. `marks_started`: the replica reports when requests start.
     `full`: it rejected a request and will send WINDOW when it has room. `closing`: it accepts no
     new requests. `settled`: ids that were requeued after GOAWAY and that it may still return.
-    `given_up`: the shell was commanded to close the link.
+    `given_up`: the shell was commanded to close the link. `host` is the replica's host, "" for this
+    machine; `rtt_s`: the round trip time to it, 0 for this machine.
     """
 
     is_server: ClassVar[bool] = False
@@ -201,6 +206,8 @@ class Link:
     closing: bool = False
     settled: set[int] = field(default_factory=set)
     given_up: bool = False
+    host: str = ""
+    rtt_s: float = 0.0
 
     @property
     def owed(self) -> int:

@@ -7,6 +7,7 @@ their reasons: design.md.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass
 from itertools import count
 
@@ -209,12 +210,16 @@ class Dispatcher:
         """Add the link of a replica that connected."""
         self.links[link.id] = link
         pool = self.pool(link.pool)
-        pool.links[link.id] = link
+        pool.add_link(link)
         pool.update_waking(now)
         return self._serve(pool, now)
 
-    def on_link_lost(self, link_id: str, now: float) -> list[Command]:
-        """Requeue or fail each call in flight on a link that broke, or whose replica died."""
+    def on_link_lost(self, link_id: str, now: float, *, is_broken: bool = False) -> list[Command]:
+        """Requeue or fail each call in flight on a link that has ended.
+
+        `is_broken`: not all frames that the replica has sent arrived, as when the connection to its
+        host breaks. Otherwise the replica closed the link, or died.
+        """
         link = self.links.pop(link_id, None)
         if link is None:
             return []
@@ -224,11 +229,28 @@ class Dispatcher:
         if isinstance(link, ServerLink):
             self.exchanges.on_link_lost(link, pool, now, commands)
         else:
-            for call in reversed(list(link.in_flight.values())):
-                self._failures.on_replica_died(call, pool, now, commands)
+            self._fail_over(reversed(list(link.in_flight.values())), pool, now, commands, is_broken)
         commands += self._serve(pool, now)
         self._forget_if_gone(pool)
         return commands
+
+    def on_channel_lost(
+        self, link_id: str, ids: Collection[int], now: float, *, is_broken: bool
+    ) -> list[Command]:
+        """Requeue or fail the requests `ids` of a link that has lost one of its channels.
+
+        The link serves on by its other channel. A WINDOW that the replica owed on the lost channel
+        will not arrive, so the link does not count as full any more.
+        """
+        link = self.links[link_id]
+        link.full = False
+        pool = self.pools[link.pool]
+        commands: list[Command] = []
+        lost = [call for id, call in link.in_flight.items() if id in ids]
+        for call in lost:
+            del link.in_flight[call.id]
+        self._fail_over(reversed(lost), pool, now, commands, is_broken)
+        return commands + self._serve(pool, now)
 
     def on_started(self, link_id: str, ids: list[int], now: float) -> None:
         """Mark requests as started, as reported by the replica."""
@@ -269,13 +291,20 @@ class Dispatcher:
         self._failures.on_not_started(call, link, pool, reason, now, commands)
         return commands + self._serve(pool, now)
 
-    def on_goaway(self, link_id: str, last_id: int, now: float) -> list[Command]:
-        """Drain a link: requests sent after `last_id` were not accepted there and are requeued."""
+    def on_goaway(
+        self, link_id: str, last_id: int, now: float, ids: Container[int] | None = None
+    ) -> list[Command]:
+        """Drain a link: requests sent after `last_id` were not accepted there and are requeued.
+
+        `ids` are the requests of the channel on which the replica sent this; None for all.
+        """
         link = self.links[link_id]
         link.closing = True
         pool = self.pools[link.pool]
         commands: list[Command] = []
         for call in reversed(link.sent_after(last_id)):
+            if ids is not None and call.id not in ids:
+                continue
             del link.in_flight[call.id]
             link.settled.add(call.id)
             self._failures.on_not_started(call, link, pool, NotStarted.DRAINING, now, commands)
@@ -329,6 +358,14 @@ class Dispatcher:
         return not any(pool.held or pool.in_flight or pool.detached for pool in pools)
 
     # Internals
+
+    def _fail_over(
+        self, calls: Iterable[Call], pool: Pool, now: float, commands: list[Command], broken: bool
+    ) -> None:
+        """Requeue or fail calls of a lost link or channel, the newest first."""
+        decide = self._failures.on_link_broken if broken else self._failures.on_replica_died
+        for call in calls:
+            decide(call, pool, now, commands)
 
     def _serve(self, pool: Pool, now: float) -> list[Command]:
         """Send queued calls of this pool, and those that may just have moved to its successor."""

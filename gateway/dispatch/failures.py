@@ -28,6 +28,9 @@ TIMEOUT_GRACE_S = 5.0
 START_GRACE_S = 1.0
 """Seconds that a replica has to report the start of a call it was sent, also beyond the call's wait
 budget: the report is on its way even where a budget of 0 s was enough."""
+CONFIRM_S = 10.0
+"""Seconds that a replica on another host has to confirm that a call has not run: more than the 8 s
+after which a silent connection to a host counts as broken."""
 REFUSED_S = 60.0
 REFUSED_MAX = 1000
 
@@ -100,6 +103,29 @@ class CallFailures:
             call.run_alone(now)  # 4
         self.requeue(call, pool, now, commands, has_died=True)  # 4, 5
 
+    def on_link_broken(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
+        """Requeue or fail a call that was sent on a connection to another host, which broke.
+
+        The request may have arrived, and its answer may be lost: every call that was sent counts as
+        started.
+
+        1. The client has disconnected: nothing to do.
+        2. It may not run twice: ReplicaDied.
+        3. It runs again, with the wait budget of a second start. This is no death: it does not
+           count towards poison, and the call need not run alone.
+        """
+        if call.stage is Stage.ABANDONED:  # 1
+            return
+        if not call.may_rerun:  # 2
+            text = (
+                "the connection to the replica's host broke; this request may have run,"
+                " and may not be run again"
+            )
+            self.fail(call, ReplicaDied(text), commands)
+            return
+        call.extend_wait(now)  # 3
+        self.requeue(call, pool, now, commands, has_died=True)
+
     def on_not_started(
         self, call: Call, link: Link, pool: Pool, reason: int, now: float, commands: list[Command]
     ) -> None:
@@ -145,7 +171,7 @@ class CallFailures:
         pool = self._redirects.redirect(call, pool, now)  # 1
         error = pool.refusal(now)  # 2
         if error is None and call.sends >= SENDS_MAX:  # 3
-            error = ReplicaDied(f"sent {call.sends} times, never run")
+            error = ReplicaDied(f"sent {call.sends} times without an answer")
         if error is not None:
             self.fail(call, error, commands)
             return
@@ -157,7 +183,9 @@ class CallFailures:
 
         1. No replica is left and none can be started: all queued calls are refused.
         2. A call is queued beyond its wait budget, or was sent, has not started beyond it, and was
-           not sent within START_GRACE_S: WaitBudgetOver.
+           not sent within START_GRACE_S: WaitBudgetOver. On another host, a call that may not run
+           twice is recalled first: the report of its start may be held up with the connection.
+           Unless that is confirmed within CONFIRM_S: ReplicaDied.
         3. A call runs TIMEOUT_GRACE_S beyond its timeout: ExecutionTimeout. The replica has another
            TIMEOUT_GRACE_S to release it.
         4. A recalled call may be part of a run that continues for other calls: the replica has the
@@ -178,11 +206,15 @@ class CallFailures:
                 continue
             for call in link.in_flight.values():
                 if _is_unstarted(call, now):  # 2
-                    self._expire([call], pool, now, commands)
+                    if link.host and not call.may_rerun:
+                        self._expire_unconfirmed(call, link, pool, now, commands)
+                    else:
+                        self._expire([call], pool, now, commands)
                 elif call.stage is Stage.STARTED and (
                     now >= call.started_s + call.timeout_s + TIMEOUT_GRACE_S  # 3
                 ):
-                    text = f"no answer {TIMEOUT_GRACE_S:g} s after its timeout of"
+                    whose = f" of its replica on host {link.host}" if link.host else ""
+                    text = f"no answer{whose} {TIMEOUT_GRACE_S:g} s after its timeout of"
                     self.drop(call, pool, commands)
                     call.overdue_s = now + TIMEOUT_GRACE_S
                     error = ExecutionTimeout(f"{text} {call.timeout_s:g} s")
@@ -235,6 +267,20 @@ class CallFailures:
         link.release(call)
         commands.append(End(link.id, call.id, kept=False))
 
+    def _expire_unconfirmed(
+        self, call: Call, link: Link, pool: Pool, now: float, commands: list[Command]
+    ) -> None:
+        """Recall a call whose start was not reported in time, or fail it CONFIRM_S later."""
+        if not call.overdue_s:
+            call.overdue_s = now + CONFIRM_S
+            commands.append(Recall(link.id, call.id))
+        elif now >= call.overdue_s:
+            text = f"its replica on host {link.host} has not confirmed within {CONFIRM_S:g} s that"
+            self.drop(call, pool, commands)
+            call.overdue_s = now + call.timeout_s + TIMEOUT_GRACE_S
+            error = ReplicaDied(f"{text} this request did not start; it may have run")
+            commands.append(Fail(call, error))
+
     def _expire(self, calls: list[Call], pool: Pool, now: float, commands: list[Command]) -> None:
         """Fail calls that did not start within their wait budgets."""
         if not calls:
@@ -247,6 +293,22 @@ class CallFailures:
             self.drop(call, pool, commands)
             text = f"not started within {waited_s:.1f} s; the function is {how}"
             commands.append(Fail(call, WaitBudgetOver(text, retry_after_s=retry_s)))
+
+
+def cancelled_error(call: Call, now: float) -> FnError:
+    """Return the error of a call that its replica has cancelled although its client waits.
+
+    1. It was not recalled: ReplicaDied.
+    2. It was recalled because its start was not reported in time, and it had not started:
+       WaitBudgetOver.
+    3. It had started meanwhile: ReplicaDied.
+    """
+    if not call.overdue_s:  # 1
+        return ReplicaDied("the replica cancelled the request")
+    if call.started_s == call.sent_s:  # 2
+        return WaitBudgetOver(f"not started within {now - call.arrived_s:.1f} s", retry_after_s=1.0)
+    text = "it started after its wait budget was over, and was stopped; it may have run in part"
+    return ReplicaDied(text)  # 3
 
 
 def _is_unstarted(call: Call, now: float) -> bool:

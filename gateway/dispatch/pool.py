@@ -73,8 +73,19 @@ class Pool:
         """Whether a replica accepts calls, or will once it is connected."""
         return bool(self.endpoints.replicas) or self.is_connected
 
+    def add_link(self, link: Link) -> None:
+        """Add a link. `links` has the lowest round trip times first, so that `least_loaded_link`
+        prefers this machine, and then the nearest host, without comparing them."""
+        self.links[link.id] = link
+        if link.rtt_s or any(each.rtt_s for each in self.links.values()):
+            by_rtt = sorted(self.links.values(), key=lambda each: each.rtt_s)
+            self.links = {each.id: each for each in by_rtt}
+
     def least_loaded_link(self) -> Link | None:
-        """Return the link with room and the fewest requests in flight, None if all are full."""
+        """Return the link with room and the fewest requests in flight, None if all are full.
+
+        Among equals it is the first one in `links`.
+        """
         best: Link | None = None
         fewest = 0
         for link in self.links.values():

@@ -24,6 +24,7 @@ from gateway.proxy.plan import State
 from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
 from gateway.proxy.websocket import is_switched
 from gateway.replies import CLOSE
+from gateway.upstream import HostLost
 from registry.errors import FnError, UpstreamFailed
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 CONTINUE: Final = 100
 HEAD_END: Final = b"\r\n\r\n"
+SERVER_CLOSED: Final = "the server closed the connection"
 DEATH_S: Final = 0.05
 """Seconds within which a gateway notices that a replica died."""
 
@@ -125,6 +127,7 @@ class Exchange(ExchangeData):
             upstream.abort()
             return
         self._upstream = upstream
+        call.is_broken = False
         upstream.handler = self
         if not upstream.is_silent:
             self._on_unfit(upstream)
@@ -369,19 +372,24 @@ class Exchange(ExchangeData):
         """Handle the end of the server's connection before the end of the answer."""
         if self.is_over:
             return
+        is_broken = isinstance(exc, HostLost)
+        if self._call is not None:
+            self._call.is_broken = is_broken
         if self.state is State.OPEN:
-            self._on_unanswered()
+            self._on_unanswered(is_broken=is_broken)
             return
         if exc is None and self.state is State.ANSWERING and self._reader.ends_with_connection:
             # A process that died ends its connections like one that has said everything.
             self._leave_upstream()
             asyncio.get_running_loop().call_later(DEATH_S, self._on_settled)
             return
-        self.fail(UpstreamFailed("the server closed the connection within its answer"))
+        lost = "the connection to the replica's host broke" if is_broken else SERVER_CLOSED
+        self.fail(UpstreamFailed(f"{lost} within its answer"))
 
-    def _on_unanswered(self) -> None:
+    def _on_unanswered(self, *, is_broken: bool) -> None:
         """Decide about a request whose connection was lost before the answer's head.
 
+        `is_broken`: with the connection to its replica's host, which is no death of the server.
         Unless a second run does no harm, it matters whether the server died; that may be noticed a
         little later than the loss of the connection.
         """
@@ -392,6 +400,8 @@ class Exchange(ExchangeData):
             self._decide(), retries.Resend
         ):
             self._resend()
+        elif is_broken:
+            self._carry_out(self._decide())
         else:
             asyncio.get_running_loop().call_later(DEATH_S, self._on_settled)
 

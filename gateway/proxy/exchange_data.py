@@ -124,6 +124,7 @@ class ExchangeData(ABC):
                 is_late=monotonic() >= call.wait_until_s,
                 unsent=self._unsent if is_unsent else 0,
                 deaths=call.deaths if call.may_poison else 0,
+                is_broken=call.is_broken,
             )
         )
 

@@ -46,7 +46,7 @@ class Loss(NamedTuple):
     try is over. `unsent`: number of connections of this exchange that had ended before the request
     was sent, this one included, none of which is counted in `sends`; 0 if the request was sent on
     this one. `deaths`: replicas that died before their answers, this one included, where that
-    counts.
+    counts. `is_broken`: the connection to the replica's host broke, so that an answer may be lost.
     """
 
     method: bytes
@@ -60,6 +60,7 @@ class Loss(NamedTuple):
     is_late: bool = False
     unsent: int = 0
     deaths: int = 0
+    is_broken: bool = False
 
 
 class Row(NamedTuple):
@@ -91,9 +92,9 @@ ROWS: Final = (
     Row(lambda it: it.sends >= SENDS_MAX, "{lost} before its answer, twice"),
     Row(lambda it: it.is_late, "{lost} before its answer; the time to wait is over"),
     # 10. An idle connection was closed while the request was on its way: any method.
-    Row(lambda it: it.is_reused and not it.died, Resend.FRESH),
+    Row(lambda it: it.is_reused and not (it.died or it.is_broken), Resend.FRESH),
     # 11, 12. The request may have been run, and may be run again.
-    Row(lambda it: _may_rerun(it) and it.died, Resend.QUEUE),
+    Row(lambda it: _may_rerun(it) and (it.died or it.is_broken), Resend.QUEUE),
     Row(_may_rerun, Resend.FRESH),
     # 13. The request may have been run, and must not be run twice.
     Row(lambda _: True, "{lost} before its answer; the request may have been run"),
@@ -105,6 +106,8 @@ def decide(loss: Loss) -> Resend | Fail:
     then = next(row.then for row in ROWS if row.applies(loss))
     if isinstance(then, Resend):
         return then
+    if loss.is_broken:
+        return Fail(ReplicaDied, then.format(lost="the connection to the replica's host broke"))
     if loss.died and loss.deaths >= DEATHS_MAX:
         return Fail(Poison, f"{loss.deaths} replicas died before they answered this request")
     if loss.died:

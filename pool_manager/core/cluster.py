@@ -3,52 +3,108 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from pool_manager.core.demand import DemandTable
+from pool_manager.core.hosts import HOST_LOST_S, HostRecord, HostState
 from pool_manager.core.ledger import Ledger, Need
 from pool_manager.core.pool import NOBODY_CALLS, Pool
 from pool_manager.core.start_queue import SHORT_LOAD_S, Rank, StartPriority
 from pool_manager.core.state import Device, PoolSpec, Replica, State
 from registry.exchange import PoolEndpoints, ReplicaEndpoint
+from registry.model import LOCAL_HOST
 
 STANDBY_MIB = 80.0
 """Memory charged for a standby for the CPU slots."""
 GPU_STANDBY_MIB = 600.0
 """Memory charged for a standby on a GPU: the device context and its libraries."""
 STANDBY_KEY = "standby/cpu"
-"""Key of the pool of standbys for the CPU slots. Each GPU has its own pool: `standby/GPU-ID`."""
+"""Key of the pool of standbys for the CPU slots of the local host; those of another host have
+`standby/HOST/cpu`. Each GPU has its own pool: `standby/GPU-ID`."""
 STANDBY_PREFIX = "standby/"
 
 COLD = PoolEndpoints([], "cold", NOBODY_CALLS)
 """Endpoints of a cold pool, shared by all such pools: there may be very many."""
 
 
+class StandbyPlace(NamedTuple):
+    """What a pool of standbys is for: a GPU, or with `device` "" all CPU slots of a host."""
+
+    host: str
+    device: str
+
+
+class Changes(set[str]):
+    """Keys of changed pools; `log` has them in the order in which they changed, with repetitions.
+    A changed pool is removed from `steady`."""
+
+    def __init__(self, steady: dict[str, int]) -> None:
+        super().__init__()
+        self.log: list[str] = []
+        self._steady = steady
+
+    def add(self, key: str) -> None:
+        """Record a change of a pool."""
+        super().add(key)
+        self.log.append(key)
+        self._steady.pop(key, None)
+
+    def clear(self) -> None:
+        """Drop all changes."""
+        super().clear()
+        self.log.clear()
+
+
 class Cluster:
     """The records that every decision is based on, with indexes that make decisions cheap.
 
-    `live` holds the keys of pools that time alone may change, `blocked` of those that wait for a
-    device, `changed` of those whose replicas changed since the last publication. `quiesced` holds
-    the ids of replicas that may be in a soft drain. `engine_down` is the reason why the engine is
-    away, "" while it answers. `standby_devices` lists the GPUs that
-    standbys are kept for; "" stands for all CPU slots.
+    `hosts` has the record of every host; the local one is always there. `live` holds the keys of
+    pools that time alone may change, `blocked` of those that wait for a device, `changed` of those
+    whose replicas changed since the last publication. `steady` has the number of ready replicas of
+    pools with load whose last settling changed nothing. `quiesced` holds the ids of replicas that
+    may be in a soft drain. `standby_places` has the pools of standbys that are kept.
     """
 
-    def __init__(self, devices: Iterable[Device]) -> None:
+    def __init__(
+        self, devices: Iterable[Device], driver: str = "", host_lost_s: float = HOST_LOST_S
+    ) -> None:
+        """`devices` are those of the local host, whose replicas `driver` starts. A host that is
+        unreachable for `host_lost_s` is GONE."""
         self.ledger = Ledger(devices)
+        self.hosts = self.ledger.hosts
+        self.hosts[LOCAL_HOST] = HostRecord(LOCAL_HOST, HostState.UP, 0.0, driver=driver)
         self.pools: dict[str, Pool] = {}
         self.demand = DemandTable()
+        self.host_lost_s = host_lost_s
         self.live: dict[str, None] = {}
         self.blocked: set[str] = set()
-        self.changed: set[str] = set()
+        self.steady: dict[str, int] = {}
+        self.changed = Changes(self.steady)
         self.quiesced: dict[str, None] = {}
-        self.engine_down = ""
-        self.standby_devices: list[str] = []
-        # The bank to which standbys for CPU slots are charged.
-        self.standby_bank = next(
-            (d.bank for d in self.ledger.devices.values() if d.kind == "cpu"), ""
-        )
+        self.standby_places: dict[str, StandbyPlace] = {}
         self._pool_of: dict[str, str] = {}
+        self._on_host: dict[str, dict[str, None]] = {}
         self._functions: dict[str, set[str]] = {}
+
+    @property
+    def engine_down(self) -> str:
+        """Why the engine of the local host is away, "" while it answers."""
+        return self.hosts[LOCAL_HOST].engine_down
+
+    def closure(self) -> str:
+        """Return why nothing can be placed on any host, "" if something can."""
+        closed = self.ledger.closed
+        return "; ".join(closed.values()) if len(closed) >= len(self.hosts) else ""
+
+    def host_of(self, id: str) -> str:
+        """Return the host of a replica, "" if it is not known (any more)."""
+        replica = self.find(id)
+        return replica.host if replica is not None else ""
+
+    def on_host(self, host: str) -> list[Replica]:
+        """Return every replica on a host."""
+        there = [self.find(id) for id in self._on_host.get(host, ())]
+        return [one for one in there if one is not None]
 
     def define(self, spec: PoolSpec) -> Pool:
         """Store the settings of a pool; creates the pool if it is new."""
@@ -59,12 +115,12 @@ class Cluster:
         self._functions.setdefault(spec.function or spec.key, set()).add(spec.key)
         return pool
 
-    def keep_standbys(self, device: str, count: int) -> None:
-        """Keep `count` standbys ready on a GPU, or for the CPU slots ("")."""
-        key = self.standby_key(device)
+    def keep_standbys(self, device: str, count: int, host: str = LOCAL_HOST) -> None:
+        """Keep `count` standbys ready on a GPU, or for the CPU slots of a host ("")."""
+        key = self.standby_key(device, host)
         self.define(PoolSpec(key, max=count, role="standby"))
         self.live[key] = None
-        self.standby_devices.append(device)
+        self.standby_places[key] = StandbyPlace(host, device)
 
     def forget(self, pool: Pool) -> None:
         """Remove a pool, which must have no replicas."""
@@ -76,6 +132,8 @@ class Cluster:
             self._functions.pop(function, None)
         self.live.pop(pool.key, None)
         self.blocked.discard(pool.key)
+        self.steady.pop(pool.key, None)
+        self.standby_places.pop(pool.key, None)
 
     def siblings(self, pool: Pool) -> Iterator[Pool]:
         """Yield the pools of the other revisions of the pool's function."""
@@ -106,10 +164,11 @@ class Cluster:
         pool.replicas[replica.id] = replica
         pool.quiet_until_s = 0.0
         self._pool_of[replica.id] = pool.key
+        self._on_host.setdefault(replica.host, {})[replica.id] = None
         self.live[pool.key] = None
         device = replica.device
         if replica.role == "standby":
-            self.ledger.charge_bank(replica.id, *self.standby_charge(device))
+            self.ledger.charge_bank(replica.id, *self.standby_charge(device, replica.host))
             return
         share = pool.spec.share
         if replica.role == "trial" and device in self.ledger.devices:
@@ -118,7 +177,8 @@ class Cluster:
 
     def assign(self, replica: Replica, pool: Pool, device: str) -> None:
         """Move a standby to `pool`, as a replica on `device`."""
-        self.changed |= {replica.pool, pool.key}
+        self.changed.add(replica.pool)
+        self.changed.add(pool.key)
         del self.pools[replica.pool].replicas[replica.id]
         replica.pool, replica.device, replica.role = pool.key, device, pool.spec.role
         self.add(replica)
@@ -127,36 +187,48 @@ class Cluster:
         """Remove a STOPPED replica and its charge."""
         del self.pools[replica.pool].replicas[replica.id]
         del self._pool_of[replica.id]
+        del self._on_host[replica.host][replica.id]
         self.ledger.release(replica.id)
 
-    def standby_key(self, device: str) -> str:
-        """Return the key of the pool of standbys for a device: one pool for all CPU slots (and for
-        ""), one for each GPU."""
+    def standby_key(self, device: str, host: str = LOCAL_HOST) -> str:
+        """Return the key of the pool of standbys for a device: one pool for all CPU slots of a host
+        (and for "", of `host`), one for each GPU."""
         known = self.ledger.devices.get(device)
-        is_gpu = bool(device) and (known is None or known.kind != "cpu")
-        return f"{STANDBY_PREFIX}{device}" if is_gpu else STANDBY_KEY
+        if device and (known is None or known.kind != "cpu"):
+            return f"{STANDBY_PREFIX}{device}"
+        host = host if known is None else known.host
+        return STANDBY_KEY if host == LOCAL_HOST else f"{STANDBY_PREFIX}{host}/cpu"
 
-    @staticmethod
-    def standby_device(key: str) -> str:
-        """Return the GPU of a pool of standbys, "" for the CPU slots."""
-        return "" if key == STANDBY_KEY else key.removeprefix(STANDBY_PREFIX)
+    def standby_bank(self, host: str = LOCAL_HOST) -> str:
+        """Return the bank to which standbys for the CPU slots of a host are charged, "" if it has
+        none."""
+        there = self.ledger.devices.values()
+        return next((d.bank for d in there if d.kind == "cpu" and d.host == host), "")
 
-    def standby_charge(self, device: str) -> tuple[str, float]:
+    def standby_charge(self, device: str, host: str = LOCAL_HOST) -> tuple[str, float]:
         """Return the bank to which a standby is charged, and the MiB. It takes no share of its
         device, so it can coexist with a replica that has the whole device."""
         known = self.ledger.devices.get(device)
         if known is None:
-            return (self.standby_bank, STANDBY_MIB) if not device else ("", 0.0)
+            return (self.standby_bank(host), STANDBY_MIB) if not device else ("", 0.0)
         return known.bank, GPU_STANDBY_MIB
 
     def standbys(self, key: str = STANDBY_KEY) -> list[Replica]:
-        """Return the standbys of a pool that wait for a model or are starting."""
+        """Return the known standbys of a pool that wait for a model or are starting."""
         pool = self.pools.get(key)
         return [one for one in pool.replicas.values() if one.is_coming] if pool else []
 
     def next_standby(self, device: str = "") -> Replica | None:
         """Return the standby to be used next on a device: a waiting one before a starting one."""
-        there = self.standbys(self.standby_key(device))
+        return self._next_of(self.standby_key(device))
+
+    def next_standbys(self) -> list[Replica]:
+        """Return the standby to be used next of every pool of standbys that has one."""
+        following = (self._next_of(key) for key in self.standby_places)
+        return [one for one in following if one is not None]
+
+    def _next_of(self, key: str) -> Replica | None:
+        there = self.standbys(key)
         return min(there, key=lambda one: one.state is State.STARTING, default=None)
 
     def wakes_by_standby(self, pool: Pool) -> bool:
@@ -172,10 +244,13 @@ class Cluster:
         kind = pool.spec.device_kind
         return any(
             one.state is State.STANDBY
-            for device in self.standby_devices
-            if kind in ("any", self.ledger.devices[device].kind if device else "cpu")
-            for one in self.standbys(self.standby_key(device))
+            for key, place in self.standby_places.items()
+            if kind in ("any", self._kind(place.device)) and place.host not in self.ledger.closed
+            for one in self.standbys(key)
         )
+
+    def _kind(self, device: str) -> str:
+        return self.ledger.devices[device].kind if device else "cpu"
 
     def start_priority(self, id: str) -> StartPriority:
         """Return the present priority of a replica's start. It may rise while the start is queued,
@@ -201,6 +276,15 @@ class Cluster:
         waiting = standbys.replicas.values() if standbys else ()
         return [one for one in (*there, *waiting) if one is not None and one.device == device]
 
+    def await_end(self, replica: Replica) -> str:
+        """Return why a pool may not start another replica while this one may run (user-facing
+        text)."""
+        host = self.hosts[replica.host]
+        if host.is_reachable:
+            return f"waits for the proof that {replica.id} on {host.name} has ended"
+        wait = f"a replica there may still run, so another starts {self.host_lost_s:.0f} s after"
+        return f"{host.obstacle}; {wait} the loss at the latest"
+
     def unreserve(self, pool: Pool) -> None:
         """Release the pool's reservation, if it has one."""
         if pool.reservation is not None:
@@ -222,6 +306,7 @@ class Cluster:
                 r.device,
                 _waited_phases(r),
                 pool.spec.is_server,
+                "" if r.host == LOCAL_HOST else r.host,
             )
             for r in pool.replicas.values()
             if r.is_listed
@@ -235,8 +320,34 @@ class Cluster:
     def need(self, pool: Pool) -> Need:
         """Return the resources that one more replica of a pool needs."""
         spec = pool.spec
-        is_trial = spec.role == "trial"
-        return Need(pool.key, spec.device_kind, spec.share, pool.memory_mib, takes_rest=is_trial)
+        return Need(
+            pool.key,
+            spec.device_kind,
+            spec.share,
+            pool.memory_mib,
+            takes_rest=spec.role == "trial",
+            labels=spec.labels,
+            driver=spec.driver,
+            files=spec.files,
+            bundle_bytes=spec.bundle_bytes,
+            image=spec.image,
+            spread_from=self._spread_from(pool),
+        )
+
+    def _spread_from(self, pool: Pool) -> tuple[str, ...]:
+        """Return the hosts of the function's replicas, once per replica; none if it does not prefer
+        different hosts."""
+        is_only = len(self._functions[pool.spec.function or pool.key]) == 1
+        is_first = is_only and not pool.replicas
+        if is_first or self.ledger.has_one_host or not pool.spec.spread:
+            return ()
+        devices = self.ledger.devices
+        return tuple(
+            devices[one.device].host
+            for other in (pool, *self.siblings(pool))
+            for one in other.replicas.values()
+            if one.device in devices and (one.is_coming or one.can_serve)
+        )
 
 
 def _waited_phases(replica: Replica) -> dict[str, float]:

@@ -6,20 +6,22 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pool_manager.core.state import Role
+from registry.model import LOCAL_HOST
 
 WarmOutcome = Literal["ready", "no_room", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Record and start a replica of `pool` on `device`. For a standby `pool` is "", and `device` is
-    "" unless it is a GPU."""
+    """Record and start a replica of `pool` on `device` of `host`. For a standby `pool` is "", and
+    `device` is "" unless it is a GPU."""
 
     id: str
     pool: str
     device: str
     role: Role
     phases: dict[str, float]
+    host: str = LOCAL_HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,15 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Abandon:
+    """Remove what this machine keeps of a replica: its host was removed by force while it was
+    unreachable. Nothing can be done on the host, and no event follows."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Publish:
     """Send the changed endpoints of these pools to gateways."""
 
@@ -125,9 +136,10 @@ class EndWarm:
 
 @dataclass(frozen=True, slots=True)
 class WatchEngine:
-    """Poll the engine and report when it answers again (EngineBack)."""
+    """Poll the engine of a host and report when it answers again (EngineBack)."""
 
     reason: str
+    host: str = LOCAL_HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +174,7 @@ Command = (
     | RecordRefutation
     | Terminate
     | Release
+    | Abandon
     | Publish
     | EndTrial
     | EndWarm

@@ -1,10 +1,11 @@
-"""Cordoned devices (lost, or in need of a reset) and how their replicas are evacuated."""
+"""Cordoned devices (lost, or in need of a reset), hosts that drain, and how both are evacuated."""
 
 from __future__ import annotations
 
 from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, EndTrial, Note
+from pool_manager.core.hosts import HostState
 from pool_manager.core.ledger import Cordon
 from pool_manager.core.placement import is_unplaceable, placement_obstacle
 from pool_manager.core.replicas import ReplicaLifecycle
@@ -12,7 +13,8 @@ from pool_manager.core.state import Replica, State
 
 
 class Cordons:
-    """Keeps cordoned devices empty: `apply` cordons and uncordons, `evacuate` stops replicas."""
+    """Keeps cordoned devices and draining hosts empty: `apply` cordons and uncordons devices,
+    `evacuate` stops replicas."""
 
     def __init__(self, cluster: Cluster, replicas: ReplicaLifecycle) -> None:
         self._cluster = cluster
@@ -20,7 +22,7 @@ class Cordons:
 
     def apply(self, event: events.DeviceLost | events.DeviceBack) -> set[str]:
         """Cordon or uncordon a device; return the pools whose placement it may change. Devices that
-        this host does not have are ignored."""
+        no host has are ignored."""
         ledger, device = self._cluster.ledger, event.device
         if device not in ledger.devices:
             return set()
@@ -36,12 +38,14 @@ class Cordons:
         return {self._cluster.standby_key(device), *self._cluster.blocked}
 
     def evacuate(self, now: float, commands: list[Command], *, is_open: bool) -> set[str]:
-        """Release the replicas of devices that are gone and drain those of other cordoned devices;
-        return their pools. Nothing is drained before decisions have begun (`is_open`)."""
+        """Release the replicas of devices that are gone and drain those of other cordoned devices
+        and of draining hosts; return their pools. Nothing is drained before decisions have begun
+        (`is_open`). A replica whose host is unreachable is left until it is found again."""
         touched = set()
         for device, cordon in self._cluster.ledger.cordons.items():
             for replica in self._cluster.on(device):
-                if cordon.is_gone and replica.state is not State.RELEASING:
+                is_ending = replica.state is State.RELEASING
+                if cordon.is_gone and replica.is_reachable and not is_ending:
                     self._end(replica, f"{device} is gone: {cordon.reason}", now, commands)
                 elif is_open and _can_drain(replica):
                     why = f"{device} is cordoned: {cordon.reason}"
@@ -49,7 +53,15 @@ class Cordons:
                 else:
                     continue
                 touched.add(replica.pool)
+        for host in self._draining() if is_open else ():
+            for replica in filter(_can_drain, self._cluster.on_host(host)):
+                self._drain(replica, f"{host} is drained", now, commands)
+                touched.add(replica.pool)
         return touched
+
+    def _draining(self) -> list[str]:
+        hosts = self._cluster.hosts.values()
+        return [one.name for one in hosts if one.state is HostState.DRAINING]
 
     def end_unplaceable(self, keys: set[str], commands: list[Command]) -> None:
         """End every trial whose possible devices are all cordoned, since a cordon may last for

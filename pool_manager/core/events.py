@@ -202,7 +202,7 @@ class EngineBack:
 @dataclass(frozen=True, slots=True)
 class HostDefined:
     """A host was added, or its settings changed. `is_draining`: no replica is placed there, and
-    those that run there drain."""
+    those that run there drain. For the local host, too. Takes back HostRemoved."""
 
     host: str
     labels: tuple[tuple[str, str], ...] = ()
@@ -213,8 +213,11 @@ class HostDefined:
 class HostUp:
     """The control connection to a host is established and its engine answers.
 
-    `epoch` rises with every connection. `devices` are all devices of the host, `running` the
-    replicas that run there. `driver` starts its replicas. `rtt_s` is the round trip of the link.
+    `epoch` rises with every connection, and counts from 1; an event of an earlier connection is
+    ignored. `devices` are all devices of the host, `running` the replicas that run there: every
+    other one is lost. The reporter ends those of `running` that it has no record of. `driver`
+    starts its replicas. `rtt_s` is the round trip of the link. A replica may greet before this
+    event or after it.
     """
 
     host: str
@@ -227,16 +230,20 @@ class HostUp:
 
 @dataclass(frozen=True, slots=True)
 class HostUnreachable:
-    """The control connection to a host is lost. Its replicas may run and serve on."""
+    """The control connection to a host is lost, or could not be established. Its replicas may run
+    and serve on. `epoch` is that of the HostUp which it ends, 0 for the present one."""
 
     host: str
     reason: str
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class HostRemoved:
-    """The operator removed a host. Its replicas drain; the host is forgotten when none is left, at
-    once if it is unreachable and `is_forced`."""
+    """The operator removed a host. Its replicas drain; the host and its devices are forgotten when
+    none is left. While it is unreachable, that is never the case, unless `is_forced`: its replicas
+    are then abandoned, at once if their calls may run again elsewhere, the others when the host is
+    GONE."""
 
     host: str
     is_forced: bool = False

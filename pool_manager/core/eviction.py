@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
 
+from pool_manager.core.candidates import Candidate, CandidateTable
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, Note
 from pool_manager.core.ledger import Need, Reservation
-from pool_manager.core.placement import Candidate, EvictionPlan, plan_eviction
+from pool_manager.core.placement import EvictionPlan, plan_eviction
 from pool_manager.core.pool import JUST_USED_S, Pool, eviction_cost
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Replica, State
@@ -41,27 +42,42 @@ class CandidateSet:
     """The replicas that one rule allows to stop. Computed once per event, since many pools may need
     them; recomputed for pools whose replicas have changed since."""
 
-    def __init__(self, cluster: Cluster, of: Callable[[Pool, float], dict[str, Candidate]]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        of: Callable[[Pool, float], dict[str, Candidate]],
+        *,
+        is_idle: bool = False,
+    ) -> None:
+        """With `is_idle`, `of` has none for pools with load."""
         self._cluster = cluster
         self._of = of
-        self._known: dict[str, Candidate] | None = None
+        self._is_idle = is_idle
+        self._known: CandidateTable | None = None
+        self._seen = 0
 
     def forget(self) -> None:
         """Drop the cached result; the next use computes it again."""
         self._known = None
 
-    def all(self, now: float) -> Mapping[str, Candidate]:
-        """Return every such replica by id."""
+    def all(self, now: float) -> CandidateTable:
+        """Return every such replica."""
+        cluster = self._cluster
         if self._known is None:
-            self._known = {}
-            keys = list(self._cluster.live)
+            self._known = CandidateTable(cluster.ledger)
+            keys = list(cluster.live)
+            if self._is_idle:
+                busy = cluster.demand.active()
+                keys = [key for key in keys if key not in busy]
         else:
-            keys = sorted(self._cluster.changed & self._cluster.live.keys())
+            keys = sorted(set(cluster.changed.log[self._seen :]) & cluster.live.keys())
+        self._seen = len(cluster.changed.log)
         for key in keys:
-            pool = self._cluster.pools[key]
+            pool = cluster.pools[key]
             for id in pool.replicas:
-                self._known.pop(id, None)
-            self._known |= self._of(pool, now)
+                self._known.discard(id)
+            for id, candidate in self._of(pool, now).items():
+                self._known.put(id, candidate)
         return self._known
 
 
@@ -86,7 +102,7 @@ class Candidates:
     def __init__(self, cluster: Cluster, wake_at: Callable[[float, float], None]) -> None:
         self._cluster = cluster
         self._wake_at = wake_at
-        self.idle = CandidateSet(cluster, partial(self._of, self._idle))
+        self.idle = CandidateSet(cluster, partial(self._of, self._idle), is_idle=True)
         self.resident = CandidateSet(cluster, partial(self._of, self._resident))
         self.brief = CandidateSet(cluster, partial(self._of, self._brief))
         self.eventual = CandidateSet(cluster, partial(self._of, self._eventual))
@@ -118,9 +134,9 @@ class Candidates:
         ready = []
         for one in pool.replicas.values():
             free_s = max(one.ready_s + stay_s, one.refused_s + REFUSAL_S)
-            if one.state is State.READY and now >= free_s:
+            if one.is_ready and now >= free_s:
                 ready.append(one)
-            elif one.state is State.READY:
+            elif one.is_ready:
                 self._wake_at(free_s, now)
         last = ready[0] if ready and not pool.spec.min else None
         return {one.id: value if one is last else value * NOT_ONLY_DISCOUNT for one in ready}
@@ -132,7 +148,7 @@ class Candidates:
         return {
             one.id: discount / (now - one.ready_s)
             for one in pool.replicas.values()
-            if one.state is State.READY and now - one.ready_s >= stay_s
+            if one.is_ready and now - one.ready_s >= stay_s
         }
 
     @classmethod
@@ -144,9 +160,9 @@ class Candidates:
         # Of a residency above RESIDENCY_S, only the last RESIDENCY_S count.
         more_s = _busy_residency_s(pool) - RESIDENCY_S
         served_s = {
-            one.id: max(0.0, now - one.ready_s - more_s) if one.state is State.READY else 0.0
+            one.id: max(0.0, now - one.ready_s - more_s) if one.is_ready else 0.0
             for one in pool.replicas.values()
-            if one.is_coming or one.state is State.READY
+            if one.is_coming or one.is_ready
         }
         return {id: 1.0 / (1.0 + s) for id, s in served_s.items()}
 
@@ -154,6 +170,12 @@ class Candidates:
 def server_residency_s(pool: Pool) -> float:
     """Return how long a server is kept before it is stopped for another pool."""
     return min(SERVER_RESIDENCY_MAX_S, max(RESIDENCY_S, pool.reload_s or pool.spec.load_s))
+
+
+def _is_draining(pool: Pool, replica: Replica) -> bool:
+    """Whether a replica drains, or may do so on an unreachable host if the pool is exclusive."""
+    is_there = replica.is_reachable or pool.is_exclusive
+    return replica.state is State.DRAINING and is_there
 
 
 def _busy_residency_s(pool: Pool) -> float:
@@ -204,15 +226,15 @@ class Evictor:
         they are charged is available to it. Servers never use standbys."""
         if pool.spec.is_server:
             return ()
-        following = (self._cluster.next_standby(device) for device in self._cluster.standby_devices)
-        return tuple(standby.id for standby in following if standby)
+        return tuple(standby.id for standby in self._cluster.next_standbys())
 
     def other_revisions(self, pool: Pool) -> tuple[list[Replica], bool]:
         """Return the replicas of the function's other revisions, and whether it is at its `max`.
 
         A reservation of another revision counts as a replica; otherwise the victim's own pool would
         take the place back first. A replica in RELEASING does not count: it serves no calls, and
-        one that cannot be released would block the function for ever.
+        one that cannot be released would block the function for ever. Nor does one on an
+        unreachable host, unless the function must not run twice (`Pool.counts`).
         """
         if pool.spec.role != "serve" or (self._is_beside(pool) and not pool.count()):
             return [], False
@@ -221,7 +243,7 @@ class Evictor:
             one
             for other in self._cluster.siblings(pool)
             for one in other.replicas.values()
-            if one.role == "serve" and one.state is not State.RELEASING
+            if one.role == "serve" and (other.counts(one) or _is_draining(other, one))
         ]
         is_full = len(others) + reservations + pool.count() >= pool.spec.max
         return others, is_full and bool(others or reservations)
@@ -344,12 +366,9 @@ class Evictor:
     def _is_beside(pool: Pool) -> bool:
         return pool.warming is not None and pool.warming.beside
 
-    def _except_siblings(
-        self, pool: Pool, candidates: Mapping[str, Candidate]
-    ) -> Mapping[str, Candidate]:
+    def _except_siblings(self, pool: Pool, candidates: CandidateTable) -> CandidateTable:
         """Return the candidates, without replicas of the function's other revisions if the pool is
         warmed beside them: such a warm-up never stops one of them."""
         if not self._is_beside(pool):
             return candidates
-        kept = {other.key for other in self._cluster.siblings(pool)}
-        return {id: one for id, one in candidates.items() if one.pool not in kept}
+        return candidates.without({other.key for other in self._cluster.siblings(pool)})

@@ -1,4 +1,19 @@
-"""Hosts: the machines that devices belong to, and their states."""
+"""State table of a host's life, and the record of a host.
+
+Only `advance_host` changes a host's state, and only along HOST_TRANSITIONS. What a host's states
+mean for its replicas is their `Contact` (`state`).
+
+JOINING      It was added, or the server has just started: it has not answered yet.
+UP           Replicas are placed there.
+UNREACHABLE  Its control connection is lost. Its replicas may serve on; their number is unknown.
+DRAINING     No replica is placed there, and those that run there drain.
+GONE         It was unreachable for `host_lost_s`: nothing there takes calls any more.
+
+`host_lost_s` is longer than the time after which a replica that hears no manager refuses calls.
+It counts from the entry into JOINING or UNREACHABLE, which is never before the last message of the
+manager to a replica. A host that is removed has no state of its own: it drains, and its record is
+removed when none of its replicas is left.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +22,12 @@ from enum import StrEnum
 
 from registry.model import LOCAL_HOST
 
+HOST_LOST_S = 75.0
+"""Default of `host_lost_s`, the seconds after which an unreachable host is GONE."""
+
 
 class HostState(StrEnum):
-    """The state of a host.
-
-    JOINING      It was added, or the server has just started: it has not answered yet.
-    UP           Replicas are placed there.
-    UNREACHABLE  Its control connection is lost. Its replicas may serve on; their number is unknown.
-    DRAINING     No replica is placed there, and those that run there drain.
-    GONE         It was unreachable for `host_lost_s`: nothing there takes calls any more.
-    """
+    """The state of a host."""
 
     JOINING = "joining"
     UP = "up"
@@ -25,13 +36,58 @@ class HostState(StrEnum):
     GONE = "gone"
 
 
+class HostStep(StrEnum):
+    """A step from one state of a host to the next."""
+
+    CONNECTED = "connected"
+    BROKEN = "broken"
+    EXPIRED = "lost for long"
+    DRAINED = "drain"
+    UNDRAINED = "undrain"
+
+
+HOST_TRANSITIONS: dict[HostState, dict[HostStep, HostState]] = {
+    HostState.JOINING: {
+        HostStep.CONNECTED: HostState.UP,
+        HostStep.BROKEN: HostState.UNREACHABLE,
+        HostStep.EXPIRED: HostState.GONE,
+    },
+    HostState.UP: {
+        HostStep.DRAINED: HostState.DRAINING,
+        HostStep.BROKEN: HostState.UNREACHABLE,
+    },
+    HostState.DRAINING: {
+        HostStep.UNDRAINED: HostState.UP,
+        HostStep.BROKEN: HostState.UNREACHABLE,
+    },
+    HostState.UNREACHABLE: {
+        HostStep.CONNECTED: HostState.UP,
+        HostStep.EXPIRED: HostState.GONE,
+    },
+    HostState.GONE: {HostStep.CONNECTED: HostState.UP},
+}
+
+
+class ImpossibleHostStep(Exception):
+    """The table does not allow this step: a defect of the caller."""
+
+
+def advance_host(state: HostState, step: HostStep) -> HostState:
+    """Return the state after `step`. Raises ImpossibleHostStep if the table has no such row."""
+    try:
+        return HOST_TRANSITIONS[state][step]
+    except KeyError:
+        raise ImpossibleHostStep(f"{state} -> {step}") from None
+
+
 @dataclass(slots=True)
 class HostRecord:
     """One host as the manager sees it. Times are monotonic seconds.
 
-    `reason` says why it is not up. `epoch` is the number of its present connection. `engine_down`
-    is the reason why its engine is away, "" while it answers. `files` and `images` are what it has
-    already; more comes at `bytes_per_s`.
+    `reason` says why it is not up. `epoch` is the number of its present connection, or of the last
+    one. `engine_down` is the reason why its engine is away, "" while it answers. `files` and
+    `images` are what it has already; more comes at `bytes_per_s`. `is_removed`: it is forgotten
+    once it has no replicas; `is_forced`: its replicas are given up if it is unreachable.
     """
 
     name: str
@@ -41,6 +97,7 @@ class HostRecord:
     labels: dict[str, str] = field(default_factory=dict)
     is_draining: bool = False
     is_removed: bool = False
+    is_forced: bool = False
     epoch: int = 0
     driver: str = ""
     rtt_s: float = 0.0
@@ -53,3 +110,30 @@ class HostRecord:
     def is_local(self) -> bool:
         """Whether it is the machine that the server runs on."""
         return self.name == LOCAL_HOST
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether its replicas can be commanded."""
+        return self.state in (HostState.UP, HostState.DRAINING)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether time makes it GONE."""
+        return self.state in (HostState.JOINING, HostState.UNREACHABLE)
+
+    @property
+    def obstacle(self) -> str:
+        """Why nothing can be placed there, "" if something can (user-facing text)."""
+        cause = f": {self.reason}" if self.reason else ""
+        match self.state:
+            case HostState.JOINING:
+                return f"{self.name} has not answered yet{cause}"
+            case HostState.UNREACHABLE:
+                return f"{self.name} is unreachable{cause}"
+            case HostState.GONE:
+                return f"{self.name} is gone{cause}"
+            case HostState.DRAINING:
+                return f"{self.name} is drained"
+            case HostState.UP if self.engine_down and not self.is_local:
+                return f"{self.name}: {self.engine_down}"
+        return self.engine_down

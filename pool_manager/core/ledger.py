@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+import itertools
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pool_manager.core.hosts import HostRecord
 from pool_manager.core.state import Device
 
 RESERVE_MIB = 256.0
@@ -19,6 +21,10 @@ class Need:
     of it (above 0, at most 1 = the whole device), and MiB of its memory bank.
 
     `takes_rest`: take the share that other replicas leave, the whole device if it is empty.
+    `labels` are those that its host must have, `driver` is the driver that must start its replicas
+    there, "" for any. `files` (of `bundle_bytes`) and `image` must be on the host before it starts,
+    "" for none. `spread_from` has the hosts of the function's replicas, once per replica; it is
+    empty unless they prefer different hosts.
     """
 
     pool: str
@@ -26,6 +32,12 @@ class Need:
     share: float = 1.0
     memory_mib: float = 0.0
     takes_rest: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
+    driver: str = ""
+    files: str = ""
+    bundle_bytes: int = 0
+    image: str = ""
+    spread_from: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +76,136 @@ class Fleet(NamedTuple):
     largest_mib: float
 
 
+@dataclass(slots=True)
+class DeviceGroup:
+    """The devices of one kind on one host: an index for placement.
+
+    `devices` has their numbers in the order in which the ledger learned of them, `empty` those
+    without a replica, each with a number that rises with the time since which it is empty.
+    """
+
+    host: str
+    kind: str
+    devices: dict[str, int] = field(default_factory=dict)
+    empty: dict[str, int] = field(default_factory=dict)
+    fullest: list[str] | None = None
+    free_share: float = 1.0
+
+
+HostWish = tuple[str, tuple[tuple[str, str], ...], str, bool]
+"""Kind, labels and driver of a need, and whether closed hosts count."""
+
+
 class Ledger:
-    """Charges by replica, from its record until STOPPED; reservations and cordons by device."""
+    """Charges by replica, from its record until STOPPED; reservations and cordons by device.
+
+    `hosts` has the records of hosts: labels, driver, link, files. A host without a record has no
+    labels and is as near as the local one. `closed` has the hosts where nothing may be placed, with
+    reasons. `has_one_host`: all devices are on the same host.
+    """
 
     def __init__(self, devices: Iterable[Device]) -> None:
-        self.devices = {device.id: device for device in devices}
+        self.devices: dict[str, Device] = {}
         self.reservations: dict[str, Reservation] = {}
         self.cordons: dict[str, Cordon] = {}
+        self.hosts: dict[str, HostRecord] = {}
+        self.closed: dict[str, str] = {}
         self._charges: dict[str, Charge] = {}
-        self._on: dict[str, dict[str, Charge]] = {id: {} for id in self.devices}
+        self._on: dict[str, dict[str, Charge]] = {}
         self._in: dict[str, dict[str, Charge]] = {}
         self._used: dict[str, float] = {}
         self._sizes: dict[str, float] = {}
         self._reserved: dict[str, dict[str, Reservation]] = {}
-        self._empty = dict.fromkeys(self.devices)
-        self._fleets: dict[str, Fleet] = {}
-        for device in self.devices.values():
+        self._given_up: set[str] = set()
+        self._claimed: set[str] = set()
+        self._empty: dict[str, None] = {}
+        self._free: dict[str, float] = {}
+        self._groups: dict[tuple[str, str], DeviceGroup] = {}
+        self._with_empty: dict[tuple[str, str], DeviceGroup] = {}
+        self._banks: dict[str, list[str]] = {}
+        self._numbers = itertools.count()
+        self.has_one_host = True
+        self._fleets: dict[HostWish, Fleet] = {}
+        self._refusing: dict[HostWish, list[str]] = {}
+        self.add_devices(devices)
+
+    def add_devices(self, devices: Iterable[Device]) -> None:
+        """Add devices, or replace their settings. Replicas that are charged to a device before it
+        is known, because they were adopted, are charged to its bank from now on."""
+        for device in devices:
+            self.devices[device.id] = device
+            self._on.setdefault(device.id, {})
+            self._recount_share(device.id)
+        self._recount_devices()
+        for id, charge in list(self._charges.items()):
+            known = self.devices.get(charge.device)
+            if known and (id not in self._on[known.id] or charge.bank != known.bank):
+                self.charge(id, charge.device, charge.share, charge.memory_mib)
+
+    def remove_devices(self, ids: Iterable[str]) -> None:
+        """Remove devices and their cordons. They must not be reserved. Charges of replicas that are
+        left there stay until they are released."""
+        for id in ids:
+            assert id not in self.reservations
+            del self.devices[id], self._on[id], self._free[id]
+            self._empty.pop(id, None)
+            self.cordons.pop(id, None)
+        self._recount_devices()
+
+    def _recount_devices(self) -> None:
+        """Build the indexes anew. Hosts change rarely."""
+        self.forget_fleets()
+        self._sizes, self._banks, self._groups, self._with_empty = {}, {}, {}, {}
+        for number, device in enumerate(self.devices.values()):
             self._sizes[device.bank] = max(device.memory_mib, self._sizes.get(device.bank, 0.0))
+            self._banks.setdefault(device.bank, []).append(device.id)
+            key = device.host, device.kind
+            group = self._groups.setdefault(key, DeviceGroup(*key))
+            group.devices[device.id] = number
+        self.has_one_host = len({host for host, _ in self._groups}) <= 1
+        for devices in self._banks.values():
+            devices.sort()
+        for id in self._empty:
+            self._add_empty(id)
+
+    def _add_empty(self, device: str) -> None:
+        known = self.devices[device]
+        group = self._groups[known.host, known.kind]
+        group.empty[device] = next(self._numbers)
+        self._with_empty[known.host, known.kind] = group
+
+    def _recount_share(self, device: str) -> None:
+        """Update what depends on the shares of a device's replicas."""
+        there = self._on[device]
+        self._free[device] = 1.0 - sum(charge.share for charge in there.values())
+        known = self.devices[device]
+        key = known.host, known.kind
+        group = self._groups.get(key)
+        if group is not None:
+            group.fullest = None
+        if not there and device not in self._empty:
+            self._empty[device] = None
+            if group is not None and device in group.devices:
+                self._add_empty(device)
+        elif there and device in self._empty:
+            del self._empty[device]
+            if group is not None and group.empty.pop(device, None) is not None and not group.empty:
+                del self._with_empty[key]
+
+    def reserved_on(self, host: str) -> list[Reservation]:
+        """Return the reservations of the devices of a host."""
+        return [one for id, one in self.reservations.items() if self.devices[id].host == host]
+
+    def close_host(self, host: str, reason: str) -> None:
+        """Place nothing on a host until `open_host`. None of its devices may be reserved."""
+        assert not self.reserved_on(host)
+        self.closed[host] = reason
+        self.forget_fleets()
+
+    def open_host(self, host: str) -> None:
+        """Allow replicas on a host again, if it was closed."""
+        self.closed.pop(host, None)
+        self.forget_fleets()
 
     def charge(self, id: str, device: str, share: float, memory_mib: float) -> None:
         """Charge replica `id` on `device`; replaces an earlier charge."""
@@ -109,9 +234,8 @@ class Ledger:
         # An empty bank must be exactly 0, without rounding errors of earlier sums.
         self._used[charge.bank] = self._used[charge.bank] - charge.memory_mib if others else 0.0
         if charge.device in self._on:
-            del self._on[charge.device][id]
-            if not self._on[charge.device]:
-                self._empty[charge.device] = None
+            self._on[charge.device].pop(id, None)
+            self._recount_share(charge.device)
 
     def _put(self, id: str, charge: Charge) -> None:
         self._charges[id] = charge
@@ -120,12 +244,16 @@ class Ledger:
         # An adopted replica may be on a device that this host no longer has.
         if charge.device in self._on:
             self._on[charge.device][id] = charge
-            self._empty.pop(charge.device, None)
+            self._recount_share(charge.device)
 
     def reserve(self, reservation: Reservation) -> None:
         """Keep a device for a pool. The device must not be reserved yet."""
         assert reservation.device not in self.reservations
         if reservation.device:
+            if reservation.device in self._given_up:
+                self._given_up.remove(reservation.device)
+            else:
+                self._claimed.add(reservation.device)
             self.reservations[reservation.device] = reservation
             self._reserved.setdefault(self.devices[reservation.device].bank, {})[
                 reservation.device
@@ -134,19 +262,31 @@ class Ledger:
     def unreserve(self, reservation: Reservation) -> None:
         """End a reservation."""
         if reservation.device:
+            if reservation.device in self._claimed:
+                self._claimed.remove(reservation.device)
+            else:
+                self._given_up.add(reservation.device)
             del self.reservations[reservation.device]
             del self._reserved[self.devices[reservation.device].bank][reservation.device]
+
+    def take_given_up(self) -> bool:
+        """Whether a device that was reserved at the last call of this method is not reserved any
+        more."""
+        is_given_up = bool(self._given_up)
+        self._given_up.clear()
+        self._claimed.clear()
+        return is_given_up
 
     def cordon(self, device: str, cordon: Cordon) -> None:
         """Place no more replicas on a device. The device must be known and not reserved."""
         assert device not in self.reservations
         self.cordons[device] = cordon
-        self._fleets.clear()
+        self.forget_fleets()
 
     def uncordon(self, device: str) -> None:
         """Allow replicas on the device again, if it was cordoned."""
         self.cordons.pop(device, None)
-        self._fleets.clear()
+        self.forget_fleets()
 
     def charge_of(self, id: str) -> Charge:
         """Return the charge of a replica."""
@@ -164,21 +304,85 @@ class Ledger:
         """Return the devices without a replica; the one that has been free for longest is first."""
         return list(self._empty)
 
-    def fleet(self, kind: str) -> Fleet:
-        """Return the devices of a kind that are not cordoned; cached until a cordon changes."""
-        if kind not in self._fleets:
-            able = [d for d in self.devices.values() if d.id not in self.cordons]
-            sizes = [d.memory_mib for d in able if kind in ("any", d.kind)]
-            largest = max(sizes) if sizes and all(sizes) else float("inf")
-            self._fleets[kind] = Fleet(len(sizes), largest)
-        return self._fleets[kind]
+    def groups(self, need: Need) -> Iterator[DeviceGroup]:
+        """Yield the groups of devices that a need may have, as far as kind and host decide; for a
+        whole device, only those with an empty one."""
+        is_whole = need.share >= 1.0 and not need.takes_rest
+        for group in (self._with_empty if is_whole else self._groups).values():
+            if need.kind in ("any", group.kind) and self.admits(group.host, need):
+                yield group
 
-    def cordoned(self, kind: str) -> dict[str, Cordon]:
-        """Return the cordoned devices of a kind."""
+    def fullest(self, group: DeviceGroup) -> list[str]:
+        """Return the devices of a group, those with the most replicas first; sets `free_share`, the
+        largest free share of a device there."""
+        if group.fullest is None:
+            group.fullest = sorted(group.devices, key=lambda id: -len(self._on[id]))
+            group.free_share = max(self._free[id] for id in group.devices)
+        return group.fullest
+
+    def admits(self, host: str, need: Need) -> bool:
+        """Whether replicas of a need may be placed on a host: it is not closed, and it has the
+        labels and the driver."""
+        return host not in self.closed and self.suits(host, need)
+
+    def suits(self, host: str, need: Need) -> bool:
+        """Whether a host has the labels and the driver of a need."""
+        if not (need.labels or need.driver):
+            return True
+        record = self.hosts.get(host)
+        if record is None:
+            return not need.labels
+        has_driver = need.driver in ("", record.driver)
+        return has_driver and all(record.labels.get(key) == value for key, value in need.labels)
+
+    def refusing(self, need: Need) -> list[str]:
+        """Return the hosts that have devices of the kind and do not admit the need; cached as
+        `fleet` is."""
+        key = need.kind, need.labels, need.driver, False
+        if key not in self._refusing:
+            there = (host for host, kind in self._groups if need.kind in ("any", kind))
+            hosts = dict.fromkeys(host for host in there if not self.admits(host, need))
+            self._refusing[key] = list(hosts)
+        return self._refusing[key]
+
+    def devices_of(self, bank: str) -> list[str]:
+        """Return the devices of a memory bank by id."""
+        return self._banks.get(bank, [])
+
+    def size_mib(self, bank: str) -> float:
+        """Return the size of a bank, 0 if it is not accounted."""
+        return self._sizes.get(bank, 0.0)
+
+    def fleet(self, need: Need, *, is_closed_counted: bool = False) -> Fleet:
+        """Return the devices that a need might have if all were empty: of its kind, not cordoned,
+        on a host that admits it; with `is_closed_counted`, also on closed hosts that suit it.
+        Cached until devices, cordons or hosts change."""
+        key = need.kind, need.labels, need.driver, is_closed_counted
+        is_able = self.suits if is_closed_counted else self.admits
+        if key not in self._fleets:
+            sizes = [
+                device.memory_mib
+                for device in self.devices.values()
+                if need.kind in ("any", device.kind)
+                and device.id not in self.cordons
+                and is_able(device.host, need)
+            ]
+            largest = max(sizes) if sizes and all(sizes) else float("inf")
+            self._fleets[key] = Fleet(len(sizes), largest)
+        return self._fleets[key]
+
+    def forget_fleets(self) -> None:
+        """Drop what is cached about all hosts: labels or the driver of one have changed."""
+        self._fleets.clear()
+        self._refusing.clear()
+
+    def cordoned(self, need: Need) -> dict[str, Cordon]:
+        """Return the cordoned devices that a need might have otherwise."""
         return {
             device: cordon
             for device, cordon in self.cordons.items()
-            if kind in ("any", self.devices[device].kind)
+            if need.kind in ("any", self.devices[device].kind)
+            and self.suits(self.devices[device].host, need)
         }
 
     def fits(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
@@ -191,13 +395,15 @@ class Ledger:
         )
 
     def fits_kind(self, device: str, need: Need) -> bool:
-        """Whether a device is of the right kind, not cordoned, and not reserved for another
-        pool."""
+        """Whether a device is of the right kind, not cordoned, not reserved for another pool, and
+        on a host that admits the need."""
         if device in self.cordons:
             return False
         reservation = self.reservations.get(device)
-        is_open = reservation is None or reservation.need.pool == need.pool
-        return is_open and need.kind in ("any", self.devices[device].kind)
+        if reservation is not None and reservation.need.pool != need.pool:
+            return False
+        known = self.devices[device]
+        return need.kind in ("any", known.kind) and self.admits(known.host, need)
 
     def fits_share(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
         """Whether the other replicas of a device leave the share that is needed."""
@@ -208,6 +414,8 @@ class Ledger:
 
     def free_share(self, device: str, without: Collection[str] = ()) -> float:
         """Return the free share of a device, assuming that the replicas in `without` are gone."""
+        if not without:
+            return self._free[device]
         others = [charge.share for id, charge in self._on[device].items() if id not in without]
         return 1.0 - sum(others)
 

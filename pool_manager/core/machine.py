@@ -22,7 +22,8 @@ Note. Changed endpoints are then published to gateways.
     Found             records an adopted replica               Release, if it cannot be kept
     ReplicasListed    nothing; decisions may begin
     Begun             the replica's deadline
-    Greeted           STARTING -> STANDBY -> LOADING           Bind, or Assign for a bound standby
+    Greeted           STARTING -> STANDBY -> LOADING; a        Bind, or Assign for a bound standby;
+                      replica of another host is known again   what `_restore_link` sends
     Loaded            LOADING -> READY; a trial ends           EndTrial + Release; RecordRefutation;
                                                                Resume, if it is an adopted server
     BatchingRefuted   the pool stops batching                  RecordRefutation, StopBatching
@@ -31,11 +32,20 @@ Note. Changed endpoints are then published to gateways.
     Lost              any state -> RELEASING; back-off         Release, EndTrial, RecordColdStart
     Released          RELEASING -> STOPPED; frees the device
     NotReleased       keeps the device charged                 Release, after RELEASE_RETRY_S
-    EngineLost        suspends starts                          WatchEngine
+    EngineLost        suspends starts on the host              WatchEngine
     EngineBack        ends replicas that are missing           Release
+    HostDefined       the host's settings; begins or ends
+                      its drain
+    HostUp            the host -> UP; its devices; replicas    Release; what `_restore_link` sends
+                      that are missing end
+    HostUnreachable   the host -> UNREACHABLE; its replicas
+                      are unknown; its trials end
+    HostRemoved       the host drains, then it is forgotten    Abandon, if forced
+    HostStocked       what the host has already
     DeviceLost        cordons the device, then step (3)        Drain or Release, EndTrial
     DeviceBack        uncordons the device
-    Tick              removes silent workers; deadlines        Terminate, Release
+    Tick              removes silent workers; deadlines;       Terminate, Release
+                      hosts that are away become GONE
     Shutdown          suspends starts; all replicas drain
 """
 
@@ -46,10 +56,13 @@ from math import inf
 
 from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
-from pool_manager.core.commands import Command, EndWarm, Publish, WatchEngine
+from pool_manager.core.commands import Command, EndWarm, Publish
 from pool_manager.core.cordons import Cordons
+from pool_manager.core.host_lifecycle import HostLifecycle
+from pool_manager.core.hosts import HOST_LOST_S
 from pool_manager.core.pool import Pool, Warming
 from pool_manager.core.replicas import ReplicaLifecycle
+from pool_manager.core.scaling import wanted
 from pool_manager.core.state import Device, Replica
 from pool_manager.core.supply import Supply
 from registry.exchange import PoolEndpoints
@@ -58,11 +71,17 @@ ADOPTION_S = 3.0
 """After a start, decisions begin with the first gateway's report or after this many seconds."""
 
 
+LOAD_EVENTS = (events.Tick, events.DemandReported, events.WorkerLost)
+"""Events that change no setting and no replica of a pool, but its load and the time."""
+
+
 class Machine:
     """State machine for all pools and devices of all hosts.
 
-    `new_id` generates replica ids; ids in use are skipped. The machine keeps `standbys` replicas
-    without a model ready for CPU slots, and `gpu_standbys` on each GPU.
+    `devices` are those of the local host, whose replicas `driver` starts. `new_id` generates
+    replica ids; ids in use are skipped. The machine keeps `standbys` replicas without a model ready
+    for the CPU slots of each host, and `gpu_standbys` on each GPU. A host that is unreachable for
+    `host_lost_s` is GONE.
     """
 
     def __init__(
@@ -71,20 +90,19 @@ class Machine:
         new_id: Callable[[], str],
         standbys: int = 0,
         gpu_standbys: int = 0,
+        *,
+        host_lost_s: float = HOST_LOST_S,
+        driver: str = "",
     ) -> None:
-        self.cluster = Cluster(devices)
+        self.cluster = Cluster(devices, driver, host_lost_s)
         self.stopping = False
         self._replicas = ReplicaLifecycle(self.cluster)
+        self._hosts = HostLifecycle(self.cluster, self._replicas, standbys, gpu_standbys)
         self._cordons = Cordons(self.cluster, self._replicas)
         self._supply = Supply(self.cluster, self._replicas, lambda: self.cluster.unused_id(new_id))
         self._list_read_s: float | None = None
         self.is_open = False
         self._published: dict[str, PoolEndpoints] = {}
-        if standbys:
-            self.cluster.keep_standbys("", standbys)
-        for device in self.devices.values():
-            if gpu_standbys and device.kind != "cpu":
-                self.cluster.keep_standbys(device.id, gpu_standbys)
 
     @property
     def pools(self) -> dict[str, Pool]:
@@ -107,7 +125,7 @@ class Machine:
 
         (1) The event changes records. A Tick also terminates or releases overdue replicas.
         (2) Decisions begin, for all pools, the first time that enough is known after a start.
-        (3) Cordoned devices are evacuated.
+        (3) Cordoned devices and draining hosts are evacuated; removed hosts are forgotten.
         (4) Every touched pool is settled; the pool that has waited longest comes first. After each,
             soft drains that no reservation needs any more are revoked. If one gives up its claim on
             a device, those before it are settled again: otherwise the claim would always go to one
@@ -126,17 +144,22 @@ class Machine:
             if not self.is_open and self._may_open(now):  # (2)
                 self.is_open = True
                 touched |= self.pools.keys()
-            if self.cluster.ledger.cordons:  # (3)
+            if self.cluster.ledger.cordons or self.cluster.ledger.closed:  # (3)
                 touched |= self._cordons.evacuate(now, commands, is_open=self.is_open)
                 self._cordons.end_unplaceable(touched if self.is_open else set(), commands)
+                touched |= self._hosts.forget_removed(now, commands)
         except Exception as error:  # noqa: BLE001 - raised below
             defects.append(error)
             touched = set(self.cluster.live) | self.cluster.blocked
         settled: list[str] = []
-        for key in sorted(touched, key=self._settling_order):  # (4)
-            claims = set(self.cluster.ledger.reservations)
+        ledger, is_load = self.cluster.ledger, isinstance(event, LOAD_EVENTS)
+        for key in self._settling_order(touched):  # (4)
+            if is_load and self._is_steady(key, now):
+                touched.discard(key)
+                continue
+            ledger.take_given_up()
             self._settle_safely(key, now, commands, defects)
-            if settled and not claims <= self.cluster.ledger.reservations.keys():
+            if settled and ledger.take_given_up():
                 for earlier in settled:
                     self._settle_safely(earlier, now, commands, defects)
             if key in self.cluster.blocked:
@@ -173,6 +196,12 @@ class Machine:
         """Return every replica that is not yet stopped."""
         return list(self.cluster.replicas())
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the shutdown is complete: no replica is left that can be ended. Those on hosts
+        that are unreachable end by themselves, without a manager, or are adopted by a later one."""
+        return self.stopping and not any(one.is_reachable for one in self.cluster.replicas())
+
     def _apply(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
         """Apply an event to the records; return the keys of the pools to be settled."""
         match event:
@@ -192,11 +221,21 @@ class Machine:
                 return self._on_request(event, now, commands)
             case events.ReplicasListed() | events.Shutdown():
                 return self._on_start_or_stop(event, now)
-            case events.EngineLost() | events.EngineBack():
-                return self._on_engine(event, now, commands)
+            case (
+                events.EngineLost()
+                | events.EngineBack()
+                | events.HostDefined()
+                | events.HostUp()
+                | events.HostUnreachable()
+                | events.HostRemoved()
+                | events.HostStocked()
+            ):
+                return self._hosts.apply(event, now, commands)
             case events.DeviceLost() | events.DeviceBack():
                 return self._cordons.apply(event)
             case _:
+                if isinstance(event, events.Found):
+                    self._hosts.expect(event.host, now)
                 return self._replicas.apply(event, now, commands)
 
     def _on_start_or_stop(
@@ -275,25 +314,12 @@ class Machine:
                 self._supply.sleep(pool, now, commands)
         return {event.key}
 
-    def _on_engine(
-        self,
-        event: events.EngineLost | events.EngineBack,
-        now: float,
-        commands: list[Command],
-    ) -> set[str]:
-        """Record that the engine stopped or resumed answering. Until it resumes, nothing is started
-        and no loss counts as a failure."""
-        if isinstance(event, events.EngineLost):
-            self.cluster.engine_down = event.reason
-            commands.append(WatchEngine(event.reason))
-            return set(self.cluster.blocked)
-        self.cluster.engine_down = ""
-        self._replicas.end_missing(event.running, now, commands)
-        return set(self.cluster.live) | self.cluster.blocked
-
     def _on_tick(self, now: float, commands: list[Command]) -> set[str]:
         """Enforce deadlines; return the pools that have load or that time alone may change."""
         touched = self.cluster.demand.active() | self.cluster.blocked
+        for key in self._hosts.tick(now, commands):
+            touched.add(key)
+            self.cluster.steady.pop(key, None)
         for worker in self.cluster.demand.silent_workers(now):
             held = self.cluster.demand.remove(worker)
             self._measure(held, now, is_sample=False)
@@ -314,12 +340,35 @@ class Machine:
             return False
         return not self.cluster.demand.is_empty or now - self._list_read_s >= ADOPTION_S
 
-    def _settling_order(self, key: str) -> tuple[float, str]:
-        """Sort key of settling: the pool that has waited longest gets a freed device first."""
-        pool = self.pools.get(key)
-        if pool is None or pool.unserved_since_s is None:
-            return float("inf"), key
-        return pool.unserved_since_s, key
+    def _settling_order(self, keys: set[str]) -> list[str]:
+        """Return pools in the order of settling: the one that has waited longest gets a freed
+        device first; those that do not wait come last, by key."""
+        waiting, others = [], []
+        for key in keys:
+            pool = self.pools.get(key)
+            if pool is None or pool.unserved_since_s is None:
+                others.append(key)
+            else:
+                waiting.append((pool.unserved_since_s, key))
+        return [key for _, key in sorted(waiting)] + sorted(others)
+
+    def _is_steady(self, key: str, now: float) -> bool:
+        """Whether settling a pool would change nothing: it had load and needed no command when it
+        was settled last, its replicas have not changed since (`Cluster.steady`), it still has load,
+        and it still wants as many replicas for the same reason. Records the load, as settling
+        would."""
+        ready = self.cluster.steady.get(key)
+        if ready is None or self.stopping:
+            return False
+        pool, load = self.pools[key], self.cluster.demand.load(key)
+        if not load.busy:
+            return False
+        is_same = (pool.wanted, pool.wanted_reason) == wanted(
+            pool.spec, load, pool.scaler, ready, now, is_fresh=True
+        )
+        if is_same:
+            pool.last_used_s = pool.warm_s = now
+        return is_same
 
     def _settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
         """Start, stop or drain replicas of one pool."""
@@ -332,8 +381,18 @@ class Machine:
                 self.cluster.forget(pool)
                 return
         elif self.is_open:
+            count = len(commands)
             self._supply.settle(pool, now, commands)
+            self._mark_steady(pool, load.busy, has_changed=len(commands) > count)
         self._schedule(pool, load.busy, now)
+
+    def _mark_steady(self, pool: Pool, busy: int, *, has_changed: bool) -> None:
+        waits = pool.blocked or pool.warming or pool.reservation
+        ready = pool.ready()
+        if busy and ready and pool.spec.role == "serve" and not (has_changed or waits):
+            self.cluster.steady[pool.key] = ready
+        else:
+            self.cluster.steady.pop(pool.key, None)
 
     def _schedule(self, pool: Pool, busy: int, now: float) -> None:
         """Set `quiet_until_s`, until which no Tick can change the pool; drop it from `live` if no
@@ -348,7 +407,7 @@ class Machine:
             return
         self.cluster.live[pool.key] = None
         pool.quiet_until_s = 0.0
-        is_coming = any(one.is_coming for one in pool.replicas.values())
+        is_coming = any(one.is_coming or one.is_expected for one in pool.replicas.values())
         is_moving = busy or is_coming or pool.blocked or pool.warming or spec.role != "serve"
         if is_moving or pool.count() < spec.min or len(pool.replicas) > max(1, spec.min):
             return

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator
+from heapq import merge
+from typing import Final, NamedTuple, Protocol
 
-from pool_manager.core.ledger import RESERVE_MIB, Ledger, Need
+from pool_manager.core.candidates import CandidateTable
+from pool_manager.core.hosts import HostRecord
+from pool_manager.core.ledger import RESERVE_MIB, SHARE_SLACK, DeviceGroup, Ledger, Need
+
+ROUND_TRIPS: Final = 4
+"""Round trips between the decision and a replica that loads: its folders and links, the creation
+and the start of its container, its HELLO with the answer."""
+IMAGE_BYTES: Final = 8e9
+"""Size assumed for an image that a host lacks; the engine tells it only after the transfer. Images
+with CUDA and a serving framework have 5 to 15 GB."""
+SPREAD_S: Final = 5.0
+"""Price of a second replica on a host, in seconds of start: less than a model's load from a disk,
+so that a host without the files is not chosen for the spread alone; more than any round trip."""
+CPU_SLOT_S: Final = 30.0
+"""Price of a CPU slot where a GPU would do, in seconds of start: a GPU on a host that has the files
+comes first however far it is; one that must receive more than 3 GB at 100 MB/s does not."""
+STAY_S: Final = 60.0
+"""Time over which the price of a start is spread when it is compared with the costs of victims,
+which are seconds of cold starts per second: a started replica usually stays for longer."""
+HOSTS_MAX = 8
+"""Hosts named in the reason of a missing place."""
 
 
-class Candidate(NamedTuple):
-    """A replica that may be stopped, at this `cost`. At most `spare` replicas of its pool may be
-    stopped at once."""
+class Shipment(Protocol):
+    """What must be on a host before a replica starts there: `files` of `bundle_bytes`, `image`."""
 
-    pool: str
-    cost: float
-    spare: int
+    @property
+    def files(self) -> str: ...
+    @property
+    def bundle_bytes(self) -> int: ...
+    @property
+    def image(self) -> str: ...
 
 
 class EvictionPlan(NamedTuple):
@@ -23,6 +46,19 @@ class EvictionPlan(NamedTuple):
 
     device: str
     victims: tuple[str, ...]
+
+
+def start_price_s(record: HostRecord, shipment: Shipment) -> float:
+    """Return the seconds that a start on a host takes longer than on the local one: ROUND_TRIPS
+    over its link, and the transfer of the files and of the image that it lacks."""
+    if record.is_local:
+        return 0.0
+    missing = 0.0
+    if shipment.files and shipment.files not in record.files:
+        missing += shipment.bundle_bytes
+    if shipment.image and shipment.image not in record.images:
+        missing += IMAGE_BYTES
+    return ROUND_TRIPS * record.rtt_s + missing / max(1.0, record.bytes_per_s)
 
 
 def find_device(need: Need, ledger: Ledger, without: Collection[str] = ()) -> str | None:
@@ -37,80 +73,139 @@ def find_device(need: Need, ledger: Ledger, without: Collection[str] = ()) -> st
     )
 
 
-def _by_preference(need: Need, ledger: Ledger) -> list[str]:
-    """Return the devices that may have room without an eviction, the best first.
+def _by_preference(need: Need, ledger: Ledger) -> Iterator[str]:
+    """Yield the devices that may have room without an eviction, the best first.
 
-    (1) A trial, which takes the rest of a device: empty devices, then those with the fewest
+    (1) Only hosts that admit the need: not closed, with its labels and its driver.
+    (2) The lowest price first, in seconds of start (`_price_s`). If any kind is allowed, a CPU slot
+        costs CPU_SLOT_S more than a GPU. Among devices of the same price:
+    (3) A trial, which takes the rest of a device: empty devices, then those with the fewest
         replicas.
-    (2) A replica that needs a whole device: empty devices, the one free for longest first.
-    (3) A replica that shares a device: the fullest first, to keep whole devices for (2).
-    (4) In all cases, if any kind is allowed: GPUs before CPU slots.
+    (4) A replica that needs a whole device: empty devices, the one free for longest first.
+    (5) A replica that shares a device: the fullest first, to keep whole devices for (4).
     """
-    if need.takes_rest:  # (1)
-        empty = ledger.empty()
-        shared = sorted(ledger.devices.keys() - set(empty), key=lambda id: (len(ledger.on(id)), id))
-        able = [*empty, *shared]
-    elif need.share >= 1.0:  # (2)
-        able = ledger.empty()
-    else:  # (3)
-        able = sorted(ledger.devices, key=lambda id: -len(ledger.on(id)))
-    if need.kind == "any":  # (4)
-        able = sorted(able, key=lambda id: ledger.devices[id].kind == "cpu")
-    return able
+    priced: dict[float, list[DeviceGroup]] = {}
+    for group in ledger.groups(need):  # (1)
+        slot_s = CPU_SLOT_S if need.kind == "any" and group.kind == "cpu" else 0.0
+        price_s = _price_s(need, ledger, group.host) + slot_s
+        priced.setdefault(price_s, []).append(group)
+    for price_s in sorted(priced):  # (2)
+        groups = priced[price_s]
+        if need.takes_rest:  # (3)
+            yield from _longest_empty(groups)
+            shared = [id for group in groups for id in group.devices if id not in group.empty]
+            yield from sorted(shared, key=lambda id: (len(ledger.on(id)), id))
+        elif need.share >= 1.0:  # (4)
+            yield from _longest_empty(groups)
+        else:  # (5)
+            yield from _fullest(groups, need, ledger)
+
+
+def _price_s(need: Need, ledger: Ledger, host: str) -> float:
+    """Return the price of a start on a host, with SPREAD_S for each replica of the function that is
+    there already and that it should be spread from; 0 if there is only one host."""
+    if ledger.has_one_host:
+        return 0.0
+    record = ledger.hosts.get(host)
+    price_s = start_price_s(record, need) if record is not None else 0.0
+    return price_s + SPREAD_S * need.spread_from.count(host)
+
+
+def _longest_empty(groups: list[DeviceGroup]) -> Iterator[str]:
+    if len(groups) == 1:
+        return iter(list(groups[0].empty))
+    rows = [[(since, id) for id, since in group.empty.items()] for group in groups]
+    return (id for _, id in merge(*rows))
+
+
+def _fullest(groups: list[DeviceGroup], need: Need, ledger: Ledger) -> Iterator[str]:
+    rows = []
+    for group in groups:
+        devices = ledger.fullest(group)
+        if need.share <= group.free_share + SHARE_SLACK:
+            rows.append([(-len(ledger.on(id)), group.devices[id], id) for id in devices])
+    return (id for _, _, id in merge(*rows))
 
 
 def plan_eviction(
-    need: Need, ledger: Ledger, candidates: Mapping[str, Candidate], without: Collection[str] = ()
+    need: Need, ledger: Ledger, candidates: CandidateTable, without: Collection[str] = ()
 ) -> EvictionPlan | None:
     """Return the cheapest set of candidates whose end makes room on one device; None if there is
     none.
 
-    (1) Each device of the right kind has a lower bound: the cost of the cheapest candidate in its
-        bank, since stopping that one may make room on any device of the bank. Devices are tried
-        in the order of this bound.
-    (2) On each device, the cheapest candidates are chosen until share and memory fit (`_victims`).
-    (3) The search ends at a device whose bound is no less than the cost of the best set so far.
+    (1) Each bank has a floor, the cost of its cheapest candidate, since stopping that one may make
+        room on any device of the bank. Banks are tried in the order of their floors, and the
+        devices of a bank by id.
+    (2) The price of the start on the host (`_price_s`), spread over STAY_S, is added to the floor
+        and to the cost of a set. Nothing on a device costs less than its floor with this price.
+    (3) On each device, the cheapest candidates are chosen until share and memory fit (`_victims`).
+    (4) The search ends at a bank whose floor is above the cost of the best set so far. Of sets
+        with the same cost, the one with the lowest floor is best, then the one whose device comes
+        first.
     """
-    best: tuple[float, EvictionPlan] | None = None
-    if not candidates:
-        return None
-    for floor, device in _floors(need, ledger, candidates):  # (1)
-        if best is not None and best[0] <= floor:  # (3)
-            break
-        victims = _victims(device, need, ledger, candidates, without)  # (2)
-        if victims is None:
+    best: tuple[float, float, str] | None = None
+    plan = None
+    prices: dict[str, float] = {}
+    for floor, first, bank in candidates.floors():  # (1)
+        if best is not None and (floor > best[0] or (floor == best[0] and _is_last(best, first))):
+            break  # (4)
+        host = ledger.devices[first].host
+        if host not in prices:
+            prices[host] = _price_s(need, ledger, host) / STAY_S
+        bound = floor + prices[host]  # (2)
+        if not _is_large_enough(bank, need, ledger):
             continue
-        total = sum(candidates[id].cost for id in victims)
-        if best is None or total < best[0]:
-            best = total, EvictionPlan(device, victims)
-    return best[1] if best else None
+        for device in ledger.devices_of(bank):
+            if best is not None and (bound, bound, device) >= best:
+                break
+            if not ledger.fits_kind(device, need):
+                continue
+            victims = _victims(device, need, ledger, candidates, without)  # (3)
+            if victims is None:
+                continue
+            total = sum(candidates[id].cost for id in victims) + prices[host]
+            if best is None or (total, bound, device) < best:
+                best, plan = (total, bound, device), EvictionPlan(device, victims)
+    return plan
+
+
+def _is_last(best: tuple[float, float, str], first: str) -> bool:
+    """Whether no later bank with a floor of the best total can have a better set."""
+    total, bound, device = best
+    return bound < total or first > device
+
+
+def _is_large_enough(bank: str, need: Need, ledger: Ledger) -> bool:
+    size_mib = ledger.size_mib(bank)
+    return not size_mib or need.memory_mib <= size_mib - RESERVE_MIB
 
 
 def placement_obstacle(need: Need, ledger: Ledger) -> str:
-    """Return why no device has room for a need now, and which devices are cordoned (user-facing
-    text)."""
-    cordoned = ledger.cordoned(need.kind)
-    if not cordoned:
-        return _obstacle(need, ledger)
-    verb = "is" if len(cordoned) == 1 else "are"
-    causes = "; ".join(f"{cordon.reason} ({device})" for device, cordon in cordoned.items())
-    return f"{_obstacle(need, ledger)}, {len(cordoned)} {verb} cordoned: {causes}"
+    """Return why no device has room for a need now, which devices are cordoned, and which hosts may
+    not be used (user-facing text)."""
+    text = _obstacle(need, ledger)
+    cordoned = ledger.cordoned(need)
+    if cordoned:
+        verb = "is" if len(cordoned) == 1 else "are"
+        causes = "; ".join(f"{cordon.reason} ({device})" for device, cordon in cordoned.items())
+        text += f", {len(cordoned)} {verb} cordoned: {causes}"
+    return text + _hosts_text(need, ledger)
 
 
 def is_unplaceable(need: Need, ledger: Ledger) -> bool:
     """Whether no usable device could hold the need even if all were empty, while a cordoned device
-    might."""
-    fleet = ledger.fleet(need.kind)
+    might. A closed host may be open again soon, so its devices count as usable."""
+    fleet = ledger.fleet(need, is_closed_counted=True)
     is_too_large = need.memory_mib + RESERVE_MIB > fleet.largest_mib
-    return bool(ledger.cordoned(need.kind)) and (not fleet.devices or is_too_large)
+    return bool(ledger.cordoned(need)) and (not fleet.devices or is_too_large)
 
 
 def _obstacle(need: Need, ledger: Ledger) -> str:
-    """Return the obstacle: (1) no device of the kind; (2) every device is too small; (3) every
-    device is in use; (4) too little free memory."""
-    fleet = ledger.fleet(need.kind)
+    """Return the obstacle: (1) no device of the kind on a host with labels and driver; (2) every
+    device is too small; (3) every device is in use; (4) too little free memory."""
+    fleet = ledger.fleet(need)
     if not fleet.devices:  # (1)
-        return f"no device of kind {need.kind}"
+        return f"no device of kind {need.kind}{_wanted_host(need)}"
     if need.memory_mib + RESERVE_MIB > fleet.largest_mib:  # (2)
         return f"needs {need.memory_mib:.0f} MiB + {RESERVE_MIB:.0f} spare, no device has that"
     able = [id for id in _by_preference(need, ledger) if ledger.fits_kind(id, need)]
@@ -121,27 +216,45 @@ def _obstacle(need: Need, ledger: Ledger) -> str:
     return f"needs {need.memory_mib:.0f} MiB, {max(0.0, free_mib):.0f} are free"
 
 
-def _floors(
-    need: Need, ledger: Ledger, candidates: Mapping[str, Candidate]
-) -> list[tuple[float, str]]:
-    """Return the devices that could be cleared with the lower bounds of their costs, cheapest
-    first."""
-    floors: dict[str, float] = {}
-    for id, candidate in candidates.items():
-        bank = ledger.charge_of(id).bank
-        floors[bank] = min(candidate.cost, floors.get(bank, candidate.cost))
-    return sorted(
-        (floors[device.bank], device.id)
-        for device in ledger.devices.values()
-        if device.bank in floors and ledger.fits_kind(device.id, need)
-    )
+def _wanted_host(need: Need) -> str:
+    """Return which hosts are wanted, "" if only the local one is known or any would do."""
+    wanted = [f"{key}={value}" for key, value in need.labels]
+    return f" on a host with {', '.join(wanted)}" if wanted else ""
+
+
+def _hosts_text(need: Need, ledger: Ledger) -> str:
+    """Return why hosts with devices of the kind may not be used; at most HOSTS_MAX are named."""
+    hosts = ledger.refusing(need)
+    if not hosts:
+        return ""
+    texts = [_host_obstacle(need, ledger, host) for host in hosts[:HOSTS_MAX]]
+    more = f" and {len(hosts) - HOSTS_MAX} more" if len(hosts) > HOSTS_MAX else ""
+    return f"; hosts: {', '.join(texts)}{more}"
+
+
+def _host_obstacle(need: Need, ledger: Ledger, host: str) -> str:
+    """Return a host with the reason why it admits no replica of the need: (1) it is closed, for a
+    reason that may name it; (2) it lacks a label; (3) it has another driver."""
+    closed = ledger.closed.get(host, "")
+    if host in closed:  # (1)
+        return closed
+    record = ledger.hosts.get(host)
+    labels = record.labels if record is not None else {}
+    named = [f"{key}={labels[key]}" for key, _ in need.labels if key in labels]
+    if closed:
+        why = closed
+    elif any(labels.get(key) != value for key, value in need.labels):  # (2)
+        why = ", ".join(named) or f"no label {need.labels[0][0]}"
+    else:  # (3)
+        why = f"its driver is {ledger.hosts[host].driver or 'unknown'}"
+    return f"{host} ({why})"
 
 
 def _victims(
     device: str,
     need: Need,
     ledger: Ledger,
-    candidates: Mapping[str, Candidate],
+    candidates: CandidateTable,
     without: Collection[str],
 ) -> tuple[str, ...] | None:
     """Return the candidates to stop on one device; None if they cannot make room.
@@ -154,8 +267,9 @@ def _victims(
         device, need, ledger, candidates, without, lambda id: candidates[id].cost
     )  # (1)
     if chosen is None:  # (2)
-        sizes = {id: -ledger.charge_of(id).memory_mib for id in candidates}
-        chosen = _choose(device, need, ledger, candidates, without, sizes.__getitem__)
+        chosen = _choose(
+            device, need, ledger, candidates, without, lambda id: -ledger.charge_of(id).memory_mib
+        )
     if chosen is None:
         return None
     for id in sorted(chosen, key=lambda one: -candidates[one].cost):  # (3)
@@ -169,7 +283,7 @@ def _choose(
     device: str,
     need: Need,
     ledger: Ledger,
-    candidates: Mapping[str, Candidate],
+    candidates: CandidateTable,
     without: Collection[str],
     order: Callable[[str], float],
 ) -> list[str] | None:

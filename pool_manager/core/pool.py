@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from pool_manager.core.ledger import Reservation
 from pool_manager.core.scaling import Scaler
-from pool_manager.core.state import PoolSpec, Replica, State
+from pool_manager.core.state import Contact, PoolSpec, Replica, State
 
 SMOOTHING = 0.15
 """Weight of the newest gap between two calls in the exponential moving average."""
@@ -141,15 +141,42 @@ class Pool:
         """Whether its replicas may batch requests."""
         return self.spec.batches and not self.refuted
 
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether a replica must not be doubled while it may still run: its calls may not run
+        twice, or it is a server, whose state nobody knows."""
+        spec = self.spec
+        return spec.role == "serve" and (spec.is_server or not spec.may_rerun)
+
+    def counts(self, replica: Replica) -> bool:
+        """Whether a replica counts against `max` and the wanted number: it serves, is becoming
+        ready, or returns from a revoked drain. One that may run on an unreachable host counts if
+        the pool is exclusive."""
+        if replica.contact is Contact.GONE:
+            return False
+        if replica.contact is Contact.UNREACHABLE and not self.is_exclusive:
+            return False
+        return replica.is_present or (replica.may_run and self.is_exclusive)
+
     def count(self) -> int:
-        """Return the number of replicas that serve, are becoming ready or return from a revoked
-        drain."""
-        return sum(r.is_coming or r.can_serve or r.is_returning for r in self.replicas.values())
+        """Return the number of replicas that count."""
+        return sum(self.counts(replica) for replica in self.replicas.values())
+
+    def unreachable(self) -> Replica | None:
+        """Return a replica that counts although its host is unreachable, None if there is none."""
+        for one in self.replicas.values():
+            if one.contact is Contact.UNREACHABLE and self.counts(one):
+                return one
+        return None
 
     def staying(self) -> int:
         """Return the number of replicas that are READY or becoming ready; draining ones are not
-        counted, even if they may refuse."""
-        return sum(r.is_coming or r.state is State.READY for r in self.replicas.values())
+        counted, even if they may refuse, nor those on unreachable hosts."""
+        return sum(
+            (r.is_unready or r.state is State.READY)
+            and r.contact not in (Contact.UNREACHABLE, Contact.GONE)
+            for r in self.replicas.values()
+        )
 
     def ready(self) -> int:
         """Return the number of replicas that can serve now."""
@@ -226,18 +253,21 @@ class Pool:
 
     def describe(self, held: int, now: float) -> tuple[str, str]:
         """Return state and reason as published to gateways, listed and shown on the dashboard."""
-        states = {replica.state for replica in self.replicas.values()}
         if self.is_warm:
             return "warm", self.wanted_reason
         if self.is_failing(now):
             return "failing", self.last_error
-        if states & {State.STARTING, State.STANDBY, State.LOADING}:
+        if any(one.is_coming or one.is_expected for one in self.replicas.values()):
             return "waking", self.wanted_reason
         if held and not self.removed:
-            leaving = next((r.why for r in self.replicas.values() if r.is_quiesced), "")
-            return "waking", leaving or self.blocked or self.last_error or self.wanted_reason
-        if states:
-            return "draining", next(r.why for r in self.replicas.values())
+            quiesced = next((r.why for r in self.replicas.values() if r.is_quiesced), "")
+            return "waking", quiesced or self.blocked or self.last_error or self.wanted_reason
+        leaving = next((r.why for r in self.replicas.values() if r.is_reachable), None)
+        if leaving is not None:
+            return "draining", leaving
+        away = {one.host: None for one in self.replicas.values()}
+        if away:
+            return "cold", f"{' and '.join(away)} cannot be reached"
         return "cold", self.last_error or NOBODY_CALLS
 
 
@@ -271,7 +301,7 @@ def _phase(pool: Pool, busy: int) -> str | None:
         return None
     # The replica that is furthest along will serve first.
     for state in (State.LOADING, State.STANDBY, State.STARTING):
-        if any(one.state is state for one in pool.replicas.values()):
+        if any(one.state is state and one.is_coming for one in pool.replicas.values()):
             return PHASE_OF[state]
     if not busy or pool.blocked == "":
         return None

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pool_manager.core import events
-from pool_manager.core.cluster import STANDBY_KEY, Cluster
+from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import (
+    Abandon,
     Assign,
     Bind,
     Command,
@@ -22,7 +23,9 @@ from pool_manager.core.commands import (
     StopBatching,
     Terminate,
 )
+from pool_manager.core.hosts import HostState
 from pool_manager.core.limits import (
+    GREETING_AFTER_ADOPTION_S,
     RELEASE_RETRY_S,
     RESUME_S,
     START_S,
@@ -31,7 +34,8 @@ from pool_manager.core.limits import (
     term_limit_s,
 )
 from pool_manager.core.pool import Pool
-from pool_manager.core.state import PoolSpec, Replica, State, Step, advance
+from pool_manager.core.state import Contact, PoolSpec, Replica, State, Step, advance
+from registry.model import LOCAL_HOST
 
 OVERDUE = "lasted too long"
 """Suffix of the reason of a release after a time limit; `metrics.reason_in` looks for it."""
@@ -40,11 +44,22 @@ CONNECT_S = 0.5
 gateways."""
 PLACEMENT_PHASES = ("place", "evict")
 """The phases before a cold start has a device. They are not part of the reload time."""
+CONTACTS = {
+    HostState.JOINING: Contact.JOINING,
+    HostState.UP: Contact.KNOWN,
+    HostState.DRAINING: Contact.KNOWN,
+    HostState.UNREACHABLE: Contact.UNREACHABLE,
+    HostState.GONE: Contact.GONE,
+}
+"""Contact of a replica that is found on a host."""
 
 
 class ReplicaLifecycle:
-    """Applies the events of replicas, starts and ends them. No other class changes their
-    states."""
+    """Applies the events of replicas, starts and ends them. No other class changes their states.
+
+    A replica on a host that cannot be reached is sent nothing. What its record implies is commanded
+    when it is known again (`_restore_link`), its release when the host is (`find_again`).
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -132,6 +147,10 @@ class ReplicaLifecycle:
         if replica.state is State.RELEASING:
             replica.deadline_s = now + RELEASE_RETRY_S
             commands.append(Release(replica.id, "tried again"))
+        elif replica.contact is Contact.EXPECTED:
+            reason = f"it did not connect again after {replica.host} was back"
+            lost = events.Lost(replica.id, reason, is_its_fault=False, cause=reason)
+            self._end(replica, lost, now, commands)
         elif replica.state is State.DRAINING and not replica.terminated:
             replica.terminated = True
             replica.if_idle = replica.is_revoked = False
@@ -145,18 +164,26 @@ class ReplicaLifecycle:
             reason = f"{replica.state} {OVERDUE}"
             self._end(replica, events.Lost(replica.id, reason), now, commands)
 
-    def end_missing(self, running: frozenset[str], now: float, commands: list[Command]) -> None:
-        """Compare the records with the driver's list after the engine is back: replicas that are
-        missing from it are lost, and stuck releases are retried."""
-        for replica in list(self._cluster.replicas()):
+    def end_missing(
+        self, host: str, running: frozenset[str], now: float, commands: list[Command]
+    ) -> None:
+        """Compare the records of a host with its driver's list after its engine is back: replicas
+        that are missing from it are lost, and stuck releases are retried."""
+        for replica in self._cluster.on_host(host):
             if replica.state is State.RELEASING:
                 if replica.deadline_s < float("inf"):
                     replica.deadline_s = now
                     self.enforce_deadline(replica, now, commands)
             elif replica.id not in running and replica.state is not State.STARTING:
-                reason = "it ended while the engine was away"
-                lost = events.Lost(replica.id, reason, is_its_fault=False)
-                self._end(replica, lost, now, commands)
+                self._end_absent(replica, "it ended while the engine was away", now, commands)
+
+    def _end_absent(
+        self, replica: Replica, reason: str, now: float, commands: list[Command]
+    ) -> None:
+        """End a replica of which the driver has proved that it does not run."""
+        lost = events.Lost(replica.id, reason, is_its_fault=False, cause=reason)
+        self._end(replica, lost, now, commands)
+        replica.may_run = False
 
     def release(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
         """Command the release of a replica in any state that can be lost."""
@@ -167,7 +194,74 @@ class ReplicaLifecycle:
             )
         replica.why = why
         self._advance(replica, Step.LOST, now)
-        commands.append(Release(replica.id, why))
+        if replica.is_reachable:
+            replica.contact = Contact.KNOWN
+            commands.append(Release(replica.id, why))
+
+    def lose_contact(
+        self, replica: Replica, contact: Contact, why: str, now: float, commands: list[Command]
+    ) -> None:
+        """The host of a replica cannot be reached: its time limits are suspended, and a soft drain
+        is revoked as soon as it can be. A trial is given up and begins anew elsewhere: it answers
+        no calls, so it may run twice, and its deploy need not wait for the host."""
+        replica.contact, replica.has_greeted = contact, False
+        if replica.is_quiesced:
+            replica.is_revoked = True
+        if replica.role == "trial" and replica.state is not State.RELEASING:
+            lost = events.Lost(replica.id, why, is_its_fault=False)
+            self._end(replica, lost, now, commands)
+        self._touch(replica)
+        replica.deadline_s = float("inf")
+
+    def stop_expecting(self, replica: Replica) -> None:
+        """The host of a replica has not answered for so long that the replica is not awaited."""
+        replica.contact = Contact.UNREACHABLE
+        self._touch(replica)
+
+    def find_again(
+        self, replica: Replica, now: float, commands: list[Command], *, is_running: bool
+    ) -> None:
+        """The host of a replica is up again. A replica that does not run any more is lost; one that
+        runs is known once it has greeted on the new connection, which it may have done already. A
+        release is commanded anew, since nothing is known of an earlier one."""
+        was_known, replica.contact = replica.contact is Contact.KNOWN, Contact.EXPECTED
+        self._touch(replica)
+        if replica.state is State.RELEASING:
+            replica.contact, replica.deadline_s = Contact.KNOWN, float("inf")
+            replica.may_run = replica.may_run and is_running
+            commands.append(Release(replica.id, replica.why))
+        elif not is_running:
+            self._end_absent(
+                replica, f"it ended while {replica.host} was unreachable", now, commands
+            )
+        elif was_known:
+            replica.contact = Contact.KNOWN
+        elif replica.has_greeted:
+            self._restore_link(replica, now, commands)
+        else:
+            is_new = replica.state is State.STARTING and not replica.adopted
+            replica.deadline_s = now + (START_S if is_new else GREETING_AFTER_ADOPTION_S)
+
+    def give_up(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
+        """The host of a replica is gone: the replica takes no calls any more."""
+        replica.contact, replica.may_run = Contact.GONE, False
+        if replica.state is not State.RELEASING:
+            lost = events.Lost(replica.id, why, is_its_fault=False, cause=why)
+            self._end(replica, lost, now, commands)
+            replica.may_run = False
+        self._touch(replica)
+        replica.deadline_s = float("inf")
+
+    def abandon(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
+        """Remove the record of a replica whose host was removed by force."""
+        self.give_up(replica, why, now, commands)
+        replica.state = advance(replica.state, Step.RELEASED)
+        self._cluster.remove(replica)
+        commands.append(Abandon(replica.id, why))
+
+    def _touch(self, replica: Replica) -> None:
+        self._cluster.pools[replica.pool].quiet_until_s = 0.0
+        self._cluster.changed.add(replica.pool)
 
     def assign(self, standby: Replica, pool: Pool, device: str, now: float) -> list[Command]:
         """Assign a standby to a pool; return the commands. A standby that is still STARTING gets
@@ -185,7 +279,8 @@ class ReplicaLifecycle:
         if pool.batches or pool.spec.role != "serve":
             return
         for replica in pool.replicas.values():
-            if replica.batches and replica.state in (State.READY, State.DRAINING):
+            is_up = replica.state in (State.READY, State.DRAINING) and not replica.is_unknown
+            if replica.batches and is_up:
                 replica.batches = False
                 commands.append(StopBatching(replica.id))
 
@@ -204,7 +299,11 @@ class ReplicaLifecycle:
         touched = {replica.pool}
         if isinstance(event, events.FirstRun):
             # The cold start is complete: the standby that it used may be replaced.
-            touched |= {STANDBY_KEY, self._cluster.standby_key(replica.device)}
+            host = replica.host
+            touched |= {
+                self._cluster.standby_key("", host),
+                self._cluster.standby_key(replica.device, host),
+            }
         if before is State.DRAINING and replica.state is State.READY:
             # Pools that waited for its device must be placed elsewhere.
             touched |= self._cluster.blocked
@@ -212,29 +311,45 @@ class ReplicaLifecycle:
 
     def _found(self, event: events.Found, now: float, commands: list[Command]) -> set[str]:
         """Adopt a replica of an earlier manager. A replica of an unknown pool is drained. A replica
-        on a device that this host does not have is released, and so is a trial: its deploy is
+        on a device that its host does not have is released, and so is a trial: its deploy is
         gone."""
-        key = event.pool or self._cluster.standby_key(event.device)
+        key = event.pool or self._cluster.standby_key(event.device, event.host)
+        is_cpu_standby = not event.pool and key == self._cluster.standby_key("", event.host)
         if key not in self._cluster.pools:
             self._cluster.define(PoolSpec(key, role=event.role)).removed = True
         replica = Replica(
             event.id,
             key,
-            "" if key == STANDBY_KEY else event.device,
+            "" if is_cpu_standby else event.device,
             event.role,
             now,
             adopted=True,
             is_bound=bool(event.pool),
             last_used_s=now,
+            host=event.host,
+            contact=CONTACTS[self._cluster.hosts[event.host].state],
         )
         self.add(replica, now)
-        if key != STANDBY_KEY and replica.device not in self._cluster.ledger.devices:
-            why = f"this host has no device {replica.device or 'without a name'}"
-            commands.append(Note(key, f"{replica.id} is stopped: {why}"))
-            self.release(replica, why, now, commands)
-        elif event.role == "trial":
+        if replica.contact is Contact.GONE:
+            self.give_up(replica, self._cluster.hosts[event.host].obstacle, now, commands)
+            return {key}
+        if replica.contact is Contact.KNOWN:
+            self.release_displaced(replica, now, commands)
+        if event.role == "trial" and replica.state is not State.RELEASING:
             self.release(replica, "its deploy ended with the earlier manager", now, commands)
         return {key}
+
+    def release_displaced(self, replica: Replica, now: float, commands: list[Command]) -> None:
+        """Release a replica on a device that its host does not have (any more). A standby for CPU
+        slots has no device."""
+        is_here = replica.device in self._cluster.ledger.devices
+        is_cpu_standby = replica.role == "standby" and not replica.device
+        if is_here or is_cpu_standby or replica.state is State.RELEASING:
+            return
+        host = "this host" if replica.host == LOCAL_HOST else replica.host
+        why = f"{host} has no device {replica.device or 'without a name'}"
+        commands.append(Note(replica.pool, f"{replica.id} is stopped: {why}"))
+        self.release(replica, why, now, commands)
 
     def _begun(
         self, replica: Replica, _event: events.Begun, now: float, _commands: list[Command]
@@ -248,22 +363,82 @@ class ReplicaLifecycle:
     def _greeted(
         self, replica: Replica, event: events.Greeted, now: float, commands: list[Command]
     ) -> None:
-        if replica.state is not State.STARTING:
-            return
+        """The control link of a replica works, for the first time or again. On a host that is not
+        up, only the record changes: the commands follow with HostUp."""
+        replica.has_greeted = True
+        if replica.state is State.STARTING and (replica.is_bound or replica.role == "standby"):
+            self._connect(replica, event, now, commands)
+        elif replica.is_reachable:
+            self._restore_link(replica, now, commands, is_loaded=event.loaded)
+
+    def _connect(
+        self, replica: Replica, event: events.Greeted, now: float, commands: list[Command]
+    ) -> None:
+        """A replica in STARTING has greeted. One that was launched for a model gets it."""
+        if replica.is_reachable:
+            replica.contact = Contact.KNOWN
         self._advance(replica, Step.GREETED, now)
         if replica.role == "standby":
             self._cluster.pools[replica.pool].forget_failures()
             return
-        if not replica.is_bound:
-            # It was assigned while still importing: calls waited only for the rest of the import.
-            replica.phases["import"] = (now - replica.last_used_s) * 1e3
-            commands.append(self._bind_standby(replica, now))
-            return
         replica.phases = dict(event.phases)
         self._advance(replica, Step.BOUND, now)
         if not event.loaded:
-            replica.batches = self._cluster.pools[replica.pool].spec.batches
+            self._bind(replica, commands)
+
+    def _bind(self, replica: Replica, commands: list[Command]) -> None:
+        replica.batches = self._cluster.pools[replica.pool].spec.batches
+        if replica.is_reachable:
             commands.append(Bind(replica.id, replica.pool))
+
+    def _restore_link(
+        self, replica: Replica, now: float, commands: list[Command], *, is_loaded: bool = False
+    ) -> None:
+        """The control link of a replica is a new one. Its record says what it must be told, since
+        commands may have been lost with the earlier link; those that it has got are ignored. Only
+        the first link after its host was unreachable begins a time limit anew."""
+        if replica.contact is Contact.EXPECTED:
+            replica.contact = Contact.KNOWN
+            limit_s = (
+                RESUME_S if replica.is_returning else state_limit_s(replica, self._spec(replica))
+            )
+            replica.deadline_s = now + limit_s
+            commands.append(Note(replica.pool, f"{replica.id} is connected again"))
+        self._touch(replica)
+        match replica.state:
+            case State.STARTING:
+                # It was assigned while still importing: calls waited for the rest of the import.
+                self._advance(replica, Step.GREETED, now)
+                replica.phases["import"] = (now - replica.last_used_s) * 1e3
+                commands.append(self._bind_standby(replica, now))
+            case State.LOADING if not is_loaded:
+                self._bind(replica, commands)
+            case State.READY:
+                self._restore_serving(replica, commands)
+            case State.DRAINING:
+                self._restore_drain(replica, now, commands)
+
+    def _restore_serving(self, replica: Replica, commands: list[Command]) -> None:
+        pool = self._cluster.pools[replica.pool]
+        if pool.spec.is_server:
+            commands.append(Resume(replica.id))
+        if not pool.batches:
+            replica.batches = False
+            commands.append(StopBatching(replica.id))
+
+    def _restore_drain(self, replica: Replica, now: float, commands: list[Command]) -> None:
+        """Command a drain again. One that the replica may refuse becomes final: whether it has
+        agreed or refused is not known."""
+        if replica.is_returning:
+            commands.append(Resume(replica.id))
+        elif replica.is_quiesced:
+            commands.append(Quiesce(replica.id))
+        elif replica.terminated:
+            commands.append(Terminate(replica.id, f"did not drain: {replica.why}"))
+        elif replica.if_idle:
+            self.drain(replica, None, replica.why, now, commands)
+        else:
+            commands.append(Drain(replica.id, None))
 
     def _bind_standby(self, standby: Replica, now: float) -> Command:
         standby.is_bound = True
@@ -296,7 +471,7 @@ class ReplicaLifecycle:
         pool.reload_s = sum(loading) / 1e3
         self._advance(replica, Step.LOADED, now)
         commands.append(Note(replica.pool, f"{replica.id} is ready"))
-        if replica.adopted and pool.spec.is_server:
+        if replica.adopted and pool.spec.is_server and replica.is_reachable:
             # The earlier manager may have drained it softly, for a pool that asks anew.
             commands.append(Resume(replica.id))
         if event.refuted:
@@ -363,17 +538,19 @@ class ReplicaLifecycle:
         self, replica: Replica, event: events.NotReleased, now: float, commands: list[Command]
     ) -> None:
         """Keep the device charged (quarantined) and retry the release after RELEASE_RETRY_S."""
-        replica.why = event.reason
-        replica.deadline_s = now + RELEASE_RETRY_S
+        replica.why, replica.may_run = event.reason, replica.may_run and replica.is_unknown
+        if not replica.is_unknown:
+            replica.deadline_s = now + RELEASE_RETRY_S
         commands.append(Note(replica.pool, f"{replica.id} cannot be released: {event.reason}"))
 
     def _end(
         self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
     ) -> None:
         """Release a lost replica. A loss before READY counts against its pool, or ends its trial;
-        it only delays the next start if it is not the replica's fault or the engine is away."""
-        if replica.is_coming:
-            if event.is_its_fault and not self._cluster.engine_down:
+        it only delays the next start if it is not the replica's fault or its host is away."""
+        if replica.is_unready:
+            host = self._cluster.hosts[replica.host]
+            if event.is_its_fault and host.is_reachable and not host.engine_down:
                 self._count_failure(replica, event, now, commands)
             else:
                 self._cluster.pools[replica.pool].delay_retry(event.reason, now)
@@ -381,6 +558,8 @@ class ReplicaLifecycle:
             self._cluster.pools[replica.pool].record_death(replica.id, event.cause)
         why = replica.why if replica.state is State.DRAINING else event.reason
         commands.append(Note(replica.pool, f"{replica.id} ended: {why}"))
+        # The report of another host may be wrong: the link to it may be what failed.
+        replica.may_run = replica.is_present and replica.host != LOCAL_HOST
         self.release(replica, why, now, commands)
 
     def _count_failure(
@@ -428,10 +607,9 @@ class ReplicaLifecycle:
     def _enter_state(self, replica: Replica, now: float) -> None:
         """Begin a state: set its deadline, and mark the pool to be settled and published."""
         replica.since_s = now
-        pool = self._cluster.pools[replica.pool]
-        pool.quiet_until_s = 0.0
-        self._cluster.changed.add(pool.key)
-        replica.deadline_s = now + state_limit_s(replica, pool.spec)
+        self._touch(replica)
+        limit_s = state_limit_s(replica, self._spec(replica))
+        replica.deadline_s = now + limit_s if replica.is_reachable else float("inf")
 
 
 def _is_unused(replica: Replica) -> bool:

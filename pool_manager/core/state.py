@@ -39,6 +39,20 @@ links to it: when the claimant no longer needs the room, the drain is revoked (`
 
 Deadlines are not part of the table. A state may last for `state_limit_s` (`replicas`). A Tick after
 that treats an overdue state like any other loss, except for a drain and a release.
+
+The state of a replica on another host is what is known of it; its `Contact` says how well it is
+known. Only a KNOWN replica is listed, used, drained or evicted:
+
+KNOWN        Its control link works. Every replica of the local host, and every one that was
+             launched or has greeted since its host is up.
+EXPECTED     Its host is up again and it runs, but it has not greeted yet. It has a time limit.
+JOINING      As EXPECTED, but its host has not answered since this server started.
+UNREACHABLE  Its host cannot be reached: it may run and serve, or not. It has no time limit.
+GONE         Its host was unreachable for so long that it takes no calls any more. It is RELEASING
+             until the host is up again: its release cannot be commanded before.
+
+A replica that may run must not be doubled if a call may not run twice (`Pool.is_exclusive`):
+such a pool counts it until it is GONE or its end is proved (`Pool.counts`).
 """
 
 from __future__ import annotations
@@ -103,6 +117,16 @@ def advance(state: State, step: Step) -> State:
         return TRANSITIONS[state][step]
     except KeyError:
         raise ImpossibleStep(f"{state} -> {step}") from None
+
+
+class Contact(StrEnum):
+    """How well the state of a replica is known."""
+
+    KNOWN = "known"
+    EXPECTED = "expected"
+    JOINING = "joining"
+    UNREACHABLE = "unreachable"
+    GONE = "gone"
 
 
 Role = Literal["serve", "trial", "standby"]
@@ -185,6 +209,8 @@ class Replica:
     `deadline_s` is the time limit of the present state. `terminated`: TERM was sent. `batches`: it
     may batch requests, as far as is known. `claimant` marks a soft drain: the pool that it makes
     room for. `is_revoked`: the soft drain was revoked, and the replica has not confirmed it yet.
+    `has_greeted`: it has connected since its host was last unreachable. `may_run`: it was given up
+    on another host without a proof of its end.
     """
 
     id: str
@@ -210,11 +236,43 @@ class Replica:
     batches: bool = True
     claimant: str = ""
     is_revoked: bool = False
+    host: str = LOCAL_HOST
+    contact: Contact = Contact.KNOWN
+    has_greeted: bool = False
+    may_run: bool = False
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether its state may be another one than the record says."""
+        return self.contact is not Contact.KNOWN
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether its host can be commanded to end it."""
+        return self.contact in (Contact.KNOWN, Contact.EXPECTED)
+
+    @property
+    def is_present(self) -> bool:
+        """Whether it serves or is to serve, as far as is known: its state is no way out."""
+        if self.state is State.DRAINING:
+            return self.if_idle or self.is_revoked
+        return self.state is not State.RELEASING
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether it is to be known again soon, and to serve."""
+        return self.contact in (Contact.EXPECTED, Contact.JOINING) and self.is_present
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is READY, and known to be so."""
+        return self.state is State.READY and not self.is_unknown
 
     @property
     def can_serve(self) -> bool:
         """Whether gateways may send requests to it: READY, or DRAINING and free to refuse."""
-        return self.state is State.READY or (self.state is State.DRAINING and self.if_idle)
+        serves = self.state is State.READY or (self.state is State.DRAINING and self.if_idle)
+        return serves and not self.is_unknown
 
     @property
     def is_quiesced(self) -> bool:
@@ -224,7 +282,7 @@ class Replica:
     @property
     def is_returning(self) -> bool:
         """Whether its soft drain was revoked, so that it will soon serve again."""
-        return self.state is State.DRAINING and self.is_revoked
+        return self.state is State.DRAINING and self.is_revoked and not self.is_unknown
 
     @property
     def is_listed(self) -> bool:
@@ -237,9 +295,15 @@ class Replica:
         keep failing for ever."""
         is_stuck = self.deadline_s < float("inf")
         is_draining = self.state is State.DRAINING and not self.is_revoked
-        return is_draining or (self.state is State.RELEASING and not is_stuck)
+        is_ending = is_draining or (self.state is State.RELEASING and not is_stuck)
+        return is_ending and not self.is_unknown
 
     @property
     def is_coming(self) -> bool:
-        """Whether it is on its way to READY."""
+        """Whether it is known to be on its way to READY."""
+        return self.is_unready and not self.is_unknown
+
+    @property
+    def is_unready(self) -> bool:
+        """Whether it has never been READY, as far as is known."""
         return self.state in (State.STARTING, State.STANDBY, State.LOADING)

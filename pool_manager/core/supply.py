@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pool_manager.core.cluster import Cluster
+from pool_manager.core.cluster import Cluster, StandbyPlace
 from pool_manager.core.commands import Command, EndWarm, Launch, Note, WarmOutcome
 from pool_manager.core.eviction import Evictor
 from pool_manager.core.placement import find_device, placement_obstacle
@@ -34,25 +34,28 @@ class Standbys:
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
         """Start one standby if any is missing; drain those above the pool's `max`."""
-        device, there = self._cluster.standby_device(pool.key), self._cluster.standbys(pool.key)
+        place, there = self._cluster.standby_places[pool.key], self._cluster.standbys(pool.key)
         for replica in there[pool.spec.max :]:
             self._replicas.drain(replica, None, "surplus standby", now, commands)
-        if len(there) >= pool.spec.max:
+        if pool.count() >= pool.spec.max:
             self._missing_since_s.pop(pool.key, None)
             return
         has_waited = now - self._missing_since_s.setdefault(pool.key, now) >= REFILL_AFTER_S
-        if now < pool.retry_at_s or self._cluster.engine_down or not self._has_room(pool, device):
+        if now < pool.retry_at_s or not self._has_room(pool, place):
             return
         if has_waited or not self._is_cold_start_going_on():
-            replica = Replica(self._new_id(), pool.key, device, "standby", now, is_bound=False)
+            id = self._new_id()
+            host, device = place
+            replica = Replica(id, pool.key, device, "standby", now, is_bound=False, host=host)
             self._replicas.add(replica, now)
-            commands.append(Launch(replica.id, "", device, "standby", {}))
+            commands.append(Launch(replica.id, "", device, "standby", {}, host))
             commands.append(Note(pool.key, f"starts {replica.id} for the next cold start"))
 
-    def _has_room(self, pool: Pool, device: str) -> bool:
-        if device in self._cluster.ledger.cordons:
+    def _has_room(self, pool: Pool, place: StandbyPlace) -> bool:
+        ledger = self._cluster.ledger
+        if place.device in ledger.cordons or place.host in ledger.closed:
             return False
-        bank, memory_mib = self._cluster.standby_charge(device)
+        bank, memory_mib = self._cluster.standby_charge(place.device, place.host)
         return bool(bank) and self._cluster.ledger.free_mib(bank, pool.key) >= memory_mib
 
     def _is_cold_start_going_on(self) -> bool:
@@ -82,9 +85,20 @@ class Supply:
             pass
         if pool.warming is not None and self._answer_warming(pool, now, commands):
             self._update_wanted(pool, load, now, commands)
-        if pool.count() >= pool.wanted and (pool.reservation or pool.blocked):
-            self.evictor.unblock(pool)
+        if pool.count() >= pool.wanted:
+            self._end_wait(pool, load, commands)
         self._stop_surplus(pool, load, now, commands)
+
+    def _end_wait(self, pool: Pool, load: Load, commands: list[Command]) -> None:
+        """The pool has the wanted number of replicas, or may not have more while one on an
+        unreachable host may still run: then it waits without a reservation."""
+        away = pool.unreachable()
+        is_needed = load.busy or pool.warming or pool.spec.min
+        if away is not None and is_needed and not pool.is_warm:
+            self._cluster.unreserve(pool)
+            self.evictor.block(pool, self._cluster.await_end(away), commands)
+        elif pool.reservation or pool.blocked:
+            self.evictor.unblock(pool)
 
     def drain_all(self, pool: Pool, why: str, now: float, commands: list[Command]) -> None:
         """Drain every replica of a pool that was removed, or that the shutdown ends."""
@@ -103,13 +117,13 @@ class Supply:
             return
         text = UNLOADED if pool.unloading else "put to sleep"
         for replica in list(pool.replicas.values()):
-            if replica.state is State.READY and pool.staying() > pool.spec.min:
+            if replica.is_ready and pool.staying() > pool.spec.min:
                 self._replicas.drain(replica, JUST_USED_S, text, now, commands)
 
     def _update_wanted(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
         spec = pool.spec
         used = max([pool.last_used_s, *(r.last_used_s for r in pool.replicas.values())])
-        is_coming = any(one.is_coming for one in pool.replicas.values())
+        is_coming = any(one.is_coming or one.is_expected for one in pool.replicas.values())
         is_kept = is_coming or (pool.count() > 0 and now - used < pool.keep_s)
         is_fresh = is_kept or pool.warming is not None
         count, reason = wanted(spec, load, pool.scaler, pool.ready(), now, is_fresh=is_fresh)
@@ -121,13 +135,13 @@ class Supply:
     def _place(self, pool: Pool, now: float, commands: list[Command]) -> bool:
         """Start one more replica of a pool or make room for it; True if one was started.
 
-        (1) Nothing may be started: the engine is away or a back-off lasts. The pool's reservation
+        (1) Nothing may be started: no host can take it or a back-off lasts. The pool's reservation
             is released, so that another pool can use the device in the meantime.
         (2) A device has room and the function is below its `max`: start there.
         (3) Victims of the pool's reservation are still leaving: wait for them. If they finish long
             exchanges first, ask others that may be gone sooner.
-        (4) Other revisions take the function to its `max`, and one of their replicas is draining:
-            wait.
+        (4) Other revisions take the function to its `max`, and one of their replicas is draining,
+            or may run on an unreachable host: wait.
         (5) Idle replicas can make room: reserve the device and drain the cheapest set; each of
             them may refuse. At `max` that is the cheapest replica of the other revisions.
         (6) The pool may preempt (it has no replica, and has waited for PREEMPT_AFTER_S; a trial
@@ -155,9 +169,7 @@ class Supply:
             evictor.hasten(pool, need, among, now, commands)
             return False
         self._cluster.unreserve(pool)
-        leaving = [one for one in others if one.state is State.DRAINING] if is_full else []
-        if leaving:  # (4)
-            text = f"waits for {leaving[0].id} of {leaving[0].pool} to drain"
+        if is_full and (text := self._awaited(others)):  # (4)
             evictor.block(pool, text, commands)
             return False
         plan = evictor.plan(pool, need, candidates.idle, among, now)  # (5)
@@ -175,13 +187,22 @@ class Supply:
 
     def _obstacle(self, pool: Pool, now: float) -> str:
         """Return why the pool may start nothing, even on a free device; "" if it may."""
-        if self._cluster.engine_down:
-            return f"nothing can be started: {self._cluster.engine_down}"
+        if closure := self._cluster.closure():
+            return f"nothing can be started: {closure}"
         if now >= pool.retry_at_s:
             return ""
         if pool.failures:
             return f"failed starts in a row: {pool.failures}, next try soon: {pool.last_error}"
         return f"the last replica was lost, next try soon: {pool.last_error}"
+
+    def _awaited(self, others: list[Replica]) -> str:
+        """Return which of these replicas ends by itself or may have ended, "" if none."""
+        for one in others:
+            if not one.is_reachable:
+                return self._cluster.await_end(one)
+            if one.state is State.DRAINING:
+                return f"waits for {one.id} of {one.pool} to drain"
+        return ""
 
     def _start(self, pool: Pool, device: str, now: float, commands: list[Command]) -> None:
         """Start a replica: assign a standby, a waiting one before a starting one, or launch a new
@@ -197,9 +218,10 @@ class Supply:
         else:
             how = "starts"
             id, role = self._new_id(), pool.spec.role
-            replica = Replica(id, pool.key, device, role, now, phases=phases)
+            host = self._cluster.ledger.devices[device].host
+            replica = Replica(id, pool.key, device, role, now, phases=phases, host=host)
             self._replicas.add(replica, now)
-            commands.append(Launch(id, pool.key, device, role, phases))
+            commands.append(Launch(id, pool.key, device, role, phases, host))
         replica.waiting_since_s = pool.waiting_since_s
         replica.last_used_s = now
         text = f"{how} {replica.id} on {device}: {pool.wanted_reason}"
@@ -210,7 +232,7 @@ class Supply:
         been idle for `keep_s`; the latter may refuse. They count as gone, since all may agree."""
         if pool.spec.role == "trial":
             return
-        ready = [one for one in pool.replicas.values() if one.state is State.READY]
+        ready = [one for one in pool.replicas.values() if one.is_ready]
         is_idle = not load.busy
         ready.sort(key=lambda one: one.ready_s)
         for replica in reversed(ready):
@@ -225,7 +247,7 @@ class Supply:
 
     @staticmethod
     def _serving(pool: Pool) -> int:
-        return sum(one.state is State.READY for one in pool.replicas.values())
+        return sum(one.is_ready for one in pool.replicas.values())
 
     def _answer_warming(self, pool: Pool, now: float, commands: list[Command]) -> bool:
         """Answer a request for a warm pool once a replica is ready, a start failed, or there is no

@@ -155,6 +155,7 @@ class FakeReplica:
             "version": VERSION,
             "pid": os.getpid(),
             "features": [],
+            "dial": 1,
             "bound": self._record.bound,
             "phases": self._phases(),
         }

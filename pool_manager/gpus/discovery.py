@@ -13,10 +13,11 @@ from pool_manager.driver import Driver
 from pool_manager.gpus import memory
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.monitor import CALL_S, GpuMonitor
-from pool_manager.gpus.nvml import NoDriver, Nvml, Reading, Snapshot
 from pool_manager.ports import Gpus
 from registry.errors import BadRequest
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.gpus import NoDriver, Reading, Snapshot
+from runtime_image.gpus.nvml import Nvml
 
 log = structlog.get_logger()
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from pool_manager.core.state import Device
-from pool_manager.gpus.nvml import Reading, Snapshot
 from registry.errors import BadRequest
+from runtime_image.contract.gpus import Reading, Snapshot
 
 ALL: Final = "all"
 NONE: Final = "none"

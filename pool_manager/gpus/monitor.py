@@ -25,10 +25,11 @@ from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
 from pool_manager.gpus import memory
 from pool_manager.gpus.memory import still_taken, taken_mib
-from pool_manager.gpus.nvml import NoDriver, Nvml, Reading, Snapshot, XidEvent
 from pool_manager.ports import GpuView
 from registry.errors import DriverError
 from registry.tasks import Tasks
+from runtime_image.contract.gpus import NoDriver, Reading, Snapshot, XidEvent
+from runtime_image.gpus.nvml import Nvml
 
 log = structlog.get_logger()
 

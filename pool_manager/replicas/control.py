@@ -1,4 +1,4 @@
-"""A replica's control link, and the validation of everything received on it.
+"""A replica's control link: accepts its connections and turns frames into events.
 
 Replicas may run foreign code: frames are parsed strictly, and only expected frames are accepted.
 """
@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import socket
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import structlog
 
 from pool_manager.core import events
-from registry.files import is_exhausted
+from pool_manager.ports import ControlConnections
+from pool_manager.replicas.messages import (
+    parse_batching_off,
+    parse_frame,
+    parse_load_failed,
+    parse_loaded,
+    parse_numbers,
+    text,
+)
 from registry.tasks import Tasks
-from runtime_image.contract.control import PHASES, BindRequest
-from runtime_image.contract.link import CONTROL_MAX, REFUTATION_MAX, Kind
-from runtime_image.link.frames import Frame, LinkError, pack
+from runtime_image.contract.agent import HostReport, from_json
+from runtime_image.contract.control import BindRequest, Hello
+from runtime_image.contract.link import CONTROL_MAX, Kind
+from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.handshake import pack_bind
 from runtime_image.link.reception import read_hello, welcome
 from runtime_image.link.run_counts import RunCount, unpack_runs
@@ -29,21 +38,21 @@ log = structlog.get_logger()
 
 HELLO_S = 5.0
 PINGS_MISSED_MAX = 3
+REMOTE_PING_S: Final = 5.0
+"""Max seconds between two PINGs to a replica on another host, which takes three missed ones as a
+lost link."""
 ASKED_MAX: Final = 8
 """Max unanswered PINGs beyond which none is sent ahead of its time."""
-EXHAUSTED_S = 0.5
-"""Seconds between two tries to accept a connection when file descriptors are exhausted."""
-
-
-LIMIT_MAX: Final = 65536
-"""Largest accepted number of concurrent requests of a replica."""
-NUMBER_MAX: Final = 1e9
-"""Upper bound of plausible numbers (milliseconds, MiB) from a replica."""
-REASON_MAX: Final = 4000
-STAGE_MAX: Final = 20
-WORDS: Final = "fngate replica: "
-"""Prefix of the log line with which a replica exits on its own."""
-_REPORTED: Final = ("load_ms", "memory_mib")
+RELINK_S = 20.0
+"""Seconds in which a replica on another host dials again after its link broke. Only the time counts
+in which its host can be reached."""
+RELINK_STEP_S = 0.5
+DIALS_AT_ONCE: Final = 20
+"""Connections of a replica that are accepted without a pause: as many may arrive when a host can be
+reached again."""
+DIAL_S = 0.5
+"""Seconds between two connections of a replica beyond that."""
+NUMBER_MASK: Final = 0xFFFF_FFFF
 
 
 class LinkReceiver(Protocol):
@@ -56,130 +65,253 @@ class LinkReceiver(Protocol):
         """Handle a PONG; `busy_ms` is the model's total run time in milliseconds, modulo 2**32,
         `runs` are those since the last PONG."""
 
-    def on_link_lost(self, id: str, reason: str) -> None:
-        """Handle the end of the link, or PINGS_MISSED_MAX unanswered PINGs."""
+    def on_link_lost(self, id: str, reason: str, *, is_its_fault: bool) -> None:
+        """Handle the end of the link: a lost connection or PINGS_MISSED_MAX unanswered PINGs; for
+        a replica on another host, that it did not dial again. `is_its_fault`: its host could be
+        reached all the time."""
+
+
+@dataclass(slots=True)
+class _Said:
+    """What a replica has said so far. `has_tried`: LOADED or LOAD_FAILED."""
+
+    has_greeted: bool = False
+    has_tried: bool = False
+    is_loaded: bool = False
+    has_run: bool = False
+    is_refuted: bool = False
 
 
 class Control:
-    """Control link of one replica: accepts one HELLO with the right token, then turns frames into
-    events. `is_server`: the replica is a sidecar."""
+    """Control link of one replica: accepts HELLO with the right token, then turns frames into
+    events.
 
-    def __init__(
+    The link of a replica on this machine ends with its connection. A replica on another host may
+    dial again; the connection with the newest number counts, and the commands that may have been
+    lost are sent again.
+    """
+
+    def __init__(  # noqa: PLR0913 - the identity of a replica, and who receives what
         self,
         id: str,
         token: str,
-        listener: socket.socket,
+        connections: ControlConnections,
         data_listener: socket.socket | None,
         receiver: LinkReceiver,
         *,
+        bound: str | None = None,
         is_server: bool = False,
+        on_report: Callable[[HostReport], None] | None = None,
     ) -> None:
+        """`data_listener` is passed to a replica on this machine that has none. `bound` is the key
+        of the pool that the replica may serve, "" for none yet, None for any. `is_server`: the
+        replica is a sidecar. `on_report`: it is a host's agent."""
         self.id = id
         self._is_server = is_server
         self._token = token
-        self._listener = listener
+        self._connections = connections
         self._data_listener = data_listener
         self._receiver = receiver
         self._emit = receiver.on_event
+        self._on_report = on_report
+        self._bound = bound
+        self._background: list[asyncio.Task[None]] = []
+        self._relinking: asyncio.Task[None] | None = None
+        self._ping_s = 0.0
         self._stream: FrameStream | None = None
+        self._dial = 0
+        self._refusals = 0
         self._missed = 0
         self._pings = 0
+        self._pongs = 0
         self._asked = 0
         self._runs: dict[int, RunCount] = {}
         self._is_base_due = False
         self._drains = 0
-        self._has_loaded = False
-        self._has_run = False
-        self._is_refuted = False
+        self._unanswered: list[Piece] = []
+        self._bind_frame: list[Piece] = []
+        self._is_batching_off = False
+        self._said = _Said()
         self._closed = False
 
     def open(self, tasks: Tasks, ping_s: float) -> None:
-        """Wait for the replica's HELLO in the background, then send PINGs every `ping_s`."""
-        self._task = tasks.spawn(f"control {self.id}", self._run(ping_s))
+        """Accept the replica's connections in the background, and send PINGs every `ping_s`."""
+        self._tasks = tasks
+        self._ping_s = min(ping_s, REMOTE_PING_S) if self._connections.is_remote else ping_s
+        self._accepting = tasks.spawn(f"control {self.id}", self._accept())
 
-    async def _run(self, ping_s: float) -> None:
+    # Connections
+
+    async def _accept(self) -> None:
+        """Accept connections: until the first HELLO on this machine, always from another host."""
         loop = asyncio.get_running_loop()
-        while self._stream is None:
-            sock = await self._accept(loop)
-            try:
-                await self._greet(sock)
-            except (LinkError, OSError) as error:
-                sock.close()
-                log.warning("a greeting was refused", replica=self.id, reason=str(error))
-            except asyncio.CancelledError:
-                sock.close()
-                raise
-        while not self._closed:
-            await asyncio.sleep(ping_s)
-            self._ping()
-
-    async def _accept(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
-        """Accept a connection. `loop.sock_accept` is not used, because it may lose the accepted
-        socket when it is cancelled."""
-        is_warned = False
-        while True:
-            await self._came(loop)
-            try:
-                return self._listener.accept()[0]
-            except (BlockingIOError, ConnectionAbortedError):
-                continue
-            except OSError as error:
-                if not is_exhausted(error):
-                    raise
-                if not is_warned:
-                    log.warning("a greeting has to wait", replica=self.id, reason=str(error))
-                is_warned = True
-                # No reader during the sleep: the pending connection would wake the loop in every
-                # iteration.
-                await asyncio.sleep(EXHAUSTED_S)
-
-    async def _came(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait for a connection."""
-        came = asyncio.Event()
-        loop.add_reader(self._listener, came.set)
-        try:
-            await came.wait()
-        finally:
-            loop.remove_reader(self._listener)
-
-    async def _greet(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        hello = await read_hello(sock, HELLO_S)
-        if not hmac.compare_digest(hello["token"].encode("utf-8", "replace"), self._token.encode()):
-            raise LinkError("wrong token")
-        loaded = parse_loaded(self.id, dict(hello["loaded"])) if "loaded" in hello else None
-        welcome(sock, None if loaded else self._data_listener)
-        _, self._stream = await asyncio.get_running_loop().create_unix_connection(
-            lambda: FrameStream(self._on_frame, self._lost, f"control {self.id}", CONTROL_MAX),
-            sock=sock,
-        )
+        is_remote = self._connections.is_remote
+        credit, last_s = float(DIALS_AT_ONCE), loop.time()
+        while is_remote or not self._said.has_greeted:
+            sock, hello = await self._connections.accept()
+            await self._receive(sock, hello)
+            now = loop.time()
+            credit = min(DIALS_AT_ONCE, credit + (now - last_s) / DIAL_S) - 1
+            last_s = now
+            if is_remote and credit < 0:
+                await asyncio.sleep(DIAL_S)
         # The token has been used: no other process may connect as this replica.
         self._close_listeners()
-        phases = parse_numbers(hello["phases"])
-        self._emit(events.Greeted(self.id, phases, loaded is not None))
-        if loaded is not None:
+
+    async def _receive(self, sock: socket.socket, hello: Hello | None) -> None:
+        try:
+            await self._greet(sock, hello or await read_hello(sock, HELLO_S))
+        except (LinkError, OSError) as error:
+            sock.close()
+            self._refusals += 1
+            if self._refusals & (self._refusals - 1) == 0:  # a flood must not fill the log
+                reason, count = str(error), self._refusals
+                log.warning("a greeting was refused", replica=self.id, reason=reason, count=count)
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+
+    async def _greet(self, sock: socket.socket, hello: Hello) -> None:
+        loaded = self._checked(hello)
+        is_remote = self._connections.is_remote
+        listener = None if loaded or is_remote else self._data_listener
+        welcome(sock, listener, round(self._ping_s * 1e3) if is_remote else 0)
+        dial = hello["dial"]
+        stream = FrameStream(
+            lambda frame: self._on_frame(dial, frame),
+            lambda reason: self._on_lost(dial, reason),
+            f"control {self.id}",
+            CONTROL_MAX,
+        )
+        await asyncio.get_running_loop().create_unix_connection(lambda: stream, sock=sock)
+        self._take_over(stream, dial)
+        self._emit(events.Greeted(self.id, parse_numbers(hello["phases"]), loaded is not None))
+        if not self._said.has_greeted:
+            self._said.has_greeted = True
+            self._background.append(self._tasks.spawn(f"pings {self.id}", self._ping_always()))
             # It served under an earlier server, whose runs are not counted: ask how many it made
             # before any gateway can connect.
-            self._is_base_due = True
+            self._is_base_due = loaded is not None
+        if is_remote or loaded is not None:
             self._ask()
+        if loaded is not None:
+            self._update(loaded)
+        if is_remote:
+            self._repeat(is_loaded=loaded is not None)
+
+    def _checked(self, hello: Hello) -> events.Loaded | None:
+        """Return what the replica has loaded. Raises LinkError unless HELLO is from this replica,
+        newer than the last one, and does not contradict what is known."""
+        if not hmac.compare_digest(hello["token"].encode("utf-8", "replace"), self._token.encode()):
+            raise LinkError("wrong token")
+        if hello["dial"] <= self._dial:
+            raise LinkError(f"expected a dial after {self._dial}, got {hello['dial']}")
+        loaded = parse_loaded(self.id, dict(hello["loaded"])) if "loaded" in hello else None
+        bound, known = hello["bound"], self._bound
+        if known is not None and bound != known and (bound or loaded):
+            raise LinkError(f"expected a replica of {known!r}, got one of {text(bound, 100)!r}")
+        if self._said.is_loaded and loaded is None:
+            raise LinkError("expected a replica with a model, got one without")
+        return loaded
+
+    def _take_over(self, stream: FrameStream, dial: int) -> None:
+        """Use this connection from now on, and end the last one."""
+        if self._relinking is not None:
+            self._relinking.cancel()
+            self._relinking = None
+        last, self._stream, self._dial = self._stream, stream, dial
+        self._missed = self._pings = self._pongs = self._drains = 0
+        if last is not None:
+            last.abort("the replica dialled again")
+
+    def _update(self, loaded: events.Loaded) -> None:
+        """Handle the model that a HELLO states: it is news once."""
+        if not self._said.has_tried:
             self._tell_loaded(loaded)
+        elif loaded.refuted and not self._said.is_refuted:
+            self._said.is_refuted = True
+            self._emit(events.BatchingRefuted(self.id, loaded.refuted))
+
+    def _repeat(self, *, is_loaded: bool) -> None:
+        """Send commands again that an earlier connection may have lost."""
+        if self._bind_frame and not is_loaded:
+            self._send(self._bind_frame)
+        if self._is_batching_off:
+            self._send(pack(Kind.BATCHING_OFF))
+        if self._unanswered:
+            self._drains = 1
+            self._send(self._unanswered)
+
+    def _on_lost(self, dial: int, reason: str) -> None:
+        """Handle the end of a connection. On another host the replica has time to dial again."""
+        if self._closed or dial != self._dial or self._stream is None:
+            return
+        if not self._connections.is_remote:
+            self._end(reason, is_its_fault=True)
+            return
+        self._stream = None
+        self._missed = self._pings = 0
+        self._relinking = self._tasks.spawn(f"relink {self.id}", self._relink(reason))
+
+    async def _relink(self, reason: str) -> None:
+        """Report the replica as lost if it does not dial again in time."""
+        is_its_fault, left_s = True, RELINK_S
+        while left_s > 0:
+            if not self._connections.is_up:
+                is_its_fault = False
+                await self._connections.wait_up()
+            await asyncio.sleep(RELINK_STEP_S)
+            left_s -= RELINK_STEP_S
+        self._relinking = None
+        why = f"{reason}; no new connection for {RELINK_S:g} s"
+        self._end(why, is_its_fault=is_its_fault)
+
+    def _end(self, reason: str, *, is_its_fault: bool) -> None:
+        if not self._closed:
+            self._closed = True
+            self._receiver.on_link_lost(self.id, reason, is_its_fault=is_its_fault)
+
+    def close(self) -> None:
+        """Close the link without calling the receiver."""
+        self._closed = True
+        for task in self._background:
+            task.cancel()
+        if self._relinking is not None:
+            self._relinking.cancel()
+        self._accepting.cancel()
+        # `ControlConnections.close` must not be called while `accept` waits.
+        self._accepting.add_done_callback(lambda _task: self._close_listeners())
+        if self._stream is not None:
+            self._stream.abort("closed")
+
+    def _close_listeners(self) -> None:
+        self._connections.close()
+        if self._data_listener is not None:
+            self._data_listener.close()
+            self._data_listener = None
+
+    # Commands
 
     @property
     def is_greeted(self) -> bool:
         """Whether the replica has sent HELLO, so that frames can be sent to it."""
-        return self._stream is not None
+        return self._said.has_greeted
 
     @property
     def is_answering(self) -> bool:
-        """Whether all PINGs but the last were answered; the last answer may be on its way."""
-        return self._missed <= 1
+        """Whether the replica is connected, or has yet to be, and all PINGs but the last were
+        answered; the last answer may be on its way."""
+        return self._missed <= 1 and (self._stream is not None or not self._said.has_greeted)
 
     def bind(self, request: BindRequest) -> None:
         """Send the model to load, and the role."""
-        self._send(pack_bind(request))
+        self._bound = request["bound"] if self._bound is not None else None
+        self._bind_frame = pack_bind(request)
+        self._send(self._bind_frame)
 
     def stop_batching(self) -> None:
         """Stop the replica from batching requests."""
+        self._is_batching_off = True
         self._send(pack(Kind.BATCHING_OFF))
 
     def drain(self, if_idle_s: float | None) -> None:
@@ -187,41 +319,43 @@ class Control:
         # A PING first, for a last PONG with the run time: the replica may exit before the next one.
         self._ask()
         self._drains += 1
-        self._send(pack(Kind.DRAIN, aux=max(0, round((if_idle_s or 0.0) * 1e3))))
+        self._command(pack(Kind.DRAIN, aux=max(0, round((if_idle_s or 0.0) * 1e3))))
 
     def quiesce(self) -> None:
         """Ask a sidecar to finish its exchanges and exit, unless `resume` revokes it."""
         self._ask()
-        self._send(pack(Kind.QUIESCE))
+        self._command(pack(Kind.QUIESCE))
 
     def resume(self) -> None:
         """Revoke `quiesce`; the sidecar answers NOT_IDLE."""
         self._drains += 1
-        self._send(pack(Kind.RESUME))
+        self._command(pack(Kind.RESUME))
 
-    def close(self) -> None:
-        """Close the link without calling the receiver."""
-        self._closed = True
-        self._task.cancel()
-        # Close the listeners only after the task has ended: their descriptor numbers may be reused
-        # at once, and the task would then remove the readers of other sockets from the loop.
-        self._task.add_done_callback(lambda _task: self._close_listeners())
-        if self._stream is not None:
-            self._stream.abort("closed")
+    def _command(self, frame: list[Piece]) -> None:
+        """Send a command that counts until NOT_IDLE answers it or another one replaces it."""
+        self._unanswered = frame
+        self._send(frame)
 
-    def _close_listeners(self) -> None:
-        self._listener.close()
-        if self._data_listener is not None:
-            self._data_listener.close()
-            self._data_listener = None
-
-    def _send(self, frame: list[bytes | bytearray | memoryview]) -> None:
+    def _send(self, frame: list[Piece]) -> None:
         if self._stream is not None:
             self._stream.send(frame)
 
+    # PINGs
+
+    async def _ping_always(self) -> None:
+        while not self._closed:
+            await asyncio.sleep(self._ping_s)
+            self._ping()
+
     def _ping(self) -> None:
+        if self._stream is None:
+            return
         if self._missed >= PINGS_MISSED_MAX:
-            self._lost(f"did not answer {self._missed} PINGs")
+            reason = f"did not answer {self._missed} PINGs"
+            if self._connections.is_remote:
+                self._stream.abort(reason)
+            else:
+                self._end(reason, is_its_fault=True)
             return
         self._missed += 1
         self._ask()
@@ -230,7 +364,7 @@ class Control:
         if self._stream is not None:
             self._pings += 1
             self._asked += 1
-            self._stream.send(pack(Kind.PING))
+            self._stream.send(pack(Kind.PING, aux=self._pongs & NUMBER_MASK))
 
     def ask(self) -> int:
         """Send a PING now, unless ASKED_MAX are unanswered; return the number of the last one."""
@@ -242,46 +376,51 @@ class Control:
         """Whether the PING with this number is answered, or will never be."""
         return self._closed or self._asked - self._pings >= number
 
-    def _lost(self, reason: str) -> None:
-        if not self._closed:
-            self._closed = True
-            self._receiver.on_link_lost(self.id, reason)
+    # Frames
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, dial: int, frame: Frame) -> None:
+        if dial != self._dial:
+            return  # of a connection that was replaced
         match frame.kind:
             case Kind.PONG:
-                self._expect(self._pings > 0, frame)
-                self._pings -= 1
-                self._missed = 0
-                self._receiver.on_pong(self.id, frame.aux, self._new_runs(frame))
+                self._on_pong(frame)
             case Kind.LOADED:
                 self._tell_loaded(parse_loaded(self.id, parse_frame(frame)))
             case Kind.LOAD_FAILED:
-                self._expect(not self._has_loaded, frame)
-                self._has_loaded = True
+                self._expect(not self._said.has_tried, frame)
+                self._said.has_tried, self._bind_frame = True, []
                 self._emit(parse_load_failed(self.id, parse_frame(frame)))
             case Kind.BATCHING_OFF:
-                is_due = self._has_loaded and not self._is_refuted and not self._is_server
+                is_due = self._said.has_tried and not self._said.is_refuted and not self._is_server
                 self._expect(is_due, frame)
-                self._is_refuted = True
+                self._said.is_refuted = True
                 self._emit(parse_batching_off(self.id, parse_frame(frame)))
             case Kind.NOT_IDLE:
                 self._expect(self._drains > 0, frame)
-                self._drains -= 1
+                self._drains, self._unanswered = self._drains - 1, []
                 self._emit(events.NotIdle(self.id, frame.aux / 1e3))
             case Kind.FIRST_RUN:
-                self._expect(not self._has_run, frame)
-                self._has_run = True
+                self._expect(not self._said.has_run, frame)
+                self._said.has_run = True
                 self._emit(events.FirstRun(self.id, frame.aux / 1e3))
+            case Kind.REPORT if self._on_report is not None:
+                self._on_report(_report(frame))
             case _:
                 raise LinkError(f"unexpected {frame.kind.name} on a control link")
+
+    def _on_pong(self, frame: Frame) -> None:
+        self._expect(self._pings > 0, frame)
+        self._pings -= 1
+        self._pongs += 1
+        self._missed = 0
+        self._receiver.on_pong(self.id, frame.aux, self._new_runs(frame))
 
     def _new_runs(self, frame: Frame) -> list[RunCount]:
         """Return the runs since the last PONG. Raises LinkError if they are not due, or fewer than
         before."""
         if not frame.body and not self._is_base_due:
             return []
-        self._expect(not frame.body or (self._has_loaded and not self._is_server), frame)
+        self._expect(not frame.body or (self._said.has_tried and not self._is_server), frame)
         before, now = self._runs, {one.rows: one for one in unpack_runs(frame.body)}
         if not before.keys() <= now.keys():
             raise LinkError("malformed PONG: a batch size is missing")
@@ -293,11 +432,13 @@ class Control:
         return [one for one in more if one.runs]
 
     def _tell_loaded(self, loaded: events.Loaded) -> None:
-        if self._has_loaded:
+        if self._said.has_tried:
             raise LinkError("unexpected LOADED")
         if self._is_server and not (loaded.limit or loaded.report):
             raise LinkError("malformed LOADED: limit 0 of a server")
-        self._has_loaded = True
+        self._said.has_tried = self._said.is_loaded = True
+        self._said.is_refuted = bool(loaded.refuted)
+        self._bind_frame = []  # it may have secrets
         self._emit(loaded)
 
     @staticmethod
@@ -307,6 +448,13 @@ class Control:
             raise LinkError(f"unexpected {frame.kind.name}")
 
 
+def _report(frame: Frame) -> HostReport:
+    try:
+        return from_json(parse_frame(frame))
+    except ValueError as error:
+        raise LinkError(str(error)) from error
+
+
 def _difference(now: RunCount, before: RunCount | None) -> RunCount:
     if before is None:
         return now
@@ -314,95 +462,3 @@ def _difference(now: RunCount, before: RunCount | None) -> RunCount:
     if min(more) < 0:
         raise LinkError(f"malformed PONG: numbers of {now.rows} rows fell")
     return RunCount(now.rows, *more)
-
-
-def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
-    """Parse the body of LOADED, or the same object in HELLO. Raises LinkError."""
-    limit, memory = data.get("limit"), data.get("memory_mib")
-    if not isinstance(limit, int) or not 0 <= limit <= LIMIT_MAX:
-        raise LinkError(f"malformed LOADED: limit {limit!r}")
-    if not isinstance(memory, int | float) or not is_number(memory):
-        raise LinkError(f"malformed LOADED: memory_mib {memory!r}")
-    return events.Loaded(
-        id,
-        limit,
-        bool(data.get("marks_started", True)),
-        float(memory),
-        parse_numbers(data.get("phases", {})),
-        _report(data.get("report")),
-        text(data.get("batching_off", ""), REFUTATION_MAX),
-    )
-
-
-def parse_batching_off(id: str, data: dict[str, Any]) -> events.BatchingRefuted:
-    """Parse the body of BATCHING_OFF."""
-    reason = text(data.get("reason", ""), REFUTATION_MAX) or "no reason given"
-    return events.BatchingRefuted(id, reason)
-
-
-def parse_load_failed(id: str, data: dict[str, Any]) -> events.Lost:
-    """Parse the body of LOAD_FAILED."""
-    reason, stage = text(data.get("reason", ""), REASON_MAX), text(data.get("stage", ""), STAGE_MAX)
-    return events.Lost(id, reason, stage=stage)
-
-
-def last_words(lines: Sequence[str]) -> str:
-    """Return the reason in a replica's last log line if it exited on its own, else ""."""
-    said = lines[-1] if lines else ""
-    return text(said.removeprefix(WORDS), REASON_MAX) if said.startswith(WORDS) else ""
-
-
-def parse_numbers(data: Any) -> dict[str, float]:
-    """Return phases in milliseconds by known names; drops unknown names and invalid values."""
-    if not isinstance(data, dict):
-        return {}
-    return {name: round(float(data[name]), 3) for name in PHASES if is_number(data.get(name))}
-
-
-def text(value: Any, length_max: int) -> str:
-    """Return `value` as valid text of limited length: JSON may contain lone surrogates."""
-    return str(value)[:length_max].encode("utf-8", "replace").decode()
-
-
-def parse_frame(frame: Frame) -> dict[str, Any]:
-    """Return a frame's JSON object. Raises LinkError."""
-    try:
-        data = json.loads(frame.body)
-    except (ValueError, RecursionError) as error:
-        raise LinkError(f"malformed {frame.kind.name}: {error}") from error
-    if not isinstance(data, dict):
-        raise LinkError(f"malformed {frame.kind.name}: not an object")
-    return data
-
-
-def _report(data: Any) -> dict[str, Any]:
-    """Return a trial's report. Its numbers are validated here, because they affect decisions about
-    other replicas; the deploy validates the rest. Raises LinkError."""
-    if not isinstance(data, dict):
-        return {}
-    for name in _REPORTED:
-        if name in data and not is_number(data[name]):
-            raise LinkError(f"malformed LOADED: report {name} {data[name]!r}")
-    latencies = data.get("latency_ms", {})
-    if not isinstance(latencies, dict) or not all(map(is_number, latencies.values())):
-        raise LinkError("malformed LOADED: report latency_ms")
-    if not _is_text(data):
-        raise LinkError("malformed LOADED: report contains invalid text")
-    return data
-
-
-def is_number(value: Any) -> bool:
-    """Whether `value` is a number from 0 to NUMBER_MAX. NaN is rejected, since it compares false
-    with every bound."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 <= value <= NUMBER_MAX
-
-
-def _is_text(data: dict[str, Any]) -> bool:
-    """Whether a report can be stored: no lone surrogates, no excessive nesting."""
-    try:
-        json.dumps(data, ensure_ascii=False).encode()
-    except (UnicodeEncodeError, RecursionError):
-        return False
-    return True

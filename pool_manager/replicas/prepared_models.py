@@ -20,7 +20,7 @@ import structlog
 from pool_manager.core import events
 from pool_manager.core.state import Replica
 from pool_manager.ports import Binding, Bundles
-from pool_manager.replicas.control import is_number, text
+from pool_manager.replicas.messages import is_number, text
 from pool_manager.replicas.relay import Emit
 from registry.errors import FnError
 from registry.model import BundleFile, Prepared, SessionTimes

@@ -17,9 +17,9 @@ from pool_manager.core import events
 from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.driver import Driver
 from pool_manager.gpus.occupancy import GpuOccupancy
-from pool_manager.ports import NoSecrets, Secrets
+from pool_manager.ports import NoHosts, NoSecrets, OtherHosts, Secrets
 from pool_manager.replicas import records
-from pool_manager.replicas.control import last_words
+from pool_manager.replicas.messages import last_words
 from pool_manager.replicas.output import ReplicaOutput
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
@@ -42,7 +42,7 @@ class Wiring:
 
     `emit` gets every event, `on_pong(id, busy_ms, runs)` each PONG; `turn(id)` returns the priority
     of a replica's start; `occupancy` measures the owner's GPUs. `secrets` is read when a server
-    that needs some is bound.
+    that needs some is bound. `hosts` are the other hosts.
     """
 
     emit: Emit
@@ -50,6 +50,7 @@ class Wiring:
     on_pong: Callable[[str, int, Sequence[RunCount]], None] = lambda _id, _busy_ms, _runs: None
     turn: Callable[[str], StartPriority] = lambda _id: StartPriority(Rank.WAITER, 0.0)
     secrets: Secrets = field(default_factory=NoSecrets)
+    hosts: OtherHosts = field(default_factory=NoHosts)
 
 
 class EventRelay:
@@ -101,9 +102,9 @@ class EventRelay:
         """LinkReceiver: pass a PONG on."""
         self._pong(id, busy_ms, runs)
 
-    def on_link_lost(self, id: str, reason: str) -> None:
+    def on_link_lost(self, id: str, reason: str, *, is_its_fault: bool) -> None:
         """LinkReceiver: report the lost link as the end of the replica."""
-        self._tasks.spawn(f"end of {id}", self._explain(id, reason))
+        self._tasks.spawn(f"end of {id}", self._explain(id, reason, is_its_fault))
 
     def on_event(self, event: events.Event) -> None:
         """LinkReceiver: complete an event and pass it on."""
@@ -157,11 +158,12 @@ class EventRelay:
             reason += f": {words}" if words else hint
         self._emit(replace(event, reason=reason, log_tail=tail))
 
-    async def _explain(self, id: str, reason: str) -> None:
+    async def _explain(self, id: str, reason: str, is_its_fault: bool) -> None:
         """Report a lost link, unless the driver reports the exit of the process in time."""
         exit = self._exits.get(id)
         if exit is not None and not reason.startswith("did not answer"):
             await asyncio.wait([exit], timeout=EXIT_S)
             if exit.done():
                 return  # `_on_exit` reports it
-        await self._report_lost(events.Lost(id, f"control link lost: {reason}"))
+        why = f"control link lost: {reason}"
+        await self._report_lost(events.Lost(id, why, is_its_fault=is_its_fault))

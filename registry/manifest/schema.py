@@ -12,11 +12,12 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from registry.errors import BadRequest
 from registry.manifest.checks import NOTHING, Path, Section, Text, refused, validate
 from registry.manifest.oip import OipTable
 from registry.manifest.openai import OpenAITable
 from registry.manifest.server import ServerTable
-from registry.names import NAME_RULE, is_name
+from registry.names import NAME_RULE, check_labels, is_name
 from runtime_image.contract import dtypes
 from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
@@ -29,9 +30,6 @@ RANK_MAX: Final = 16
 DIMENSION_MAX: Final = 2**31 - 1
 
 SCHEMA: Final = 1
-LABEL_KEY: Final = r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$"
-LABEL_VALUE: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
-"""A label of a host: a key like a function's name; a value of letters, digits, `.`, `_`, `-`."""
 Side = Annotated[int, Field(ge=1, le=16_384)]
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]
 PerChannel = Annotated[
@@ -81,12 +79,18 @@ class DeviceTable(Section):
     """Memory cap of a replica in MiB; 0 for the server's default."""
     share: float = Field(default=1.0, ge=0.01, le=1)
     """Share of a GPU that a replica takes. 1 gives it a GPU of its own."""
-    host: Annotated[
-        dict[Annotated[str, Field(pattern=LABEL_KEY)], Annotated[str, Field(pattern=LABEL_VALUE)]],
-        Field(max_length=16),
-    ] = Field(default_factory=dict)
+    host: dict[str, str] = Field(default={})
     """Labels that the host of a replica must have, such as `{zone = "a"}`. The local host has the
     labels of `FN_HOST_LABELS`."""
+
+    @field_validator("host")
+    @classmethod
+    def _are_labels(cls, value: dict[str, str]) -> dict[str, str]:
+        try:
+            return check_labels(value)
+        except BadRequest as error:
+            expected = error.message.removeprefix("labels: expected ").partition("; got ")[0]
+            raise PydanticCustomError("labels", "{text}", {"text": expected}) from None
 
 
 class BatchingTable(Section):

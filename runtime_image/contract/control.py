@@ -68,6 +68,9 @@ class Hello(TypedDict):
     version: int
     pid: int
     features: list[str]
+    dial: int
+    """Number of this attempt of the process to connect, 1 for the first: of several connections of
+    a replica, the one with the largest number counts."""
     bound: str
     loaded: NotRequired[Loaded]
     phases: dict[str, float]

@@ -1,4 +1,4 @@
-"""Constants of the link, version 6: frame layout, kinds, flags, limits.
+"""Constants of the link, version 7: frame layout, kinds, flags, limits.
 
 Every frame is a 16-byte little-endian header, `meta_len` bytes of meta, `body_len` bytes of body:
 
@@ -11,7 +11,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-VERSION: Final = 6
+VERSION: Final = 7
 HEADER: Final = Struct("<IIBBHI")
 BODY_MAX: Final = 320 * 1024 * 1024
 """Bytes; above the largest answer (256 MiB) and the largest request body that can be configured."""
@@ -52,11 +52,11 @@ class Kind(IntEnum):
     """Frame kinds. 1-15 belong to the control link, 16 and up to the data link."""
 
     HELLO = 1  # replica -> manager, and gateway -> replica: JSON body
-    WELCOME = 2  # manager -> replica: JSON body, descriptor of the data listener as ancillary data
+    WELCOME = 2  # manager -> replica: aux = ms between PINGs; replica -> gateway: body = greeting
     BIND = 3  # manager -> replica: JSON body, the model to load
     LOADED = 4  # replica -> manager: JSON body, result of the load and of the first runs
     LOAD_FAILED = 5  # replica -> manager: JSON body, the reason
-    PING = 6
+    PING = 6  # manager -> replica: aux = PONGs received on this link
     PONG = 7  # replica -> manager: aux = total run time in ms, modulo 2**32; RUN_COUNTs if changed
     DRAIN = 8  # manager -> replica: exit if idle for at least aux milliseconds; 0 = in any case
     NOT_IDLE = 9  # replica -> manager: aux = milliseconds since the last request ended
@@ -80,6 +80,8 @@ class Kind(IntEnum):
     QUIESCE = 30  # sidecar -> gateway: stop using the link; manager -> sidecar: drain softly
     QUIESCED = 31  # gateway -> sidecar: aux = exchanges that are open or requested
     RESUME = 32  # manager -> sidecar: revoke a soft drain; the sidecar answers NOT_IDLE
+    REPORT = 33  # agent -> manager: JSON body, a HostReport
+    CONNECT = 34  # gateway -> sidecar, first frame of a channel: body = key, id = exchange
 
 
 class Flag(IntEnum):
@@ -103,6 +105,9 @@ class NotStarted(IntEnum):
     BATCH_TIMEOUT = 3  # another request of its batch exceeded the timeout; run this one alone
     REFUSED = 4  # the server does not accept connections
 
+
+CHANNEL_KEY_SIZE: Final = 32
+"""Bytes of the body of CONNECT: the key in the sidecar's HELLO, hexadecimal digits."""
 
 SOCKET_NOTICE: Final = Struct("<I")
 """A message of a sidecar's side channel: the id of an OPEN, with the connected socket as ancillary

@@ -15,6 +15,8 @@ from runtime_image.contract.control import Hello
 from runtime_image.contract.link import VERSION, Kind
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 
+DIAL_MAX = 2**53
+"""Largest accepted number of a connection."""
 GREETING_MAX = 256 * 1024
 """Max bytes of a HELLO body."""
 
@@ -44,6 +46,8 @@ def _checked(frame: Frame) -> Hello:
         version, token = data["version"], data["token"]
         if not isinstance(data["pid"], int) or not isinstance(data["bound"], str):
             raise TypeError("pid or bound")
+        if type(data["dial"]) is not int or not 0 < data["dial"] <= DIAL_MAX:
+            raise TypeError("dial")
         if not isinstance(data["phases"], dict) or not isinstance(token, str):
             raise TypeError("phases or token")
         if not isinstance(data.get("loaded", {}), dict):
@@ -55,12 +59,13 @@ def _checked(frame: Frame) -> Hello:
     return cast("Hello", data)
 
 
-def welcome(sock: socket.socket, listener: socket.socket | None) -> None:
-    """Answer HELLO and pass `listener`, None if the replica already has one.
+def welcome(sock: socket.socket, listener: socket.socket | None, ping_ms: int = 0) -> None:
+    """Answer HELLO and pass `listener`, None if the replica has one or binds it itself. `ping_ms`:
+    milliseconds between PINGs for a replica that must notice missing ones, 0 for any other.
 
     The socket is non-blocking and fresh, so these few bytes always fit its buffer.
     """
-    data = b"".join(pack(Kind.WELCOME))
+    data = b"".join(pack(Kind.WELCOME, aux=ping_ms))
     if listener is None:
         sock.send(data)
     else:

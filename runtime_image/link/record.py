@@ -28,6 +28,10 @@ _TEXTS: Final = (
     "device",
     "device_kind",
     "engine",
+    "host",
+    "control",
+    "data",
+    "greeting",
 )
 _NUMBERS: Final = ("threads", "orphan_s", "memory_mib", "launched_s")
 

@@ -42,6 +42,7 @@ from tests.chaos import (
     workers,
 )
 from tests.chaos.containers import hostile, neighbours, pair_scene, scene
+from tests.chaos.hosts import scene as hosts
 from tests.chaos.ledger import Ledger
 from tests.support.engine import make_runtime_image
 from tests.support.own_engine import TOOLS
@@ -113,6 +114,12 @@ async def pairs(data: Path, given: argparse.Namespace) -> Ledger:
     return await pair_scene.run(data, dose, image())
 
 
+async def several_hosts(data: Path, given: argparse.Namespace) -> Ledger:
+    """Run load on three hosts while hosts, their links and the gateway die."""
+    dose = hosts.Dose(given.seed, requests=given.requests, turns=max(1, given.turns // 2))
+    return await hosts.run(data, dose, image())
+
+
 async def besieged(data: Path, given: argparse.Namespace, *, is_root: bool) -> Ledger:
     """Run hostile containers next to innocent ones."""
     dose = hostile.Dose(seed=given.seed, hostile=given.hostile, is_root=is_root)
@@ -164,11 +171,19 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "cold-clients": lambda data, _given: cold_clients.run(data, cold_clients.Dose()),
     "containers": containers,
     "server-containers": pairs,
+    "hosts": several_hosts,
     "neighbours": lambda data, given: neighbours.run(data, given.seed, image()),
     "hostile": functools.partial(besieged, is_root=True),
     "hostile-user": functools.partial(besieged, is_root=False),
 }
-NEEDS_ENGINE = {"containers", "server-containers", "neighbours", "hostile", "hostile-user"}
+NEEDS_ENGINE = {
+    "containers",
+    "server-containers",
+    "hosts",
+    "neighbours",
+    "hostile",
+    "hostile-user",
+}
 
 
 async def play(name: str, given: argparse.Namespace) -> Ledger:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from pool_manager.gpus.nvml import NoDriver
+from runtime_image.contract.gpus import NoDriver
 from tests.gpu.box import Box, running
 from tests.gpu.checks import CHECKS, Check
 from tests.gpu.machine import Machine, cores, find

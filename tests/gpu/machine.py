@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pool_manager.gpus.nvml import Nvml, Reading
+from runtime_image.contract.gpus import Reading
+from runtime_image.gpus.nvml import Nvml
 from tests.gpu.outcome import NotTried
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pool_manager.drivers.marked import marked
-from pool_manager.replicas.control import WORDS
+from pool_manager.replicas.messages import WORDS
 from runtime_image.contract.link import Flag, Kind, NotStarted
 from runtime_image.contract.server import SampleRequest, ServerSpec
 from runtime_image.server import namespaces, reaper

@@ -159,7 +159,13 @@ class World(Promises):
         if TRIAL in self.specs:
             kind, is_server = self.specs[TRIAL].device_kind, self.specs[TRIAL].is_server
         spec = PoolSpec(
-            TRIAL, role="trial", device_kind=kind, memory_mib=memory_mib, is_server=is_server
+            TRIAL,
+            role="trial",
+            device_kind=kind,
+            memory_mib=memory_mib,
+            is_server=is_server,
+            drain_s=DRAIN_S,
+            stop_grace_s=5.0,
         )
         self.feed(events.PoolDefined(self.spec(spec)))
 

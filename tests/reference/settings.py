@@ -40,6 +40,8 @@ GROUPS = {
         "image_gpu",
         "replica_uids",
         "orphan_s",
+        "host_lost_s",
+        "host_labels",
         "server_path",
         "mount_roots",
         "ping_s",

@@ -15,6 +15,7 @@ HELLO: Hello = {
     "version": VERSION,
     "pid": 7,
     "features": [],
+    "dial": 1,
     "bound": "default/digits@1",
     "phases": {"start": 1.5},
 }

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-import select
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -17,13 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.dockerd import END_S, Dockerd, await_ends, lives, processes
 from tests.support.engine import connected, engine_url, refuse
 
-START_S = 60.0
-STOP_S = 60.0
-"""Max seconds for a clean stop: dockerd without live-restore gives its containers 15 s."""
-END_S = 60.0
-"""Max seconds until a killed process is gone and its cgroup is free."""
+__all__ = ["END_S", "OwnEngine", "lives", "nvidia_stand_ins", "processes"]
+
 PREFIX = "fne-"
 """Prefix of the folder name, followed by the owner's pid. Short, because socket paths are
 limited."""
@@ -62,15 +58,10 @@ class OwnEngine:
         self._arguments = [*arguments, f"--live-restore={str(live_restore).lower()}"]
         self._path = os.pathsep.join(filter(None, [str(path or ""), os.environ["PATH"]]))
         self._holder: subprocess.Popen[bytes] | None = None
-        self._dockerd: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> OwnEngine:
-        _expect_tools()
-        for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-            if not Path("/proc", folder.name.split("-")[1]).exists():
-                wipe(folder)
-        self.root = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
-        self.url = f"unix://{self.root}/docker.sock"
+        expect_tools(*TOOLS)
+        self.root = make_root(PREFIX)
         try:
             self._hold()
             self.start()
@@ -90,52 +81,19 @@ class OwnEngine:
     @property
     def pid(self) -> int:
         """Return dockerd's process id. (Its short-lived children have the same name.)"""
-        assert self._dockerd is not None, "it does not run"
-        return self._dockerd.pid
+        return self.dockerd.pid
 
     def start(self) -> None:
         """Start dockerd in its former namespaces; return when it is ready."""
-        assert self._holder is not None
-        assert self._dockerd is None, "it runs already"
-        notified = self.root / "notify"
-        notified.unlink(missing_ok=True)
-        with (
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready,
-            (self.root / "log").open("ab") as log,
-        ):
-            ready.bind(str(notified))
-            self._dockerd = subprocess.Popen(
-                ["nsenter", f"--target={self._holder.pid}", "--net", "--mount", *self._command()],
-                env={**os.environ, "PATH": self._path, "NOTIFY_SOCKET": str(notified)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-            ended = os.pidfd_open(self._dockerd.pid)
-            try:
-                readable, _, _ = select.select([ready, ended], [], [], START_S)
-            finally:
-                os.close(ended)
-        if ready not in readable:
-            raise AssertionError(f"dockerd did not start:\n{self.log()}")
+        self.dockerd.start()
 
     def kill(self) -> None:
         """Kill dockerd and reap it; until then another one refuses to start."""
-        assert self._dockerd is not None, "it does not run"
-        self._dockerd.kill()
-        self._dockerd.wait(END_S)
-        self._dockerd = None
-        # containerd dies shortly after dockerd. Until the machine's init has reaped it, which may
-        # never happen, the next dockerd would take it for alive and wait for it.
-        _await_ends(pid for pid, name in processes(self.root) if name == "containerd")
-        (self.root / "exec/containerd/containerd.pid").unlink()
+        self.dockerd.kill()
 
     def stop(self) -> None:
         """Stop dockerd as a machine shutdown does, and wait for its end."""
-        assert self._dockerd is not None, "it does not run"
-        self._dockerd.terminate()
-        self._dockerd.wait(STOP_S)
-        self._dockerd = None
+        self.dockerd.stop()
 
     def enter(self, *command: str) -> str:
         """Run a command among its mounts; return the output."""
@@ -154,31 +112,13 @@ class OwnEngine:
 
     def log(self) -> str:
         """Return the last lines of dockerd's log."""
-        lines = (self.root / "log").read_text(errors="replace").splitlines()
-        return "\n".join(lines[-30:])
+        return self.dockerd.log()
 
     def run(self, *command: str) -> str:
         """Run a command of this machine in the engine's network; return its output."""
         assert self._holder is not None
         enter = ["nsenter", f"--target={self._holder.pid}", "--net"]
         return subprocess.run([*enter, *command], check=True, capture_output=True, text=True).stdout
-
-    def _command(self) -> list[str]:
-        root = self.root
-        return [
-            "dockerd",
-            f"--host={self.url}",
-            f"--data-root={root}/data",
-            f"--exec-root={root}/exec",
-            f"--pidfile={root}/pid",
-            f"--cgroup-parent=/{root.name}",
-            "--exec-opt=native.cgroupdriver=cgroupfs",
-            "--bridge=none",
-            "--iptables=false",
-            "--ip-forward=false",
-            "--ip-masq=false",
-            *self._arguments,
-        ]
 
     def _hold(self) -> None:
         """Create the namespaces and keep them as long as this process lives."""
@@ -187,6 +127,9 @@ class OwnEngine:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
+        enter = ["nsenter", f"--target={self._holder.pid}", "--net", "--mount"]
+        self.dockerd = Dockerd(self.root, enter, self._arguments, self._path)
+        self.url = self.dockerd.url
         assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == b"held\n", "no namespaces could be made"
         if self._disk_mib:
@@ -195,11 +138,11 @@ class OwnEngine:
             self.enter("mount", "-t", "tmpfs", "-o", size, "none", f"{self.root}/data")
 
     def _end(self) -> None:
-        for process in (self._dockerd, self._holder):
-            if process is not None:
-                process.kill()
-                process.communicate()
-        self._dockerd = self._holder = None
+        if self._holder is not None:
+            self.dockerd.forget()
+            self._holder.kill()
+            self._holder.communicate()
+        self._holder = None
         wipe(self.root)
 
 
@@ -215,35 +158,14 @@ def nvidia_stand_ins(folder: Path) -> tuple[str, ...]:
     return ("--add-runtime", f"nvidia={shutil.which('runc')}")
 
 
-def processes(root: Path) -> list[tuple[int, str]]:
-    """Return pid and name of the engine's processes below `root`: dockerd, containerd, shims."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            name = (folder / "exe").readlink().name
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except OSError:  # the process has ended, or is a kernel thread
-            continue
-        is_engine = name in {"dockerd", "containerd"} or name.startswith("containerd-shim")
-        if is_engine and any(f"{root}/".encode() in word for word in words):
-            found.append((int(folder.name), name))
-    return found
-
-
-def lives(pid: int) -> bool:
-    """Return whether a process runs. A zombie counts as ended."""
-    try:
-        ended = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return False
-    try:
-        return not select.select([ended], [], [], 0)[0]
-    finally:
-        os.close(ended)
-
-
 def wipe(root: Path) -> None:
     """Kill all processes of the engine below `root` and remove its files."""
+    sweep(root)
+    shutil.rmtree(root)
+
+
+def sweep(root: Path) -> None:
+    """Kill all processes of the engine below `root` and remove its cgroups."""
     engine = [pid for pid, name in processes(root) if not name.startswith("containerd-shim")]
     _kill(engine)  # first, because it would restart what dies
     groups = [
@@ -255,15 +177,23 @@ def wipe(root: Path) -> None:
         _thaw(group)
     for group in groups:
         _kill(int(pid) for pid in (group / "cgroup.procs").read_text().split())
-        _await(functools.partial(_is_removed, group), f"{group} is still in use")
+        await_condition(functools.partial(_is_removed, group), f"{group} is still in use")
     _kill(pid for pid, _ in processes(root))
-    shutil.rmtree(root)
 
 
-def _expect_tools() -> None:
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+def make_root(prefix: str) -> Path:
+    """Make a folder for an engine; wipe those of test processes that have ended."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        if not Path("/proc", folder.name.split("-")[1]).exists():
+            wipe(folder)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-"))
+
+
+def expect_tools(*tools: str) -> None:
+    """Skip the test without root or one of the programs; in CI, fail."""
+    missing = [tool for tool in tools if shutil.which(tool) is None]
     if os.geteuid() != 0 or missing:
-        refuse(f"an engine of a test's own needs root and {', '.join(missing or TOOLS)}")
+        refuse(f"an engine of a test's own needs root and {', '.join(missing or tools)}")
 
 
 def _thaw(group: Path) -> None:
@@ -285,22 +215,11 @@ def _kill(pids: Iterable[int]) -> None:
     for pid in killed:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    _await_ends(killed)
+    await_ends(killed)
 
 
-def _await_ends(pids: Iterable[int]) -> None:
-    for pid in pids:
-        try:
-            ended = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        try:
-            assert select.select([ended], [], [], END_S)[0], f"process {pid} still lives"
-        finally:
-            os.close(ended)
-
-
-def _await(condition: Callable[[], bool], complaint: str) -> None:
+def await_condition(condition: Callable[[], bool], complaint: str) -> None:
+    """Wait until the condition holds, for at most END_S."""
     end = time.monotonic() + END_S
     pause = threading.Event()
     while not condition():

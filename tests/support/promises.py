@@ -50,7 +50,11 @@ def after(state: State) -> set[State]:
 
 
 class Sleepless(Machine):
-    """Machine that examines every pool that is not cold on every tick."""
+    """Machine that settles every pool that is not cold on every tick, and every pool with load on
+    every report."""
+
+    def _is_steady(self, key: str, now: float) -> bool:
+        return False
 
     def _schedule(self, pool: Pool, busy: int, now: float) -> None:
         super()._schedule(pool, busy, now)

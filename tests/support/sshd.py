@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,12 +18,13 @@ import pytest
 
 from tests.support.freezing import freeze
 
+PORT = 22
+"""Port that known_hosts does not name."""
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 PRIVILEGE_DIR = Path("/run/sshd")
 """Empty folder for OpenSSH's privilege separation; needed only when run as root."""
 END_S = 60.0
 BASE = """\
-ListenAddress 127.0.0.1
 StrictModes no
 UsePAM no
 PasswordAuthentication no
@@ -36,28 +37,47 @@ SFTP = "Subsystem sftp internal-sftp"
 
 
 class Sshd:
-    """sshd with keys and settings in `folder`, until `stop`. `log`: path of its log file."""
+    """sshd with keys and settings in `folder`, until `stop`. `log`: path of its log file.
 
-    def __init__(self, folder: Path) -> None:
+    `host`: address on which it listens; `port`: 0 for a free one of this machine. `enter`: command
+    prefix that runs it in other namespaces.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        user: str = "",
+        enter: Sequence[str] = (),
+    ) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
-        self.user = getpass.getuser()
+        self.host = host
+        self.port = port
+        self.user = user or getpass.getuser()
+        self.enter = enter
         self.identity = self.make_key("user")
         self.known_hosts = folder / "known_hosts"
         self.log = folder / "log"
-        self.port = 0
         self._host_key = self.make_key("host")
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def target(self) -> str:
         """Return the argument for --ssh."""
-        return f"{self.user}@127.0.0.1:{self.port}"
+        return f"{self.user}@{self.host}:{self.port}"
 
     @property
     def address(self) -> tuple[str, int]:
         """Return host and port it listens on."""
-        return "127.0.0.1", self.port
+        return self.host, self.port
+
+    @property
+    def host_key(self) -> str:
+        """Return the server's public key as a line of OpenSSH, without a comment."""
+        return " ".join(self._host_key.with_suffix(".pub").read_text().split()[:2])
 
     def make_key(self, name: str) -> Path:
         """Create a private key, with the public key next to it."""
@@ -69,7 +89,8 @@ class Sshd:
     def know(self, key: Path | None = None) -> None:
         """Write the server's key to `known_hosts`: `key`, by default the real one."""
         kind, text, _ = (key or self._host_key).with_suffix(".pub").read_text().split()
-        self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {kind} {text}\n")
+        at = self.host if self.port == PORT else f"[{self.host}]:{self.port}"
+        self.known_hosts.write_text(f"{at} {kind} {text}\n")
 
     def start(self, *settings: str) -> None:
         """Start listening. `settings` come before the usual ones, because sshd uses the first
@@ -80,12 +101,12 @@ class Sshd:
         self.port = self.port or _free_port()
         config = self.folder / "sshd_config"
         own = [
-            f"Port {self.port}",
+            f"ListenAddress {self.host}:{self.port}",
             f"HostKey {self._host_key}",
             f"AuthorizedKeysFile {self.identity}.pub",
         ]
         config.write_text("\n".join([*settings, *own, BASE]))
-        command = [SSHD, "-D", "-E", str(self.log), "-f", str(config)]
+        command = [*self.enter, SSHD, "-D", "-E", str(self.log), "-f", str(config)]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         self._wait_listening()
         self.know()
@@ -103,6 +124,24 @@ class Sshd:
         assert self._process is not None
         for pid in [*_descendants(self._process.pid), self._process.pid]:
             freeze(pid)
+
+    def kill_listener(self) -> None:
+        """Kill the listening process; its connections go on."""
+        assert self._process is not None
+        os.kill(self.listener, signal.SIGKILL)
+        self._process.wait(END_S)
+        self._process = None
+
+    @property
+    def listener(self) -> int:
+        """Return the pid of the listening process, 0 if there is none."""
+        # nsenter forks to enter a pid namespace.
+        family = [] if self._process is None else self._family()
+        return (family[1:] if self.enter else family or [0])[0]
+
+    def _family(self) -> list[int]:
+        assert self._process is not None
+        return [self._process.pid, *_descendants(self._process.pid)]
 
     def stop(self) -> None:
         """Kill sshd and all its connections, as when the machine loses power."""

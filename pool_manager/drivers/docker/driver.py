@@ -39,9 +39,11 @@ from pool_manager.drivers.docker.network_holders import NetworkHolders
 from pool_manager.drivers.docker.pairs import (
     STRANGER_S,
     ImageUsers,
+    Machine,
     PairEnd,
     PairStart,
     begin_pair,
+    this_machine,
 )
 from pool_manager.drivers.docker.server_spec import Pair
 from pool_manager.drivers.docker.spec import OWNER, MountPaths, Owner, Way, ways
@@ -67,6 +69,9 @@ class DockerSettings:
     `images` are by device kind. `data` is the data folder, which distinguishes this server's
     containers from those of other servers. `uids` is the range from which they get a slice of user
     ids. `pool` are the settings of the pool manager.
+
+    For the engine of another host, `base` is the folder of ours there, `owner` is set instead of
+    `data`, and `machine` describes that host.
     """
 
     url: str
@@ -75,6 +80,20 @@ class DockerSettings:
     pool: PoolSettings
     uids: range = field(default_factory=lambda: parse_range(DEFAULT))
     times: Times = field(default_factory=Times)
+    base: Path | None = None
+    owner: str = ""
+    machine: Callable[[], Machine] = this_machine
+
+    def owner_of(self) -> Owner:
+        """Return the owner of the containers."""
+        return Owner(self.owner) if self.owner else Owner.of(self.data.resolve())
+
+    def paths(self, id: str, run_dir: Path) -> MountPaths:
+        """Return a replica's folders on the engine's machine; `run_dir` is its run folder on this
+        one."""
+        if self.base is not None:
+            return MountPaths.below(self.base, id, self.pool.log_bytes)
+        return MountPaths(run_dir, self.pool.model_dir / id, self.pool.log_bytes)
 
 
 class DockerDriver:
@@ -93,7 +112,8 @@ class DockerDriver:
         self.exits, self.engine_losses = Exits(), EngineLosses()
         self._settings, self._engine = settings, engine
         self._ways: list[Way] = ways(info)
-        self._owner = Owner.of(settings.data.resolve())
+        self._owner = settings.owner_of()
+        self._images_by_kind = dict(settings.images)
         self.images: Images | None = DockerImages(engine, settings.url, self._owner.name)
         uids = slice_of(settings.uids, self._owner.name)
         self._uids = UidAllocator(uids, secrets.randbelow(SLICE))
@@ -113,7 +133,8 @@ class DockerDriver:
     async def open(cls, settings: DockerSettings) -> DockerDriver:
         """Connect to the engine and check it. Raises EngineDown without an engine, DriverError if
         the engine, an image or a setting is unsuitable."""
-        check_uids(settings.uids)
+        if settings.base is None:
+            check_uids(settings.uids)
         engine = await asyncio.to_thread(
             Engine, settings.url, settings.pool.starts_at_once, settings.times
         )
@@ -121,12 +142,21 @@ class DockerDriver:
             info = await engine.call("query the engine", lambda client: client.info())
             check_users(info)
             for kind, image in settings.images.items():
-                seen = await engine.call(f"use image {image}", inspection(image))
-                check_image(image, kind, seen)
+                await _check(engine, kind, image)
         except BaseException:
             engine.close()
             raise
         return cls(settings, engine, info)
+
+    async def info(self) -> dict[str, Any]:
+        """Return what the engine says about itself and its machine: the answer of GET /info."""
+        return await self._engine.call("query the engine", lambda client: client.info())
+
+    async def add_image(self, kind: str, image: str) -> None:
+        """Use this runtime image for devices of a kind from now on. Raises DriverError if it is
+        unsuitable."""
+        await _check(self._engine, kind, image)
+        self._images_by_kind[kind] = image
 
     def model_path(self, model_dir: Path) -> str:  # noqa: ARG002 - the same in each container
         """Return the mount point of the model folder, the same in each container."""
@@ -140,25 +170,25 @@ class DockerDriver:
         server: ServerContainer | None = None,
     ) -> None:
         """Create and start the container, or with `server` the sidecar's and the server's."""
-        pool = self._settings.pool
-        paths = MountPaths(run_dir, pool.model_dir / record.id, pool.log_bytes)
+        paths = self._settings.paths(record.id, run_dir)
         if server is None:
             await self._start_replica(record, paths)
         else:
             await self._start_pair(record, paths, server)
 
     async def _start_replica(self, record: ReplicaRecord, paths: MountPaths) -> None:
-        image = self._settings.images.get(record.device_kind)
+        image = self._images_by_kind.get(record.device_kind)
         if image is None:
             raise DriverError(f"no runtime image for devices of kind {record.device_kind}")
         uid = self._uids.take(record.id)
         # No caller waits for a standby, so its network may be created with it.
         holder = self._holders.take() if record.role != "standby" else None
+        configure = spec.agent if record.engine == spec.AGENT else spec.replica
         start = Start(
             spec.container_name(record, self._owner),
-            spec.replica(record, image, self._owner, paths, uid),
+            configure(record, image, self._owner, paths, uid),
             holder.container if holder else None,
-            _gpu(record),
+            spec.gpu_of(record),
             tuple(self._ways),
         )
         try:
@@ -175,11 +205,12 @@ class DockerDriver:
         # and the network's settings depend on the function.
         start = PairStart(
             Pair(record, server, self._owner, paths),
-            self._settings.images["cpu"],
+            self._images_by_kind["cpu"],
             self._uids.take(record.id),
-            _gpu(record),
+            spec.gpu_of(record),
             tuple(self._ways),
             self._users,
+            self._settings.machine,
         )
         await self._start(record.id, lambda client: begin_pair(client, start))
 
@@ -200,7 +231,7 @@ class DockerDriver:
             self._ways.sort(key=lambda way: way is not started.way)
 
     async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
-        """Do nothing: the replica sees the model folder of this machine."""
+        """Do nothing: the replica sees the model folder, whose files are there already."""
 
     async def list(self) -> set[str]:
         """Adopt running containers; remove stopped ones that no replica or holder accounts for."""
@@ -413,9 +444,8 @@ class DockerDriver:
         return await self._engine.call(doing, lambda client: work(client, *arguments))
 
 
-def _gpu(record: ReplicaRecord) -> str:
-    """Return the UUID of a replica's GPU, "" on a CPU slot."""
-    return record.device if record.device_kind != "cpu" else ""
+async def _check(engine: Engine, kind: str, image: str) -> None:
+    check_image(image, kind, await engine.call(f"use image {image}", inspection(image)))
 
 
 class ContainerLimiter:

@@ -30,7 +30,7 @@ _MEANINGS: Final = (
     ("driver not loaded", "load the NVIDIA driver: sudo modprobe nvidia, or reboot"),
     ("no space left on device", "free disk space: docker system prune"),
     ("docker-init", "install it: sudo apt-get install tini, or docker-ce of Docker itself"),
-    ("bind source path does not exist", "the engine must run on the same machine"),
+    ("bind source path does not exist", "the engine must see the files of the server's machine"),
     ("no command specified", "the image names no program: give its words after --"),
     ("unable to find user", "name a user of the image by numbers: server.user"),
     ("minimum memory limit", "give the function more memory: --memory MIB"),

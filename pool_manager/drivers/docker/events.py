@@ -104,8 +104,9 @@ class EventListener:
     def _open(self, client: docker.APIClient) -> Any:
         """Open a stream of events from now on. Raises EngineDown."""
         try:
-            since = datetime.now(UTC).replace(tzinfo=None) - BEFORE
-            stream = client.events(since=since, filters=self._filters, decode=True)
+            stream = client.events(
+                since=_engine_time(client) - BEFORE, filters=self._filters, decode=True
+            )
         except ENGINE_ERRORS as error:
             raise translate(error, "receive events") from error
         with self._lock:
@@ -118,6 +119,20 @@ class EventListener:
     def _post(self, callback: Callable[..., None], *arguments: Any) -> None:
         if not self._ended.is_set():
             self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _engine_time(client: docker.APIClient) -> datetime:
+    """Return the time of the engine's clock, which is that of another machine if the engine is;
+    this machine's time if the engine does not tell. Without time zone, in UTC, as docker-py wants
+    it."""
+    told = str(client.info().get("SystemTime") or "")
+    try:
+        # RFC 3339 with nanoseconds; a zone in hours and minutes, or Z.
+        zone = told[-6:] if told[-6:-5] in ("+", "-") else "+00:00"
+        found = datetime.fromisoformat(told[:19] + zone)
+    except ValueError:
+        found = datetime.now(UTC)
+    return found.astimezone(UTC).replace(tzinfo=None)
 
 
 def _close(stream: Any) -> None:

@@ -44,8 +44,23 @@ POLL_S: Final = (0.02, 0.5)
 """Shortest and longest pause between two looks at a container that is to end."""
 USER: Final = "user"
 """Value of the label PART of a container that only shows an image's files."""
-_IPV6: Final = Path("/proc/sys/net/ipv6")
-_MOUNTS: Final = Path("/proc/self/mountinfo")
+IPV6: Final = Path("/proc/sys/net/ipv6")
+MOUNTS: Final = Path("/proc/self/mountinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine of the engine: its processors (uname(2)), whether its kernel has IPv6, and its
+    file systems (proc_pid_mountinfo(5))."""
+
+    processors: str
+    has_ipv6: bool
+    mountinfo: str
+
+
+def this_machine() -> Machine:
+    """Return the machine of this process. Blocking."""
+    return Machine(platform.machine(), IPV6.is_dir(), MOUNTS.read_text())
 
 
 class ImageUsers:
@@ -119,7 +134,7 @@ def _read(client: docker.APIClient, container: str, path: str) -> str:
 @dataclass(frozen=True, slots=True)
 class PairStart:
     """A replica of two containers to be started. `image` is the sidecar's, `uid` its user id; `gpu`
-    and `ways` are as in `Start`, for the server."""
+    and `ways` are as in `Start`, for the server. `machine` is called in the engine's thread."""
 
     pair: Pair
     image: str
@@ -127,16 +142,18 @@ class PairStart:
     gpu: str
     ways: tuple[Way, ...]
     users: ImageUsers
+    machine: Callable[[], Machine] = this_machine
 
 
 def begin_pair(client: docker.APIClient, start: PairStart) -> Started:
     """Create and start both containers. Blocks. Raises DriverError or docker-py's errors, and then
     leaves nothing behind unless the engine stopped answering."""
-    abilities = _abilities(client)
+    machine = start.machine()
+    abilities = _abilities(client, machine)
     facts = _look_at(client, start)
     pair = start.pair
     if not abilities.read_only_below:
-        _check_mounts(pair.server)
+        _check_mounts(pair.server, machine)
     if pair.server.network == "egress":
         _check_bridge(client)
     config = server_spec.sidecar(pair, start.image, start.uid, abilities)
@@ -153,13 +170,13 @@ def begin_pair(client: docker.APIClient, start: PairStart) -> Started:
         if ended:
             raise DriverError(ended) from error
         raise
-    doubt = server_spec.foreign(facts.architecture, platform.machine())
+    doubt = server_spec.foreign(facts.architecture, machine.processors)
     return Started(began.container, began.way, sidecar, doubt)
 
 
-def _abilities(client: docker.APIClient) -> Abilities:
+def _abilities(client: docker.APIClient, machine: Machine) -> Abilities:
     version = tuple(int(part) for part in str(client.api_version).split(".")[:2])
-    return Abilities(version >= READ_ONLY_BELOW, _IPV6.is_dir())
+    return Abilities(version >= READ_ONLY_BELOW, machine.has_ipv6)
 
 
 def _look_at(client: docker.APIClient, start: PairStart) -> ImageFacts:
@@ -202,8 +219,8 @@ def _check_bridge(client: docker.APIClient) -> None:
         ) from error
 
 
-def _check_mounts(server: ServerContainer) -> None:
-    for point in server_spec.below(server.mounts, _MOUNTS.read_text()):
+def _check_mounts(server: ServerContainer, machine: Machine) -> None:
+    for point in server_spec.below(server.mounts, machine.mountinfo):
         raise DriverError(
             f"{point} is a file system of its own below a folder that the function mounts"
             " read-only: this engine cannot mount it read-only, an engine of version 25 or newer"

@@ -171,7 +171,7 @@ def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities)
 
 def _variables(record: ReplicaRecord, given: ServerContainer) -> list[str]:
     """Return the environment that the server has beside the image's own."""
-    device = _NO_DEVICE if record.device_kind == "cpu" else record.device
+    device = spec.gpu_of(record) or _NO_DEVICE
     found = {
         "OMP_NUM_THREADS": str(record.threads),
         **{name: _filled(value, given.port) for name, value in given.env.items()},

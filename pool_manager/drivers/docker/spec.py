@@ -34,6 +34,10 @@ LINK: Final = "fngate.link"
 """Label of images and containers: their link version."""
 RUN_TARGET: Final = "/run/fngate"
 MODEL_TARGET: Final = "/model"
+CONTROL_TARGET: Final = "/run/fngate-control"
+"""Folder of the control socket that all replicas of another host share."""
+DATA_TARGET: Final = "/run/fngate-data"
+"""Folder in which a replica on another host binds its data listener."""
 MIB: Final = 2**20
 TMP_SIZE: Final = "100%"
 """Size of /tmp relative to the machine's memory, i.e. unlimited: files in /tmp count in the
@@ -60,6 +64,11 @@ HOLDER_MIB: Final = 16
 HOLDER_PIDS_MAX: Final = 8
 HOLDER_S: Final = 3600
 """Lifetime of a holder. It ends an unused holder whose server was killed."""
+AGENT: Final = "agent"
+"""Engine word of the record of a host's agent."""
+AGENT_MIB: Final = 512
+ALL_GPUS: Final = "all"
+"""Device of an agent, which reads all GPUs, as the ways to request one write it."""
 
 
 CAPABILITIES: Final = ("compute", "utility")
@@ -95,17 +104,35 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class MountPaths:
-    """A replica's folders on the host, and the size limit of its log."""
+    """A replica's folders on the engine's machine, and the size limit of its log. `control` and
+    `data` are set on other hosts alone: the folder of the control socket, and the one in which the
+    replica binds its data listener."""
 
     run_dir: Path
     model_dir: Path
     log_bytes: int
+    control: Path | None = None
+    data: Path | None = None
+
+    @classmethod
+    def below(cls, base: Path, id: str, log_bytes: int) -> MountPaths:
+        """Return the folders of a replica on another host, whose folder of ours is `base`."""
+        return cls(
+            base / "run" / id, base / "models" / id, log_bytes, base / "control", base / "data" / id
+        )
 
 
 def owner_name(data: Path) -> str:
     """Return the owner's name for a data folder: stable across restarts, different for other
     folders."""
     return hashlib.sha256(bytes(data)).hexdigest()[:16]
+
+
+def gpu_of(record: ReplicaRecord) -> str:
+    """Return the UUID of a replica's GPU, as its host's driver names it; "" on a CPU slot."""
+    if record.device_kind == "cpu":
+        return ""
+    return record.device.removeprefix(f"{record.host}/")
 
 
 def container_name(record: ReplicaRecord, owner: Owner) -> str:
@@ -143,10 +170,7 @@ def replica(
         f"LOGNAME={USER_NAME}",
     ]
     config["HostConfig"] |= {
-        "Mounts": [
-            _read_only(place.run_dir, RUN_TARGET),
-            _read_only(place.model_dir, MODEL_TARGET),
-        ],
+        "Mounts": [*_links(place), _read_only(place.model_dir, MODEL_TARGET)],
         "PidsLimit": PIDS_MAX,
         "Tmpfs": {"/tmp": f"size={TMP_SIZE},mode=1777,nosuid,nodev"},  # noqa: S108 - its own /tmp
         "OomScoreAdj": OOM_SCORE,
@@ -156,6 +180,33 @@ def replica(
         "LogConfig": log_files(place.log_bytes),
     }
     config["HostConfig"] |= limits(record)
+    return config
+
+
+def _links(place: MountPaths) -> list[dict[str, Any]]:
+    """Return the mounts by which a replica reaches its manager and gateways."""
+    found = [_read_only(place.run_dir, RUN_TARGET)]
+    if place.control is not None:
+        found.append(_read_only(place.control, CONTROL_TARGET))
+    if place.data is not None:
+        found.append({**_read_only(place.data, DATA_TARGET), "ReadOnly": False})
+    return found
+
+
+def agent(
+    record: ReplicaRecord, image: str, owner: Owner, place: MountPaths, uid: int
+) -> dict[str, Any]:
+    """Return the configuration of a host's agent: a replica without a model. NVML names processes
+    only to a process that sees them, so it has the host's PID namespace; it runs no code but
+    ours."""
+    config = replica(record, image, owner, place, uid)
+    memory = AGENT_MIB * MIB
+    config["HostConfig"] |= {
+        "Mounts": _links(place),
+        "PidMode": "host",
+        "Memory": memory,
+        "MemorySwap": memory,
+    }
     return config
 
 

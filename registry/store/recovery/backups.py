@@ -127,7 +127,7 @@ class Backups:
     async def _has_contents(self) -> bool:
         rows = await self._database.read(
             "SELECT EXISTS (SELECT 1 FROM revision_numbers) OR EXISTS (SELECT 1 FROM keys)"
-            " OR EXISTS (SELECT 1 FROM secrets)"
+            " OR EXISTS (SELECT 1 FROM secrets) OR EXISTS (SELECT 1 FROM hosts)"
         )
         return bool(rows[0][0])
 

@@ -14,6 +14,7 @@ import aiohttp
 
 from tests.chaos.ledger import Ledger
 from tests.chaos.subjects import Subject
+from tests.support.caller import Answer
 from tests.support.process_server import ServerProcess
 
 TIMEOUT_S = 120.0
@@ -89,6 +90,16 @@ class Clients:
             number = next(self._numbers)
             while not await self._is_done(session, subject, number):
                 self.tallies[subject].cut += 1
+                if not self.repeats(subject):
+                    break
+
+    def repeats(self, _subject: Subject) -> bool:
+        """Return whether a request that was cut off is sent again."""
+        return True
+
+    def refused(self, who: str, _subject: Subject, answer: Answer, _began_s: float) -> None:
+        """Judge an answer that is not 200; by default each is a violation."""
+        self._ledger.violated(f"{who}: {answer.status} {answer.body.decode('utf-8', 'replace')}")
 
     def _owed(self, least: int) -> bool:
         return self.answered < least and not self._ledger.violations
@@ -110,7 +121,8 @@ class Clients:
             return True
         tally.statuses[str(response.status)] += 1
         if response.status != 200:
-            self._ledger.violated(f"{who}: {response.status} {answer.decode('utf-8', 'replace')}")
+            got = Answer(response.status, response.headers, answer)
+            self.refused(who, subject, got, began_s)
         elif complaint := subject.complaint(number, answer):
             self._ledger.violated(f"{who}: wrong content: {complaint} {answer[:2000]!r}")
         else:

@@ -103,9 +103,9 @@ def test_a_standby_takes_memory_of_the_cpu_only() -> None:
 
     there.add(standby("s1"))
 
-    assert there.standby_bank == "ram"
+    assert there.standby_bank() == "ram"
     assert there.ledger.charge_of("s1") == Charge("", "ram", 0.0, STANDBY_MIB)
-    assert Cluster([GPU]).standby_bank == ""
+    assert Cluster([GPU]).standby_bank() == ""
 
 
 def test_a_standby_that_waits_is_used_before_one_that_starts() -> None:
@@ -166,7 +166,6 @@ def test_each_gpu_has_a_pool_of_standbys() -> None:
         "gpu": "standby/gpu",
         "gone": "standby/gone",
     }
-    assert [there.standby_device(pools[one]) for one in ("cpu0", "gpu")] == ["", "gpu"]
     assert there.standby_charge("gpu") == ("gpu", GPU_STANDBY_MIB)
     assert there.standby_charge("gone") == ("", 0.0)
 
@@ -181,7 +180,7 @@ def test_everybody_on_a_device_is_known() -> None:
     for replica in (standby("s1"), waiting, one):
         there.add(replica)
 
-    assert there.standby_devices == ["", "gpu"]
+    assert there.standby_places == {STANDBY_KEY: ("local", ""), "standby/gpu": ("local", "gpu")}
     assert there.next_standby("gpu") is waiting
     assert there.on("gpu") == [one, waiting]
     assert there.on("cpu0") == []

@@ -201,27 +201,31 @@ def test_a_fleet_is_counted_by_kind() -> None:
         [Device("g0", "cuda", 80.0), Device("g1", "cuda", 40.0), Device("c0", "cpu", 0.0)]
     )
 
-    assert ledger.fleet("cuda") == (2, 80.0)
-    assert ledger.fleet("any") == (3, float("inf"))
-    assert ledger.fleet("tpu") == (0, float("inf"))
-    assert ledger.fleet("cuda") is ledger.fleet("cuda")
+    assert ledger.fleet(need(kind="cuda")) == (2, 80.0)
+    assert ledger.fleet(need(kind="any")) == (3, float("inf"))
+    assert ledger.fleet(need(kind="tpu")) == (0, float("inf"))
+    assert ledger.fleet(need(kind="cuda")) is ledger.fleet(need(kind="cuda"))
 
 
 def test_a_cordoned_device_is_none() -> None:
     """Nothing fits on a cordoned device and the fleet does not count it, until it is uncordoned."""
     ledger = Ledger([GPU, Device("small", "cuda", 1_000), *CPUS])
-    assert ledger.fleet("cuda").largest_mib == 10_000
+    assert ledger.fleet(need(kind="cuda")).largest_mib == 10_000
 
     ledger.cordon("gpu", Cordon("XID 79", is_gone=True))
 
     assert not ledger.fits("gpu", need())
-    assert ledger.fleet("cuda") == (1, 1_000)
-    assert list(ledger.cordoned("cuda")) == list(ledger.cordoned("any")) == ["gpu"]
-    assert ledger.cordoned("cpu") == {}
+    assert ledger.fleet(need(kind="cuda")) == (1, 1_000)
+    assert (
+        list(ledger.cordoned(need(kind="cuda")))
+        == list(ledger.cordoned(need(kind="any")))
+        == ["gpu"]
+    )
+    assert ledger.cordoned(need(kind="cpu")) == {}
     ledger.uncordon("gpu")
     ledger.uncordon("gpu")
     assert ledger.fits("gpu", need())
-    assert ledger.fleet("cuda") == (2, 10_000)
+    assert ledger.fleet(need(kind="cuda")) == (2, 10_000)
 
 
 def test_what_is_left_of_a_device() -> None:
@@ -236,3 +240,62 @@ def test_what_is_left_of_a_device() -> None:
 
     assert not ledger.fits_share("gpu", rest)
     assert ledger.fits_share("gpu", rest, ["r2"])
+
+
+def test_nothing_is_placed_on_a_closed_host() -> None:
+    """The devices of a closed host have no room and are not counted until it is opened again."""
+    there = Device("gpu2/cpu0", "cpu", host="gpu2")
+    ledger = Ledger([*CPUS, there])
+
+    ledger.close_host("gpu2", "no answer")
+
+    assert ledger.closed == {"gpu2": "no answer"}
+    assert not ledger.fits("gpu2/cpu0", need())
+    assert ledger.fits("cpu0", need())
+    assert ledger.fleet(need(kind="any")).devices == 2
+
+    ledger.open_host("gpu2")
+
+    assert ledger.closed == {}
+    assert ledger.fits("gpu2/cpu0", need())
+    assert ledger.fleet(need(kind="any")).devices == 3
+
+
+def test_devices_are_added_and_removed() -> None:
+    """Charges on a device that is added later are charged to its bank; those on a removed one stay
+    until they are released."""
+    there = Device("gpu2/cpu0", "cpu", 1_000, "gpu2/ram", "gpu2")
+    ledger = Ledger(CPUS)
+    ledger.charge("r1", "gpu2/cpu0", 1.0, 100.0)
+    ledger.charge("r2", "cpu0", 1.0, 100.0)
+
+    ledger.add_devices([there])
+
+    assert ledger.charge_of("r1").bank == "gpu2/ram"
+    assert ledger.on("gpu2/cpu0") == ["r1"]
+    assert ledger.empty() == ["cpu1"]
+    assert ledger.free_mib("gpu2/ram", "a") == FREE_MIB - 100.0
+
+    ledger.cordon("gpu2/cpu0", Cordon("XID 79", True))
+    ledger.remove_devices(["gpu2/cpu0"])
+
+    assert (list(ledger.devices), ledger.cordons) == (["cpu0", "cpu1"], {})
+    assert ledger.in_bank("gpu2/ram") == ["r1"]
+    assert ledger.free_mib("gpu2/ram", "a") == float("inf")
+
+    ledger.add_devices([there])
+
+    assert ledger.on("gpu2/cpu0") == ["r1"]
+    ledger.release("r1")
+    assert ledger.empty() == ["cpu1", "gpu2/cpu0"]
+
+
+def test_a_device_gets_other_settings() -> None:
+    """A known device that is added again takes its new size; its replicas stay."""
+    ledger = Ledger([GPU])
+    ledger.charge("r1", "gpu", 0.5, 100.0)
+
+    ledger.add_devices([Device("gpu", "cuda", 5_000)])
+
+    assert ledger.on("gpu") == ["r1"]
+    assert ledger.free_mib("gpu", "a") == 5_000 - RESERVE_MIB - 100.0

@@ -7,9 +7,9 @@ from itertools import chain, combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pool_manager.core.candidates import Candidate, CandidateTable
 from pool_manager.core.ledger import Cordon, Ledger, Need, Reservation
 from pool_manager.core.placement import (
-    Candidate,
     EvictionPlan,
     find_device,
     is_unplaceable,
@@ -37,6 +37,13 @@ def house(*charges: tuple[str, str, float, float], devices: list[Device] = GPUS)
 def candidates(spare: int = 9, **costs: float) -> dict[str, Candidate]:
     """Candidates, each in its own pool."""
     return {id: Candidate(f"pool {id}", value, spare) for id, value in costs.items()}
+
+
+def plan(
+    need: Need, ledger: Ledger, costs: dict[str, Candidate], without: tuple[str, ...] = ()
+) -> EvictionPlan | None:
+    """The cheapest plan with these candidates."""
+    return plan_eviction(need, ledger, CandidateTable.of(ledger, costs), without)
 
 
 def test_a_free_device_is_found() -> None:
@@ -77,19 +84,17 @@ def test_the_cheapest_goes() -> None:
     """Of replicas that each suffice, the cheapest is chosen."""
     ledger = house(("r1", "g1", 1.0, 0.0), ("r2", "g2", 1.0, 0.0))
 
-    assert plan_eviction(need(), ledger, candidates(r1=2.0, r2=1.0)) == EvictionPlan("g2", ("r2",))
-    assert plan_eviction(need(), ledger, candidates(r1=2.0)) == EvictionPlan("g1", ("r1",))
-    assert plan_eviction(need(), ledger, {}) is None
+    assert plan(need(), ledger, candidates(r1=2.0, r2=1.0)) == EvictionPlan("g2", ("r2",))
+    assert plan(need(), ledger, candidates(r1=2.0)) == EvictionPlan("g1", ("r1",))
+    assert plan(need(), ledger, {}) is None
 
 
 def test_a_set_is_judged_by_its_sum() -> None:
     """One expensive replica may be cheaper than two cheap ones together."""
     ledger = house(("a1", "g1", 0.5, 0.0), ("a2", "g1", 0.5, 0.0), ("b1", "g2", 1.0, 0.0))
 
-    assert plan_eviction(need(), ledger, candidates(a1=2.0, a2=2.0, b1=3.0)) == EvictionPlan(
-        "g2", ("b1",)
-    )
-    assert plan_eviction(need(), ledger, candidates(a1=2.0, a2=2.0, b1=5.0)) == EvictionPlan(
+    assert plan(need(), ledger, candidates(a1=2.0, a2=2.0, b1=3.0)) == EvictionPlan("g2", ("b1",))
+    assert plan(need(), ledger, candidates(a1=2.0, a2=2.0, b1=5.0)) == EvictionPlan(
         "g1", ("a1", "a2")
     )
 
@@ -98,7 +103,7 @@ def test_who_proved_superfluous_stays() -> None:
     """A small victim chosen first is spared if the larger one that follows suffices."""
     ledger = house(("a1", "g1", 0.1, 1_000.0), ("a2", "g1", 0.1, 8_000.0), devices=GPUS[:1])
 
-    assert plan_eviction(need(0.1, 5_000.0), ledger, candidates(a1=1.0, a2=2.0)) == EvictionPlan(
+    assert plan(need(0.1, 5_000.0), ledger, candidates(a1=1.0, a2=2.0)) == EvictionPlan(
         "g1", ("a2",)
     )
 
@@ -107,20 +112,18 @@ def test_nobody_goes_in_vain() -> None:
     """If all candidates together do not make enough room, none is stopped."""
     ledger = house(("a1", "g1", 0.5, 0.0), ("busy", "g1", 0.5, 0.0), devices=GPUS[:1])
 
-    assert plan_eviction(need(), ledger, candidates(a1=1.0)) is None
-    assert plan_eviction(need(0.5), ledger, candidates(a1=1.0)) == EvictionPlan("g1", ("a1",))
-    assert plan_eviction(need(0.5, 20_000.0), ledger, candidates(a1=1.0)) is None
+    assert plan(need(), ledger, candidates(a1=1.0)) is None
+    assert plan(need(0.5), ledger, candidates(a1=1.0)) == EvictionPlan("g1", ("a1",))
+    assert plan(need(0.5, 20_000.0), ledger, candidates(a1=1.0)) is None
 
 
 def test_memory_may_come_from_another_device_of_the_bank() -> None:
     """A CPU slot without enough memory gets it from an idle replica on another slot."""
     ledger = house(("a1", "c1", 1.0, 1_500.0), ("busy", "c2", 0.5, 100.0), devices=CPUS)
 
-    assert plan_eviction(need(0.5, 1_000.0), ledger, candidates(a1=1.0)) == EvictionPlan(
-        "c1", ("a1",)
-    )
+    assert plan(need(0.5, 1_000.0), ledger, candidates(a1=1.0)) == EvictionPlan("c1", ("a1",))
     ledger.charge("tied", "c1", 0.0, 0.0)
-    assert plan_eviction(need(0.5, 1_000.0), ledger, candidates(a1=1.0)) in (
+    assert plan(need(0.5, 1_000.0), ledger, candidates(a1=1.0)) in (
         EvictionPlan("c1", ("a1",)),
         EvictionPlan("c2", ("a1",)),
     )
@@ -132,8 +135,8 @@ def test_a_standby_goes_first() -> None:
     ledger.charge_bank("s1", "ram", 80.0)
     costs = candidates(a1=0.1) | {"s1": Candidate("standby", 0.0, 1)}
 
-    assert plan_eviction(need(memory_mib=700.0), ledger, costs) == EvictionPlan("c2", ("s1",))
-    assert plan_eviction(need(memory_mib=700.0, kind="cuda"), ledger, costs) is None
+    assert plan(need(memory_mib=700.0), ledger, costs) == EvictionPlan("c2", ("s1",))
+    assert plan(need(memory_mib=700.0, kind="cuda"), ledger, costs) is None
 
 
 def test_one_that_is_used_up_is_no_victim() -> None:
@@ -142,7 +145,7 @@ def test_one_that_is_used_up_is_no_victim() -> None:
     ledger.charge_bank("s1", "ram", 80.0)
     costs = candidates(a1=0.1) | {"s1": Candidate("standby", 0.0, 1)}
 
-    clearing = plan_eviction(need(memory_mib=800.0), ledger, costs, ("s1",))
+    clearing = plan(need(memory_mib=800.0), ledger, costs, ("s1",))
     assert clearing is not None
     assert clearing.victims == ("a1",)
 
@@ -152,10 +155,10 @@ def test_a_floor_is_kept_wherever_its_replicas_are() -> None:
     ledger = house(("a1", "g1", 1.0, 0.0), ("a2", "g2", 0.5, 0.0), ("a3", "g2", 0.5, 0.0))
     pool = {id: Candidate("a", 1.0, 1) for id in ("a1", "a2", "a3")}
 
-    assert plan_eviction(need(), ledger, pool) == EvictionPlan("g1", ("a1",))
+    assert plan(need(), ledger, pool) == EvictionPlan("g1", ("a1",))
     del pool["a1"]
-    assert plan_eviction(need(), ledger, pool) is None
-    assert plan_eviction(need(0.5), ledger, pool) == EvictionPlan("g2", ("a2",))
+    assert plan(need(), ledger, pool) is None
+    assert plan(need(0.5), ledger, pool) == EvictionPlan("g2", ("a2",))
 
 
 def test_a_device_claimed_by_another_is_not_cleared() -> None:
@@ -163,14 +166,14 @@ def test_a_device_claimed_by_another_is_not_cleared() -> None:
     ledger = house(("r1", "g1", 1.0, 0.0), devices=GPUS[:1])
     ledger.reserve(Reservation(Need("other"), "g1", ("r1",), 0.0))
 
-    assert plan_eviction(need(), ledger, candidates(r1=1.0)) is None
+    assert plan(need(), ledger, candidates(r1=1.0)) is None
 
 
 def test_one_on_a_device_that_is_no_more_makes_no_room() -> None:
     """An adopted replica on an unknown device makes no room."""
     ledger = house(("old", "gone", 1.0, 100.0), ("r1", "g1", 1.0, 0.0), devices=GPUS[:1])
 
-    assert plan_eviction(need(), ledger, candidates(old=0.1, r1=1.0)) == EvictionPlan("g1", ("r1",))
+    assert plan(need(), ledger, candidates(old=0.1, r1=1.0)) == EvictionPlan("g1", ("r1",))
 
 
 def test_why_there_is_no_place_is_said() -> None:
@@ -225,7 +228,7 @@ def test_whatever_idles_makes_enough_room(
     if find_device(wish, ledger) is not None:
         return
 
-    clearing = plan_eviction(wish, ledger, costs)
+    clearing = plan(wish, ledger, costs)
 
     groups = chain.from_iterable(combinations(costs, n) for n in range(len(costs) + 1))
     able = [

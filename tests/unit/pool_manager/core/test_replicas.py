@@ -62,7 +62,7 @@ def test_a_loaded_replica_serves_as_it_says() -> None:
 @pytest.mark.parametrize(
     ("state", "event"),
     [
-        (State.LOADING, events.Greeted("r1", {})),
+        (State.READY, events.Greeted("r1", {})),
         (State.READY, LOADED),
         (State.STARTING, LOADED),
         (State.READY, events.NotIdle("r1", 0.0)),

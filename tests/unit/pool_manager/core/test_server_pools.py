@@ -254,9 +254,7 @@ def test_a_swap_is_revoked_when_nobody_waits(swap: Play) -> None:
 
 def test_a_swap_is_revoked_when_a_device_is_free(swap: Play) -> None:
     """A function that finds room elsewhere gives the claim up, in the same step."""
-    swap.machine.cluster.ledger.devices["cpu9"] = Device("cpu9", "cpu", 0.0, "ram")
-    swap.machine.cluster.ledger._on["cpu9"] = {}
-    swap.machine.cluster.ledger._empty["cpu9"] = None
+    swap.machine.cluster.ledger.add_devices([Device("cpu9", "cpu", 0.0, "ram")])
 
     commands = busy_a_waiting_b(swap, 1)
 

@@ -6,8 +6,8 @@ import pytest
 
 from pool_manager.core.state import Device
 from pool_manager.gpus.memory import SLACK_MIB, choose, device, foreign_mib, still_taken, taken_mib
-from pool_manager.gpus.nvml import GpuProcess, Reading, Snapshot
 from registry.errors import BadRequest
+from runtime_image.contract.gpus import GpuProcess, Reading, Snapshot
 
 
 def gpu(used_mib: float | None, *processes: GpuProcess, lists: bool = True) -> Reading:

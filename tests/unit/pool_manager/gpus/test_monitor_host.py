@@ -15,9 +15,9 @@ from pool_manager.calls import BlockingCalls
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
 from pool_manager.gpus.monitor import POLLS_PER_RENEWAL, PROOF_POLL_S, PROOF_S, GpuMonitor
-from pool_manager.gpus.nvml import Nvml
 from pool_manager.ports import GpuView
 from registry.errors import DriverError
+from runtime_image.gpus.nvml import Nvml
 from tests.support.nvml.board import NO_DRIVER, NOT_SUPPORTED, Board, Gpu
 
 A, B = "GPU-aaaa", "GPU-bbbb"

@@ -6,7 +6,7 @@ import pytest
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.gpus.monitor import GpuHealth, Verdict
-from pool_manager.gpus.nvml import Reading, Snapshot, XidEvent
+from runtime_image.contract.gpus import Reading, Snapshot, XidEvent
 
 A = Reading("GPU-a", "0")
 M1 = Reading("MIG-1", "1:0", parent="GPU-b", instance=1)

@@ -16,7 +16,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from pool_manager.core import events
-from pool_manager.replicas import control
+from pool_manager.replicas import connections
+from pool_manager.replicas.connections import LocalConnections
 from pool_manager.replicas.control import Control
 from registry.tasks import Tasks
 from runtime_image.contract.link import CONTROL_MAX, HEADER, REFUTATION_MAX, Kind
@@ -46,7 +47,14 @@ class Rig:
         listener.setblocking(False)
         self.pongs: list[int] = []
         self.runs: list[RunCount] = []
-        self.control = Control(ID, "secret", listener, self._data, self, is_server=is_server)
+        self.control = Control(
+            ID,
+            "secret",
+            LocalConnections(listener, ID),
+            self._data,
+            self,
+            is_server=is_server,
+        )
         self._links: list[BlockingLink] = []
 
     def on_event(self, event: events.Event) -> None:
@@ -56,7 +64,7 @@ class Rig:
         self.pongs.append(busy_ms)
         self.runs += runs
 
-    def on_link_lost(self, id: str, reason: str) -> None:
+    def on_link_lost(self, id: str, reason: str, *, is_its_fault: bool) -> None:
         self.lost.set_result(reason)
 
     def open(self, ping_s: float = 60.0) -> None:
@@ -143,7 +151,7 @@ async def test_a_greeting_waits_for_a_descriptor(rig: Rig, monkeypatch: pytest.M
         return accept(listener)
 
     monkeypatch.setattr(socket.socket, "accept", accepted)
-    monkeypatch.setattr(control, "EXHAUSTED_S", 0.0)
+    monkeypatch.setattr(connections, "EXHAUSTED_S", 0.0)
     with capture_logs() as logs:
         rig.open()
         await rig.greeted()

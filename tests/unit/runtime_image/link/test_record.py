@@ -74,7 +74,7 @@ def test_another_link_is_refused_before_anything_else(
         ("{", "Expecting property name"),
         ("[]", "expected an object, got list"),
         (" " * (RECORD_MAX + 1), f"expected at most {RECORD_MAX} bytes"),
-        (json.dumps({"link": VERSION}), "missing fields: bound, device, device_kind"),
+        (json.dumps({"link": VERSION}), "missing fields: bound, control, data, device"),
         (json.dumps({**asdict(RECORD), "colour": "red"}), "unknown fields: colour"),
         (json.dumps({**asdict(RECORD), "token": 7}), "expected a string as token, got '7'"),
         (

@@ -53,7 +53,7 @@ SAID = [
     (
         400,
         'invalid mount config for type "bind": bind source path does not exist: /nope',
-        "the engine must run on the same machine",
+        "the engine must see the files of the server's machine",
     ),
     (
         400,

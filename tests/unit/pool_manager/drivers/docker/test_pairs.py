@@ -156,7 +156,7 @@ def test_file_systems_below_a_read_only_mount(
     """An older engine cannot make them read-only, so the start is refused."""
     info = tmp_path / "mountinfo"
     info.write_text("36 35 98:0 / /srv/models/big rw - ext4 /dev/sda1 rw\n")
-    monkeypatch.setattr(pairs, "_MOUNTS", info)
+    monkeypatch.setattr(pairs, "MOUNTS", info)
     mounts = (Mount("models", "/srv/models", "/models"),)
     client = Client()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pool_manager.core import events
-from pool_manager.replicas import control
+from pool_manager.replicas import messages
 from registry.exchange import PoolEndpoints, encode
 from runtime_image.contract.link import Kind
 from runtime_image.link.frames import Frame, LinkError
@@ -21,7 +21,7 @@ def test_an_honest_statement_is_taken_as_it_is() -> None:
     """Limit, memory, phases and a trial's report."""
     report = {"memory_mib": 3.0, "load_ms": 1, "latency_ms": {"1": 0.5}, "why_not": "é"}
 
-    said = control.parse_loaded("0a", {**LOADED, "marks_started": False, "report": report})
+    said = messages.parse_loaded("0a", {**LOADED, "marks_started": False, "report": report})
 
     assert said == events.Loaded("0a", 4, False, 40.5, {"load": 2.0}, report)
 
@@ -47,7 +47,7 @@ def test_an_honest_statement_is_taken_as_it_is() -> None:
 def test_numbers_that_are_none_are_refused(changes: dict[str, Any], reason: str) -> None:
     """Invalid numbers are refused, since they would affect the placement of all functions."""
     with pytest.raises(LinkError, match="malformed LOADED: ") as error:
-        control.parse_loaded("0a", {**LOADED, **changes})
+        messages.parse_loaded("0a", {**LOADED, **changes})
 
     assert reason in str(error.value)
 
@@ -63,13 +63,13 @@ def test_phases_that_are_no_times_are_left_out() -> None:
         "place": 1.23456,
     }
 
-    assert control.parse_numbers(given) == {"place": 1.235}
-    assert control.parse_numbers([]) == {}
+    assert messages.parse_numbers(given) == {"place": 1.235}
+    assert messages.parse_numbers([]) == {}
 
 
 def test_a_reason_can_be_sent_and_stored() -> None:
     """Lone surrogates are replaced, since they would break every message that contains them."""
-    failed = control.parse_load_failed(
+    failed = messages.parse_load_failed(
         "0a", json.loads('{"reason": "no \\ud800", "stage": ["load"]}')
     )
 
@@ -87,11 +87,11 @@ def test_a_reason_can_be_sent_and_stored() -> None:
 )
 def test_last_words_are_the_last_line(lines: list[str], words: str) -> None:
     """A replica's reason is taken only from the last line, and only with the prefix."""
-    assert control.last_words(lines) == words
+    assert messages.last_words(lines) == words
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b"[" * 100_000, b'{"a":' * 100_000])
 def test_what_is_no_object_ends_the_link(body: bytes) -> None:
     """A body that is not a JSON object ends the link, whatever its nesting."""
     with pytest.raises(LinkError, match="malformed LOADED"):
-        control.parse_frame(Frame(Kind.LOADED, 0, 0, 0, b"", body))
+        messages.parse_frame(Frame(Kind.LOADED, 0, 0, 0, b"", body))

@@ -6,15 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pool_manager.gpus.nvml import (
-    EVENTS_MAX,
-    GpuProcess,
-    NoDriver,
-    Nvml,
-    Reading,
-    Snapshot,
-    XidEvent,
-)
+from runtime_image.contract.gpus import GpuProcess, NoDriver, Reading, Snapshot, XidEvent
+from runtime_image.gpus.nvml import EVENTS_MAX, Nvml
 from tests.support.nvml.board import (
     FUNCTION_NOT_FOUND,
     NO_DRIVER,

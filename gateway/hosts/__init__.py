@@ -1,0 +1,1 @@
+"""Replicas on other hosts: SSH connections, channels, greetings."""

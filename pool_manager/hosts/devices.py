@@ -1,0 +1,126 @@
+"""The devices of a host: CPU slots as its engine counts them, GPUs as its agent reports them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from typing import Final
+
+import structlog
+
+from pool_manager.calls import BlockingCalls, Unanswered
+from pool_manager.core.events import DeviceBack, DeviceLost
+from pool_manager.core.state import Device
+from pool_manager.drivers.docker.driver import DockerDriver
+from pool_manager.gpus import memory
+from pool_manager.gpus.monitor import CALL_S, GpuMonitor
+from pool_manager.hosts.agent import AgentReports, RemoteNvml, gpus_of
+from pool_manager.hosts.gpus import of_host, slots_of
+from pool_manager.ports import Gpus
+from registry.errors import BadRequest, DriverError
+from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.gpus import NoDriver, Reading
+
+log = structlog.get_logger()
+
+FIRST_REPORT_S: Final = 15.0
+"""Time limit of an agent's first report, which its start takes."""
+
+
+class HostDevices:
+    """Finds the devices of one host.
+
+    `gpus` is the owner's mapping of GPUs by host; a host is added when its GPUs are found, and its
+    monitor stays over breaks of the connection. `emit` gets the events of its GPUs.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        reports: AgentReports,
+        gpus: MutableMapping[str, Gpus],
+        emit: Callable[[DeviceLost | DeviceBack], None],
+    ) -> None:
+        self._host = host
+        self._reports = reports
+        self._gpus = gpus
+        self._emit = emit
+        self.why_none = ""
+        """Why no GPU is used although the host has some."""
+
+    def all(self, memory_mib: float, slots: int) -> list[Device]:
+        """Return the devices of the host, GPUs first."""
+        gpus = self._gpus[self._host].devices() if self._host in self._gpus else []
+        own = [of_host(device, self._host) for device in gpus]
+        return [*own, *slots_of(self._host, slots, memory_mib)]
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether GPUs were found."""
+        return self._host in self._gpus
+
+    async def choose(self, setting: str) -> list[Reading]:
+        """Return the GPUs that may be used, by the next report. States in `why_none` why there are
+        none."""
+        self.why_none = ""
+        if setting == memory.NONE:
+            return []
+        try:
+            report = await self._reports.next(FIRST_REPORT_S)
+            return memory.choose(setting, gpus_of(report))
+        except TimeoutError:
+            self.why_none = "its agent does not report"
+        except NoDriver as error:
+            self.why_none = str(error)
+        except BadRequest as error:
+            self.why_none = error.message
+        return []
+
+    async def monitor(
+        self,
+        chosen: Collection[Reading],
+        driver: DockerDriver,
+        records: Mapping[str, ReplicaRecord],
+        running: Collection[str],
+    ) -> None:
+        """Poll the chosen GPUs from now on. What other programs have in use there is measured
+        now."""
+        tenants = await self._tenants(driver, records, running)
+        foreign = {gpu.uuid: memory.foreign_mib(gpu, tenants.get(gpu.uuid, {})) for gpu in chosen}
+        report = self._reports.last
+        assert report is not None
+        nvml = RemoteNvml(self._host, self._reports)
+        calls = BlockingCalls(f"the agent of host {self._host}", limit_s=CALL_S)
+        monitor = GpuMonitor(nvml, calls, gpus_of(report), foreign)
+        self._gpus[self._host] = monitor
+        monitor.start(self._forward)
+
+    def _forward(self, event: DeviceLost | DeviceBack) -> None:
+        name = f"{self._host}/{event.device}"
+        if isinstance(event, DeviceLost):
+            self._emit(DeviceLost(name, event.reason, event.is_gone))
+        else:
+            self._emit(DeviceBack(name))
+
+    async def _tenants(
+        self,
+        driver: DockerDriver,
+        records: Mapping[str, ReplicaRecord],
+        running: Collection[str],
+    ) -> dict[str, dict[str, frozenset[int] | None]]:
+        """Return the pids of running replicas by GPU and replica id."""
+        found: dict[str, dict[str, frozenset[int] | None]] = {}
+        for id in running:
+            record = records.get(id)
+            if record is not None and record.device_kind != "cpu":
+                uuid = record.device.removeprefix(f"{self._host}/")
+                found.setdefault(uuid, {})[id] = await driver.pids(id)
+        return found
+
+    async def close(self) -> None:
+        """Stop to poll the GPUs, and forget them."""
+        gpus = self._gpus.pop(self._host, None)
+        if gpus is not None:
+            with contextlib.suppress(Unanswered, DriverError, asyncio.TimeoutError):
+                await gpus.close()

@@ -1,0 +1,108 @@
+"""Model files on another host: sent once by content, linked for each replica."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path, PurePosixPath
+
+from hosts.files import FileCache
+
+from hosts.errors import NoSpace
+from pool_manager.driver import HostDown
+from pool_manager.hosts.folders import HostFolders
+from pool_manager.hosts.transfers import MIB, Transfers
+from registry.errors import DriverError
+from registry.model import BundleFile
+
+
+class HostFiles:
+    """The cache of files on one host, and the model folders that are linked to it.
+
+    `path` returns where this machine keeps a file by its sha256. Methods raise DriverError, or
+    HostDown if the connection to the host is lost.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        cache: FileCache,
+        folders: HostFolders,
+        path: Callable[[str], Path],
+        transfers: Transfers,
+    ) -> None:
+        self._host = host
+        self._cache = cache
+        self._folders = folders
+        self._path = path
+        self._transfers = transfers
+        self._placing: dict[str, int] = {}
+        self._space = asyncio.Lock()
+        self.stock: dict[str, int] = {}
+        """Bytes of each file in the cache by sha256, as last known."""
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Speed of transfers, as measured lately."""
+        return self._cache.bytes_per_s
+
+    async def refresh(self) -> None:
+        """Read what the cache has."""
+        self.stock = await self._do("list files", self._cache.stock())
+
+    async def place(self, id: str, files: Collection[BundleFile]) -> None:
+        """Send missing files, then make them a replica's model folder."""
+        for file in files:
+            self._placing[file.sha256] = self._placing.get(file.sha256, 0) + 1
+        try:
+            await self.send(files)
+            paths = [PurePosixPath(file.path) for file in files]
+            below = {path.parent for path in paths if path.parent != PurePosixPath(".")}
+            await self._folders.empty_models(id, below)
+            target = self._folders.model_dir(id)
+            for file in files:
+                link = self._cache.link(file.sha256, str(target / file.path))
+                await self._do("link files", link)
+        finally:
+            for file in files:
+                self._placing[file.sha256] -= 1
+                if not self._placing[file.sha256]:
+                    del self._placing[file.sha256]
+
+    async def send(self, files: Iterable[BundleFile], what: str = "files") -> None:
+        """Send the files that the cache lacks."""
+        missing = {one.sha256: one for one in files if one.sha256 not in self.stock}
+        if not missing:
+            return
+        total = sum(one.size for one in missing.values())
+        done = 0
+        with self._transfers.of(what, total) as progress:
+            for one in missing.values():
+                before = done
+                ship = self._cache.ship(
+                    one.sha256,
+                    one.size,
+                    self._path(one.sha256),
+                    lambda sent, before=before: progress(before + sent),  # type: ignore[misc]
+                )
+                await self._do("send files", ship)
+                done += one.size
+                progress(done)
+                self.stock[one.sha256] = one.size
+
+    async def trim(self, limit_mib: int, kept: Collection[str]) -> None:
+        """Remove the files used longest ago while the cache is larger than its limit, except those
+        of replicas and those in `kept`."""
+        if sum(self.stock.values()) <= limit_mib * MIB:
+            return
+        spared = {*kept, *self._placing}
+        await self._do("trim the cache", self._cache.trim(limit_mib * MIB, spared))
+        await self.refresh()
+
+    async def _do(self, doing: str, work):  # type: ignore[no-untyped-def]
+        try:
+            return await work
+        except NoSpace as error:
+            raise DriverError(f"cannot {doing} on host {self._host}: {error}") from error
+        except OSError as error:
+            raise HostDown(f"cannot {doing} on host {self._host}: {error}") from error

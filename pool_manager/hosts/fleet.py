@@ -1,0 +1,150 @@
+"""The drivers of all hosts as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pool_manager.driver import Driver, EngineLosses, Exits, HostDown
+from pool_manager.images import Images
+from pool_manager.ports import ControlConnections, ServerContainer
+from registry.model import LOCAL_HOST, BundleFile
+from runtime_image.contract.control import ReplicaRecord
+
+if TYPE_CHECKING:
+    from pool_manager.hosts.remote_host import RemoteHost
+
+
+class Fleet:
+    """A `Driver` over this machine's driver and the other hosts.
+
+    An operation goes to the host of the replica's record. `list` is that of this machine: other
+    hosts report what runs there when they are up. `hosts` is the owner's mapping.
+    """
+
+    def __init__(self, local: Driver, hosts: Mapping[str, RemoteHost]) -> None:
+        self._local = local
+        self._hosts = hosts
+        self._host_of: dict[str, str] = {}
+        self.kind = local.kind
+        self.images: Images | None = local.images
+        self.exits, self.engine_losses = Exits(), EngineLosses()
+        self.has_other_users = local.has_other_users
+        local.exits.subscribe(self.exits.notify)
+        local.engine_losses.subscribe(self.engine_losses.notify)
+
+    def host(self, id: str) -> str:
+        """Return the host of a replica."""
+        return self._host_of.get(id, LOCAL_HOST)
+
+    def remote(self, name: str) -> RemoteHost:
+        """Return another host. Raises HostDown if it was removed."""
+        try:
+            return self._hosts[name]
+        except KeyError:
+            raise HostDown(f"host {name} was removed") from None
+
+    def _of(self, id: str) -> Driver | RemoteHost:
+        host = self._host_of.get(id, LOCAL_HOST)
+        return self._local if host == LOCAL_HOST else self.remote(host)
+
+    def adopt(self, record: ReplicaRecord) -> None:
+        """Know the host of a replica: one that is launched, or of an earlier manager."""
+        if record.host != LOCAL_HOST:
+            self._host_of[record.id] = record.host
+            self.remote(record.host).records[record.id] = record
+
+    def forget(self, id: str) -> None:
+        """Forget a replica that was released or given up."""
+        host = self._host_of.pop(id, LOCAL_HOST)
+        if host in self._hosts:
+            self._hosts[host].records.pop(id, None)
+
+    def connections(self, record: ReplicaRecord) -> ControlConnections:
+        """Return the control connections of a replica on another host."""
+        return self.remote(record.host).control.register(record.id, record.token)
+
+    def knows(self, host: str) -> bool:
+        """Whether there is such a host beside this machine."""
+        return host in self._hosts
+
+    def threads_per_slot(self, host: str) -> int:
+        """Return the engine threads of a replica on a CPU slot of another host."""
+        return self.remote(host).threads_per_slot
+
+    async def wait_up(self, host: str) -> None:
+        """Return when another host can be reached."""
+        await self.remote(host).control.wait_up()
+
+    async def provide(self, record: ReplicaRecord, server: ServerContainer) -> None:
+        """Make image and mounts of a server available on the host of its replica."""
+        await self.remote(record.host).provide(server)
+
+    def data_socket(self, id: str) -> str:
+        """Return the path, on the replica's host, at which gateways connect to it."""
+        host = self._host_of.get(id, LOCAL_HOST)
+        return self._hosts[host].data_socket(id) if host in self._hosts else ""
+
+    def model_path(self, model_dir: Path) -> str:
+        """Return the path at which a replica on this machine sees its model folder."""
+        return self._local.model_path(model_dir)
+
+    async def start(
+        self,
+        record: ReplicaRecord,
+        run_dir: Path,
+        log: Path,
+        server: ServerContainer | None = None,
+    ) -> None:
+        """Launch a replica on its host."""
+        if record.host == LOCAL_HOST:
+            await self._local.start(record, run_dir, log, server)
+        else:
+            await self.remote(record.host).start(record, log, server)
+
+    async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
+        """Make files visible to a replica on its host."""
+        if record.host == LOCAL_HOST:
+            await self._local.place_files(record, files)
+        else:
+            await self.remote(record.host).place_files(record, files)
+
+    async def list(self) -> set[str]:
+        """Return the ids of all replicas that run on this machine."""
+        return await self._local.list()
+
+    async def list_of(self, host: str) -> set[str]:
+        """Return the ids of all replicas that run on a host."""
+        return await (self._local.list() if host == LOCAL_HOST else self.remote(host).list())
+
+    async def limit(self, record: ReplicaRecord) -> None:
+        """Apply the limits of a replica's present binding."""
+        if record.host == LOCAL_HOST:
+            await self._local.limit(record)
+        else:
+            await self.remote(record.host).limit(record)
+
+    async def pids(self, id: str) -> frozenset[int] | None:
+        """Return the pids of a replica's processes on its host."""
+        return await self._of(id).pids(id)
+
+    async def used_mib(self, id: str) -> float | None:
+        """Return the memory of a server that is apart."""
+        return await self._of(id).used_mib(id)
+
+    async def save_log(self, id: str, log: Path) -> None:
+        """Write a replica's output to `log`, a file of this machine."""
+        await self._of(id).save_log(id, log)
+
+    async def terminate(self, id: str) -> None:
+        """Send TERM to a replica."""
+        await self._of(id).terminate(id)
+
+    async def release(self, id: str) -> None:
+        """End a replica, and prove it gone."""
+        await self._of(id).release(id)
+
+    async def close(self) -> None:
+        """Close the driver of this machine; the owner closes the other hosts."""
+        await self._local.close()

@@ -1,0 +1,192 @@
+"""This server's folders on another host: what they hold, their modes, their end.
+
+BASE is `~/.fngate/OWNER` of the login, 0700: other users of the host see nothing of it. Containers
+see single folders below it, so that the modes below say what their users may do.
+
+    control/    0711  ctl.sock, which all replicas of the host share
+    run/ID/     0755  the record
+    data/ID/    0777  data.sock, which the replica binds
+    models/ID/  0755  hard links to files
+    files/            files by content
+
+A replica may replace what is in its data folder at any time, by a link to anything that the login
+may use. It is therefore created before the container, never looked into, and removed after it. Each
+step is one command of the host's shell: SFTP would follow links, and takes a round trip per file.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import PurePosixPath
+from typing import Final, Protocol
+
+from pool_manager.driver import HostDown
+from registry.errors import DriverError
+from registry.model import Mount
+from runtime_image.contract.control import CONTROL_SOCKET, DATA_SOCKET, RECORD_FILE
+
+COMMAND_S: Final = 30.0
+"""Time limit of a command on a host."""
+REMOVE_S: Final = 120.0
+"""Time limit of a removal: a replica may have made many files."""
+SOCKET_PATH_MAX: Final = 107
+"""Max bytes of a socket's path (unix(7))."""
+SAID_MAX: Final = 300
+"""Max characters shown of a command's error."""
+_TAIL: Final = len(f"/data/00000000/{DATA_SOCKET}")
+
+
+class Completed(Protocol):
+    """The end of a command on a host."""
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status."""
+
+    @property
+    def stdout(self) -> bytes:
+        """The output."""
+
+    @property
+    def stderr(self) -> bytes:
+        """The output of errors."""
+
+
+class Run(Protocol):
+    """Runs a command in the login's shell. Raises OSError or TimeoutError."""
+
+    def __call__(
+        self, command: str, *, timeout_s: float, input: bytes = b""
+    ) -> Awaitable[Completed]:
+        """Return the end of `command`, whose standard input is `input`."""
+
+
+class HostFolders:
+    """The folders below BASE on one host. Methods raise DriverError, or HostDown if the connection
+    to the host is lost."""
+
+    def __init__(self, host: str, run: Run, base: PurePosixPath) -> None:
+        self._host = host
+        self._run = run
+        self.base = base
+
+    @property
+    def control_socket(self) -> str:
+        """The path of the host's control socket."""
+        return str(self.base / "control" / CONTROL_SOCKET)
+
+    def data_socket(self, id: str) -> str:
+        """Return the path of the socket at which gateways connect to a replica."""
+        return str(self.base / "data" / id / DATA_SOCKET)
+
+    def model_dir(self, id: str) -> PurePosixPath:
+        """Return a replica's model folder."""
+        return self.base / "models" / id
+
+    async def prepare(self) -> None:
+        """Create BASE and the folders below it."""
+        if len(str(self.base).encode()) + _TAIL > SOCKET_PATH_MAX:
+            raise DriverError(
+                f"the home folder on host {self._host} has a path that is too long for sockets:"
+                f" {self.base}"
+            )
+        at = shlex.quote(str(self.base))
+        folders = " ".join(f"{at}/{name}" for name in ("control", "run", "data", "models", "files"))
+        await self._do(
+            f"umask 077; mkdir -p {at} {folders} && chmod 700 {at} &&"
+            f" chmod 711 {at}/control {at}/run {at}/data {at}/models",
+            "make the folders of this server",
+        )
+
+    async def create(self, id: str, record: bytes) -> None:
+        """Create a replica's folders, with its record."""
+        run, data, models = self._of(id)
+        await self._do(
+            f"umask 022; mkdir -p {models} && mkdir {run} {data} && chmod 777 {data} &&"
+            f" cat > {run}/{RECORD_FILE}",
+            "make the folders of a replica",
+            input=record,
+        )
+
+    async def empty_models(self, id: str, below: Collection[PurePosixPath] = ()) -> None:
+        """Create a replica's model folder, or remove its contents; then create the folders `below`
+        it. An existing folder is kept, since a container mounts it."""
+        _, _, models = self._of(id)
+        folders = " ".join(sorted(f"{models}/{shlex.quote(str(one))}" for one in below))
+        make = f" && mkdir -p {folders}" if folders else ""
+        await self._do(
+            f"umask 022; mkdir -p {models} && find {models} -mindepth 1 -delete{make}",
+            "empty the model folder of a replica",
+        )
+
+    async def remove(self, id: str) -> None:
+        """Remove a replica's folders, if they exist. Its processes are gone."""
+        folders = " ".join(self._of(id))
+        await self._do(f"rm -rf {folders}", "remove the folders of a replica", limit_s=REMOVE_S)
+
+    async def check_mount(self, mount: Mount) -> None:
+        """Raise DriverError unless the source of a mount is a folder there, without links, and
+        neither holds this server's files nor lies among them."""
+        source = shlex.quote(mount.source)
+        found = await self._do(f"cd {source} && pwd -P", f"mount {mount.source}")
+        real = PurePosixPath(found.decode("utf-8", "replace").removesuffix("\n"))
+        if str(real) != mount.source:
+            raise DriverError(
+                f"server.mounts.{mount.name}: expected a folder on host {self._host}, got a link:"
+                f" {mount.source} is {real}"
+            )
+        if real in (self.base, *self.base.parents) or self.base in real.parents:
+            raise DriverError(
+                f"server.mounts.{mount.name}: expected a folder apart from {self.base} on host"
+                f" {self._host}, got {real}"
+            )
+
+    async def ids(self) -> set[str]:
+        """Return the ids of all replicas that have a folder."""
+        at = shlex.quote(str(self.base))
+        listed = await self._do(f"cd {at} && ls -1 run data models", "list the folders of replicas")
+        names = listed.decode("utf-8", "replace").split()
+        return {one for one in names if not one.endswith(":")}
+
+    async def remove_all(self) -> None:
+        """Remove BASE."""
+        at = shlex.quote(str(self.base))
+        await self._do(f"rm -rf {at}", "remove the folders of this server", limit_s=REMOVE_S)
+
+    def _of(self, id: str) -> tuple[str, str, str]:
+        """Return a replica's folders, quoted: run, data, models."""
+        run, data, models = (
+            shlex.quote(str(self.base / name / id)) for name in ("run", "data", "models")
+        )
+        return run, data, models
+
+    async def _do(
+        self, script: str, doing: str, *, input: bytes = b"", limit_s: float = COMMAND_S
+    ) -> bytes:
+        done = await call(
+            self._host,
+            lambda: self._run(f"sh -c {shlex.quote(script)}", timeout_s=limit_s, input=input),
+        )
+        if done.exit_status:
+            said = done.stderr.decode("utf-8", "replace").strip()[:SAID_MAX]
+            reason = said or f"exit status {done.exit_status}"
+            raise DriverError(f"cannot {doing} on host {self._host}: {reason}{_remedy(said)}")
+        return done.stdout
+
+
+async def call(host: str, work: Callable[[], Awaitable[Completed]]) -> Completed:
+    """Return the end of a command. Raises HostDown if the connection is lost, DriverError if the
+    command does not end in time."""
+    try:
+        return await work()
+    except TimeoutError:
+        raise DriverError(f"host {host} does not end a command in time") from None
+    except OSError as error:
+        raise HostDown(f"the connection to host {host} is lost: {error}") from error
+
+
+def _remedy(said: str) -> str:
+    if "No space left" in said or "Disk quota" in said:
+        return "; free disk space there"
+    return ""

@@ -1,0 +1,222 @@
+"""Images on another host: sent by this server's engine, as the engine API streams them
+(Docker Engine API, "Export an image", "Import images").
+
+Both engines are asked on the event loop, so that a transfer that is given up closes its streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector
+
+from pool_manager.drivers.docker.images import PINNED
+from registry.errors import DriverError, EngineDown
+
+RUNTIME: Final = "fngate/runtime"
+"""Repository of the tags of runtime images that this server has sent: KIND.OWNER."""
+SILENT_S: Final = 60.0
+"""Max seconds of a transfer in which nothing moves; the other engine unpacks at the end."""
+UNPACK_S: Final = 600.0
+"""Max seconds from the last byte of an image to its import."""
+CALL_S: Final = 30.0
+CONNECT_S: Final = 10.0
+PIECE: Final = 64 * 1024
+SAID_MAX: Final = 500
+OK: Final = 200
+CREATED: Final = 201
+NOT_FOUND: Final = 404
+Progress = Callable[[int, int], None]
+"""Called with the bytes that were sent, and their number in all (0 if unknown)."""
+
+
+class HostImages:
+    """Sends images of the engine at `source` to that of a host at `target`, one at a time."""
+
+    def __init__(self, host: str, source: str, target: str, owner: str) -> None:
+        self._host = host
+        self._source, self._target = source, target
+        self.url = target
+        """The engine of the host, as it is reached from this machine."""
+        self._owner = owner
+        self._lock = asyncio.Lock()
+
+    async def provide_runtime(self, kind: str, reference: str, progress: Progress) -> str:
+        """Return the id of a runtime image on the host; it is sent if it is missing there. Without
+        such an image on this machine, that of the host is used. Raises DriverError."""
+        try:
+            own = await self._inspect(self._source, reference)
+            lack = f"the engine of this machine has no image {reference}"
+        except EngineDown as error:
+            own, lack = None, error.message
+        if own is None:
+            there = await self._inspect(self._target, reference)
+            if there is None:
+                target = "gpu" if kind == "cuda" else kind
+                raise DriverError(
+                    f"host {self._host} lacks the runtime image {reference}, and this server has"
+                    f" none to send: {lack}; build it on this machine: fnctl image build {target}"
+                )
+            return str(there["Id"])
+        id = str(own["Id"])
+        await self.send(id, progress)
+        await self._tag(id, RUNTIME, f"{kind}.{self._owner}")
+        return id
+
+    async def has_runtime(self, kind: str, references: Mapping[str, str]) -> bool:
+        """Return whether the host has the runtime image that this machine would send."""
+        if (reference := references.get(kind)) is None:
+            return False
+        try:
+            own = await self._inspect(self._source, reference)
+        except EngineDown:
+            own = None
+        return await self.has(str(own["Id"]) if own is not None else reference)
+
+    async def provide(self, id: str, progress: Progress) -> None:
+        """Send an image that is missing on the host, and pin it there. Raises DriverError."""
+        await self.send(id, progress)
+        await self._tag(id, PINNED, f"{id.removeprefix('sha256:')}.{self._owner}")
+
+    async def has(self, id: str) -> bool:
+        """Return whether the host has an image. Raises DriverError."""
+        return await self._inspect(self._target, id) is not None
+
+    async def send(self, id: str, progress: Progress) -> None:
+        """Send an image unless the host has it. Raises DriverError; EngineDown if an engine does
+        not answer."""
+        async with self._lock:
+            if await self.has(id):
+                return
+            own = await self._inspect(self._source, id)
+            if own is None:
+                raise DriverError(f"the engine of this machine has no image {id[:19]}")
+            await self._check_processors(own)
+            await self._stream(id, int(own.get("Size") or 0), progress)
+            if not await self.has(id):
+                raise DriverError(
+                    f"host {self._host} stores the image {id[:19]} under another id: its engine"
+                    " and that of this machine must keep images in the same way"
+                )
+
+    async def _check_processors(self, image: dict[str, Any]) -> None:
+        async with _session(self._target) as session:
+            info = await _json(session, "/info", f"ask the engine of host {self._host}")
+        there, needs = _PROCESSORS.get(str(info.get("Architecture"))), image.get("Architecture")
+        if there and needs and there != needs:
+            raise DriverError(f"host {self._host} is {there}, the image is for {needs}")
+
+    async def _stream(self, id: str, size: int, progress: Progress) -> None:
+        moved = asyncio.get_running_loop().time
+
+        async with AsyncExitStack() as stack:
+            source = await stack.enter_async_context(_session(self._source, total_s=None))
+            target = await stack.enter_async_context(_session(self._target, total_s=None))
+            watch = _Watch(moved)
+
+            async def pieces() -> AsyncIterator[bytes]:
+                sent = 0
+                async with source.get(f"http://engine/images/{quote(id, safe=':')}/get") as answer:
+                    if answer.status != OK:
+                        raise DriverError(f"the engine of this machine does not export {id[:19]}")
+                    async for piece in answer.content.iter_chunked(PIECE):
+                        yield piece
+                        sent += len(piece)
+                        watch.touch(SILENT_S)
+                        progress(sent, size)
+                watch.touch(UNPACK_S)
+
+            load = _load(target, pieces(), self._host)
+            await watch.run(load, f"host {self._host} takes no more of the image {id[:19]}")
+
+    async def _inspect(self, url: str, reference: str) -> dict[str, Any] | None:
+        async with _session(url) as session:
+            return await _json(
+                session,
+                f"/images/{quote(reference, safe=':/@')}/json",
+                f"ask the engine at {url}",
+                may_lack=True,
+            )
+
+    async def _tag(self, id: str, repository: str, tag: str) -> None:
+        async with _session(self._target) as session:
+            path = f"http://engine/images/{quote(id, safe=':')}/tag"
+            try:
+                async with session.post(path, params={"repo": repository, "tag": tag}) as answer:
+                    if answer.status != CREATED:
+                        raise DriverError(
+                            f"the engine of host {self._host} does not tag an image: status"
+                            f" {answer.status}"
+                        )
+            except (ClientError, OSError) as error:
+                raise EngineDown(f"the engine of host {self._host}: {error}") from error
+
+
+class _Watch:
+    """Ends work in which nothing has moved for some time."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._until_s = clock() + SILENT_S
+
+    def touch(self, limit_s: float) -> None:
+        self._until_s = self._clock() + limit_s
+
+    async def run(self, work: Any, what: str) -> None:
+        """Await `work`. Raises DriverError with `what` if nothing moves."""
+        task = asyncio.ensure_future(work)  # noqa: TID251 - awaited here
+        try:
+            while not task.done():
+                left_s = self._until_s - self._clock()
+                if left_s <= 0:
+                    raise DriverError(what)
+                await asyncio.wait([task], timeout=left_s)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+        task.result()
+
+
+async def _load(session: ClientSession, pieces: AsyncIterator[bytes], host: str) -> None:
+    headers = {"Content-Type": "application/x-tar"}
+    try:
+        async with session.post(
+            "http://engine/images/load?quiet=1", data=pieces, headers=headers
+        ) as answer:
+            said = await answer.content.read(SAID_MAX * 8)
+            text = said.decode("utf-8", "replace")
+            if answer.status != OK or '"error"' in text:
+                raise DriverError(
+                    f"the engine of host {host} does not take an image: {text.strip()[:SAID_MAX]}"
+                )
+    except (ClientError, OSError) as error:
+        raise EngineDown(f"an image could not be sent to host {host}: {error}") from error
+
+
+def _session(url: str, *, total_s: float | None = CALL_S) -> ClientSession:
+    limits = ClientTimeout(total=total_s, sock_connect=CONNECT_S)
+    return ClientSession(connector=UnixConnector(path=url.removeprefix("unix://")), timeout=limits)
+
+
+async def _json(session: ClientSession, path: str, doing: str, *, may_lack: bool = False) -> Any:
+    """Return the engine's answer; None for something that it lacks, if it may."""
+    try:
+        async with session.get(f"http://engine{path}") as answer:
+            if answer.status == NOT_FOUND and may_lack:
+                return None
+            body = await answer.read()
+            if answer.status != OK:
+                raise DriverError(f"cannot {doing}: status {answer.status}")
+            return msgspec.json.decode(body)
+    except (ClientError, OSError, msgspec.DecodeError) as error:
+        raise EngineDown(f"cannot {doing}: {error or type(error).__name__}") from error
+
+
+_PROCESSORS: Final = {"x86_64": "amd64", "aarch64": "arm64", "amd64": "amd64", "arm64": "arm64"}
+"""Names of GET /info and their names of images."""

@@ -1,0 +1,532 @@
+"""One other host: its connection, and everything that is opened over it.
+
+The SSH connection comes and goes (`hosts.connection`). Each time it is up, the host is *joined*:
+folders, engine, images, control socket, replicas, agent. What was opened stays over breaks; only a
+host that is joined gets commands. A step that fails is tried again as long as the connection is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Collection, MutableMapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import structlog
+from hosts.files import FileCache
+
+from hosts.connection import HostConnection
+from hosts.errors import Unreachable
+from hosts.login import Login, parse_target
+from pool_manager.core import events
+from pool_manager.core.state import Device
+from pool_manager.driver import EngineLosses, Exits, HostDown
+from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
+from pool_manager.drivers.docker.pairs import Machine
+from pool_manager.gpus.memory import NONE
+from pool_manager.hosts.agent import AGENT_ID, AgentReports
+from pool_manager.hosts.agents import AgentKeeper
+from pool_manager.hosts.control import HostControl
+from pool_manager.hosts.devices import HostDevices
+from pool_manager.hosts.files import HostFiles
+from pool_manager.hosts.folders import HostFolders
+from pool_manager.hosts.images import HostImages
+from pool_manager.hosts.probing import Facts, read_facts
+from pool_manager.hosts.settings import HostSettings
+from pool_manager.hosts.transfers import MIB, Transfers
+from pool_manager.hosts.view import HostView
+from pool_manager.ports import Gpus, ServerContainer
+from pool_manager.settings import PoolSettings
+from registry.errors import BadRequest, DriverError, EngineDown, FnError
+from registry.model import BundleFile, Host
+from registry.tasks import Tasks
+from runtime_image.contract.control import ReplicaRecord
+
+log = structlog.get_logger()
+
+JOIN_RETRY_S: Final = (1.0, 60.0)
+"""Shortest and longest pause between two tries to join a host whose connection is up."""
+END_S: Final = 10.0
+"""Time limit of what is ended on a host when the server closes."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostServices:
+    """What hosts need of their owner. `path` returns where a file is kept on this machine by its
+    sha256; `gpus` has the GPUs by host; `emit` gets events for the machine; `changed` is called with
+    the name of a host whose view changed."""
+
+    path: Callable[[str], Path]
+    gpus: MutableMapping[str, Gpus]
+    emit: Callable[[events.Event], None]
+    changed: Callable[[str], None]
+    clock: Callable[[], float]
+    wall: Callable[[], float]
+
+
+class RemoteHost:
+    """One other host. Its operations are those of a driver; they raise DriverError, and HostDown
+    while the host cannot be reached."""
+
+    def __init__(
+        self, host: Host, settings: HostSettings, pool: PoolSettings, services: HostServices
+    ) -> None:
+        """Raises BadRequest for an address that cannot be one."""
+        self.host, self.name = host, host.name
+        self._settings, self._pool, self._services = settings, pool, services
+        self.owner = settings.owner(host.name)
+        self.exits, self.engine_losses = Exits(), EngineLosses()
+        self._tasks = Tasks(f"host {host.name}")
+        self.control = HostControl(host.name, self._tasks)
+        self.transfers = Transfers(lambda: services.changed(host.name))
+        self.records: dict[str, ReplicaRecord] = {}
+        self.epoch = 0
+        self.is_joined = False
+        self.reason = ""
+        self._info: dict[str, Any] = {}
+        self._facts: Facts | None = None
+        self._connection = HostConnection(
+            login_of(host),
+            self._tasks,
+            name=host.name,
+            on_up=self._on_up,
+            on_down=self._on_down,
+        )
+        self._joining: asyncio.Task[None] | None = None
+        self._folders: HostFolders | None = None
+        self.files: HostFiles | None = None
+        self.images: HostImages | None = None
+        self._driver: DockerDriver | None = None
+        self._is_listening = False
+        reports = AgentReports(host.name, services.clock, services.wall, self._on_report)
+        self.agent = AgentKeeper(
+            host.name,
+            self.control,
+            pool.run_dir / f"agent-{self.owner}.json",
+            pool,
+            reports,
+            self._tasks,
+            lambda: services.changed(host.name),
+        )
+        self._devices = HostDevices(host.name, reports, services.gpus, services.emit)
+        self.sent_images: set[str] = set()
+
+    # Life
+
+    def open(self) -> None:
+        """Connect in the background, and again after each break."""
+        self._connection.open()
+
+    async def close(self, *, is_removed: bool = False) -> None:
+        """End the agent and the connection; with `is_removed` also remove this server's files there.
+        Replicas are not touched."""
+        if self._joining is not None:
+            self._joining.cancel()
+        with contextlib.suppress(FnError, OSError, TimeoutError):
+            async with asyncio.timeout(END_S):
+                await self._end(is_removed=is_removed)
+        self.is_joined = False
+        self.control.close()
+        self.agent.close()
+        await self._devices.close()
+        if self._driver is not None:
+            await self._driver.close()
+        await self._connection.close()
+        await self._tasks.close()
+
+    async def _end(self, *, is_removed: bool) -> None:
+        if not (self._connection.is_up and self._driver and self._folders):
+            return
+        await self.agent.end()
+        if is_removed and self._driver.images is not None:
+            await self._driver.images.unpin_others(())
+            await self._folders.remove_all()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether commands reach the host."""
+        return self.is_joined and self._connection.is_up
+
+    @property
+    def why_down(self) -> str:
+        """Why the host is not up."""
+        return self.reason or self._connection.reason or "it was not joined yet"
+
+    async def _on_up(self) -> None:
+        """Join the host in the background: the connection waits for this call."""
+        self._stop_joining()
+        self._joining = self._tasks.spawn("join", self._keep_joining())
+
+    def _on_down(self, reason: str) -> None:
+        self._stop_joining()
+        self._leave(reason)
+
+    def _stop_joining(self) -> None:
+        if self._joining is not None:
+            self._joining.cancel()
+            self._joining = None
+
+    def _leave(self, reason: str) -> None:
+        self.control.set_up(is_up=False)
+        was_joined, self.is_joined, self.reason = self.is_joined, False, ""
+        if was_joined:
+            log.warning("a host is unreachable", host=self.name, reason=reason)
+            self._services.emit(events.HostUnreachable(self.name, reason, self.epoch))
+        self._services.changed(self.name)
+
+    async def _keep_joining(self) -> None:
+        pause_s, longest_s = JOIN_RETRY_S
+        while True:
+            try:
+                await self._join()
+            except (FnError, OSError, Unreachable) as error:
+                self.reason = str(error) or type(error).__name__
+                log.warning("a host cannot be joined", host=self.name, reason=self.reason)
+                self._services.changed(self.name)
+            else:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
+
+    async def _join(self) -> None:
+        """Open what is not open yet, compare what runs with the records, and report the host."""
+        folders = await self._open_folders()
+        try:
+            driver = await self._open_driver(folders.base)
+            running = await driver.list()
+        except HostDown:
+            raise
+        except EngineDown as error:
+            if self._driver is None or not self._connection.is_up:
+                raise
+            self._report_up(frozenset(self.records))
+            self._services.emit(events.EngineLost(str(error), self.name))
+            return
+        await self._listen(folders)
+        is_running, has_gpus = AGENT_ID in running, self._may_have_gpus
+        await self.agent.ensure(driver, folders, is_running=is_running, has_gpus=has_gpus)
+        running = await self._without_leftovers(driver, running - {AGENT_ID})
+        assert self.files is not None
+        await self.files.refresh()
+        is_late = await self._find_gpus(driver, running, is_patient=False)
+        self._report_up(frozenset(running))
+        self._tasks.spawn("leftovers", self._remove_leftovers(folders))
+        if is_late:
+            self._tasks.spawn("GPUs", self._find_late_gpus(driver))
+
+    def _report_up(self, running: frozenset[str]) -> None:
+        self.epoch += 1
+        self.is_joined, self.reason = True, ""
+        log.info("a host is up", host=self.name, epoch=self.epoch, replicas=len(running))
+        self.announce(running)
+        self.control.set_up(is_up=True)
+        self._services.changed(self.name)
+
+    def announce(self, running: frozenset[str]) -> None:
+        """Report the host with its devices: after a join, or when devices were found."""
+        devices = tuple(self.devices())
+        rtt_s = self._connection.rtt_s
+        self._services.emit(events.HostUp(self.name, self.epoch, devices, running, "docker", rtt_s))
+
+    @property
+    def _may_have_gpus(self) -> bool:
+        has_nvidia = self._facts is not None and self._facts.has_nvidia
+        return has_nvidia and self.host.gpus != NONE
+
+    async def _find_gpus(
+        self, driver: DockerDriver, running: Collection[str], *, is_patient: bool
+    ) -> bool:
+        """Find the GPUs, unless they are known. True if that has to wait for an image, which is
+        only sent if the caller `is_patient`."""
+        if not self._may_have_gpus or self._devices.has_gpus:
+            return False
+        chosen = await self._devices.choose(self.host.gpus)
+        if not chosen:
+            return False
+        assert self.images is not None
+        if not is_patient and not await self.images.has_runtime("cuda", self._settings.images):
+            return True
+        await driver.add_image("cuda", await self.provide_runtime("cuda"))
+        await self._devices.monitor(chosen, driver, self.records, running)
+        return False
+
+    async def _find_late_gpus(self, driver: DockerDriver) -> None:
+        """Find the GPUs of a host that is up already, and report it again."""
+        try:
+            running = await self.list()
+            await self._find_gpus(driver, running, is_patient=True)
+        except DriverError as error:
+            self._devices.why_none = error.message
+            log.warning("GPUs cannot be used", host=self.name, reason=error.message)
+        else:
+            if self.is_up:
+                self.announce(frozenset(running))
+        self._services.changed(self.name)
+
+    def _on_report(self) -> None:
+        """Nothing is waiting: devices ask for reports themselves."""
+
+    async def _open_folders(self) -> HostFolders:
+        facts = self._facts = await read_facts(self.name, self._connection.run)
+        if self._folders is None:
+            base = PurePosixPath(facts.home) / ".fngate" / self.owner
+            self._folders = HostFolders(self.name, self._connection.run, base)
+            cache = FileCache(self._connection, str(base))
+            self.files = HostFiles(
+                self.name, cache, self._folders, self._services.path, self.transfers
+            )
+        await self._folders.prepare()
+        return self._folders
+
+    async def _open_driver(self, base: PurePosixPath) -> DockerDriver:
+        if self.images is None:
+            socket = self._pool.run_dir / f"h-{self.owner[:8]}.sock"
+            socket.unlink(missing_ok=True)
+            await self._connection.forward(socket, self.host.engine.removeprefix("unix://"))
+            url = f"unix://{socket}"
+            self.images = HostImages(self.name, self._settings.engine_url, url, self.owner)
+        url = self.images.url
+        image = await self.provide_runtime("cpu")
+        if self._driver is None:
+            settings = DockerSettings(
+                url=url,
+                images={"cpu": image},
+                data=Path(base),
+                pool=self._pool,
+                uids=self._settings.uids,
+                base=Path(base),
+                owner=self.owner,
+                machine=self._machine,
+            )
+            self._driver = await DockerDriver.open(settings)
+            self._driver.exits.subscribe(self._on_exit)
+            self._driver.engine_losses.subscribe(self._on_engine_lost)
+        else:
+            await self._driver.add_image("cpu", image)
+        self._info = await self._driver.info()
+        return self._driver
+
+    async def provide_runtime(self, kind: str) -> str:
+        """Return the id of the runtime image for devices of a kind, which the host then has."""
+        assert self.images is not None
+        reference = self._settings.images.get(kind)
+        if reference is None:
+            raise DriverError(f"this server has no runtime image for devices of kind {kind}")
+        with self.transfers.of(f"image {reference}") as progress:
+            return await self.images.provide_runtime(kind, reference, progress)
+
+    def _machine(self) -> Machine:
+        assert self._facts is not None
+        return self._facts.machine
+
+    async def _listen(self, folders: HostFolders) -> None:
+        if not self._is_listening:
+            await self._connection.listen(folders.control_socket, self.control.accept, 0o666)
+            self._is_listening = True
+
+    async def _without_leftovers(self, driver: DockerDriver, running: set[str]) -> set[str]:
+        """End what runs without a record of this server; return the rest."""
+        for id in running - self.records.keys():
+            log.info("a leftover is ended", host=self.name, replica=id)
+            await driver.release(id)
+        return running & self.records.keys()
+
+    async def _remove_leftovers(self, folders: HostFolders) -> None:
+        with contextlib.suppress(DriverError):
+            for id in await folders.ids() - self.records.keys() - {AGENT_ID}:
+                await folders.remove(id)
+
+    def update(self, host: Host) -> None:
+        """Apply changed settings that need no other login."""
+        is_other = host.cpu_slots != self.host.cpu_slots
+        self.host = host
+        if is_other and self.is_up:
+            self._tasks.spawn("devices", self._announce_again())
+
+    async def _announce_again(self) -> None:
+        with contextlib.suppress(DriverError):
+            self.announce(frozenset(await self.list()))
+
+    # Events of the engine
+
+    def _on_exit(self, id: str, how: str) -> None:
+        if id == AGENT_ID:
+            self.agent.exited(how)
+        else:
+            self.exits.notify(id, how)
+
+    def _on_engine_lost(self, reason: str) -> None:
+        if self.is_up:
+            self.engine_losses.notify(reason)
+
+    # Operations
+
+    @asynccontextmanager
+    async def _reached(self) -> AsyncIterator[DockerDriver]:
+        """Yield the driver. Raises HostDown while the host is not up, and if the engine stops
+        answering because the connection breaks."""
+        if not self.is_up or self._driver is None:
+            raise HostDown(f"host {self.name} is not up: {self.why_down}")
+        try:
+            yield self._driver
+        except HostDown:
+            raise
+        except EngineDown as error:
+            if self._connection.is_up:
+                raise
+            raise HostDown(f"host {self.name} is not up: {self.why_down}") from error
+
+    async def start(
+        self, record: ReplicaRecord, log_file: Path, server: ServerContainer | None
+    ) -> None:
+        """Start a replica whose files are placed."""
+        async with self._reached() as driver:
+            self.records[record.id] = record
+            assert self._folders is not None
+            await self._folders.create(record.id, json.dumps(asdict(record)).encode())
+            await driver.start(record, Path(), log_file, server)
+
+    async def provide(self, server: ServerContainer) -> None:
+        """Make image and mounts of a server available."""
+        async with self._reached():
+            assert self._folders is not None
+            for mount in server.mounts:
+                await self._folders.check_mount(mount)
+            await self.send_image(server.image, server.reference)
+
+    async def send_image(self, id: str, name: str = "") -> None:
+        """Send the image of a server unless the host has it."""
+        assert self.images is not None
+        if not await self.images.has(id):
+            with self.transfers.of(f"image {name or id[:19]}") as progress:
+                await self.images.provide(id, progress)
+        self.sent_images.add(id)
+
+    async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
+        """Make files visible to a replica."""
+        async with self._reached():
+            assert self.files is not None
+            await self.files.place(record.id, files)
+
+    async def list(self) -> set[str]:
+        """Return the ids of all running replicas."""
+        async with self._reached() as driver:
+            return await driver.list() - {AGENT_ID}
+
+    async def limit(self, record: ReplicaRecord) -> None:
+        """Apply the limits of a replica's present binding."""
+        async with self._reached() as driver:
+            self.records[record.id] = record
+            await driver.limit(record)
+
+    async def pids(self, id: str) -> frozenset[int] | None:
+        """Return the pids of a replica's processes on the host."""
+        async with self._reached() as driver:
+            return await driver.pids(id)
+
+    async def used_mib(self, id: str) -> float | None:
+        """Return the memory of a server's container."""
+        async with self._reached() as driver:
+            return await driver.used_mib(id)
+
+    async def save_log(self, id: str, log_file: Path) -> None:
+        """Append a replica's new output to `log_file`."""
+        async with self._reached() as driver:
+            await driver.save_log(id, log_file)
+
+    async def terminate(self, id: str) -> None:
+        """Send TERM to a replica."""
+        async with self._reached() as driver:
+            await driver.terminate(id)
+
+    async def release(self, id: str) -> None:
+        """End a replica and remove its folders."""
+        async with self._reached() as driver:
+            await driver.release(id)
+            assert self._folders is not None
+            try:
+                await self._folders.remove(id)
+            except HostDown:
+                raise
+            except DriverError as error:
+                # Files of other users in its data folder: they take disk space, nothing else.
+                log.warning("folders are left", host=self.name, replica=id, reason=error.message)
+            self.records.pop(id, None)
+
+    async def unpin_others(self, ids: Sequence[str]) -> None:
+        """Remove this server's pins from other images of servers."""
+        async with self._reached() as driver:
+            if driver.images is not None:
+                await driver.images.unpin_others(ids)
+
+    # Facts
+
+    def data_socket(self, id: str) -> str:
+        """Return the path there at which gateways connect to a replica; "" before the first
+        join."""
+        return self._folders.data_socket(id) if self._folders is not None else ""
+
+    @property
+    def cores(self) -> int:
+        """The number of its cores, as its engine says."""
+        return int(self._info.get("NCPU") or 1)
+
+    @property
+    def memory_mib(self) -> float:
+        """The size of its memory, as its engine says; 0 if unknown."""
+        return float(self._info.get("MemTotal") or 0) / MIB
+
+    @property
+    def slots(self) -> int:
+        """The number of its CPU slots."""
+        return self.host.cpu_slots or self.cores
+
+    @property
+    def threads_per_slot(self) -> int:
+        """Engine threads of a replica on a CPU slot."""
+        return max(1, self.cores // self.slots)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was joined once."""
+        return self._driver is not None
+
+    def fill(self, view: HostView) -> HostView:
+        """Return the view of this host with what is known here; the rest is the machine's."""
+        report, stock = self.agent.reports.last, self.files.stock if self.files else {}
+        return replace(
+            view,
+            address=self.host.address,
+            reason="" if self.is_up else self.why_down,
+            labels=dict(self.host.labels),
+            driver="docker" if self.is_known else "",
+            engine_version=str(self._info.get("ServerVersion") or ""),
+            rtt_ms=self._connection.rtt_s * 1e3 if self.is_up else None,
+            epoch=self.epoch,
+            agent=self.agent.reason or self._devices.why_none,
+            disk_free_mib=report.disk_free_mib if report else None,
+            cached_files=len(stock),
+            cached_mib=sum(stock.values()) / MIB,
+            images=tuple(sorted(self.sent_images)),
+            clock_offset_s=self.agent.reports.clock_offset_s,
+            transfer=self.transfers.text,
+            transferred_bytes=self.transfers.total_bytes,
+        )
+
+    def devices(self) -> list[Device]:
+        """Return its devices."""
+        return self._devices.all(self.memory_mib, self.slots)
+
+
+def login_of(host: Host) -> Login:
+    """Return how this server logs in to a host. Raises BadRequest."""
+    try:
+        target = parse_target(host.address)
+    except ValueError as error:
+        raise BadRequest(f"host {host.name}: {error}") from error
+    identity = Path(host.identity).expanduser() if host.identity else None
+    return Login(target, identity, host_key=host.host_key)

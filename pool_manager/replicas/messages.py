@@ -1,0 +1,117 @@
+"""Checks of what replicas say on their control links.
+
+Replicas may run foreign code: numbers, texts and nesting have limits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pool_manager.core import events
+from runtime_image.contract.control import PHASES
+from runtime_image.contract.link import REFUTATION_MAX
+from runtime_image.link.frames import Frame, LinkError
+
+LIMIT_MAX: Final = 65536
+"""Largest accepted number of concurrent requests of a replica."""
+NUMBER_MAX: Final = 1e9
+"""Upper bound of plausible numbers (milliseconds, MiB) from a replica."""
+REASON_MAX: Final = 4000
+STAGE_MAX: Final = 20
+WORDS: Final = "fngate replica: "
+"""Prefix of the log line with which a replica exits on its own."""
+_REPORTED: Final = ("load_ms", "memory_mib")
+
+
+def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
+    """Parse the body of LOADED, or the same object in HELLO. Raises LinkError."""
+    limit, memory = data.get("limit"), data.get("memory_mib")
+    if not isinstance(limit, int) or not 0 <= limit <= LIMIT_MAX:
+        raise LinkError(f"malformed LOADED: limit {limit!r}")
+    if not isinstance(memory, int | float) or not is_number(memory):
+        raise LinkError(f"malformed LOADED: memory_mib {memory!r}")
+    return events.Loaded(
+        id,
+        limit,
+        bool(data.get("marks_started", True)),
+        float(memory),
+        parse_numbers(data.get("phases", {})),
+        _report(data.get("report")),
+        text(data.get("batching_off", ""), REFUTATION_MAX),
+    )
+
+
+def parse_batching_off(id: str, data: dict[str, Any]) -> events.BatchingRefuted:
+    """Parse the body of BATCHING_OFF."""
+    reason = text(data.get("reason", ""), REFUTATION_MAX) or "no reason given"
+    return events.BatchingRefuted(id, reason)
+
+
+def parse_load_failed(id: str, data: dict[str, Any]) -> events.Lost:
+    """Parse the body of LOAD_FAILED."""
+    reason, stage = text(data.get("reason", ""), REASON_MAX), text(data.get("stage", ""), STAGE_MAX)
+    return events.Lost(id, reason, stage=stage)
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """Return the reason in a replica's last log line if it exited on its own, else ""."""
+    said = lines[-1] if lines else ""
+    return text(said.removeprefix(WORDS), REASON_MAX) if said.startswith(WORDS) else ""
+
+
+def parse_numbers(data: Any) -> dict[str, float]:
+    """Return phases in milliseconds by known names; drops unknown names and invalid values."""
+    if not isinstance(data, dict):
+        return {}
+    return {name: round(float(data[name]), 3) for name in PHASES if is_number(data.get(name))}
+
+
+def text(value: Any, length_max: int) -> str:
+    """Return `value` as valid text of limited length: JSON may contain lone surrogates."""
+    return str(value)[:length_max].encode("utf-8", "replace").decode()
+
+
+def parse_frame(frame: Frame) -> dict[str, Any]:
+    """Return a frame's JSON object. Raises LinkError."""
+    try:
+        data = json.loads(frame.body)
+    except (ValueError, RecursionError) as error:
+        raise LinkError(f"malformed {frame.kind.name}: {error}") from error
+    if not isinstance(data, dict):
+        raise LinkError(f"malformed {frame.kind.name}: not an object")
+    return data
+
+
+def _report(data: Any) -> dict[str, Any]:
+    """Return a trial's report. Its numbers are validated here, because they affect decisions about
+    other replicas; the deploy validates the rest. Raises LinkError."""
+    if not isinstance(data, dict):
+        return {}
+    for name in _REPORTED:
+        if name in data and not is_number(data[name]):
+            raise LinkError(f"malformed LOADED: report {name} {data[name]!r}")
+    latencies = data.get("latency_ms", {})
+    if not isinstance(latencies, dict) or not all(map(is_number, latencies.values())):
+        raise LinkError("malformed LOADED: report latency_ms")
+    if not _is_text(data):
+        raise LinkError("malformed LOADED: report contains invalid text")
+    return data
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a number from 0 to NUMBER_MAX. NaN is rejected, since it compares false
+    with every bound."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value <= NUMBER_MAX
+
+
+def _is_text(data: dict[str, Any]) -> bool:
+    """Whether a report can be stored: no lone surrogates, no excessive nesting."""
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return True

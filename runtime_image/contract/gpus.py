@@ -1,0 +1,73 @@
+"""GPUs as NVIDIA's management library (NVML) reports them. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that uses a GPU. `memory_mib` is None if the driver does not report it."""
+
+    pid: int
+    memory_mib: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of a GPU or MIG slice; sizes in MiB. None: the driver does not report the value.
+
+    `index` is the driver's number, "1:0" for the first slice of GPU 1. A slice has its GPU's UUID
+    as `parent`, and the number of its GPU instance. `used_mib` excludes `reserved_mib` if that is
+    known, and includes it otherwise. `utilization` is the share of the driver's last sample period
+    in which anything ran, 0 to 1; the driver reports none for slices.
+    """
+
+    uuid: str
+    index: str
+    name: str | None = None
+    total_mib: float | None = None
+    used_mib: float | None = None
+    reserved_mib: float | None = None
+    capability: tuple[int, int] | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    parent: str = ""
+    instance: int | None = None
+    utilization: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All GPUs at one moment. A GPU in MIG mode is represented only by its slices.
+
+    `lost` has the driver's error for each GPU that is still listed but cannot be used, by UUID;
+    `unreadable` has the errors of GPUs that no longer report a UUID.
+    """
+
+    driver: str | None
+    gpus: tuple[Reading, ...]
+    lost: Mapping[str, str] = field(default_factory=dict)
+    unreadable: tuple[str, ...] = ()
+
+    def find(self, uuid: str) -> Reading | None:
+        """Return the reading of a device, None if there is none."""
+        return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
+
+
+@dataclass(frozen=True, slots=True)
+class XidEvent:
+    """The driver reported error `xid` for the GPU `uuid`, for one GPU instance or all (None)."""
+
+    uuid: str
+    xid: int
+    instance: int | None = None
+
+
+class NoDriver(Exception):
+    """NVML cannot be used, for the given reason. `is_absent`: no NVIDIA driver is installed or
+    loaded."""
+
+    def __init__(self, reason: str, *, is_absent: bool = False) -> None:
+        super().__init__(reason)
+        self.is_absent = is_absent

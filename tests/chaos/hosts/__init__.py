@@ -1,0 +1,1 @@
+"""Chaos of several hosts: their replicas, agents, engines, SSH servers, links and power fail."""

@@ -1,0 +1,255 @@
+"""Property tests of placement: indexes choose as a plain search over all devices does.
+
+`Plain` is that search: it reads the ledger's records by its public questions about one device, and
+sorts everything for each decision.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pool_manager.core.candidates import Candidate, CandidateTable
+from pool_manager.core.hosts import HostRecord, HostState
+from pool_manager.core.ledger import Cordon, Ledger, Need, Reservation
+from pool_manager.core.placement import (
+    CPU_SLOT_S,
+    SPREAD_S,
+    STAY_S,
+    EvictionPlan,
+    find_device,
+    plan_eviction,
+    start_price_s,
+)
+from pool_manager.core.state import Device
+from registry.model import LOCAL_HOST
+from tests.support.doses import amount
+
+HOSTS = [LOCAL_HOST, "gpu2", "gpu3"]
+RECORDS = {
+    LOCAL_HOST: HostRecord(LOCAL_HOST, HostState.UP, 0.0, driver="process"),
+    "gpu2": HostRecord(
+        "gpu2",
+        HostState.UP,
+        0.0,
+        labels={"zone": "a"},
+        driver="docker",
+        rtt_s=0.07,
+        files=frozenset({"f1"}),
+    ),
+    "gpu3": HostRecord(
+        "gpu3", HostState.UP, 0.0, labels={"zone": "b"}, driver="docker", images=frozenset({"i1"})
+    ),
+}
+
+
+def devices_of(host: str) -> list[Device]:
+    prefix = "" if host == LOCAL_HOST else f"{host}/"
+    return [
+        *(
+            Device(f"{prefix}cpu{n}", "cpu", 2_000.0, f"{prefix}ram", host)
+            for n in range(3 if host == LOCAL_HOST else 2)
+        ),
+        *(Device(f"{prefix}GPU-{n}", "cuda", 3_000.0, host=host) for n in range(2)),
+    ]
+
+
+@dataclass
+class Plain:
+    """Placement by sorting all devices. `since` has the empty devices, longest empty first."""
+
+    ledger: Ledger
+    is_single: bool
+    since: list[str] = field(default_factory=list)
+
+    def price_s(self, need: Need, host: str) -> float:
+        if self.is_single:
+            return 0.0
+        record = self.ledger.hosts.get(host)
+        price_s = start_price_s(record, need) if record else 0.0
+        return price_s + SPREAD_S * need.spread_from.count(host)
+
+    def order(self, need: Need) -> list[str]:
+        ledger = self.ledger
+        if need.takes_rest:
+            shared = sorted(
+                ledger.devices.keys() - set(self.since), key=lambda id: (len(ledger.on(id)), id)
+            )
+            able = [*self.since, *shared]
+        elif need.share >= 1.0:
+            able = list(self.since)
+        else:
+            able = sorted(ledger.devices, key=lambda id: -len(ledger.on(id)))
+
+        def price_s(id: str) -> float:
+            device = ledger.devices[id]
+            is_slot = need.kind == "any" and device.kind == "cpu"
+            return self.price_s(need, device.host) + (CPU_SLOT_S if is_slot else 0.0)
+
+        return sorted(able, key=price_s)
+
+    def find(self, need: Need, without: Collection[str]) -> str | None:
+        fit = (id for id in self.order(need) if self.ledger.fits(id, need, without))
+        return next(fit, None)
+
+    def plan(
+        self, need: Need, candidates: Mapping[str, Candidate], without: Collection[str]
+    ) -> EvictionPlan | None:
+        ledger = self.ledger
+        floors: dict[str, float] = {}
+        for id, candidate in candidates.items():
+            bank = ledger.charge_of(id).bank
+            floors[bank] = min(candidate.cost, floors.get(bank, candidate.cost))
+        best: tuple[float, EvictionPlan] | None = None
+        for bound, device in sorted(
+            (floors[one.bank] + self.price_s(need, one.host) / STAY_S, one.id)
+            for one in ledger.devices.values()
+            if one.bank in floors and ledger.fits_kind(one.id, need)
+        ):
+            if best is not None and best[0] <= bound:
+                break
+            victims = self.victims(device, need, candidates, without)
+            if victims is None:
+                continue
+            price_s = self.price_s(need, ledger.devices[device].host)
+            total = sum(candidates[id].cost for id in victims) + price_s / STAY_S
+            if best is None or total < best[0]:
+                best = total, EvictionPlan(device, victims)
+        return best[1] if best else None
+
+    def victims(
+        self,
+        device: str,
+        need: Need,
+        candidates: Mapping[str, Candidate],
+        without: Collection[str],
+    ) -> tuple[str, ...] | None:
+        chosen = self.choose(device, need, candidates, without, lambda id: candidates[id].cost)
+        if chosen is None:
+            sizes = {id: -self.ledger.charge_of(id).memory_mib for id in candidates}
+            chosen = self.choose(device, need, candidates, without, sizes.__getitem__)
+        if chosen is None:
+            return None
+        for id in sorted(chosen, key=lambda one: -candidates[one].cost):
+            others = [one for one in chosen if one != id]
+            if self.ledger.fits(device, need, (*without, *others)):
+                chosen = others
+        return tuple(chosen)
+
+    def choose(
+        self,
+        device: str,
+        need: Need,
+        candidates: Mapping[str, Candidate],
+        without: Collection[str],
+        order: Callable[[str], float],
+    ) -> list[str] | None:
+        ledger = self.ledger
+        chosen: list[str] = []
+        gone: Counter[str] = Counter()
+        bank = ledger.devices[device].bank
+        for there, fits in (
+            (ledger.on(device), ledger.fits_share),
+            (ledger.in_bank(bank), ledger.fits_memory),
+        ):
+            able = [id for id in there if id in candidates and id not in [*chosen, *without]]
+            for id in sorted(able, key=order):
+                if fits(device, need, (*without, *chosen)):
+                    break
+                if gone[candidates[id].pool] < candidates[id].spare:
+                    gone[candidates[id].pool] += 1
+                    chosen.append(id)
+            if not fits(device, need, (*without, *chosen)):
+                return None
+        return chosen
+
+
+needs = st.builds(
+    Need,
+    st.sampled_from(["p", "q", "new"]),
+    st.sampled_from(["any", "cpu", "cuda"]),
+    st.sampled_from([0.3, 0.5, 1.0]),
+    st.sampled_from([0.0, 500.0, 1_800.0, 2_500.0, 9_000.0]),
+    st.booleans(),
+    st.sampled_from([(), (), (("zone", "a"),), (("zone", "b"),), (("rack", "1"),)]),
+    st.sampled_from(["", "", "process", "docker"]),
+    st.sampled_from(["", "f1", "f2"]),
+    st.just(10_000_000_000),
+    st.sampled_from(["", "", "i1"]),
+    st.lists(st.sampled_from(HOSTS), max_size=3).map(tuple),
+)
+places = st.integers(0, 40)
+steps = st.one_of(
+    st.tuples(
+        st.just("charge"),
+        places,
+        st.sampled_from([0.3, 0.5, 1.0]),
+        st.sampled_from([0.0, 400.0, 1_500.0]),
+    ),
+    st.tuples(
+        st.sampled_from(["release", "reserve", "cordon", "uncordon", "close", "join"]), places
+    ),
+)
+
+
+@given(
+    hosts=st.integers(1, 3),
+    changes=st.lists(steps, max_size=25),
+    wishes=st.lists(needs, min_size=1, max_size=4),
+    costs=st.lists(st.sampled_from([0.0, 0.001, 0.2, 0.2, 3.0]), min_size=8, max_size=8),
+    spare=st.sampled_from([1, 2, 9]),
+)
+@settings(max_examples=amount(300, 5_000), deadline=None)
+def test_indexed_placement_is_the_plain_one(  # noqa: C901 - one branch per kind of change
+    hosts: int,
+    changes: list[tuple],  # type: ignore[type-arg]
+    wishes: list[Need],
+    costs: list[float],
+    spare: int,
+) -> None:
+    """After any changes, the indexes find the device and the victims that a search over all devices
+    finds, for one host and for several."""
+    ledger = Ledger([device for host in HOSTS[:hosts] for device in devices_of(host)])
+    ledger.hosts.update({host: RECORDS[host] for host in HOSTS[1:]})
+    since = list(ledger.devices)
+    replicas: list[str] = []
+    for number, (what, place, *more) in enumerate(changes):
+        device = list(ledger.devices)[place % len(ledger.devices)]
+        if what == "charge":
+            ledger.charge(f"r{number}", device, *more)
+            replicas.append(f"r{number}")
+        elif what == "release" and replicas:
+            ledger.release(replicas.pop(place % len(replicas)))
+        elif what == "reserve" and device not in ledger.reservations | ledger.cordons:
+            ledger.reserve(Reservation(Need("q", memory_mib=300.0), device, (), 0.0))
+        elif what == "cordon" and device not in ledger.reservations:
+            ledger.cordon(device, Cordon("XID 79", is_gone=False))
+        elif what == "uncordon":
+            ledger.uncordon(device)
+        elif what == "close" and not ledger.reserved_on(HOSTS[place % 3]):
+            ledger.close_host(HOSTS[place % 3], "unreachable")
+        elif what == "join":
+            ledger.open_host(HOSTS[place % 3])
+            ledger.add_devices(devices_of(HOSTS[place % 3]))
+        is_empty = [id for id in ledger.devices if not ledger.on(id)]
+        since = [id for id in since if id in is_empty]
+        since += [id for id in is_empty if id not in since]
+    names = {device.host for device in ledger.devices.values()}
+    plain = Plain(ledger, len(names) == 1, since)
+    assert ledger.empty() == since
+    ledger.charge_bank("s1", "ram", 80.0)
+    candidates = {
+        id: Candidate(f"p{n % 4}", costs[n % 8], spare) for n, id in enumerate(replicas[::2])
+    }
+    table = CandidateTable.of(ledger, candidates)
+
+    for need in wishes:
+        assert find_device(need, ledger, ("s1",)) == plain.find(need, ("s1",))
+        assert plan_eviction(need, ledger, table, ("s1",)) == plain.plan(need, candidates, ("s1",))
+        for id in replicas[: len(replicas) // 3]:
+            table.discard(id)
+            candidates.pop(id, None)
