@@ -305,7 +305,10 @@ class Control:
 
     def bind(self, request: BindRequest) -> None:
         """Send the model to load, and the role."""
-        self._bound = request["bound"] if self._bound is not None else None
+        if self._said.is_loaded:
+            return
+        if self._bound is not None:
+            self._bound = request["bound"]
         self._bind_frame = pack_bind(request)
         self._send(self._bind_frame)
 
