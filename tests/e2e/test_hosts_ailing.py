@@ -107,9 +107,8 @@ async def remove(caller: Caller, *names: str) -> None:
 
 def phases_ms(answer: Answer) -> dict[str, float]:
     """Return the durations of a call's Server-Timing."""
-    found = re.findall(
-        r"(\w+)(?:;desc=\"[^\"]*\")?;dur=(-?[\d.]+)", answer.headers["Server-Timing"]
-    )
+    header = answer.headers["Server-Timing"]
+    found = re.findall(r"(\w+)(?:;desc=\"[^\"]*\")?;dur=(-?[\d.]+)", header)
     return {name: float(value) for name, value in found}
 
 
