@@ -48,6 +48,14 @@ MEANING = {
     "share": "part of a device that a replica needs",
     "memory_mib": "median memory of a replica",
     "standbys": "replicas kept without a model, for cpu devices",
+    "hosts": "hosts over which the devices are distributed; 1: all are local",
+    "rtt_ms": "round trip to each host",
+    "link_mb_s": "MB per second that a host can receive",
+    "files_mb": "MB of a function's files per MiB of its memory",
+    "cache_mb": "files that a host keeps, 0 for all",
+    "losses": "hosts that lose power per hour",
+    "outage_s": "mean time until such a host is back",
+    "blind": "do not tell the placement which files a host has",
 }
 
 
@@ -75,6 +83,8 @@ def _options(arguments: Sequence[str]) -> dict[str, Any]:
     options = vars(parser.parse_args(arguments))
     if options["think_s"] < 0 or (options["think_s"] and not options["closed"]):
         parser.error("--think-s: a pause from 0 s up, of --closed callers")
+    if not 1 <= options["hosts"] <= options["devices"]:
+        parser.error("--hosts: from 1 to the number of --devices")
     if options["closed"] and "foresight" in (options["policy"] or ()):
         parser.error("--policy foresight knows when arrivals come, --closed callers have none")
     return options
@@ -94,9 +104,12 @@ def _parser() -> argparse.ArgumentParser:
     for field in fields(Settings):
         if field.name in REPEATED or field.name == "skip":
             continue
-        default = getattr(usual, field.name)
+        default, option = getattr(usual, field.name), f"--{field.name.replace('_', '-')}"
+        if isinstance(default, bool):
+            parser.add_argument(option, action="store_true", help=MEANING[field.name])
+            continue
         parser.add_argument(
-            f"--{field.name.replace('_', '-')}",
+            option,
             type=type(default),
             default=default,
             choices=CHOICES.get(field.name),

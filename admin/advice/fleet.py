@@ -67,7 +67,11 @@ class Fleet:
         process.is_server = bool(command.pool) and self._functions[command.pool].server is not None
         self.processes[command.id] = process
         self._figures.starts += 1
-        self._clock.after(self._conditions.start_s, self._greet, process)
+        self._clock.after(self.start_s(command), self._greet, process)
+
+    def start_s(self, _command: commands.Launch) -> float:
+        """Return the time from a launch to the first message of the process."""
+        return self._conditions.start_s
 
     def bind(self, command: commands.Bind) -> None:
         """Make a process load its model."""

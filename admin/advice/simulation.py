@@ -19,7 +19,7 @@ from gateway.dispatch.dispatcher import Dispatcher, Limits
 from pool_manager.core import commands, events
 from pool_manager.core.events import DemandReported
 from pool_manager.core.machine import Machine
-from pool_manager.core.state import Device
+from pool_manager.core.state import Device, PoolSpec
 from registry.errors import FnError
 from registry.exchange import Demand, Load, PoolEndpoints
 from runtime_image.link.meta import RequestMeta
@@ -224,8 +224,8 @@ class World:
         numbers = itertools.count(1)
         self.functions: dict[str, Function] = {one.key: one for one in functions}
         new_id, standbys = (lambda: f"r{next(numbers)}"), conditions.standbys
-        self.machine = Machine(_devices(conditions), new_id, standbys)
-        self.fleet = Fleet(conditions, self.clock, self.functions, self.feed, self.figures)
+        self.machine = Machine(self.local_devices(), new_id, standbys)
+        self.fleet = self.open_fleet()
         self.callers = Callers(conditions, self.clock, self.fleet, self.feed, self.figures)
         self._waiting: list[events.Event] = []
         self._actions: dict[type, Callable[[Any], None]] = {
@@ -240,10 +240,22 @@ class World:
             commands.Publish: self._publish,
         }
         for function in self.functions.values():
-            self.feed(events.PoolDefined(function.spec(conditions)))
+            self.feed(events.PoolDefined(self.spec(function)))
         self.feed(events.ReplicasListed())
         for function in self.functions.values():
             self.callers.expect(function)
+
+    def local_devices(self) -> list[Device]:
+        """Return the devices of the local host."""
+        return _devices(self.conditions)
+
+    def open_fleet(self) -> Fleet:
+        """Return the driver with its processes."""
+        return Fleet(self.conditions, self.clock, self.functions, self.feed, self.figures)
+
+    def spec(self, function: Function) -> PoolSpec:
+        """Return the settings of a function's pool."""
+        return function.spec(self.conditions)
 
     def run(self) -> Self:
         """Simulate the whole day."""

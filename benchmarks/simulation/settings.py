@@ -15,6 +15,12 @@ class Settings(Conditions):
     `spread`: how much functions differ in their times and memory, 0 for equal ones. Every n-th of
     them is a server, `servers` in total; `stream_s` is the median length of its exchanges,
     `server_start_s` that of its start.
+
+    With several `hosts`, the devices are distributed over them and none is local. `rtt_ms` is the
+    round trip to each, `link_mb_s` what its link transfers. A function's files have `files_mb` per
+    MiB of its memory; a host keeps up to `cache_mb` of them, 0 for all. `losses` is the number of
+    times per hour that any host loses power, for `outage_s` on average. `blind`: placement is not
+    told which files a host has.
     """
 
     functions: int = 50
@@ -30,3 +36,11 @@ class Settings(Conditions):
     servers: int = 0
     stream_s: float = 30.0
     server_start_s: float = 90.0
+    hosts: int = 1
+    rtt_ms: float = 0.0
+    link_mb_s: float = 100.0
+    files_mb: float = 0.0
+    cache_mb: float = 0.0
+    losses: float = 0.0
+    outage_s: float = 120.0
+    blind: bool = False

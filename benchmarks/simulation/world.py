@@ -2,43 +2,91 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from array import array
 from collections import defaultdict
 from typing import Any, Self
 
 from admin.advice import simulation
+from admin.advice.fleet import Fleet
+from admin.advice.load_model import Function
 from benchmarks.simulation.figures import as_report, spread
 from benchmarks.simulation.functions import population
+from benchmarks.simulation.hosts import HostFleet, Losses
 from benchmarks.simulation.settings import Settings
 from pool_manager.core import commands, events
+from pool_manager.core.state import Device, PoolSpec
+
+HOST_EVENTS = (events.HostUp, events.HostUnreachable, events.HostStocked)
 
 
 class World(simulation.World):
     """One run. `run` simulates it to the end; `report` returns its figures.
 
-    `decisions_s` are CPU seconds inside `Machine.handle`, by kind of event.
+    `decisions_s` are CPU seconds inside `Machine.handle`, by kind of event, `elapsed_s` real
+    ones.
     """
+
+    hosts: HostFleet | None = None
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.real_s = 0.0
         self.decisions_s: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
+        self.elapsed_s: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
         super().__init__(settings, population(settings))
+        if self.hosts is not None:
+            for event in self.hosts.join():
+                self.feed(event)
+            if settings.losses:
+                Losses(settings, self.clock, self.hosts, self.feed).plan()
         self.decisions_s.clear()
+        self.elapsed_s.clear()
+
+    def local_devices(self) -> list[Device]:
+        """Return the devices of the local host: none if there are several hosts."""
+        return super().local_devices() if self.settings.hosts == 1 else []
+
+    def open_fleet(self) -> Fleet:
+        """Return the driver with its processes, or those of all hosts."""
+        if self.settings.hosts == 1:
+            return super().open_fleet()
+        there = super().local_devices()
+        self.hosts = HostFleet(
+            self.settings, there, self.clock, self.functions, self.feed, self.figures
+        )
+        return self.hosts
+
+    def spec(self, function: Function) -> PoolSpec:
+        """Return the settings of a function's pool, with its files."""
+        spec = super().spec(function)
+        return spec if self.hosts is None else self.hosts.with_files(spec, function)
 
     def run(self) -> Self:
         """Simulate the whole day."""
+        # As the server does after its start: the collector would walk all pools again and again.
+        gc.collect()
+        gc.freeze()
         began = time.perf_counter()
-        super().run()
+        try:
+            super().run()
+        finally:
+            gc.unfreeze()
         self.real_s = time.perf_counter() - began
         return self
 
+    def _skip(self, second: int) -> int:
+        if self.hosts is not None and self.hosts.down:
+            return second
+        return super()._skip(second)
+
     def decide(self, event: events.Event) -> list[commands.Command]:
         """Let the machine decide, and record the CPU time."""
-        began = time.process_time()
+        began_s, began = time.perf_counter(), time.process_time()
         asked = super().decide(event)
         self.decisions_s[_kind(event)].append(time.process_time() - began)
+        self.elapsed_s[_kind(event)].append(time.perf_counter() - began_s)
         return asked
 
     def report(self) -> dict[str, Any]:
@@ -48,6 +96,8 @@ class World(simulation.World):
         return {
             **as_report(self.figures, devices_s),
             "decisions": {kind: spread(values) for kind, values in kinds},
+            "elapsed": {kind: spread(values) for kind, values in sorted(self.elapsed_s.items())},
+            **(self.hosts.report() if self.hosts is not None else {}),
             "simulated_s": self.clock.now,
             "ticks_skipped": self.figures.ticks_skipped,
             "real_s": self.real_s,
@@ -57,4 +107,6 @@ class World(simulation.World):
 def _kind(event: events.Event) -> str:
     if isinstance(event, events.DemandReported):
         return "demand, full" if event.demand.full else "demand, edge"
+    if isinstance(event, HOST_EVENTS):
+        return "host event"
     return "tick" if isinstance(event, events.Tick) else "replica event"

@@ -78,23 +78,27 @@ class CandidateTable:
 
     def floors(self) -> Iterator[Floor]:
         """Yield the floors in rising order; the table must not change meanwhile."""
-        is_new = not self._floor_of
+        if not self._floor_of:
+            self._build()
         for bank in self._changed:
-            self._update(bank, is_new=is_new)
-        if is_new:
-            self._floors.sort()
+            self._update(bank)
         self._changed.clear()
         return iter(self._floors)
 
-    def _update(self, bank: str, *, is_new: bool) -> None:
+    def _build(self) -> None:
+        for bank, costs in self._in.items():
+            devices = self._ledger.devices_of(bank)
+            # An adopted replica may be on a device that is unknown: its end makes no room.
+            if costs and devices:
+                self._floor_of[bank] = Floor(min(costs.values()), devices[0], bank)
+        self._floors = sorted(self._floor_of.values())
+        self._changed.clear()
+
+    def _update(self, bank: str) -> None:
         old = self._floor_of.pop(bank, None)
         if old is not None:
             del self._floors[bisect_left(self._floors, old)]
         costs, devices = self._in[bank], self._ledger.devices_of(bank)
-        # An adopted replica may be on a device that is unknown: its end makes no room.
         if costs and devices:
             floor = self._floor_of[bank] = Floor(min(costs.values()), devices[0], bank)
-            if is_new:
-                self._floors.append(floor)
-            else:
-                insort(self._floors, floor)
+            insort(self._floors, floor)

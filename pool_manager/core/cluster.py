@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pool_manager.core.demand import DemandTable
 from pool_manager.core.hosts import HOST_LOST_S, HostRecord, HostState
@@ -34,20 +34,29 @@ class StandbyPlace(NamedTuple):
     device: str
 
 
+class IdleShape(NamedTuple):
+    """What of an idle pool decides which replicas may be stopped, and does not depend on time:
+    how many it can spare, and its ready replicas with the time until which each is kept."""
+
+    spare: int
+    ready: tuple[tuple[str, float], ...]
+
+
 class Changes(set[str]):
     """Keys of changed pools; `log` has them in the order in which they changed, with repetitions.
-    A changed pool is removed from `steady`."""
+    What is derived from a changed pool is dropped from `derived`."""
 
-    def __init__(self, steady: dict[str, int]) -> None:
+    def __init__(self, *derived: dict[str, Any]) -> None:
         super().__init__()
         self.log: list[str] = []
-        self._steady = steady
+        self._derived = derived
 
     def add(self, key: str) -> None:
         """Record a change of a pool."""
         super().add(key)
         self.log.append(key)
-        self._steady.pop(key, None)
+        for known in self._derived:
+            known.pop(key, None)
 
     def clear(self) -> None:
         """Drop all changes."""
@@ -61,7 +70,8 @@ class Cluster:
     `hosts` has the record of every host; the local one is always there. `live` holds the keys of
     pools that time alone may change, `blocked` of those that wait for a device, `changed` of those
     whose replicas changed since the last publication. `steady` has the number of ready replicas of
-    pools with load whose last settling changed nothing. `quiesced` holds the ids of replicas that
+    pools with load whose last settling changed nothing, `shapes` what was derived from others for
+    evictions; a change of a pool drops both. `quiesced` holds the ids of replicas that
     may be in a soft drain. `standby_places` has the pools of standbys that are kept.
     """
 
@@ -79,7 +89,8 @@ class Cluster:
         self.live: dict[str, None] = {}
         self.blocked: set[str] = set()
         self.steady: dict[str, int] = {}
-        self.changed = Changes(self.steady)
+        self.shapes: dict[str, IdleShape] = {}
+        self.changed = Changes(self.steady, self.shapes)
         self.quiesced: dict[str, None] = {}
         self.standby_places: dict[str, StandbyPlace] = {}
         self._pool_of: dict[str, str] = {}
@@ -112,6 +123,7 @@ class Cluster:
         if pool is None:
             pool = self.pools[spec.key] = Pool(spec)
         pool.spec, pool.removed, pool.quiet_until_s = spec, False, 0.0
+        self.shapes.pop(spec.key, None)
         self._functions.setdefault(spec.function or spec.key, set()).add(spec.key)
         return pool
 
@@ -133,6 +145,7 @@ class Cluster:
         self.live.pop(pool.key, None)
         self.blocked.discard(pool.key)
         self.steady.pop(pool.key, None)
+        self.shapes.pop(pool.key, None)
         self.standby_places.pop(pool.key, None)
 
     def siblings(self, pool: Pool) -> Iterator[Pool]:

@@ -57,7 +57,10 @@ class DemandTable:
 
     def is_busy(self, key: str) -> bool:
         """Whether any worker has load for a pool."""
-        return any(key in worker.loads for worker in self._workers.values())
+        for worker in self._workers.values():  # noqa: SIM110 - half the time of any()
+            if key in worker.loads:
+                return True
+        return False
 
     def load(self, key: str) -> Load:
         """Return a pool's load: the sum over all workers; the oldest wait is the maximum."""

@@ -7,7 +7,7 @@ from functools import partial
 from math import inf
 
 from pool_manager.core.candidates import Candidate, CandidateTable
-from pool_manager.core.cluster import Cluster
+from pool_manager.core.cluster import Cluster, IdleShape
 from pool_manager.core.commands import Command, Note
 from pool_manager.core.ledger import Need, Reservation
 from pool_manager.core.placement import EvictionPlan, plan_eviction
@@ -102,7 +102,7 @@ class Candidates:
     def __init__(self, cluster: Cluster, wake_at: Callable[[float, float], None]) -> None:
         self._cluster = cluster
         self._wake_at = wake_at
-        self.idle = CandidateSet(cluster, partial(self._of, self._idle), is_idle=True)
+        self.idle = CandidateSet(cluster, self._idle, is_idle=True)
         self.resident = CandidateSet(cluster, partial(self._of, self._resident))
         self.brief = CandidateSet(cluster, partial(self._of, self._brief))
         self.eventual = CandidateSet(cluster, partial(self._of, self._eventual))
@@ -125,21 +125,24 @@ class Candidates:
             return {}
         return {id: Candidate(pool.key, cost, spare) for id, cost in costs(pool, now).items()}
 
-    def _idle(self, pool: Pool, now: float) -> dict[str, float]:  # (4)
-        if self._cluster.demand.is_busy(pool.key):
+    def _idle(self, pool: Pool, now: float) -> dict[str, Candidate]:  # (4)
+        shape = self._cluster.shapes.get(pool.key)
+        if shape is None:
+            if pool.spec.role != "serve":
+                return self._of(lambda _pool, _now: {}, pool, now)
+            shape = self._cluster.shapes[pool.key] = _idle_shape(pool)
+        if shape.spare <= 0 or not shape.ready or self._cluster.demand.is_busy(pool.key):  # (3)
             return {}
-        reload_s = pool.reload_s or pool.spec.load_s
-        value = eviction_cost(pool.call_rate, reload_s, now)
-        stay_s = server_residency_s(pool) if pool.spec.is_server else min(RESIDENCY_S, reload_s)
-        ready = []
-        for one in pool.replicas.values():
-            free_s = max(one.ready_s + stay_s, one.refused_s + REFUSAL_S)
-            if one.is_ready and now >= free_s:
-                ready.append(one)
-            elif one.is_ready:
+        value = eviction_cost(pool.call_rate, pool.reload_s or pool.spec.load_s, now)
+        found: dict[str, Candidate] = {}
+        for id, free_s in shape.ready:
+            if now < free_s:
                 self._wake_at(free_s, now)
-        last = ready[0] if ready and not pool.spec.min else None
-        return {one.id: value if one is last else value * NOT_ONLY_DISCOUNT for one in ready}
+                continue
+            is_last = not found and not pool.spec.min
+            cost = value if is_last else value * NOT_ONLY_DISCOUNT
+            found[id] = Candidate(pool.key, cost, shape.spare)
+        return found
 
     @staticmethod
     def _resident(pool: Pool, now: float) -> dict[str, float]:  # (5)
@@ -165,6 +168,17 @@ class Candidates:
             if one.is_coming or one.is_ready
         }
         return {id: 1.0 / (1.0 + s) for id, s in served_s.items()}
+
+
+def _idle_shape(pool: Pool) -> IdleShape:
+    reload_s = pool.reload_s or pool.spec.load_s
+    stay_s = server_residency_s(pool) if pool.spec.is_server else min(RESIDENCY_S, reload_s)
+    ready = [
+        (one.id, max(one.ready_s + stay_s, one.refused_s + REFUSAL_S))
+        for one in pool.replicas.values()
+        if one.is_ready
+    ]
+    return IdleShape(pool.staying() - pool.spec.min, tuple(ready))
 
 
 def server_residency_s(pool: Pool) -> float:

@@ -324,8 +324,9 @@ class Machine:
             held = self.cluster.demand.remove(worker)
             self._measure(held, now, is_sample=False)
             touched |= held
+        pools = self.cluster.pools
         for key in list(self.cluster.live):
-            pool = self.pools[key]
+            pool = pools[key]
             if now < pool.quiet_until_s:
                 continue
             touched.add(key)

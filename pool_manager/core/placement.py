@@ -153,6 +153,8 @@ def plan_eviction(
         if host not in prices:
             prices[host] = _price_s(need, ledger, host) / STAY_S
         bound = floor + prices[host]  # (2)
+        if best is not None and bound > best[0]:
+            continue
         if not _is_large_enough(bank, need, ledger):
             continue
         for device in ledger.devices_of(bank):
