@@ -4,7 +4,13 @@ from __future__ import annotations
 
 
 class Unreachable(Exception):
-    """No answer: connection refused or broken, or timeout. A note on it is a hint for the user."""
+    """No answer: connection refused or broken, or timeout. A note on it is a hint for the user.
+
+    `host_key` ("TYPE BASE64") is the key that a host showed for which none was known; "" for any
+    other failure, also for a key that differs from the known or pinned one.
+    """
+
+    host_key: str = ""
 
 
 class ConnectionLost(ConnectionError):

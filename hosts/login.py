@@ -250,10 +250,13 @@ def host_key_refused(login: Login, known: KnownHosts, host_keys: HostKeyClient) 
             " The connection may be intercepted",
             f"ask its operator; if the machine is new: ssh-keygen -R '{known.name}' -f {files}",
         )
-    return unreachable_error(
+    error = unreachable_error(
         f"the host key of {target} is not known: it sent {shown}, {files} has none for it",
         f"compare the key during one login by hand: {_login_once(login)}",
     )
+    if host_keys.shown_key is not None:
+        error.host_key = parse_host_key(host_keys.shown_key.export_public_key().decode("ascii"))
+    return error
 
 
 def _login_once(login: Login) -> str:
