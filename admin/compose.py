@@ -33,6 +33,7 @@ from admin.host_sync import HostSync
 from admin.metrics import (
     DeviceFamilies,
     Gateways,
+    HostFamilies,
     OneGateway,
     ReplicaFamilies,
     RunFamilies,
@@ -368,6 +369,7 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
     metrics.add_source(ReplicaFamilies(counters))
     metrics.add_source(RunFamilies(manager.runs.shown))
     metrics.add_source(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
+    metrics.add_source(HostFamilies(manager.hosts))
     metrics.add_source(ServerFamilies(driver, context.store.history.statistics, gateways))
 
 

@@ -56,6 +56,7 @@ class Health:
             *self._disk(),
             *self._store(),
             *self._engine(),
+            *self._hosts(),
             *self._functions(),
             *self._devices(),
         ]
@@ -86,6 +87,13 @@ class Health:
     def _engine(self) -> list[str]:
         reason = self._manager.engine_down
         return [f"engine: {reason}"] if reason else []
+
+    def _hosts(self) -> list[str]:
+        return [
+            f"host {one.name}: {one.state}: {one.reason or 'no reason given'}"
+            for one in self._manager.hosts()
+            if one.state in ("unreachable", "gone")
+        ]
 
     def _functions(self) -> list[str]:
         return [

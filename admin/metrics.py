@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
+from pool_manager.hosts.view import HostView
 from pool_manager.metrics import (
     COLD_STARTS,
     EVICTIONS,
@@ -21,10 +22,11 @@ from pool_manager.metrics import (
     Supplied,
 )
 from pool_manager.reports import Occupancy
+from registry.model import LOCAL_HOST
 from registry.store.history import HistoryStatistics
 
 MIB: Final = 2**20
-LABELS: Final = ("device", "kind")
+LABELS: Final = ("device", "kind", "host")
 Label = tuple[str, tuple[str, ...]]
 """Name of a label, and all its values."""
 
@@ -120,17 +122,72 @@ class DeviceFamilies:
         yield _utilization(devices)
 
 
+class HostFamilies:
+    """Families of hosts, as of the last `snapshot`. `hosts` returns them all."""
+
+    def __init__(self, hosts: Callable[[], list[HostView]]) -> None:
+        self._hosts = hosts
+        self._seen: list[HostView] = []
+
+    def snapshot(self) -> None:
+        """Read the values; must run on the event loop's thread."""
+        self._seen = self._hosts()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the families. Unknown values have no sample, nor has what only other hosts have."""
+        hosts = self._seen
+        others = [one for one in hosts if one.name != LOCAL_HOST]
+        text = "1 if replicas can be placed on a host, 0 if not."
+        yield _of_hosts("fngate_host_up", text, hosts, lambda one: float(one.state == "up"))
+        text = "Round trip of the control connection to a host."
+        yield _of_hosts(
+            "fngate_host_rtt_seconds", text, others, lambda one: _scaled(one.rtt_ms, 1e-3)
+        )
+        text = "Size of the cache of model files on a host."
+        yield _of_hosts("fngate_host_files_bytes", text, others, lambda one: one.cached_mib * MIB)
+        text = "Free space of the file system of a host's cache."
+        yield _of_hosts(
+            "fngate_host_disk_free_bytes", text, hosts, lambda one: _scaled(one.disk_free_mib, MIB)
+        )
+        text = "Bytes of model files and images that were sent to a host."
+        family = CounterMetricFamily(
+            "fngate_host_transferred_bytes", text, labels=["host"], unit="bytes"
+        )
+        for one in others:
+            family.add_metric([one.name], one.transferred_bytes)
+        yield family
+
+
+def _of_hosts(
+    name: str, text: str, hosts: Iterable[HostView], of: Callable[[HostView], float | None]
+) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=["host"])
+    for one in hosts:
+        value = of(one)
+        if value is not None:
+            family.add_metric([one.name], value)
+    return family
+
+
+def _scaled(value: float | None, by: float) -> float | None:
+    return None if value is None else value * by
+
+
 def _size_mib(one: Occupancy) -> float | None:
     if one.gpu is not None and one.gpu.total_mib is not None:
         return one.gpu.total_mib
     return one.device.memory_mib or None
 
 
+def _labels(one: Occupancy) -> list[str]:
+    return [one.device.id, one.device.kind, one.device.host]
+
+
 def _state(devices: Iterable[Occupancy]) -> Metric:
     text = "1 for the current state of a device: free, taken, quarantined or cordoned."
     family = GaugeMetricFamily("fngate_device_state", text, labels=[*LABELS, "state"])
     for one in devices:
-        family.add_metric([one.device.id, one.device.kind, one.state], 1)
+        family.add_metric([*_labels(one), one.state], 1)
     return family
 
 
@@ -145,7 +202,7 @@ def _bytes(
     for one in devices:
         mib = mib_of(one)
         if mib is not None:
-            family.add_metric([one.device.id, one.device.kind], mib * MIB)
+            family.add_metric(_labels(one), mib * MIB)
     return family
 
 
@@ -155,7 +212,7 @@ def _reclaimed(devices: Iterable[Occupancy], reclaimed_mib: Mapping[str, float])
     family = CounterMetricFamily(name, text, labels=LABELS, unit="bytes")
     for one in devices:
         mib = reclaimed_mib.get(one.device.id, 0.0)
-        family.add_metric([one.device.id, one.device.kind], mib * MIB)
+        family.add_metric(_labels(one), mib * MIB)
     return family
 
 
@@ -165,7 +222,7 @@ def _utilization(devices: Iterable[Occupancy]) -> Metric:
     family = GaugeMetricFamily(name, text, labels=LABELS, unit="ratio")
     for one in devices:
         if one.gpu is not None and one.gpu.utilization is not None:
-            family.add_metric([one.device.id, one.device.kind], one.gpu.utilization)
+            family.add_metric(_labels(one), one.gpu.utilization)
     return family
 
 

@@ -222,7 +222,8 @@ class Settings(BaseSettings):
         if "host_lost_s" in self.model_fields_set and self.host_lost_s < least:
             raise ValueError(
                 f"host_lost_s: expected at least {least:g} (orphan_s + {HOST_LOST_MARGIN_S:g}), as"
-                f" replicas of an unreachable host take calls for orphan_s; got {self.host_lost_s:g}"
+                " replicas of an unreachable host take calls for orphan_s, got"
+                f" {self.host_lost_s:g}"
             )
         return self
 

@@ -9,11 +9,12 @@ from admin.rates import ResponseRate
 from gateway.http.connected import Connections
 from pool_manager.core.pool import PoolForecast
 from pool_manager.core.state import Replica
+from pool_manager.hosts.view import HostView
 from pool_manager.reports import Occupancy
 from registry.batching import rows_of, summary
 from registry.catalog import Deployed
 from registry.exchange import Expected, Load, PoolEndpoints
-from registry.model import Bundle, Function, Key, Operation, Profile, ServerSettings
+from registry.model import Bundle, Function, Host, Key, Operation, Profile, ServerSettings
 from registry.store.keys import KeyRing
 from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
@@ -190,6 +191,47 @@ def _awake(found: Connections) -> str:
     return "what is open does not keep it awake" if found.free else ""
 
 
+def host_json(view: HostView) -> dict[str, Any]:
+    """Return one host without its login, which only the scope `admin` shows. Null means unknown."""
+    return {
+        "name": view.name,
+        "address": view.address,
+        "state": view.state,
+        "reason": view.reason,
+        "since_s": round(view.since_s, 3),
+        "labels": view.labels,
+        "driver": view.driver,
+        "engine_version": view.engine_version,
+        "rtt_ms": None if view.rtt_ms is None else round(view.rtt_ms, 2),
+        "agent": view.agent,
+        "cpu_slots": view.cpu_slots,
+        "gpus": view.gpus,
+        "replicas": view.replicas,
+        "disk_free_mib": _rounded(view.disk_free_mib),
+        "cached_files": view.cached_files,
+        "cached_mib": round(view.cached_mib),
+        "images": len(view.images),
+        "clock_offset_s": None if view.clock_offset_s is None else round(view.clock_offset_s, 3),
+        "transfer": view.transfer,
+    }
+
+
+def host_settings_json(host: Host) -> dict[str, Any]:
+    """Return what is stored of a host."""
+    return {
+        "address": host.address,
+        "labels": host.labels,
+        "host_key": host.host_key,
+        "identity": host.identity,
+        "engine": host.engine,
+        "cpu_slots": host.cpu_slots,
+        "gpus": host.gpus,
+        "files_mib": host.files_mib,
+        "draining": host.is_draining,
+        "added_s": host.added_s,
+    }
+
+
 def occupancy_json(occupancy: Occupancy, busy: float | None) -> dict[str, Any]:
     """Return one device. `memory_mib` is the memory available to replicas, `charged_mib` the part
     charged to them. `used_mib` is the GPU's usage by any process, as its driver reports it; CPU
@@ -198,6 +240,7 @@ def occupancy_json(occupancy: Occupancy, busy: float | None) -> dict[str, Any]:
     device, gpu = occupancy.device, occupancy.gpu
     return {
         "id": device.id,
+        "host": device.host,
         "kind": device.kind,
         "name": gpu.name if gpu else None,
         "index": gpu.index if gpu else None,
@@ -230,6 +273,7 @@ def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
         "function": ref.partition("@")[0],
         "revision": ref,
         "device": replica.device,
+        "host": replica.host,
         "role": replica.role,
         "state": str(replica.state),
         "since_s": round(since_s, 3),

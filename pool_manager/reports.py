@@ -19,7 +19,8 @@ from pool_manager.ports import Binding, Charges, Gpus, GpuView, Recorder
 from pool_manager.replicas.launcher import Located
 from pool_manager.subscribers import Subscribers
 from registry.exchange import Endpoints, HostRoute, PoolEndpoints, encode
-from registry.model import ColdStart, StateInterval
+from registry.model import LOCAL_HOST, ColdStart, StateInterval
+from registry.names import is_name
 
 DeviceState = Literal["free", "taken", "quarantined", "cordoned"]
 
@@ -94,8 +95,16 @@ class Journal:
                 round(kept.total_ms, 3),
                 kept.phases,
                 kept.outcome,
+                host_of(kept.device),
             )
         )
+
+
+def host_of(device: str) -> str:
+    """Return the host of a device: the ids of all but those of the local host begin with it."""
+    host, slash, _ = device.partition("/")
+    # Local GPUs may have slashes in their UUIDs, behind capital letters.
+    return host if slash and is_name(host) else LOCAL_HOST
 
 
 @dataclass(frozen=True, slots=True)

@@ -394,7 +394,8 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """One cold start with its receipt. `phases` in milliseconds; `at_s` in Unix seconds."""
+    """One cold start with its receipt. `phases` in milliseconds; `at_s` in Unix seconds. `host` is
+    the host of its device."""
 
     namespace: str
     name: str
@@ -405,6 +406,7 @@ class ColdStart:
     total_ms: float
     phases: dict[str, float]
     outcome: str = "ready"
+    host: str = LOCAL_HOST
 
 
 @dataclass(frozen=True, slots=True)

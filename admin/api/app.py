@@ -18,6 +18,7 @@ from admin.api.documents.routes import PREFIX
 from admin.api.events import EventRoutes, make_rows, open_watch, server_facts
 from admin.api.functions import FunctionRoutes
 from admin.api.history import AdviceRoutes, TimelineRoutes
+from admin.api.hosts import HostRoutes
 from admin.api.images import ImageRoutes
 from admin.api.keys import KeyRoutes, SessionRoutes
 from admin.api.logs import ErrorRoutes, LogRoutes
@@ -32,6 +33,7 @@ from admin.api.usage import UsageRoutes
 from admin.deploy.deploys import Settled, at_once
 from admin.events.snapshot import FunctionRows, StateReader
 from admin.events.watch import EventWatch
+from admin.host_login import HostLogins
 from admin.ui.files import UiPages, read_files
 from gateway.access import Access, Need
 from gateway.http.app import ErrorBoundary, Handler
@@ -45,6 +47,7 @@ SHIELDED = ("POST", "PATCH", "DELETE")
 WAITING = (
     "/functions/{name}/warm",
     "/functions/{name}/tickets",
+    "/hosts/{name}/check",
 )
 """POST paths that change neither; they are cancelled if the client disconnects."""
 
@@ -156,6 +159,7 @@ class Admin:
             PageRoutes(boundary.access, store.catalog, context.tickets),
             AliasRoutes(store.catalog, deploys),
             UsageRoutes(store, boundary.access.token_id, wall),
+            HostRoutes(store.hosts, manager, HostLogins(), wall),
         )
         AdminApi(boundary.access, handlers, context.settled).add_routes(app, boundary)
         DocumentPages(boundary, table(handlers)).add_routes(app)

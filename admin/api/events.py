@@ -15,6 +15,7 @@ from aiohttp import web
 
 from admin.api.context import AdminContext
 from admin.api.streaming import Stream, Streams
+from admin.events.hosts import HostChanges
 from admin.events.snapshot import FunctionRows, StateReader, failure_json, function_of, pool_of
 from admin.events.sse import Position, position
 from admin.events.watch import EventWatch
@@ -88,6 +89,8 @@ def open_watch(context: AdminContext, reader: StateReader, stack: AsyncExitStack
     stack.callback(watch.close)
     stack.callback(context.manager.subscribe(watch.pools))
     stack.callback(context.manager.subscribe_decisions(partial(_decision, watch)))
+    changes = HostChanges(context.manager.hosts(), wall)
+    stack.callback(context.manager.subscribe_hosts(partial(_host, watch, context, changes)))
     stack.callback(context.history.subscribe(partial(_cold_start, watch)))
     stack.callback(context.deploys.runner.subscribe(partial(_operation, watch)))
     stack.callback(context.failures.subscribe(partial(_errors, watch, context)))
@@ -106,6 +109,12 @@ def _decision(watch: EventWatch, pool: str, decision: Decision) -> None:
             "text": decision.text,
         },
     )
+
+
+def _host(watch: EventWatch, context: AdminContext, changes: HostChanges, name: str) -> None:
+    if occurrence := changes.change(name, context.manager.host(name)):
+        watch.record("host", "", occurrence)
+    watch.refresh()
 
 
 def _errors(watch: EventWatch, context: AdminContext, several: list[Failure]) -> None:

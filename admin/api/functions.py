@@ -115,6 +115,8 @@ class FunctionRoutes:
             {
                 **self._rows.row(deployed, loads),
                 "limits": asdict(deployed.function.limits),
+                "spread": deployed.function.scaling.spread,
+                "file_hosts": deployed.function.scaling.file_hosts,
                 "aliases": list(deployed.function.aliases),
                 **call_json(deployed),
                 "revisions": self._revisions(deployed.function.name),

@@ -55,6 +55,8 @@ class ScalingRequest(msgspec.Struct, forbid_unknown_fields=True):
     min: int | msgspec.UnsetType = msgspec.UNSET
     max: int | msgspec.UnsetType = msgspec.UNSET
     idle_s: float | msgspec.UnsetType = msgspec.UNSET
+    spread: bool | msgspec.UnsetType = msgspec.UNSET
+    file_hosts: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class OperateRoutes:

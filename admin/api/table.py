@@ -13,6 +13,7 @@ from admin.api.documents.routes import ABOUT, About, describe_route
 from admin.api.events import EventRoutes
 from admin.api.functions import FunctionRoutes
 from admin.api.history import AdviceRoutes, TimelineRoutes
+from admin.api.hosts import HostRoutes
 from admin.api.images import ImageRoutes
 from admin.api.keys import KeyRoutes, SessionRoutes
 from admin.api.logs import ErrorRoutes, LogRoutes
@@ -61,6 +62,7 @@ class Handlers(NamedTuple):
     pages: PageRoutes
     aliases: AliasRoutes
     usage: UsageRoutes
+    hosts: HostRoutes
 
 
 def table(to: Handlers) -> list[Row]:
@@ -108,5 +110,11 @@ def _rows(to: Handlers) -> list[tuple[str, str, Need, Scoped]]:
         ("GET", "/secrets", "admin", to.secrets.list_secrets),
         ("POST", "/secrets", "admin", to.secrets.set_secret),
         ("DELETE", "/secrets/{name}", "admin", to.secrets.remove_secret),
+        ("GET", "/hosts", "admin", to.hosts.list_hosts),
+        ("POST", "/hosts", "admin", to.hosts.add_host),
+        ("GET", "/hosts/{name}", "admin", to.hosts.get_host),
+        ("PATCH", "/hosts/{name}", "admin", to.hosts.patch_host),
+        ("DELETE", "/hosts/{name}", "admin", to.hosts.remove_host),
+        ("POST", "/hosts/{name}/check", "admin", to.hosts.check_host),
         ("POST", "/images/prune", "admin", to.images.prune),
     ]

@@ -1,12 +1,17 @@
-"""Shell completion of function names."""
+"""Shell completion of the names of functions and hosts."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from admin.cli.options import DEFAULT_DATA, DEFAULT_URL, open_client
+from admin.text import get
+
+if TYPE_CHECKING:
+    from admin.client.client import Client
 
 COMPLETION_S: Final = 0.5
 """Max seconds for the server's answer, as the shell waits for it."""
@@ -17,6 +22,17 @@ def function_names(context: typer.Context, incomplete: str) -> list[str]:
 
     Returns no names if the server refuses or does not answer in time, and with --ssh.
     """
+    return _matching(context, incomplete, lambda client: client.function_names())
+
+
+def host_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete a host's name, as `function_names`."""
+    return _matching(context, incomplete, lambda client: [get(h, "name") for h in client.hosts()])
+
+
+def _matching(
+    context: typer.Context, incomplete: str, read: Callable[[Client], list[str]]
+) -> list[str]:
     from admin.client.client import ApiError, Unreachable
 
     given: dict[str, Any] = {**context.find_root().params, **context.params}
@@ -24,7 +40,7 @@ def function_names(context: typer.Context, incomplete: str) -> list[str]:
         return []
     url, data = given.get("url") or DEFAULT_URL, given.get("data") or DEFAULT_DATA
     try:
-        names = open_client(url, given.get("key"), data, COMPLETION_S).function_names()
+        names = read(open_client(url, given.get("key"), data, COMPLETION_S))
     except (ApiError, Unreachable, typer.BadParameter):
         return []
     return [name for name in names if name.startswith(incomplete)]

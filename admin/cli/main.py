@@ -15,6 +15,7 @@ from admin.cli.verbs import (
     backup,
     deploy,
     doctor,
+    host,
     image,
     invoke,
     key,
@@ -28,7 +29,6 @@ from admin.cli.verbs import (
     top,
     ui,
     usage,
-    why,
 )
 from admin.cli.words import WithWords
 
@@ -51,7 +51,7 @@ for verb in (
     top.top,
     show.show,
     invoke.invoke,
-    why.why,
+    show.why,
     advise.advise,
     usage.usage,
     ui.ui,
@@ -69,6 +69,7 @@ app.command("open")(open_page.open_page)
 app.add_typer(key.app, name="key")
 app.add_typer(secret.app, name="secret")
 app.add_typer(alias.app, name="alias")
+app.add_typer(host.app, name="host")
 app.add_typer(image.app, name="image")
 app.command("doctor")(doctor.doctor)
 

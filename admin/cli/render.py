@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from admin.cli.answers import first_line
 from admin.text import ago, bar, command, duration, fields, get, number, one_line, size
+from registry.model import LOCAL_HOST
 from runtime_image.contract.control import PHASES
 from runtime_image.contract.model import JSON, content_type
 
@@ -66,7 +67,7 @@ def waterfall(cold_start: dict[str, Any], now_s: float) -> str:
     head = [
         ago(_at_s(cold_start), now_s),
         duration(float(cold_start.get("total_ms") or 0)),
-        f"on {get(cold_start, 'device_kind')}",
+        f"on {get(cold_start, 'device_kind')}{_of_host(cold_start)}",
         f"revision {get(cold_start, 'number')}",
         get(cold_start, "outcome"),
     ]
@@ -146,7 +147,12 @@ def render_scale(answer: dict[str, Any]) -> str:
     """Render the scaling of a function."""
     idle = number(float(answer.get("idle_s") or 0))
     least, most = get(answer, "min"), get(answer, "max")
-    return f"{get(answer, 'name')}: min {least}, max {most}, idle {idle} s"
+    text = f"{get(answer, 'name')}: min {least}, max {most}, idle {idle} s"
+    if not answer.get("spread", True):
+        text += ", not spread over hosts"
+    if (count := answer.get("file_hosts", 1)) != 1:
+        text += f", files on {count} hosts"
+    return text
 
 
 def render_rollback(result: dict[str, Any]) -> str:
@@ -272,6 +278,11 @@ def curl(collected: Collected, url: str) -> str:
 
 def _replicas(count: int) -> str:
     return f"{count} replica{'' if count == 1 else 's'}"
+
+
+def _of_host(item: dict[str, Any]) -> str:
+    host = get(item, "host")
+    return f" of {host}" if host not in ("", LOCAL_HOST) else ""
 
 
 def _at_s(item: dict[str, Any]) -> float:

@@ -39,6 +39,8 @@ EVENTS_SILENT_S: Final = 8.0
 """Seconds without an event after which a connection counts as dead; a server beats every second."""
 _PATH_SAFE: Final = "/?&=%:@!$'()*+,;~[]"
 """Characters of a path with its query that are sent as they are (RFC 3986)."""
+HOST_S: Final = 180.0
+"""Slightly longer than a server takes at most to log in to a host and check it."""
 PAGES_MAX: Final = 1000
 """Max pages read of a list: a million items."""
 
@@ -131,7 +133,7 @@ class Client:
         return self._json("DELETE", f"/admin/v1/functions/{_part(name)}")
 
     def rescale(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
-        """Change min, max or idle_s of a function; return its scaling. The request fails if the
+        """Change the scaling of a function; return it. The request fails if the
         function changes meanwhile."""
         path = f"/admin/v1/functions/{_part(name)}"
         tag = check(self._exchange("GET", path)).headers.get("ETag", "")
@@ -240,6 +242,38 @@ class Client:
         """Remove pulled images that no function needs; return them."""
         found = self._json("POST", "/admin/v1/images/prune", timeout_s=UPLOAD_S).get("removed")
         return found if isinstance(found, list) else []
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """Return every host, the server's own machine first."""
+        return self._items("/admin/v1/hosts")
+
+    def host(self, name: str) -> dict[str, Any]:
+        """Return a host with its settings."""
+        return self._json("GET", f"/admin/v1/hosts/{_part(name)}")
+
+    def add_host(self, host: dict[str, Any], *, unchecked: bool = False) -> dict[str, Any]:
+        """Add a host, which the server logs in to and checks before, unless `unchecked`."""
+        query = "?unchecked=true" if unchecked else ""
+        return self._json("POST", f"/admin/v1/hosts{query}", host, timeout_s=HOST_S)
+
+    def change_host(
+        self, name: str, changes: dict[str, Any], *, unchecked: bool = False
+    ) -> dict[str, Any]:
+        """Change a host; return it."""
+        query = "?unchecked=true" if unchecked else ""
+        path = f"/admin/v1/hosts/{_part(name)}{query}"
+        return self._json("PATCH", path, changes, timeout_s=HOST_S)
+
+    def remove_host(self, name: str, *, force: bool = False) -> dict[str, Any]:
+        """Remove a host; return its name under `removed`, or None there while it drains."""
+        query = "?force=true" if force else ""
+        return self._json("DELETE", f"/admin/v1/hosts/{_part(name)}{query}")
+
+    def check_host(self, name: str) -> list[dict[str, Any]]:
+        """Return the results of all checks of a host."""
+        found = self._json("POST", f"/admin/v1/hosts/{_part(name)}/check", timeout_s=HOST_S)
+        items = found.get("items")
+        return items if isinstance(items, list) else []
 
     def secrets(self) -> list[dict[str, Any]]:
         """Return every secret, without values."""

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 ITEMS_MAX: Final = 5000
 BYTES_MAX: Final = 8 * 2**20
 
-KINDS: Final = ("devices", "functions", "replicas")
+KINDS: Final = ("hosts", "devices", "functions", "replicas")
 """Kinds of items; an item's state holds until its next event."""
 
 
@@ -58,7 +58,8 @@ class EventLog:
 
 
 class Item(NamedTuple):
-    """Function, replica or device as JSON. `about` is the function that it concerns, "" for all."""
+    """Function, replica, device or host as JSON. `about` is the function that it concerns, "" for
+    all."""
 
     id: str
     about: str

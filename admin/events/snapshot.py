@@ -1,4 +1,4 @@
-"""Current state of functions, replicas and devices in the form that followers receive."""
+"""Current state of functions, replicas, devices and hosts in the form that followers receive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from admin.events.log import Item
 from admin.history import ServerHistory
 from admin.rates import FunctionRates
-from admin.views import Live, function_json, occupancy_json, replica_json
+from admin.views import Live, function_json, host_json, occupancy_json, replica_json
 from gateway.dispatch.pool import UNKNOWN
 from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
@@ -116,8 +116,9 @@ class FunctionRows:
 
 
 class StateReader:
-    """Reader of functions, replicas and devices as items. `take_answered` returns the requests that
-    this process answered since the last call, `reasons` the degradations of `/readyz`."""
+    """Reader of functions, replicas, devices and hosts as items. `take_answered` returns the
+    requests that this process answered since the last call, `reasons` the degradations of
+    `/readyz`."""
 
     def __init__(
         self,
@@ -180,6 +181,11 @@ class StateReader:
             yield Item(
                 one.device.id, "", encode(occupancy_json(one, self._manager.busy(one.device.id)))
             )
+
+    def hosts(self) -> Iterator[Item]:
+        """Yield every host, the local one first."""
+        for one in self._manager.hosts():
+            yield Item(one.name, "", encode(host_json(one)))
 
     def beat(self) -> dict[str, Any]:
         """Return the totals of the server."""

@@ -70,8 +70,9 @@ class Follower:
 
 
 class EventWatch:
-    """Source of the events of functions, replicas, devices and their occurrences. It reads no state
-    while there are no followers. `server` has the facts of the server; `clock` returns seconds.
+    """Source of the events of functions, replicas, devices, hosts and their occurrences. It reads
+    no state while there are no followers. `server` has the facts of the server; `clock` returns
+    seconds.
 
     Not thread-safe. A function's event follows its change within UPDATE_S, its rates each second.
     """
@@ -115,11 +116,17 @@ class EventWatch:
         self._cancel_timer()
 
     def record(self, kind: str, about: str, data: Any) -> None:
-        """Record an occurrence: a decision, a cold start, an error or a step of an operation."""
+        """Record an occurrence: a decision, a cold start, an error, a change of a host or a step of
+        an operation."""
         encoded = encode(data)
         self._recent.append((kind, about, encoded))
         if self._is_watching:
             self._add(kind, about, encoded)
+
+    def refresh(self) -> None:
+        """Read replicas, devices and hosts again soon."""
+        if self._is_watching:
+            self._schedule(UPDATE_S)
 
     def pools(self, endpoints: bytes) -> None:
         """Mark the functions of these pools as changed (`endpoints`: the manager's message)."""
@@ -242,6 +249,7 @@ class EventWatch:
         self._round -= len(names)
         self._update_functions(names)
         if not self._round:
+            self._update_kind("hosts", self._reader.hosts())
             self._update_kind("replicas", self._reader.replicas())
             self._update_kind("devices", self._reader.devices())
             self._is_whole = True
@@ -254,7 +262,7 @@ class EventWatch:
             if self._sent.update("functions", one):
                 self._log.add("functions", one.about, one.data)
         for one in self._sent.remove("functions", gone):
-            self._log.add("gone", one.about, encode({"functions": [one.id], "replicas": []}))
+            self._log.add("gone", one.about, _gone("functions", one.id))
 
     def _update_kind(self, kind: str, things: Iterable[Item]) -> None:
         ids = set()
@@ -263,9 +271,12 @@ class EventWatch:
             if self._sent.update(kind, one):
                 self._log.add(kind, one.about, one.data)
         for one in self._sent.remove_except(kind, ids):
-            if kind == "replicas":
-                self._log.add("gone", one.about, encode({"functions": [], "replicas": [one.id]}))
+            self._log.add("gone", one.about, _gone(kind, one.id))
 
     def _add(self, kind: str, about: str, data: bytes) -> None:
         self._log.add(kind, about, data)
         self._schedule(UPDATE_S)
+
+
+def _gone(kind: str, id: str) -> bytes:
+    return encode({"functions": [], "replicas": [], kind: [id]})

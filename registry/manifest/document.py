@@ -94,6 +94,9 @@ class Overrides(TypedDict, total=False):
     min: int | None
     max: int | None
     idle_s: float | None
+    spread: bool | None
+    file_hosts: int | None
+    host_labels: dict[str, str] | None
     memory_mib: int | None
     device: str | None
     batch_max: int | None
@@ -114,6 +117,9 @@ _OVERRIDDEN: Final[dict[str, tuple[str, str]]] = {
     "min": ("scaling", "min"),
     "max": ("scaling", "max"),
     "idle_s": ("scaling", "idle_s"),
+    "spread": ("scaling", "spread"),
+    "file_hosts": ("scaling", "file_hosts"),
+    "host_labels": ("device", "host"),
     "memory_mib": ("device", "memory_mib"),
     "device": ("device", "kind"),
     "batch_max": ("batching", "max_size"),
@@ -205,12 +211,12 @@ def _changed_server(before: ServerSettings | None, table: dict[str, Any]) -> Ser
 
 
 def rescaled(scaling: Scaling, changes: Mapping[str, Any]) -> Scaling:
-    """Return `scaling` with changes of min, max or idle_s, within the limits of function.toml.
+    """Return `scaling` with changes of its fields, within the limits of function.toml.
 
     Raises BadRequest, naming the key.
     """
     if not changes:
-        raise BadRequest("expected at least one of min, max, idle_s; got none")
+        raise BadRequest("expected at least one of min, max, idle_s, spread, file_hosts; got none")
     try:
         table = validate(ScalingTable, {**asdict(scaling), **changes}, "scaling")
     except BadManifest as error:

@@ -135,6 +135,8 @@ class FunctionDetail(FunctionRow, kw_only=True):
     and `exchange` only of server functions."""
 
     limits: Limits
+    spread: bool
+    file_hosts: int
     aliases: list[str]
     signature: Signature
     content_types: list[str]
@@ -158,6 +160,8 @@ class Scaled(msgspec.Struct):
     min: int
     max: int
     idle_s: float
+    spread: bool
+    file_hosts: int
 
 
 class Decision(msgspec.Struct):

@@ -10,11 +10,13 @@ from admin.api.aliases import AliasRequest
 from admin.api.documents import deploys as d
 from admin.api.documents import functions as f
 from admin.api.documents import history as h
+from admin.api.documents import hosts as k
 from admin.api.documents import server as s
 from admin.api.documents.deploys import OperationRow
 from admin.api.documents.functions import Items
 from admin.api.functions import CURSOR_MAX, PAGE_MAX
 from admin.api.history import HOURS, HOURS_MAX
+from admin.api.hosts import HostChanges, HostRequest
 from admin.api.keys import KeyRequest
 from admin.api.logs import LINES, LINES_MAX
 from admin.api.operate import WARM_MAX_S, WARM_S, ScalingRequest
@@ -91,6 +93,7 @@ GROUPS: Final = {
     "keys": "keys and secrets",
     "secrets": "keys and secrets",
     "aliases": "functions",
+    "hosts": "hosts",
     "images": "server",
     "backup": "server",
 }
@@ -106,12 +109,16 @@ IN_PATH: Final = {
         "sha256", "SHA-256 of the content, in hex.", Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     ),
 }
-_SECRET: Final = Parameter("name", "Name of the secret.")
+_NAMES: Final = {
+    "secrets": Parameter("name", "Name of the secret."),
+    "hosts": Parameter("name", "Name of the host."),
+}
 
 
 def _in_path(path: str) -> list[Parameter]:
     names = [one[1:-1] for one in path.split("/") if one.startswith("{")]
-    found = [_SECRET if path.startswith("/secrets") else IN_PATH[name] for name in names]
+    own = _NAMES.get(path.split("/")[1])
+    found = [own or IN_PATH[name] for name in names]
     return [one._replace(place="path", is_required=True) for one in found]
 
 
@@ -181,6 +188,12 @@ _USAGE: Final = (
 )
 _FORCE: Final = Parameter(
     "force", "`true` to remove a secret that functions need.", Literal["true"]
+)
+_FORGET: Final = Parameter(
+    "force", "`true` to forget the replicas of an unreachable host.", Literal["true"]
+)
+_UNCHECKED: Final = Parameter(
+    "unchecked", "`true` to store the host without a login.", Literal["true"]
 )
 
 ABOUT: Final = {
@@ -346,6 +359,35 @@ ABOUT: Final = {
         s.RemovedSecret,
         parameters=(_FORCE,),
         errors=(errors.Unknown, errors.Conflict),
+    ),
+    "GET /hosts": About("List the hosts, the server's own machine first.", Items[k.HostRow]),
+    "POST /hosts": About(
+        "Log in to a machine, check it, and add it as a host.",
+        k.NewHost,
+        (CREATED,),
+        HostRequest,
+        parameters=(_UNCHECKED,),
+        errors=(errors.Conflict, errors.Refused),
+    ),
+    "GET /hosts/{name}": About(
+        "Show a host with its settings.", k.HostDetail, errors=(errors.Unknown,)
+    ),
+    "PATCH /hosts/{name}": About(
+        "Change a host: its labels, limits or login, or drain it.",
+        k.HostDetail,
+        request=HostChanges,
+        parameters=(_UNCHECKED,),
+        errors=(errors.Unknown, errors.Refused),
+    ),
+    "DELETE /hosts/{name}": About(
+        "Remove a host once its replicas have drained.",
+        k.RemovedHost,
+        (OK, ACCEPTED),
+        parameters=(_FORGET,),
+        errors=(errors.Unknown, errors.Conflict),
+    ),
+    "POST /hosts/{name}/check": About(
+        "Check all that a host needs.", Items[k.HostCheck], errors=(errors.Unknown,)
     ),
     "POST /images/prune": About(
         "Remove the images that no function needs.",

@@ -35,6 +35,7 @@ class ReplicaRow(msgspec.Struct):
     function: str
     revision: str
     device: str
+    host: str
     role: Literal["serve", "standby", "trial"]
     state: str
     since_s: float
@@ -50,6 +51,7 @@ class DeviceRow(msgspec.Struct):
     `busy`: share of the last seconds in which a model ran. Null means unknown."""
 
     id: str
+    host: str
     kind: str
     name: str | None
     index: str | None

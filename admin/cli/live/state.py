@@ -16,6 +16,7 @@ from admin.cli.live.events import StreamItem
 from admin.client.sse import Disconnected
 from admin.client.transport import Unreachable
 from admin.text import duration, get, one_line, plain
+from registry.model import LOCAL_HOST
 
 TEXT_MAX: Final = 300
 """Max characters of an entry."""
@@ -82,6 +83,8 @@ def _cold_start(data: dict[str, Any]) -> ActivityEntry:
     outcome = get(data, "outcome")
     took = duration(seconds(data.get("total_ms")))
     text = f"revision {get(data, 'number')} {outcome} after {took} on {get(data, 'device_kind')}"
+    if (host := get(data, "host")) not in ("", LOCAL_HOST):
+        text = f"{text} of {host}"
     at_s = seconds(data.get("at_s"))
     return ActivityEntry(at_s, "cold start", name(data), _short(text), outcome != "ready")
 
@@ -106,11 +109,17 @@ def _error(data: dict[str, Any]) -> ActivityEntry:
     return ActivityEntry(seconds(data.get("at_s")), "error", name(data), _short(text), True)
 
 
+def _host(data: dict[str, Any]) -> ActivityEntry:
+    is_bad = data.get("change") in ("unreachable", "gone")
+    return ActivityEntry(seconds(data.get("at_s")), "host", "", _short(get(data, "text")), is_bad)
+
+
 _ENTRY_MAKERS: Final[dict[str, Callable[[dict[str, Any]], ActivityEntry]]] = {
     "decision": _decision,
     "cold_start": _cold_start,
     "operation": _operation,
     "error": _error,
+    "host": _host,
 }
 
 
@@ -130,12 +139,13 @@ def _short(text: str) -> str:
 
 @dataclass(slots=True)
 class Resources:
-    """The server, and its functions, replicas and devices by name or id."""
+    """The server, and its functions, replicas, devices and hosts by name or id."""
 
     server: Item = field(default_factory=dict)
     functions: dict[str, Item] = field(default_factory=dict)
     replicas: dict[str, Item] = field(default_factory=dict)
     devices: dict[str, Item] = field(default_factory=dict)
+    hosts: dict[str, Item] = field(default_factory=dict)
     received_s: dict[str, float] = field(default_factory=dict)
     """Time (`now`) of receipt by function, from which its `ready_in_ms` is counted down."""
 
@@ -149,8 +159,8 @@ class Resources:
                     self.received_s[item[key]] = now
 
     def forget(self, data: Item) -> None:
-        """Remove functions and replicas that no longer exist."""
-        for kind in ("functions", "replicas"):
+        """Remove items that no longer exist."""
+        for kind in ("functions", "replicas", "devices", "hosts"):
             known, _ = self._named(kind)
             for key in data.get(kind) or ():
                 known.pop(key, None)
@@ -158,8 +168,8 @@ class Resources:
             self.received_s.pop(name, None)
 
     def _named(self, kind: str) -> tuple[dict[str, Item], str]:
-        if kind == "functions":
-            return self.functions, "name"
+        if kind in ("functions", "hosts"):
+            return (self.functions if kind == "functions" else self.hosts), "name"
         return (self.replicas if kind == "replicas" else self.devices), "id"
 
 
@@ -259,6 +269,7 @@ class LiveState:
             "functions": lambda data, now: self._upsert("functions", data, now),
             "replicas": lambda data, now: self._upsert("replicas", data, now),
             "devices": lambda data, now: self._upsert("devices", data, now),
+            "hosts": lambda data, now: self._upsert("hosts", data, now),
         }
 
     @property
@@ -320,5 +331,6 @@ def snapshot_json(live: LiveState) -> dict[str, Any]:
         "functions": [resources.functions[name] for name in sorted(resources.functions)],
         "replicas": [resources.replicas[id] for id in sorted(resources.replicas)],
         "devices": [resources.devices[id] for id in sorted(resources.devices)],
+        "hosts": [resources.hosts[name] for name in sorted(resources.hosts)],
         "happened": [asdict(each) for each in live.activity],
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from admin.cli.live.state import ActivityEntry, LiveState, seconds
-from admin.cli.top import sections
+from admin.cli.top import hosts, sections
 from admin.cli.top.lines import Line, Span, apart, cut, faded, fit, shown
 from admin.cli.top.sections import RowContext
 from admin.cli.top.view import View, Visible, sorted_functions
@@ -90,7 +90,7 @@ def full_lines(live: LiveState, state: ScreenState, now: float, width: int) -> l
     items = sorted_functions(resources.functions.values(), state.view.sort, state.view.filter)
     parts = [
         header(live, state.url, now, width),
-        sections.rows(resources.devices, live.on_device(), len(resources.devices), width),
+        hosts.rows(live, len(resources.devices) + len(resources.hosts), width),
         _table(items, state.view.sort, context, width),
         activity_lines(live.activity, len(live.activity), context.server_s, width),
     ]
@@ -112,9 +112,7 @@ def _overview(
     width, room = size
     live = context.live
     gap = 1 if room >= ROOMY else 0
-    shown_devices = sections.rows(
-        live.resources.devices, live.on_device(), max(2, room // 4), width
-    )
+    shown_devices = hosts.rows(live, max(2, room // 4), width)
     # Activity gets the rows that functions leave free.
     left = room - len(shown_devices) - max(1, len(items)) - 1 - 2 * gap
     entries = activity_lines(live.activity, max(2, room // 5, left), context.server_s, width)
@@ -197,6 +195,9 @@ def header(live: LiveState, url: str, now: float, width: int) -> list[Line]:
         *([f"standbys {standbys}"] if standbys else []),
         f"devices {used} of {len(resources.devices)} in use",
     ]
+    if len(resources.hosts) > 1:
+        up = sum(each.get("state") == "up" for each in resources.hosts.values())
+        figures.append(f"hosts {up} of {len(resources.hosts)} up")
     lines = [first, apart((("   ".join(figures), ""),), (_readiness(beat),), width)]
     if reasons := _reasons(beat):
         lines.append(cut((("; ".join(reasons), "bold red"),), width))

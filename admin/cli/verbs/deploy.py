@@ -112,6 +112,14 @@ Idle = Annotated[
 Memory = Annotated[
     int | None, typer.Option(min=0, metavar="MIB", help="Memory cap of a replica; 0 for none.")
 ]
+HostLabel = Annotated[
+    list[str] | None,
+    typer.Option("--host-label", metavar="KEY=VALUE", help="Label of its hosts; may be repeated."),
+]
+FileHosts = Annotated[
+    int | None,
+    typer.Option(min=0, max=100, metavar="N", help="Hosts that get the files ahead of need."),
+]
 DeviceGiven = Annotated[Device | None, typer.Option(help="Device that replicas run on.")]
 Batch = Annotated[
     str | None,
@@ -156,6 +164,8 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     idle: Idle = None,
     memory: Memory = None,
     device: DeviceGiven = None,
+    host_label: HostLabel = None,
+    file_hosts: FileHosts = None,
     batch: Batch = None,
     timeout: Timeout = None,
     trust: Trust = False,
@@ -187,6 +197,8 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         idle_s=idle,
         memory_mib=memory,
         device=device and device.value,
+        host_labels=parse_pairs(host_label, "--host-label", "KEY=VALUE"),
+        file_hosts=file_hosts,
         batch_max=batch_max(batch),
         batching=batch if batch == ALWAYS else None,
         timeout_s=timeout,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from admin.cli.options import Session, connected
-from admin.cli.verbs.deploy import Idle, Max, Min, Now, given
+from admin.cli.verbs.deploy import FileHosts, Idle, Max, Min, Now, given
 from admin.cli.verbs.show import Name
 
 To = Annotated[
@@ -17,6 +17,10 @@ To = Annotated[
 ]
 Breaking = Annotated[
     bool, typer.Option("--breaking", help="Allow changes that break callers of the current one.")
+]
+Spread = Annotated[
+    bool | None,
+    typer.Option("--spread/--no-spread", help="Whether replicas prefer different hosts."),
 ]
 Wait = Annotated[
     int, typer.Option("--wait", min=1, max=3600, metavar="SECONDS", help="Max time to wait.")
@@ -46,8 +50,14 @@ def rollback(
 
 
 @connected
-def scale(
-    session: Session, name: Name, min: Min = None, max: Max = None, idle: Idle = None
+def scale(  # noqa: PLR0913 - typer takes one parameter per option
+    session: Session,
+    name: Name,
+    min: Min = None,
+    max: Max = None,
+    idle: Idle = None,
+    spread: Spread = None,
+    file_hosts: FileHosts = None,
 ) -> None:
     """Change how many replicas a function has.
 
@@ -62,9 +72,11 @@ def scale(
     from admin.cli.render import render_scale
     from admin.client.client import ApiError
 
-    changes = given(min=min, max=max, idle_s=idle)
+    changes = given(min=min, max=max, idle_s=idle, spread=spread, file_hosts=file_hosts)
     if not changes:
-        raise typer.BadParameter("expected at least one of --min, --max, --idle")
+        raise typer.BadParameter(
+            "expected at least one of --min, --max, --idle, --spread, --file-hosts"
+        )
     try:
         answer = session.client.rescale(name, changes)
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""fnctl show."""
+"""fnctl show, why."""
 
 from __future__ import annotations
 
@@ -41,6 +41,25 @@ def show(session: Session, name: Name) -> None:
     session.next(f"fnctl invoke {name}", f"fnctl why {name}")
 
 
+@connected
+def why(session: Session, name: Name) -> None:
+    """Explain the state of a function.
+
+    Prints its latest decisions with their reasons, its latest errors, and its latest cold starts by
+    phase.
+
+    \b
+    Example:
+      fnctl why digits
+    """
+    from admin.cli.render import render_why
+
+    answer = {**session.client.why(name), "errors": session.client.errors(name)}
+    session.answer(answer, lambda: render_why(answer, datetime.now(UTC).timestamp()))
+    if answer.get("state") == "failing":
+        session.next(f"fnctl logs {name}")
+
+
 def render(function: dict[str, Any], now_s: float) -> str:
     """Render the function; `now_s` in Unix seconds."""
     from admin.cli.render import render_errors
@@ -67,6 +86,7 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
         ("replicas", f"{get(function, 'ready')} ready of {get(function, 'wanted')} wanted"),
         ("scaling", f"{get(function, 'min')} to {get(function, 'max')} replicas"),
         ("idle", f"{get(function, 'idle_s')} s"),
+        ("hosts", _hosts(function)),
         ("ready in", ready_in(function.get("ready_in_ms"))),
         (
             "requests",
@@ -79,6 +99,16 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
         ("limits", ", ".join(f"{key} {value}" for key, value in limits.items())),
         ("prepared", _prepared(function.get("revisions") or [])),
     ]
+
+
+def _hosts(function: dict[str, Any]) -> str:
+    """Return what a function wants of its hosts beyond the defaults; "" for nothing."""
+    labels = (function.get("device") or {}).get("host") or {}
+    count = function.get("file_hosts", 1)
+    found = [f"{key}={value}" for key, value in sorted(labels.items())]
+    found += [] if function.get("spread", True) else ["not spread"]
+    found += [] if count == 1 else [f"files on {count}"]
+    return ", ".join(found)
 
 
 def _answers(function: dict[str, Any]) -> str:

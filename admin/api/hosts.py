@@ -1,0 +1,199 @@
+"""Routes for hosts: the machines that run replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from admin.host_login import HostLogins, checks_json, login_of
+from admin.views import host_json, host_settings_json
+from gateway.http.bodies import read_body
+from gateway.problems import ACCEPTED, CREATED, OK, json_answer
+from pool_manager.hosts.view import HostView
+from pool_manager.manager import Manager
+from registry.errors import BadRequest, Conflict, Unknown
+from registry.model import LOCAL_HOST, Host
+from registry.names import is_name
+from registry.store.hosts import HostStore
+
+REQUEST_MAX = 64 * 1024
+READ_S = 10.0
+YES: Final = "true"
+DEFAULTS: Final = Host("defaults", "defaults")
+LOGIN_FIELDS: Final = frozenset({"address", "host_key", "identity", "engine"})
+"""Fields whose change needs a new login."""
+
+
+class HostRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A new host. `name` is that of the machine if it is left out. `accept_host_key`: pin the key
+    that a machine without a known key shows."""
+
+    address: str
+    name: str = ""
+    labels: dict[str, str] = {}
+    host_key: str = ""
+    identity: str = ""
+    engine: str = DEFAULTS.engine
+    cpu_slots: int = DEFAULTS.cpu_slots
+    gpus: str = DEFAULTS.gpus
+    files_mib: int = DEFAULTS.files_mib
+    accept_host_key: bool = False
+
+
+class HostChanges(msgspec.Struct, forbid_unknown_fields=True):
+    """Changes of a host; what is left out stays. Labels are merged, null removes one. `draining`:
+    no replica is placed there, and those that run there stop."""
+
+    address: str | msgspec.UnsetType = msgspec.UNSET
+    labels: dict[str, str | None] | msgspec.UnsetType = msgspec.UNSET
+    host_key: str | msgspec.UnsetType = msgspec.UNSET
+    identity: str | msgspec.UnsetType = msgspec.UNSET
+    engine: str | msgspec.UnsetType = msgspec.UNSET
+    cpu_slots: int | msgspec.UnsetType = msgspec.UNSET
+    gpus: str | msgspec.UnsetType = msgspec.UNSET
+    files_mib: int | msgspec.UnsetType = msgspec.UNSET
+    draining: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class HostRoutes:
+    """Handlers for hosts. `wall` returns Unix seconds."""
+
+    def __init__(
+        self, hosts: HostStore, manager: Manager, logins: HostLogins, wall: Callable[[], float]
+    ) -> None:
+        self._hosts = hosts
+        self._manager = manager
+        self._logins = logins
+        self._wall = wall
+
+    async def list_hosts(self, _request: web.Request) -> web.Response:
+        """Return every host, the local machine first."""
+        items = [host_json(view) for view in self._manager.hosts()]
+        return json_answer({"items": items, "next": None})
+
+    async def add_host(self, request: web.Request) -> web.Response:
+        """Log in to a host, check what it needs, and add it. With `unchecked=true` it is added as
+        it is."""
+        body = await read_body(request, REQUEST_MAX, READ_S)
+        wanted = _decode(body, HostRequest)
+        given = msgspec.structs.asdict(wanted)
+        accepts_key = given.pop("accept_host_key")
+        name = wanted.name or _derived_name(wanted.address)
+        host = Host(**{**given, "name": name}, added_s=round(self._wall(), 3))
+        login_of(host)
+        self._hosts.check_new(host)
+        checks: list[dict[str, str]] = []
+        if not _is_yes("unchecked", request.query.get("unchecked", "")):
+            checked = await self._logins.check(host, accepts_key=accepts_key)
+            host, checks = checked.host, checks_json(checked.checks)
+        host = await self._hosts.add(host)
+        return json_answer({**self._detail(host), "checks": checks}, CREATED)
+
+    async def get_host(self, request: web.Request) -> web.Response:
+        """Return a host with its settings; the local machine has none here."""
+        name = request.match_info["name"]
+        if name == LOCAL_HOST:
+            return json_answer({**host_json(self._view(name)), "settings": None})
+        return json_answer(self._detail(self._hosts.get(name)))
+
+    async def patch_host(self, request: web.Request) -> web.Response:
+        """Change a host. A new login is checked as that of a new host."""
+        body = await read_body(request, REQUEST_MAX, READ_S)
+        name = _remote(request)
+        before = self._hosts.get(name)
+        changes = _changes(before, _decode(body, HostChanges))
+        after = replace(before, **changes)
+        login_of(after)
+        if LOGIN_FIELDS & changes.keys() and not _is_yes(
+            "unchecked", request.query.get("unchecked", "")
+        ):
+            await self._logins.check(after)
+        return json_answer(self._detail(await self._hosts.change(name, changes)))
+
+    async def remove_host(self, request: web.Request) -> web.Response:
+        """Remove a host: 202 while its replicas drain. An unreachable host with replicas is only
+        removed with `force=true`, which forgets them."""
+        name = _remote(request)
+        is_forced = _is_yes("force", request.query.get("force", ""))
+        self._hosts.get(name)
+        view = self._manager.host(name)
+        if view and view.replicas and view.state in ("unreachable", "joining") and not is_forced:
+            raise Conflict(
+                f"{name} is {view.state} and may run {view.replicas} replicas, which nothing can"
+                " stop now; pass --force to forget them: they end by themselves after FN_ORPHAN_S"
+            )
+        await self._hosts.change(name, {"is_draining": True})
+        if view is not None:
+            self._manager.remove_host(name, force=is_forced)
+        left = self._manager.host(name)
+        if left is None:
+            await self._hosts.remove(name)
+            return json_answer({"removed": name, "replicas": 0})
+        return json_answer({"removed": None, "replicas": left.replicas}, ACCEPTED)
+
+    async def check_host(self, request: web.Request) -> web.Response:
+        """Check all that a host needs."""
+        host = self._hosts.get(_remote(request))
+        checks = await self._logins.examine(host)
+        return json_answer({"items": checks_json(checks), "next": None}, OK)
+
+    def _detail(self, host: Host) -> dict[str, Any]:
+        view = self._manager.host(host.name) or HostView(host.name, host.address)
+        return {**host_json(view), "settings": host_settings_json(host)}
+
+    def _view(self, name: str) -> HostView:
+        view = self._manager.host(name)
+        if view is None:
+            raise Unknown(f"no host {name[:80]!r}")
+        return view
+
+
+def _decode(body: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the host cannot be read: {error}") from error
+
+
+def _changes(host: Host, wanted: HostChanges) -> dict[str, Any]:
+    """Return the changed fields of `host`. Raises BadRequest if there are none."""
+    given = msgspec.structs.asdict(wanted)
+    changes = {key: value for key, value in given.items() if value is not msgspec.UNSET}
+    if not changes:
+        raise BadRequest(f"expected at least one of {', '.join(given)}; got none")
+    if "draining" in changes:
+        changes["is_draining"] = changes.pop("draining")
+    if "labels" in changes:
+        merged = {**host.labels, **changes["labels"]}
+        changes["labels"] = {key: value for key, value in merged.items() if value is not None}
+    return changes
+
+
+def _derived_name(address: str) -> str:
+    """Return the first word of a machine's name: gpu2 of nn@gpu2.example.com:2222. Raises
+    BadRequest."""
+    name = address.rpartition("@")[2].partition(":")[0].partition(".")[0].lower()
+    if not is_name(name) or name == LOCAL_HOST:
+        raise BadRequest(f"cannot derive a name from {address[:80]!r}; choose one with --name")
+    return name
+
+
+def _remote(request: web.Request) -> str:
+    """Return the host of the path. Raises BadRequest for the local one."""
+    name = request.match_info["name"]
+    if name == LOCAL_HOST:
+        raise BadRequest(
+            f"{LOCAL_HOST} is the machine that the server runs on: its settings are FN_CPU_SLOTS,"
+            " FN_GPUS and FN_HOST_LABELS"
+        )
+    return name
+
+
+def _is_yes(key: str, value: str) -> bool:
+    if value not in ("", YES):
+        raise BadRequest(f"{key}: expected {YES}, got {value[:40]!r}")
+    return value == YES

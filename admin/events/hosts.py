@@ -1,0 +1,40 @@
+"""Changes of hosts as occurrences: added, up, unreachable, gone, draining, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pool_manager.hosts.view import HostView
+
+
+class HostChanges:
+    """Compares hosts with what they were. `wall` returns Unix seconds."""
+
+    def __init__(self, hosts: list[HostView], wall: Callable[[], float]) -> None:
+        self._states = {host.name: (host.state, host.reason) for host in hosts}
+        self._wall = wall
+
+    def change(self, name: str, view: HostView | None) -> dict[str, Any] | None:
+        """Return the occurrence if the state of a host, or the reason of it, has changed; None if
+        only its figures have. `view` is None for a host that was removed."""
+        before = self._states.get(name)
+        if view is None:
+            if self._states.pop(name, None) is None:
+                return None
+            return self._occurrence(name, "removed", "")
+        now = self._states[name] = (view.state, view.reason)
+        if now == before:
+            return None
+        return self._occurrence(name, "added" if before is None else view.state, view.reason)
+
+    def _occurrence(self, name: str, change: str, reason: str) -> dict[str, Any]:
+        words = {"joining": "is joining", "added": "was added", "removed": "was removed"}
+        text = f"host {name} {words.get(change, f'is {change}')}"
+        return {
+            "host": name,
+            "change": change,
+            "at_s": round(self._wall(), 3),
+            "reason": reason,
+            "text": f"{text}: {reason}" if reason else text,
+        }

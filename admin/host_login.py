@@ -1,0 +1,114 @@
+"""Logins to hosts before they are stored: the host's key, and what is missing there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hosts.probes import Check, examine
+
+from hosts.errors import Unreachable
+from hosts.login import Login, log_in, parse_host_key, parse_target
+from registry.errors import BadRequest, Refused
+from registry.model import Host
+
+Examine = Callable[[Login, str], Awaitable[list[Check]]]
+LogIn = Callable[[Login], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A host that a login has reached, with the results of all checks there."""
+
+    host: Host
+    checks: Sequence[Check]
+
+
+class HostLogins:
+    """Logs in to hosts as the user of the server: with its agent, ~/.ssh/config and known_hosts."""
+
+    def __init__(self, log_in: LogIn = log_in, examine: Examine = examine) -> None:
+        self._log_in = log_in
+        self._examine = examine
+
+    async def check(self, host: Host, *, accepts_key: bool = False) -> Checked:
+        """Log in and examine the host; with `accepts_key`, pin the key of a host without a known
+        one. Raises Refused, naming the first problem and its remedy, or BadRequest."""
+        try:
+            host = await self._with_key(host, accepts_key=accepts_key)
+            checks = await self._examine(login_of(host), host.engine)
+        except Unreachable as error:
+            raise _refused(error) from error
+        found = Checked(host, checks)
+        for check in checks:
+            if not check.is_ok:
+                raise Refused(
+                    f"{host.address} cannot run replicas: {check.name}: {check.found}",
+                    detail={"hint": check.remedy, "checks": checks_json(checks)},
+                )
+        return found
+
+    async def examine(self, host: Host) -> list[Check]:
+        """Return the results of all checks of a host; of its login alone if that fails."""
+        try:
+            return await self._examine(login_of(host), host.engine)
+        except Unreachable as error:
+            return [Check("login", is_ok=False, found=str(error), remedy=_hint(error))]
+
+    async def _with_key(self, host: Host, *, accepts_key: bool) -> Host:
+        try:
+            await self._try(host)
+        except Unreachable as error:
+            shown = _shown_key(error)
+            if not (accepts_key and shown and not host.host_key):
+                raise
+            host = replace(host, host_key=shown)
+            await self._try(host)
+        return host
+
+    async def _try(self, host: Host) -> None:
+        there = await self._log_in(login_of(host))
+        await there.close()
+
+
+def login_of(host: Host) -> Login:
+    """Return the login of a host. Raises BadRequest for an address or a key that is none."""
+    try:
+        return Login(
+            parse_target(host.address),
+            Path(host.identity) if host.identity else None,
+            host_key=parse_host_key(host.host_key) if host.host_key else "",
+        )
+    except ValueError as error:
+        raise BadRequest(str(error)) from error
+
+
+def checks_json(checks: Sequence[Check]) -> list[dict[str, str]]:
+    """Return checks in the form of `fnctl doctor --json`."""
+    return [
+        {
+            "level": "ok" if one.is_ok else "fail",
+            "name": one.name,
+            "found": one.found,
+            "todo": one.remedy,
+        }
+        for one in checks
+    ]
+
+
+def _refused(error: Unreachable) -> Refused:
+    detail = {"hint": _hint(error)}
+    if shown := _shown_key(error):
+        detail["host_key"] = shown
+    return Refused(str(error), detail=detail)
+
+
+def _hint(error: Unreachable) -> str:
+    return "; ".join(getattr(error, "__notes__", ()))
+
+
+def _shown_key(error: Unreachable) -> str:
+    """Return the key that an unknown host has shown, "" for any other failure."""
+    return str(getattr(error, "host_key", ""))
