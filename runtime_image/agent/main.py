@@ -72,7 +72,7 @@ class Agent:
         self,
         run_dir: Path,
         session: GpuSession,
-        wall: Callable[[], float] = time.time,
+        wall: Callable[[], float] = time.time,  # noqa: TID251 - this clock is reported
     ) -> None:
         """Greets the manager, blocking. Raises RecordRefused, NoManager."""
         self._record = read_record(run_dir)

@@ -125,10 +125,10 @@ class Memory(NamedTuple):
 
 def read_memory(text: str | None = None) -> Memory:
     """Return the memory of this host, by the text of /proc/meminfo (proc_meminfo(5))."""
-    lines = (text if text is not None else Path("/proc/meminfo").read_text()).splitlines()
-    kib = {
-        line.partition(":")[0]: float(line.split()[1]) for line in lines if len(line.split()) > 1
-    }
+    if text is None:
+        text = Path("/proc/meminfo").read_text()
+    words = [line.split() for line in text.splitlines()]
+    kib = {word[0].rstrip(":"): float(word[1]) for word in words if len(word) > 1}
     return Memory(kib.get("MemTotal", 0.0) / 1024, kib.get("MemAvailable", 0.0) / 1024)
 
 
