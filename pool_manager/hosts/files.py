@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from hosts.files import FileCache
-
 from hosts.errors import NoSpace
+from hosts.files import FileCache
 from pool_manager.driver import HostDown
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.transfers import MIB, Transfers
