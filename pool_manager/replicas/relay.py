@@ -58,7 +58,7 @@ class EventRelay:
     """Passes on the events of replicas, and holds their records. `on_started(id)` is called when a
     start is over, before its event is passed on."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who reports, and who receives it
         self,
         driver: Driver,
         settings: PoolSettings,

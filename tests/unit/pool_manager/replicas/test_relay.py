@@ -141,7 +141,7 @@ async def test_the_driver_measures_a_server_that_is_apart(
 
 
 @pytest.fixture
-def elsewhere(stage: Stage) -> EventRelay:
+async def elsewhere(stage: Stage) -> EventRelay:
     """The relay with a replica on another host, launched at second 100 of its clock."""
     relay = stage.launcher._relay
     relay._clock, relay._emit = (lambda: 103.0), stage.events.put_nowait
