@@ -135,7 +135,9 @@ class Launcher:
         self._clock = clock
         self.folders = RunFolders(settings, for_others=driver.has_other_users)
         self.output = ReplicaOutput(driver, self.folders, tasks)
-        self._relay = EventRelay(driver, settings, self.output, wiring, self._end_start, tasks)
+        self._relay = EventRelay(
+            driver, settings, self.output, wiring, self._end_start, tasks, clock
+        )
         self._controls: dict[str, Control] = {}
         self._work: dict[str, set[asyncio.Task[None]]] = {}
         self._releases: set[str] = set()
@@ -172,6 +174,7 @@ class Launcher:
     def _bind(self, id: str, binding: Binding, secrets: dict[str, str]) -> None:
         record, control = self._relay.records.get(id), self._controls.get(id)
         if record is not None and control is not None:
+            self._relay.on_bind(id)
             control.bind(records.bind_request(record, binding.spec, self._clock(), secrets))
 
     def _begin(self, name: str, id: str, work: Coroutine[None, None, None]) -> None:
@@ -312,6 +315,7 @@ class Launcher:
         self.output.begin(id, self.folders.claim_log(binding.name, id))
         await self._driver.limit(record)
         if control := self._controls.get(id):  # None if it was released in the meantime
+            self._relay.on_bind(id)
             control.bind(records.bind_request(record, binding.spec, begun_s))
         await asyncio.to_thread(self.folders.trim_logs, binding.name)
 

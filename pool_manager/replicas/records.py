@@ -77,6 +77,30 @@ def on_host(record: ReplicaRecord, host: str, threads: int) -> ReplicaRecord:
     )
 
 
+def start_phases(
+    record: ReplicaRecord, stated: Mapping[str, float], now: float
+) -> dict[str, float]:
+    """Return the phases of a start on another host up to the greeting at `now`.
+
+    That host's clock is another one: the sum is what passed here since the launch. `stated` are the
+    replica's own, of which the duration of its imports counts as far as there was time for it.
+    """
+    passed_ms = max(0.0, now - record.launched_s) * 1e3
+    import_ms = min(stated.get("import", 0.0), passed_ms)
+    start_ms = round(passed_ms - import_ms, 3)
+    return {**record.phases, "start": start_ms, "import": round(import_ms, 3)}
+
+
+def load_phases(
+    record: ReplicaRecord, stated: Mapping[str, float], bound_s: float, now: float
+) -> dict[str, float]:
+    """Return the phases of a start on another host up to LOADED at `now`; BIND was sent at
+    `bound_s`. The sum of `bind` and `load` is what passed here."""
+    passed_ms = max(0.0, now - bound_s) * 1e3
+    load_ms = min(stated.get("load", 0.0), passed_ms)
+    return {**record.phases, "bind": round(passed_ms - load_ms, 3), "load": round(load_ms, 3)}
+
+
 def waited(command: StartT, seconds: float) -> StartT:
     """Return the command with the time in the start queue added to its phase `place`, if any."""
     if "place" not in command.phases:

@@ -23,6 +23,7 @@ from pool_manager.replicas.messages import last_words
 from pool_manager.replicas.output import ReplicaOutput
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
+from registry.model import LOCAL_HOST
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import ENGINE
@@ -57,7 +58,7 @@ class EventRelay:
     """Passes on the events of replicas, and holds their records. `on_started(id)` is called when a
     start is over, before its event is passed on."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who reports, and who receives it
         self,
         driver: Driver,
         settings: PoolSettings,
@@ -65,7 +66,11 @@ class EventRelay:
         wiring: Wiring,
         on_started: Callable[[str], None],
         tasks: Tasks,
+        clock: Callable[[], float],
     ) -> None:
+        """`clock` returns CLOCK_MONOTONIC seconds, as in records."""
+        self._clock = clock
+        self._bound_s: dict[str, float] = {}
         self._settings = settings
         self._output = output
         self._occupancy, self._emit = wiring.occupancy, wiring.emit
@@ -86,6 +91,7 @@ class EventRelay:
     def forget(self, id: str) -> None:
         """Remove a replica that was released."""
         self.records.pop(id, None)
+        self._bound_s.pop(id, None)
         self._exits.pop(id, None)
 
     def _on_exit(self, id: str, how: str) -> None:
@@ -112,16 +118,44 @@ class EventRelay:
             case events.Greeted():
                 if self._is_standby(event.id):
                     self._on_started(event.id)
-                self._emit(event)
+                self._emit(self._with_start(event))
             case events.Loaded():
                 self._on_started(event.id)
-                self._report_loaded(event)
+                self._report_loaded(self._with_load(event))
             case events.Lost():
                 is_short = any(word in event.reason for word in OUT_OF_MEMORY)
                 hint = records.cap_hint(self.records.get(event.id)) if is_short else ""
                 self._tasks.spawn(f"end of {event.id}", self._report_lost(event, hint))
             case _:
                 self._emit(event)
+
+    def on_bind(self, id: str) -> None:
+        """Record that a replica is sent its BIND."""
+        self._bound_s.setdefault(id, self._clock())
+
+    def _with_start(self, event: events.Greeted) -> events.Greeted:
+        """Return the event with the phases of a start on another host. The record keeps them, so
+        that BIND tells them to the replica, which repeats them to a later manager."""
+        record = self._remote(event.id)
+        if record is None or record.role == "standby" or event.loaded:
+            return event
+        if "start" not in record.phases:
+            phases = records.start_phases(record, event.phases, self._clock())
+            record = self.records[event.id] = replace(record, phases=phases)
+        return replace(event, phases=record.phases)
+
+    def _with_load(self, event: events.Loaded) -> events.Loaded:
+        """Return the event with the phases of a start on another host."""
+        record, bound_s = self._remote(event.id), self._bound_s.get(event.id)
+        if record is None or bound_s is None:
+            return event
+        phases = records.load_phases(record, event.phases, bound_s, self._clock())
+        return replace(event, phases=phases)
+
+    def _remote(self, id: str) -> ReplicaRecord | None:
+        """Return the record of a replica on another host."""
+        record = self.records.get(id)
+        return record if record is not None and record.host != LOCAL_HOST else None
 
     def _is_standby(self, id: str) -> bool:
         record = self.records.get(id)

@@ -12,13 +12,34 @@ import pytest
 from pool_manager.core import events
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.replicas import output
+from pool_manager.replicas.relay import EventRelay
 from pool_manager.replicas.run_folders import tail_lines
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
+from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.link import VERSION
 from runtime_image.contract.server import ServerSpec
 from tests.support.replicas import Stage, binding, pool_settings
 
 ID = "aaaa0001"
+RECORD = ReplicaRecord(
+    id=ID,
+    token="secret",
+    role="serve",
+    namespace="default",
+    bound="default/digits@1",
+    model_dir="",
+    device="gpu2:cpu:0",
+    device_kind="cpu",
+    engine="onnx",
+    threads=1,
+    orphan_s=60.0,
+    memory_mib=0,
+    launched_s=100.0,
+    link=VERSION,
+    phases={"place": 5.0},
+    host="gpu2",
+)
 
 
 @pytest.fixture
@@ -117,3 +138,68 @@ async def test_the_driver_measures_a_server_that_is_apart(
 
         assert loaded.memory_mib == mib
         assert loaded.report == ({"memory_mib": mib} if event.report else {})
+
+
+@pytest.fixture
+async def elsewhere(stage: Stage) -> EventRelay:
+    """The relay with a replica on another host, launched at second 100 of its clock."""
+    relay = stage.launcher._relay
+    relay._clock, relay._emit = (lambda: 103.0), stage.events.put_nowait
+    relay.begin(RECORD)
+    return relay
+
+
+@pytest.mark.parametrize(
+    ("stated", "start_ms", "import_ms"),
+    [
+        ({"import": 1000.0, "start": 9.0}, 2000.0, 1000.0),
+        ({"import": 1e9}, 0.0, 3000.0),
+        ({}, 3e3, 0),
+    ],
+)
+async def test_a_start_elsewhere_is_measured_here(
+    elsewhere: EventRelay,
+    stage: Stage,
+    stated: dict[str, float],
+    start_ms: float,
+    import_ms: float,
+) -> None:
+    """Start and imports sum up to what has passed here; a second greeting changes nothing."""
+    phases = {"place": 5.0, "start": start_ms, "import": import_ms}
+    for clock_s in (103.0, 150.0):
+        elsewhere._clock = lambda clock_s=clock_s: clock_s  # type: ignore[misc]
+        elsewhere.on_event(events.Greeted(ID, stated))
+
+        assert (await stage.next(events.Greeted)).phases == phases
+
+    elsewhere.on_bind(ID)
+    elsewhere._clock = lambda: 152.0
+    elsewhere.on_event(events.Loaded(ID, 1, True, 0.0, {"load": 500.0, "bind": 7.0, "start": 8.0}))
+
+    assert (await stage.next(events.Loaded)).phases == {**phases, "bind": 1500.0, "load": 500.0}
+
+
+async def test_an_adopted_replica_elsewhere_states_its_phases(
+    elsewhere: EventRelay, stage: Stage
+) -> None:
+    """A replica that had loaded under an earlier manager repeats what that one measured."""
+    elsewhere.on_event(events.Greeted(ID, {"start": 1.0}, loaded=True))
+    elsewhere.on_event(events.Loaded(ID, 1, True, 0.0, {"load": 4.0}))
+
+    assert (await stage.next(events.Greeted)).phases == {"start": 1.0}
+    assert (await stage.next(events.Loaded)).phases == {"load": 4.0}
+
+
+@pytest.mark.parametrize("is_its_fault", [True, False])
+async def test_a_broken_host_link_is_not_the_functions_fault(
+    elsewhere: EventRelay, stage: Stage, is_its_fault: bool
+) -> None:
+    """A lost link says whether the replica's host could be reached."""
+    elsewhere.on_link_lost(ID, "did not answer 3 PINGs", is_its_fault=is_its_fault)
+
+    lost = await stage.next(events.Lost)
+
+    assert (lost.reason, lost.is_its_fault) == (
+        "control link lost: did not answer 3 PINGs",
+        is_its_fault,
+    )
