@@ -105,24 +105,6 @@ class Bundles(Protocol):
         raises, and then stores nothing."""
 
 
-class ControlConnections(Protocol):
-    """The connections of one replica to its manager. On this machine each replica has a listener of
-    its own; those of another host share one, and are told apart by the token of HELLO."""
-
-    is_remote: bool
-    """Whether the replica is on another host: a lost connection then says nothing about it."""
-
-    async def accept(self) -> tuple[socket.socket, Hello | None]:
-        """Return the next connection, non-blocking, and its HELLO if that was read to find the
-        replica; the token was checked then. The receiver owns the socket."""
-
-    async def wait_up(self) -> None:
-        """Return when the replica's host can be reached; at once on this machine."""
-
-    def close(self) -> None:
-        """Accept no more connections; those that wait are closed."""
-
-
 class OtherHosts(Protocol):
     """The hosts beside this machine, as the owner of replicas there needs them. Methods raise
     HostDown for a host that was removed."""

@@ -192,6 +192,10 @@ class Ledger:
             if group is not None and group.empty.pop(device, None) is not None and not group.empty:
                 del self._with_empty[key]
 
+    def reserved_on(self, host: str) -> list[Reservation]:
+        """Return the reservations of the devices of a host."""
+        return [one for id, one in self.reservations.items() if self.devices[id].host == host]
+
     def close_host(self, host: str, reason: str) -> None:
         """Place nothing on a host until `open_host`. None of its devices may be reserved."""
         assert not self.reserved_on(host)

@@ -17,7 +17,7 @@ from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.core.start_queue import Rank, StartPriority, StartQueue
 from pool_manager.driver import Driver, HostDown
 from pool_manager.images import missing_image
-from pool_manager.ports import Binding, Bundles, ServerContainer
+from pool_manager.ports import Binding, Bundles, ControlConnections, ServerContainer
 from pool_manager.read_ahead import ReadAhead
 from pool_manager.replicas import records
 from pool_manager.replicas.connections import LocalConnections
@@ -419,7 +419,7 @@ class Launcher:
         control = Control(
             id,
             record.token,
-            LocalConnections(self.folders.listen_control(id), id),
+            self._connections(record),
             self.folders.listen_data(id) if data_listener else None,
             self._relay,
             bound=record.bound,
@@ -427,6 +427,11 @@ class Launcher:
         )
         self._controls[id] = control
         control.open(self._tasks, self._settings.ping_s)
+
+    def _connections(self, record: ReplicaRecord) -> ControlConnections:
+        if record.host != LOCAL_HOST:
+            return self._hosts.connections(record)
+        return LocalConnections(self.folders.listen_control(record.id), record.id)
 
     def knows(self, host: str) -> bool:
         """Whether there is such another host."""

@@ -334,7 +334,7 @@ def test_a_slow_reader_slows_the_server(web: RemoteReplica) -> None:
     channel.sendall(b"GET /flood HTTP/1.1\r\n\r\n")
     while "stalled at" not in web.log.read_text():
         select.select([], [], [], 0.05)
-    resident_mib = _resident_mib(web)
+    resident_mib = web.resident_mib()
 
     size = 0
     while size < 64 * 2**20 and (data := channel.recv(2**20)):
@@ -342,12 +342,6 @@ def test_a_slow_reader_slows_the_server(web: RemoteReplica) -> None:
 
     assert size >= 64 * 2**20
     assert resident_mib < 40
-
-
-def _resident_mib(replica: RemoteReplica) -> float:
-    assert replica.process is not None
-    status = Path(f"/proc/{replica.process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 def test_a_server_that_answers_early_is_heard(web: RemoteReplica) -> None:

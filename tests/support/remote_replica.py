@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,17 @@ class RemoteReplica:
     """Run folder, control listener and process of one replica."""
 
     def __init__(
-        self, root: Path, spec: ModelSpec | ServerSpec = SPEC, *, orphan_s: float = 60.0
+        self,
+        root: Path,
+        spec: ModelSpec | ServerSpec = SPEC,
+        *,
+        orphan_s: float = 60.0,
+        environment: dict[str, str] | None = None,
+        **changes: Any,
     ) -> None:
+        """`changes`: other fields of the record."""
         self.spec = spec
+        self._environment = environment or {}
         self.bound = f"default/{spec.revision}"
         self.run_dir = root / "run" / ID
         self.model_dir = root / "models"
@@ -78,6 +86,7 @@ class RemoteReplica:
             data=str(self.data_path),
             greeting=GREETING,
         )
+        self.record = replace(self.record, **changes)
         (self.run_dir / RECORD_FILE).write_text(json.dumps(asdict(self.record)))
         self.listener: socket.socket | None = None
         self.process: subprocess.Popen[bytes] | None = None
@@ -109,7 +118,10 @@ class RemoteReplica:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self.run_dir,
-                env={"PATH": f"{Path(sys.executable).parent}:{os.defpath}"},
+                env={
+                    "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
+                    **self._environment,
+                },
                 start_new_session=True,
             )
 
@@ -181,6 +193,12 @@ class RemoteReplica:
         """Send a signal to the process."""
         assert self.process is not None
         self.process.send_signal(number)
+
+    def resident_mib(self) -> float:
+        """Return the process's memory."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
     def exit(self) -> int:
         """Wait for the end; return the exit code."""

@@ -10,7 +10,6 @@ import traceback
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from registry.model import LOCAL_HOST
@@ -31,10 +30,10 @@ from tests.chaos.hosts.functions import (
     make_notes,
     run_twice,
 )
-from tests.chaos.hosts.world import GONE_S, Placement, World, items, open_world
+from tests.chaos.hosts.world import Placement, World, open_world
 from tests.chaos.ledger import Ledger
-from tests.support.caller import Caller
 from tests.support.faulty_image import make_faulty_image, seen_tokens
+from tests.support.fleet.served import is_whole, items, join, leave, until_host
 from tests.support.process_server import ServerProcess, server_process
 
 WORKERS = 2
@@ -83,7 +82,7 @@ class Hosts:
     async def run(self, folder: Path, image: str) -> None:
         """Add the hosts, deploy, call under faults, and check what is there and what is left."""
         async with client(self._server) as caller:
-            await self._world.join(caller)
+            await join(caller, *self._world.hosts, cpu_slots=SLOTS)
             for subject in SUBJECTS:
                 await subject.deploy(caller, folder, IDLE_S)
             for name in SERVERS:
@@ -130,9 +129,7 @@ class Hosts:
         all hosts, and that its counts of calls balance."""
         async with client(self._server) as caller:
             for host in self._world.hosts:
-                is_up = await self._world.is_up(caller, host)
-                shown = (await self._world.shown(caller)).get(host.name)
-                self._ledger.require(is_up, f"{host.name} is not up at the end: {shown}")
+                await until_host(caller, host.name, is_whole)
             found: dict[str, Placement] = {}
 
             async def is_equal() -> bool:
@@ -161,19 +158,7 @@ class Hosts:
             for name in (*(one.name for one in SUBJECTS), *SERVERS):
                 answer = await caller.admin("DELETE", f"/functions/{name}")
                 self._ledger.require(answer.status < 300, f"{name}: {answer.body!r}")
-            for host in self._world.hosts:
-                await self._remove_host(caller, host.name)
-
-    async def _remove_host(self, caller: Caller, name: str) -> None:
-        last: Any = None
-
-        async def is_gone() -> bool:
-            nonlocal last
-            last = await caller.admin("DELETE", f"/hosts/{name}")
-            return name not in await self._world.shown(caller)
-
-        if not await until(is_gone, GONE_S):
-            self._ledger.violated(f"{name} is not removed: {last.body!r}")
+            await leave(caller, *self._world.hosts)
 
     def _tell(self) -> None:
         tallies = self._clients.tallies

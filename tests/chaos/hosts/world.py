@@ -8,26 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import docker
 from docker.errors import APIError
 
 from pool_manager.drivers.docker import spec
 from registry.model import LOCAL_HOST
 from tests.chaos.containers.engine_room import happened
-from tests.chaos.footprint import until
 from tests.chaos.hosts.functions import SEEN
-from tests.support.caller import Caller
 from tests.support.fleet.fleet import Fleet, open_fleet
 from tests.support.fleet.host import WORKER, Host, Plan, stand_in_runtime
 from tests.support.own_engine import OwnEngine
 
 AGENT = "agent"
 """Replica id of a host's agent."""
-UP_S = 90.0
-GONE_S = 60.0
 ANSWER_S = 60.0
-HTTP_OK = 200
 Placement = set[tuple[str, str]]
 """Host and id of replicas."""
 
@@ -43,33 +37,6 @@ class World:
     def hosts(self) -> list[Host]:
         """Return the other hosts."""
         return self.fleet.hosts
-
-    async def join(self, caller: Caller) -> None:
-        """Add all hosts to a server; wait until they are up."""
-        for host in self.hosts:
-            body = {
-                "name": host.name,
-                "address": host.address,
-                "identity": str(host.identity),
-                "host_key": host.host_key,
-                "cpu_slots": 4,
-            }
-            answer = await caller.admin("POST", "/hosts", body)
-            assert answer.status < 300, answer.body
-        for host in self.hosts:
-            assert await self.is_up(caller, host), await self.shown(caller)
-
-    async def shown(self, caller: Caller) -> dict[str, dict[str, Any]]:
-        """Return the hosts as the server shows them, by name."""
-        return {one["name"]: one for one in await items(caller, "/hosts")}
-
-    async def is_up(self, caller: Caller, host: Host) -> bool:
-        """Wait until a host is up, with its agent; return whether it is within UP_S."""
-
-        async def is_up() -> bool:
-            return (await self.shown(caller)).get(host.name, {}).get("state") == "up"
-
-        return await until(is_up, UP_S)
 
     def containers(self) -> list[tuple[str, dict[str, Any]]]:
         """Return host and listing of all containers of the running hosts."""
@@ -91,22 +58,6 @@ class World:
         there = [f"{name}: {one['Names']} {one['State']}" for name, one in self.containers()]
         files = [f"{one.name}: {path}" for one in self.hosts for path in one.files()]
         return [*there, *(line for line in files if not is_cached(line.partition(": ")[2]))]
-
-
-async def items(caller: Caller, path: str) -> list[dict[str, Any]]:
-    """Return a list of the admin API, which a server that starts or stops refuses."""
-    found: list[dict[str, Any]] = []
-
-    async def is_answered() -> bool:
-        with contextlib.suppress(OSError, aiohttp.ClientError):
-            answer = await caller.admin("GET", path)
-            found[:] = answer.json()["items"] if answer.status == HTTP_OK else []
-            return answer.status == HTTP_OK
-        return False
-
-    if not await until(is_answered, ANSWER_S):
-        raise AssertionError(f"{path} is not answered within {ANSWER_S:g} s")
-    return found
 
 
 def is_cached(path: str) -> bool:
