@@ -199,7 +199,9 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         sockets.dialer = lambda: self._hosts.route(endpoint.host).bodies
         peer.stream, peer.side = stream, sockets
         try:
-            await stream.open(self._hosts.route(endpoint.host).calls, endpoint.path)
+            route = self._hosts.route(endpoint.host)
+            await route.bodies.wait_up()  # for the channels of exchanges
+            await stream.open(route.calls, endpoint.path)
         except BaseException:
             peer.stream = peer.side = None
             sockets.close()

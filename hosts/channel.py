@@ -204,11 +204,12 @@ class ChannelTransport(asyncio.Transport):
             if self._is_paused:
                 self._rest = bytes(view)
                 return
-            buffer = memoryview(protocol.get_buffer(len(view)))
-            size = min(len(buffer), len(view))
-            if not size:
-                raise RuntimeError("get_buffer() returned an empty buffer")
-            buffer[:size] = view[:size]
+            # A view that is still held would keep the protocol from growing its buffer.
+            with memoryview(protocol.get_buffer(len(view))) as buffer:
+                size = min(len(buffer), len(view))
+                if not size:
+                    raise RuntimeError("get_buffer() returned an empty buffer")
+                buffer[:size] = view[:size]
             protocol.buffer_updated(size)
             view = view[size:]
 

@@ -75,7 +75,8 @@ class Kind(IntEnum):
     WINDOW = 25  # replica -> gateway: id 0: capacity is free again; sidecar: aux = slots offered
     FREED = 26  # gateway -> replica: body = SLAB_RANGE of an answer that has been read
     FETCH = 27  # manager -> trial: aux = requested part of a prepared model
-    OPEN = 28  # gateway -> sidecar: connect exchange `id`; aux = idle connection, if flag REUSE
+    OPEN = 28  # gateway -> sidecar: connect exchange `id`; aux = idle connection, if flag REUSE;
+    # sidecar -> gateway on another host: the server of exchange `id` is connected; aux = its port
     RECALL = 29  # sidecar -> gateway: close the idle connection `id`; 0 = tell ends at once
     QUIESCE = 30  # sidecar -> gateway: stop using the link; manager -> sidecar: drain softly
     QUIESCED = 31  # gateway -> sidecar: aux = exchanges that are open or requested

@@ -61,11 +61,11 @@ class Loop:
     def rewatch(self, sock: socket.socket, old: int, new: int, ready: Callback) -> None:
         """Call `ready` in every turn in which `sock` is ready for the events `new` of `selectors`;
         `old` are those of the last call. 0: not watched."""
-        if not old:
-            self._selector.register(sock, new, ready)
-        elif new:
+        if old and new:
             self._selector.modify(sock, new, ready)
-        else:
+        elif new:
+            self._selector.register(sock, new, ready)
+        elif old:
             self._selector.unregister(sock)
         (self._either.add if new else self._either.discard)(sock)
 

@@ -259,7 +259,14 @@ class Links:
         from runtime_image.server.splicing import Splicing
 
         limit, guard = self._spec.concurrency, self._guard
-        return Splicing(self._loop, link, limit, passed=self._passed, guard=guard)
+        return Splicing(
+            self._loop, link, limit, opened=self._opened, passed=self._passed, guard=guard
+        )
+
+    def _opened(self, key: Key) -> None:
+        """Answer OPEN of a gateway on another machine, which gets no descriptor as an answer."""
+        port = 0 if self._server.socket_path else self._server.port
+        self._send(key.link, pack(Kind.OPEN, key.id, aux=port))
 
     def _drop(self, link: int) -> None:
         gateway = self._gateways.pop(link, None)

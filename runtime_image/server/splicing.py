@@ -153,14 +153,17 @@ class Splicing:
         link: int,
         limit: int,
         *,
+        opened: Callable[[Key], None],
         passed: Callable[[Key], None],
         guard: Callable[[], None] | None,
     ) -> None:
-        """`limit` is the number of slots; `guard` as in `Splice`."""
+        """`limit` is the number of slots; `guard` as in `Splice`. `opened(key)` is called for every
+        connection to the server, before its channel has come."""
         self.key = os.urandom(CHANNEL_KEY_SIZE // 2).hex()
         self._loop = loop
         self._link = link
         self._channels_max = 2 * (limit + FREE_MAX)
+        self._opened = opened
         self._passed = passed
         self._guard = guard
         self._channels: dict[int, tuple[socket.socket, float]] = {}
@@ -185,6 +188,7 @@ class Splicing:
 
     def put(self, key: Key, sock: socket.socket) -> None:
         """Passing: relay from now on, or once the channel has come."""
+        self._opened(key)
         channel = self._channels.pop(key.id, None)
         if channel is None:
             self._servers[key] = sock

@@ -375,10 +375,12 @@ def test_limits_hold_over_channels(root: Path) -> None:
         gateway = web.gateway()
         first = gateway.open(1)
         assert ask(first) == b"hello"
+        opened = gateway.link.next(Kind.OPEN)
         second = gateway.channel(2)
         second.sendall(b"GET /exit HTTP/1.1\r\nHost: x\r\n\r\n")
         gateway.link.send(Kind.OPEN, 2)
 
+        assert (opened.id, opened.aux) == (1, 8000)
         refusal = gateway.link.next(Kind.NOT_STARTED)
         assert ended(second)
         gateway.end(1)

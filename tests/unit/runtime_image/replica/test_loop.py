@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
 import threading
 from collections.abc import Iterator
@@ -149,3 +150,20 @@ def test_a_socket_is_waited_for_until_it_is_writable(loop: Loop) -> None:
     other.close()
 
     assert heard == ["writable"]
+
+
+def test_a_socket_is_watched_for_either_event(loop: Loop) -> None:
+    """Any change of the events is allowed, also from none to none."""
+    ours, theirs = socket.socketpair()
+    events = []
+    with ours, theirs:
+        loop.rewatch(ours, 0, 0, loop.stop)
+        loop.rewatch(ours, 0, selectors.EVENT_WRITE, lambda: (events.append(1), loop.stop()))
+        loop.run()
+        loop.rewatch(ours, selectors.EVENT_WRITE, selectors.EVENT_READ, loop.stop)
+        theirs.send(b"x")
+        loop.run()
+        loop.rewatch(ours, selectors.EVENT_READ, 0, loop.stop)
+        loop.rewatch(ours, 0, 0, loop.stop)
+
+    assert events == [1]
