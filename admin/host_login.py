@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hosts.probes import Check, examine
+
 from hosts.errors import Unreachable
 from hosts.login import Login, log_in, parse_host_key, parse_target
-from hosts.probes import Check, examine
 from registry.errors import BadRequest, Refused
 from registry.model import Host
 

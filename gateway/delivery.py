@@ -33,7 +33,8 @@ from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.failures import cancelled_error
 from gateway.dispatch.pool import UNKNOWN
 from gateway.dispatch.redirects import RerunPolicy
-from gateway.hosts.connections import Connect, HostConnections, connect_nowhere
+from gateway.hosts.connections import Connect, HostConnections
+from gateway.hosts.ssh import SshConnection
 from gateway.metrics.counters import CounterStore, LocalStore
 from gateway.metrics.ledger import Balance, Ledger
 from gateway.ports import CallHistory, Pools
@@ -71,12 +72,12 @@ class Delivery:
         pools: Pools,
         history: CallHistory,
         store: CounterStore | None = None,
-        connect: Connect = connect_nowhere,
+        connect: Connect = SshConnection,
     ) -> None:
         """Create the dispatcher and its links, in the event loop's thread.
 
         `store` holds the ledger's counters; by default they are in this process's memory. `connect`
-        makes the connections to other hosts.
+        makes the connections to other hosts, by default over SSH.
         """
         self._ledger = Ledger(store or LocalStore())
         self._loop = asyncio.get_running_loop()

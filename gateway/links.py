@@ -182,11 +182,9 @@ class ReplicaLinks(ABC, Generic[S]):
         """Connect to a replica while the manager lists it: up to CONNECT_TRIES attempts, any number
         on another host."""
         peer = self._peers[id]
-        for attempt in count():
+        for attempt in count() if peer.endpoint.host else range(CONNECT_TRIES):
             if attempt:
                 await asyncio.sleep(_pause_s(peer.endpoint, attempt))
-            if attempt >= CONNECT_TRIES and not peer.endpoint.host:
-                break
             if id not in self._listed.get(peer.pool, ()):
                 break
             try:
@@ -201,6 +199,8 @@ class ReplicaLinks(ABC, Generic[S]):
         """Connect once and send HELLO. Raises OSError."""
         hello = pack(Kind.HELLO, body=json.dumps({"worker": self._worker}).encode(), aux=VERSION)
         if peer.endpoint.host:
+            if not peer.endpoint.greeting:
+                raise ConnectionRefusedError("the manager has published no greeting")
             await self._open_remote(id, peer, hello)
             return
         stream = FrameStream(

@@ -82,7 +82,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
     body_max = 4096
     """Only HELLO has a body."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the collaborators of one gateway process
         self,
         worker: str,
         dispatcher: Dispatcher,

@@ -11,7 +11,8 @@ from typing import Any
 
 
 class End(asyncio.Protocol):
-    """One of two joined ends. It reads nothing until `join`."""
+    """One of two joined ends. Until `join` it keeps what arrives in the first turn of the loop and
+    reads nothing more."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -19,14 +20,19 @@ class End(asyncio.Protocol):
         self._is_lost = False
         self._has_ended = False
         self._is_draining = False
+        self._early = b""
 
     def join(self, peer: End) -> None:
         """Pass everything on between this end and `peer` from now on."""
         self._peer, peer._peer = peer, self
         for end, other in ((self, peer), (peer, self)):
             if end._is_lost:
+                other.write(end._early)
                 other.finish()
             else:
+                other.write(end._early)
+                if end._has_ended:
+                    other.write_eof()
                 end.resume_reading()
 
     def abort(self) -> None:
@@ -37,18 +43,27 @@ class End(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Store the transport (asyncio callback)."""
         self._transport = transport
-        transport.pause_reading()
+        # uvloop ignores a pause within connection_made of a server's connection.
+        asyncio.get_running_loop().call_soon(self._pause_before_join)
+
+    def _pause_before_join(self) -> None:
+        if self._peer is None:
+            self.pause_reading()
 
     def data_received(self, data: bytes) -> None:
         """Pass bytes on, or drop them after the peer's end (asyncio callback)."""
-        if self._peer is not None and not self._is_draining:
+        if self._peer is None:
+            self._early += data
+        elif not self._is_draining:
             self._peer.write(data)
 
     def eof_received(self) -> bool:
         """Pass on the end of the stream; close if both streams have ended (asyncio callback)."""
         self._has_ended = True
-        if self._is_draining or self._peer is None:
+        if self._is_draining:
             return False
+        if self._peer is None:
+            return True
         self._peer.write_eof()
         if self._peer._has_ended:
             self._peer.close()

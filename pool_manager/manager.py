@@ -24,6 +24,10 @@ from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.occupancy import GpuOccupancy
+from pool_manager.hosts.gpus import FleetGpus
+from pool_manager.hosts.hosts import Hosts
+from pool_manager.hosts.settings import HostSettings
+from pool_manager.hosts.view import HostView
 from pool_manager.images import Images
 from pool_manager.metrics import Counters, Step
 from pool_manager.ports import Binding, Bundles, Gpus, NoSecrets, Recorder, Secrets
@@ -39,6 +43,7 @@ from pool_manager.subscribers import Subscribers
 from pool_manager.usage import UsageMonitor
 from pool_manager.waiters import EngineWatch, PendingTrials, Warmed, WarmWaiters
 from registry.exchange import Load, PoolEndpoints, decode_demand
+from registry.model import Host
 from registry.tasks import Alarm, Tasks, every
 from runtime_image.link.run_counts import RunCount
 
@@ -66,36 +71,60 @@ class Manager:
         recorder: Recorder,
         gpus: Gpus | None = None,
         secrets: Secrets | None = None,
+        remote: HostSettings | None = None,
     ) -> None:
-        """`devices` are all devices that replicas may be placed on, including those of `gpus`."""
-        self._settings, self._driver, self._clock = settings, driver, time.monotonic
+        """`devices` are all devices of this machine that replicas may be placed on, including those
+        of `gpus`. `remote` is None for a server without other hosts."""
+        self._settings, self._clock = settings, time.monotonic
         self._wall = time.time  # noqa: TID251 - the shell passes the clock in
         self._tasks = Tasks("pool manager")
+        self._hosts = Hosts(
+            remote,
+            settings,
+            driver,
+            self.submit,
+            bundles.path,
+            self._tasks,
+            self._clock,
+            self._wall,
+        )
+        self._driver = fleet = self._hosts.fleet
         self._machine = Machine(
-            devices, _new_ids(settings.run_dir), settings.standbys, settings.gpu_standbys
+            devices,
+            _new_ids(settings.run_dir),
+            settings.standbys,
+            settings.gpu_standbys,
+            host_lost_s=settings.host_lost_s,
+            driver=driver.kind,
         )
         self._bindings: dict[str, Binding] = {}
-        self._gpus, cluster = gpus or NoGpus(), self._machine.cluster
+        self._gpus, cluster = FleetGpus(gpus or NoGpus(), self._hosts.gpus), self._machine.cluster
         self._use = UsageMonitor(self._machine, self._bindings, recorder, self._clock, self._wall)
         prepared = PreparedFetcher(
             self.submit, bundles, self._tasks, settings.run_dir, cluster.find, self._bindings
         )
         wiring = Wiring(
             prepared.emit,
-            GpuOccupancy(driver, self._gpus, partial(charges, cluster.ledger)),
+            GpuOccupancy(fleet, self._gpus, partial(charges, cluster.ledger)),
             self._on_pong,
             cluster.start_priority,
             secrets or NoSecrets(),
+            fleet,
         )
-        self._launcher = Launcher(settings, driver, bundles, wiring, self._tasks, self._clock)
+        self._launcher = Launcher(settings, fleet, bundles, wiring, self._tasks, self._clock)
         self.counters = Counters(cluster, self._launcher.starts)
         self._reports = RunReports(self._machine.replicas, self._launcher.control)
         self._journal = Journal(recorder, self._wall, settings.notes_kept)
         self._trials, self._warm = PendingTrials(), WarmWaiters(self.submit)
-        self._engine = EngineWatch(driver, self.submit, self._tasks)
+        self._engine = EngineWatch(fleet.list_of, self.submit, self._tasks)
         self._alarm = Alarm(self._clock, lambda: self.submit(events.Tick()))
         self._publisher = Publisher(
-            self._machine, self._journal, self._bindings, self._launcher.folders, self._clock
+            self._machine,
+            self._journal,
+            self._bindings,
+            self._launcher.located,
+            self._clock,
+            self._hosts.routes,
         )
         self._refuted = Subscribers[[str, str]]()
         self._none_left = asyncio.Event()
@@ -118,15 +147,18 @@ class Manager:
             commands.Publish: lambda c: self._publisher.publish(c.keys),
             commands.EndTrial: self._trials.end,
             commands.EndWarm: self._warm.end,
-            commands.WatchEngine: lambda c: self._engine.begin(c.reason),
+            commands.Abandon: lambda c: self._launcher.abandon(c.id),
+            commands.WatchEngine: lambda c: self._engine.begin(c.reason, c.host),
             commands.Note: lambda c: self._journal.note(c.key, c.text),
             commands.RecordColdStart: self._keep_cold_start,
         }
 
     async def start(self) -> None:
         """Adopt the replicas of an earlier manager, then begin to make decisions."""
+        self._hosts.define_local()
         await adopt_all(self._driver, self._launcher, self.submit)
         self.submit(events.ReplicasListed())
+        self._hosts.start()
         self._gpus.start(self.submit)
         self._tasks.root("tick", every(self._settings.tick_s, self._tick))
         trim = self._launcher.output.trim_for_ever(self._bindings, self._wall)
@@ -149,10 +181,38 @@ class Manager:
             log.error("replicas are left", ids=[r.id for r in self._machine.replicas()])
         self._alarm.clear()
         await self._launcher.read_ahead.close()
+        await self._hosts.close()
         await self._tasks.close()
         self._use.flush()
         await self._gpus.close()
         await self._driver.close()
+
+    def define_host(self, host: Host) -> None:
+        """Add a host, or change its settings; for LOCAL_HOST its labels and `is_draining` alone.
+        Hosts that replicas of an earlier manager may be on are defined before `start`.
+
+        Raises BadRequest for an address that cannot be one, DriverError if this server can have no
+        other hosts.
+        """
+        self._hosts.define(host)
+
+    def remove_host(self, name: str, *, force: bool = False) -> None:
+        """Begin to remove a host: its replicas drain, then it is forgotten, and `subscribe_hosts`
+        tells. With `force` those of a host that cannot be reached are given up. Raises Unknown."""
+        self._hosts.remove(name, is_forced=force)
+
+    def hosts(self) -> list[HostView]:
+        """Return every host: this machine first, then by name."""
+        return self._hosts.views(self._machine)
+
+    def host(self, name: str) -> HostView | None:
+        """Return a host, None if there is none of this name."""
+        return self._hosts.view(name, self._machine)
+
+    def subscribe_hosts(self, receiver: Callable[[str], None]) -> Callable[[], None]:
+        """Call `receiver` with the name of each host whose view changed, also after its removal;
+        returns a function that unsubscribes."""
+        return self._hosts.changed.subscribe(receiver)
 
     def define(self, spec: PoolSpec, binding: Binding) -> None:
         """Add a revision's pool, or change its settings."""
@@ -328,7 +388,7 @@ class Manager:
             finally:
                 self._events.popleft()
         self._alarm.set(self._machine.due_s(self._clock()))
-        if self._machine.stopping and not self._machine.replicas():
+        if self._machine.is_stopped:
             self._none_left.set()
 
     def _handle(self, event: events.Event) -> None:
@@ -337,11 +397,19 @@ class Manager:
         asked: list[commands.Command] = []
         with self._reported("event", "an event could not be handled", event):
             self._machine.handle(event, self._clock(), asked)
+        if isinstance(event, _OF_HOSTS):
+            with self._reported("event", "the hosts could not be compared", event):
+                self._sync_hosts(event)
         self._count(event)
         for command in asked:
             self._count(command)
             with self._reported("command", "a command could not be done", command):
                 self._actions[type(command)](command)
+
+    def _sync_hosts(self, event: events.Event) -> None:
+        if isinstance(event, events.HostUp):
+            self._launcher.host_is_up(event.host)
+        self._hosts.sync(self._machine)
 
     def _count(self, about: events.Event | commands.Command) -> None:
         with self._reported("metering", "an event or a command could not be counted", about):
@@ -372,7 +440,8 @@ class Manager:
 
     def _launch(self, command: commands.Launch) -> None:
         binding = self._bindings[command.pool] if command.role != "standby" else None
-        kind = self._machine.devices[command.device].kind if command.device else "cpu"
+        device = self._machine.devices.get(command.device)
+        kind = device.kind if device is not None else "cpu"
         self._launcher.launch(command, binding, kind)
 
     def _assign(self, command: commands.Assign) -> None:
@@ -407,6 +476,20 @@ class Manager:
         device = self._machine.devices.get(command.device)
         if binding is not None:
             self._journal.cold_start(command, binding, device.kind if device else "unknown")
+
+
+_OF_HOSTS = (
+    events.HostDefined,
+    events.HostUp,
+    events.HostUnreachable,
+    events.HostRemoved,
+    events.EngineLost,
+    events.EngineBack,
+    events.Released,
+    events.Lost,
+    events.Tick,
+)
+"""Events after which the records of hosts may have changed."""
 
 
 def _new_ids(run_dir: Path) -> Callable[[], str]:

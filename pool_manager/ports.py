@@ -12,7 +12,7 @@ from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
 from registry.errors import Unknown
 from registry.model import Bundle, BundleFile, ColdStart, Mount, StateInterval, Use
-from runtime_image.contract.control import Hello
+from runtime_image.contract.control import Hello, ReplicaRecord
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import PORT_DEFAULT, Network, ServerSpec
 
@@ -105,22 +105,69 @@ class Bundles(Protocol):
         raises, and then stores nothing."""
 
 
-class ControlConnections(Protocol):
-    """The connections of one replica to its manager. On this machine each replica has a listener of
-    its own; those of another host share one, and are told apart by the token of HELLO."""
+class OtherHosts(Protocol):
+    """The hosts beside this machine, as the owner of replicas there needs them. Methods raise
+    HostDown for a host that was removed."""
 
-    is_remote: bool
-    """Whether the replica is on another host: a lost connection then says nothing about it."""
+    def adopt(self, record: ReplicaRecord) -> None:
+        """Know the host of a replica, before anything is done with it."""
 
-    async def accept(self) -> tuple[socket.socket, Hello | None]:
-        """Return the next connection, non-blocking, and its HELLO if that was read to find the
-        replica; the token was checked then. The receiver owns the socket."""
+    def forget(self, id: str) -> None:
+        """Forget a replica that was released or given up."""
 
-    async def wait_up(self) -> None:
-        """Return when the replica's host can be reached; at once on this machine."""
+    def knows(self, host: str) -> bool:
+        """Whether there is such a host."""
 
-    def close(self) -> None:
-        """Accept no more connections; those that wait are closed."""
+    def threads_per_slot(self, host: str) -> int:
+        """Return the engine threads of a replica on a CPU slot of a host."""
+
+    def connections(self, record: ReplicaRecord) -> ControlConnections:
+        """Return the control connections of a replica."""
+
+    def data_socket(self, id: str) -> str:
+        """Return the path, on its host, at which gateways connect to a replica; "" while that is
+        unknown."""
+
+    async def wait_up(self, host: str) -> None:
+        """Return when a host can be reached."""
+
+    async def provide(self, record: ReplicaRecord, server: ServerContainer) -> None:
+        """Make image and mounts of a server available on the replica's host. Raises
+        DriverError."""
+
+
+class NoHosts:
+    """`OtherHosts` of a manager that has none."""
+
+    def adopt(self, record: ReplicaRecord) -> None:
+        """Do nothing."""
+
+    def forget(self, id: str) -> None:
+        """Do nothing."""
+
+    def knows(self, host: str) -> bool:  # noqa: ARG002 - there is none
+        """Return False."""
+        return False
+
+    def threads_per_slot(self, host: str) -> int:
+        """Raise Unknown."""
+        raise Unknown(f"no host {host}")
+
+    def connections(self, record: ReplicaRecord) -> ControlConnections:
+        """Raise Unknown."""
+        raise Unknown(f"no host {record.host}")
+
+    def data_socket(self, id: str) -> str:  # noqa: ARG002 - there is none
+        """Return ""."""
+        return ""
+
+    async def wait_up(self, host: str) -> None:
+        """Raise Unknown."""
+        raise Unknown(f"no host {host}")
+
+    async def provide(self, record: ReplicaRecord, server: ServerContainer) -> None:  # noqa: ARG002
+        """Raise Unknown."""
+        raise Unknown(f"no host {record.host}")
 
 
 class Recorder(Protocol):

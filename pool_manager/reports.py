@@ -16,9 +16,9 @@ from pool_manager.core.ledger import Ledger
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, Replica, State
 from pool_manager.ports import Binding, Charges, Gpus, GpuView, Recorder
-from pool_manager.replicas.run_folders import RunFolders
+from pool_manager.replicas.launcher import Located
 from pool_manager.subscribers import Subscribers
-from registry.exchange import Endpoints, PoolEndpoints, encode
+from registry.exchange import Endpoints, HostRoute, PoolEndpoints, encode
 from registry.model import LOCAL_HOST, ColdStart, StateInterval
 from registry.names import is_name
 
@@ -196,15 +196,18 @@ class Publisher:
         machine: Machine,
         journal: Journal,
         bindings: dict[str, Binding],
-        folders: RunFolders,
+        located: Callable[[str], Located],
         clock: Callable[[], float],
+        routes: Callable[[], dict[str, HostRoute]] = dict,
     ) -> None:
-        """`bindings` is shared with the owner, by pool key; entries of removed pools are
-        deleted."""
+        """`bindings` is shared with the owner, by pool key; entries of removed pools are deleted.
+        `located(id)` returns where gateways reach a replica, `routes()` the other hosts with
+        replicas."""
         self._machine = machine
         self._journal = journal
         self._bindings = bindings
-        self._folders = folders
+        self._located = located
+        self._routes = routes
         self._clock = clock
         self._seq = itertools.count(1)
         self._workers: set[str] = set()
@@ -227,8 +230,8 @@ class Publisher:
         now = self._clock()
         shown = self._machine.endpoints(key, now)
         replicas = [
-            msgspec.structs.replace(r, path=str(self._folders.data_socket(r.id)))
-            for r in shown.replicas
+            msgspec.structs.replace(one, **self._located(one.id)._asdict())
+            for one in shown.replicas
         ]
         wait_s = max(0.0, shown.retry_after_s - now) if shown.retry_after_s else 0.0
         return msgspec.structs.replace(shown, replicas=replicas, retry_after_s=wait_s)
@@ -250,4 +253,4 @@ class Publisher:
             # The first worker gets all pools when it registers. This saves thousands of messages
             # at a start.
             return
-        self.messages.notify(encode(Endpoints(next(self._seq), full, pools)))
+        self.messages.notify(encode(Endpoints(next(self._seq), full, pools, self._routes())))

@@ -41,6 +41,9 @@ class PoolSettings:
     """Folders of this host that containers of servers may mount."""
     orphan_s: float = 60.0
     """Seconds for which a replica continues to serve without a manager before it exits."""
+    host_lost_s: float = 75.0
+    """Seconds after which a host that cannot be reached is given up; at least `orphan_s` + 15,
+    since its replicas take calls for `orphan_s`."""
     ping_s: float = 5.0
     """Seconds between two PINGs; a replica that misses three is ended."""
     tick_s: float = 1.0

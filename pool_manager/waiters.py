@@ -11,8 +11,9 @@ import structlog
 
 from pool_manager.core import commands, events
 from pool_manager.core.commands import WarmOutcome
-from pool_manager.driver import Driver
+from pool_manager.driver import HostDown
 from registry.errors import DriverError, ModelRefused, ShuttingDown, TrialKilled
+from registry.model import LOCAL_HOST
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
@@ -167,41 +168,44 @@ class WarmWaiters:
 
 
 class EngineWatch:
-    """Polls the driver's list until the engine answers again; one request at a time."""
+    """Polls the list of a host until its engine answers again; one request at a time."""
 
     def __init__(
         self,
-        driver: Driver,
+        running: Callable[[str], Awaitable[set[str]]],
         emit: Callable[[events.Event], None],
         tasks: Tasks,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`pause` is awaited between two requests."""
-        self._driver = driver
+        """`running` returns what runs on a host; `pause` is awaited between two requests."""
+        self._running = running
         self._emit = emit
         self._tasks = tasks
         self._pause = pause
-        self._is_watching = False
+        self._watched: set[str] = set()
 
-    def begin(self, reason: str) -> None:
+    def begin(self, reason: str, host: str = LOCAL_HOST) -> None:
         """Start polling an engine that does not answer; EngineBack is emitted once it does."""
-        if self._is_watching:
+        if host in self._watched:
             return
-        self._is_watching = True
-        log.error("the engine does not answer", driver=self._driver.kind, reason=reason)
-        self._tasks.spawn("engine", self._watch())
+        self._watched.add(host)
+        log.error("the engine does not answer", host=host, reason=reason)
+        self._tasks.spawn(f"engine of {host}", self._watch(host))
 
-    async def _watch(self) -> None:
-        while True:
+    async def _watch(self, host: str) -> None:
+        running = None
+        while running is None:
             await self._pause(RETRY_S)
             try:
-                running = await self._driver.list()
+                running = await self._running(host)
+            except HostDown:
+                # The host says that its engine answers when it is up again.
+                self._watched.discard(host)
+                return
             except DriverError:
                 continue
             except Exception:  # if the watch ended, EngineBack would never be emitted
-                log.exception("the engine's list cannot be read", driver=self._driver.kind)
-                continue
-            break
-        self._is_watching = False
-        log.info("the engine is back", driver=self._driver.kind, replicas=len(running))
-        self._emit(events.EngineBack(frozenset(running)))
+                log.exception("the engine's list cannot be read", host=host)
+        self._watched.discard(host)
+        log.info("the engine is back", host=host, replicas=len(running))
+        self._emit(events.EngineBack(frozenset(running), host))

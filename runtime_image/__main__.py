@@ -15,7 +15,8 @@ if __name__ == "__main__":
     from runtime_image.contract.server import ENGINE
     from runtime_image.link.record import engine_of
 
-    if engine_of(Path(sys.argv[1])) == ENGINE:
+    engine = engine_of(Path(sys.argv[1]))
+    if engine == ENGINE:
         # The sidecar installs the filter itself, once it has its namespaces and its server.
         from runtime_image.server import main as sidecar
 
@@ -27,6 +28,10 @@ if __name__ == "__main__":
         install()
     except OSError as error:
         sys.exit(f"fngate replica: {error.strerror}")
+    if engine == "agent":  # of `contract.agent`, which no replica needs
+        from runtime_image.agent import main as agent
+
+        sys.exit(agent.main(sys.argv[1]))
     from runtime_image.replica.main import main
 
     sys.exit(main(sys.argv[1], FIRST_LINE_S))

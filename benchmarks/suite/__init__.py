@@ -23,6 +23,7 @@ NAMES = (
     "progressive",
     "idle",
     "containers",
+    "hosts",
     "many",
     "simulation",
 )

@@ -1,1 +1,1 @@
-"""Replicas on other hosts: SSH connections of this process, their channels, and what proves them."""
+"""Replicas on other hosts: SSH connections, channels, greetings."""

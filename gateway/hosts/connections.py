@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
-from hosts.errors import Unreachable
 
 from gateway.hosts.data_link import Route
 from gateway.hosts.greeting import DIAL_S
+from hosts.errors import Unreachable
 from registry.exchange import HostRoute
 from registry.tasks import Tasks
 
@@ -52,14 +52,8 @@ class Connection(Protocol):
         """Open a channel to the Unix socket at `path`. Raises OSError."""
 
 
-Connect = Callable[[str, HostRoute], Connection]
-"""Makes a connection, not opened yet: its name and the way to the host. Raises ValueError for an
-address that cannot be used."""
-
-
-def connect_nowhere(name: str, way: HostRoute) -> Connection:
-    """Refuse to connect: `Connect` of a process that has no other hosts."""
-    raise ValueError(f"expected no other hosts, got {name} at {way.address}")
+Connect = Callable[[str, HostRoute, Tasks], Connection]
+"""Makes a connection, not opened yet: its name, the way to the host, the owner of its tasks."""
 
 
 class ConnectionDialer:
@@ -156,12 +150,8 @@ class HostConnections:
         if len(self._hosts) >= HOSTS_MAX:
             log.error("too many hosts", host=name, most=HOSTS_MAX)
             return
-        try:
-            calls = self._connect(f"{name} calls", way)
-            bodies = self._connect(f"{name} bodies", way)
-        except ValueError as error:
-            log.error("a host's address cannot be used", host=name, reason=str(error))
-            return
+        calls = self._connect(f"{name} calls", way, self._tasks)
+        bodies = self._connect(f"{name} bodies", way, self._tasks)
         route = Route(ConnectionDialer(calls), ConnectionDialer(bodies))
         self._hosts[name] = _Host(way, (calls, bodies), route)
         calls.open()

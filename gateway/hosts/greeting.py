@@ -109,7 +109,7 @@ class GreetedStream(FrameStream):
         self.is_large = False
 
     async def open(self, dialer: Dialer, path: str) -> None:
-        """Open the channel and wait for the greeting. Raises OSError; the channel is closed then."""
+        """Open the channel and wait for the greeting. Raises OSError."""
         try:
             async with asyncio.timeout(DIAL_S):
                 await dialer.wait_up()

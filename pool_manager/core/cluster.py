@@ -35,17 +35,19 @@ class StandbyPlace(NamedTuple):
 
 
 class Changes(set[str]):
-    """Keys of changed pools; `log` has them in the order in which they changed, with
-    repetitions."""
+    """Keys of changed pools; `log` has them in the order in which they changed, with repetitions.
+    A changed pool is removed from `steady`."""
 
-    def __init__(self) -> None:
+    def __init__(self, steady: dict[str, int]) -> None:
         super().__init__()
         self.log: list[str] = []
+        self._steady = steady
 
     def add(self, key: str) -> None:
         """Record a change of a pool."""
         super().add(key)
         self.log.append(key)
+        self._steady.pop(key, None)
 
     def clear(self) -> None:
         """Drop all changes."""
@@ -58,8 +60,9 @@ class Cluster:
 
     `hosts` has the record of every host; the local one is always there. `live` holds the keys of
     pools that time alone may change, `blocked` of those that wait for a device, `changed` of those
-    whose replicas changed since the last publication. `quiesced` holds the ids of replicas that may
-    be in a soft drain. `standby_places` has the pools of standbys that are kept.
+    whose replicas changed since the last publication. `steady` has the number of ready replicas of
+    pools with load whose last settling changed nothing. `quiesced` holds the ids of replicas that
+    may be in a soft drain. `standby_places` has the pools of standbys that are kept.
     """
 
     def __init__(
@@ -75,7 +78,8 @@ class Cluster:
         self.host_lost_s = host_lost_s
         self.live: dict[str, None] = {}
         self.blocked: set[str] = set()
-        self.changed = Changes()
+        self.steady: dict[str, int] = {}
+        self.changed = Changes(self.steady)
         self.quiesced: dict[str, None] = {}
         self.standby_places: dict[str, StandbyPlace] = {}
         self._pool_of: dict[str, str] = {}
@@ -128,6 +132,7 @@ class Cluster:
             self._functions.pop(function, None)
         self.live.pop(pool.key, None)
         self.blocked.discard(pool.key)
+        self.steady.pop(pool.key, None)
         self.standby_places.pop(pool.key, None)
 
     def siblings(self, pool: Pool) -> Iterator[Pool]:
@@ -332,7 +337,9 @@ class Cluster:
     def _spread_from(self, pool: Pool) -> tuple[str, ...]:
         """Return the hosts of the function's replicas, once per replica; none if it does not prefer
         different hosts."""
-        if self.ledger.has_one_host or not pool.spec.spread:
+        is_only = len(self._functions[pool.spec.function or pool.key]) == 1
+        is_first = is_only and not pool.replicas
+        if is_first or self.ledger.has_one_host or not pool.spec.spread:
             return ()
         devices = self.ledger.devices
         return tuple(

@@ -6,10 +6,13 @@ from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, EndTrial, Note
 from pool_manager.core.hosts import HostState
-from pool_manager.core.ledger import Cordon
+from pool_manager.core.ledger import Cordon, Need
 from pool_manager.core.placement import is_unplaceable, placement_obstacle
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Replica, State
+
+LOST = (HostState.DRAINING, HostState.GONE)
+"""States of hosts that may last for hours."""
 
 
 class Cordons:
@@ -64,17 +67,30 @@ class Cordons:
         return [one.name for one in hosts if one.state is HostState.DRAINING]
 
     def end_unplaceable(self, keys: set[str], commands: list[Command]) -> None:
-        """End every trial whose possible devices are all cordoned, since a cordon may last for
-        hours. The reason names the device, not the model."""
+        """End every trial whose possible devices are all cordoned, or on hosts that drain or are
+        gone, since that may last for hours. The reason names device and host, not the model."""
         ledger = self._cluster.ledger
         for key in sorted(keys & self._cluster.pools.keys()):
             pool = self._cluster.pools[key]
             if pool.spec.role != "trial" or pool.removed or pool.count():
                 continue
             need = self._cluster.need(pool)
-            if is_unplaceable(need, ledger):
+            if is_unplaceable(need, ledger) or self._has_lost_hosts(need):
                 pool.removed = True
                 commands.append(EndTrial(key, {}, "place", placement_obstacle(need, ledger)))
+
+    def _has_lost_hosts(self, need: Need) -> bool:
+        """Whether no host can take a need, while one that drains or is gone might."""
+        ledger = self._cluster.ledger
+        if ledger.fleet(need).devices:
+            return False
+        lost = {one.name for one in ledger.hosts.values() if one.state in LOST}
+        return any(
+            device.host in lost
+            and need.kind in ("any", device.kind)
+            and ledger.suits(device.host, need)
+            for device in ledger.devices.values()
+        )
 
     def _end(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
         """Release a replica without failure or back-off: its pool may start elsewhere at once."""

@@ -61,15 +61,21 @@ class DemandTable:
 
     def load(self, key: str) -> Load:
         """Return a pool's load: the sum over all workers; the oldest wait is the maximum."""
-        loads = [w.loads[key] for w in self._workers.values() if key in w.loads]
-        if not loads:
-            return NOTHING
-        return Load(
-            sum(load.queued for load in loads),
-            sum(load.in_flight for load in loads),
-            max(load.oldest_wait_s for load in loads),
-        )
+        total: Load | None = None
+        for worker in self._workers.values():
+            load = worker.loads.get(key)
+            if load is not None:
+                total = load if total is None else _sum(total, load)
+        return NOTHING if total is None else total
 
     def active(self) -> set[str]:
         """Return the pools with any load."""
         return {key for worker in self._workers.values() for key in worker.loads}
+
+
+def _sum(one: Load, other: Load) -> Load:
+    return Load(
+        one.queued + other.queued,
+        one.in_flight + other.in_flight,
+        max(one.oldest_wait_s, other.oldest_wait_s),
+    )

@@ -42,9 +42,17 @@ class CandidateSet:
     """The replicas that one rule allows to stop. Computed once per event, since many pools may need
     them; recomputed for pools whose replicas have changed since."""
 
-    def __init__(self, cluster: Cluster, of: Callable[[Pool, float], dict[str, Candidate]]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        of: Callable[[Pool, float], dict[str, Candidate]],
+        *,
+        is_idle: bool = False,
+    ) -> None:
+        """With `is_idle`, `of` has none for pools with load."""
         self._cluster = cluster
         self._of = of
+        self._is_idle = is_idle
         self._known: CandidateTable | None = None
         self._seen = 0
 
@@ -58,6 +66,9 @@ class CandidateSet:
         if self._known is None:
             self._known = CandidateTable(cluster.ledger)
             keys = list(cluster.live)
+            if self._is_idle:
+                busy = cluster.demand.active()
+                keys = [key for key in keys if key not in busy]
         else:
             keys = sorted(set(cluster.changed.log[self._seen :]) & cluster.live.keys())
         self._seen = len(cluster.changed.log)
@@ -91,7 +102,7 @@ class Candidates:
     def __init__(self, cluster: Cluster, wake_at: Callable[[float, float], None]) -> None:
         self._cluster = cluster
         self._wake_at = wake_at
-        self.idle = CandidateSet(cluster, partial(self._of, self._idle))
+        self.idle = CandidateSet(cluster, partial(self._of, self._idle), is_idle=True)
         self.resident = CandidateSet(cluster, partial(self._of, self._resident))
         self.brief = CandidateSet(cluster, partial(self._of, self._brief))
         self.eventual = CandidateSet(cluster, partial(self._of, self._eventual))

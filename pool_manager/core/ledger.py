@@ -92,6 +92,10 @@ class DeviceGroup:
     free_share: float = 1.0
 
 
+HostWish = tuple[str, tuple[tuple[str, str], ...], str, bool]
+"""Kind, labels and driver of a need, and whether closed hosts count."""
+
+
 class Ledger:
     """Charges by replica, from its record until STOPPED; reservations and cordons by device.
 
@@ -112,6 +116,8 @@ class Ledger:
         self._used: dict[str, float] = {}
         self._sizes: dict[str, float] = {}
         self._reserved: dict[str, dict[str, Reservation]] = {}
+        self._given_up: set[str] = set()
+        self._claimed: set[str] = set()
         self._empty: dict[str, None] = {}
         self._free: dict[str, float] = {}
         self._groups: dict[tuple[str, str], DeviceGroup] = {}
@@ -119,7 +125,8 @@ class Ledger:
         self._banks: dict[str, list[str]] = {}
         self._numbers = itertools.count()
         self.has_one_host = True
-        self._fleets: dict[tuple[object, ...], Fleet] = {}
+        self._fleets: dict[HostWish, Fleet] = {}
+        self._refusing: dict[HostWish, list[str]] = {}
         self.add_devices(devices)
 
     def add_devices(self, devices: Iterable[Device]) -> None:
@@ -147,7 +154,7 @@ class Ledger:
 
     def _recount_devices(self) -> None:
         """Build the indexes anew. Hosts change rarely."""
-        self._fleets.clear()
+        self.forget_fleets()
         self._sizes, self._banks, self._groups, self._with_empty = {}, {}, {}, {}
         for number, device in enumerate(self.devices.values()):
             self._sizes[device.bank] = max(device.memory_mib, self._sizes.get(device.bank, 0.0))
@@ -185,16 +192,20 @@ class Ledger:
             if group is not None and group.empty.pop(device, None) is not None and not group.empty:
                 del self._with_empty[key]
 
+    def reserved_on(self, host: str) -> list[Reservation]:
+        """Return the reservations of the devices of a host."""
+        return [one for id, one in self.reservations.items() if self.devices[id].host == host]
+
     def close_host(self, host: str, reason: str) -> None:
         """Place nothing on a host until `open_host`. None of its devices may be reserved."""
         assert not self.reserved_on(host)
         self.closed[host] = reason
-        self._fleets.clear()
+        self.forget_fleets()
 
     def open_host(self, host: str) -> None:
         """Allow replicas on a host again, if it was closed."""
         self.closed.pop(host, None)
-        self._fleets.clear()
+        self.forget_fleets()
 
     def charge(self, id: str, device: str, share: float, memory_mib: float) -> None:
         """Charge replica `id` on `device`; replaces an earlier charge."""
@@ -239,6 +250,10 @@ class Ledger:
         """Keep a device for a pool. The device must not be reserved yet."""
         assert reservation.device not in self.reservations
         if reservation.device:
+            if reservation.device in self._given_up:
+                self._given_up.remove(reservation.device)
+            else:
+                self._claimed.add(reservation.device)
             self.reservations[reservation.device] = reservation
             self._reserved.setdefault(self.devices[reservation.device].bank, {})[
                 reservation.device
@@ -247,19 +262,31 @@ class Ledger:
     def unreserve(self, reservation: Reservation) -> None:
         """End a reservation."""
         if reservation.device:
+            if reservation.device in self._claimed:
+                self._claimed.remove(reservation.device)
+            else:
+                self._given_up.add(reservation.device)
             del self.reservations[reservation.device]
             del self._reserved[self.devices[reservation.device].bank][reservation.device]
+
+    def take_given_up(self) -> bool:
+        """Whether a device that was reserved at the last call of this method is not reserved any
+        more."""
+        is_given_up = bool(self._given_up)
+        self._given_up.clear()
+        self._claimed.clear()
+        return is_given_up
 
     def cordon(self, device: str, cordon: Cordon) -> None:
         """Place no more replicas on a device. The device must be known and not reserved."""
         assert device not in self.reservations
         self.cordons[device] = cordon
-        self._fleets.clear()
+        self.forget_fleets()
 
     def uncordon(self, device: str) -> None:
         """Allow replicas on the device again, if it was cordoned."""
         self.cordons.pop(device, None)
-        self._fleets.clear()
+        self.forget_fleets()
 
     def charge_of(self, id: str) -> Charge:
         """Return the charge of a replica."""
@@ -296,8 +323,10 @@ class Ledger:
     def admits(self, host: str, need: Need) -> bool:
         """Whether replicas of a need may be placed on a host: it is not closed, and it has the
         labels and the driver."""
-        if host in self.closed:
-            return False
+        return host not in self.closed and self.suits(host, need)
+
+    def suits(self, host: str, need: Need) -> bool:
+        """Whether a host has the labels and the driver of a need."""
         if not (need.labels or need.driver):
             return True
         record = self.hosts.get(host)
@@ -306,9 +335,15 @@ class Ledger:
         has_driver = need.driver in ("", record.driver)
         return has_driver and all(record.labels.get(key) == value for key, value in need.labels)
 
-    def hosts_with(self, kind: str) -> list[str]:
-        """Return the hosts that have devices of a kind, also those that are closed."""
-        return list(dict.fromkeys(host for host, one in self._groups if kind in ("any", one)))
+    def refusing(self, need: Need) -> list[str]:
+        """Return the hosts that have devices of the kind and do not admit the need; cached as
+        `fleet` is."""
+        key = need.kind, need.labels, need.driver, False
+        if key not in self._refusing:
+            there = (host for host, kind in self._groups if need.kind in ("any", kind))
+            hosts = dict.fromkeys(host for host in there if not self.admits(host, need))
+            self._refusing[key] = list(hosts)
+        return self._refusing[key]
 
     def devices_of(self, bank: str) -> list[str]:
         """Return the devices of a memory bank by id."""
@@ -318,25 +353,28 @@ class Ledger:
         """Return the size of a bank, 0 if it is not accounted."""
         return self._sizes.get(bank, 0.0)
 
-    def fleet(self, need: Need) -> Fleet:
+    def fleet(self, need: Need, *, is_closed_counted: bool = False) -> Fleet:
         """Return the devices that a need might have if all were empty: of its kind, not cordoned,
-        on a host that admits it. Cached until devices, cordons or closed hosts change."""
-        key = need.kind, need.labels, need.driver
+        on a host that admits it; with `is_closed_counted`, also on closed hosts that suit it.
+        Cached until devices, cordons or hosts change."""
+        key = need.kind, need.labels, need.driver, is_closed_counted
+        is_able = self.suits if is_closed_counted else self.admits
         if key not in self._fleets:
             sizes = [
                 device.memory_mib
                 for device in self.devices.values()
                 if need.kind in ("any", device.kind)
                 and device.id not in self.cordons
-                and self.admits(device.host, need)
+                and is_able(device.host, need)
             ]
             largest = max(sizes) if sizes and all(sizes) else float("inf")
             self._fleets[key] = Fleet(len(sizes), largest)
         return self._fleets[key]
 
     def forget_fleets(self) -> None:
-        """Drop what is cached about hosts: labels or the driver of one have changed."""
+        """Drop what is cached about all hosts: labels or the driver of one have changed."""
         self._fleets.clear()
+        self._refusing.clear()
 
     def cordoned(self, need: Need) -> dict[str, Cordon]:
         """Return the cordoned devices that a need might have otherwise."""
@@ -344,14 +382,8 @@ class Ledger:
             device: cordon
             for device, cordon in self.cordons.items()
             if need.kind in ("any", self.devices[device].kind)
-            and self.admits(self.devices[device].host, need)
+            and self.suits(self.devices[device].host, need)
         }
-
-    def reserved_on(self, host: str) -> list[Reservation]:
-        """Return the reservations of devices of a host."""
-        return [
-            one for device, one in self.reservations.items() if self.devices[device].host == host
-        ]
 
     def fits(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
         """Whether a device has room for a need, assuming that the replicas in `without` are

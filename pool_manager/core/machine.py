@@ -62,12 +62,17 @@ from pool_manager.core.host_lifecycle import HostLifecycle
 from pool_manager.core.hosts import HOST_LOST_S
 from pool_manager.core.pool import Pool, Warming
 from pool_manager.core.replicas import ReplicaLifecycle
+from pool_manager.core.scaling import wanted
 from pool_manager.core.state import Device, Replica
 from pool_manager.core.supply import Supply
 from registry.exchange import PoolEndpoints
 
 ADOPTION_S = 3.0
 """After a start, decisions begin with the first gateway's report or after this many seconds."""
+
+
+LOAD_EVENTS = (events.Tick, events.DemandReported, events.WorkerLost)
+"""Events that change no setting and no replica of a pool, but its load and the time."""
 
 
 class Machine:
@@ -147,10 +152,14 @@ class Machine:
             defects.append(error)
             touched = set(self.cluster.live) | self.cluster.blocked
         settled: list[str] = []
-        for key in sorted(touched, key=self._settling_order):  # (4)
-            claims = set(self.cluster.ledger.reservations)
+        ledger, is_load = self.cluster.ledger, isinstance(event, LOAD_EVENTS)
+        for key in self._settling_order(touched):  # (4)
+            if is_load and self._is_steady(key, now):
+                touched.discard(key)
+                continue
+            ledger.take_given_up()
             self._settle_safely(key, now, commands, defects)
-            if settled and not claims <= self.cluster.ledger.reservations.keys():
+            if settled and ledger.take_given_up():
                 for earlier in settled:
                     self._settle_safely(earlier, now, commands, defects)
             if key in self.cluster.blocked:
@@ -308,7 +317,9 @@ class Machine:
     def _on_tick(self, now: float, commands: list[Command]) -> set[str]:
         """Enforce deadlines; return the pools that have load or that time alone may change."""
         touched = self.cluster.demand.active() | self.cluster.blocked
-        touched |= self._hosts.tick(now, commands)
+        for key in self._hosts.tick(now, commands):
+            touched.add(key)
+            self.cluster.steady.pop(key, None)
         for worker in self.cluster.demand.silent_workers(now):
             held = self.cluster.demand.remove(worker)
             self._measure(held, now, is_sample=False)
@@ -329,12 +340,35 @@ class Machine:
             return False
         return not self.cluster.demand.is_empty or now - self._list_read_s >= ADOPTION_S
 
-    def _settling_order(self, key: str) -> tuple[float, str]:
-        """Sort key of settling: the pool that has waited longest gets a freed device first."""
-        pool = self.pools.get(key)
-        if pool is None or pool.unserved_since_s is None:
-            return float("inf"), key
-        return pool.unserved_since_s, key
+    def _settling_order(self, keys: set[str]) -> list[str]:
+        """Return pools in the order of settling: the one that has waited longest gets a freed
+        device first; those that do not wait come last, by key."""
+        waiting, others = [], []
+        for key in keys:
+            pool = self.pools.get(key)
+            if pool is None or pool.unserved_since_s is None:
+                others.append(key)
+            else:
+                waiting.append((pool.unserved_since_s, key))
+        return [key for _, key in sorted(waiting)] + sorted(others)
+
+    def _is_steady(self, key: str, now: float) -> bool:
+        """Whether settling a pool would change nothing: it had load and needed no command when it
+        was settled last, its replicas have not changed since (`Cluster.steady`), it still has load,
+        and it still wants as many replicas for the same reason. Records the load, as settling
+        would."""
+        ready = self.cluster.steady.get(key)
+        if ready is None or self.stopping:
+            return False
+        pool, load = self.pools[key], self.cluster.demand.load(key)
+        if not load.busy:
+            return False
+        is_same = (pool.wanted, pool.wanted_reason) == wanted(
+            pool.spec, load, pool.scaler, ready, now, is_fresh=True
+        )
+        if is_same:
+            pool.last_used_s = pool.warm_s = now
+        return is_same
 
     def _settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
         """Start, stop or drain replicas of one pool."""
@@ -347,8 +381,18 @@ class Machine:
                 self.cluster.forget(pool)
                 return
         elif self.is_open:
+            count = len(commands)
             self._supply.settle(pool, now, commands)
+            self._mark_steady(pool, load.busy, has_changed=len(commands) > count)
         self._schedule(pool, load.busy, now)
+
+    def _mark_steady(self, pool: Pool, busy: int, *, has_changed: bool) -> None:
+        waits = pool.blocked or pool.warming or pool.reservation
+        ready = pool.ready()
+        if busy and ready and pool.spec.role == "serve" and not (has_changed or waits):
+            self.cluster.steady[pool.key] = ready
+        else:
+            self.cluster.steady.pop(pool.key, None)
 
     def _schedule(self, pool: Pool, busy: int, now: float) -> None:
         """Set `quiet_until_s`, until which no Tick can change the pool; drop it from `live` if no

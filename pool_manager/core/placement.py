@@ -194,8 +194,8 @@ def placement_obstacle(need: Need, ledger: Ledger) -> str:
 
 def is_unplaceable(need: Need, ledger: Ledger) -> bool:
     """Whether no usable device could hold the need even if all were empty, while a cordoned device
-    might."""
-    fleet = ledger.fleet(need)
+    might. A closed host may be open again soon, so its devices count as usable."""
+    fleet = ledger.fleet(need, is_closed_counted=True)
     is_too_large = need.memory_mib + RESERVE_MIB > fleet.largest_mib
     return bool(ledger.cordoned(need)) and (not fleet.devices or is_too_large)
 
@@ -224,28 +224,30 @@ def _wanted_host(need: Need) -> str:
 
 def _hosts_text(need: Need, ledger: Ledger) -> str:
     """Return why hosts with devices of the kind may not be used; at most HOSTS_MAX are named."""
-    texts = [
-        f"{host} ({_host_obstacle(need, ledger, host)})"
-        for host in ledger.hosts_with(need.kind)
-        if not ledger.admits(host, need)
-    ]
-    if not texts:
+    hosts = ledger.refusing(need)
+    if not hosts:
         return ""
-    more = f" and {len(texts) - HOSTS_MAX} more" if len(texts) > HOSTS_MAX else ""
-    return f"; hosts: {', '.join(texts[:HOSTS_MAX])}{more}"
+    texts = [_host_obstacle(need, ledger, host) for host in hosts[:HOSTS_MAX]]
+    more = f" and {len(hosts) - HOSTS_MAX} more" if len(hosts) > HOSTS_MAX else ""
+    return f"; hosts: {', '.join(texts)}{more}"
 
 
 def _host_obstacle(need: Need, ledger: Ledger, host: str) -> str:
-    """Return why a host admits no replica of the need: (1) it is closed; (2) it lacks a label;
-    (3) it has another driver."""
-    if host in ledger.closed:  # (1)
-        return ledger.closed[host]
+    """Return a host with the reason why it admits no replica of the need: (1) it is closed, for a
+    reason that may name it; (2) it lacks a label; (3) it has another driver."""
+    closed = ledger.closed.get(host, "")
+    if host in closed:  # (1)
+        return closed
     record = ledger.hosts.get(host)
     labels = record.labels if record is not None else {}
-    if any(labels.get(key) != value for key, value in need.labels):  # (2)
-        named = [f"{key}={labels[key]}" for key, _ in need.labels if key in labels]
-        return ", ".join(named) or f"no label {need.labels[0][0]}"
-    return f"its driver is {record.driver or 'unknown'}" if record else ""  # (3)
+    named = [f"{key}={labels[key]}" for key, _ in need.labels if key in labels]
+    if closed:
+        why = closed
+    elif any(labels.get(key) != value for key, value in need.labels):  # (2)
+        why = ", ".join(named) or f"no label {need.labels[0][0]}"
+    else:  # (3)
+        why = f"its driver is {ledger.hosts[host].driver or 'unknown'}"
+    return f"{host} ({why})"
 
 
 def _victims(

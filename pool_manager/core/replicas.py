@@ -387,8 +387,10 @@ class ReplicaLifecycle:
             self._bind(replica, commands)
 
     def _bind(self, replica: Replica, commands: list[Command]) -> None:
-        replica.batches = self._cluster.pools[replica.pool].spec.batches
-        if replica.is_reachable:
+        """Command a replica to load its model. One of a removed pool is about to be drained."""
+        pool = self._cluster.pools[replica.pool]
+        replica.batches = pool.spec.batches
+        if replica.is_reachable and not pool.removed:
             commands.append(Bind(replica.id, replica.pool))
 
     def _restore_link(
@@ -405,8 +407,9 @@ class ReplicaLifecycle:
             replica.deadline_s = now + limit_s
             commands.append(Note(replica.pool, f"{replica.id} is connected again"))
         self._touch(replica)
+        pool = self._cluster.pools[replica.pool]
         match replica.state:
-            case State.STARTING:
+            case State.STARTING if not pool.removed:
                 # It was assigned while still importing: calls waited for the rest of the import.
                 self._advance(replica, Step.GREETED, now)
                 replica.phases["import"] = (now - replica.last_used_s) * 1e3
@@ -414,12 +417,12 @@ class ReplicaLifecycle:
             case State.LOADING if not is_loaded:
                 self._bind(replica, commands)
             case State.READY:
-                self._restore_serving(replica, commands)
+                self._restore_serving(replica, pool, commands)
             case State.DRAINING:
                 self._restore_drain(replica, now, commands)
 
-    def _restore_serving(self, replica: Replica, commands: list[Command]) -> None:
-        pool = self._cluster.pools[replica.pool]
+    @staticmethod
+    def _restore_serving(replica: Replica, pool: Pool, commands: list[Command]) -> None:
         if pool.spec.is_server:
             commands.append(Resume(replica.id))
         if not pool.batches:

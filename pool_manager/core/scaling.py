@@ -54,9 +54,13 @@ class LoadWindow:
         if self._began is None:
             return 0.0
         second = int(now)
-        self._reach(second)
+        if second > self._last:
+            self._reach(second)
         count = max(1, min(window_s, second - self._began + 1))
-        return sum(self._busy[(second - back) % STABLE_S] for back in range(count)) / count
+        begin, end = (second - count + 1) % STABLE_S, second % STABLE_S + 1
+        if begin < end:
+            return sum(self._busy[begin:end]) / count
+        return (sum(self._busy[begin:]) + sum(self._busy[:end])) / count
 
     def _reach(self, second: int) -> None:
         for missed in range(max(self._last + 1, second - STABLE_S + 1), second + 1):

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -29,7 +29,6 @@ from pool_manager.ports import GpuView
 from registry.errors import DriverError
 from registry.tasks import Tasks
 from runtime_image.contract.gpus import NoDriver, Reading, Snapshot, XidEvent
-from runtime_image.gpus.nvml import Nvml
 
 log = structlog.get_logger()
 
@@ -184,13 +183,33 @@ def _absence(gpu: Reading, snapshot: Snapshot) -> str:
     return "the driver no longer lists it"
 
 
+class GpuReader(Protocol):
+    """A session of the driver: NVML's own (`Nvml`), or what stands in for it. Methods block, and
+    raise NoDriver or Unanswered."""
+
+    def read(self) -> Snapshot:
+        """Read all GPUs."""
+
+    def read_one(self, uuid: str) -> Reading | None:
+        """Read one GPU or slice; None if it cannot be used."""
+
+    def xids(self) -> list[XidEvent]:
+        """Return the errors reported since the last call, oldest first."""
+
+    def renew(self) -> None:
+        """Start a new session."""
+
+    def close(self) -> None:
+        """End the session."""
+
+
 class GpuMonitor:
     """Monitor of the chosen GPUs, which are those in `foreign_mib`: the MiB by UUID that other
     programs had in use at the start."""
 
     def __init__(
         self,
-        nvml: Nvml,
+        nvml: GpuReader,
         calls: BlockingCalls,
         snapshot: Snapshot,
         foreign_mib: Mapping[str, float],

@@ -25,7 +25,7 @@ HELLO_S: Final = 5.0
 STRANGERS_MAX: Final = 64
 """Max connections without a HELLO. One more closes the oldest: a replica sends its HELLO at once,
 so that a flood of silent connections does not keep others out."""
-DIALS_MAX: Final = 4
+DIALS_MAX: Final = 16
 """Max connections of one replica that wait; one more closes the oldest, since the newest wins."""
 
 
@@ -89,12 +89,17 @@ class HostControl:
         if self._by_id.get(connections.id) is connections:
             del self._by_id[connections.id]
 
-    def set_up(self, is_up: bool) -> None:
+    def set_up(self, *, is_up: bool) -> None:
         """Record whether the host can be reached."""
         if is_up:
             self._is_up.set()
         else:
             self._is_up.clear()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the host can be reached."""
+        return self._is_up.is_set()
 
     async def wait_up(self) -> None:
         """Return when the host can be reached."""
@@ -134,6 +139,11 @@ class ReplicaConnections:
             self._came.clear()
             await self._came.wait()
         return self._waiting.popleft()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the host can be reached."""
+        return self._control.is_up
 
     async def wait_up(self) -> None:
         """Return when the host can be reached."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+from hosts.files import FileCache
 
 from hosts.errors import NoSpace
-from hosts.files import FileCache
 from pool_manager.driver import HostDown
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.transfers import MIB, Transfers
 from registry.errors import DriverError
 from registry.model import BundleFile
+
+T = TypeVar("T")
 
 
 class HostFiles:
@@ -77,16 +82,11 @@ class HostFiles:
         done = 0
         with self._transfers.of(what, total) as progress:
             for one in missing.values():
-                before = done
-                ship = self._cache.ship(
-                    one.sha256,
-                    one.size,
-                    self._path(one.sha256),
-                    lambda sent, before=before: progress(before + sent),  # type: ignore[misc]
-                )
+                advance = partial(_advance, progress, done)
+                ship = self._cache.ship(one.sha256, one.size, self._path(one.sha256), advance)
                 await self._do("send files", ship)
                 done += one.size
-                progress(done)
+                progress(done, total)
                 self.stock[one.sha256] = one.size
 
     async def trim(self, limit_mib: int, kept: Collection[str]) -> None:
@@ -98,10 +98,14 @@ class HostFiles:
         await self._do("trim the cache", self._cache.trim(limit_mib * MIB, spared))
         await self.refresh()
 
-    async def _do(self, doing: str, work):  # type: ignore[no-untyped-def]
+    async def _do(self, doing: str, work: Awaitable[T]) -> T:
         try:
             return await work
         except NoSpace as error:
             raise DriverError(f"cannot {doing} on host {self._host}: {error}") from error
         except OSError as error:
             raise HostDown(f"cannot {doing} on host {self._host}: {error}") from error
+
+
+def _advance(progress: Callable[[int, int], None], before: int, sent: int) -> None:
+    progress(before + sent, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ from runtime_image.contract.control import ReplicaRecord
 
 if TYPE_CHECKING:
     from pool_manager.hosts.remote_host import RemoteHost
-
 
 
 class Fleet:
@@ -66,10 +65,21 @@ class Fleet:
         """Return the control connections of a replica on another host."""
         return self.remote(record.host).control.register(record.id, record.token)
 
-    def threads_per_slot(self, host: str, local: int) -> int:
-        """Return the engine threads of a replica on a CPU slot; `local` are those of this
-        machine."""
-        return local if host == LOCAL_HOST else self.remote(host).threads_per_slot
+    def knows(self, host: str) -> bool:
+        """Whether there is such a host beside this machine."""
+        return host in self._hosts
+
+    def threads_per_slot(self, host: str) -> int:
+        """Return the engine threads of a replica on a CPU slot of another host."""
+        return self.remote(host).threads_per_slot
+
+    async def wait_up(self, host: str) -> None:
+        """Return when another host can be reached."""
+        await self.remote(host).control.wait_up()
+
+    async def provide(self, record: ReplicaRecord, server: ServerContainer) -> None:
+        """Make image and mounts of a server available on the host of its replica."""
+        await self.remote(record.host).provide(server)
 
     def data_socket(self, id: str) -> str:
         """Return the path, on the replica's host, at which gateways connect to it."""
@@ -134,7 +144,6 @@ class Fleet:
     async def release(self, id: str) -> None:
         """End a replica, and prove it gone."""
         await self._of(id).release(id)
-
 
     async def close(self) -> None:
         """Close the driver of this machine; the owner closes the other hosts."""

@@ -136,12 +136,13 @@ class HostImages:
 
     async def _inspect(self, url: str, reference: str) -> dict[str, Any] | None:
         async with _session(url) as session:
-            return await _json(
+            found: dict[str, Any] | None = await _json(
                 session,
                 f"/images/{quote(reference, safe=':/@')}/json",
                 f"ask the engine at {url}",
                 may_lack=True,
             )
+            return found
 
     async def _tag(self, id: str, repository: str, tag: str) -> None:
         async with _session(self._target) as session:

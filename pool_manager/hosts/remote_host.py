@@ -17,10 +17,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import structlog
+from hosts.files import FileCache
 
 from hosts.connection import HostConnection
 from hosts.errors import Unreachable
-from hosts.files import FileCache
 from hosts.login import Login, parse_target
 from pool_manager.core import events
 from pool_manager.core.state import Device
@@ -42,6 +42,7 @@ from pool_manager.hosts.view import HostView
 from pool_manager.ports import Gpus, ServerContainer
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest, DriverError, EngineDown, FnError
+from registry.exchange import HostRoute
 from registry.model import BundleFile, Host
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
@@ -56,14 +57,18 @@ END_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HostServices:
-    """What hosts need of their owner. `path` returns where a file is kept on this machine by its
-    sha256; `gpus` has the GPUs by host; `emit` gets events for the machine; `changed` is called with
-    the name of a host whose view changed."""
+    """What hosts need of their owner.
+
+    `path` returns where a file is kept on this machine by its sha256; `gpus` has the GPUs by host;
+    `emit` gets events for the machine; `changed` is called with the name of a host whose view
+    changed.
+    """
 
     path: Callable[[str], Path]
     gpus: MutableMapping[str, Gpus]
     emit: Callable[[events.Event], None]
     changed: Callable[[str], None]
+    tasks: Tasks
     clock: Callable[[], float]
     wall: Callable[[], float]
 
@@ -72,25 +77,37 @@ class RemoteHost:
     """One other host. Its operations are those of a driver; they raise DriverError, and HostDown
     while the host cannot be reached."""
 
-    def __init__(
-        self, host: Host, settings: HostSettings, pool: PoolSettings, services: HostServices
+    def __init__(  # noqa: PLR0915 - one line for each of its parts
+        self,
+        host: Host,
+        settings: HostSettings,
+        pool: PoolSettings,
+        services: HostServices,
+        predecessor: RemoteHost | None = None,
     ) -> None:
-        """Raises BadRequest for an address that cannot be one."""
+        """`predecessor` is the same host under another login, whose replicas this one takes over.
+        Raises BadRequest for an address that cannot be one."""
+        login = login_of(host)
         self.host, self.name = host, host.name
         self._settings, self._pool, self._services = settings, pool, services
         self.owner = settings.owner(host.name)
         self.exits, self.engine_losses = Exits(), EngineLosses()
         self._tasks = Tasks(f"host {host.name}")
-        self.control = HostControl(host.name, self._tasks)
+        self.control = HostControl(host.name, services.tasks)
         self.transfers = Transfers(lambda: services.changed(host.name))
         self.records: dict[str, ReplicaRecord] = {}
         self.epoch = 0
+        self._has_successor = False
+        if predecessor is not None:
+            predecessor.hand_over("its login has changed")
+            self.control, self.records = predecessor.control, predecessor.records
+            self.epoch = predecessor.epoch
         self.is_joined = False
         self.reason = ""
         self._info: dict[str, Any] = {}
         self._facts: Facts | None = None
         self._connection = HostConnection(
-            login_of(host),
+            login,
             self._tasks,
             name=host.name,
             on_up=self._on_up,
@@ -121,16 +138,34 @@ class RemoteHost:
         """Connect in the background, and again after each break."""
         self._connection.open()
 
+    def open_after(self, end: asyncio.Task[None] | None) -> None:
+        """As `open`, once the connection of a predecessor has ended."""
+        if end is None:
+            self.open()
+        else:
+            self._tasks.spawn("open", self._open_after(end))
+
+    async def _open_after(self, end: asyncio.Task[None]) -> None:
+        await asyncio.wait([end])
+        self.open()
+
+    def hand_over(self, reason: str) -> None:
+        """Leave the replicas to a successor."""
+        self._stop_joining()
+        self._leave(reason)
+        self._has_successor = True
+
     async def close(self, *, is_removed: bool = False) -> None:
-        """End the agent and the connection; with `is_removed` also remove this server's files there.
-        Replicas are not touched."""
+        """End the agent and the connection; with `is_removed` also remove this server's files
+        there. Replicas are not touched."""
         if self._joining is not None:
             self._joining.cancel()
         with contextlib.suppress(FnError, OSError, TimeoutError):
             async with asyncio.timeout(END_S):
                 await self._end(is_removed=is_removed)
         self.is_joined = False
-        self.control.close()
+        if not self._has_successor:
+            self.control.close()
         self.agent.close()
         await self._devices.close()
         if self._driver is not None:
@@ -158,10 +193,14 @@ class RemoteHost:
 
     async def _on_up(self) -> None:
         """Join the host in the background: the connection waits for this call."""
+        if self._has_successor:
+            return
         self._stop_joining()
         self._joining = self._tasks.spawn("join", self._keep_joining())
 
     def _on_down(self, reason: str) -> None:
+        if self._has_successor:
+            return
         self._stop_joining()
         self._leave(reason)
 
@@ -219,7 +258,6 @@ class RemoteHost:
             self._tasks.spawn("GPUs", self._find_late_gpus(driver))
 
     def _report_up(self, running: frozenset[str]) -> None:
-        self.epoch += 1
         self.is_joined, self.reason = True, ""
         log.info("a host is up", host=self.name, epoch=self.epoch, replicas=len(running))
         self.announce(running)
@@ -227,12 +265,11 @@ class RemoteHost:
         self._services.changed(self.name)
 
     def announce(self, running: frozenset[str]) -> None:
-        """Report the host with its devices: after a join, or when devices were found."""
+        """Report the host with its devices: after a join, or when they have changed."""
+        self.epoch += 1
         devices = tuple(self.devices())
         rtt_s = self._connection.rtt_s
-        self._services.emit(
-            events.HostUp(self.name, self.epoch, devices, running, "docker", rtt_s)
-        )
+        self._services.emit(events.HostUp(self.name, self.epoch, devices, running, "docker", rtt_s))
 
     @property
     def _may_have_gpus(self) -> bool:
@@ -259,14 +296,12 @@ class RemoteHost:
     async def _find_late_gpus(self, driver: DockerDriver) -> None:
         """Find the GPUs of a host that is up already, and report it again."""
         try:
-            running = await self.list()
-            await self._find_gpus(driver, running, is_patient=True)
+            await self._find_gpus(driver, await self.list(), is_patient=True)
         except DriverError as error:
             self._devices.why_none = error.message
             log.warning("GPUs cannot be used", host=self.name, reason=error.message)
         else:
-            if self.is_up:
-                self.announce(frozenset(running))
+            self._announce_again()
         self._services.changed(self.name)
 
     def _on_report(self) -> None:
@@ -346,12 +381,13 @@ class RemoteHost:
         """Apply changed settings that need no other login."""
         is_other = host.cpu_slots != self.host.cpu_slots
         self.host = host
-        if is_other and self.is_up:
-            self._tasks.spawn("devices", self._announce_again())
+        if is_other:
+            self._announce_again()
 
-    async def _announce_again(self) -> None:
-        with contextlib.suppress(DriverError):
-            self.announce(frozenset(await self.list()))
+    def _announce_again(self) -> None:
+        """Report changed devices. No replica ends by that, so that all are named."""
+        if self.is_up:
+            self.announce(frozenset(self.records))
 
     # Events of the engine
 
@@ -387,23 +423,25 @@ class RemoteHost:
     ) -> None:
         """Start a replica whose files are placed."""
         async with self._reached() as driver:
-            self.records[record.id] = record
             assert self._folders is not None
-            if server is not None:
-                await self._provide(server)
             await self._folders.create(record.id, json.dumps(asdict(record)).encode())
             await driver.start(record, Path(), log_file, server)
 
-    async def _provide(self, server: ServerContainer) -> None:
+    async def provide(self, server: ServerContainer) -> None:
         """Make image and mounts of a server available."""
+        async with self._reached():
+            assert self._folders is not None
+            for mount in server.mounts:
+                await self._folders.check_mount(mount)
+            await self.send_image(server.image, server.reference)
+
+    async def send_image(self, id: str, name: str = "") -> None:
+        """Send the image of a server unless the host has it."""
         assert self.images is not None
-        assert self._folders is not None
-        for mount in server.mounts:
-            await self._folders.check_mount(mount)
-        if not await self.images.has(server.image):
-            with self.transfers.of(f"image {server.reference or server.image[:19]}") as progress:
-                await self.images.provide(server.image, progress)
-        self.sent_images.add(server.image)
+        if not await self.images.has(id):
+            with self.transfers.of(f"image {name or id[:19]}") as progress:
+                await self.images.provide(id, progress)
+        self.sent_images.add(id)
 
     async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
         """Make files visible to a replica."""
@@ -456,13 +494,19 @@ class RemoteHost:
                 log.warning("folders are left", host=self.name, replica=id, reason=error.message)
             self.records.pop(id, None)
 
-    async def unpin_others(self, ids: Sequence[str]) -> None:
+    async def unpin_others(self, ids: Collection[str]) -> None:
         """Remove this server's pins from other images of servers."""
         async with self._reached() as driver:
             if driver.images is not None:
                 await driver.images.unpin_others(ids)
 
     # Facts
+
+    def route(self) -> HostRoute:
+        """Return how gateways log in."""
+        host = self.host
+        epoch = self._connection.generation
+        return HostRoute(host.address, host.host_key, host.identity, epoch)
 
     def data_socket(self, id: str) -> str:
         """Return the path there at which gateways connect to a replica; "" before the first
@@ -516,7 +560,7 @@ class RemoteHost:
             transferred_bytes=self.transfers.total_bytes,
         )
 
-    def devices(self) -> list[Device]:
+    def devices(self) -> Sequence[Device]:
         """Return its devices."""
         return self._devices.all(self.memory_mib, self.slots)
 

@@ -11,6 +11,7 @@ from pool_manager.driver import Driver
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.relay import Emit
 from registry.errors import DriverError, EngineDown
+from registry.model import LOCAL_HOST
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 
@@ -26,7 +27,9 @@ async def adopt_all(driver: Driver, launcher: Launcher, emit: Emit) -> None:
     found = launcher.folders.read_records()
     for id in found.keys() | running:
         record = found.get(id)
-        if id in running and _speaks_this_link(record):
+        if record is not None and record.host != LOCAL_HOST:
+            _adopt_there(id, record, launcher, emit)
+        elif id in running and _speaks_this_link(record):
             _adopt(id, record, launcher, emit)
         else:
             await _clear_away(id, driver, launcher)
@@ -34,6 +37,15 @@ async def adopt_all(driver: Driver, launcher: Launcher, emit: Emit) -> None:
     if found:
         adopted = [id for id, one in found.items() if id in running and _speaks_this_link(one)]
         log.info("what an earlier server left", adopted=sorted(adopted))
+
+
+def _adopt_there(id: str, record: ReplicaRecord, launcher: Launcher, emit: Emit) -> None:
+    """Adopt a replica on another host, which says later whether it runs. Without a record it is
+    ended there when its host is up."""
+    if _speaks_this_link(record) and launcher.knows(record.host):
+        _adopt(id, record, launcher, emit)
+    else:
+        launcher.folders.remove(id)
 
 
 def _speaks_this_link(record: ReplicaRecord | None) -> TypeGuard[ReplicaRecord]:
@@ -60,4 +72,4 @@ async def _clear_away(id: str, driver: Driver, launcher: Launcher) -> None:
 def _adopt(id: str, record: ReplicaRecord, launcher: Launcher, emit: Emit) -> None:
     name = record.bound.partition("/")[2].partition("@")[0]
     launcher.adopt(record, name)
-    emit(events.Found(id, record.bound, record.device, record.role))
+    emit(events.Found(id, record.bound, record.device, record.role, record.host))

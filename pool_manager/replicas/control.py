@@ -208,7 +208,7 @@ class Control:
             raise LinkError(f"expected a dial after {self._dial}, got {hello['dial']}")
         loaded = parse_loaded(self.id, dict(hello["loaded"])) if "loaded" in hello else None
         bound, known = hello["bound"], self._bound
-        if known is not None and bound != known and (bound or loaded):
+        if known is not None and (bound not in ("", known) or (loaded and not bound)):
             raise LinkError(f"expected a replica of {known!r}, got one of {text(bound, 100)!r}")
         if self._said.is_loaded and loaded is None:
             raise LinkError("expected a replica with a model, got one without")
@@ -305,7 +305,10 @@ class Control:
 
     def bind(self, request: BindRequest) -> None:
         """Send the model to load, and the role."""
-        self._bound = request["bound"] if self._bound is not None else None
+        if self._said.is_loaded:
+            return
+        if self._bound is not None:
+            self._bound = request["bound"]
         self._bind_frame = pack_bind(request)
         self._send(self._bind_frame)
 

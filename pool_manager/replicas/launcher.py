@@ -8,15 +8,16 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import structlog
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.core.start_queue import Rank, StartPriority, StartQueue
-from pool_manager.driver import Driver
+from pool_manager.driver import Driver, HostDown
 from pool_manager.images import missing_image
-from pool_manager.ports import Binding, Bundles, ServerContainer
+from pool_manager.ports import Binding, Bundles, ControlConnections, ServerContainer
 from pool_manager.read_ahead import ReadAhead
 from pool_manager.replicas import records
 from pool_manager.replicas.connections import LocalConnections
@@ -27,12 +28,16 @@ from pool_manager.replicas.run_folders import STANDBY_LOGS, RunFolders
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown, FnError
 from registry.files import is_exhausted
+from registry.model import LOCAL_HOST, BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import ENGINE
 
 log = structlog.get_logger()
+
+REMOTE_STARTS: Final = 4
+"""Concurrent starts on one other host."""
 
 
 class StartGate:
@@ -100,6 +105,15 @@ def without(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
+class Located(NamedTuple):
+    """Where gateways reach a replica: the path of its data socket, its host ("" for this machine),
+    and its greeting."""
+
+    path: str
+    host: str = ""
+    greeting: str = ""
+
+
 class Launcher:
     """Carries out the machine's commands on single replicas; emits their events to `wiring`."""
 
@@ -116,7 +130,7 @@ class Launcher:
         self._driver = driver
         self._bundles = bundles
         self._emit, self._occupancy = wiring.emit, wiring.occupancy
-        self._secrets = wiring.secrets
+        self._secrets, self._hosts = wiring.secrets, wiring.hosts
         self._tasks = tasks
         self._clock = clock
         self.folders = RunFolders(settings, for_others=driver.has_other_users)
@@ -126,6 +140,8 @@ class Launcher:
         self._work: dict[str, set[asyncio.Task[None]]] = {}
         self._releases: set[str] = set()
         self.starts = StartGate(settings.starts_at_once, clock, wiring.turn)
+        self._remote_starts: dict[str, StartGate] = {}
+        self._turn = wiring.turn
         self.read_ahead = ReadAhead(settings.read_ahead_mib)
 
     def launch(self, command: Launch, binding: Binding | None, device_kind: str) -> None:
@@ -170,6 +186,9 @@ class Launcher:
             del self._work[id]
 
     async def _launch(self, command: Launch, binding: Binding | None, device_kind: str) -> None:
+        if command.host != LOCAL_HOST:
+            await self._launch_there(command, binding, device_kind)
+            return
         id, asked_s = command.id, self._clock()
         if not await self._enter(id):
             return
@@ -192,6 +211,46 @@ class Launcher:
             log_file = self.folders.log_file(binding.name if binding else STANDBY_LOGS, id)
             self._open_control(record, log_file, data_listener=True)
             await self._start(record, await self._container(binding))
+
+    async def _launch_there(
+        self, command: Launch, binding: Binding | None, device_kind: str
+    ) -> None:
+        """Start a replica on another host. Its files and its image are sent before the start is
+        admitted, because that may take minutes."""
+        id, asked_s = command.id, self._clock()
+        with self._lost_on_error(id, "a replica could not be started", command.host):
+            record = records.unbound(command, device_kind, "", self._settings, asked_s)
+            threads = self._hosts.threads_per_slot(command.host)
+            record = records.on_host(record, command.host, threads)
+            if binding is not None:
+                record = self._bound(record, command, binding, device_kind)
+            self.folders.record(record)
+            self._hosts.adopt(record)
+            await self._driver.place_files(record, await self._files(binding))
+            if binding is not None and binding.container is not None:
+                await self._hosts.provide(record, binding.container)
+            placed_s = self._clock()
+            if not await self._enter(id, command.host):
+                return
+            begun_s = self._clock()
+            self._emit(events.Begun(id))
+            self._occupancy.begin(id, command.device)
+            waited = records.waited(command, begun_s - asked_s)
+            log.debug("a replica has its files", replica=id, took_s=round(placed_s - asked_s, 3))
+            record = replace(record, launched_s=begun_s, phases=waited.phases)
+            self.folders.rewrite(record)
+            self._hosts.adopt(record)
+            log_file = self.folders.log_file(binding.name if binding else STANDBY_LOGS, id)
+            self._open_control(record, log_file, data_listener=False)
+            await self._start(record, await self._container(binding))
+
+    async def _files(self, binding: Binding | None) -> list[BundleFile]:
+        """Return the files of a replica: the bundle's, and the prepared ones if all are stored."""
+        if binding is None:
+            return []
+        paths = [self._bundles.path(file.sha256) for file in binding.prepared]
+        is_stored = await asyncio.to_thread(lambda: all(path.is_file() for path in paths))
+        return [*binding.bundle.files, *(binding.prepared if is_stored else ())]
 
     async def _container(self, binding: Binding | None) -> ServerContainer | None:
         """Return the container of a server that is apart, with the values of its secrets."""
@@ -221,7 +280,18 @@ class Launcher:
         id, assigned_s = command.id, self._clock()
         if launching:
             await asyncio.wait(launching)
-        if not await self._enter(id):
+        record = self._relay.records.get(id)
+        host = record.host if record is not None else LOCAL_HOST
+        with self._lost_on_error(id, "a standby could not be given its model", host):
+            if record is not None and host != LOCAL_HOST:
+                await self._driver.place_files(record, await self._files(binding))
+            await self._admit_assigned(command, binding, device_kind, assigned_s, host)
+
+    async def _admit_assigned(
+        self, command: Assign, binding: Binding, device_kind: str, assigned_s: float, host: str
+    ) -> None:
+        id = command.id
+        if not await self._enter(id, host):
             return
         begun_s = self._clock()
         self._emit(events.Begun(id))
@@ -229,20 +299,21 @@ class Launcher:
             # Callers should not wait for the PING limit, and the model is not at fault.
             self._emit(events.Lost(id, "the standby hangs", is_its_fault=False))
             return
-        with self._lost_on_error(id, "a standby could not be given its model"):
-            standby = self._standby(id)
-            self._occupancy.begin(id, command.device)
+        standby = self._standby(id)
+        self._occupancy.begin(id, command.device)
+        if host == LOCAL_HOST:
             await self._materialise(command, binding)
-            waited = records.waited(command, begun_s - assigned_s)
-            record = self._bound(standby, waited, binding, device_kind)
-            # Recorded before the message is sent: a later manager adopts by the record.
-            self.folders.rewrite(record)
-            self._relay.records[id] = record
-            self.output.begin(id, self.folders.claim_log(binding.name, id))
-            await self._driver.limit(record)
-            if control := self._controls.get(id):  # None if it was released in the meantime
-                control.bind(records.bind_request(record, binding.spec, begun_s))
-            await asyncio.to_thread(self.folders.trim_logs, binding.name)
+        waited = records.waited(command, begun_s - assigned_s)
+        record = self._bound(standby, waited, binding, device_kind)
+        # Recorded before the message is sent: a later manager adopts by the record.
+        self.folders.rewrite(record)
+        self._relay.records[id] = record
+        self._hosts.adopt(record)
+        self.output.begin(id, self.folders.claim_log(binding.name, id))
+        await self._driver.limit(record)
+        if control := self._controls.get(id):  # None if it was released in the meantime
+            control.bind(records.bind_request(record, binding.spec, begun_s))
+        await asyncio.to_thread(self.folders.trim_logs, binding.name)
 
     async def _check_container(self, binding: Binding | None) -> None:
         """Raise DriverError unless the mounts and the image of a server in a container of its own
@@ -262,9 +333,18 @@ class Launcher:
         if command.role == "serve" and isinstance(binding.spec, ModelSpec):
             self.read_ahead.begin(command.id, model_dir, binding.spec)
 
-    async def _enter(self, id: str) -> bool:
+    async def _enter(self, id: str, host: str = LOCAL_HOST) -> bool:
         """Wait until a start is admitted; False if the replica is to be released instead."""
-        return id not in self._releases and await self.starts.enter(id)
+        gate = self._gate(host)
+        return id not in self._releases and await gate.enter(id)
+
+    def _gate(self, host: str) -> StartGate:
+        """Return the gate of a host: its starts take the time of its own cores."""
+        if host == LOCAL_HOST:
+            return self.starts
+        if host not in self._remote_starts:
+            self._remote_starts[host] = StartGate(REMOTE_STARTS, self._clock, self._turn)
+        return self._remote_starts[host]
 
     def _standby(self, id: str) -> ReplicaRecord:
         """Return the record of a connected standby. Raises DriverError for any other replica."""
@@ -276,12 +356,14 @@ class Launcher:
         return record
 
     @contextlib.contextmanager
-    def _lost_on_error(self, id: str, what: str) -> Iterator[None]:
+    def _lost_on_error(self, id: str, what: str, host: str = LOCAL_HOST) -> Iterator[None]:
         try:
             yield
+        except HostDown as error:
+            self._emit(events.Lost(id, str(error), is_its_fault=False))
         except EngineDown as error:
             # Emitted before Lost, so that no replacement is started.
-            self._emit(events.EngineLost(str(error)))
+            self._emit(events.EngineLost(str(error), host))
             self._emit(events.Lost(id, str(error), is_its_fault=False))
         except (FnError, OSError) as error:
             log.warning(what, replica=id, reason=str(error))
@@ -300,7 +382,9 @@ class Launcher:
         recorded yet are removed.
         """
         id = record.id
-        if not record.bound:
+        if record.host != LOCAL_HOST:
+            self._hosts.adopt(record)
+        elif not record.bound:
             self.folders.empty_models(id)
         log_file = self.folders.claim_log(name if record.bound else STANDBY_LOGS, id)
         self._occupancy.adopt(id, record.device)
@@ -310,8 +394,23 @@ class Launcher:
             self._begin(f"limit {id}", id, self._limit(record))
 
     async def _limit(self, record: ReplicaRecord) -> None:
-        with self._lost_on_error(record.id, "a replica could not be limited"):
+        if record.host != LOCAL_HOST:
+            await self._hosts.wait_up(record.host)
+        with self._lost_on_error(record.id, "a replica could not be limited", record.host):
             await self._driver.limit(record)
+
+    def host_is_up(self, host: str) -> None:
+        """Measure the replicas of a host on its GPUs, which are known now."""
+        for record in self._relay.records.values():
+            if record.host == host:
+                self._occupancy.adopt(record.id, record.device)
+
+    def located(self, id: str) -> Located:
+        """Return how gateways reach a replica."""
+        record = self._relay.records.get(id)
+        if record is None or record.host == LOCAL_HOST:
+            return Located(str(self.folders.data_socket(id)))
+        return Located(self._hosts.data_socket(id), record.host, record.greeting)
 
     def _open_control(self, record: ReplicaRecord, log_file: Path, *, data_listener: bool) -> None:
         id = record.id
@@ -320,7 +419,7 @@ class Launcher:
         control = Control(
             id,
             record.token,
-            LocalConnections(self.folders.listen_control(id), id),
+            self._connections(record),
             self.folders.listen_data(id) if data_listener else None,
             self._relay,
             bound=record.bound,
@@ -328,6 +427,15 @@ class Launcher:
         )
         self._controls[id] = control
         control.open(self._tasks, self._settings.ping_s)
+
+    def _connections(self, record: ReplicaRecord) -> ControlConnections:
+        if record.host != LOCAL_HOST:
+            return self._hosts.connections(record)
+        return LocalConnections(self.folders.listen_control(record.id), record.id)
+
+    def knows(self, host: str) -> bool:
+        """Whether there is such another host."""
+        return self._hosts.knows(host)
 
     def control(self, id: str) -> Control | None:
         """Return the control link of a replica, None once its release has begun."""
@@ -357,13 +465,37 @@ class Launcher:
             self._emit(events.Released(id))
         except Exception as error:
             # For any error: without an event the release would never be retried.
-            if isinstance(error, EngineDown):
-                self._emit(events.EngineLost(str(error)))
+            if isinstance(error, EngineDown) and not isinstance(error, HostDown):
+                self._emit(events.EngineLost(str(error), self._host_of(id)))
             reason, is_odd = str(error) or repr(error), not isinstance(error, DriverError)
             log.error("a replica cannot be released", replica=id, reason=reason, exc_info=is_odd)
             self._emit(events.NotReleased(id, reason))
         finally:
             self._releases.discard(id)
+
+    def _host_of(self, id: str) -> str:
+        record = self._relay.records.get(id)
+        return record.host if record is not None else LOCAL_HOST
+
+    def abandon(self, id: str) -> None:
+        """Remove what this machine keeps of a replica on a host that was removed while it could not
+        be reached."""
+        self._close_control(id)
+        self._end_start(id)
+        for work in self._work.get(id, ()):
+            work.cancel()
+        self._tasks.spawn(f"abandon {id}", self._abandon(id))
+
+    async def _abandon(self, id: str) -> None:
+        if work := self._work.get(id):
+            await asyncio.wait(work)
+        await asyncio.to_thread(self.folders.remove, id)
+        self._forget(id)
+
+    def _forget(self, id: str) -> None:
+        self.output.end(id)
+        self._relay.forget(id)
+        self._hosts.forget(id)
 
     async def _end(self, id: str) -> None:
         # A start that is still running would leave an unowned replica and linked files behind.
@@ -376,10 +508,9 @@ class Launcher:
         if path := self.output.logs.get(id):
             await asyncio.to_thread(self.folders.bound_log, path)
         await asyncio.to_thread(self.folders.remove, id)
-        self.output.end(id)
-        self._relay.forget(id)
+        self._forget(id)
 
     def _end_start(self, id: str) -> None:
         """End a start that is over or cancelled."""
-        self.starts.leave(id)
+        self._gate(self._host_of(id)).leave(id)
         self.read_ahead.cancel(id)

@@ -16,13 +16,23 @@ from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
 from runtime_image.contract import model as models
 from runtime_image.contract import server as servers
-from runtime_image.contract.control import BindRequest, ReplicaRecord
+from runtime_image.contract.control import (
+    CONTROL_SOCKET,
+    DATA_SOCKET,
+    BindRequest,
+    ReplicaRecord,
+)
 from runtime_image.contract.link import VERSION
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import ServerSpec
 
 StartT = TypeVar("StartT", Launch, Assign)
 
+MODEL_TARGET: Final = "/model"
+CONTROL_TARGET: Final = "/run/fngate-control"
+DATA_TARGET: Final = "/run/fngate-data"
+"""Where a replica on another host sees its model folder, the folder of the control socket, and the
+one in which it binds its data listener."""
 SPARE_MIB = {"cpu": 1024, "cuda": 8192}
 """Host memory added to a cap, by device kind: for larger inputs, and for CUDA's libraries."""
 
@@ -50,6 +60,20 @@ def unbound(
         memory_mib=0,
         launched_s=now,
         link=VERSION,
+    )
+
+
+def on_host(record: ReplicaRecord, host: str, threads: int) -> ReplicaRecord:
+    """Return the record of a standby on another host, with a new greeting; `threads` are those of a
+    CPU slot there. The paths are those of its container."""
+    return replace(
+        record,
+        host=host,
+        threads=threads,
+        model_dir=MODEL_TARGET,
+        control=f"{CONTROL_TARGET}/{CONTROL_SOCKET}",
+        data=f"{DATA_TARGET}/{DATA_SOCKET}",
+        greeting=token_hex(32),
     )
 
 

@@ -17,7 +17,7 @@ from pool_manager.core import events
 from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.driver import Driver
 from pool_manager.gpus.occupancy import GpuOccupancy
-from pool_manager.ports import NoSecrets, Secrets
+from pool_manager.ports import NoHosts, NoSecrets, OtherHosts, Secrets
 from pool_manager.replicas import records
 from pool_manager.replicas.messages import last_words
 from pool_manager.replicas.output import ReplicaOutput
@@ -42,7 +42,7 @@ class Wiring:
 
     `emit` gets every event, `on_pong(id, busy_ms, runs)` each PONG; `turn(id)` returns the priority
     of a replica's start; `occupancy` measures the owner's GPUs. `secrets` is read when a server
-    that needs some is bound.
+    that needs some is bound. `hosts` are the other hosts.
     """
 
     emit: Emit
@@ -50,6 +50,7 @@ class Wiring:
     on_pong: Callable[[str, int, Sequence[RunCount]], None] = lambda _id, _busy_ms, _runs: None
     turn: Callable[[str], StartPriority] = lambda _id: StartPriority(Rank.WAITER, 0.0)
     secrets: Secrets = field(default_factory=NoSecrets)
+    hosts: OtherHosts = field(default_factory=NoHosts)
 
 
 class EventRelay:

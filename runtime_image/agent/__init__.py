@@ -1,1 +1,1 @@
-"""The agent of a host: reports GPUs, memory, disk and clock to the manager."""
+"""The agent of a host: reports its GPUs, memory, disk and clocks. Standard library and pynvml."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from types import NoneType
+from types import NoneType, UnionType
 from typing import Any, Final, get_args, get_type_hints
 
 from runtime_image.contract.gpus import GpuProcess, Reading, Snapshot, XidEvent
@@ -106,7 +106,10 @@ def _fields(data: Any, kind: type) -> dict[str, Any]:
     hints = get_type_hints(kind)
     if not isinstance(data, dict) or data.keys() != hints.keys():
         raise _bad(f"an object with {', '.join(hints)}", data)
-    return {name: _value(data[name], get_args(hint) or (hint,)) for name, hint in hints.items()}
+    return {
+        name: _value(data[name], get_args(hint) if isinstance(hint, UnionType) else (hint,))
+        for name, hint in hints.items()
+    }
 
 
 def _value(value: Any, types: tuple[Any, ...]) -> Any:

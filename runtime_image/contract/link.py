@@ -106,6 +106,9 @@ class NotStarted(IntEnum):
     REFUSED = 4  # the server does not accept connections
 
 
+CHANNEL_KEY_SIZE: Final = 32
+"""Bytes of the body of CONNECT: the key in the sidecar's HELLO, hexadecimal digits."""
+
 SOCKET_NOTICE: Final = Struct("<I")
 """A message of a sidecar's side channel: the id of an OPEN, with the connected socket as ancillary
 data."""

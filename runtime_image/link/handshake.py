@@ -39,6 +39,26 @@ def greet(sock: socket.socket, hello: Hello) -> tuple[FrameReader, int, list[Fra
     Returns the reader of the link, the data listener's descriptor and frames received after
     WELCOME. Raises LinkError if the manager refuses, OSError if it is gone.
     """
+    reader, descriptors, frames = _exchange(sock, hello)
+    if frames[0].kind is not Kind.WELCOME or len(descriptors) != 1:
+        _close(descriptors)
+        got = f"{frames[0].kind.name} with {len(descriptors)}"
+        raise LinkError(f"expected WELCOME with one descriptor, got {got}")
+    return reader, descriptors[0], frames[1:]
+
+
+def greet_remote(sock: socket.socket, hello: Hello) -> tuple[FrameReader, list[Frame]]:
+    """As `greet`, for a manager on another host: return the reader and all frames, the first of
+    which is WELCOME."""
+    reader, descriptors, frames = _exchange(sock, hello)
+    _close(descriptors)
+    if frames[0].kind is not Kind.WELCOME:
+        raise LinkError(f"expected WELCOME, got {frames[0].kind.name}")
+    return reader, frames
+
+
+def _exchange(sock: socket.socket, hello: Hello) -> tuple[FrameReader, list[int], list[Frame]]:
+    """Send HELLO; return the reader, and descriptors and frames that answer it."""
     sock.sendall(b"".join(pack_hello(hello)))
     reader = FrameReader()
     descriptors: list[int] = []
@@ -51,11 +71,7 @@ def greet(sock: socket.socket, hello: Hello) -> tuple[FrameReader, int, list[Fra
             raise LinkError("the manager refused the HELLO")
         reader.buffer()[: len(data)] = data
         frames = reader.received(len(data))
-    if frames[0].kind is not Kind.WELCOME or len(descriptors) != 1:
-        _close(descriptors)
-        got = f"{frames[0].kind.name} with {len(descriptors)}"
-        raise LinkError(f"expected WELCOME with one descriptor, got {got}")
-    return reader, descriptors[0], frames[1:]
+    return reader, descriptors, frames
 
 
 def _close(descriptors: list[int]) -> None:

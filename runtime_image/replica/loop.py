@@ -30,6 +30,8 @@ class Loop:
         self.turn_end: Callback = lambda: None
         self._selector = selectors.DefaultSelector()
         self._writing: set[socket.socket] = set()
+        self._either: set[socket.socket] = set()
+        """Sockets whose callback is for both kinds of events."""
         self._posted: deque[Callback] = deque()
         self._is_woken = False
         self._timers: list[tuple[float, int, Callback]] = []
@@ -55,6 +57,17 @@ class Loop:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
         self._selector.modify(sock, events, self._selector.get_key(sock).data)
         (self._writing.add if wanted else self._writing.discard)(sock)
+
+    def rewatch(self, sock: socket.socket, old: int, new: int, ready: Callback) -> None:
+        """Call `ready` in every turn in which `sock` is ready for the events `new` of `selectors`;
+        `old` are those of the last call. 0: not watched."""
+        if not old:
+            self._selector.register(sock, new, ready)
+        elif new:
+            self._selector.modify(sock, new, ready)
+        else:
+            self._selector.unregister(sock)
+        (self._either.add if new else self._either.discard)(sock)
 
     def forget(self, sock: socket.socket) -> None:
         """Stop watching `sock`; call this before closing it."""
@@ -94,7 +107,8 @@ class Loop:
 
     def _turn(self) -> None:
         for key, events in self._selector.select(self._patience_s()):
-            if events & selectors.EVENT_READ or key.events == selectors.EVENT_WRITE:
+            is_read = events & selectors.EVENT_READ or key.events == selectors.EVENT_WRITE
+            if is_read or key.fileobj in self._either:
                 key.data()
         while self._posted:
             self._posted.popleft()()

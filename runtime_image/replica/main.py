@@ -23,7 +23,8 @@ from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.handshake import read_bind
 from runtime_image.link.record import RecordRefused, read_record
 from runtime_image.replica.loop import Loop
-from runtime_image.replica.manager_link import ManagerLink, connect, hello_of
+from runtime_image.replica.manager_link import NoManager, hello_of
+from runtime_image.replica.opening import open_links
 from runtime_image.replica.serving import Serving
 from runtime_image.replica.worker import Worker, end_process
 
@@ -40,7 +41,8 @@ some thousand objects, without cycles."""
 def main(run_dir: str, first_line_s: float) -> int:
     """Run the replica of `run_dir` and return its exit code.
 
-    1 if the manager refused the replica or is gone, or its device is missing. A code from
+    1 if the manager refused the replica or is gone, or its device is missing. 70 if no manager on
+    another machine ever answered. A code from
     `link/record.py` if the record is unusable.
     """
     try:
@@ -48,6 +50,9 @@ def main(run_dir: str, first_line_s: float) -> int:
     except RecordRefused as error:
         print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
         return error.exit_code
+    except NoManager as error:
+        print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
+        return EXIT_ORPHANED
     except (LinkError, LoadError, OSError) as error:
         print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
         return 1
@@ -80,25 +85,24 @@ class Replica:
         self._greeted_s = time.monotonic()
         self._phases = dict(self._record.phases)
         if not self._was_standby:  # no caller waits for a standby's start
-            self._phases["start"] = (first_line_s - self._record.launched_s) * 1e3
+            if not self._record.data:  # else another machine's clock
+                self._phases["start"] = (first_line_s - self._record.launched_s) * 1e3
             self._phases["import"] = (self._greeted_s - first_line_s) * 1e3
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # TERM keeps its default action until the loop exists: a Python handler that runs just
         # before the blocking wait for WELCOME could not interrupt it.
-        end, self._listener, frames = connect(run_dir, self._hello())
-        self._manager = ManagerLink(
+        self._manager, self._listener, frames, self._guard = open_links(
             self._loop,
             run_dir,
-            end,
-            orphan_s=self._record.orphan_s,
+            self._record,
             hello=self._hello,
             on_frame=self._handle,
             orphaned=self._on_orphaned,
         )
-        self._loop.turn_end = self._turn_end
+        self._loop.turn_end = self._turn_end if self._guard is None else self._guarded_turn_end
         signal.signal(signal.SIGTERM, lambda *_: self._loop.post(self._terminate))
         for frame in frames:
-            self._handle(frame)
+            self._manager.deliver(frame)
 
     def _import(self) -> None:
         """Import the slow libraries; counted as the import phase."""
@@ -119,6 +123,12 @@ class Replica:
             os._exit(self._exit_code)
         return self._exit_code
 
+    def _guarded_turn_end(self) -> None:
+        """Start nothing after the lease is over, even if it was accepted before."""
+        assert self._guard is not None
+        self._guard()
+        self._turn_end()
+
     def _turn_end(self) -> None:
         if self._serving is not None:
             self._serving.turn_end()
@@ -127,11 +137,11 @@ class Replica:
             self._loaded_sent.set()
             self._loaded_sent = None
 
-    def _hello(self) -> Hello:
+    def _hello(self, dial: int) -> Hello:
         """Return HELLO for a manager that knows nothing of this replica yet."""
         if self._serving is not None:
             self._serving.runs.repeat()
-        return hello_of(self._record, self._phases, self._loaded)
+        return hello_of(self._record, self._phases, self._loaded, dial)
 
     def _handle(self, frame: Frame) -> None:
         if frame.kind is Kind.PING:
@@ -165,7 +175,10 @@ class Replica:
             self._fail({"stage": "load", "reason": str(error)[:4000]})
             return
         self._is_bound = True
-        since_s = request["assigned_s"] if self._was_standby else self._greeted_s
+        if not self._was_standby:
+            since_s = self._greeted_s
+        else:
+            since_s = began if self._record.data else request["assigned_s"]
         bind_ms = max(0.0, began - since_s) * 1e3
         self._phases = {**request["phases"], **self._phases, "bind": bind_ms}
         self._record = replace(
@@ -244,6 +257,8 @@ class Replica:
                 on_first_run=lambda us: self._manager.send(pack(Kind.FIRST_RUN, aux=us)),
                 on_rows_mixed=self._on_rows_mixed,
                 on_exit=self._exit,
+                greeting=self._record.greeting,
+                guard=self._guard,
             )
             if not self._may_batch:
                 self._serving.stop_batching()

@@ -6,10 +6,11 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from runtime_image.contract.control import CONTROL_SOCKET, Hello, Loaded, ReplicaRecord
 from runtime_image.contract.link import VERSION
-from runtime_image.link.frames import Frame, LinkError
+from runtime_image.link.frames import Frame, LinkError, Piece
 from runtime_image.link.handshake import greet, pack_hello
 from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
@@ -19,14 +20,33 @@ RECONNECT_S = 0.2
 its start."""
 
 
-def hello_of(record: ReplicaRecord, phases: dict[str, float], loaded: Loaded | None) -> Hello:
+class NoManager(LinkError):
+    """No manager on another machine answered within `orphan_s` after the start."""
+
+
+class ControlLink(Protocol):
+    """The control link, as the program of a replica uses it."""
+
+    def send(self, frame: list[Piece]) -> None:
+        """Queue a frame. It is dropped without a manager: HELLO carries the whole state anyway."""
+
+    def flush(self) -> None:
+        """Write the frames of this turn."""
+
+    def deliver(self, frame: Frame) -> None:
+        """Handle a frame that came with the handshake. Raises LinkError."""
+
+
+def hello_of(
+    record: ReplicaRecord, phases: dict[str, float], loaded: Loaded | None, dial: int
+) -> Hello:
     """Return the HELLO of this process; `phases` in milliseconds, `loaded` None before the load."""
     hello: Hello = {
         "token": record.token,
         "version": VERSION,
         "pid": os.getpid(),
         "features": [],
-        "dial": 1,
+        "dial": dial,
         "bound": record.bound,
         "phases": phases,
     }
@@ -36,7 +56,7 @@ def hello_of(record: ReplicaRecord, phases: dict[str, float], loaded: Loaded | N
 
 
 def connect(run_dir: Path, hello: Hello) -> tuple[SocketEnd, socket.socket, list[Frame]]:
-    """Connect to the manager and exchange the handshake, blocking.
+    """Connect to the manager of this machine and exchange the handshake, blocking.
 
     Returns the end of the link, the listener of data links, and frames that came after WELCOME.
     Raises LinkError if the manager refuses, OSError if it is gone.
@@ -48,7 +68,7 @@ def connect(run_dir: Path, hello: Hello) -> tuple[SocketEnd, socket.socket, list
 
 
 class ManagerLink:
-    """The control link: one connection to the manager, with reconnects.
+    """The control link to a manager on this machine: one connection, with reconnects.
 
     A replica without a manager keeps serving; after `orphan_s` seconds `orphaned` is called once.
     """
@@ -60,10 +80,11 @@ class ManagerLink:
         end: SocketEnd,
         *,
         orphan_s: float,
-        hello: Callable[[], Hello],
+        hello: Callable[[int], Hello],
         on_frame: Callable[[Frame], None],
         orphaned: Callable[[], None],
     ) -> None:
+        """`end` is the first connection. `hello(dial)` returns HELLO with the whole state."""
         self._loop = loop
         self._path = str(run_dir / CONTROL_SOCKET)
         self._orphan_s = orphan_s
@@ -71,10 +92,11 @@ class ManagerLink:
         self._on_frame = on_frame
         self._orphaned = orphaned
         self._end: SocketEnd | None = None
+        self._dials = 1
         self._lost_s = 0.0
         self._adopt(end)
 
-    def send(self, frame: list[bytes | bytearray | memoryview]) -> None:
+    def send(self, frame: list[Piece]) -> None:
         """Queue a frame. It is dropped if the link is lost: HELLO carries the whole state
         anyway."""
         if self._end is not None:
@@ -88,6 +110,10 @@ class ManagerLink:
             self._loop.want_write(self._end.sock, not self._end.flush())
         except LinkError:
             self._lose()
+
+    def deliver(self, frame: Frame) -> None:
+        """ControlLink: handle a frame of the manager."""
+        self._on_frame(frame)
 
     def _adopt(self, end: SocketEnd) -> None:
         self._end = end
@@ -126,5 +152,6 @@ class ManagerLink:
             else:
                 self._loop.after(RECONNECT_S, self._reconnect)
             return
+        self._dials += 1
         self._adopt(SocketEnd(sock))
-        self.send(pack_hello(self._hello()))
+        self.send(pack_hello(self._hello(self._dials)))

@@ -12,6 +12,7 @@ from runtime_image.contract.errors import EXECUTION_TIMEOUT, RequestError
 from runtime_image.contract.link import VERSION, Flag, Kind, NotStarted
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.base import Engine
+from runtime_image.link.data_listener import pack_greeting
 from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.meta import AnswerMeta, pack_answer, unpack_request
 from runtime_image.link.socket_end import SocketEnd
@@ -51,9 +52,15 @@ class Serving:
         on_first_run: Callable[[int], None],
         on_rows_mixed: Callable[[str], None],
         on_exit: Callable[[int], None],
+        greeting: str = "",
+        guard: Callable[[], None] | None = None,
     ) -> None:
         """Callbacks: `on_first_run(us)` receives the duration of the first engine run,
-        `on_rows_mixed(reason)` why batching was turned off, `on_exit(code)` ends the process."""
+        `on_rows_mixed(reason)` why batching was turned off, `on_exit(code)` ends the process.
+        `greeting` is the first text on every link, "" for none; `guard` is called before frames are
+        handled, and may drain."""
+        self._greeting = greeting
+        self._guard = guard
         self._loop = loop
         self._listener = listener
         self._spec = spec
@@ -130,7 +137,9 @@ class Serving:
             return
         self._next_link += 1
         link = self._next_link
-        self._links[link] = SocketEnd(sock, takes_descriptor=True)
+        end = self._links[link] = SocketEnd(sock, takes_descriptor=True)
+        if self._greeting:
+            end.send(pack_greeting(self._greeting))
         self._loop.watch(sock, lambda: self._readable(link))
 
     def _readable(self, link: int) -> None:
@@ -139,6 +148,8 @@ class Serving:
             return
         try:
             frames = end.receive()
+            if self._guard is not None:
+                self._guard()
             now = self._loop.clock()
             for frame in frames or ():
                 if frame.kind is _REQUEST:

@@ -1,47 +1,53 @@
-"""The sidecar's data plane: links to gateways, connections to the server, sockets passed on.
+"""The sidecar's data plane: links to gateways, connections to the server.
 
-The sidecar relays no bytes. It connects, passes the connected socket over the link's side channel
-(SCM_RIGHTS, unix(7)), and keeps a duplicate, with which it can shut the connection down for every
-holder.
+The sidecar connects to the server, and `Passing` gets each connection to its gateway: as a
+descriptor on one machine, as relayed bytes from another one.
 """
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import json
-import os
 import socket
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from runtime_image.contract.link import SOCKET_NOTICE, VERSION, Flag, Kind
+from runtime_image.contract.link import VERSION, Flag, Kind
 from runtime_image.contract.server import ServerSpec
-from runtime_image.link.frames import Frame, LinkError, Piece, pack
+from runtime_image.link.data_listener import pack_greeting
+from runtime_image.link.frames import Frame, FrameReader, LinkError, Piece, pack
 from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
 from runtime_image.server import slots
-from runtime_image.server.connecting import Connecting, Server, shut
+from runtime_image.server.connecting import Connecting, Server
+from runtime_image.server.passing import DescriptorPassing, Passing, side_channel
 from runtime_image.server.slots import Command, Key, SlotTable
+
+if TYPE_CHECKING:
+    # Loaded with the first connection from another machine: gateways on this one need neither.
+    from runtime_image.server.arrivals import Arrival
+    from runtime_image.server.splicing import Splicing
 
 LINKS_MAX: Final = 64
 """Max gateway processes connected at once."""
 UNREAD_MAX: Final = 256 * 1024
 """Bytes of frames that a gateway has not read above which its link is ended."""
+ARRIVALS_MAX: Final = 256
+"""Max connections at once that have yet to send their first frame."""
+ARRIVAL_S: Final = 5.0
+"""Seconds that such a connection has."""
 TICK_S: Final = 0.5
-PASS_AGAIN_S: Final = 0.01
-"""Pause after the kernel's limit of descriptors in flight was reached (ETOOMANYREFS)."""
 
 
 @dataclass(slots=True, eq=False)
 class _Gateway:
-    """One link. `unpassed` are connections for which the side channel had no room."""
+    """One link. `passing` is None before its HELLO; `splicing` is the same object if the gateway is
+    on another machine."""
 
     end: SocketEnd
-    side: socket.socket | None = None
-    unpassed: deque[Key] = field(default_factory=deque)
-    is_blocked: bool = False
+    passing: Passing | None = None
+    splicing: Splicing | None = None
 
 
 class Links:
@@ -57,9 +63,16 @@ class Links:
         first_open: Callable[[], None],
         not_idle: Callable[[int], None],
         stop: Callable[[], None],
+        greeting: str = "",
+        guard: Callable[[], None] | None = None,
     ) -> None:
         """Callbacks: `first_open` for the first exchange that takes a slot, `not_idle(ms)` refuses
-        or ends a drain, `stop` when a drain is over."""
+        or ends a drain, `stop` when a drain is over. `greeting`: the gateways are on another
+        machine, and every connection begins with this text. `guard` is called before something new
+        is accepted, and may close this."""
+        self._greeting = greeting
+        self._guard = guard
+        self._arrivals: set[Arrival] = set()
         self._loop = loop
         self._listener = listener
         self._server = server
@@ -70,7 +83,6 @@ class Links:
         self._gateways: dict[int, _Gateway] = {}
         self._joined = 0
         self._connecting: dict[Key, Connecting] = {}
-        self._duplicates: dict[Key, socket.socket] = {}
         self._is_closed = False
         self._table = SlotTable(spec.concurrency, spec.max_s, loop.clock())
         listener.setblocking(False)
@@ -102,6 +114,8 @@ class Links:
         self._listener.close()
         for link in list(self._gateways):
             self._drop(link)
+        for arrival in list(self._arrivals):
+            arrival.close()
 
     def turn_end(self) -> None:
         """Write the frames of this turn."""
@@ -123,13 +137,55 @@ class Links:
             sock, _ = self._listener.accept()
         except OSError:
             return
-        if len(self._gateways) >= LINKS_MAX:
+        if self._greeting:
+            self._greet(sock)
+        else:
+            self._begin(sock, SocketEnd(sock, takes_descriptor=True))
+
+    def _greet(self, sock: socket.socket) -> None:
+        """Greet a gateway on another machine, and wait for its first frame."""
+        from runtime_image.server.arrivals import Arrival
+
+        if len(self._arrivals) >= ARRIVALS_MAX:
             sock.close()
             return
+        sock.setblocking(False)
+        with contextlib.suppress(OSError):  # else its end is read
+            # These few bytes always fit the buffer of a new socket.
+            sock.send(b"".join(pack_greeting(self._greeting)))
+        arrival = Arrival(
+            self._loop,
+            sock,
+            on_link=self._begin_remote,
+            on_channel=self._on_channel,
+            over=self._arrivals.discard,
+        )
+        self._arrivals.add(arrival)
+
+    def _begin_remote(self, sock: socket.socket, reader: FrameReader, frames: list[Frame]) -> None:
+        link = self._begin(sock, SocketEnd(sock, reader))
+        if link is not None:
+            self._handle_all(link, frames)
+
+    def _begin(self, sock: socket.socket, end: SocketEnd) -> int | None:
+        """Begin a link; return its number, None if there are too many."""
+        if len(self._gateways) >= LINKS_MAX:
+            end.close()
+            return None
         self._joined += 1
         link = self._joined
-        self._gateways[link] = _Gateway(SocketEnd(sock, takes_descriptor=True))
+        self._gateways[link] = _Gateway(end)
         self._loop.watch(sock, lambda: self._readable(link))
+        return link
+
+    def _on_channel(self, sock: socket.socket, id: int, key: bytes) -> None:
+        """Handle CONNECT."""
+        for gateway in self._gateways.values():
+            splicing = gateway.splicing
+            if splicing is not None and splicing.is_key(key):
+                splicing.connect(id, sock)
+                return
+        sock.close()
 
     def _readable(self, link: int) -> None:
         gateway = self._gateways.get(link)
@@ -137,19 +193,28 @@ class Links:
             return
         try:
             frames = gateway.end.receive()
-            for frame in frames or ():
-                self._handle(link, gateway, frame)
         except LinkError:
             frames = None
         if frames is None:
             self._drop(link)
+        elif frames:
+            self._handle_all(link, frames)
+
+    def _handle_all(self, link: int, frames: list[Frame]) -> None:
+        if self._guard is not None:
+            self._guard()
+        try:
+            for frame in frames:
+                gateway = self._gateways.get(link)
+                if gateway is not None:  # else dropped by an earlier frame
+                    self._handle(link, gateway, frame)
+        except LinkError:
+            self._drop(link)
 
     def _handle(self, link: int, gateway: _Gateway, frame: Frame) -> None:
-        if link not in self._gateways:
-            return
         if frame.kind is Kind.HELLO:
             self._hello(link, gateway, frame)
-        elif gateway.side is None:
+        elif gateway.passing is None:
             raise LinkError(f"expected HELLO, got {frame.kind.name}")
         else:
             self._do(self._decide(link, frame))
@@ -168,15 +233,33 @@ class Links:
         raise LinkError(f"unexpected {frame.kind.name} on a data link")
 
     def _hello(self, link: int, gateway: _Gateway, frame: Frame) -> None:
-        if frame.aux != VERSION or gateway.side is not None:
+        if frame.aux != VERSION or gateway.passing is not None:
             raise LinkError(f"link version {frame.aux} is not {VERSION}, or a second HELLO")
-        descriptor = gateway.end.take_descriptor()
-        if descriptor is None:
-            raise LinkError("expected a side channel with HELLO")
-        gateway.side = _side_channel(descriptor)
-        answer = {"revision": self._spec.revision, "limit": self._spec.concurrency}
+        answer: dict[str, str | int] = {
+            "revision": self._spec.revision,
+            "limit": self._spec.concurrency,
+        }
+        if self._greeting:
+            gateway.passing = gateway.splicing = self._splicing(link)
+            answer["key"] = gateway.splicing.key
+        else:
+            descriptor = gateway.end.take_descriptor()
+            if descriptor is None:
+                raise LinkError("expected a side channel with HELLO")
+            gateway.passing = DescriptorPassing(
+                self._loop,
+                side_channel(descriptor),
+                passed=self._passed,
+                broken=lambda: self._drop(link),
+            )
         gateway.end.send(pack(Kind.HELLO, body=json.dumps(answer).encode(), aux=VERSION))
         self._do(self._table.join(link, self._loop.clock()))
+
+    def _splicing(self, link: int) -> Splicing:
+        from runtime_image.server.splicing import Splicing
+
+        limit, guard = self._spec.concurrency, self._guard
+        return Splicing(self._loop, link, limit, passed=self._passed, guard=guard)
 
     def _drop(self, link: int) -> None:
         gateway = self._gateways.pop(link, None)
@@ -184,30 +267,37 @@ class Links:
             return
         self._loop.forget(gateway.end.sock)
         gateway.end.close()
-        if gateway.side is not None:
-            if gateway.is_blocked:
-                self._loop.forget(gateway.side)
-            shut(gateway.side)
         self._do(self._table.link_lost(link, self._loop.clock()))
+        if gateway.passing is not None:
+            gateway.passing.close()
 
     # Commands
 
     def _tick(self) -> None:
-        if not self._is_closed:
-            self._do(self._table.tick(self._loop.clock()))
-            self._loop.after(TICK_S, self._tick)
+        if self._is_closed:
+            return
+        now = self._loop.clock()
+        self._do(self._table.tick(now))
+        for gateway in self._gateways.values():
+            if gateway.passing is not None:
+                gateway.passing.tick()
+        for arrival in [one for one in self._arrivals if now - one.since_s >= ARRIVAL_S]:
+            arrival.close()
+        self._loop.after(TICK_S, self._tick)
 
     def _do(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
                 case slots.Send(link, kind, id, aux):
+                    if kind is Kind.NOT_STARTED:
+                        self._shut(Key(link, id))
                     self._send(link, pack(kind, id, aux=aux))
                 case slots.Connect(key):
                     self._connect(key)
                 case slots.Shut(key):
                     self._shut(key)
                 case slots.Rename(old, key):
-                    self._duplicates[key] = self._duplicates.pop(old)
+                    self._rename(old, key)
                 case slots.EndLink(link):
                     self._drop(link)
                 case slots.NotIdle(idle_ms):
@@ -235,68 +325,28 @@ class Links:
         if sock is None:
             self._do(self._table.refused(key, self._loop.clock()))
             return
-        self._duplicates[key] = sock
-        gateway = self._gateways[key.link]
-        gateway.unpassed.append(key)
-        if not gateway.is_blocked:
-            self._pass_all(key.link)
-
-    def _pass_all(self, link: int) -> None:
-        """Pass the connections that wait, in order. At most one per OPEN is unread: the kernel
-        limits the descriptors in flight of a user."""
-        gateway = self._gateways.get(link)
-        if gateway is None or gateway.side is None:
-            return
-        if gateway.is_blocked:
-            self._loop.forget(gateway.side)
-            gateway.is_blocked = False
-        while gateway.unpassed:
-            key = gateway.unpassed[0]
-            sock = self._duplicates.get(key)
-            if sock is not None:
-                error = _pass(gateway.side, key.id, sock)
-                if error:
-                    self._wait(link, gateway, gateway.side, error)
-                    return
-                self._do(self._table.connected(key, self._loop.clock()))
-            gateway.unpassed.popleft()
-
-    def _wait(self, link: int, gateway: _Gateway, side: socket.socket, error: int) -> None:
-        if error == errno.EAGAIN:
-            gateway.is_blocked = True
-            self._loop.when_writable(side, lambda: self._pass_all(link))
-        elif error in (errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM):
-            self._loop.after(PASS_AGAIN_S, lambda: self._pass_all(link))
+        passing = self._passing(key)
+        if passing is None:
+            sock.close()
         else:
-            # The other end is gone; not at once, as the caller may be in the middle of this link.
-            self._loop.post(lambda: self._drop(link))
+            passing.put(key, sock)
+
+    def _passed(self, key: Key) -> None:
+        self._do(self._table.connected(key, self._loop.clock()))
+
+    def _passing(self, key: Key) -> Passing | None:
+        gateway = self._gateways.get(key.link)
+        return gateway.passing if gateway is not None else None
+
+    def _rename(self, old: Key, key: Key) -> None:
+        passing = self._passing(key)
+        if passing is not None:
+            passing.rename(old, key)
 
     def _shut(self, key: Key) -> None:
         connecting = self._connecting.pop(key, None)
         if connecting is not None:
             connecting.cancel()
-        duplicate = self._duplicates.pop(key, None)
-        if duplicate is not None:
-            shut(duplicate)
-
-
-def _side_channel(descriptor: int) -> socket.socket:
-    try:
-        side = socket.socket(fileno=descriptor)
-    except OSError as error:
-        os.close(descriptor)
-        raise LinkError(f"expected a socket as side channel: {error}") from error
-    if (side.family, side.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
-        side.close()
-        raise LinkError(f"expected a SOCK_SEQPACKET side channel, got {side.type}")
-    side.setblocking(False)
-    return side
-
-
-def _pass(side: socket.socket, id: int, sock: socket.socket) -> int:
-    """Pass a connection; return the error, 0 for none."""
-    try:
-        socket.send_fds(side, [SOCKET_NOTICE.pack(id)], [sock.fileno()])
-    except OSError as error:
-        return error.errno or errno.EIO
-    return 0
+        passing = self._passing(key)
+        if passing is not None:
+            passing.shut(key)

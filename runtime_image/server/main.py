@@ -20,7 +20,8 @@ from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.handshake import read_server_bind
 from runtime_image.link.record import RecordRefused, read_record
 from runtime_image.replica.loop import Loop
-from runtime_image.replica.manager_link import ManagerLink, connect, hello_of
+from runtime_image.replica.manager_link import NoManager, hello_of
+from runtime_image.replica.opening import open_links
 from runtime_image.server import process_tree
 from runtime_image.server.links import Links
 from runtime_image.server.processes import Folders, ServerProcesses
@@ -42,6 +43,9 @@ def main(run_dir: str, first_line_s: float) -> int:
     except RecordRefused as error:
         say(str(error))
         return error.exit_code
+    except NoManager as error:
+        say(str(error))
+        return EXIT_ORPHANED
     except (LinkError, OSError) as error:
         say(str(error))
         return EXIT_FAILED
@@ -78,35 +82,30 @@ class Sidecar:
         self._exit_code = 0
         self._began_s = 0.0
         self._greeted_s = time.monotonic()
-        self._phases = {
-            **self._record.phases,
-            "start": (first_line_s - self._record.launched_s) * 1e3,
-            "import": (self._greeted_s - first_line_s) * 1e3,
-        }
+        self._phases = {**self._record.phases, "import": (self._greeted_s - first_line_s) * 1e3}
+        if not self._record.data:  # else another machine's clock
+            self._phases["start"] = (first_line_s - self._record.launched_s) * 1e3
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._loop.turn_end = self._turn_end
         frames = self._greet()
         signal.signal(signal.SIGTERM, lambda *_: self._loop.post(partial(self._end, 0)))
         for frame in frames:
-            self._handle(frame)
+            self._manager.deliver(frame)
 
     def _greet(self) -> list[Frame]:
         """Connect to the manager; return frames that came after WELCOME.
 
         TERM keeps its default action meanwhile: there is no server yet.
         """
-        run_dir = self._run_dir
-        end, self._listener, frames = connect(run_dir, self._hello())
-        self._listener.set_inheritable(False)
-        self._manager = ManagerLink(
+        self._manager, self._listener, frames, self._guard = open_links(
             self._loop,
-            run_dir,
-            end,
-            orphan_s=self._record.orphan_s,
+            self._run_dir,
+            self._record,
             hello=self._hello,
             on_frame=self._handle,
             orphaned=partial(self._end, EXIT_ORPHANED),
         )
+        self._listener.set_inheritable(False)
         return frames
 
     def run(self) -> int:
@@ -119,8 +118,8 @@ class Sidecar:
             self._links.turn_end()
         self._manager.flush()
 
-    def _hello(self) -> Hello:
-        return hello_of(self._record, self._phases, self._loaded)
+    def _hello(self, dial: int) -> Hello:
+        return hello_of(self._record, self._phases, self._loaded, dial)
 
     # The manager
 
@@ -237,6 +236,8 @@ class Sidecar:
                 first_open=lambda: self._manager.send(pack(Kind.FIRST_RUN)),
                 not_idle=lambda ms: self._manager.send(pack(Kind.NOT_IDLE, aux=ms)),
                 stop=partial(self._end, 0),
+                greeting=self._record.greeting,
+                guard=self._guard,
             )
         self._loaded = loaded
         self._manager.send(pack(Kind.LOADED, body=json.dumps(loaded).encode()))

@@ -242,9 +242,10 @@ def _free_port() -> int:
 
 
 def _raise_file_limit(concurrency: int) -> None:
-    """Allow a duplicate of every connection, as far as the hard limit goes."""
+    """Allow two descriptors for every connection, as far as the hard limit goes: its duplicate, or
+    both ends of what is relayed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = concurrency + SPARE_FILES
+    wanted = 2 * concurrency + SPARE_FILES
     if soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

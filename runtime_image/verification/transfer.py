@@ -23,6 +23,7 @@ from runtime_image.contract.model import (
     Part,
 )
 from runtime_image.contract.signature import Signature
+from runtime_image.link.data_listener import pack_greeting
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 from runtime_image.verification.prepare import Example, Workspace, prepared_or_why_not
 
@@ -64,15 +65,20 @@ def prepare_and_serve(
         _trim_memory()
         described = prepared_or_why_not(spec, tried, workspace)
         with suppress(LinkError, OSError):
-            serve_files(listener, described, workspace.scratch)
+            serve_files(listener, described, workspace.scratch, record.greeting)
 
 
-def serve_files(listener: socket.socket, described: Described, scratch: Path) -> None:
-    """Answer FETCH frames of one connection until it ends. Blocks; raises LinkError or OSError."""
+def serve_files(
+    listener: socket.socket, described: Described, scratch: Path, greeting: str = ""
+) -> None:
+    """Answer FETCH frames of one connection until it ends; `greeting` is sent first, unless it is
+    empty. Blocks; raises LinkError or OSError."""
     listener.settimeout(FETCH_WAIT_S)
     sock, _ = listener.accept()
     with sock:
         sock.settimeout(FETCH_WAIT_S)
+        if greeting:
+            sock.sendall(b"".join(pack_greeting(greeting)))
         reader = FrameReader(FETCH_MAX)
         while count := sock.recv_into(reader.buffer()):
             for frame in reader.received(count):

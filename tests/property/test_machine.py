@@ -7,6 +7,7 @@ checked against the promises after every event.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -16,13 +17,15 @@ from pool_manager.core import events
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec, Role, State
 from registry.exchange import Demand, Load
-from tests.support.book import Book
+from registry.model import LOCAL_HOST
+from tests.support.book import Book, host_of
 from tests.support.doses import amount
 from tests.support.promises import Promises, Sleepless
 
 KEYS = ["default/a@1", "default/a@2", "default/b@1", "default/c@1", "default/e@1"]
 KINDS = ["any", "any", "any", "cuda", "cuda"]
 SERVERS = {"default/b@1", "default/e@1"}
+HANDLERS = {"default/a@1", "default/a@2"}
 DRAIN_S = 20.0
 TRIAL = "default/d@1"
 WORKERS = ["w1", "w2"]
@@ -34,6 +37,14 @@ DEVICES = [
     Device("GPU-3", "cuda", 4_000),
 ]
 NOWHERE = "GPU-9"
+FAR = {
+    "far": [
+        Device("far/cpu0", "cpu", 2_000, "far/ram", "far"),
+        Device("far/cpu1", "cpu", 2_000, "far/ram", "far"),
+        Device("far/GPU-1", "cuda", 2_500, host="far"),
+    ],
+    "off": [Device("off/GPU-1", "cuda", 4_000, host="off")],
+}
 ENDINGS_MAX = 40
 """Steps of 5 s within which a shut-down host must have no replica left."""
 
@@ -49,7 +60,10 @@ loads = st.one_of(
     st.dictionaries(st.sampled_from([*KEYS, "default/unknown@1"]), load, max_size=4),
 )
 devices = st.lists(st.sampled_from(DEVICES), min_size=1, max_size=4, unique=True)
-places = st.sampled_from([*(device.id for device in DEVICES), NOWHERE])
+places = st.sampled_from(
+    [*(device.id for device in (*DEVICES, *itertools.chain(*FAR.values()))), NOWHERE]
+)
+hosts = st.sampled_from([*FAR])
 roles = st.sampled_from(["serve", "trial", "standby"])
 memories = st.sampled_from([0.0, 80.0, 700.0, 1_600.0])
 shares = st.sampled_from([1.0, 0.5, 0.4])
@@ -69,6 +83,8 @@ class World(Promises):
         standbys=st.tuples(st.integers(0, 2), st.integers(0, 2)),
         found=st.lists(st.tuples(keys, roles, places), max_size=3, unique_by=lambda one: one[2]),
         is_open=st.sampled_from([True, True, False]),
+        up=st.sampled_from([[], ["far"], ["far", "off"]]),
+        is_handler=st.booleans(),
     )
     def build(
         self,
@@ -76,8 +92,11 @@ class World(Promises):
         standbys: tuple[int, int],
         found: list[tuple[str, Role, str]],
         is_open: bool,
+        up: list[str],
+        is_handler: bool,
     ) -> None:
-        """Create a host with some devices; an earlier manager may have left replicas on them."""
+        """Create hosts with some devices; an earlier manager may have left replicas on them."""
+        self.handlers = HANDLERS if is_handler else set()
         self.standbys, self.gpu_standbys = standbys
         self.book = Book({device.id: device for device in there})
         ids, twins = itertools.count(1), itertools.count(1)
@@ -85,8 +104,12 @@ class World(Promises):
         self.twin = Sleepless(there, lambda: f"r{next(twins)}", *standbys)
         for key in KEYS[:3]:
             self.define(key, 0, 2, 10.0, 1.0, 0.0)
+        for host in up:
+            self.feed(events.HostDefined(host))
         for key, role, device in found:
             self.find(key, role, device)
+        for host in up:
+            self.connect(host)
         if is_open:
             self.read_list()
 
@@ -94,17 +117,17 @@ class World(Promises):
     @rule(key=keys, role=roles, device=places)
     def find(self, key: str, role: Role, device: str) -> None:
         """The driver lists a replica of an earlier manager; its device may be gone."""
-        id = f"old{next(self.olds)}"
+        id, host = f"old{next(self.olds)}", host_of(device)
         if role == "standby":
-            where = "" if device.startswith("cpu") else device
-            self.book.stand_by(id, where)
-            self.feed(events.Found(id, "", where, role))
+            where = "" if "cpu" in device else device
+            self.book.stand_by(id, where, host)
+            self.feed(events.Found(id, "", where, role, host))
             return
         if self.book.shares(device):
             return
         self.known.add(key)
         self.book.place(id, self.specs.get(key, PoolSpec(key, role=role)), device)
-        self.feed(events.Found(id, key, device, role))
+        self.feed(events.Found(id, key, device, role, host))
 
     # Events
 
@@ -143,6 +166,7 @@ class World(Promises):
             start_s=40.0,
             drain_s=DRAIN_S,
             stop_grace_s=5.0,
+            may_rerun=key not in self.handlers,
         )
         self.feed(events.PoolDefined(self.spec(spec)))
 
@@ -225,20 +249,95 @@ class World(Promises):
         self.is_list_read = True
         self.feed(events.ReplicasListed())
 
-    @rule()
-    def lose_engine(self) -> None:
+    @rule(host=st.sampled_from([LOCAL_HOST, LOCAL_HOST, *FAR]))
+    def lose_engine(self, host: str) -> None:
         """The driver's engine does not answer."""
-        self.is_engine_down = True
-        self.feed(events.EngineLost("no answer"))
+        self.feed(events.EngineLost("no answer", host))
 
-    @precondition(lambda self: self.is_engine_down)
+    @precondition(lambda self: any(one.is_engine_down for one in self.links.hosts.values()))
     @rule(pick=picks)
     def find_engine(self, pick: int) -> None:
         """The engine answers again; a replica may have ended meanwhile."""
-        self.is_engine_down = False
+        down = sorted(name for name, one in self.links.hosts.items() if one.is_engine_down)
         gone = self.some(pick, State.READY, State.LOADING, State.DRAINING)
-        running = {one.id for one in self.machine.replicas()} - set(gone)
-        self.feed(events.EngineBack(frozenset(running)))
+        host = down[pick % len(down)]
+        self.feed(events.EngineBack(frozenset(self.book.on_host(host) - set(gone)), host))
+
+    # Other hosts
+
+    @rule(host=st.sampled_from([LOCAL_HOST, *FAR]), is_draining=st.booleans())
+    def define_host(self, host: str, is_draining: bool) -> None:
+        """A host is added, drained or opened again."""
+        self.feed(events.HostDefined(host, is_draining=is_draining))
+
+    @rule(
+        host=hosts,
+        missing=st.sets(picks, max_size=2),
+        is_smaller=st.sampled_from([False, False, True]),
+    )
+    def bring_host(self, host: str, missing: set[int], is_smaller: bool) -> None:
+        """The manager connects to a host. Some of its replicas have ended, a device may lack."""
+        if host in self.links.hosts:
+            self.connect(host, missing, is_smaller=is_smaller)
+
+    def connect(
+        self, host: str, missing: Collection[int] = (), *, is_smaller: bool = False
+    ) -> None:
+        """Connect to a host, on which all replicas run but those at the positions `missing`."""
+        there = sorted(self.book.on_host(host))
+        running = frozenset(id for at, id in enumerate(there) if at not in missing)
+        epoch = self.links.hosts[host].epoch + 1
+        devices = tuple(FAR[host][: -1 if is_smaller else None])
+        for device in FAR[host]:
+            self.book.devices.pop(device.id, None)
+            if device not in devices:
+                self.cordoned.pop(device.id, None)
+        self.book.devices |= {one.id: one for one in devices}
+        self.feed(events.HostUp(host, epoch, devices, running, rtt_s=0.001))
+
+    @rule(host=hosts)
+    def lose_host(self, host: str) -> None:
+        """The connection to a host breaks."""
+        self.feed(events.HostUnreachable(host, "no answer"))
+
+    @rule(host=hosts, silence_s=st.sampled_from([2.0, 20.0, 80.0]), missing=st.sets(picks))
+    def cut_host_off(self, host: str, silence_s: float, missing: set[int]) -> None:
+        """A host cannot be reached for some time; some of its replicas end meanwhile."""
+        if host not in self.links.hosts:
+            return
+        self.lose_host(host)
+        for _ in range(4):
+            self.pass_time(silence_s / 4, True)
+        if host in self.links.hosts:
+            self.connect(host, missing)
+            self.greet_again(0, everybody=True)
+
+    @rule(host=hosts, pick=st.sampled_from(["up", "down"]))
+    def replay(self, host: str, pick: str) -> None:
+        """An event of an earlier connection arrives late: it changes nothing."""
+        link = self.links.hosts.get(host)
+        if link is None or not link.epoch:
+            return
+        before = [(one.id, one.state, one.contact) for one in self.machine.replicas()]
+        late: events.Event = events.HostUp(host, link.epoch, (), frozenset())
+        if pick == "down":
+            late = events.HostUnreachable(host, "late", link.epoch - 1)
+            if link.epoch == 1:
+                return
+        self.feed(late)
+        assert before == [(one.id, one.state, one.contact) for one in self.machine.replicas()]
+
+    @rule(host=hosts, is_forced=st.booleans())
+    def remove_host(self, host: str, is_forced: bool) -> None:
+        """An operator removes a host."""
+        self.feed(events.HostRemoved(host, is_forced))
+
+    @rule(pick=picks, loaded=st.booleans(), everybody=st.booleans())
+    def greet_again(self, pick: int, loaded: bool = False, everybody: bool = False) -> None:
+        """Replicas of other hosts connect again, perhaps before their host counts as up."""
+        far = sorted(one.id for one in self.machine.replicas() if one.host != LOCAL_HOST)
+        for id in far if everybody else far[pick : pick + 1]:
+            self.feed(events.Greeted(id, {"start": 3.0}, loaded))
 
     @rule(device=places, is_gone=st.booleans())
     def lose_device(self, device: str, is_gone: bool) -> None:
@@ -364,16 +463,40 @@ class World(Promises):
         """After a shutdown no replica is left once releases work, whatever the processes do."""
         if not hasattr(self, "machine"):
             return
+        self.check_ledger()
         self.feed(events.Shutdown())
-        for _ in range(ENDINGS_MAX):
-            self.now += 5.0
-            self.feed(events.Tick())
-            for id in self.some(0, State.RELEASING):
-                self.feed(events.Released(id))
+        self.end_all()
+        assert self.machine.is_stopped
+        for host in FAR:
+            if host in self.links.hosts and not self.links.is_up(host):
+                self.connect(host)
+        self.end_all()
         assert self.machine.replicas() == []
         assert self.book.entries == {}
         assert self.asked == set()
         assert self.machine.cluster.ledger.reservations == {}
+
+    def end_all(self) -> None:
+        """Time passes until all replicas that can be ended have ended."""
+        for _ in range(ENDINGS_MAX):
+            self.now += 5.0
+            self.feed(events.Tick())
+            for one in self.machine.replicas():
+                if one.state is State.RELEASING and one.is_reachable:
+                    self.feed(events.Released(one.id))
+                    break
+
+    def check_ledger(self) -> None:
+        """When all hosts are back and all their replicas have greeted, what is charged is what
+        runs, and all of it is known."""
+        for host in FAR:
+            if host in self.links.hosts and not self.links.is_up(host):
+                self.connect(host)
+        self.greet_again(0, everybody=True)
+        for one in self.machine.replicas():
+            assert not one.is_unknown
+        charged = self.machine.cluster.ledger.charged()
+        assert charged == {one.id for one in self.machine.replicas()} == self.book.entries.keys()
 
     def some(self, pick: int, *states: State) -> list[str]:
         """Return one replica in one of `states`, if there is any."""

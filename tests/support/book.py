@@ -1,4 +1,4 @@
-"""Independent model of a host: placements and measurements, kept without the machine's own
+"""Independent model of the hosts: placements and measurements, kept without the machine's own
 records."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pool_manager.core.ledger import RESERVE_MIB
 from pool_manager.core.state import Device, PoolSpec
+from registry.model import LOCAL_HOST
 
 STANDBY_MIB, GPU_STANDBY_MIB = 80.0, 600.0
 
@@ -23,6 +24,7 @@ class Entry:
     is_standby: bool = False
     is_told: bool = True
     ready_s: float = float("inf")
+    host: str = LOCAL_HOST
 
 
 @dataclass
@@ -40,14 +42,20 @@ class Book:
         share = spec.share
         if spec.role == "trial":
             share = max(0.0, 1.0 - sum(self.shares(device)))
-        self.entries[id] = Entry(spec.key, device, share, self.memory_mib(spec), is_told=told)
+        entry = Entry(spec.key, device, share, self.memory_mib(spec), is_told=told)
+        entry.host = host_of(device)
+        self.entries[id] = entry
         self.ever.add(id)
 
-    def stand_by(self, id: str, device: str = "") -> None:
+    def stand_by(self, id: str, device: str = "", host: str = LOCAL_HOST) -> None:
         """Record a standby."""
         memory_mib = GPU_STANDBY_MIB if device else STANDBY_MIB
-        self.entries[id] = Entry("", device, 0.0, memory_mib, is_standby=True)
+        self.entries[id] = Entry("", device, 0.0, memory_mib, is_standby=True, host=host)
         self.ever.add(id)
+
+    def on_host(self, host: str) -> set[str]:
+        """Return the ids of all replicas of a host."""
+        return {id for id, entry in self.entries.items() if entry.host == host}
 
     def measure(self, id: str, spec: PoolSpec, memory_mib: float, now: float) -> None:
         """Record that a replica of a pool is ready and uses `memory_mib`."""
@@ -63,18 +71,19 @@ class Book:
         """Return the device of each replica; "" for CPU standbys."""
         return {id: entry.device for id, entry in self.entries.items()}
 
-    def standbys(self, device: str | None = None) -> list[str]:
-        """Return the ids of unassigned standbys: all, or those on `device` ("" = CPU)."""
+    def standbys(self, device: str | None = None, host: str = LOCAL_HOST) -> list[str]:
+        """Return the ids of unassigned standbys: all, or those on `device` ("" = CPU) of a host."""
         return [
             id
             for id, entry in self.entries.items()
-            if entry.is_standby and device in (None, entry.device)
+            if entry.is_standby and (device is None or (device, host) == (entry.device, entry.host))
         ]
 
     def bank_of(self, entry: Entry) -> str:
         """Return the memory bank charged for a replica. Standbys without a device use the CPU's."""
         if not entry.device:
-            return next((d.bank for d in self.devices.values() if d.kind == "cpu"), "")
+            there = [d for d in self.devices.values() if d.host == entry.host]
+            return next((d.bank for d in there if d.kind == "cpu"), "")
         return self.devices[entry.device].bank if entry.device in self.devices else ""
 
     def shares(self, device: str, without: frozenset[str] = frozenset()) -> list[float]:
@@ -108,3 +117,8 @@ class Book:
             return True
         over = self.used_mib(device.bank) + RESERVE_MIB > device.memory_mib + 1e-9
         return bool(device.memory_mib) and over
+
+
+def host_of(device: str) -> str:
+    """Return the host of a device by its id."""
+    return device.partition("/")[0] if "/" in device else LOCAL_HOST

@@ -98,6 +98,9 @@ class _Linked(Bundles):
     ) -> None:
         self._blobs.materialise(bundle, target, prepared)
 
+    def path(self, sha256: str) -> Path:
+        return self._blobs.path(sha256)
+
     async def keep(self, size: int, parts: AsyncIterator[bytes | bytearray]) -> str:
         async with self._blobs.take(size) as upload:
             async for part in parts:

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from pool_manager.core import events
 from pool_manager.core.cluster import STANDBY_PREFIX
 from pool_manager.core.commands import (
+    Abandon,
     Assign,
     Bind,
     Command,
@@ -23,6 +24,7 @@ from pool_manager.core.commands import (
     RecordColdStart,
     Release,
     Resume,
+    StopBatching,
     Terminate,
 )
 from pool_manager.core.eviction import (
@@ -36,7 +38,8 @@ from pool_manager.core.machine import Machine
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import TRANSITIONS, PoolSpec, Replica, State
 from registry.exchange import PoolEndpoints
-from tests.support.book import Book
+from tests.support.book import Book, host_of
+from tests.support.host_links import HostLinks
 
 
 def after(state: State) -> set[State]:
@@ -49,8 +52,24 @@ def after(state: State) -> set[State]:
     return found
 
 
+COMMANDED = (Assign, Bind, Drain, Quiesce, Resume, StopBatching, Terminate, Release)
+RESTORING = (Drain, Quiesce, Resume, Terminate)
+"""Commands that are repeated over a new link to a replica."""
+
+
+def is_exclusive(spec: PoolSpec | None) -> bool:
+    """Return whether replicas of a pool must not be doubled while they may run."""
+    if spec is None or spec.role != "serve":
+        return False
+    return spec.is_server or not spec.may_rerun
+
+
 class Sleepless(Machine):
-    """Machine that examines every pool that is not cold on every tick."""
+    """Machine that settles every pool that is not cold on every tick, and every pool with load on
+    every report."""
+
+    def _is_steady(self, key: str, now: float) -> bool:
+        return False
 
     def _schedule(self, pool: Pool, busy: int, now: float) -> None:
         super()._schedule(pool, busy, now)
@@ -82,7 +101,7 @@ class Promises(RuleBasedStateMachine):
         self.refused: dict[str, float] = {}
         self.drained: dict[str, float] = {}
         self.is_list_read = False
-        self.is_engine_down = False
+        self.links = HostLinks()
 
     def spec(self, spec: PoolSpec) -> PoolSpec:
         """Declare a pool as wanted."""
@@ -99,6 +118,7 @@ class Promises(RuleBasedStateMachine):
         self.reservations = {key: pool.reservation for key, pool in self.machine.pools.items()}
         failures = {key: pool.failures for key, pool in self.machine.pools.items()}
         self.write_down(event)
+        self.links.write_down(event, self.book, self.before, self.now)
         commands = self.machine.handle(event, self.now)
         due = self.twin.handle(event, self.now)
         assert commands == due, f"slept through: {[one for one in due if one not in commands]}"
@@ -106,6 +126,11 @@ class Promises(RuleBasedStateMachine):
         # Assignments first: an assigned replica no longer counts as a standby.
         self.check_placements(commands)
         self.check_standbys(commands)
+        self.write_abandoned(commands)
+        for host in self.links.forget_hosts(self.book):
+            for name in [one for one in self.book.devices if host_of(one) == host]:
+                del self.book.devices[name]
+                self.cordoned.pop(name, None)
         for id in self.placed:
             device = self.book.devices[self.book.entries[id].device]
             assert not self.book.is_overcommitted(device), f"{id} was one too many"
@@ -138,6 +163,19 @@ class Promises(RuleBasedStateMachine):
             case events.DeviceLost() | events.DeviceBack():
                 self.write_cordon(event)
 
+    def write_abandoned(self, commands: list[Command]) -> None:
+        """Only replicas of hosts that were removed by force are abandoned; those that must not be
+        doubled, once nothing there takes calls."""
+        for command in commands:
+            if isinstance(command, Abandon):
+                entry = self.book.entries.pop(command.id)
+                link = self.links.hosts[entry.host]
+                assert not link.is_up
+                assert link.is_forced or (link.is_removed and not link.epoch)
+                spec = self.specs.get(entry.pool)
+                assert not is_exclusive(spec) or link.is_gone(self.now)
+                self.links.forget(command.id)
+
     def write_cordon(self, event: events.DeviceLost | events.DeviceBack) -> None:
         """Record cordons. A lost device stays lost until it is reported back."""
         if isinstance(event, events.DeviceBack):
@@ -157,6 +195,12 @@ class Promises(RuleBasedStateMachine):
     # Commands
 
     def check(self, command: Command, commands: list[Command]) -> None:
+        if isinstance(command, COMMANDED):
+            host = self.replica(command.id).host
+            assert self.links.is_up(host), f"{command} to a host that cannot be reached"
+        if isinstance(command, RESTORING) and self.is_repeated(command):
+            self.check_restored(command)
+            return
         match command:
             case Assign(id, pool, device):
                 entry = self.book.entries[id]
@@ -199,6 +243,33 @@ class Promises(RuleBasedStateMachine):
         assert replica.is_returning
         assert not self.claims(id)
         assert self.has_reason(id, commands)
+
+    def check_restored(self, command: Drain | Quiesce | Resume | Terminate) -> None:
+        """Over a new link, a replica is told again what its record says, and no more."""
+        replica = self.replica(command.id)
+        assert not replica.is_unknown
+        match command:
+            case Drain(_, if_idle_s):
+                assert if_idle_s is None
+                self.drained.setdefault(command.id, self.now)
+            case Quiesce(id):
+                assert self.claims(id)
+            case Terminate():
+                assert replica.terminated
+            case Resume():
+                assert replica.is_returning or self.before[command.id] == "ready"
+
+    def is_repeated(self, command: Drain | Quiesce | Resume | Terminate) -> bool:
+        """Whether a command only repeats what the replica was told before."""
+        is_old = self.before[command.id] == "draining" or isinstance(command, Resume)
+        return is_old and self.has_new_link(command.id)
+
+    def has_new_link(self, id: str) -> bool:
+        """Whether the event is a new link to the replica: what was sent over the last one may be
+        lost."""
+        is_greeting = isinstance(self.event, events.Greeted) and self.event.id == id
+        is_up = isinstance(self.event, events.HostUp) and id in self.event.running
+        return is_greeting or (is_up and self.replica(id).has_greeted)
 
     def check_cut(self, id: str) -> None:
         """No exchange of a server is cut before `drain_s` is over."""
@@ -251,7 +322,8 @@ class Promises(RuleBasedStateMachine):
                     device = self.book.devices[replica.device]
                     place = "" if device.kind == "cpu" else device.id
                     assert self.book.entries[id].device == place
-                self.check_start()
+                    assert self.book.entries[id].host == device.host, "a standby changed its host"
+                self.check_start(host_of(replica.device))
                 self.check_placed(id, replica.pool, replica.device)
                 new.discard(id)
                 given.discard(id)
@@ -263,20 +335,21 @@ class Promises(RuleBasedStateMachine):
             if isinstance(command, Launch) and command.role == "standby":
                 assert command.id not in self.book.ever, "an id was given twice"
                 assert self.has_reason(command.id, commands)
-                self.check_start()
+                self.check_start(command.host)
                 assert command.device not in self.cordoned
-                self.book.stand_by(command.id, command.device)
-                there = [self.replica(id).state for id in self.book.standbys(command.device)]
+                self.book.stand_by(command.id, command.device, command.host)
+                ids = self.book.standbys(command.device, command.host)
+                there = [self.replica(id).state for id in ids]
                 most = self.gpu_standbys if command.device else self.standbys
                 assert len(there) - there.count(State.RELEASING) <= most
                 bank = self.book.bank_of(self.book.entries[command.id])
                 size_mib = max(d.memory_mib for d in self.book.devices.values() if d.bank == bank)
                 assert not size_mib or self.book.used_mib(bank) + RESERVE_MIB <= size_mib + 1e-9
 
-    def check_start(self) -> None:
+    def check_start(self, host: str) -> None:
         assert self.is_list_read, "started on a half-known world"
         assert not self.machine.stopping
-        assert not self.is_engine_down
+        assert self.links.is_open(host), f"started on {host}, which is closed"
 
     def check_placed(self, id: str, key: str, device: str) -> None:
         """Each placement is for a wanted pool, on a device with room, within the function's
@@ -295,6 +368,16 @@ class Promises(RuleBasedStateMachine):
             most = max(one.spec.max for one in revisions)
             most += sum(one.warming is not None and one.warming.beside for one in revisions)
             assert sum(one.count() for one in revisions) <= most
+            if is_exclusive(spec):
+                self.check_exclusive(revisions, most)
+
+    def check_exclusive(self, revisions: list[Pool], most: int) -> None:
+        """No replica is started while one that may still run would exceed `max`."""
+        every = [one for pool in revisions for one in pool.replicas.values()]
+        there = [one for one in every if one.role == "serve"]
+        known = {one.id for one in there if not one.is_unknown and one.is_present}
+        doubtful = {one.id for one in there} & self.links.in_doubt(self.now)
+        assert len(known | doubtful) <= most, f"{doubtful} may still run"
 
     def free_gpus(self, spec: PoolSpec) -> list[str]:
         """Return the GPUs that have room for a pool and are not reserved."""
@@ -302,7 +385,11 @@ class Promises(RuleBasedStateMachine):
         reservations |= {
             reservation.device for reservation in self.reservations.values() if reservation
         }
-        gpus = (one for one in self.book.devices.values() if one.kind != "cpu")
+        gpus = [
+            one
+            for one in self.book.devices.values()
+            if one.kind != "cpu" and self.links.is_open(one.host)
+        ]
         return [
             one.id
             for one in gpus
@@ -318,13 +405,16 @@ class Promises(RuleBasedStateMachine):
             assert load.queued + load.in_flight == 0, "a busy replica was asked to go"
             return
         is_unwanted = key not in self.specs or self.machine.stopping
-        is_left = self.replica(drain.id).device in self.cordoned and self.machine.is_open
-        is_swap = self.is_swap(drain.id) and not self.specs[key].is_server
-        assert is_unwanted or is_left or self.is_surplus(key) or is_swap
+        replica = self.replica(drain.id)
+        is_cordoned = replica.device in self.cordoned or self.links.is_leaving(replica.host)
+        is_left = is_cordoned and self.machine.is_open
+        if not (is_unwanted or is_left or self.is_surplus(key)):
+            assert self.is_swap(drain.id)
+            assert not self.specs[key].is_server
 
     def is_surplus(self, key: str) -> bool:
         pool = self.machine.pools[key]
-        serving = sum(one.state is State.READY for one in pool.replicas.values())
+        serving = sum(one.is_ready for one in pool.replicas.values())
         return serving >= max(1, pool.wanted)
 
     def is_swap(self, id: str) -> bool:
@@ -359,6 +449,9 @@ class Promises(RuleBasedStateMachine):
         unwanted = replica.pool not in self.specs or self.machine.stopping
         # An adopted replica may be serving although it has not connected yet.
         is_cordoned = replica.device in self.cordoned and not replica.adopted
+        is_cordoned = is_cordoned or self.links.is_leaving(replica.host)
+        if isinstance(self.event, events.HostUp) and self.event.host == replica.host:
+            missing = id not in self.event.running or self.before.get(id) == "releasing"
         has_begun = self.before.get(id, State.STARTING) != "starting"
         idle = (unwanted or is_cordoned) and not has_begun
         is_nowhere = replica.device not in ("", *self.book.devices)
@@ -397,7 +490,7 @@ class Promises(RuleBasedStateMachine):
         now = {r.id: r.state for r in self.machine.replicas()}
         for id, state in self.before.items():
             assert now.get(id, State.STOPPED) in after(state)
-            assert id in now or self.event == events.Released(id)
+            assert id in now or self.event == events.Released(id) or id not in self.book.entries
 
     def check_published(self, commands: list[Command]) -> None:
         """The published endpoints of a pool equal its current ones. Only the end of a back-off,
@@ -419,12 +512,14 @@ class Promises(RuleBasedStateMachine):
         """Failures count against a pool only if the pool caused them, and never while the engine is
         down."""
         event = self.event
-        is_fault = not isinstance(event, events.DeviceLost | events.DeviceBack | events.Found)
+        is_fault = isinstance(event, events.Lost | events.Tick | events.Shutdown)
         if isinstance(event, events.Lost):
             is_fault = event.is_its_fault
         if isinstance(event, events.Lost) and self.before.get(event.id) == "standby":
             is_fault = False
-        if self.is_engine_down or not is_fault:
+        if isinstance(event, events.Lost) and (entry := self.book.entries.get(event.id)):
+            is_fault = is_fault and self.links.is_well(entry.host)
+        if not is_fault:
             for key, pool in self.machine.pools.items():
                 assert pool.failures <= failures.get(key, 0)
 
@@ -441,8 +536,8 @@ class Promises(RuleBasedStateMachine):
             assert spec.role != "trial" or not self.is_unplaceable(spec)
             if pool.count() >= pool.wanted:
                 assert pool.reservation is None
-                assert key not in self.machine.cluster.blocked
-            elif self.is_engine_down or self.now < pool.retry_at_s:
+                assert key not in self.machine.cluster.blocked or pool.unreachable()
+            elif not self.links.open_hosts() or self.now < pool.retry_at_s:
                 assert pool.reservation is None
             elif pool.reservation is not None:
                 victims = [self.machine.replica(id) for id in pool.reservation.victims]
@@ -456,27 +551,32 @@ class Promises(RuleBasedStateMachine):
     def is_unplaceable(self, spec: PoolSpec) -> bool:
         """Return whether every suitable device is cordoned."""
         able = [d for d in self.book.devices.values() if spec.device_kind in ("any", d.kind)]
-        return bool(able) and all(device.id in self.cordoned for device in able)
+        return bool(able) and all(
+            device.id in self.cordoned or self.links.is_lost(device.host, self.now)
+            for device in able
+        )
 
     def check_no_room(self, pool: Pool, spec: PoolSpec) -> None:
         """No device has room for the pool, not even without the replicas that may be evicted. The
         memory of standbys is always available."""
         siblings = [r for one in self.machine.cluster.siblings(pool) for r in one.replicas.values()]
-        siblings = [one for one in siblings if one.state is not State.RELEASING]
+        siblings = [one for one in siblings if self.takes_place(one)]
         reservations = sum(
             one.reservation is not None for one in self.machine.cluster.siblings(pool)
         )
         if spec.role == "serve" and len(siblings) + reservations + pool.count() >= spec.max:
             if pool.warming and pool.warming.beside:
                 return
-            is_leaving = any(one.state is State.DRAINING for one in siblings)
+            is_leaving = any(one.state is State.DRAINING or one.is_unknown for one in siblings)
             assert is_leaving or not {one.id for one in siblings} & self.idle()
             return
         claimed = {self.book.devices[id].bank for id in self.machine.cluster.ledger.reservations}
         devices = [
             one
             for one in self.book.devices.values()
-            if one.bank not in claimed and one.id not in self.cordoned
+            if one.bank not in claimed
+            and one.id not in self.cordoned
+            and self.links.is_open(one.host)
         ]
         standbys = {id for id in self.book.standbys() if self.replica(id).is_coming}
         idle = self.idle()
@@ -488,13 +588,19 @@ class Promises(RuleBasedStateMachine):
                 fit = [one.id for one in devices if self.book.has_room(one, spec, gone)]
                 assert not fit, f"{pool.key}: {pool.blocked}; without {group} it fits on {fit}"
 
+    def takes_place(self, replica: Replica) -> bool:
+        """Whether a replica counts against the `max` of its function."""
+        pool = self.machine.pools[replica.pool]
+        is_draining = replica.state is State.DRAINING
+        return pool.counts(replica) or (is_draining and (replica.is_reachable or pool.is_exclusive))
+
     def idle(self) -> set[str]:
         """Return the replicas that may be asked to drain."""
         found = set()
         for replica in self.machine.replicas():
             pool = self.machine.pools[replica.pool]
             load = self.machine.cluster.demand.load(pool.key)
-            is_idle = replica.state is State.READY and not load.queued + load.in_flight
+            is_idle = replica.is_ready and not load.queued + load.in_flight
             has_refused = self.now - self.refused.get(replica.id, -1.0) < REFUSAL_S
             stayed_s = self.now - self.book.entries[replica.id].ready_s
             if stayed_s < self.residency_s(pool):
@@ -520,7 +626,7 @@ class Promises(RuleBasedStateMachine):
         """No ready replica of a pool that must not batch has batching on."""
         for replica in self.machine.replicas():
             pool = self.machine.pools[replica.pool]
-            if replica.state is State.READY and replica.role == "serve" and not pool.batches:
+            if replica.is_ready and replica.role == "serve" and not pool.batches:
                 assert not replica.batches
 
     @invariant()
@@ -536,16 +642,35 @@ class Promises(RuleBasedStateMachine):
         """Replicas on a removed device are being released; replicas on a cordoned device are
         drained, unless they were adopted and have not reported yet."""
         for replica in self.machine.replicas():
+            if not replica.is_reachable:
+                continue
             is_here = replica.device in ("", *self.book.devices)
             assert is_here or replica.state is State.RELEASING
             if replica.device not in self.cordoned or replica.state is State.RELEASING:
                 continue
             assert not self.cordoned[replica.device]
-            is_found = replica.adopted and replica.is_coming
+            is_found = replica.is_unknown or (replica.adopted and replica.is_coming)
             is_going = replica.state is State.DRAINING and not replica.is_listed
             assert is_going or is_found or not self.machine.is_open
         assert self.machine.cordons().keys() == self.cordoned.keys()
         assert not self.machine.cluster.ledger.reservations.keys() & self.cordoned.keys()
+
+    @invariant()
+    def unknown_replicas_are_left_alone(self) -> None:
+        """Only what is known is listed; what cannot be reached has no time limit; nothing on a
+        host that drains is kept; nothing on a closed host is reserved."""
+        for replica in self.machine.replicas():
+            is_up = self.links.is_up(replica.host)
+            assert replica.is_reachable == is_up, (replica.host, replica.contact)
+            assert is_up or replica.deadline_s == float("inf")
+            assert not replica.is_listed or not replica.is_unknown
+            is_found = replica.is_unknown or (replica.adopted and replica.is_unready)
+            is_kept = replica.is_listed or replica.is_coming
+            if self.links.is_leaving(replica.host) and not is_found and self.machine.is_open:
+                assert not is_kept or replica.state in (State.DRAINING, State.LOADING)
+        for device in self.machine.cluster.ledger.reservations:
+            assert self.links.is_open(host_of(device))
+        assert self.machine.cluster.hosts.keys() == self.links.hosts.keys()
 
     @invariant()
     def reservations_agree(self) -> None:

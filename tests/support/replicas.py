@@ -68,6 +68,22 @@ class ModelFolder:
         """Link all files into `target`, whatever the bundle lists."""
         self._link(target)
 
+    def path(self, sha256: str) -> Path:
+        """Return the file with this content."""
+        for path in self._folder.iterdir():
+            if hashlib.sha256(path.read_bytes()).hexdigest() == sha256:
+                return path
+        return self._folder / sha256
+
+    def bundle(self) -> Bundle:
+        """Return a bundle of all files."""
+        files = []
+        for path in sorted(self._folder.iterdir()):
+            data = path.read_bytes()
+            files.append(BundleFile(path.name, len(data), hashlib.sha256(data).hexdigest()))
+        digest = hashlib.sha256(repr(files).encode()).hexdigest()
+        return Bundle(digest, tuple(files))
+
     async def keep(self, size: int, parts: AsyncIterator[bytes | bytearray]) -> str:
         """Store prepared parts in the same folder, named by their hash."""
         data = b"".join([bytes(part) async for part in parts])

@@ -16,9 +16,10 @@ from tests.chaos.calls import client
 from tests.chaos.containers.calling import Front
 from tests.chaos.containers.weather import Weather
 from tests.chaos.footprint import pause, until
-from tests.chaos.hosts.world import AGENT, UP_S, World, kill, running
+from tests.chaos.hosts.world import AGENT, World, kill, running
 from tests.chaos.ledger import Ledger
 from tests.support.fleet.host import Host
+from tests.support.fleet.served import UNTIL_S, is_whole, items, until_host
 
 SHORT_S = (0.5, 3.0)
 """Shorter than the time in which a silent link counts as broken."""
@@ -76,17 +77,17 @@ class Faults:
                 self.done[kind] += 1
 
     async def _require_up(self, host: Host, kind: str) -> None:
-        """Require that a host is up again; while the gateway is down, that counts for nothing."""
-        end = time.monotonic() + UP_S
-        said: object = ""
+        """Require that a host is up again; the time in which the gateway is down does not count."""
+        end, said = time.monotonic() + UNTIL_S, ""
         while time.monotonic() < end:
             await self.front.up.wait()
-            with suppress(OSError):
+            try:
                 async with client(self.front.server) as caller:
-                    if await self.world.is_up(caller, host):
-                        return
-                    said = (await self.world.shown(caller)).get(host.name)
-        self.ledger.violated(f"{host.name} is not up {UP_S:g} s after {kind}: {said}")
+                    await until_host(caller, host.name, is_whole)
+                    return
+            except (OSError, AssertionError) as error:
+                said = str(error)
+        self.ledger.violated(f"not up after {kind}: {said}")
 
     # Replicas and agents
 
@@ -185,8 +186,8 @@ class Faults:
 
                 is_there = await until(is_ready, READY_S)
                 self.ledger.require(is_there, f"not ready {READY_S:g} s after a restart")
-                items = (await caller.admin("GET", "/replicas")).json()["items"]
-                self.adopted += sum(bool(one["adopted"]) for one in items)
+                listed = await items(caller, "/replicas")
+                self.adopted += sum(bool(one["adopted"]) for one in listed)
 
 
 HOST_FAULTS: dict[str, Callable[[Faults, Host], Awaitable[None]]] = {

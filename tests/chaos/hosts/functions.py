@@ -118,6 +118,16 @@ class HostClients(Clients):
             super().refused(who, subject, answer, began_s)
 
 
+async def deploy_server(caller: Caller, name: str, image: str) -> None:
+    """Deploy one of SERVERS."""
+    manifest = SERVER.format(name=name, image=image, retry=SERVERS[name])
+    body = {"files": [], "manifest": manifest, "overrides": {}, "trust": True, "breaking": True}
+    answer = await caller.admin("POST", f"/functions/{name}/revisions", body)
+    assert answer.status < 300, answer.body
+    operation = (await caller.ended(answer.json())).json()
+    assert operation["state"] == "done", operation
+
+
 def make_notes(folder: Path) -> Path:
     """Create the folder for SEEN, with a file for each function that any user may write."""
     folder.mkdir(parents=True)

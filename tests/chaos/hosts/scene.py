@@ -10,7 +10,6 @@ import traceback
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from registry.model import LOCAL_HOST
@@ -24,17 +23,17 @@ from tests.chaos.footprint import until
 from tests.chaos.hosts.faults import GATEWAY_FAULTS, HOST_FAULTS, Faults
 from tests.chaos.hosts.functions import (
     COUNTED,
-    SERVER,
     SERVERS,
     SUBJECTS,
     HostClients,
+    deploy_server,
     make_notes,
     run_twice,
 )
-from tests.chaos.hosts.world import GONE_S, Placement, World, open_world
+from tests.chaos.hosts.world import Placement, World, open_world
 from tests.chaos.ledger import Ledger
-from tests.support.caller import Caller
 from tests.support.faulty_image import make_faulty_image, seen_tokens
+from tests.support.fleet.served import is_whole, items, join, leave, until_host
 from tests.support.process_server import ServerProcess, server_process
 
 WORKERS = 2
@@ -83,12 +82,11 @@ class Hosts:
     async def run(self, folder: Path, image: str) -> None:
         """Add the hosts, deploy, call under faults, and check what is there and what is left."""
         async with client(self._server) as caller:
-            await self._world.join(caller)
+            await join(caller, *self._world.hosts, cpu_slots=SLOTS)
             for subject in SUBJECTS:
                 await subject.deploy(caller, folder, IDLE_S)
-            for name, retry in SERVERS.items():
-                manifest = SERVER.format(name=name, image=image, retry=retry)
-                await caller.deploy({}, name=name, manifest=manifest, trust=True)
+            for name in SERVERS:
+                await deploy_server(caller, name, image)
         for name in (COUNTED.name, *SERVERS):
             (self._notes / name).write_text("")  # what the trials have run
         await self._under_fire()
@@ -122,26 +120,21 @@ class Hosts:
         """Count where ready replicas are, once a second, while the server is up."""
         while True:
             await footprint.pause(1.0)
-            try:
-                async with client(self._server) as caller:
-                    items = (await caller.admin("GET", "/replicas")).json()["items"]
-            except OSError:
-                continue
-            self._served.update(one["host"] for one in items if one["state"] == "ready")
+            async with client(self._server) as caller:
+                found = await items(caller, "/replicas")
+            self._served.update(one["host"] for one in found if one["state"] == "ready")
 
     async def _balance(self) -> None:
         """Require that all hosts are up, that the server's replicas are exactly the containers on
         all hosts, and that its counts of calls balance."""
         async with client(self._server) as caller:
             for host in self._world.hosts:
-                is_up = await self._world.is_up(caller, host)
-                shown = (await self._world.shown(caller)).get(host.name)
-                self._ledger.require(is_up, f"{host.name} is not up at the end: {shown}")
+                await until_host(caller, host.name, is_whole)
             found: dict[str, Placement] = {}
 
             async def is_equal() -> bool:
-                items = (await caller.admin("GET", "/replicas")).json()["items"]
-                found["shown"] = {(one["host"], one["id"]) for one in items}
+                listed = await items(caller, "/replicas")
+                found["shown"] = {(one["host"], one["id"]) for one in listed}
                 found["there"] = await asyncio.to_thread(self._world.replicas)
                 return found["shown"] == found["there"]
 
@@ -165,19 +158,7 @@ class Hosts:
             for name in (*(one.name for one in SUBJECTS), *SERVERS):
                 answer = await caller.admin("DELETE", f"/functions/{name}")
                 self._ledger.require(answer.status < 300, f"{name}: {answer.body!r}")
-            for host in self._world.hosts:
-                await self._remove_host(caller, host.name)
-
-    async def _remove_host(self, caller: Caller, name: str) -> None:
-        last: Any = None
-
-        async def is_gone() -> bool:
-            nonlocal last
-            last = await caller.admin("DELETE", f"/hosts/{name}")
-            return name not in await self._world.shown(caller)
-
-        if not await until(is_gone, GONE_S):
-            self._ledger.violated(f"{name} is not removed: {last.body!r}")
+            await leave(caller, *self._world.hosts)
 
     def _tell(self) -> None:
         tallies = self._clients.tallies

@@ -14,17 +14,13 @@ from docker.errors import APIError
 from pool_manager.drivers.docker import spec
 from registry.model import LOCAL_HOST
 from tests.chaos.containers.engine_room import happened
-from tests.chaos.footprint import until
 from tests.chaos.hosts.functions import SEEN
-from tests.support.caller import Caller
 from tests.support.fleet.fleet import Fleet, open_fleet
 from tests.support.fleet.host import WORKER, Host, Plan, stand_in_runtime
 from tests.support.own_engine import OwnEngine
 
 AGENT = "agent"
 """Replica id of a host's agent."""
-UP_S = 90.0
-GONE_S = 60.0
 ANSWER_S = 60.0
 Placement = set[tuple[str, str]]
 """Host and id of replicas."""
@@ -41,34 +37,6 @@ class World:
     def hosts(self) -> list[Host]:
         """Return the other hosts."""
         return self.fleet.hosts
-
-    async def join(self, caller: Caller) -> None:
-        """Add all hosts to a server; wait until they are up."""
-        for host in self.hosts:
-            body = {
-                "name": host.name,
-                "address": host.address,
-                "identity": str(host.identity),
-                "host_key": host.host_key,
-                "cpu_slots": 4,
-            }
-            answer = await caller.admin("POST", "/hosts", body)
-            assert answer.status < 300, answer.body
-        for host in self.hosts:
-            assert await self.is_up(caller, host), await self.shown(caller)
-
-    async def shown(self, caller: Caller) -> dict[str, dict[str, Any]]:
-        """Return the hosts as the server shows them, by name."""
-        items = (await caller.admin("GET", "/hosts")).json()["items"]
-        return {one["name"]: one for one in items}
-
-    async def is_up(self, caller: Caller, host: Host) -> bool:
-        """Wait until a host is up, with its agent; return whether it is within UP_S."""
-
-        async def is_up() -> bool:
-            return (await self.shown(caller)).get(host.name, {}).get("state") == "up"
-
-        return await until(is_up, UP_S)
 
     def containers(self) -> list[tuple[str, dict[str, Any]]]:
         """Return host and listing of all containers of the running hosts."""

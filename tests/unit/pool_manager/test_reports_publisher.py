@@ -8,6 +8,7 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.state import PoolSpec
+from pool_manager.replicas.launcher import Located
 from pool_manager.replicas.run_folders import RunFolders
 from pool_manager.reports import Journal, Publisher
 from registry.exchange import Endpoints, decode_endpoints
@@ -40,7 +41,7 @@ class Rig:
             self.play.machine,
             Journal(Forgetful(), lambda: 0.0, 1),
             self.bindings,
-            folders,
+            lambda id: Located(str(folders.data_socket(id))),
             lambda: self.play.now,
         )
         self.end = self.publisher.messages.subscribe(

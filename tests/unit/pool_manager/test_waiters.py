@@ -11,7 +11,9 @@ from structlog.testing import capture_logs
 from pool_manager import waiters
 from pool_manager.core import events
 from pool_manager.core.commands import EndTrial, EndWarm
+from pool_manager.driver import HostDown
 from pool_manager.drivers.fake import FakeDriver
+from pool_manager.hosts.fleet import Fleet
 from pool_manager.waiters import RETRY_S, EngineWatch, PendingTrials, Warmed, WarmWaiters
 from registry.errors import EngineDown, ModelRefused, Refused, ShuttingDown, TrialKilled
 from registry.tasks import Tasks
@@ -262,7 +264,7 @@ async def test_the_engine_is_asked_until_it_answers() -> None:
         done.set()
 
     tasks, driver = Tasks("test"), Away()
-    watch = EngineWatch(driver, feed, tasks, pause)
+    watch = EngineWatch(Fleet(driver, {}).list_of, feed, tasks, pause)
 
     watch.begin("nobody listens")
     watch.begin("nobody listens still")
@@ -288,7 +290,7 @@ async def test_it_can_be_lost_again() -> None:
         done.release()
 
     tasks, driver = Tasks("test"), Away()
-    watch = EngineWatch(driver, feed, tasks, pause)
+    watch = EngineWatch(Fleet(driver, {}).list_of, feed, tasks, pause)
     for _ in range(2):
         watch.begin("nobody listens")
         await done.acquire()
@@ -296,6 +298,29 @@ async def test_it_can_be_lost_again() -> None:
     assert fed == [events.EngineBack(frozenset({"r1"}))] * 2
     await tasks.close()
     await driver.close()
+
+
+async def test_an_engine_behind_a_broken_connection_is_not_watched() -> None:
+    """The watch of a host's engine ends with the connection to the host; a later one begins
+    anew."""
+    asked: list[str] = []
+    tasks = Tasks("test")
+
+    async def running(host: str) -> set[str]:
+        asked.append(host)
+        raise HostDown("the cable is cut")
+
+    async def pause(_seconds: float) -> None:
+        """Return at once."""
+
+    watch = EngineWatch(running, lambda _event: None, tasks, pause)
+    for _ in range(2):
+        watch.begin("no answer", "gpu2")
+        while len(tasks):
+            await asyncio.sleep(0)
+
+    assert asked == ["gpu2", "gpu2"]
+    await tasks.close()
 
 
 class Odd(Away):
@@ -318,7 +343,9 @@ async def test_an_answer_that_nobody_expected_is_no_end() -> None:
 
     tasks, driver = Tasks("test"), Odd()
     with capture_logs() as logs:
-        EngineWatch(driver, back.put_nowait, tasks, pause).begin("nobody listens")
+        EngineWatch(Fleet(driver, {}).list_of, back.put_nowait, tasks, pause).begin(
+            "nobody listens"
+        )
         async with asyncio.timeout(60):
             assert await back.get() == events.EngineBack(frozenset({"r1"}))
 

@@ -209,6 +209,8 @@ def test_the_obstacle_names_labels_and_hosts() -> None:
         " gpu3 (unreachable since 12:04), gpu4 (no label zone), gpu5 (its driver is process),"
         " new (no label zone)"
     )
+    ledger.close_host("gpu2", "gpu2 is drained")
+    assert "hosts: gpu2 is drained, gpu3 (unre" in placement_obstacle(need, ledger)
     ledger.hosts["gpu5"].driver = ""
     assert "gpu5 (its driver is unknown)" in placement_obstacle(need, ledger)
     assert placement_obstacle(Need("a", "npu"), ledger) == "no device of kind npu"
@@ -238,3 +240,15 @@ def test_cordons_of_other_hosts_do_not_matter() -> None:
     assert not is_unplaceable(zone_a, ledger)
     assert "cordoned: XID 79 (gpu3/GPU-0)" in placement_obstacle(zone_b, ledger)
     assert "cordoned" not in placement_obstacle(zone_a, ledger)
+
+
+def test_a_closed_host_is_waited_for() -> None:
+    """A need that only a closed host or a cordoned device could hold is not unplaceable."""
+    ledger = fleet(record("gpu2"), record("gpu3"))
+    ledger.cordon("gpu3/GPU-0", Cordon("XID 79", is_gone=True))
+    ledger.close_host("gpu2", "unreachable")
+
+    assert not is_unplaceable(Need("a", "cuda"), ledger)
+    ledger.remove_devices(["gpu2/GPU-0"])
+    ledger.close_host("gpu3", "unreachable")
+    assert is_unplaceable(Need("a", "cuda"), ledger)

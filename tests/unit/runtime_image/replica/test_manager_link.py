@@ -46,7 +46,7 @@ class Rig:
             run_dir,
             SocketEnd(ours),
             orphan_s=orphan_s,
-            hello=lambda: HELLO,
+            hello=lambda dial: {**HELLO, "dial": dial},
             on_frame=self._handle,
             orphaned=self.orphaned.set,
         )
@@ -98,7 +98,7 @@ def test_a_new_manager_is_greeted(rig: Rig, how: str) -> None:
         hello = json.loads(manager.next(Kind.HELLO).body)
         manager.send(Kind.PING, aux=9)
 
-        assert hello == HELLO
+        assert hello == {**HELLO, "dial": 2}
         assert manager.next(Kind.PONG).aux == 9
         assert not rig.orphaned.is_set()
         manager.close()

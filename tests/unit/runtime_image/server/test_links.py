@@ -15,7 +15,7 @@ from runtime_image.contract.link import SOCKET_NOTICE, VERSION, Kind, NotStarted
 from runtime_image.contract.server import ServerSpec
 from runtime_image.link.frames import pack
 from runtime_image.replica.loop import Loop
-from runtime_image.server import links
+from runtime_image.server import links, passing
 from runtime_image.server.connecting import Server
 from runtime_image.server.links import Links
 from tests.support.blocking import BlockingLink, in_loop, turning
@@ -142,12 +142,12 @@ def test_a_side_channel_without_room_is_tried_again(
 ) -> None:
     """Connections are passed later, in order."""
     errors = [error, error]
-    original = links._pass
+    original = passing._pass
 
     def crowded(side: socket.socket, id: int, sock: socket.socket) -> int:
         return errors.pop() if errors else original(side, id, sock)
 
-    monkeypatch.setattr(links, "_pass", crowded)
+    monkeypatch.setattr(passing, "_pass", crowded)
     gateway = stage.gateway()
     gateway.link.send(Kind.OPEN, 1)
     gateway.link.send(Kind.OPEN, 2)
@@ -161,12 +161,12 @@ def test_a_connection_that_was_given_up_is_not_passed(
 ) -> None:
     """END before the side channel had room."""
     has_room = threading.Event()
-    original = links._pass
+    original = passing._pass
 
     def crowded(side: socket.socket, id: int, sock: socket.socket) -> int:
         return original(side, id, sock) if has_room.is_set() else errno.ETOOMANYREFS
 
-    monkeypatch.setattr(links, "_pass", crowded)
+    monkeypatch.setattr(passing, "_pass", crowded)
     gateway = stage.gateway()
     gateway.link.send(Kind.OPEN, 1)
     gateway.end(1)

@@ -1,0 +1,97 @@
+"""SSH connections of a gateway process, whose code is loaded with the first host.
+
+asyncssh takes half a second to import. Most gateway processes have no other host, and one that gets
+its first one has calls to serve meanwhile: so it is imported in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hosts.errors import ConnectionLost, Unreachable
+from registry.exchange import HostRoute
+from registry.tasks import Tasks
+
+if TYPE_CHECKING:
+    from hosts.connection import HostConnection
+    from hosts.login import Login
+
+JITTER_S: Final = 0.5
+"""Max seconds before the first login: gateway processes learn of a host at the same time, and sshd
+refuses logins from the tenth unfinished one on (MaxStartups)."""
+
+
+class SshConnection:
+    """`gateway.hosts.connections.Connection` over `hosts.connection.HostConnection`."""
+
+    def __init__(self, name: str, way: HostRoute, tasks: Tasks) -> None:
+        self._name = name
+        self._way = way
+        self._tasks = tasks
+        self._made = asyncio.Event()
+        self._connection: HostConnection | None = None
+        self._making: asyncio.Task[None] | None = None
+        self._reason = "not connected yet"
+
+    @property
+    def is_up(self) -> bool:
+        """Implement `Connection.is_up`."""
+        return self._connection is not None and self._connection.is_up
+
+    @property
+    def rtt_s(self) -> float:
+        """Implement `Connection.rtt_s`."""
+        return 0.0 if self._connection is None else self._connection.rtt_s
+
+    def open(self) -> None:
+        """Implement `Connection.open`."""
+        self._making = self._tasks.spawn(f"make {self._name}", self._make())
+
+    async def close(self) -> None:
+        """Implement `Connection.close`."""
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.wait({self._making})
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def wait_up(self, timeout_s: float) -> None:
+        """Implement `Connection.wait_up`."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        try:
+            await asyncio.wait_for(self._made.wait(), timeout_s)
+        except TimeoutError:
+            raise Unreachable(f"{self._name}: {self._reason}") from None
+        assert self._connection is not None
+        await self._connection.wait_up(max(0.0, end_s - loop.time()))
+
+    async def dial(self, path: str, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
+        """Implement `Connection.dial`."""
+        if self._connection is None:
+            raise ConnectionLost(f"{self._name}: {self._reason}")
+        return await self._connection.dial(path, protocol)
+
+    async def _make(self) -> None:
+        await asyncio.to_thread(import_module, "hosts.connection")
+        from hosts.connection import HostConnection
+
+        try:
+            login = _login(self._way)
+        except ValueError as error:
+            self._reason = f"its address cannot be used: {error}"
+            return
+        self._connection = HostConnection(login, self._tasks, name=self._name, jitter_s=JITTER_S)
+        self._connection.open()
+        self._made.set()
+
+
+def _login(way: HostRoute) -> Login:
+    """Return the login to a host. Raises ValueError for a malformed address."""
+    from hosts.login import Login, parse_target
+
+    identity = Path(way.identity) if way.identity else None
+    return Login(parse_target(way.address), identity, host_key=way.host_key)
