@@ -53,6 +53,7 @@ class HostLogins:
     async def examine(self, host: Host) -> list[Check]:
         """Return the results of all checks of a host; of its login alone if that fails."""
         try:
+            await self._try(host)
             return await self._examine(login_of(host), host.engine)
         except Unreachable as error:
             return [Check("login", is_ok=False, found=str(error), remedy=_hint(error))]

@@ -264,6 +264,7 @@ class Settings(BaseSettings):
             standbys=self.standbys,
             gpu_standbys=self.gpu_standbys,
             orphan_s=self.orphan_s,
+            host_lost_s=max(self.host_lost_s, self.orphan_s + HOST_LOST_MARGIN_S),
             ping_s=self.ping_s,
             starts_at_once=cores,
             read_ahead_mib=self.read_ahead_mib,

@@ -39,11 +39,13 @@ COOKIE_FILE = "cookie.key"
 class Store:
     """All durable state, with the parts that are cached in memory.
 
+    `id` is that of the database, which no other store has.
     `bundles` holds the bundle of every revision in the catalog, by digest. Unused blobs are
     removed from `sweeps_from_s` on (Unix seconds). `tasks` owns the flushers of history and usage,
     and the daily backups. `cookie_secret` signs the cookies of functions' pages.
     """
 
+    id: str
     settings: StoreSettings
     functions: Functions
     traffic: Traffic
@@ -95,6 +97,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
     await stack.enter_async_context(usage.running(tasks))
     await stack.enter_async_context(backups.running(tasks))
     return Store(
+        id=identity.id,
         settings=settings,
         functions=functions,
         traffic=Traffic(database),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from admin.cli.options import Session, connected
 
 if TYPE_CHECKING:
     from admin.cli.bundle_files import Collected
+    from admin.cli.server_options import ServerOptions
 
 OFF = "off"
 ALWAYS = "always"
@@ -144,6 +146,17 @@ Breaking = Annotated[
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return once the files are uploaded.")]
 
 
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """Options of `fnctl deploy` that are given or not."""
+
+    trust: bool
+    breaking: bool
+    now: bool
+    pull: bool
+    no_wait: bool
+
+
 @connected
 def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     session: Session,
@@ -214,17 +227,31 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         network=network and network.value,
         concurrency=concurrency,
     )
+    flags = Flags(trust, breaking, now, pull, no_wait)
+    _deploy_path(session, path, name, server, overrides, flags)
+
+
+def _deploy_path(
+    session: Session,
+    path: Path | None,
+    name: str | None,
+    server: ServerOptions,
+    overrides: dict[str, Any],
+    flags: Flags,
+) -> None:
     built = server.manifest()
     if path is not None and not built and is_repository(path):
         from admin.cli.repository.deploying import Options, deploy_repository
 
-        deploy_repository(session, path, name, Options(overrides, breaking, no_wait))
+        deploy_repository(session, path, name, Options(overrides, flags.breaking, flags.no_wait))
         return
     collected = collect_files(path, name, built)
     if collected.manifest != built or not built:
         overrides |= server.overrides()
-    request = collected.request(trust, breaking, overrides, now=now, pull=pull)
-    _deploy(session, collected, request, no_wait)
+    request = collected.request(
+        flags.trust, flags.breaking, overrides, now=flags.now, pull=flags.pull
+    )
+    _deploy(session, collected, request, flags.no_wait)
 
 
 def is_repository(path: Path) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from admin.pool_sync import SUPERSEDED_IDLE_S, binding, pool_spec
 from pool_manager.ports import ServerContainer
 from registry.catalog import Deployed
-from registry.model import ExchangeLimits, Mount, Scaling, ServerImage
+from registry.model import DeviceNeed, ExchangeLimits, Limits, Mount, Scaling, ServerImage
 from tests.support.nouns import (
     bundle,
     deployed,
@@ -195,3 +195,36 @@ def test_an_image_that_is_not_pinned_is_named() -> None:
 
     assert container is not None
     assert (container.image, container.port) == ("web:1", 8000)
+
+
+def test_a_model_may_run_on_any_host_and_again() -> None:
+    """A model needs no driver, and its calls may run again unless its function says otherwise."""
+    scaling = Scaling(spread=False)
+    model = revision(device=DeviceNeed(host={"zone": "a", "disk": "nvme"}))
+    spec = pool_spec(Deployed(function(scaling=scaling), model), bundle(), "process")
+
+    assert (spec.driver, spec.may_rerun, spec.spread) == ("", True, False)
+    assert spec.labels == (("disk", "nvme"), ("zone", "a"))
+    assert (spec.files, spec.image) == (bundle().digest, "")
+
+    never = Deployed(function(limits=Limits(retry="never")), revision())
+    handler = Deployed(function(), revision(handler="handler.py"))
+    assert [pool_spec(one, bundle()).may_rerun for one in (never, handler)] == [False, False]
+
+
+def test_a_server_runs_under_the_driver_of_this_machine() -> None:
+    """A server's calls run once; folders that it mounts are this machine's, unless it names other
+    hosts."""
+    mounts = (Mount("data", "/srv", "/data"),)
+    plain = server_deployed(image=ServerImage("app:1", "sha256:1"))
+    mounted = server_deployed(image=ServerImage("app:1", "sha256:1"), mounts=mounts)
+    elsewhere = replace(
+        mounted, revision=replace(mounted.revision, device=DeviceNeed(host={"zone": "a"}))
+    )
+
+    specs = [pool_spec(one, bundle(), "docker") for one in (plain, mounted, elsewhere)]
+
+    assert {(spec.driver, spec.may_rerun, spec.image) for spec in specs} == {
+        ("docker", False, "sha256:1")
+    }
+    assert [spec.labels for spec in specs] == [(), (("host", "local"),), (("zone", "a"),)]

@@ -69,7 +69,7 @@ def test_the_command_line_wins_over_the_environment_over_the_file_over_the_defau
         ({"idle_s": "soon"}, "setting idle_s: Input should be a valid number"),
         (
             {"replica_uids": "5"},
-            "setting replica_uids: Value error, expected FIRST:COUNT, at least 256 ids from 1 to",
+            "setting replica_uids: expected FIRST:COUNT, at least 256 ids from 1 to",
         ),
         ({"prot": 1}, "setting prot: Extra inputs are not permitted, got 1"),
     ],
@@ -307,3 +307,33 @@ def test_commands_are_looked_for_where_the_server_looks(monkeypatch: pytest.Monk
     monkeypatch.delenv("FN_SERVER_PATH")
     monkeypatch.delenv("PATH")
     assert load_settings({}).pool().server_path == os.defpath
+
+
+def test_a_lost_host_outlasts_its_replicas() -> None:
+    """Without a setting, `host_lost_s` is 75, or 15 s more than replicas live alone; a shorter time
+    is refused."""
+    assert load_settings({}).pool().host_lost_s == 75.0
+    assert load_settings({"orphan_s": 100.0}).pool().host_lost_s == 115.0
+    assert load_settings({"orphan_s": 9.0, "host_lost_s": 24.0}).pool().host_lost_s == 24.0
+    with pytest.raises(BadRequest, match=r"host_lost_s: expected at least 24 .*, got 23$"):
+        load_settings({"orphan_s": 9.0, "host_lost_s": 23.0})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("zone=a, disk=nvme", {"zone": "a", "disk": "nvme"}),
+        ('{"zone": "a"}', {"zone": "a"}),
+        ("", {}),
+    ],
+)
+def test_labels_of_this_machine_are_pairs_or_json(given: str, expected: dict[str, str]) -> None:
+    """Both forms of the variable are read."""
+    assert load_settings({"host_labels": given}).host_labels == expected
+
+
+@pytest.mark.parametrize("given", ["zone", "host=a", "Zone=a", "zone=a b"])
+def test_bad_labels_of_this_machine_are_refused(given: str) -> None:
+    """The error names the setting."""
+    with pytest.raises(BadRequest, match="^setting host_labels: "):
+        load_settings({"host_labels": given})

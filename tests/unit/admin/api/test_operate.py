@@ -124,7 +124,14 @@ async def test_scaling_is_changed_with_a_matching_tag(server: ServingServer) -> 
 
     assert (answer.status, answer.json()) == (
         200,
-        {"name": "digits", "min": 0, "max": 3, "idle_s": 9.5},
+        {
+            "name": "digits",
+            "min": 0,
+            "max": 3,
+            "idle_s": 9.5,
+            "spread": True,
+            "file_hosts": 1,
+        },
     )
     assert answer.headers["ETag"] == await tag(server) != before
     stale = await patch(server, {"max": 4}, before)
@@ -147,7 +154,7 @@ async def test_a_change_needs_if_match(server: ServingServer) -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        ({}, "expected at least one of min, max, idle_s; got none"),
+        ({}, "expected at least one of min, max, idle_s, spread, file_hosts; got none"),
         ({"min": 2}, "scaling.max: expected at least scaling.min (2), got 1"),
         ({"min": -1}, "scaling.min: expected at least 0, got -1"),
         ({"max": 1001}, "scaling.max: expected at most 1000, got 1001"),

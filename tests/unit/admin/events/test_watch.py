@@ -25,12 +25,14 @@ Joined = Callable[..., "Reader"]
 
 
 class Play:
-    """State reader whose functions and replicas the test sets; records each read in `looks`."""
+    """State reader whose functions, replicas and hosts the test sets; records each read in
+    `looks`."""
 
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
         self.active: set[str] = set()
         self.there: list[str] = []
+        self.hosts_there: list[str] = []
         self.looks: list[list[str]] = []
 
     def tick(self) -> None:
@@ -54,6 +56,10 @@ class Play:
     def devices(self) -> Iterator[Item]:
         """Return one device."""
         yield Item("cpu:0", "", b"{}")
+
+    def hosts(self) -> Iterator[Item]:
+        """Return the hosts that the test set."""
+        return (Item(name, "", b'{"name":"%s"}' % name.encode()) for name in self.hosts_there)
 
     def beat(self) -> dict[str, Any]:
         """Return an empty beat."""
@@ -188,6 +194,23 @@ async def test_removals_are_reported(watch: EventWatch, play: Play, joined: Join
 
     assert first[-1][1] == {"functions": ["digits"], "replicas": []}
     assert second[-1][1] == {"functions": [], "replicas": ["r1"]}
+
+
+async def test_hosts_come_and_go(watch: EventWatch, play: Play, joined: Joined) -> None:
+    """A host is part of the snapshot, and a removed one is reported."""
+    play.hosts_there = ["gpu2"]
+    reader = joined()
+    told = await reader.until("ready")
+    assert ("hosts", {"items": [{"name": "gpu2"}]}) in told
+
+    play.hosts_there = []
+    watch.refresh()
+
+    assert (await reader.until("gone"))[-1][1] == {
+        "functions": [],
+        "replicas": [],
+        "hosts": ["gpu2"],
+    }
 
 
 async def test_busy_functions_are_read_each_second_and_once_more(

@@ -92,7 +92,7 @@ async def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     await (await Database.open(tmp_path / "db")).close()
 
     with pytest.raises(
-        StoreUnavailable, match=r"schema \d and this fngate knows up to 1: .* newer"
+        StoreUnavailable, match=r"schema \d+ and this fngate knows up to 1: .* newer"
     ):
         await Database.open(tmp_path / "db", migrations=MIGRATIONS[:1])
 

@@ -1,0 +1,206 @@
+"""Tests of fnctl host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from admin.cli.verbs import host
+from tests.support.admin_api import AdminApi, Canned
+
+HOSTS = "/admin/v1/hosts"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0"
+ROW: dict[str, Any] = {
+    "name": "gpu2",
+    "address": "nn@gpu2",
+    "state": "up",
+    "reason": "",
+    "since_s": 1.0,
+    "labels": {"host": "gpu2", "zone": "a"},
+    "driver": "docker",
+    "engine_version": "24.0.7",
+    "rtt_ms": 0.42,
+    "agent": "",
+    "cpu_slots": 8,
+    "gpus": 2,
+    "replicas": 3,
+    "disk_free_mib": 2048,
+    "cached_files": 4,
+    "cached_mib": 1024,
+    "images": 2,
+    "clock_offset_s": -0.25,
+    "transfer": "digits 40 %",
+}
+SETTINGS = {"host_key": "", "identity": "", "engine": "/var/run/docker.sock", "files_mib": 51_200}
+DETAIL = {**ROW, "settings": SETTINGS}
+LOCAL = {**ROW, "name": "local", "address": "", "rtt_ms": None, "labels": {}, "transfer": ""}
+CHECKS = [
+    {"level": "ok", "name": "docker", "found": "24.0", "todo": ""},
+    {"level": "fail", "name": "forwarding", "found": "refused", "todo": "AllowTcpForwarding yes"},
+]
+
+
+def test_a_host_is_added_with_its_options(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Only given options are sent, and the checks that passed are counted."""
+    pinned = {**DETAIL, "settings": {**SETTINGS, "host_key": KEY}, "checks": CHECKS[:1]}
+    api.on("POST", HOSTS, Canned(pinned, 201))
+
+    given = ["--label", "zone=a", "--files-gib", "2", "--host-key", f"gpu2 {KEY} comment"]
+    result = fnctl("host", "add", "nn@gpu2", *given)
+
+    assert api.requests[0].json == {
+        "address": "nn@gpu2",
+        "labels": {"zone": "a"},
+        "files_mib": 2048,
+        "host_key": KEY,
+        "accept_host_key": False,
+    }
+    assert result.stdout == (
+        f"gpu2 is added (nn@gpu2, 1 checks passed)\n  its key is pinned: {KEY}\n"
+    )
+    assert "next: fnctl host show gpu2" in result.stderr
+
+
+def test_an_unknown_key_tells_how_to_accept_it(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """The hint is the command with the option that pins the key."""
+    problem = {"code": "refused", "title": "Refused", "detail": "not known", "host_key": KEY}
+    api.on("POST", HOSTS, Canned({**problem, "hint": "ssh gpu2"}, 422))
+
+    result = fnctl("host", "add", "gpu2")
+
+    assert result.exit_code == 1
+    assert (
+        "next: if that is its key: fnctl host add gpu2 --accept-host-key; or: ssh gpu2"
+        in result.stderr
+    )
+
+
+def test_failed_checks_are_printed(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """All checks are shown as doctor does, and the remedy is the hint."""
+    problem = {"code": "refused", "title": "Refused", "detail": "cannot run replicas"}
+    api.on("POST", HOSTS, Canned({**problem, "checks": CHECKS, "hint": "change it"}, 422))
+
+    result = fnctl("host", "add", "gpu2")
+
+    assert result.exit_code == 1
+    assert "fail  forwarding  refused" in result.stderr
+    assert "-> AllowTcpForwarding yes" in result.stderr
+    assert "next: change it" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["add", "gpu2", "--label", "zone"],
+        ["add", "gpu2", "--host-key", KEY, "--accept-host-key"],
+        ["set", "gpu2"],
+    ],
+)
+def test_wrong_usage(fnctl: Callable[..., Result], words: list[str]) -> None:
+    """Options that contradict each other, or none, send no request."""
+    assert fnctl("host", *words).exit_code == 2
+
+
+def test_hosts_are_listed(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """One line per host, then what is wrong or under way."""
+    away = {**ROW, "name": "gpu3", "state": "unreachable", "reason": "timed out", "transfer": ""}
+    api.on("GET", HOSTS, Canned({"items": [LOCAL, ROW, away], "next": None}))
+
+    lines = fnctl("host", "ls").stdout.splitlines()
+
+    assert lines[0].split() == [
+        "NAME",
+        "ADDRESS",
+        "STATE",
+        "RTT",
+        "CPU",
+        "GPUS",
+        "REPLICAS",
+        "FREE",
+        "LABELS",
+    ]
+    assert lines[1].split()[:4] == ["local", "-", "up", "-"]
+    assert lines[2].split() == [
+        "gpu2",
+        "nn@gpu2",
+        "up",
+        "0.42",
+        "ms",
+        "8",
+        "2",
+        "3",
+        "2.0",
+        "GiB",
+        "zone=a",
+    ]
+    assert lines[4:] == ["gpu2: digits 40 %", "gpu3: timed out"]
+    assert json.loads(fnctl("host", "ls", "--json").stdout)["items"][1] == ROW
+
+
+def test_a_host_is_shown(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """The fields that are known are shown; a host without contact has a hint at doctor."""
+    away = {**DETAIL, "state": "unreachable", "reason": "timed out", "labels": {"host": "gpu2"}}
+    api.on("GET", f"{HOSTS}/gpu2", Canned(away))
+
+    result = fnctl("host", "show", "gpu2")
+
+    shown = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines()}
+    assert shown["state"][0] == "unreachable"
+    assert shown["files"] == ["4", "files,", "1.0", "GiB", "of", "50.0", "GiB"]
+    assert shown["clock"] == ["-0.250", "s"]
+    assert "labels" not in shown
+    assert result.stderr == "next: fnctl doctor --host gpu2\n"
+
+
+def test_a_host_is_drained_and_labelled(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Each change is one PATCH; KEY- removes a label."""
+    api.on("PATCH", f"{HOSTS}/gpu2", *[Canned(DETAIL)] * 4)
+
+    assert fnctl("host", "drain", "gpu2").stdout == "gpu2 is draining, 3 replicas left\n"
+    assert fnctl("host", "drain", "gpu2", "--undo").stdout == "gpu2 takes replicas again\n"
+    assert fnctl("host", "label", "gpu2", "zone=b", "disk-").stdout == "gpu2: zone=a\n"
+    assert fnctl("host", "set", "gpu2", "--gpus", "none").exit_code == 0
+
+    assert [one.json for one in api.requests] == [
+        {"draining": True},
+        {"draining": False},
+        {"labels": {"zone": "b", "disk": None}},
+        {"gpus": "none"},
+    ]
+
+
+def test_a_removal_waits_for_the_replicas(
+    api: AdminApi, fnctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host is asked for until it is unknown."""
+    monkeypatch.setattr(host, "POLL_S", 0.0)
+    api.on("DELETE", f"{HOSTS}/gpu2", Canned({"removed": None, "replicas": 3}, 202))
+    unknown = Canned({"code": "unknown", "title": "Unknown", "detail": "no host"}, 404)
+    api.on("GET", f"{HOSTS}/gpu2", Canned({**DETAIL, "replicas": 1}), unknown)
+
+    result = fnctl("host", "rm", "gpu2")
+
+    assert result.stdout == "gpu2 is removed\n"
+    waits = [line for line in result.stderr.splitlines() if line.startswith("waiting")]
+    assert [line.split(" of")[0] for line in waits] == [
+        "waiting for 3 replicas",
+        "waiting for 1 replica",
+    ]
+
+
+def test_a_removal_by_force_says_so(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """`--force` is sent; without a wait a drain is only begun."""
+    api.on(
+        "DELETE",
+        f"{HOSTS}/gpu2",
+        Canned({"removed": "gpu2", "replicas": 0}),
+        Canned({"removed": None, "replicas": 3}, 202),
+    )
+
+    assert fnctl("host", "rm", "gpu2", "--force").stdout == "gpu2 is removed\n"
+    assert fnctl("host", "rm", "gpu2", "--no-wait").stdout == "gpu2 is draining\n"
+    assert [one.query for one in api.requests] == [{"force": "true"}, {}]
