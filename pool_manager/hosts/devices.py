@@ -87,9 +87,7 @@ class HostDevices:
         """Poll the chosen GPUs from now on. What other programs have in use there is measured
         now."""
         tenants = await self._tenants(driver, records, running)
-        foreign = {
-            gpu.uuid: memory.foreign_mib(gpu, tenants.get(gpu.uuid, {})) for gpu in chosen
-        }
+        foreign = {gpu.uuid: memory.foreign_mib(gpu, tenants.get(gpu.uuid, {})) for gpu in chosen}
         report = self._reports.last
         assert report is not None
         nvml = RemoteNvml(self._host, self._reports)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ from runtime_image.contract.control import ReplicaRecord
 
 if TYPE_CHECKING:
     from pool_manager.hosts.remote_host import RemoteHost
-
 
 
 class Fleet:
@@ -134,7 +133,6 @@ class Fleet:
     async def release(self, id: str) -> None:
         """End a replica, and prove it gone."""
         await self._of(id).release(id)
-
 
     async def close(self) -> None:
         """Close the driver of this machine; the owner closes the other hosts."""

@@ -79,5 +79,3 @@ def of_host(device: Device, host: str) -> Device:
 def slots_of(host: str, count: int, memory_mib: float) -> list[Device]:
     """Return the CPU slots of another host."""
     return [of_host(slot, host) for slot in cpu_slots(count, memory_mib)]
-
-

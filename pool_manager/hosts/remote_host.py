@@ -17,11 +17,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import structlog
-
 from hosts.connection import HostConnection
 from hosts.errors import Unreachable
 from hosts.files import FileCache
 from hosts.login import Login, parse_target
+
 from pool_manager.core import events
 from pool_manager.core.state import Device
 from pool_manager.driver import EngineLosses, Exits, HostDown
@@ -230,9 +230,7 @@ class RemoteHost:
         """Report the host with its devices: after a join, or when devices were found."""
         devices = tuple(self.devices())
         rtt_s = self._connection.rtt_s
-        self._services.emit(
-            events.HostUp(self.name, self.epoch, devices, running, "docker", rtt_s)
-        )
+        self._services.emit(events.HostUp(self.name, self.epoch, devices, running, "docker", rtt_s))
 
     @property
     def _may_have_gpus(self) -> bool:
