@@ -147,6 +147,8 @@ class ReplicaCounter:
                 self._replicas[command.id].is_leaving = True
             case commands.Release() if command.id in self._replicas:
                 self._over(self._replicas[command.id], command.reason)
+            case commands.Abandon() if command.id in self._replicas:
+                self._over(self._replicas.pop(command.id), command.reason)
             case commands.RecordRefutation():
                 self.counts.refuted["rows"] += 1
             case commands.RecordColdStart():

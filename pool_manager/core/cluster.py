@@ -263,7 +263,8 @@ class Cluster:
         )
 
     def _kind(self, device: str) -> str:
-        return self.ledger.devices[device].kind if device else "cpu"
+        known = self.ledger.devices.get(device)
+        return known.kind if known is not None else "" if device else "cpu"
 
     def start_priority(self, id: str) -> StartPriority:
         """Return the present priority of a replica's start. It may rise while the start is queued,
@@ -292,11 +293,8 @@ class Cluster:
     def await_end(self, replica: Replica) -> str:
         """Return why a pool may not start another replica while this one may run (user-facing
         text)."""
-        host = self.hosts[replica.host]
-        if host.is_reachable:
-            return f"waits for the proof that {replica.id} on {host.name} has ended"
-        wait = f"a replica there may still run, so another starts {self.host_lost_s:.0f} s after"
-        return f"{host.obstacle}; {wait} the loss at the latest"
+        wait = f"another one starts {self.host_lost_s:.0f} s after the loss at the latest"
+        return f"{self.hosts[replica.host].obstacle}; {replica.id} may still run there, {wait}"
 
     def unreserve(self, pool: Pool) -> None:
         """Release the pool's reservation, if it has one."""

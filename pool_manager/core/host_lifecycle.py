@@ -216,8 +216,10 @@ class HostLifecycle:
     ) -> set[str]:
         """Record that the engine of a host stopped or resumed answering. Until it resumes, nothing
         is started there and no loss counts as a failure. While the host is not connected, its
-        engine is not asked: HostUp says that it answers."""
-        if not record.is_reachable:
+        engine is not asked: HostUp says that it answers. After it, the answer of an earlier
+        connection says nothing more."""
+        is_lost = isinstance(event, events.EngineLost)
+        if not record.is_reachable or not (is_lost or record.engine_down or record.is_local):
             return set()
         if isinstance(event, events.EngineLost):
             record.engine_down = event.reason

@@ -416,7 +416,7 @@ class Machine:
         for one in pool.replicas.values():
             due_s.append(one.deadline_s)
             idle_s = pool.idle_s(one, now)
-            if one.can_serve and idle_s < pool.keep_s:
+            if pool.counts(one) and idle_s < pool.keep_s:
                 due_s.append(now + pool.keep_s - idle_s)
         pool.quiet_until_s = min(due_s, default=float("inf"))
 

@@ -134,10 +134,11 @@ class HostLinks:
         link = self.hosts[event.host]
         if event.epoch > link.epoch:
             link.epoch, link.is_engine_down = event.epoch, False
+            was_gone = link.is_gone(now)
             if not link.is_up:
                 link.is_up, link.is_new, link.since_s = True, False, now
             for id in book.on_host(event.host):
-                if id not in event.running or before.get(id) != "releasing":
+                if was_gone or id not in event.running or before.get(id) != "releasing":
                     self.forget(id)
 
     def write_down_link(
