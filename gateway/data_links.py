@@ -45,7 +45,8 @@ class Delivered(NamedTuple):
 
     `json_length` is 0 unless the answer is binary with a JSON head. `is_first`: this is the answer
     of the replica's first run. `connected_s`: when the link was established (monotonic seconds).
-    `phases`: the phases of the replica's cold start, in milliseconds.
+    `phases`: the phases of the replica's cold start, in milliseconds. `host`: its host, "" for this
+    machine.
     """
 
     meta: AnswerMeta
@@ -56,6 +57,7 @@ class Delivered(NamedTuple):
     device: str
     connected_s: float
     phases: dict[str, float]
+    host: str = ""
 
 
 Outcome = Delivered | RequestError | FnError
@@ -196,7 +198,8 @@ class DataLinks(ReplicaLinks[Bodies]):
         if json_length > len(body):
             raise LinkError("the JSON part is longer than the answer")
         is_first, device, since_s = flags & _FIRST != 0, endpoint.device, peer.connected_s
-        answer = (meta, json_length, body, is_first, id, device, since_s, endpoint.phases)
+        phases, host = endpoint.phases, endpoint.host
+        answer = (meta, json_length, body, is_first, id, device, since_s, phases, host)
         self._on_final(id, peer, request, _delivered(answer), now)
 
     def _on_other_frame(self, id: str, peer: Peer[Bodies], frame: Frame, now: float) -> None:

@@ -72,7 +72,7 @@ class Receipt(NamedTuple):
     """How a replica served one request.
 
     `phases`: the phases of the cold start that the request waited for, in milliseconds; empty if it
-    waited for none.
+    waited for none. `host`: the replica's host, "" for this machine.
     """
 
     revision: str
@@ -82,6 +82,7 @@ class Receipt(NamedTuple):
     phases: dict[str, float]
     is_first: bool
     meta: AnswerMeta
+    host: str = ""
 
     @property
     def is_cold(self) -> bool:
@@ -90,20 +91,23 @@ class Receipt(NamedTuple):
 
 
 make_receipt: Callable[
-    [tuple[str, str, str, float, dict[str, float], bool, AnswerMeta]], Receipt
+    [tuple[str, str, str, float, dict[str, float], bool, AnswerMeta, str]], Receipt
 ] = partial(tuple.__new__, Receipt)
 """Construct a Receipt without the Python frame of the named tuple's own constructor."""
 
 
 def server_timing(receipt: Receipt) -> str:
-    """Return the header's value. A cold start has the metric `cold` and one metric per phase."""
-    revision, replica, device, queue_ms, phases, is_first, meta = receipt
+    """Return the header's value. A cold start has the metric `cold` and one metric per phase; a
+    replica on another host has the metric `host`."""
+    revision, replica, device, queue_ms, phases, is_first, meta, host = receipt
     _, decode_us, batch_us, compute_us, encode_us, rows, _ = meta
     cold = all_phases = ""
     if phases:
         cold = f'cold;desc="{revision} on {device}", '
         all_phases = "".join(f"{p};dur={phases[p]:.3f}, " for p in PHASES if p in phases)
     compute = "first_run" if is_first else "compute"
+    if host:
+        cold = f'{cold}host;desc="{host}", '
     return (
         f'{cold}replica;desc="{replica}", queue;dur={_ms(round(queue_ms * 1e3))}, {all_phases}'
         f'decode;dur={_ms(decode_us)}, batch;dur={_ms(batch_us)};desc="{rows} rows", '
@@ -124,6 +128,8 @@ def exchange_timing(receipt: Receipt, first_byte_ms: float) -> str:
     if receipt.phases:
         cold = "".join(f"{p};dur={receipt.phases[p]:.3f}, " for p in PHASES if p in receipt.phases)
         cold = f'cold;desc="{receipt.revision} on {receipt.device}", {cold}'
+    if receipt.host:
+        cold = f'{cold}host;desc="{receipt.host}", '
     replica, queue = receipt.replica, _ms(round(receipt.queue_ms * 1e3))
     first_byte = _ms(round(first_byte_ms * 1e3))
     return f'{cold}replica;desc="{replica}", queue;dur={queue}, first_byte;dur={first_byte}'

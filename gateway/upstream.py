@@ -101,6 +101,11 @@ class UpstreamConnection(asyncio.Protocol):
         return self._endpoint.device
 
     @property
+    def host(self) -> str:
+        """Host of the replica, "" for this machine."""
+        return self._endpoint.host
+
+    @property
     def phases(self) -> dict[str, float]:
         """Phases of the replica's cold start, in milliseconds."""
         return self._endpoint.phases

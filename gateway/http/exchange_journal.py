@@ -145,6 +145,7 @@ class ExchangeJournal:
                 upstream.phases if is_cold else NO_PHASES,
                 False,
                 NO_RUN,
+                upstream.host,
             )
         )
         first_byte_s = now - (self._sent_s or self._began_s)

@@ -25,7 +25,7 @@ class AccessEvent(
     """One request; the fields are the keys of its log line.
 
     A field with a default is omitted if it is unknown: no replica answered, or there was no cold
-    start or no trace. `ms` and `queue_ms` have microsecond precision; `status` is 0 if nothing was
+    start or no trace; `host` is that of the replica unless it is this machine. `ms` and `queue_ms` have microsecond precision; `status` is 0 if nothing was
     sent; `timestamp` is when the request ended. `method` and `first_byte_ms` are logged for server
     functions. The garbage collector does not track events: they
     are never part of a cycle.
@@ -54,6 +54,7 @@ class AccessEvent(
     trace_id: str = ""
     method: str = ""
     first_byte_ms: float | None = None
+    host: str = ""
 
 
 class AccessLog:
@@ -92,7 +93,7 @@ class AccessLog:
         request in monotonic seconds.
         """
         (bytes_in, bytes_out), (began_s, now) = sizes, times
-        revision, replica, _, queue_ms, phases, _, meta = receipt
+        revision, replica, _, queue_ms, phases, _, meta, host = receipt
         _, decode_us, batch_us, compute_us, encode_us, rows, _ = meta
         traceparent = call.meta.traceparent
         # Positional: keyword arguments would double the time.
@@ -120,6 +121,8 @@ class AccessLog:
             _known_phases(phases) if phases else None,
             records.trace_id(traceparent) if traceparent else "",
         )
+        if host:
+            event.host = host
         self._add(event)
 
     def log_end(self, record: RequestRecord, now: float) -> None:
@@ -149,6 +152,7 @@ class AccessLog:
                 trace_id=record.trace_id,
                 method=record.method,
                 first_byte_ms=None if first_byte_ms is None else round(first_byte_ms, 3),
+                host=receipt.host if receipt is not None else "",
             )
         )
 

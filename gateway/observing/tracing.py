@@ -188,6 +188,8 @@ class _Tree:
             "fngate.device": receipt.device,
             "fngate.replica": receipt.replica,
         }
+        if receipt.host:
+            attributes["fngate.host"] = receipt.host
         cold = self._add("cold start", hold, (begun_s, connected_s), attributes)
         at_s = connected_s - sum(seconds.values())
         for phase, took_s in seconds.items():
@@ -275,6 +277,8 @@ def _attributes(record: RequestRecord) -> Attributes:
         found["fngate.first_byte_ms"] = record.first_byte_ms
     if record.receipt is not None:
         found["fngate.device"] = record.receipt.device
+        if record.receipt.host:
+            found["fngate.host"] = record.receipt.host
         if record.receipt.meta is not NO_RUN:
             found["fngate.rows"] = record.receipt.meta.rows
         found["fngate.is_cold"] = record.receipt.is_cold
