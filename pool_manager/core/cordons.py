@@ -11,7 +11,6 @@ from pool_manager.core.placement import is_unplaceable, placement_obstacle
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Replica, State
 
-
 LOST = (HostState.DRAINING, HostState.GONE)
 """States of hosts that may last for hours."""
 
