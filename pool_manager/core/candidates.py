@@ -61,7 +61,11 @@ class CandidateTable:
         """Add a candidate, whose replica is charged, or replace it."""
         self._by_id[id] = candidate
         bank = self._ledger.charge_of(id).bank
-        self._in.setdefault(bank, {})[id] = candidate.cost
+        there = self._in.get(bank)
+        if there is None:
+            self._in[bank] = {id: candidate.cost}
+        else:
+            there[id] = candidate.cost
         self._changed[bank] = None
 
     def discard(self, id: str) -> None:
@@ -90,8 +94,9 @@ class CandidateTable:
             devices = self._ledger.devices_of(bank)
             # An adopted replica may be on a device that is unknown: its end makes no room.
             if costs and devices:
-                self._floor_of[bank] = Floor(min(costs.values()), devices[0], bank)
-        self._floors = sorted(self._floor_of.values())
+                floor = self._floor_of[bank] = Floor(min(costs.values()), devices[0], bank)
+                self._floors.append(floor)
+        self._floors.sort()
         self._changed.clear()
 
     def _update(self, bank: str) -> None:

@@ -62,7 +62,7 @@ class CandidateSet:
 
     def all(self, now: float) -> CandidateTable:
         """Return every such replica."""
-        cluster = self._cluster
+        cluster, is_new = self._cluster, self._known is None
         if self._known is None:
             self._known = CandidateTable(cluster.ledger)
             keys = list(cluster.live)
@@ -74,7 +74,7 @@ class CandidateSet:
         self._seen = len(cluster.changed.log)
         for key in keys:
             pool = cluster.pools[key]
-            for id in pool.replicas:
+            for id in () if is_new else pool.replicas:
                 self._known.discard(id)
             for id, candidate in self._of(pool, now).items():
                 self._known.put(id, candidate)

@@ -48,6 +48,22 @@ class EvictionPlan(NamedTuple):
     victims: tuple[str, ...]
 
 
+class _Choice(NamedTuple):
+    """Victims on a device: their `total` cost with the price of the start; `bound` is the least
+    that any set in the memory bank could cost."""
+
+    total: float
+    bound: float
+    device: str
+    victims: tuple[str, ...]
+
+    def is_before(self, floor: float, first: str) -> bool:
+        """Whether no bank from this floor on can have a better choice. `first` is its first
+        device."""
+        is_tie = floor == self.total
+        return floor > self.total or (is_tie and (self.bound < self.total or first > self.device))
+
+
 def start_price_s(record: HostRecord, shipment: Shipment) -> float:
     """Return the seconds that a start on a host takes longer than on the local one: ROUND_TRIPS
     over its link, and the transfer of the files and of the image that it lacks."""
@@ -143,43 +159,25 @@ def plan_eviction(
         with the same cost, the one with the lowest floor is best, then the one whose device comes
         first.
     """
-    best: tuple[float, float, str] | None = None
-    plan = None
+    best: _Choice | None = None
     prices: dict[str, float] = {}
     for floor, first, bank in candidates.floors():  # (1)
-        if best is not None and (floor > best[0] or (floor == best[0] and _is_last(best, first))):
-            break  # (4)
+        if best is not None and best.is_before(floor, first):  # (4)
+            break
         host = ledger.devices[first].host
         if host not in prices:
             prices[host] = _price_s(need, ledger, host) / STAY_S
         bound = floor + prices[host]  # (2)
-        if best is not None and bound > best[0]:
-            continue
-        if not _is_large_enough(bank, need, ledger):
-            continue
-        for device in ledger.devices_of(bank):
+        is_open = best is None or bound <= best.total
+        for device in ledger.devices_of(bank) if is_open else ():
             if best is not None and (bound, bound, device) >= best:
                 break
-            if not ledger.fits_kind(device, need):
-                continue
             victims = _victims(device, need, ledger, candidates, without)  # (3)
-            if victims is None:
-                continue
-            total = sum(candidates[id].cost for id in victims) + prices[host]
-            if best is None or (total, bound, device) < best:
-                best, plan = (total, bound, device), EvictionPlan(device, victims)
-    return plan
-
-
-def _is_last(best: tuple[float, float, str], first: str) -> bool:
-    """Whether no later bank with a floor of the best total can have a better set."""
-    total, bound, device = best
-    return bound < total or first > device
-
-
-def _is_large_enough(bank: str, need: Need, ledger: Ledger) -> bool:
-    size_mib = ledger.size_mib(bank)
-    return not size_mib or need.memory_mib <= size_mib - RESERVE_MIB
+            if victims is not None:
+                total = sum(candidates[id].cost for id in victims) + prices[host]
+                choice = _Choice(total, bound, device, victims)
+                best = choice if best is None else min(best, choice)
+    return EvictionPlan(best.device, best.victims) if best is not None else None
 
 
 def placement_obstacle(need: Need, ledger: Ledger) -> str:
@@ -259,12 +257,17 @@ def _victims(
     candidates: CandidateTable,
     without: Collection[str],
 ) -> tuple[str, ...] | None:
-    """Return the candidates to stop on one device; None if they cannot make room.
+    """Return the candidates to stop on one device; None if it may not be used, or if they cannot
+    make room.
 
     (1) The cheapest first, until share and memory fit.
     (2) If that fails because of the pools' `min`: the largest first.
     (3) The most expensive ones are kept if the others suffice.
     """
+    size_mib = ledger.size_mib(ledger.devices[device].bank)
+    is_too_small = size_mib and need.memory_mib > size_mib - RESERVE_MIB
+    if is_too_small or not ledger.fits_kind(device, need):
+        return None
     chosen = _choose(
         device, need, ledger, candidates, without, lambda id: candidates[id].cost
     )  # (1)
