@@ -60,7 +60,9 @@ from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.drivers.process import ProcessDriver
+from pool_manager.drivers.uids import parse_range
 from pool_manager.gpus.discovery import find_gpus, open_gpus
+from pool_manager.hosts.settings import HostSettings
 from pool_manager.manager import Manager
 from pool_manager.ports import Bundles
 from pool_manager.replicas.run_folders import RunFolders
@@ -211,7 +213,6 @@ async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
         return ProcessDriver(section.run_dir, server_path=section.server_path)
     # Imported here, as servers with other drivers do not need the engine's library.
     from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
-    from pool_manager.drivers.uids import parse_range
 
     known = {"cpu": settings.image_cpu, "cuda": settings.image_gpu}
     kinds = {"cpu"} | {device.kind for device in devices}
@@ -238,7 +239,16 @@ async def make_manager(
     driver = driver or await open_driver(settings, [*found.devices(), *slots])
     gpus = await open_gpus(found, driver, RunFolders(section).read_records())
     devices = [*gpus.devices(), *slots]
-    return Manager(section, driver, devices, _Linked(store.blobs), history, gpus, store.secrets)
+    remote = HostSettings(
+        server=store.id,
+        images={"cpu": settings.image_cpu, "cuda": settings.image_gpu},
+        uids=parse_range(settings.replica_uids),
+        engine_url=settings.docker_host,
+        local_labels=settings.host_labels,
+    )
+    return Manager(
+        *(section, driver, devices, _Linked(store.blobs), history, gpus, store.secrets, remote)
+    )
 
 
 async def _open_pools(
