@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hosts.errors import Unreachable
+from hosts.findings import Check
 from hosts.login import Login, log_in, parse_host_key, parse_target
+from hosts.probes import examine
 from registry.errors import BadRequest, Refused
 from registry.model import Host
 
-if TYPE_CHECKING:
-    from hosts.probes import Check
-
-Examine = Callable[[Login, str], Awaitable["list[Check]"]]
+Examine = Callable[[Login, str], Awaitable[list[Check]]]
 LogIn = Callable[[Login], Awaitable[Any]]
 
 
@@ -30,9 +29,9 @@ class Checked:
 class HostLogins:
     """Logs in to hosts as the user of the server: with its agent, ~/.ssh/config and known_hosts."""
 
-    def __init__(self, log_in: LogIn = log_in, examine: Examine | None = None) -> None:
+    def __init__(self, log_in: LogIn = log_in, examine: Examine = examine) -> None:
         self._log_in = log_in
-        self._examine = examine or _examine
+        self._examine = examine
 
     async def check(self, host: Host, *, accepts_key: bool = False) -> Checked:
         """Log in and examine the host; with `accepts_key`, pin the key of a host without a known
@@ -57,8 +56,6 @@ class HostLogins:
             await self._try(host)
             return await self._examine(login_of(host), host.engine)
         except Unreachable as error:
-            from hosts.probes import Check
-
             return [Check("login", is_ok=False, found=str(error), remedy=_hint(error))]
 
     async def _with_key(self, host: Host, *, accepts_key: bool) -> Host:
@@ -75,12 +72,6 @@ class HostLogins:
     async def _try(self, host: Host) -> None:
         there = await self._log_in(login_of(host))
         await there.close()
-
-
-async def _examine(login: Login, engine: str) -> list[Check]:
-    from hosts.probes import examine
-
-    return await examine(login, engine)
 
 
 def login_of(host: Host) -> Login:

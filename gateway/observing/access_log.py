@@ -25,10 +25,10 @@ class AccessEvent(
     """One request; the fields are the keys of its log line.
 
     A field with a default is omitted if it is unknown: no replica answered, or there was no cold
-    start or no trace; `host` is that of the replica unless it is this machine. `ms` and `queue_ms` have microsecond precision; `status` is 0 if nothing was
-    sent; `timestamp` is when the request ended. `method` and `first_byte_ms` are logged for server
-    functions. The garbage collector does not track events: they
-    are never part of a cycle.
+    start or no trace; `host` is that of the replica unless it is this machine. `ms` and `queue_ms`
+    have microsecond precision; `status` is 0 if nothing was sent; `timestamp` is when the request
+    ended. `method` and `first_byte_ms` are logged for server functions. The garbage collector does
+    not track events: they are never part of a cycle.
     """
 
     request_id: str

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from hosts.errors import NoSpace
 from hosts.files import FileCache
-
 from pool_manager.driver import HostDown
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.transfers import MIB, Transfers

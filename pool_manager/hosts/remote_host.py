@@ -17,11 +17,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import structlog
+
 from hosts.connection import HostConnection
 from hosts.errors import Unreachable
 from hosts.files import FileCache
 from hosts.login import Login, parse_target
-
 from pool_manager.core import events
 from pool_manager.core.state import Device
 from pool_manager.driver import EngineLosses, Exits, HostDown

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -149,19 +148,19 @@ async def test_a_function_runs_on_another_host(
     at the end nothing of it is left on the host but its files."""
     with pool_settings() as settings:
         async with house(settings, folder, machine, engine, runtime_image) as one:
-            began_s = time.monotonic()
             await one.start()
             up = await one.until(lambda view: view.state == "up")
-            print("up after", time.monotonic() - began_s, up)
             id = await one.until_ready()
-            print("ready after", time.monotonic() - began_s)
-            one.manager.receive_demand(b"\x84\xa6worker\xa1w\xa3seq\x01\xa4full\xc3\xa9revisions\x80")
+            one.manager.receive_demand(
+                b"\x84\xa6worker\xa1w\xa3seq\x01\xa4full\xc3\xa9revisions\x80"
+            )
             [endpoint] = one.messages[-1].pools[KEY].replicas
             host = one.messages[-1].hosts[HOST]
             [listed] = [one for one in machine.containers() if "digits" in str(one["Names"])]
             assert endpoint.id == id
             assert endpoint.host == HOST
-            assert endpoint.path == f"{machine.home}/.fngate/{endpoint.path.split('/')[4]}/data/{id}/data.sock"
+            assert endpoint.path.startswith(f"{machine.home}/.fngate/")
+            assert endpoint.path.endswith(f"/data/{id}/data.sock")
             assert len(endpoint.greeting) == 64
             assert host.address == machine.address
             assert listed["State"] == "running"

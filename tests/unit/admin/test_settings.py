@@ -335,5 +335,5 @@ def test_labels_of_this_machine_are_pairs_or_json(given: str, expected: dict[str
 @pytest.mark.parametrize("given", ["zone", "host=a", "Zone=a", "zone=a b"])
 def test_bad_labels_of_this_machine_are_refused(given: str) -> None:
     """The error names the setting."""
-    with pytest.raises(BadRequest, match="^setting host_labels: "):
+    with pytest.raises(BadRequest, match=r"^setting host_labels: "):
         load_settings({"host_labels": given})

@@ -316,8 +316,7 @@ async def test_an_engine_behind_a_broken_connection_is_not_watched() -> None:
     watch = EngineWatch(running, lambda _event: None, tasks, pause)
     for _ in range(2):
         watch.begin("no answer", "gpu2")
-        while len(tasks):
-            await asyncio.sleep(0)
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
 
     assert asked == ["gpu2", "gpu2"]
     await tasks.close()
