@@ -81,6 +81,10 @@ class Fleet:
         """Make image and mounts of a server available on the host of its replica."""
         await self.remote(record.host).provide(server)
 
+    async def seal(self, id: str) -> None:
+        """Close the data folder of a replica on another host to itself."""
+        await self.remote(self.host(id)).seal(id)
+
     def data_socket(self, id: str) -> str:
         """Return the path, on the replica's host, at which gateways connect to it."""
         host = self._host_of.get(id, LOCAL_HOST)

@@ -15,6 +15,7 @@ from pool_manager.core.hosts import HostRecord
 from pool_manager.core.machine import Machine
 from pool_manager.driver import Driver
 from pool_manager.hosts.fleet import Fleet
+from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.view import HostView
 from pool_manager.ports import Gpus
@@ -102,7 +103,7 @@ class Hosts:
             present.update(host)
             return
         # Imported here, as servers without other hosts need neither asyncssh nor docker.
-        from pool_manager.hosts.remote_host import HostServices, RemoteHost
+        from pool_manager.hosts.remote_host import RemoteHost
 
         services = HostServices(
             self._path,
@@ -191,7 +192,7 @@ class Hosts:
             state=record.state,
             reason=record.reason or record.engine_down,
             since_s=self._wall() - (self._clock() - record.since_s),
-            labels=dict(record.labels),
+            labels={name: text for name, text in record.labels.items() if name != LABEL},
             driver=record.driver,
             cpu_slots=slots,
             gpus=len(devices) - slots,
