@@ -465,7 +465,7 @@ class RemoteHost:
         return replace(
             view,
             address=self.host.address,
-            reason="" if self.is_up else self.why_down,
+            reason=view.reason if self.is_up else self.why_down,
             driver="docker" if self.is_known else "",
             engine_version=self.engine.version,
             rtt_ms=self._connection.rtt_s * 1e3 if self.is_up else None,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import socket
-import struct
+import subprocess
 import tarfile
 from collections.abc import Iterator
-from contextlib import closing, suppress
-from pathlib import Path
-from typing import Any
+from contextlib import closing
+from pathlib import Path, PurePosixPath
+from shlex import quote
 
 import pytest
 
 from pool_manager.hosts.folders import HostFolders
-from pool_manager.hosts.view import HostView
 from runtime_image.contract.link import VERSION, Kind
 from runtime_image.link.frames import pack
 from tests.support import models
@@ -25,7 +25,7 @@ from tests.support.fleet.fleet import open_fleet
 from tests.support.fleet.host import WORKER, Plan
 from tests.support.fleet.host import Host as Machine
 from tests.support.leaks import Leaks
-from tests.support.other_hosts import HOST, KEY, House, Killed, Place, house
+from tests.support.other_hosts import HOST, KEY, Killed, Place, house
 from tests.support.replicas import pool_settings
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -36,7 +36,7 @@ LOST_S = 8.0
 
 
 @pytest.fixture(scope="module")
-def machine(engine: str) -> Iterator[Machine]:  # noqa: ARG001 - it sends the image
+def machine(engine: str) -> Iterator[Machine]:
     """A host that has no image yet."""
     with open_fleet(Plan(user=WORKER, is_relayed=True)) as fleet:
         yield fleet.first
@@ -67,9 +67,10 @@ def place(machine: Machine, engine: str, runtime_image: str, tmp_path: Path) -> 
 
 
 def names(machine: Machine) -> dict[str, str]:
-    """Return the ids of the running containers by name."""
-    listed = machine.containers()
-    return {one["Names"][0]: one["Id"] for one in listed if one["State"] == "running"}
+    """Return the ids of the running replicas and of the agent by the names of their containers."""
+    running = [one for one in machine.containers() if one["State"] == "running"]
+    found = {one["Names"][0]: one["Id"] for one in running}
+    return {name: id for name, id in found.items() if "-network-" not in name}
 
 
 def kept(machine: Machine) -> set[str]:
@@ -102,7 +103,7 @@ async def test_a_function_runs_on_another_host(machine: Machine, place: Place) -
             await one.until(lambda: not one.replicas)
             assert one.view.cached_files == 1
             assert kept(machine) == {"files", "control", "run"}
-            assert [name for name in names(machine) if "agent" not in name] == []
+            assert ["-agent-" in name for name in names(machine)] == [True]
         assert machine.containers() == []
         assert kept(machine) == {"files", "control"}
 
@@ -158,15 +159,132 @@ async def test_the_engine_of_a_host_dies(machine: Machine, place: Place) -> None
     """Replicas serve on without their engine and nothing is started; the host is used again when
     its engine is back."""
     with pool_settings() as settings:
-        async with house(settings, place, max=2) as one:
+        async with house(settings, place) as one:
             await one.until_ready()
+            one.define("other")
             before = names(machine)
             await asyncio.to_thread(machine.dockerd.kill)
-            one.manager.sleep(KEY)
+            other = asyncio.create_task(one.manager.warm("default/other@1"))
             await one.until(lambda: one.view.reason)
             assert one.view.state == "up"
+            assert one.manager.engine_down == ""
+            assert await one.answers()
             await asyncio.to_thread(machine.dockerd.start)
-            await one.until(lambda: not one.view.reason)
-            await one.until(lambda: not one.replicas)
+            assert (await other).outcome == "ready"
+            assert not one.view.reason
+            assert before.items() < names(machine).items()
+
+
+async def test_the_disk_of_a_host_is_full(machine: Machine, place: Place) -> None:
+    """A start that has no room says which host and which folder; what runs there serves on."""
+    with pool_settings() as settings:
+        async with house(settings, place) as one:
             await one.until_ready()
-            assert names(machine) != before
+            (Path(place.folder) / "weights.bin").write_bytes(os.urandom(1000))
+            one.define("large")
+            free = await asyncio.to_thread(machine.fill_disk, 10)
+            try:
+                failed = await one.manager.warm("default/large@1")
+                assert await one.answers()
+            finally:
+                await asyncio.to_thread(free)
+            assert failed.outcome == "failed"
+            assert "no space on gpu2 for weights.bin" in failed.reason
+            assert f"{machine.home}/.fngate/" in failed.reason
+            one.manager.retry("default/large@1")
+            assert (await one.manager.warm("default/large@1")).outcome == "ready"
+
+
+async def test_an_image_is_sent_once_for_starts_together(
+    machine: Machine, place: Place, engine: str
+) -> None:
+    """Two starts that need the same image, which the host lacks, wait for one transfer."""
+    size = 5 * 2**20
+    with connected(engine) as client, pool_settings() as settings:
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            member = tarfile.TarInfo("weights")
+            member.size = size
+            tar.addfile(member, io.BytesIO(os.urandom(size)))
+        client.api.import_image_from_data(file.getvalue(), "fngate-other-hosts", "test")
+        image = client.images.get("fngate-other-hosts:test").id
+        try:
+            async with house(settings, place) as one:
+                before = one.view.transferred_bytes
+                [there] = one.manager._hosts.members()
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(2):
+                        group.create_task(there.engine.send(image, "test"))
+                assert size <= one.view.transferred_bytes - before < 2 * size
+                assert one.view.images == (image,)
+                with connected(machine.engine_url) as own:
+                    assert own.images.get(image).tags == [
+                        f"fngate/pinned:{image[7:]}.{there.owner}"
+                    ]
+                await there.unpin_others(())
+                with (
+                    connected(machine.engine_url) as own,
+                    pytest.raises(docker.errors.ImageNotFound),
+                ):
+                    own.images.get(image)
+        finally:
+            client.images.remove(image, force=True)
+
+
+async def test_strangers_at_the_control_socket_are_refused(machine: Machine, place: Place) -> None:
+    """A HELLO with an unknown token, and what is no HELLO, end the connection at once."""
+    with pool_settings() as settings:
+        async with house(settings, place) as one:
+            [there] = one.manager._hosts.members()
+            path = f"{machine.seen_here}{machine.home}/.fngate/{there.owner}/control/ctl.sock"
+            hello = json.dumps({"token": "0" * 64, "version": VERSION, "dial": 1}).encode()
+            for said in (
+                b"".join(map(bytes, pack(Kind.HELLO, body=hello))),
+                b"GET / HTTP/1.1\r\n\r\n" * 9,
+            ):
+                with closing(socket.socket(socket.AF_UNIX)) as stranger:
+                    stranger.settimeout(20)
+                    stranger.connect(path)
+                    stranger.sendall(said)
+                    assert await asyncio.to_thread(stranger.recv, 100) == b""
+            await one.until_ready()
+
+
+FORGED = """
+for number in $(seq {many}); do : > file-$number; done
+ln -s {victim} folder; ln -s {victim}/kept data.sock; ln -s .. up; mkfifo pipe; : > -rf; : > 'a
+b'
+"""
+
+
+async def test_a_forged_data_folder_is_removed_without_following_links(
+    machine: Machine, place: Place
+) -> None:
+    """Whatever a replica's user has put into its data folder goes, and nothing besides; in a sealed
+    folder that user can change nothing."""
+    with pool_settings() as settings:
+        async with house(settings, place) as one:
+            [there] = one.manager._hosts.members()
+            base = machine.home / ".fngate" / there.owner
+            folder = base / "data/aaaa0001"
+            victim = machine.home / "victim"
+            inside = "setpriv --reuid=10001 --regid=10001 --clear-groups"
+
+            def forge(script: str) -> None:
+                machine.run(
+                    "sh", "-c", f"cd {folder} && exec {' '.join(inside)} sh -c {quote(script)}"
+                )
+
+            await asyncio.to_thread(machine.run, "install", "-d", "-o", WORKER, str(victim))
+            await asyncio.to_thread(machine.run, "touch", f"{victim}/kept")
+            folders = HostFolders(HOST, there._connection.run, PurePosixPath(base))
+            await folders.create("aaaa0001", b"{}")
+            await asyncio.to_thread(forge, FORGED.format(many=MANY, victim=victim))
+            await folders.seal("aaaa0001")
+            for change in ("rm data.sock", ": > more", "mv pipe data.sock"):
+                with pytest.raises(subprocess.CalledProcessError):
+                    await asyncio.to_thread(forge, change)
+            await folders.remove("aaaa0001")
+            assert "aaaa0001" not in await folders.ids()
+            left = await asyncio.to_thread(machine.run, "ls", str(victim))
+            assert left == "kept\n"

@@ -10,6 +10,7 @@ It prints the id of its replica once it is ready.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -107,11 +108,15 @@ class House:
         self.manager.define_host(self.host)
         await self.manager.start()
         self.delivery.open()
-        labels = (("host", HOST),)
-        spec = PoolSpec(KEY, function="default/digits", labels=labels, may_rerun=False, **changes)
-        model = ModelSpec("digits@1", model="add_one.onnx")
-        self.manager.define(spec, Binding(model, self.files.bundle(), "default", "digits", 1))
+        self.define("digits", **changes)
         await self.until(lambda: self.view.state == "up" and not self.view.agent)
+
+    def define(self, name: str, **changes: Any) -> None:
+        """Deploy a function with all files of the folder, whose calls may not run again."""
+        labels = (("host", HOST),)
+        key, model = f"default/{name}@1", ModelSpec(f"{name}@1", model="add_one.onnx")
+        spec = PoolSpec(key, function=key[:-2], labels=labels, may_rerun=False, **changes)
+        self.manager.define(spec, Binding(model, self.files.bundle(), "default", name, 1))
 
     async def close(self) -> None:
         """End the replicas and the agent."""
@@ -143,10 +148,8 @@ class House:
             ) from None
 
     async def _look(self) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), LOOK_S)
-        except TimeoutError:
-            pass
 
     async def until_ready(self) -> str:
         """Return the id of the function's only replica once it is ready."""
@@ -166,10 +169,6 @@ class House:
         outcome = await self.call()
         assert isinstance(outcome, Delivered), outcome
         return b"[2.0" in bytes(outcome.body) or b"[[2" in bytes(outcome.body)
-
-    def decided(self, text: str) -> bool:
-        """Whether a decision about the function contains a text."""
-        return any(text in one.text for one in self.manager.decisions(KEY))
 
 
 @asynccontextmanager
@@ -213,7 +212,8 @@ async def _main(root: Path, place: Place) -> None:
     folders = {"run_dir": root / "r", "model_dir": root / "m", "log_dir": root / "l"}
     one = House(PoolSettings(**folders), place)
     await one.open()
-    print(await one.until_ready(), flush=True)
+    sys.stdout.write(f"{await one.until_ready()}\n")
+    sys.stdout.flush()
     tasks = Tasks("main")
     await tasks.spawn("wait", asyncio.Event().wait())
 
