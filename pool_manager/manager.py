@@ -214,11 +214,13 @@ class Manager:
         self._bindings[spec.key] = binding
         self._reports.totals.define(spec.key)
         self.submit(events.PoolDefined(spec))
+        self._hosts.stocking.touch()
 
     def remove(self, key: str) -> None:
         """Remove a revision's pool: its replicas are drained."""
         self.submit(events.PoolRemoved(key))
         self._reports.totals.forget(key)
+        self._hosts.stocking.touch()
 
     async def trial(self, spec: PoolSpec, binding: Binding) -> dict[str, Any]:
         """Load a bundle in a throw-away replica and return its report.
@@ -430,6 +432,7 @@ class Manager:
         self.submit(events.Tick())
         self._launcher.output.tick()
         self._use.tick()
+        self._hosts.stocking.tick(self._machine, self._bindings)
         # Published again without a change, so that a gateway that could not connect tries again.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
 

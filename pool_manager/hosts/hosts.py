@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,11 +17,12 @@ from pool_manager.driver import Driver
 from pool_manager.hosts.fleet import Fleet
 from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
+from pool_manager.hosts.stocking import Stocking
 from pool_manager.hosts.view import HostView
 from pool_manager.ports import Gpus
 from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
-from registry.errors import BadRequest, DriverError, FnError, Unknown
+from registry.errors import BadRequest, DriverError, Unknown
 from registry.exchange import HostRoute
 from registry.model import LOCAL_HOST, Host
 from registry.tasks import Tasks
@@ -69,6 +70,8 @@ class Hosts:
         self._is_open = False
         self.changed = Subscribers[[str]]()
         """Notified with the name of each host whose view changed, also after its removal."""
+        self.stocking = Stocking(self._members, emit, tasks, clock)
+        self.changed.subscribe(lambda _name: self.stocking.touch())
 
     def start(self) -> None:
         """Connect to the hosts defined so far, and at once to each that is defined later."""
@@ -202,15 +205,6 @@ class Hosts:
             return replace(found, driver=self._local.kind)
         member = self._members.get(record.name)
         return member.fill(found) if member is not None else found
-
-    async def unpin_others(self, ids: Collection[str]) -> None:
-        """Remove this server's pins from other images of servers, on the hosts that are up."""
-        for host in self.members():
-            if host.is_up:
-                try:
-                    await host.unpin_others(ids)
-                except FnError as error:
-                    log.warning("pins are left", host=host.name, reason=error.message)
 
 
 def _login(host: Host) -> tuple[str, ...]:

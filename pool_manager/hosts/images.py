@@ -7,6 +7,7 @@ Both engines are asked on the event loop, so that a transfer that is given up cl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -63,7 +64,12 @@ class HostImages:
             return str(there["Id"])
         id = str(own["Id"])
         await self.send(id, progress)
-        await self._tag(id, RUNTIME, f"{kind}.{self._owner}")
+        tag = f"{kind}.{self._owner}"
+        former = await self._inspect(self._target, f"{RUNTIME}:{tag}")
+        if former is None or former["Id"] != id:
+            await self._tag(id, RUNTIME, tag)
+        if former is not None and former["Id"] != id:
+            await self._remove(str(former["Id"]))
         return id
 
     async def has_runtime(self, reference: str) -> bool:
@@ -153,6 +159,14 @@ class HostImages:
                 may_lack=True,
             )
             return found
+
+    async def _remove(self, id: str) -> None:
+        """Remove an image of the host, unless it has another tag or a container uses it."""
+        async with _session(self._target) as session:
+            path = f"http://engine/images/{quote(id, safe=':')}"
+            with contextlib.suppress(ClientError, OSError):
+                async with session.delete(path) as answer:
+                    await answer.read()
 
     async def _tag(self, id: str, repository: str, tag: str) -> None:
         async with _session(self._target) as session:

@@ -95,7 +95,7 @@ class House:
             place.address,
             host_key=place.host_key,
             identity=place.identity,
-            cpu_slots=2,
+            cpu_slots=3,
         )
 
     def _on_endpoints(self, data: bytes) -> None:
