@@ -11,6 +11,7 @@ from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
 from pool_manager.drivers.docker.pairs import Machine
 from pool_manager.hosts.images import HostImages
+from pool_manager.hosts.probing import Facts
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.transfers import MIB, Transfers
 from pool_manager.settings import PoolSettings
@@ -49,11 +50,11 @@ class HostEngine:
         connection: HostConnection,
         there: str,
         base: PurePosixPath,
-        machine: Machine,
+        facts: Facts,
     ) -> DockerDriver:
         """Return the driver of the engine at the socket `there` of the host, with the runtime image
         for CPU slots. Called at each join."""
-        self._machine = machine
+        self._machine = facts.machine
         if not self._is_forwarded:
             self._socket.unlink(missing_ok=True)
             await connection.forward(self._socket, there)
@@ -68,6 +69,7 @@ class HostEngine:
                 uids=self._settings.uids,
                 base=Path(base),
                 owner=self._owner,
+                nofile=facts.nofile,
                 machine=self._its_machine,
             )
             self.driver = await DockerDriver.open(settings)

@@ -220,7 +220,7 @@ class RemoteHost:
         folders, facts = await self._open_folders()
         try:
             socket = self.host.engine.removeprefix("unix://")
-            driver = await self.engine.open(self._connection, socket, folders.base, facts.machine)
+            driver = await self.engine.open(self._connection, socket, folders.base, facts)
             running = await driver.list()
         except HostDown:
             raise
