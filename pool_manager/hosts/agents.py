@@ -60,7 +60,7 @@ class AgentKeeper:
         self._clock = clock
         self._changed = changed
         self.reports = reports
-        self._why = "it was not started yet"
+        self._why = "its agent was not started yet"
         self._place: tuple[DockerDriver, HostFolders, bool] | None = None
         self._token = ""
         self._pause_s = AGAIN_S[0]
@@ -72,7 +72,7 @@ class AgentKeeper:
         """Why there are no reports, "" while there are."""
         if self.reports.is_fresh:
             return ""
-        return self._why or "it does not report"
+        return self._why or "its agent does not report"
 
     async def ensure(
         self, driver: DockerDriver, folders: HostFolders, *, is_running: bool, has_gpus: bool
@@ -96,7 +96,7 @@ class AgentKeeper:
         except EngineDown:
             raise
         except (DriverError, OSError) as error:
-            self._why = str(error)
+            self._why = f"its agent cannot be started: {error}"
             log.warning("an agent cannot be started", host=self._host, reason=self._why)
         self._changed()
 
@@ -117,7 +117,7 @@ class AgentKeeper:
                 raise
             await self._remove(driver, folders)
             await self._launch(driver, folders, has_gpus=False)
-            self._why = f"it cannot see the GPUs: {error.message}"
+            self._why = f"its agent cannot see the GPUs: {error.message}"
 
     async def _remove(self, driver: DockerDriver, folders: HostFolders) -> None:
         await driver.release(AGENT_ID)
@@ -147,7 +147,7 @@ class AgentKeeper:
         with contextlib.suppress(DriverError):  # the next join sees to it
             # The end that was reported may be that of the one before.
             if AGENT_ID not in await driver.list():
-                self._why = f"it {how}"
+                self._why = f"its agent {how}"
                 log.warning("an agent has ended", host=self._host, how=how)
                 self._changed()
                 await self._start()

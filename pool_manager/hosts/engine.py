@@ -36,14 +36,14 @@ class HostEngine:
         self._transfers = transfers
         self._socket = pool.run_dir / f"h-{owner[:8]}.sock"
         self._url = f"unix://{self._socket}"
-        self._images = HostImages(host, settings.engine_url, self._url, owner)
+        self._shipping = HostImages(host, settings.engine_url, self._url, owner)
         self._info: dict[str, Any] = {}
         self._machine = Machine("", has_ipv6=False, mountinfo="")
         self._is_forwarded = False
         self.driver: DockerDriver | None = None
         self.exits, self.losses = Exits(), EngineLosses()
-        self.sent: set[str] = set()
-        """Ids of the images of servers that are known to be there."""
+        self._sent: set[str] = set()
+        self._runtimes: dict[str, str] = {}
 
     async def open(
         self,
@@ -86,7 +86,7 @@ class HostEngine:
     async def has_runtime(self, kind: str) -> bool:
         """Return whether the host has the runtime image for devices of a kind."""
         reference = self._settings.images.get(kind)
-        return reference is not None and await self._images.has_runtime(reference)
+        return reference is not None and await self._shipping.has_runtime(reference)
 
     async def provide_runtime(self, kind: str) -> str:
         """Return the id of the runtime image for devices of a kind, which the host then has."""
@@ -94,25 +94,32 @@ class HostEngine:
         if reference is None:
             raise DriverError(f"this server has no runtime image for devices of kind {kind}")
         with self._transfers.of(f"image {reference}") as progress:
-            return await self._images.provide_runtime(kind, reference, progress)
+            id = await self._shipping.provide_runtime(kind, reference, progress)
+        self._runtimes[kind] = id
+        return id
 
     async def send(self, id: str, name: str = "") -> None:
         """Send the image of a server unless the host has it."""
-        if not await self._images.has(id):
+        if not await self._shipping.has(id):
             with self._transfers.of(f"image {name or id[:19]}") as progress:
-                await self._images.provide(id, progress)
-        self.sent.add(id)
+                await self._shipping.provide(id, progress)
+        self._sent.add(id)
 
     async def unpin_others(self, ids: Collection[str]) -> None:
         """Remove this server's pins from all images of servers except `ids`."""
         if self.driver is not None and self.driver.images is not None:
             await self.driver.images.unpin_others(ids)
-        self.sent &= set(ids)
+        self._sent &= set(ids)
 
     async def close(self) -> None:
         """Close the driver. Containers are not touched."""
         if self.driver is not None:
             await self.driver.close()
+
+    @property
+    def images(self) -> frozenset[str]:
+        """The ids of the images that replicas need and that are known to be there."""
+        return frozenset({*self._sent, *self._runtimes.values()})
 
     @property
     def version(self) -> str:

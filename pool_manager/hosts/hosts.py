@@ -124,6 +124,7 @@ class Hosts:
         made.engine_losses.subscribe(
             lambda reason: self._emit(events.EngineLost(reason, host.name))
         )
+        log.info("a host is defined", host=host.name, address=host.address)
         self._members[host.name] = made
         if self._is_open:
             made.open_after(self._ending.get(host.name))

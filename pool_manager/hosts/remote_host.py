@@ -170,7 +170,7 @@ class RemoteHost:
     @property
     def why_down(self) -> str:
         """Why the host is not up."""
-        return self.reason or self._connection.reason or "it was not joined yet"
+        return self.reason or self._connection.reason or "the host has not answered yet"
 
     async def _on_up(self) -> None:
         """Join the host in the background: the connection waits for this call."""
@@ -470,11 +470,11 @@ class RemoteHost:
             engine_version=self.engine.version,
             rtt_ms=self._connection.rtt_s * 1e3 if self.is_up else None,
             epoch=self.epoch,
-            agent=self.agent.reason or self._devices.why_none,
+            agent=(self.agent.reason or self._devices.why_none) if self.is_up else "",
             disk_free_mib=report.disk_free_mib if report else None,
             cached_files=len(stock),
             cached_mib=sum(stock.values()) / MIB,
-            images=tuple(sorted(self.engine.sent)),
+            images=tuple(sorted(self.engine.images)),
             clock_offset_s=self.agent.reports.clock_offset_s,
             transfer=self.transfers.text,
             transferred_bytes=self.transfers.total_bytes,

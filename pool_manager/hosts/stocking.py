@@ -138,7 +138,7 @@ class Stocking:
             if host is None or host.files is None or not host.is_up:
                 continue
             speed = host.files.bytes_per_s
-            self._report(events.HostStocked(name, one.complete, frozenset(host.engine.sent), speed))
+            self._report(events.HostStocked(name, one.complete, host.engine.images, speed))
             if name not in self._busy and self._clock() >= self._paused_s.get(name, 0.0):
                 self._busy.add(name)
                 sets = [members[files] for files in one.missing]

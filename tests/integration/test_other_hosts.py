@@ -217,7 +217,7 @@ async def test_an_image_is_sent_once_for_starts_together(
                     for _ in range(2):
                         group.create_task(there.engine.send(image, "test"))
                 assert size <= one.view.transferred_bytes - before < 2 * size
-                assert one.view.images == (image,)
+                assert image in one.view.images
                 with connected(machine.engine_url) as own:
                     [tag] = own.images.get(image).tags
                     assert tag.endswith(f":{image[7:]}.{there.owner}")
@@ -233,7 +233,7 @@ async def test_strangers_at_the_control_socket_are_refused(machine: Machine, pla
         async with house(settings, place) as one:
             [there] = one.manager._hosts.members()
             path = f"{machine.seen_here}{machine.home}/.fngate/{there.owner}/control/ctl.sock"
-            stated = {"version": VERSION, "pid": 1, "bound": "", "features": [], "dial": 1}
+            stated = {"version": VERSION, "pid": 1, "bound": "", "phases": {}, "dial": 1}
             hello = json.dumps({"token": "0" * 64, **stated}).encode()
             for said in (
                 b"".join(map(bytes, pack(Kind.HELLO, body=hello))),
@@ -268,9 +268,7 @@ async def test_a_forged_data_folder_is_removed_without_following_links(
             inside = "setpriv --reuid=10001 --regid=10001 --clear-groups"
 
             def forge(script: str) -> None:
-                machine.run(
-                    "sh", "-c", f"cd {folder} && exec {' '.join(inside)} sh -c {quote(script)}"
-                )
+                machine.run("sh", "-c", f"cd {folder} && exec {inside} sh -c {quote(script)}")
 
             await asyncio.to_thread(machine.run, "install", "-d", "-o", WORKER, str(victim))
             await asyncio.to_thread(machine.run, "touch", f"{victim}/kept")
