@@ -150,9 +150,8 @@ def test_a_handler_that_cannot_be_released_blocks_nothing() -> None:
     play.on(events.Lost("r1", "it does not answer"))
     play.demand(a=1)
 
-    play.on(events.NotReleased("r1", "stuck"))
-
-    assert launched(play.tick()) == [("r2", "cpu0")]
+    assert launched(play.on(events.NotReleased("r1", "stuck"))) == [("r2", "cpu0")]
+    assert play.machine.cluster.ledger.on("gpu2/cpu0") == ["r1"]
 
 
 def test_a_release_that_fails_with_the_host_proves_nothing() -> None:
@@ -384,6 +383,7 @@ def test_a_soft_drain_ends_with_the_host() -> None:
 def test_a_trial_begins_anew_elsewhere() -> None:
     """A trial on an unreachable host is no failure: it runs elsewhere after a pause."""
     play = FleetPlay(far=[FAR_GPU], near=1)
+    play.demand()
     play.on(events.PoolDefined(PoolSpec(A, role="trial", may_rerun=False)))
     assert play.replica("r1").device == "gpu2/GPU-1"
 
@@ -397,7 +397,9 @@ def test_a_trial_begins_anew_elsewhere() -> None:
 def test_a_trial_ends_if_no_other_host_can_run_it() -> None:
     """The reason of its end names the host that is gone, not the model."""
     play = FleetPlay(far=[FAR_GPU], near=1)
+    play.demand()
     play.on(events.PoolDefined(PoolSpec(A, role="trial", device_kind="cuda")))
+    assert play.replica("r1").device == "gpu2/GPU-1"
     play.down()
     assert play.tick(PAUSE_S) == []
 
@@ -410,6 +412,7 @@ def test_a_trial_ends_if_no_other_host_can_run_it() -> None:
 def test_a_trial_waits_for_another_kind() -> None:
     """A host that is gone is no reason to end a trial that it could not have run."""
     play = FleetPlay(far=[FAR_GPU], near=0)
+    play.demand()
     play.on(events.PoolDefined(PoolSpec(A, role="trial", device_kind="cpu")))
     play.down()
 
@@ -489,7 +492,7 @@ def test_an_assigned_standby_gets_its_model_when_it_is_back() -> None:
     play.down()
 
     assert play.greet("r1", loaded=False) == []
-    (told,) = play.up("r1")
+    (told,) = play.up("r1", "r2")
 
     assert isinstance(told, Assign)
     assert (told.id, told.pool) == ("r1", A)
