@@ -393,7 +393,7 @@ def render_host(host: dict[str, Any], now_s: float) -> str:
     cache = f"{get(host, 'cached_files')} files, {_mib(host.get('cached_mib'))}"
     if limit := settings.get("files_mib"):
         cache += f" of {_mib(limit)}"
-    offset = host.get("clock_offset_s")
+    offset, free = host.get("clock_offset_s"), host.get("disk_free_mib")
     pairs = [
         ("name", get(host, "name")),
         ("address", get(host, "address")),
@@ -405,7 +405,7 @@ def render_host(host: dict[str, Any], now_s: float) -> str:
         ("devices", f"{get(host, 'cpu_slots')} CPU slots, {get(host, 'gpus')} GPUs"),
         ("replicas", get(host, "replicas")),
         ("agent", get(host, "agent")),
-        ("disk", f"{_mib(host['disk_free_mib'])} free" if host.get("disk_free_mib") else ""),
+        ("disk", f"{_mib(free)} free" if free is not None else ""),
         ("files", cache if settings else ""),
         ("images", get(host, "images") if settings else ""),
         ("sending", get(host, "transfer")),
